@@ -1,0 +1,92 @@
+# make study     install, then run the study (paper on a CUDA machine, smoke elsewhere)
+# make test      install, then lint and run the whole test suite
+# make figures   install without torch, then draw what is there; plans no GPU job
+# make plan      what would run: make plan STUDY=kick BUDGET=25m
+# make bench     our training loop against a bare PyTorch loop, and the cost of a cell
+# make wheelhouse   wheels for an air-gapped GPU node that has its own torch
+#
+# Variables: STUDY, BUDGET, CONFIG="key=value ...", PYTHON, VENV.
+# `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
+
+PYTHON ?= python3
+VENV ?= .venv
+STUDY ?= auto
+BUDGET ?=
+CONFIG ?=
+
+ifeq ($(strip $(VENV)),)
+PY := $(PYTHON)
+else
+PY := $(VENV)/bin/python
+endif
+BASE := $(if $(strip $(VENV)),$(VENV)/.base)
+TRAIN := $(if $(strip $(VENV)),$(VENV)/.train)
+DEV := $(if $(strip $(VENV)),$(VENV)/.dev)
+
+SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
+SNAKEMAKE = $(PY) -m snakemake --cores 1 --resources gpu=1
+
+.PHONY: study figures plan test lint format schemas bench wheelhouse clean
+
+study: $(TRAIN)
+	$(SNAKEMAKE) --config $(SETTINGS)
+
+figures: $(BASE)
+	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- figures
+
+plan: $(BASE)
+	@$(PY) -m workflow.collocation.sitting --config $(SETTINGS)
+
+test: lint
+	$(PY) -m pytest
+
+lint: $(DEV)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m snakefmt --check Snakefile workflow
+	$(PY) -m snakemake --lint
+
+format: $(DEV)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	$(PY) -m snakefmt Snakefile workflow
+
+schemas: $(BASE)
+	$(PY) -m workflow.collocation.study
+
+bench: $(TRAIN)
+	$(PY) -m bench
+
+# Wheels of what the base install needs, less what a node with its own torch has anyway; install with
+#   python3 -m pip install --no-index --no-deps --target site wheelhouse/*.whl
+# and run with PYTHONPATH=site. WHEEL_PYTHON and WHEEL_PLATFORM are the node's.
+WHEEL_PYTHON ?= 3.12
+WHEEL_PLATFORM ?= manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64 manylinux_2_5_x86_64
+wheelhouse: $(BASE)
+	$(PY) envs/wheelhouse.py --python $(WHEEL_PYTHON) --platform $(WHEEL_PLATFORM)
+
+clean:
+	rm -rf $(VENV) .snakemake build wheelhouse
+
+# uv installs in half a minute; where it cannot be had, pip does the same in three.
+define install
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; say which with PYTHON=...") if sys.version_info < (3, 11) else 0'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@if $(PY) -m pip install --quiet uv; then \
+	  UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" $(PY) -m uv pip install --quiet --compile-bytecode --python $(PY) -c envs/constraints.txt -e '.$(1)'; \
+	else false; fi || $(PY) -m pip install --quiet -c envs/constraints.txt -e '.$(1)'
+	@touch $@
+endef
+
+$(VENV)/.base: pyproject.toml envs/constraints.txt
+	$(call install,)
+
+$(VENV)/.train: pyproject.toml envs/constraints.txt
+	$(call install,[train])
+	@touch $(VENV)/.base
+
+$(VENV)/.dev: pyproject.toml envs/constraints.txt
+	$(call install,[train$(comma)dev])
+	@touch $(VENV)/.base $(VENV)/.train
+
+comma := ,

@@ -1,0 +1,83 @@
+"""Fill wheelhouse/ with what a GPU node that has its own torch still needs to run the workflow.
+
+The node is expected to have torch, torchvision, timm, pillow and scikit-learn, and unless --all is
+given also numpy, pandas, pyarrow and matplotlib. The pins are those of constraints.txt.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+FOLDER = Path("wheelhouse")
+CONSTRAINTS = Path(__file__).with_name("constraints.txt")
+WANTED = (
+    "snakemake",
+    "pygments",
+    "pydantic",
+    "pyyaml",
+    "psutil",
+    "nvidia-ml-py",
+    "tabulate",
+    "tqdm",
+)
+SCIENTIFIC = ("numpy", "pandas", "pyarrow", "matplotlib")
+LEFT_OUT = {"pulp"}  # 16 MB for the ILP scheduler, which profiles/default does not use
+SOURCE_ONLY = {"connection-pool"}  # pure Python, published without a wheel
+
+
+def name_of(requirement: str) -> str:
+    """The normalised distribution name at the start of a requirement line."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()
+
+
+def closure(roots) -> set[str]:
+    """Names of the distributions that `roots` need, as installed in this environment."""
+    found, left = set(), [name_of(root) for root in roots]
+    while left:
+        name = left.pop()
+        if name in found or name in LEFT_OUT:
+            continue
+        try:
+            needs = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue  # for another platform or Python
+        found.add(name)
+        left += [name_of(need) for need in needs if "extra ==" not in need]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", required=True, help="the node's Python, such as 3.12")
+    parser.add_argument("--platform", nargs="+", required=True, help="wheel platforms it accepts")
+    parser.add_argument("--all", action="store_true", help="numpy, pandas, pyarrow, matplotlib too")
+    args = parser.parse_args()
+    pins = {name_of(line): line.strip() for line in CONSTRAINTS.read_text().splitlines() if line}
+    names = closure(WANTED + (SCIENTIFIC if args.all else ()))
+    FOLDER.mkdir(exist_ok=True)
+    for wheel in FOLDER.glob("*.whl"):
+        wheel.unlink()
+    pip = [sys.executable, "-m", "pip"]
+    platforms = [word for platform in args.platform for word in ("--platform", platform)]
+    binary = [pins[name] for name in sorted(names - SOURCE_ONLY) if name in pins]
+    subprocess.run(
+        [*pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", str(FOLDER)]
+        + ["--python-version", args.python, "--implementation", "cp", *platforms, *binary],
+        check=True,
+    )
+    source = [pins[name] for name in sorted(names & SOURCE_ONLY) if name in pins]
+    if source:
+        subprocess.run(
+            [*pip, "wheel", "--quiet", "--no-deps", "-w", str(FOLDER), *source], check=True
+        )
+    wheels = sorted(FOLDER.glob("*.whl"))
+    size = sum(wheel.stat().st_size for wheel in wheels) / 1e6
+    print(f"{len(wheels)} wheels, {size:.0f} MB in {FOLDER}/")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
