@@ -1,0 +1,596 @@
+"""models.data: what is written is what the published formats hold, and is read back as it was."""
+
+import csv
+import gzip
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from models.data import DATASETS, DataError, open_dataset
+from models.data import cifar10 as cifar10_module
+from models.data.__main__ import main
+from models.data.base import margin
+from models.data.criteo import TABLE_ROWS, parse_hex
+from models.data.images import fit
+from models.data.prepare import prepare
+from models.data.storage import NpyWriter
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SMALL = {"cifar10": (200, 50), "imagenet64": (96, 24), "imagenet": (64, 16), "criteo": (900, 100)}
+
+
+def make(root: Path, name: str, **options):
+    """A small generated dataset, opened."""
+    train, validation = SMALL[name]
+    options = {"source": "synthetic", "train": train, "validation": validation} | options
+    return open_dataset(name, prepare(DATASETS[name], root, **options)["path"])
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory) -> Path:
+    """A data folder whose datasets the tests only read."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """The download's address refuses connections."""
+    monkeypatch.setattr(cifar10_module, "URL", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+
+
+def digest(folder: Path) -> str:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    value = hashlib.sha256()
+    for path in paths:
+        value.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return value.hexdigest()
+
+
+def unchecked_cifar10():
+    """torchvision's CIFAR10 without its md5 checks."""
+    from models import compat  # noqa: F401
+
+    from torchvision.datasets import CIFAR10  # isort: skip
+
+    class Unchecked(CIFAR10):
+        train_list = [[name, None] for name, _ in CIFAR10.train_list]
+        test_list = [[name, None] for name, _ in CIFAR10.test_list]
+        meta = {**CIFAR10.meta, "md5": None}
+
+    return Unchecked
+
+
+# Formats and round trips
+
+
+def test_generated_cifar10_is_read_by_torchvision(data_root):
+    ours = make(data_root, "cifar10")
+    for split, train in (("train", True), ("validation", False)):
+        theirs = unchecked_cifar10()(ours.data, train=train, download=False)
+        mine = ours.open(split)
+        assert len(theirs) == len(mine.labels) == ours.size(split)
+        assert np.array_equal(theirs.data, mine.pixels)
+        assert theirs.targets == mine.labels.tolist()
+        assert np.bincount(mine.labels).tolist() == [ours.size(split) // 10] * 10
+
+
+@pytest.mark.parametrize("name", ["imagenet64", "imagenet"])
+def test_generated_image_folder_is_read_by_torchvision(data_root, name):
+    from models import compat  # noqa: F401
+
+    from torchvision.datasets import ImageFolder  # isort: skip
+
+    ours = make(data_root, name)
+    for split, folder in (("train", "train"), ("validation", "val")):
+        theirs = ImageFolder(ours.data / folder)
+        mine = ours.open(split)
+        paths = [str(mine.folder / os.fsdecode(path)) for path in mine.paths]
+        assert list(zip(paths, mine.labels.tolist(), strict=True)) == theirs.samples
+        assert len(theirs.classes) == ours.classes
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet64", "imagenet"])
+def test_files_augment_training_only(data_root, name):
+    dataset = make(data_root, name)
+    train, validation = dataset.files("train", 32), dataset.files("validation", 32)
+    assert (len(train), len(validation)) == (dataset.train_size, dataset.validation_size)
+    image, label = train[3]
+    assert image.shape == (3, 32, 32) and image.dtype == torch.uint8
+    assert isinstance(label, int) and 0 <= label < dataset.classes
+    assert np.array_equal(validation[3][0], validation[3][0])
+    assert not all(np.array_equal(image, train[3][0]) for _ in range(5))
+    assert len(pickle.loads(pickle.dumps(train))) == len(train)  # a spawned worker's copy
+    with pytest.raises(DataError, match="train, validation"):
+        dataset.files("test", 32)
+
+
+def test_digits_are_scikit_learns(tmp_path):
+    from sklearn.datasets import load_digits
+
+    record = prepare(DATASETS["digits"], tmp_path, input_sizes=[32])
+    assert (record["source"], record["classes"]) == ("real", 10)
+    assert (record["train_size"], record["validation_size"]) == (1437, 360)
+    dataset = open_dataset("digits", record["path"])
+    parts = [dataset.open(split) for split in ("train", "validation")]
+    labels = np.concatenate([part.labels for part in parts])
+    assert np.array_equal(np.bincount(labels), np.bincount(load_digits().target))
+    assert np.bincount(parts[1].labels).min() >= 34  # stratified
+    pixels = np.concatenate([part.pixels for part in parts])
+    small = pixels.reshape(-1, 8, 4, 8, 4, 3).mean((2, 4, 5)).reshape(len(pixels), -1)
+    real = load_digits().data * (255 / 16)
+    # The nearest original of each image has its label and is almost it.
+    chosen = np.arange(0, len(small), 29)
+    distance = np.abs(small[chosen, None] - real[None]).mean(2)
+    assert np.array_equal(load_digits().target[distance.argmin(1)], labels[chosen])
+    assert distance.min(1).max() < 25
+    theirs = unchecked_cifar10()(dataset.data, train=False, download=False)
+    assert np.array_equal(theirs.data, parts[1].pixels)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet64", "imagenet"])
+def test_resident_is_cached_and_mapped(data_root, name):
+    dataset = make(data_root, name, input_sizes=[32, 64])
+    for size in (32, 64):
+        batch = dataset.resident("train", size, 40)
+        side = margin(size)
+        assert side >= size * 8 / 7 and side % 2 == 0
+        assert batch["images"].shape == (40, 3, side, side)
+        assert batch["images"].dtype == np.uint8 and batch["labels"].dtype == np.int64
+        assert isinstance(batch["images"], np.memmap)
+        everything = dataset.resident("validation", size, 10**6)
+        assert len(everything["images"]) == len(everything["labels"]) == dataset.validation_size
+    with pytest.raises(DataError, match=rf"prepare {name} --input-size 96"):
+        dataset.resident("train", 96, 40)
+
+
+def test_resident_holds_the_files(data_root):
+    dataset = make(data_root, "cifar10", input_sizes=[32])
+    source, resident = dataset.open("train"), dataset.resident("train", 32, 10**6)
+    known = dict(zip(map(np.ndarray.tobytes, source.pixels), source.labels, strict=True))
+    centre = resident["images"][:, :, 3:35, 3:35].transpose(0, 2, 3, 1)
+    labels = [known.pop(np.ascontiguousarray(image).tobytes()) for image in centre]
+    assert labels == resident["labels"].tolist() and not known
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    width=st.integers(1, 90),
+    height=st.integers(1, 90),
+    side=st.integers(2, 60),
+    colour=st.tuples(*[st.integers(0, 255)] * 3),
+)
+def test_fit_gives_the_side_and_invents_no_colour(width, height, side, colour):
+    pixels = fit(Image.new("RGB", (width, height), colour), side)
+    assert pixels.shape == (3, side, side)
+    assert np.array_equal(np.unique(pixels.reshape(3, -1), axis=1)[:, 0], colour)
+
+
+@settings(max_examples=40, deadline=None)
+@given(blocks=st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=9), max_size=12))
+def test_npy_writer_is_numpys_format(tmp_path_factory, blocks):
+    path = tmp_path_factory.mktemp("npy") / "x.npy"
+    with NpyWriter(path, np.uint32, (2,)) as writer:
+        for block in blocks:
+            writer.append(np.array([[value, 7] for value in block], np.uint32).reshape(-1, 2))
+    expected = [[value, 7] for block in blocks for value in block]
+    assert np.load(path).tolist() == expected
+
+
+# Criteo
+
+FIXTURE = [
+    ["1", *map(str, range(13)), *[f"{n:08x}" for n in range(26)]],
+    ["0", *[""] * 13, *[""] * 26],
+    ["0", "-1", "-2", "", *["1000000"] * 10, "ffffffff", "FF", "0", "", *["80000000"] * 22],
+    ["1", *["5"] * 13, "a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdef0", *["1b"] * 19],
+]
+
+
+def write_fixture(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    with (folder / "day_0").open("w", newline="") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(FIXTURE[:1])
+    with gzip.open(folder / "day_2.gz", "wt", newline="") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(FIXTURE[1:3])
+    with (folder / "day_10").open("w", newline="") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(FIXTURE[3:])
+
+
+def test_criteo_text_is_read_back_exactly(tmp_path):
+    write_fixture(tmp_path / "criteo")
+    record = prepare(DATASETS["criteo"], tmp_path, train=3, validation=1)
+    assert record["source"] == "real" and record["classes"] == 2
+    assert (record["train_size"], record["validation_size"]) == (3, 1)
+    assert record["nominal_train_size"] == 4_195_197_692
+    dataset = open_dataset("criteo", record["path"])
+    parts = [dataset.resident(split, 0, 10) for split in ("train", "validation")]
+    got = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    assert [got[key].dtype for key in ("dense", "sparse", "label")] == [
+        np.float32,
+        np.int64,
+        np.float32,
+    ]
+    assert got["label"].tolist() == [1, 0, 0, 1]
+    assert got["sparse"].tolist() == [[int(x or "0", 16) for x in row[14:]] for row in FIXTURE]
+    numbers = [[max(int(x or "0"), 0) for x in row[1:14]] for row in FIXTURE]
+    assert np.allclose(got["dense"], np.log1p(numbers), rtol=1e-6)
+    assert sorted(path.name for path in (tmp_path / "criteo").iterdir()) == [
+        "day_0",
+        "day_10",
+        "day_2.gz",
+    ]
+
+
+def test_criteo_reads_no_more_rows_than_asked(tmp_path):
+    write_fixture(tmp_path / "criteo")
+    record = prepare(DATASETS["criteo"], tmp_path, train=1, validation=1)
+    dataset = open_dataset("criteo", record["path"])
+    assert dataset.resident("validation", 0, 9)["label"].tolist() == [0]
+    record = prepare(DATASETS["criteo"], tmp_path, train=300, validation=100)  # has 4
+    assert (record["train_size"], record["validation_size"]) == (3, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.integers(0, 2**32 - 1)), min_size=1, max_size=30))
+def test_hexadecimal_round_trip(values):
+    text = pa.array([None if value is None else f"{value:x}" for value in values], pa.string())
+    assert parse_hex(text).tolist() == [value or 0 for value in values]
+    assert parse_hex(text.slice(1)).tolist() == [value or 0 for value in values[1:]]
+    assert parse_hex(pa.array(["12", "1g"])) is None
+    assert parse_hex(pa.array(["123456789"])) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["1\t2\t3\n", "1" + "\tx" * 39 + "\n", "1" + "\t2" * 13 + "\tzz" * 26 + "\n", "\n", ""]
+)
+def test_damaged_criteo_is_refused(tmp_path, line):
+    (tmp_path / "criteo").mkdir()
+    (tmp_path / "criteo" / "day_0").write_text("\t".join(FIXTURE[0]) + "\n" + line * bool(line))
+    if not line:
+        (tmp_path / "criteo" / "day_0").write_text("")
+    with pytest.raises(DataError) as caught:
+        prepare(DATASETS["criteo"], tmp_path)
+    assert "criteo" in str(caught.value) and "\n" not in str(caught.value)
+    assert not list((tmp_path / "prepared").glob("criteo*"))
+
+
+def test_damaged_gzip_is_refused(tmp_path):
+    write_fixture(tmp_path / "criteo")
+    (tmp_path / "criteo" / "day_2.gz").write_bytes(b"\x1f\x8b\x08 not gzip at all")
+    with pytest.raises(DataError, match="day_2.gz"):
+        prepare(DATASETS["criteo"], tmp_path)
+
+
+def test_criteo_batches(data_root):
+    dataset = make(data_root, "criteo")
+    train = dataset.files("train", batch_size=128)
+    assert len(train) == 900 // 128
+    dense, sparse, label = train[2]
+    rows = slice(256, 384)
+    arrays = dataset.resident("train", 0, 900)
+    assert np.array_equal(dense.numpy(), arrays["dense"][rows])
+    assert np.array_equal(sparse.numpy(), arrays["sparse"][rows])
+    assert np.array_equal(label.numpy(), arrays["label"][rows])
+    validation = pickle.loads(pickle.dumps(dataset.files("validation", batch_size=64)))
+    assert [len(validation[i][2]) for i in range(len(validation))] == [64, 36]
+    with pytest.raises(DataError, match="900"):
+        dataset.files("train", batch_size=901)
+
+
+def test_generated_ids_are_zipf_like_and_in_their_tables(tmp_path):
+    dataset = make(tmp_path, "criteo", train=30_000)
+    sparse = dataset.resident("train", 0, 10**9)["sparse"]
+    assert (sparse.min(0) >= 0).all() and (sparse.max(0) < TABLE_ROWS).all()
+    counts = np.sort(np.bincount(sparse[:, 1]))[::-1][:100]
+    slope = np.polyfit(np.log(np.arange(1, 101)), np.log(counts), 1)[0]
+    assert -1.5 < slope < -0.7
+    assert 0.01 < dataset.resident("train", 0, 10**9)["label"].mean() < 0.1
+
+
+# Learnable
+
+
+def test_generated_images_are_learnable(tmp_path):
+    dataset = make(tmp_path, "cifar10", train=600, validation=200, input_sizes=[32])
+    train, validation = (dataset.resident(split, 32, 600) for split in ("train", "validation"))
+    flat = [part["images"].reshape(len(part["images"]), -1) / 255 for part in (train, validation)]
+    means = np.stack([flat[0][train["labels"] == label].mean(0) for label in range(10)])
+    nearest = ((flat[1][:, None] - means[None]) ** 2).sum(2).argmin(1)
+    assert (nearest == validation["labels"]).mean() > 0.5
+
+
+def test_generated_photographs_are_learnable(data_root):
+    dataset = make(data_root, "imagenet", input_sizes=[32])
+    train, validation = (dataset.resident(split, 32, 600) for split in ("train", "validation"))
+    flat = [part["images"].reshape(len(part["images"]), -1) / 255 for part in (train, validation)]
+    labels = range(dataset.classes)
+    means = np.stack([flat[0][train["labels"] == label].mean(0) for label in labels])
+    nearest = ((flat[1][:, None] - means[None]) ** 2).sum(2).argmin(1)
+    assert (nearest == validation["labels"]).mean() > 2 / dataset.classes
+
+
+def test_generated_clicks_are_learnable(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
+    dataset = make(tmp_path, "criteo", train=20_000, validation=8_000)
+    train, validation = (dataset.resident(split, 0, 20_000) for split in ("train", "validation"))
+    model = LogisticRegression(max_iter=500).fit(train["dense"], train["label"])
+    score = model.predict_proba(validation["dense"])[:, 1]
+    assert roc_auc_score(validation["label"], score) > 0.65
+
+
+def test_photographs_have_imagenets_sizes(tmp_path):
+    dataset = make(tmp_path, "imagenet", train=256, validation=16)
+    paths = sorted((dataset.data / "train").rglob("*.JPEG"))
+    sizes = np.array([path.stat().st_size for path in paths])
+    shapes = np.array([Image.open(path).size for path in paths])
+    assert len(paths) == 256 and 90e3 < sizes.mean() < 130e3
+    assert 440 < shapes[:, 0].mean() < 540 and 340 < shapes[:, 1].mean() < 440
+    assert np.median(shapes.max(1)) == 500
+
+
+# Seeds
+
+
+@pytest.mark.parametrize("name", list(SMALL))
+def test_a_seed_reproduces_every_byte(tmp_path, name):
+    size = 0 if name == "criteo" else 32
+    folders = [
+        make(tmp_path / str(index), name, seed=seed, input_sizes=[size]).folder
+        for index, seed in enumerate([1, 1, 2])
+    ]
+    first, again, other = (digest(folder) for folder in folders)
+    assert first == again != other
+
+
+# Sources, pins, messages
+
+
+def run(*arguments) -> int:
+    return main(["prepare", *map(str, arguments)])
+
+
+def test_ready_and_pin(tmp_path, capsys):
+    pin, ready = tmp_path / "pins/cifar10.json", tmp_path / "ready/cifar10.json"
+    common = ["cifar10", "--root", tmp_path / "data", "--train", 40, "--validation", 20]
+    assert run(*common, "--source", "synthetic", "--pin", pin, "--ready", ready) == 0
+    record, pinned = json.loads(ready.read_text()), json.loads(pin.read_text())
+    assert {key: record[key] for key in pinned} == pinned
+    assert set(record) - set(pinned) == {"path"} and Path(record["path"]).is_absolute()
+    assert set(record) == {
+        *("dataset", "source", "reason", "path", "format", "classes", "train_size"),
+        *("validation_size", "nominal_train_size", "nominal_validation_size", "seed", "bytes"),
+    }
+    assert (record["train_size"], record["nominal_train_size"]) == (40, 50_000)
+    manifest = (Path(record["path"]) / "manifest.json").read_text()
+    assert str(tmp_path) not in manifest + pin.read_text()
+    assert "synthetic, 40 + 20" in capsys.readouterr().out
+
+
+def test_the_source_resolved_first_stays(tmp_path, capsys):
+    pin = tmp_path / "pin.json"
+    common = ["criteo", "--root", tmp_path, "--train", 60, "--validation", 20, "--pin", pin]
+    assert run(*common) == 0  # auto, nothing there: generated
+    assert json.loads(pin.read_text())["source"] == "synthetic"
+    write_fixture(tmp_path / "criteo")
+    before = pin.read_text()
+    ready = tmp_path / "ready.json"
+    assert run(*common, "--ready", ready) == 0
+    assert json.loads(ready.read_text())["source"] == "synthetic" and pin.read_text() == before
+    capsys.readouterr()
+    assert run(*common, "--source", "real") == 2
+    message = capsys.readouterr().err
+    assert "pins 'synthetic'" in message and "remove the pin" in message
+
+    pin.unlink()
+    assert run(*common, "--ready", ready) == 0
+    assert json.loads(ready.read_text())["source"] == "real"
+    shutil.rmtree(tmp_path / "criteo")
+    capsys.readouterr()
+    assert run(*common) == 2  # pinned real, but gone
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "pins 'real'" in message
+    assert "put Criteo" in message and "remove the pin" in message
+
+
+@pytest.mark.parametrize("name", ["imagenet64", "imagenet", "criteo"])
+def test_real_refuses_to_generate(tmp_path, capsys, name):
+    assert run(name, "--root", tmp_path, "--source", "real") == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"data: {name}: source is 'real' but {tmp_path / name} has no ")
+    assert "put " in message and "set source: auto or synthetic" in message
+    assert message.count("\n") == 1 and not (tmp_path / "synthetic").exists()
+
+
+def test_digits_are_never_synthetic(tmp_path, capsys):
+    assert run("digits", "--root", tmp_path, "--source", "synthetic") == 2
+    assert "always real" in capsys.readouterr().err
+
+
+def test_no_network_falls_back_or_refuses(tmp_path, capsys, no_network):
+    common = ["cifar10", "--root", tmp_path, "--train", 20, "--validation", 10]
+    assert run(*common, "--source", "real") == 2
+    assert "could not be downloaded" in capsys.readouterr().err
+    assert run(*common) == 0
+    out = capsys.readouterr().out
+    assert "synthetic" in out and "could not be downloaded" in out
+    assert not (tmp_path / "cifar10").exists()
+
+
+def test_a_silent_server_does_not_hang(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar10_module, "CONNECT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        monkeypatch.setattr(cifar10_module, "URL", url)
+        record = prepare(DATASETS["cifar10"], tmp_path, train=20, validation=10)
+    assert record["source"] == "synthetic" and "could not be downloaded" in record["reason"]
+
+
+def test_synthetic_never_downloads(tmp_path, monkeypatch):
+    monkeypatch.setattr(DATASETS["cifar10"], "download", None)
+    assert make(tmp_path, "cifar10").source == "synthetic"
+
+
+def published(monkeypatch) -> None:
+    """Makes torchvision take generated files for the published ones."""
+    from models import compat  # noqa: F401
+
+    from torchvision.datasets import CIFAR10  # isort: skip
+
+    for attribute in ("train_list", "test_list", "meta"):
+        monkeypatch.setattr(CIFAR10, attribute, getattr(unchecked_cifar10(), attribute))
+
+
+def test_cifar10_is_downloaded_once(data_root, tmp_path, monkeypatch):
+    made = make(data_root, "cifar10")
+    archive = tmp_path / "archive.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(made.data / "cifar-10-batches-py", "cifar-10-batches-py")
+    monkeypatch.setattr(cifar10_module, "URL", archive.as_uri())
+    root = tmp_path / "data"
+    record = prepare(DATASETS["cifar10"], root, train=20, validation=10)
+    assert record["source"] == "synthetic" and "another md5" in record["reason"]
+    published(monkeypatch)
+    record = prepare(DATASETS["cifar10"], root, input_sizes=[32])
+    assert (record["source"], record["reason"]) == ("real", "downloaded")
+    archive.unlink()
+    assert prepare(DATASETS["cifar10"], root)["reason"] == "found in the data folder"
+    dataset = open_dataset("cifar10", record["path"])
+    assert np.array_equal(dataset.open("train").pixels, made.open("train").pixels)
+    assert len(dataset.resident("validation", 32, 10**6)["labels"]) == 50
+    assert [path.name for path in (root / "cifar10").iterdir()] == ["cifar-10-batches-py"]
+
+
+def test_damaged_real_cifar10_is_refused(data_root, tmp_path, capsys):
+    made = make(data_root, "cifar10")
+    shutil.copytree(made.data / "cifar-10-batches-py", tmp_path / "cifar10/cifar-10-batches-py")
+    assert run("cifar10", "--root", tmp_path) == 2  # another md5
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "not the published CIFAR-10" in message
+    assert not (tmp_path / "synthetic").exists()
+
+
+def test_real_image_folder(data_root, tmp_path, capsys):
+    made = make(data_root, "imagenet64")
+    real = tmp_path / "imagenet64"
+    for folder in ("train", "val"):
+        shutil.copytree(made.data / folder, real / folder)
+    before = digest(real)
+    record = prepare(DATASETS["imagenet64"], tmp_path, input_sizes=[64])
+    assert (record["source"], record["train_size"]) == ("real", 96)
+    dataset = open_dataset("imagenet64", record["path"])
+    assert len(dataset.resident("train", 64, 999)["labels"]) == 96
+    assert digest(real) == before
+
+    # One more image is noticed.
+    first = next((real / "train/n00000001").iterdir())
+    shutil.copy(first, first.with_name("another.png"))
+    assert prepare(DATASETS["imagenet64"], tmp_path)["train_size"] == 97
+
+    # Damage is named, not papered over.
+    first.write_bytes(b"no image")
+    (real / "train/n00000001/another.png").unlink()
+    assert run("imagenet64", "--root", tmp_path, "--input-size", 32) == 2
+    assert f"{first} cannot be decoded" in capsys.readouterr().err
+    shutil.rmtree(real / "val/n00000002")
+    assert run("imagenet64", "--root", tmp_path) == 2
+    assert "n00000002 is not in both" in capsys.readouterr().err
+    shutil.rmtree(real / "val")
+    assert run("imagenet64", "--root", tmp_path) == 2
+    assert "not both train/ and val/" in capsys.readouterr().err
+    assert not (tmp_path / "synthetic").exists()
+
+
+# Folders: whole or absent
+
+
+def test_a_half_made_or_old_folder_is_rebuilt(tmp_path):
+    made = make(tmp_path, "cifar10", input_sizes=[32])
+    whole, manifest = digest(made.folder), made.folder / "manifest.json"
+
+    def stamp() -> int:
+        return manifest.stat().st_ino
+
+    before = stamp()
+    make(tmp_path, "cifar10", input_sizes=[32])
+    assert stamp() == before  # nothing to do
+
+    manifest.unlink()
+    with pytest.raises(DataError, match="not prepared"):
+        open_dataset("cifar10", made.folder)
+    make(tmp_path, "cifar10", input_sizes=[32])
+    assert digest(made.folder) == whole
+
+    manifest.write_text(json.dumps({**made.manifest, "format_version": 0}))
+    with pytest.raises(DataError, match="format version 0"):
+        open_dataset("cifar10", made.folder)
+    make(tmp_path, "cifar10", input_sizes=[32])
+    assert digest(made.folder) == whole
+
+    (made.folder / "cifar-10-batches-py/test_batch").write_bytes(b"")
+    with pytest.raises(DataError, match="test_batch"):
+        made.open("validation")
+    leftover = made.folder.parent / f".{made.folder.name}.tmp-dead"
+    leftover.mkdir()
+    make(tmp_path, "cifar10", input_sizes=[32])
+    assert digest(made.folder) == whole and not leftover.exists()
+
+
+def test_two_prepares_at_once(tmp_path):
+    command = [sys.executable, "-m", "models.data", "prepare", "imagenet64", "--root", tmp_path]
+    command += ["--train", "320", "--validation", "32", "--input-size", "64", "--pin"]
+    command += [tmp_path / "pin.json", "--ready"]
+    both = [
+        subprocess.Popen([*command, tmp_path / f"{index}.json"], cwd=REPOSITORY)
+        for index in range(2)
+    ]
+    assert [process.wait() for process in both] == [0, 0]
+    first, second = (json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2))
+    assert first == second
+    dataset = open_dataset("imagenet64", first["path"])
+    assert len(dataset.resident("train", 64, 999)["images"]) == 320
+    folders = [path.name for path in (tmp_path / "synthetic").iterdir() if path.is_dir()]
+    assert folders == ["imagenet64-320+32-seed42"]
+
+
+def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cifar10_module, "write_meta", full)
+    common = ["cifar10", "--root", tmp_path, "--source", "synthetic", "--train", 20]
+    assert run(*common) == 2
+    assert [path for path in (tmp_path / "synthetic").iterdir() if path.is_dir()] == []
+
+
+def test_preparing_needs_no_torch(tmp_path):
+    program = (
+        "import sys; from models.data.__main__ import main; "
+        f"code = main(['prepare', 'digits', '--root', {str(tmp_path)!r}, '--input-size', '32']); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY).returncode == 0
+
+
+def test_unknown_names(tmp_path):
+    with pytest.raises(DataError, match="cifar10, digits"):
+        open_dataset("mnist", tmp_path)
+    made = make(tmp_path, "criteo")
+    with pytest.raises(DataError, match="holds 'criteo'"):
+        open_dataset("cifar10", made.folder)
