@@ -1,0 +1,1 @@
+"""What is trained: one training process, its models, inputs and datasets."""

@@ -1,0 +1,113 @@
+"""Core sets: the laws that make core counts comparable between cells."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow.collocation.cores import Cpu, plan_cores, topology
+
+
+def machine(nodes: int, cores: int, threads: int) -> list[Cpu]:
+    """`cores` physical cores on each node, numbered as Linux does: all first threads first."""
+    total = nodes * cores
+    return sorted(
+        Cpu(core // cores, core, core + thread * total)
+        for core in range(total)
+        for thread in range(threads)
+    )
+
+
+machines = st.builds(machine, st.integers(1, 4), st.integers(1, 16), st.integers(1, 2))
+shares = st.lists(st.integers(1, 48) | st.just("all"), min_size=1, max_size=10)
+
+
+@given(machines, st.integers(1, 24), st.integers(1, 24))
+def test_equal_shares(cpus, share, count):
+    sets, flags = plan_cores([share] * count, cpus)
+    sizes = {len(cores) for cores in sets}
+    assert sizes == {len(plan_cores([share], cpus)[0][0])}  # alone has as many
+    assert 1 <= sizes.pop() <= max(1, len(cpus) // share)
+    if count <= share <= len(cpus):
+        assert "cores_shared" not in flags
+        assert len(set().union(*sets)) == sum(map(len, sets))
+    if count > len(cpus):
+        assert "cores_shared" in flags
+        uses = [sum(index in cores for cores in sets) for index in set().union(*sets)]
+        assert max(uses) - min(uses) <= 1
+
+
+@given(machines, shares, st.none() | st.integers(0, 3))
+def test_any_shares(cpus, members, numa):
+    sets, flags = plan_cores(members, cpus, numa)
+    usable = {cpu.index for cpu in cpus}
+    assert len(sets) == len(members)
+    for share, cores in zip(members, sets, strict=True):
+        assert cores == sorted(set(cores)) and set(cores) <= usable
+        assert (set(cores) == usable) or share != "all"
+    assert ("cores_shared" in flags) == (len(set().union(*sets)) < sum(map(len, sets)))
+    for count in range(1, len(members)):  # who comes later changes nothing for the first
+        assert plan_cores(members[:count], cpus, numa)[0] == sets[:count]
+
+
+@given(st.integers(1, 4), st.integers(1, 16), st.integers(1, 24))
+def test_physical_cores_are_not_split_between_members(nodes, cores, share):
+    cpus = machine(nodes, cores, 2)
+    sets, flags = plan_cores([share] * share, cpus)
+    if len(cpus) // share >= 2:
+        core_of = {cpu.index: cpu.core for cpu in cpus}
+        owned = [{core_of[index] for index in members} for members in sets]
+        assert len(set().union(*owned)) == sum(map(len, owned))
+        assert flags == []
+
+
+def test_sixteen_hyperthreads_for_seven_and_three():
+    cpus = machine(1, 8, 2)
+    assert plan_cores([7] * 3, cpus) == ([[0, 8], [1, 9], [2, 10]], [])
+    assert plan_cores([3], cpus) == ([[0, 1, 8, 9]], [])  # five would split a core
+    assert plan_cores(["all"], cpus) == ([list(range(16))], [])
+
+
+def test_single_threads_spread_over_physical_cores_first():
+    sets, flags = plan_cores([7] * 5, machine(1, 4, 2))
+    assert (sets, flags) == ([[0], [1], [2], [3], [4]], ["hyperthreads_shared"])
+
+
+def test_the_gpus_node_comes_first_and_members_stay_on_one_node():
+    cpus = machine(2, 5, 1)
+    assert plan_cores([3] * 3, cpus, numa=1)[0] == [[5, 6, 7], [0, 1, 2], [3, 8, 9]]
+    assert plan_cores([5], cpus, numa=1)[0] == [[5, 6]]
+
+
+def test_too_few_cores_are_shared_in_turn():
+    cpus = machine(1, 2, 1)
+    assert plan_cores([3] * 3, cpus) == ([[0], [1], [0]], ["cores_shared"])
+    assert plan_cores(["all", "all"], cpus) == ([[0, 1], [0, 1]], ["cores_shared"])
+
+
+def test_wrong_shares_are_refused():
+    for share in (0, -1, "some", 1.5):
+        with pytest.raises(ValueError, match="share_of"):
+            plan_cores([share], machine(1, 2, 1))
+    with pytest.raises(ValueError, match="no CPU"):
+        plan_cores([1], [])
+
+
+def test_topology_is_read_from_sysfs(tmp_path):
+    for index, (node, siblings) in enumerate([(0, "0,2"), (1, "1,3"), (0, "0,2"), (1, "1,3")]):
+        (tmp_path / f"cpu{index}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{index}" / f"node{node}").mkdir()
+        (tmp_path / f"cpu{index}" / "topology" / "thread_siblings_list").write_text(siblings + "\n")
+    assert topology(tmp_path, {0, 1, 2, 3, 9}) == [
+        Cpu(0, 0, 0),
+        Cpu(0, 0, 2),
+        Cpu(0, 9, 9),  # nothing told
+        Cpu(1, 1, 1),
+        Cpu(1, 1, 3),
+    ]
+
+
+def test_topology_of_this_machine():
+    assert {cpu.index for cpu in topology()} == os.sched_getaffinity(0)
+    assert plan_cores([1])[0] == [sorted(os.sched_getaffinity(0))]

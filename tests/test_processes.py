@@ -1,0 +1,480 @@
+"""Members, fork server, the conductor's side of them, locks: what starts, ends, is left over."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from models.protocol import Channel
+from workflow.collocation import lock
+from workflow.collocation.members import REPOSITORY, Server, server_environment
+
+PATIENCE = 20.0  # seconds, for a busy machine; nothing below waits that long when all is well
+
+
+class Run:
+    """A server with torch-free members; keeps every message."""
+
+    def __init__(self, server: Server, folder: Path):
+        self.server = server
+        self.folder = folder
+        self.events: list[tuple[int | None, dict]] = []
+
+    def start(self, member: int, spec: dict | None = None, **model_args):
+        model_args.setdefault("step_s", 0.002)
+        whole = {"member": member, "model_args": model_args, "folder": str(self.folder)}
+        return self.server.start(whole | (spec or {}), self.folder / f"{member}.log")
+
+    def of(self, member: int | None) -> list[dict]:
+        return [event for index, event in self.events if index == member]
+
+    def names(self, member: int | None) -> list[str]:
+        return [event["event"] for event in self.of(member) if event["event"] != "progress"]
+
+    def last(self, member: int | None, name: str) -> dict:
+        return [event for event in self.of(member) if event["event"] == name][-1]
+
+    def until(self, done) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            assert time.monotonic() < deadline, self.events
+            self.events += self.server.wait(1.0)
+
+    def until_all(self, name: str, *members: int) -> None:
+        self.until(lambda: all(name in self.names(member) for member in members))
+
+
+@pytest.fixture
+def run(tmp_path):
+    with Server(tmp_path / "server.log", trainer="tests.torchfree") as server:
+        yield Run(server, tmp_path)
+    assert_gone(server.pid, *(m.pid for m in server.members.values() if m.pid))
+    assert not psutil.Process().children(recursive=True)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def assert_gone(*pids: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not all(map(is_gone, pids)):
+        assert time.monotonic() < deadline, [pid for pid in pids if not is_gone(pid)]
+        time.sleep(0.01)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# --- members that behave ---
+
+
+def test_three_members_from_start_to_exit(run):
+    before = descriptors()
+    environment = {"COLLOCATION_TEST": "of the member", "HOME": None}
+    spec = {"environment": environment, "cores": [min(os.sched_getaffinity(0))], "loss_every": 2}
+    members = []
+    for index in range(3):
+        folder = run.folder / str(index)
+        folder.mkdir()
+        members.append(run.start(index, spec | {"folder": str(folder)}))
+    run.until_all("warm", 0, 1, 2)
+    assert not any(event["event"] == "started" for _, event in run.events)
+    run.server.send_all("go")
+    run.until(lambda: all(any(e["event"] == "progress" for e in run.of(i)) for i in range(3)))
+    run.server.send_all("stop")
+    run.until_all("exited", 0, 1, 2)
+
+    assert run.names(None) == ["ready"]
+    assert run.last(None, "ready")["seconds"]["import"] >= 0
+    for index, member in enumerate(members):
+        assert run.names(index) == ["forked", "built", "warm", "started", "stopped", "exited"]
+        built, stopped = run.last(index, "built"), run.last(index, "stopped")
+        assert built["pid"] == member.pid == built["group"]
+        assert built["environment"] == {"COLLOCATION_TEST": "of the member", "HOME": None}
+        assert built["cores"] == spec["cores"]
+        assert (member.exited, member.code, member.signal) == (True, 0, None)
+        with np.load(run.folder / str(index) / stopped["file"]) as steps:
+            assert len(steps["end_ns"]) == len(steps["wait_ns"]) == stopped["steps"] > 0
+            assert steps["end_ns"][0] > run.last(index, "started")["t"]
+            assert list(steps["loss_step"][:2]) == [0, 2]
+        assert f"member {index} in process {member.pid}" in member.log.read_text()
+        times = [event["t"] for event in run.of(index) if event["event"] != "forked"]
+        assert times == sorted(times)
+    assert len({member.pid for member in members}) == 3
+    assert "torch-free trainer ready" in run.server.log.read_text()
+    assert descriptors() == before
+
+
+def test_members_hold_no_descriptors_but_their_own(run):
+    read, write = os.pipe()
+    os.set_inheritable(write, True)  # as careless libraries do
+    try:
+        for index in range(3):
+            run.start(index)
+        run.until_all("warm", 0, 1, 2)
+    finally:
+        os.close(read)
+        os.close(write)
+    pipes = []
+    for index in range(3):
+        files = run.last(index, "built")["descriptors"]
+        log = str(run.server.members[index].log)
+        assert files["0"] == os.devnull
+        assert files["1"] == files["2"] == log
+        others = [target for fd, target in files.items() if int(fd) > 2]
+        assert len(others) == 2 and all(target.startswith("pipe:") for target in others)
+        pipes += others
+    assert len(set(pipes)) == 6
+
+
+def test_epochs_are_reported_and_training_goes_on(run):
+    run.start(0, {"epochs": 2}, epoch_steps=3)
+    run.until_all("warm", 0)
+    run.server.send_all("go")
+    run.until(lambda: run.names(0).count("epoch") == 2)
+    run.until(lambda: any(e["event"] == "progress" for e in run.of(0)))
+    run.server.send_all("stop")
+    run.until_all("exited", 0)
+    assert [e["epoch"] for e in run.of(0) if e["event"] == "epoch"] == [0, 1]
+    assert run.last(0, "stopped")["steps"] > 6
+
+
+def test_many_members_queue_before_the_server_is_ready(run):
+    for index in range(24):  # more than the socket takes at once
+        run.start(index)
+    run.until_all("warm", *range(24))
+    run.server.close()  # stops them in order
+    assert all((member.code, member.signal) == (0, None) for member in run.server.members.values())
+
+
+def test_stop_before_go_ends_a_member_in_order(run):
+    member = run.start(0)
+    run.until_all("warm", 0)
+    assert run.server.send(member, "stop")
+    run.until_all("exited", 0)
+    assert run.last(0, "stopped")["steps"] == 0
+    assert member.code == 0
+    assert not run.server.send(member, "stop")
+
+
+def test_a_member_number_is_used_once(run):
+    run.start(0)
+    with pytest.raises(ValueError, match="member 0"):
+        run.start(0)
+
+
+# --- members that do not ---
+
+
+@pytest.mark.parametrize("phase", ["before", "build", "warm", "window", "stop"])
+@pytest.mark.parametrize("how", [{"signal": 9}, {"exit": 7}])
+def test_a_member_dies_and_the_others_go_on(run, phase, how):
+    dying = run.start(0, die={"phase": phase} | how)
+    run.start(1)
+    seen = {
+        "before": ["forked"],
+        "build": ["forked"],
+        "warm": ["forked", "built"],
+        "window": ["forked", "built", "warm", "started"],
+        "stop": ["forked", "built", "warm", "started"],
+    }[phase]
+    if phase in ("window", "stop"):
+        run.until_all("warm", 0, 1)
+        run.server.send_all("go")
+        run.until_all("started", 0, 1)
+    if phase == "stop":
+        run.server.send(dying, "stop")
+    run.until_all("exited", 0)
+    assert run.names(0) == [*seen, "exited"]
+    assert (dying.code, dying.signal) == (how.get("exit"), how.get("signal"))
+
+    run.until_all("warm", 1)
+    if "started" not in seen:
+        run.server.send_all("go")
+    run.server.send_all("stop")
+    run.until_all("exited", 1)
+    assert run.names(1) == ["forked", "built", "warm", "started", "stopped", "exited"]
+    assert run.server.members[1].code == 0
+
+
+def test_error_and_out_of_memory_tell_their_phase(run):
+    run.start(0, error="build")
+    run.start(1, oom="warm")
+    run.start(2, no_such_argument=1)
+    run.until_all("exited", 0, 1, 2)
+    error = run.last(0, "error")
+    assert (error["class"], error["phase"], error["out_of_memory"]) == (
+        "PhaseError",
+        "build",
+        False,
+    )
+    assert error["message"] == "asked to fail in build"  # one line
+    assert "Traceback" in run.server.members[0].log.read_text()
+    assert run.last(1, "error")["out_of_memory"]
+    assert run.last(1, "error")["phase"] == "warm"
+    assert "no_such_argument" in run.last(2, "error")["message"]
+    assert [run.server.members[i].code for i in range(3)] == [1, 3, 1]
+
+
+def test_garbage_is_one_error_event_and_the_run_goes_on(run):
+    run.start(0, garbage="build")
+    run.until_all("warm", 0)
+    assert run.names(0) == ["forked", "error", "built", "warm"]
+    error = run.last(0, "error")
+    assert error["class"] == "ProtocolError" and not error["out_of_memory"]
+    run.server.send_all("stop")
+    run.until_all("exited", 0)
+    assert run.server.members[0].code == 0
+
+
+def test_close_kills_who_hangs_and_what_they_started(run):
+    run.start(0, hang="stop", spawn="build")
+    run.start(1, hang="before")
+    run.start(2)
+    run.until_all("warm", 0, 2)
+    run.server.send_all("go")
+    run.until_all("started", 0, 2)
+    grandchild = int(run.server.members[0].log.read_text().split("grandchild ")[1].split()[0])
+    before = descriptors()
+    run.server.close(grace=0.3)
+    endings = [(member.code, member.signal) for member in run.server.members.values()]
+    assert endings == [(None, 9), (None, 9), (0, None)]
+    assert_gone(grandchild)
+    assert descriptors() < before
+    run.server.close()
+
+
+def test_what_a_member_started_ends_with_it(run):
+    member = run.start(0, spawn="build", die={"phase": "warm", "exit": 0})
+    run.until_all("exited", 0)
+    assert_gone(int(member.log.read_text().split("grandchild ")[1].split()[0]))
+
+
+def test_kill_takes_one_member(run):
+    for index in range(2):
+        run.start(index)
+    run.until_all("warm", 0, 1)
+    run.server.kill(run.server.members[0], signal.SIGABRT)
+    run.until_all("exited", 0)
+    assert run.server.members[0].signal == signal.SIGABRT
+    assert "torchfree.py" in run.server.members[0].log.read_text()  # where it was
+    assert not run.server.members[1].exited
+
+
+# --- servers and conductors that die ---
+
+
+def test_members_die_with_the_server(run):
+    for index in range(3):
+        run.start(index)
+    run.until_all("warm", 0, 1, 2)
+    os.kill(run.server.pid, signal.SIGKILL)
+    run.until_all("exited", 0, 1, 2)
+    assert run.last(None, "server_died")["signal"] == 9
+    assert (run.last(1, "exited")["code"], run.last(1, "exited")["signal"]) == (None, None)
+    assert_gone(*(member.pid for member in run.server.members.values()))
+    assert run.server.wait(None) == []
+    with pytest.raises(RuntimeError, match="not running"):
+        run.start(3)
+
+
+def test_a_trainer_that_cannot_be_imported(tmp_path):
+    with Server(tmp_path / "server.log", trainer="tests.no_such_trainer") as server:
+        run = Run(server, tmp_path)
+        run.start(0)
+        run.until_all("exited", 0)
+    died = run.last(None, "server_died")
+    assert died["code"] == 1
+    assert died["message"] == "ModuleNotFoundError: No module named 'tests.no_such_trainer'"
+
+
+CONDUCTOR = """
+import json, sys
+from workflow.collocation.members import Server
+folder = sys.argv[1]
+with Server(folder + "/server.log", trainer="tests.torchfree") as server:
+    for index, args in enumerate([{}, {"hang": "build"}, {"hang": "warm"}]):
+        spec = {"member": index, "folder": folder, "model_args": args}
+        server.start(spec, f"{folder}/{index}.log")
+    while True:
+        for member, event in server.wait(None):
+            if event["event"] in ("forked", "warm"):
+                print(json.dumps([server.pid, event["event"], event.get("pid")]), flush=True)
+"""
+
+
+def script(code: str, *arguments, **environment) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        env=os.environ | environment,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_all_die_with_the_conductor(tmp_path, number):
+    with script(CONDUCTOR, tmp_path) as conductor:
+        lines = [json.loads(conductor.stdout.readline()) for _ in range(4)]
+        pids = {lines[0][0]} | {pid for _, event, pid in lines if event == "forked"}
+        assert len(pids) == 4
+        conductor.send_signal(number)
+        assert_gone(*pids)
+        assert conductor.wait(PATIENCE) == -number
+
+
+def test_server_environment(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    monkeypatch.setenv("NUMEXPR_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    environment = server_environment(threads=3)
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
+    assert environment["OPENBLAS_NUM_THREADS"] == "1"
+    assert "OMP_PROC_BIND" not in environment and "NUMEXPR_NUM_THREADS" not in environment
+    assert environment["PYTHONPATH"] == f"{REPOSITORY}{os.pathsep}/elsewhere"
+
+
+def test_channel_splits_commands_and_reads_end_of_file_as_stop():
+    events, their_events = os.pipe()
+    their_commands, commands = os.pipe()
+    channel = Channel(4, their_events, their_commands)
+    assert channel.poll() is None
+    os.write(commands, b"g")
+    assert channel.poll() is None
+    os.write(commands, b"o\nstop\n")
+    assert [channel.wait(), channel.wait(), channel.poll()] == ["go", "stop", None]
+    os.close(commands)
+    assert [channel.wait(), channel.poll()] == ["stop", "stop"]
+    channel.emit("progress", steps=1, loss=None)
+    event = json.loads(os.read(events, 4096))
+    assert event.pop("t") > 0
+    assert event == {"event": "progress", "member": 4, "steps": 1, "loss": None}
+    for fd in (events, their_events, their_commands):
+        os.close(fd)
+
+
+# --- locks ---
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from workflow.collocation.lock import device_lock
+with device_lock("GPU-1/x", {"pid": 1234, "cell": "a"}, print, Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def hold(folder: Path) -> subprocess.Popen:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_device_lock_names_its_holder_and_is_free_at_its_death(tmp_path, killed):
+    told = []
+    with hold(tmp_path / "locks") as holder:
+
+        def on_wait(other: dict) -> None:
+            told.append(other)
+            if killed:
+                holder.kill()
+            else:
+                holder.stdin.close()
+
+        with lock.device_lock("GPU-1/x", {"pid": 1}, on_wait, tmp_path / "locks") as waited:
+            assert waited > 0
+            assert [path.name for path in (tmp_path / "locks").iterdir()] == ["GPU-1_x.lock"]
+    assert told == [{"pid": 1234, "cell": "a"}]
+    with lock.device_lock("GPU-1/x", {}, told.append, tmp_path / "locks"):
+        pass
+    assert len(told) == 1
+
+
+def test_devices_do_not_wait_for_each_other(tmp_path):
+    with hold(tmp_path) as holder:
+        with lock.device_lock("cpu", {}, pytest.fail, tmp_path):
+            holder.stdin.close()
+
+
+def test_lock_files_are_for_all_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
+    before = os.umask(0o077)
+    try:
+        with lock.device_lock("cpu", {}, pytest.fail):
+            pass
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o1777
+    assert stat.S_IMODE((tmp_path / "locks" / "cpu.lock").stat().st_mode) == 0o666
+
+
+def test_an_existing_lock_file_is_opened_without_creating(tmp_path, monkeypatch):
+    """As the kernel demands of another user's file in a sticky folder (fs.protected_regular)."""
+    (tmp_path / "cpu.lock").touch()
+    real = os.open
+
+    def protected(path, flags, *mode):
+        if flags & os.O_CREAT and Path(path).exists():
+            raise PermissionError(13, "fs.protected_regular")
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", protected)
+    with lock.device_lock("cpu", {}, pytest.fail, tmp_path):
+        pass
+
+
+def test_a_lock_file_removed_meanwhile_is_not_trusted(tmp_path):
+    def on_wait(_: dict) -> None:
+        (tmp_path / "GPU-1_x.lock").unlink()  # as a cleaner of temporary files does
+
+    with hold(tmp_path) as holder:
+        with lock.device_lock("GPU-1/x", {"pid": 2}, on_wait, tmp_path):
+            assert json.loads((tmp_path / "GPU-1_x.lock").read_text()) == {"pid": 2}
+        holder.stdin.close()
+
+
+def test_a_started_program_does_not_inherit_the_lock(tmp_path):
+    with lock.device_lock("cpu", {}, pytest.fail, tmp_path):
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        with lock.device_lock("cpu", {}, pytest.fail, tmp_path):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_folder_lock_refuses_and_names_the_holder(tmp_path):
+    folder = tmp_path / "results" / "smoke"
+    with lock.folder_lock(folder, {"pid": 7, "user": "ada"}):
+        with pytest.raises(lock.Busy, match=r"smoke is in use by pid 7, user ada") as error:
+            with lock.folder_lock(folder, {"pid": 8}):
+                pass
+        assert error.value.holder == {"pid": 7, "user": "ada"}
+    with lock.folder_lock(folder, {"pid": 8}):
+        pass

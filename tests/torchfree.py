@@ -1,0 +1,221 @@
+"""A trainer without torch, for drills: the member protocol with sleeps for steps.
+
+spec["model_args"] may hold:
+  step_s, validation_s: seconds per training step (0.01) and per validation pass (0);
+  epoch_steps: steps per epoch (5);
+  and, each naming a phase ("before" the first event, build, warm, window, stop), one misbehaviour:
+  die: {"phase": ..., "signal": n or "exit": code}, hang, oom, error,
+  garbage (rubbish on the event pipe), spawn (a grandchild that would outlive the member).
+Anything else in model_args is an error.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+PHASES = ("before", "build", "warm", "window", "stop")
+NUMBERS = {"step_s": 0.01, "validation_s": 0.0, "epoch_steps": 5}
+MISBEHAVIOURS = ("hang", "oom", "error", "garbage", "spawn")
+PROGRESS_NS = 100_000_000
+
+
+def preload() -> None:
+    print("torch-free trainer ready")
+
+
+class PhaseError(RuntimeError):
+    def __init__(self, phase: str):
+        super().__init__(f"asked to fail in\n{phase}")
+        self.phase = phase
+
+
+class OutOfMemory(Exception):
+    def __init__(self, phase: str):
+        super().__init__(f"asked to run out of memory in {phase}")
+        self.phase = phase
+
+
+class Script:
+    """What model_args asks for; `at(phase)` does it."""
+
+    def __init__(self, arguments: dict, events_fd: int):
+        unknown = set(arguments) - {*NUMBERS, *MISBEHAVIOURS, "die"}
+        if unknown:
+            raise ValueError(f"unknown model_args: {', '.join(sorted(unknown))}")
+        self.numbers = NUMBERS | {key: arguments[key] for key in NUMBERS if key in arguments}
+        self.die = arguments.get("die", {})
+        self.plan = {key: arguments[key] for key in MISBEHAVIOURS if key in arguments}
+        if self.die:
+            if set(self.die) not in ({"phase", "signal"}, {"phase", "exit"}):
+                raise ValueError(f"die wants a phase and a signal or an exit code: {self.die}")
+            self.plan["die"] = self.die["phase"]
+        for key, phase in self.plan.items():
+            if phase not in PHASES:
+                raise ValueError(f"{key}: no phase {phase!r}")
+        self.events_fd = events_fd
+        self.grandchild: subprocess.Popen | None = None
+
+    def at(self, phase: str) -> None:
+        todo = [key for key, when in self.plan.items() if when == phase]
+        if "garbage" in todo:
+            os.write(
+                self.events_fd, b'\xff{not json\n[1]\n{"event": "exited", "code": 0}\n{"event":'
+            )
+            os.write(self.events_fd, b' "noise"}\n')
+        if "spawn" in todo:
+            self.grandchild = subprocess.Popen(
+                [sys.executable, "-c", "import signal; signal.pause()"]
+            )
+            print(f"grandchild {self.grandchild.pid}")
+        if "die" in todo and "exit" in self.die:
+            os._exit(self.die["exit"])
+        if "die" in todo:
+            os.kill(os.getpid(), self.die["signal"])
+        if "error" in todo:
+            raise PhaseError(phase)
+        if "oom" in todo:
+            raise OutOfMemory(phase)
+        while "hang" in todo:
+            signal.pause()
+
+
+def main(spec: dict, channel) -> int:
+    script = Script(spec.get("model_args", {}), channel._events)
+    try:
+        train(spec, channel, script)
+    except OutOfMemory as error:
+        channel.emit(
+            "error",
+            **{"class": "OutOfMemory"},
+            message=str(error),
+            phase="build" if error.phase == "before" else error.phase,
+            out_of_memory=True,
+        )
+        return 3
+    return 0
+
+
+def train(spec: dict, channel, script: Script) -> None:
+    script.at("before")
+    print(f"member {spec['member']} in process {os.getpid()}")
+    if spec.get("cores"):
+        os.sched_setaffinity(0, spec["cores"])
+    script.at("build")
+    channel.emit(
+        "built",
+        pid=os.getpid(),
+        parameters=1000 + spec["member"],
+        parameter_bytes=4000,
+        resident_bytes=0,
+        memory_allocated=None,
+        memory_reserved=None,
+        threads=spec.get("threads", 1),
+        cores=sorted(os.sched_getaffinity(0)),
+        device_name="no device",
+        device_uuid=None,
+        sm_count=None,
+        seconds={"model": 0.0},
+        descriptors=open_files(),
+        group=os.getpgid(0),
+        environment={name: os.environ.get(name) for name in spec.get("environment", {})},
+    )
+
+    losses: list[tuple[int, float]] = []
+    ends: list[int] = []
+    step_s = script.numbers["step_s"]
+    warmup = spec.get("warmup_steps", 2)
+    batch = spec.get("batch_size", 32)
+    every = spec.get("loss_every", 10)
+
+    def step() -> None:
+        time.sleep(step_s)
+        number = warmed + len(ends)
+        if number % every == 0:
+            losses.append((number, loss(spec.get("seed", 0), number)))
+
+    warmed = 0
+    for index in range(warmup):
+        step()
+        warmed += 1
+        if index == warmup // 2:
+            script.at("warm")
+    if warmup == 0:
+        script.at("warm")
+    channel.emit("warm", steps=warmed, step_s=step_s, input_share=0.0)
+
+    command = channel.wait()
+    if command not in ("go", "stop"):
+        raise ValueError(f"unknown command {command!r}")
+    if command == "go":
+        channel.emit("started")
+        told = time.monotonic_ns()
+        epochs = spec.get("epochs") or 0
+        epoch_began = told
+        while (command := channel.poll()) is None:
+            step()
+            ends.append(time.monotonic_ns())
+            if len(ends) == 3:
+                script.at("window")
+            if ends[-1] - told >= PROGRESS_NS:
+                told = ends[-1]
+                channel.emit(
+                    "progress", steps=len(ends), samples=len(ends) * batch, loss=losses[-1][1]
+                )
+            steps = script.numbers["epoch_steps"]
+            if len(ends) % steps == 0 and len(ends) // steps <= epochs:
+                trained = time.monotonic_ns()
+                time.sleep(script.numbers["validation_s"])
+                now = time.monotonic_ns()
+                channel.emit(
+                    "epoch",
+                    epoch=len(ends) // steps - 1,
+                    train_s=(trained - epoch_began) / 1e9,
+                    validation_s=(now - trained) / 1e9,
+                    samples=steps * batch,
+                    loss=losses[-1][1],
+                    accuracy=1 - losses[-1][1],
+                )
+                epoch_began = now
+        if command != "stop":
+            raise ValueError(f"unknown command {command!r}")
+
+    script.at("stop")
+    np.savez(
+        Path(spec["folder"]) / "steps.npz",
+        end_ns=np.array(ends, dtype=np.int64),
+        wait_ns=np.zeros(len(ends), dtype=np.int64),
+        loss_step=np.array([number for number, _ in losses], dtype=np.int64),
+        loss=np.array([value for _, value in losses], dtype=np.float32),
+    )
+    channel.emit(
+        "stopped",
+        steps=len(ends),
+        samples=len(ends) * batch,
+        memory_peak_allocated=None,
+        memory_peak_reserved=None,
+        data_wait_share=0.0,
+        file="steps.npz",
+    )
+
+
+def loss(seed: int, step: int) -> float:
+    """The same for every run with this seed, falling."""
+    return (1 + (seed % 7) / 100) / (2 + step / 10)
+
+
+def open_files() -> dict[str, str]:
+    """What each descriptor of this process is."""
+    folder = Path("/proc/self/fd")
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    files = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # the listing's own, closed by now
+            files[name] = str((folder / name).readlink())
+    return files

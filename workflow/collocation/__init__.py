@@ -1,0 +1,1 @@
+"""One collocated run, from GPU set-up to files on disk."""

@@ -1,0 +1,107 @@
+"""Which CPU cores each member of a cell may use."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, order=True)
+class Cpu:
+    """A logical CPU; those with the same `core` are hyperthreads of one physical core."""
+
+    node: int
+    core: int  # number of the physical core's first CPU
+    index: int
+
+
+def topology(
+    root: Path = Path("/sys/devices/system/cpu"), usable: set[int] | None = None
+) -> list[Cpu]:
+    """The logical CPUs this process may use (`usable`: by default its affinity), sorted.
+
+    A CPU of which the kernel tells nothing is a physical core by itself, on NUMA node 0.
+    """
+    usable = os.sched_getaffinity(0) if usable is None else usable
+    cpus = []
+    for index in sorted(usable):
+        folder = root / f"cpu{index}"
+        nodes = [int(entry.name[4:]) for entry in folder.glob("node[0-9]*")]
+        siblings = folder / "topology" / "thread_siblings_list"
+        core = min(_parse_list(siblings.read_text())) if siblings.exists() else index
+        cpus.append(Cpu(nodes[0] if nodes else 0, core, index))
+    return sorted(cpus)
+
+
+def plan_cores(
+    members: list[int | str], available: list[Cpu] | None = None, numa: int | None = None
+) -> tuple[list[list[int]], list[str]]:
+    """Core sets (sorted CPU numbers, one list per member) and flags.
+
+    A member's entry is its `share_of`, the number of members the cores are divided by, or "all".
+    It gets max(1, CPUs // share_of) of `available`, rounded down to whole physical cores where that
+    leaves one: a number that depends on its share alone, not on how many members there are. Which
+    CPUs the first members get does not depend on later ones either. CPUs of node `numa` (the GPU's)
+    go first, and a member stays within one node while there is room. Flags: "cores_shared" when two
+    members have a CPU in common, "hyperthreads_shared" when only a physical core.
+
+    Raises ValueError for a share below 1 or when there is no CPU.
+    """
+    available = topology() if available is None else available
+    if not available:
+        raise ValueError("no CPU to plan with")
+    order = sorted(available, key=lambda cpu: (cpu.node != numa, cpu))
+    used: list[set[Cpu]] = []
+    for share in members:
+        if share == "all":
+            used.append(set(order))
+            continue
+        if not isinstance(share, int) or share < 1:
+            raise ValueError(
+                f"share_of must be 'all' or a whole number of at least 1, not {share!r}"
+            )
+        used.append(set(_pick(order, used, _size(order, share))))
+
+    flags = []
+    if _overlap(used):
+        flags.append("cores_shared")
+    elif _overlap([{cpu.core for cpu in cpus} for cpus in used]):
+        flags.append("hyperthreads_shared")
+    return [sorted(cpu.index for cpu in cpus) for cpus in used], flags
+
+
+def _size(cpus: list[Cpu], share: int) -> int:
+    size = max(1, len(cpus) // share)
+    threads = max(_count(cpu.core for cpu in cpus).values())
+    return size - size % threads if size >= threads else size
+
+
+def _pick(order: list[Cpu], used: list[set[Cpu]], size: int) -> list[Cpu]:
+    """The `size` least used CPUs and cores, within the first node that has as many free."""
+    times = _count(cpu for cpus in used for cpu in cpus)
+    core_times = _count(cpu.core for cpus in used for cpu in cpus)
+    ranked = sorted(order, key=lambda cpu: (times.get(cpu, 0), core_times.get(cpu.core, 0)))
+    for node in dict.fromkeys(cpu.node for cpu in order):
+        free = [cpu for cpu in ranked if cpu.node == node and cpu not in times]
+        if len(free) >= size:
+            return free[:size]
+    return ranked[:size]
+
+
+def _count(items) -> dict:
+    counts: dict = {}
+    for item in items:
+        counts[item] = counts.get(item, 0) + 1
+    return counts
+
+
+def _overlap(sets: list[set]) -> bool:
+    return sum(map(len, sets)) > len(set().union(*sets))
+
+
+def _parse_list(text: str) -> set[int]:
+    """The kernel's list format: "0-3,8" is {0, 1, 2, 3, 8}."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus

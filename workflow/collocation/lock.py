@@ -1,0 +1,139 @@
+"""Locks that outlive no process: one per device for the whole machine, one per results folder."""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+POLL_S = 0.2
+REMIND_S = 30.0
+
+
+class Busy(RuntimeError):
+    """Somebody else holds the lock; `holder` is what they said of themselves, {} if nothing."""
+
+    def __init__(self, path: Path, holder: dict):
+        self.holder = holder
+        who = ", ".join(f"{key} {value}" for key, value in holder.items()) or "an unnamed process"
+        super().__init__(f"{path} is in use by {who}")
+
+
+def lock_folder() -> Path:
+    """Where the machine's device locks live: $COLLOCATION_LOCK_DIR, or one place for all users.
+
+    Not tempfile's folder: with a TMPDIR each, two users would not see each other's locks.
+    """
+    return Path(os.environ.get("COLLOCATION_LOCK_DIR") or "/tmp/gpu-collocation-locks")
+
+
+@contextlib.contextmanager
+def device_lock(
+    key: str, holder: dict, on_wait: Callable[[dict], None], folder: Path | None = None
+) -> Iterator[float]:
+    """Hold the device `key` (GPU UUID or "cpu"), however long the wait; gives the seconds waited.
+
+    `holder` says who we are (pid, user, study, cell, since) to those who then wait. `on_wait` gets
+    the present holder's words, {} if unknown, at once and every 30 s. Not reentrant.
+    """
+    folder = folder or lock_folder()
+    _make_shared(folder)
+    path = folder / (re.sub(r"[^A-Za-z0-9._-]", "_", key) + ".lock")
+    began = time.monotonic()
+    remind = began
+    while (fd := _try(path, holder)) is None:
+        if time.monotonic() >= remind:
+            on_wait(_named(path))
+            remind = time.monotonic() + REMIND_S
+        time.sleep(POLL_S)
+    try:
+        yield time.monotonic() - began
+    finally:
+        _release(fd)
+
+
+@contextlib.contextmanager
+def folder_lock(path: Path, holder: dict) -> Iterator[None]:
+    """Hold the folder `path` (made if need be) by its file `.lock`; raises Busy if it is held."""
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    fd = _try(path / ".lock", holder)
+    if fd is None:
+        raise Busy(path, _named(path / ".lock"))
+    try:
+        yield
+    finally:
+        _release(fd)
+
+
+def _try(path: Path, holder: dict) -> int | None:
+    """The locked descriptor (close-on-exec), or None while somebody else has it."""
+    while True:
+        fd = _open(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Truncated before anything else: a dead holder's words are never read as ours.
+            os.ftruncate(fd, 0)
+            if _is_still(fd, path):
+                with contextlib.suppress(OSError):  # a full disk costs the name, not the lock
+                    os.pwrite(fd, json.dumps(holder).encode(), 0)
+                return fd
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # a cleaner of temporary files removed it: lock the one that is there now
+
+
+def _open(path: Path) -> int:
+    """Open or make the file, writable for all.
+
+    First without O_CREAT, which the kernel refuses for another user's file in a sticky folder
+    (fs.protected_regular).
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with contextlib.suppress(FileExistsError), _no_umask():
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+def _make_shared(folder: Path) -> None:
+    with contextlib.suppress(FileExistsError), _no_umask():
+        folder.mkdir(mode=0o1777)
+
+
+@contextlib.contextmanager
+def _no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _is_still(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _release(fd: int) -> None:
+    os.ftruncate(fd, 0)
+    os.close(fd)
+
+
+def _named(path: Path) -> dict:
+    """What the present holder wrote; {} if it is still writing, wrote nothing or is gone again."""
+    try:
+        holder = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
