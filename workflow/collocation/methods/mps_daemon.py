@@ -1,0 +1,196 @@
+"""A private MPS control daemon: started, asked, ended; and the ones that dead conductors left.
+
+It runs in the foreground as our child, and the kernel kills it when we die. Its server may outlive
+that, so each pipe folder bears our mark, locked for as long as we live: `sweep` ends what belongs
+to a mark that nobody holds, and nothing else. No setting of the card is touched.
+"""
+
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from workflow.collocation.methods.evidence import NotInForce
+
+CONTROL = "nvidia-cuda-mps-control"
+PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
+PREFIX, MARK = "mps-", "collocation-study"
+START_S, ANSWER_S, END_S = 20.0, 15.0, 5.0
+SOCKET_PATH_LIMIT = 107  # bytes, on Linux
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """`pipe` is where clients meet the daemon, `logs` is where it and its server write."""
+
+    device_uuid: str
+    pipe: Path
+    logs: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the daemon and every client start with."""
+        return {
+            # By UUID: an index would be counted anew among the devices that the daemon shows.
+            "CUDA_VISIBLE_DEVICES": self.device_uuid,
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
+        }
+
+    def ask(self, command: str) -> str:
+        """The answer to a control command. Raises NotInForce if there is none."""
+        return _ask(self.pipe, command)
+
+
+@contextmanager
+def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
+    """A daemon that answers. Raises NotInForce if it does not start, or cannot be ended.
+
+    To be entered from the main thread, because the daemon is killed when the entering thread ends.
+    """
+    pipe = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+    daemon = Daemon(device_uuid, pipe, logs.resolve())
+    daemon.logs.mkdir(parents=True, exist_ok=True)
+    with (pipe / "unmarked").open("w") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)  # before it bears the name that `sweep` looks for
+        print(f"pid {os.getpid()}", file=mark, flush=True)
+        (pipe / "unmarked").rename(pipe / MARK)
+        process = None
+        try:
+            process = _start(daemon)
+            _await_answer(daemon, process)
+            yield daemon
+        finally:
+            _end(pipe)
+            shutil.rmtree(pipe, ignore_errors=True)
+            if process is not None:
+                process.poll()  # so that Popen knows what `_end` has seen
+
+
+def sweep() -> None:
+    """End what this user's killed conductors left. Whatever bears no mark is let be."""
+    for mark in Path(tempfile.gettempdir()).resolve().glob(f"{PREFIX}*/{MARK}"):
+        with suppress(FileNotFoundError, PermissionError, BlockingIOError), mark.open() as held:
+            if os.fstat(held.fileno()).st_uid == os.getuid():
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _end(mark.parent)
+                shutil.rmtree(mark.parent, ignore_errors=True)
+
+
+def _start(daemon: Daemon) -> subprocess.Popen:
+    if len(os.fsencode(daemon.pipe / "control_privileged")) > SOCKET_PATH_LIMIT:
+        raise NotInForce(f"MPS: {daemon.pipe} is too long for a socket; set TMPDIR to a short path")
+    # A limit in the user's shell would silently hold for every client.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    parent, libc = os.getpid(), ctypes.CDLL(None)
+
+    def die_with_parent() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # gone before the call
+            os._exit(1)
+
+    with (daemon.logs / "daemon.log").open("ab") as output:
+        return subprocess.Popen(
+            [CONTROL, "-f"],  # -d would leave our process tree
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=inherited | daemon.environment,
+            process_group=0,  # a terminal's Ctrl-C is for the conductor to handle
+            preexec_fn=die_with_parent,
+        )
+
+
+def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            daemon.ask("get_server_list")
+            return
+        except NotInForce as silence:
+            if process.poll() is not None or time.monotonic() > deadline:
+                words = _last_line(daemon.logs / "control.log") or str(silence)
+                raise NotInForce(f"the MPS daemon did not start: {words}") from None
+        time.sleep(0.1)
+
+
+def _last_line(path: Path) -> str | None:
+    with suppress(FileNotFoundError):
+        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else None
+    return None
+
+
+def _ask(pipe: Path, command: str) -> str:
+    folders = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
+    try:
+        answer = subprocess.run(
+            [CONTROL],
+            input=f"{command}\n",
+            env=os.environ | folders,
+            text=True,
+            capture_output=True,
+            timeout=ANSWER_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotInForce(f"MPS: no answer to '{command}' within {ANSWER_S:g} s") from None
+    except OSError as error:
+        raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
+    if answer.returncode != 0:
+        said = " ".join((answer.stderr + answer.stdout).split())
+        raise NotInForce(f"MPS: '{command}' failed: {said or f'exit {answer.returncode}'}")
+    return answer.stdout
+
+
+def _end(pipe: Path) -> None:
+    """Quit, then SIGTERM, then SIGKILL for the daemon and the server of this pipe folder."""
+    left = _programs(pipe)
+    if left:
+        with suppress(NotInForce):  # a daemon that cannot be asked is signalled at once
+            _ask(pipe, f"quit -t {END_S:.0f}")
+            left = _alive_after(2 * END_S, left)
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(sent)
+        left = _alive_after(END_S, left)
+    if left:
+        raise NotInForce(f"MPS: PIDs {sorted(p.pid for p in left)} outlived SIGKILL")
+
+
+def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.Process]:
+    """Those that have not ended when all have, or the time is up.
+
+    A zombie has ended: in a container, orphans may find nobody who reaps them.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        left = set()
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    left.add(process)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+def _programs(pipe: Path) -> set[psutil.Process]:
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            mps = process.name().startswith(PROGRAMS)
+            if mps and process.environ().get("CUDA_MPS_PIPE_DIRECTORY") == str(pipe):
+                found |= {process, *process.children(recursive=True)}
+    return found
