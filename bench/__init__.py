@@ -1,0 +1,1 @@
+"""Measurements of this project's own speed."""

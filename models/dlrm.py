@@ -1,0 +1,117 @@
+"""DLRM in plain PyTorch: embedding bags and dense features, joined by pairwise dot products."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.data.criteo import TABLE_ROWS
+
+DENSE_FEATURES = 13
+
+
+def table_rows(max_rows: int | None = None, tables: list[int] | None = None) -> list[int]:
+    """Rows of each embedding table: the given or the published sizes, cut at `max_rows`."""
+    rows = list(tables or TABLE_ROWS)
+    return [min(n, max_rows) for n in rows] if max_rows else rows
+
+
+def _mlp(sizes: list[int], last_relu: bool) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(sizes):
+        linear = nn.Linear(fan_in, fan_out)
+        nn.init.normal_(linear.weight, std=(2 / (fan_in + fan_out)) ** 0.5)
+        nn.init.normal_(linear.bias, std=(1 / fan_out) ** 0.5)
+        layers += [linear, nn.ReLU(inplace=True)]
+    return nn.Sequential(*(layers if last_relu else layers[:-1]))
+
+
+class Dlrm(nn.Module):
+    """dense [b, 13] float32 and sparse [b, tables] int64 row numbers → logits [b].
+
+    `bottom` and `top` list the layers' output widths; the bottom MLP ends at `dim`, the top at 1.
+    Gradients of the tables are sparse. Weights are made on the current default device.
+    """
+
+    def __init__(self, dim: int, bottom: list[int], top: list[int], rows: list[int]):
+        super().__init__()
+        if bottom[-1] != dim or top[-1] != 1:
+            raise ValueError(f"bottom must end in dim={dim} and top in 1: got {bottom}, {top}")
+        self.bottom = _mlp([DENSE_FEATURES, *bottom], last_relu=True)
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(
+                n,
+                dim,
+                mode="sum",
+                sparse=True,
+                # given as _weight, or EmbeddingBag would fill 28 GB with normals first
+                _weight=torch.empty(n, dim).uniform_(-(n**-0.5), n**-0.5),
+            )
+            for n in rows
+        )
+        features = len(rows) + 1
+        lower = torch.tril_indices(features, features, offset=-1)
+        self.register_buffer("pairs", lower[0] * features + lower[1], persistent=False)
+        self.top = _mlp([dim + self.pairs.numel(), *top], last_relu=False)
+
+    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+        x = self.bottom(dense)
+        one_each = torch.arange(len(sparse), device=sparse.device)
+        columns = sparse.t().contiguous()
+        bags = [table(ids, one_each) for table, ids in zip(self.tables, columns, strict=True)]
+        features = torch.stack([x, *bags], dim=1)
+        products = torch.bmm(features, features.transpose(1, 2)).flatten(1)
+        return self.top(torch.cat([x, products.index_select(1, self.pairs)], dim=1)).squeeze(1)
+
+
+class DlrmJob:
+    """One DLRM in training with plain SGD and binary cross entropy.
+
+    Batches are (dense [b, 13] float32, sparse [b, tables] int64 raw ids, label [b] float32); an
+    id is taken modulo the rows of its table. model_args: dim, bottom, top, max_rows, tables.
+    Raises ValueError for another optimizer, a schedule, weight decay (sparse gradients take none)
+    or momentum (its buffer would be a second copy of the tables).
+    """
+
+    metric = "validation_loss"
+
+    def __init__(self, spec: dict, device: torch.device):
+        args, optimizer = spec["model_args"], spec["optimizer"]
+        if optimizer["name"] != "sgd" or optimizer.get("schedule") not in (None, "constant"):
+            raise ValueError("dlrm trains with optimizer sgd at a constant rate")
+        if optimizer.get("momentum") or optimizer.get("weight_decay"):
+            raise ValueError("dlrm: sparse gradients allow neither momentum nor weight decay")
+        rows = table_rows(args.get("max_rows"), args.get("tables"))
+        with torch.device(device):
+            self.model = Dlrm(args["dim"], args["bottom"], args["top"], rows).train()
+        self.rows = torch.tensor(rows, device=device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=optimizer["lr"])
+        self.autocast = torch.autocast(
+            device.type, dtype=torch.bfloat16, enabled=spec["precision"] == "bf16"
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """The rate is constant."""
+
+    def _loss(self, batch: tuple[Tensor, Tensor, Tensor], reduction: str) -> Tensor:
+        dense, sparse, label = batch
+        ids = sparse[:, : len(self.rows)] % self.rows
+        with self.autocast:
+            logits = self.model(dense, ids)
+        return functional.binary_cross_entropy_with_logits(
+            logits.float(), label, reduction=reduction
+        )
+
+    def step(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """One training step; the loss, a detached scalar on the device, not waited for."""
+        loss = self._loss(batch, "mean")
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    @torch.inference_mode()
+    def evaluate(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """The batch's summed loss, a scalar on the device."""
+        return self._loss(batch, "sum")

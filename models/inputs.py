@@ -1,0 +1,240 @@
+"""Where a training step gets its batch from.
+
+`resident`: a fixed subset on the device, cropped, flipped and normalised there. `files`: a
+DataLoader with worker processes, as the paper trained. Which samples and augmentations a
+resident step sees is a pure function of (seed, step); from files it is one of the seed.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from models import compat  # noqa: F401  (before timm)
+from models.protocol import die_with_parent
+
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # isort: skip
+from timm.data.loader import PrefetchLoader  # isort: skip
+
+
+class _Plan:
+    """The samples of every step: passes over n samples in random order, one row a step.
+
+    A subset smaller than a batch is drawn from with repetition.
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int, device: torch.device):
+        self.n, self.batch_size, self.seed = n, batch_size, seed
+        self.steps = max(n // batch_size, 1)  # a pass
+        self.generator = torch.Generator(device)
+        self._pass, self._rows = -1, None
+
+    def row(self, step: int) -> Tensor:
+        """What `_draw` made for that step: its first axis is the batch."""
+        number, offset = divmod(step, self.steps)
+        if number != self._pass:
+            # mixed into 32 bits: the CPU generator looks at no more
+            mixed = np.random.SeedSequence([self.seed, number]).generate_state(1)[0]
+            self.generator.manual_seed(int(mixed))
+            self._pass, self._rows = number, self._draw(self._samples())
+        return self._rows[offset * self.batch_size : (offset + 1) * self.batch_size]
+
+    def _samples(self) -> Tensor:
+        device, count = self.generator.device, self.steps * self.batch_size
+        if count > self.n:
+            return torch.randint(self.n, (count,), device=device, generator=self.generator)
+        return torch.randperm(self.n, device=device, generator=self.generator)[:count]
+
+    def _draw(self, samples: Tensor) -> Tensor:
+        return samples
+
+
+class CropPlan(_Plan):
+    """Rows [batch, 4] int64: sample, first source row, first source column, column direction.
+
+    `margin` is how many pixels the stored images are larger than the crop; direction −1 reads
+    the columns from right to left (a flipped image).
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int, size: int, margin: int, device):
+        super().__init__(n, batch_size, seed, device)
+        self.size, self.margin = size, margin
+
+    def _draw(self, samples: Tensor) -> Tensor:
+        draw = partial(
+            torch.randint,
+            size=samples.shape,
+            device=samples.device,
+            generator=self.generator,
+        )
+        row, column = draw(high=self.margin + 1), draw(high=self.margin + 1)
+        flip = draw(high=2)
+        return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)
+
+
+class ResidentImages:
+    """Batches of classifier input from `arrays` {"images" uint8 [n, 3, S, S], "labels" [n]}.
+
+    S is at least `size`; the surplus is the room for random crops (`training`), or is cut off
+    evenly. Raises ValueError when the images are smaller than `size`.
+    """
+
+    def __init__(self, arrays: dict, spec: dict, device: torch.device, training: bool = True):
+        size, self.batch_size = spec["input_size"], spec["batch_size"]
+        # Channels last, so that a gather reads a pixel at once.
+        images = torch.from_numpy(np.array(arrays["images"])).to(device)
+        self.images = images.permute(0, 2, 3, 1).contiguous()
+        self.labels = torch.from_numpy(np.array(arrays["labels"])).to(device, torch.int64)
+        self.margin = self.images.shape[1] - size
+        if self.margin < 0:
+            raise ValueError(f"images of {self.images.shape[1]} px are smaller than {size} px")
+        self.plan = None
+        if training:
+            self.plan = CropPlan(
+                len(self.images), self.batch_size, spec["seed"], size, self.margin, device
+            )
+        channels_last = spec["channels_last"]
+        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.pixels = torch.arange(size, device=device)
+        mean = torch.tensor(IMAGENET_DEFAULT_MEAN, device=device).view(1, 3, 1, 1)
+        std = torch.tensor(IMAGENET_DEFAULT_STD, device=device).view(1, 3, 1, 1)
+        self.scale, self.shift = 1 / (255 * std), -mean / std
+        self.bytes = self.images.nbytes + self.labels.nbytes
+
+    def row(self, step: int) -> Tensor:
+        """Which samples and crops that step takes, int64 [batch, 4] as CropPlan describes."""
+        if self.plan is not None:
+            return self.plan.row(step)
+        first = torch.arange(self.batch_size, device=self.pixels.device) + step * self.batch_size
+        centre = torch.full_like(first, self.margin // 2)
+        return torch.stack(
+            [first % len(self.images), centre, centre, torch.ones_like(first)], dim=1
+        )
+
+    def fetch(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """The images [b, 3, size, size] float32, normalised, and labels [b] of a row."""
+        sample, top, left, direction = row.unbind(1)
+        rows = top[:, None] + self.pixels
+        columns = torch.addcmul(left[:, None], direction[:, None], self.pixels)
+        pixels = self.images[sample[:, None, None], rows[:, :, None], columns[:, None, :]]
+        images = torch.mul(pixels.permute(0, 3, 1, 2), self.scale).add_(self.shift)
+        return images.contiguous(memory_format=self.layout), self.labels[sample]
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Images and labels of that step."""
+        return self.fetch(self.row(step))
+
+
+class ResidentRows:
+    """Batches of DLRM input from `arrays` {"dense" [n, 13], "sparse" [n, 26], "label" [n]}."""
+
+    def __init__(self, arrays: dict, spec: dict, device: torch.device, training: bool = True):
+        self.arrays = tuple(
+            torch.from_numpy(np.array(arrays[name])).to(device)
+            for name in ("dense", "sparse", "label")
+        )
+        self.batch_size, count = spec["batch_size"], len(self.arrays[0])
+        self.plan = _Plan(count, self.batch_size, spec["seed"], device) if training else None
+        self.bytes = sum(a.nbytes for a in self.arrays)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """dense [b, 13], sparse [b, 26] raw ids and label [b] of that step."""
+        if self.plan is not None:
+            samples = self.plan.row(step)
+        else:
+            samples = torch.arange(self.batch_size, device=self.arrays[0].device)
+            samples = (samples + step * self.batch_size) % len(self.arrays[0])
+        dense, sparse, label = (array[samples] for array in self.arrays)
+        return dense, sparse, label
+
+
+def _start_worker(parent: int, _worker: int) -> None:
+    """A loader's worker: one thread, and no life after the training process."""
+    die_with_parent(parent)
+    torch.set_num_threads(1)
+
+
+class Files:
+    """Batches through a DataLoader with the paper's settings, one pass after another, for ever.
+
+    Shuffled, drop_last, persistent workers, no pinned memory; fewer images than a batch are
+    sampled with repetition. Images travel as uint8 and are normalised on the device on a side
+    stream (timm's prefetcher). DLRM's dataset yields whole batches: those are shuffled.
+    """
+
+    bytes = 0
+
+    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
+        workers = spec["input"]["workers"]
+        self.device, self.vision = device, spec["kind"] == "vision"
+        batch_size = spec["batch_size"] if self.vision else None
+        generator = torch.Generator().manual_seed(spec["seed"])
+        few = len(dataset) < (batch_size or 1)
+        sampler = SequentialSampler(dataset)
+        if training:
+            sampler = RandomSampler(
+                dataset,
+                replacement=few,
+                num_samples=batch_size if few else None,
+                generator=generator,
+            )
+        channels_last = self.vision and spec["channels_last"]
+        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        loader = DataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=sampler,
+            drop_last=training and self.vision,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            multiprocessing_context="fork" if workers else None,
+            worker_init_fn=partial(_start_worker, os.getpid()),
+            generator=generator,
+        )
+        self._batches = self._endless(
+            PrefetchLoader(loader, device=device) if self.vision else loader
+        )
+
+    @staticmethod
+    def _endless(loader) -> Iterator[tuple[Tensor, ...]]:
+        while True:
+            yield from loader
+
+    def batch(self, _step: int) -> tuple[Tensor, ...]:
+        """The next batch, whatever the step: (images, labels) or (dense, sparse, label)."""
+        batch = next(self._batches)
+        if self.vision:
+            images, labels = batch
+            return images.contiguous(memory_format=self.layout), labels
+        return tuple(part.to(self.device, non_blocking=True) for part in batch)
+
+
+def open_input(dataset, split: str, spec: dict, device: torch.device):
+    """The input of `split` ("train" or "validation") as the member spec asks.
+
+    Returns an object with `batch(step)` and `bytes` (what it holds on the device).
+    Raises ValueError for an unknown mode.
+    """
+    training, mode = split == "train", spec["input"]["mode"]
+    if mode == "files":
+        sizes = {} if spec["kind"] == "vision" else {"batch_size": spec["batch_size"]}
+        return Files(dataset.files(split, spec["input_size"], **sizes), spec, device, training)
+    if mode != "resident":
+        raise ValueError(f"input mode {mode!r}: allowed are resident, files")
+    on_disk = dataset.train_size if training else dataset.validation_size
+    samples = min(spec["input"]["samples"], on_disk)
+    arrays = dataset.resident(split, spec["input_size"], samples)
+    kind = ResidentImages if spec["kind"] == "vision" else ResidentRows
+    return kind(arrays, spec, device, training)
+
+
+def steps_of(dataset, split: str, batch_size: int) -> int:
+    """Steps of one epoch: the nominal set's whole batches, or for validation all of it."""
+    if split == "train":
+        return max(dataset.nominal_train_size // batch_size, 1)
+    return math.ceil(dataset.nominal_validation_size / batch_size)

@@ -1,0 +1,383 @@
+"""One training process: built, warmed up, started with the others, trained until told to stop.
+
+`preload()` and `main(spec, channel)` are what the fork server calls. Member spec, events and
+commands: see the architecture section of the README. A process knows nothing of those that
+share the device with it.
+"""
+
+import errno
+import os
+import random
+import resource
+import time
+import traceback
+from array import array
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from models.clock import step_clock
+from models.dlrm import DlrmJob
+from models.graph import GraphedStep
+from models.inputs import open_input, steps_of
+from models.protocol import Channel
+from models.vision import VisionJob
+
+JOBS = {"vision": VisionJob, "dlrm": DlrmJob}
+PROGRESS_NS = 500_000_000
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    "alloc_failed",  # cuBLAS, cuDNN
+)
+
+
+def preload() -> None:
+    """Import what members need and this module has not imported yet; never touches CUDA."""
+    import models.data.pipeline  # noqa: F401
+
+
+def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
+    """Whether this error says that device or host memory did not suffice.
+
+    `capped`: the process runs under a memory cap, where oneDNN only says that it
+    "could not create" something.
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    text = str(error).lower()
+    parts = (*_OUT_OF_MEMORY, "could not create") if capped else _OUT_OF_MEMORY
+    return isinstance(error, RuntimeError) and any(part in text for part in parts)
+
+
+def set_up(spec: dict) -> torch.device:
+    """Cores, threads, memory cap, numerics, seeds; the device, ready for use.
+
+    The environment was set by the fork server, before anything could ask CUDA.
+    """
+    if spec.get("cores"):
+        os.sched_setaffinity(0, spec["cores"])
+    torch.set_num_threads(spec["threads"])
+    if spec.get("memory_limit_bytes"):
+        torch.ones(512, 512) @ torch.ones(
+            512, 512
+        )  # start the threads: they need room of their own
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        mapped = psutil.Process().memory_info().vms
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + spec["memory_limit_bytes"], hard))
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = spec["precision"] != "fp32"
+    torch.backends.cudnn.allow_tf32 = spec["precision"] != "fp32"
+    random.seed(spec["seed"])
+    np.random.seed(spec["seed"] % 2**32)
+    torch.manual_seed(spec["seed"])
+    device = torch.device(spec["device"])
+    if device.type == "cuda":
+        torch.cuda.synchronize()  # makes the context
+    return device
+
+
+def process_age() -> float:
+    """Seconds since this process was forked, to a clock tick (10 ms)."""
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)
+
+
+def device_facts(device: torch.device) -> dict:
+    """device_name, device_uuid ("GPU-…" or "MIG-…") and sm_count; null where there is none."""
+    if device.type != "cuda":
+        return {"device_name": "cpu", "device_uuid": None, "sm_count": None}
+    properties = torch.cuda.get_device_properties(device)
+    mig = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
+    return {
+        "device_name": properties.name,
+        "device_uuid": f"{'MIG' if mig else 'GPU'}-{properties.uuid}",
+        "sm_count": properties.multi_processor_count,
+    }
+
+
+class Losses:
+    """The loss of every k-th step, copied to the host without waiting for it."""
+
+    def __init__(self, every: int, device: torch.device):
+        self.every, self._pinned = every, device.type == "cuda"
+        self.steps, self._values, self._slots = array("q"), [], []
+
+    def keep(self, step: int, loss: torch.Tensor) -> None:
+        """Keep `loss` if `step` is one of those; it is readable once that step has finished."""
+        if step % self.every:
+            return
+        if not self._slots:
+            self._slots = list(torch.empty(256, pin_memory=self._pinned).unbind())
+        slot = self._slots.pop()
+        slot.copy_(loss, non_blocking=True)
+        self.steps.append(step)
+        self._values.append(slot)
+
+    def between(self, first: int, end: int) -> list[float]:
+        """The losses kept of steps first ≤ step < end, all of which have finished."""
+        return [
+            float(v)
+            for step, v in zip(self.steps, self._values, strict=True)
+            if first <= step < end
+        ]
+
+    def latest(self, end: int) -> float | None:
+        """The last loss kept of a step before `end`, which have finished; None if there is none."""
+        for step, value in zip(reversed(self.steps), reversed(self._values), strict=True):
+            if step < end:
+                return float(value)
+        return None
+
+
+class Member:
+    """A training process between `build` and `stop`; `phase` says where it is."""
+
+    def __init__(self, spec: dict, channel: Channel):
+        self.spec, self.channel = spec, channel
+        self.phase = "build"
+        self.step = 0  # from the first warm-up step
+        self.go_step = self.go_ns = None
+        self.stopping = False
+        self.reported_ns = 0
+
+    def run(self) -> None:
+        self.build()
+        self.phase = "warm"
+        self.warm_up()
+        if not self.stopping and self.channel.wait() == "go":
+            self.phase = "window"
+            self.go()
+        self.phase = "stop"
+        self.stop()
+
+    # -- build -----------------------------------------------------------------------------
+
+    def build(self) -> None:
+        from models.data import open_dataset
+
+        spec, seconds = self.spec, {"fork": round(process_age(), 2)}
+        began = time.monotonic()
+
+        def lap(name: str) -> None:
+            nonlocal began
+            now = time.monotonic()
+            seconds[name], began = round(now - began, 4), now
+
+        self.device = set_up(spec)
+        lap("device")
+        dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
+        if spec["kind"] == "vision" and dataset.classes > spec["classes"]:
+            raise ValueError(f"{dataset.classes} classes of images, {spec['classes']} of the model")
+        self.input = open_input(dataset, "train", spec, self.device)
+        self.epoch_steps = steps_of(dataset, "train", spec["batch_size"])
+        self.validation = None
+        if spec["epochs"]:
+            self.validation = open_input(dataset, "validation", spec, self.device)
+            self.validation_steps = steps_of(dataset, "validation", spec["batch_size"])
+        self.synchronise()
+        lap("data")
+        self.job = JOBS[spec["kind"]](spec, self.device)
+        self.losses = Losses(spec["loss_every"], self.device)
+        self.synchronise()
+        lap("model")
+        cuda = self.device.type == "cuda"
+        parameters = list(self.job.model.parameters())
+        self.channel.emit(
+            "built",
+            pid=os.getpid(),
+            parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.nbytes for p in parameters),
+            resident_bytes=self.input.bytes + (self.validation.bytes if self.validation else 0),
+            memory_allocated=torch.cuda.memory_allocated() if cuda else None,
+            memory_reserved=torch.cuda.memory_reserved() if cuda else None,
+            threads=torch.get_num_threads(),
+            cores=sorted(os.sched_getaffinity(0)),
+            seconds=seconds,
+            **device_facts(self.device),
+        )
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    # -- the loop --------------------------------------------------------------------------
+
+    def fresh_record(self) -> None:
+        """Forget the times of steps so far."""
+        self.clock = step_clock(self.device, self.spec["sync"])
+        self.wait_ns = array("q")
+
+    def train(self, steps: int | None) -> None:
+        """Train that many steps, None: for ever; returns early when told to stop."""
+        stepper = self.stepper
+        clock, waited, sync = self.clock, self.wait_ns, self.spec["sync"]
+        for _ in count() if steps is None else range(steps):
+            if self.told_to_stop():
+                return
+            if self.step % self.epoch_steps == 0:
+                self.job.set_epoch(self.step // self.epoch_steps)
+            began = time.monotonic_ns()
+            batch = self.source.batch(self.step)
+            waited.append(time.monotonic_ns() - began)
+            loss = stepper.step(batch)
+            self.losses.keep(self.step, loss)
+            if sync:
+                loss.item()
+            clock.mark()
+            self.step += 1
+            self.report()
+
+    def told_to_stop(self) -> bool:
+        """Looks for a command without waiting; remembers a stop."""
+        if not self.stopping and self.channel.poll() == "stop":
+            self.stopping = True
+        return self.stopping
+
+    def report(self) -> None:
+        """A progress event, if the last one is old enough and the window is open."""
+        now = time.monotonic_ns()
+        if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
+            return
+        self.reported_ns, steps = now, len(self.clock.end_ns)
+        self.channel.emit(
+            "progress",
+            steps=steps,
+            samples=steps * self.spec["batch_size"],
+            loss=self.losses.latest(self.go_step + steps),
+        )
+
+    # -- warm-up, window, end --------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """The first steps, untimed by others: autotuning, allocation, filling of the loaders."""
+        self.stepper, self.source = self.job, self.input
+        if self.spec["cuda_graph"]:
+            self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
+        self.fresh_record()
+        self.train(self.spec["warmup_steps"])
+        self.clock.finish()
+        if self.stopping:
+            return
+        durations = np.diff(self.clock.end_ns)
+        later = durations[len(durations) // 2 :]
+        step_s = float(np.median(later)) / 1e9 if len(later) else None
+        share = None
+        if step_s and self.spec["input"]["mode"] == "resident":
+            share = self.input_seconds() / step_s
+        self.channel.emit("warm", steps=self.step, step_s=step_s, input_share=share)
+
+    def input_seconds(self, batches: int = 10) -> float:
+        """Seconds to produce one resident batch by itself (for a graph an upper bound)."""
+        self.input.batch(self.step)
+        self.synchronise()
+        began = time.monotonic()
+        for ahead in range(batches):
+            self.input.batch(self.step + ahead)
+        self.synchronise()
+        return (time.monotonic() - began) / batches
+
+    def go(self) -> None:
+        """Epochs with validation if the spec asks for some, then steps until told to stop."""
+        self.fresh_record()
+        self.go_step, self.go_ns = self.step, time.monotonic_ns()
+        self.reported_ns = self.go_ns
+        self.channel.emit("started", t=self.go_ns)
+        for epoch in range(self.spec["epochs"] or 0):
+            first, began = self.step, time.monotonic_ns()
+            self.train(self.epoch_steps)
+            self.clock.finish()
+            trained = time.monotonic_ns()
+            result = None if self.stopping else self.validate()
+            if self.stopping:
+                return
+            losses = self.losses.between(first, self.step)
+            self.channel.emit(
+                "epoch",
+                epoch=epoch,
+                train_s=(trained - began) / 1e9,
+                validation_s=(time.monotonic_ns() - trained) / 1e9,
+                samples=(self.step - first) * self.spec["batch_size"],
+                loss=sum(losses) / len(losses) if losses else None,
+                **{"accuracy": None, self.job.metric: result},
+            )
+        self.train(None)
+
+    def validate(self) -> float:
+        """The job's metric over the validation set; of a part of it when told to stop."""
+        self.job.model.eval()
+        total, samples = 0, 0
+        for step in range(self.validation_steps):
+            if self.told_to_stop():
+                break
+            batch = self.validation.batch(step)
+            result = self.job.evaluate(batch)
+            total = total + (result.item() if self.spec["sync"] else result)
+            samples += len(batch[-1])
+            self.report()
+        self.job.model.train()
+        return float(total) / max(samples, 1)
+
+    def stop(self) -> None:
+        """Wait for what is under way, write steps.npz (whole or not at all), say what was done."""
+        self.clock.finish()
+        self.synchronise()
+        cuda = self.device.type == "cuda"
+        open_ns = 0 if self.go_ns is None else time.monotonic_ns() - self.go_ns
+        if self.go_ns is None:
+            self.fresh_record()
+        target = Path(self.spec["folder"]) / "steps.npz"
+        partial = target.with_suffix(".part")
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                end_ns=np.array(self.clock.end_ns, np.int64),
+                wait_ns=np.array(self.wait_ns, np.int64),
+                loss_step=np.array(self.losses.steps, np.int64),
+                loss=np.array(self.losses.between(0, self.step), np.float32),
+            )
+        partial.replace(target)
+        steps = len(self.clock.end_ns)
+        self.channel.emit(
+            "stopped",
+            steps=steps,
+            samples=steps * self.spec["batch_size"],
+            memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
+            memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
+            data_wait_share=sum(self.wait_ns) / open_ns if open_ns else None,
+            file=target.name,
+        )
+
+
+def main(spec: dict, channel: Channel) -> int:
+    """Train as `spec` says, under the channel's commands; the process's exit code.
+
+    0 after `stopped`; 3 after running out of memory and 1 after any other error, both with an
+    `error` event and a traceback on stderr. Raises BrokenPipeError when nobody reads the events.
+    """
+    member = Member(spec, channel)
+    try:
+        member.run()
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        out_of_memory = is_out_of_memory(error, capped=bool(spec.get("memory_limit_bytes")))
+        channel.emit(
+            "error",
+            **{"class": type(error).__name__},
+            message=" ".join(str(error).split())[:500],
+            phase=member.phase,
+            out_of_memory=out_of_memory,
+        )
+        return 3 if out_of_memory else 1
+    return 0

@@ -1,0 +1,554 @@
+"""Training processes on the CPU: protocol, inputs, models, clock, out of memory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from bench.bare_loop import measure  # noqa: E402
+from models import clock, inputs, train  # noqa: E402
+from models.dlrm import DlrmJob, table_rows  # noqa: E402
+from models.graph import GraphedStep  # noqa: E402
+from models.protocol import Channel  # noqa: E402
+from models.vision import VisionJob, build_model  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+CPU = torch.device("cpu")
+SGD = {
+    "name": "sgd",
+    "lr": 0.02,
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 2e-5,
+    "schedule": "cosine",
+    "schedule_epochs": 300,
+}
+DLRM = {
+    "kind": "dlrm",
+    "model": "dlrm",
+    "model_args": {"dim": 8, "bottom": [32, 8], "top": [32, 1], "tables": [50, 3, 200]},
+    "batch_size": 128,
+    "input_size": 0,
+    "optimizer": {"name": "sgd", "lr": 0.5},
+}
+
+
+def member_spec(folder: Path, /, **changes) -> dict:
+    spec = {
+        "member": 0,
+        "workload": "tiny",
+        "kind": "vision",
+        "model": "test_resnet",
+        "model_args": {},
+        "batch_size": 16,
+        "input_size": 32,
+        "classes": 10,
+        "optimizer": SGD,
+        "label_smoothing": 0.1,
+        "precision": "tf32",
+        "channels_last": False,
+        "sync": True,
+        "cuda_graph": False,
+        "data": {"name": "fake", "path": str(folder)},
+        "input": {"mode": "resident", "samples": 10_000},
+        "seed": 42,
+        "device": "cpu",
+        "threads": 1,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "environment": {},
+        "memory_limit_bytes": None,
+        "warmup_steps": 4,
+        "epochs": None,
+        "loss_every": 2,
+        "folder": str(folder),
+    }
+    return {**spec, **changes}
+
+
+class FakeImages:
+    """40 px images whose brightness tells their class."""
+
+    classes, train_size, validation_size = 4, 96, 24
+    nominal_train_size, nominal_validation_size = 160, 40
+
+    def resident(self, split, input_size, samples):
+        n = min(samples, self.train_size if split == "train" else self.validation_size)
+        labels = np.arange(n) % self.classes
+        noise = np.random.default_rng(0).integers(0, 40, (n, 3, 40, 40))
+        images = (noise + labels[:, None, None, None] * 60).astype(np.uint8)
+        return {"images": images, "labels": labels}
+
+
+class FakeClicks:
+    """Rows whose label follows one dense value and one id."""
+
+    classes, train_size, validation_size = 2, 4096, 512
+    nominal_train_size, nominal_validation_size = 4096, 512
+
+    def resident(self, split, input_size, samples):
+        rng = np.random.default_rng(0)
+        dense = rng.normal(size=(samples, 13)).astype(np.float32)
+        sparse = rng.integers(0, 2**32, (samples, 26))
+        label = (dense[:, 0] + 2.0 * (sparse[:, 1] % 3 == 0) > 0.7).astype(np.float32)
+        return {"dense": dense, "sparse": sparse, "label": label}
+
+
+@pytest.fixture(autouse=True)
+def fake_data(monkeypatch):
+    import models.data
+
+    real = models.data.open_dataset
+    fakes = {"fake": FakeImages, "clicks": FakeClicks}
+    monkeypatch.setattr(
+        models.data,
+        "open_dataset",
+        lambda name, path: fakes[name]() if name in fakes else real(name, path),
+    )
+
+
+def train_member(spec: dict, stop_at: str = "progress", go: bool = True):
+    """main() over real pipes in a thread; (exit code, events, what steps.npz holds or None)."""
+    events_read, events_write = os.pipe()
+    commands_read, commands_write = os.pipe()
+    code, events = [], []
+
+    def member() -> None:
+        code.append(train.main(spec, Channel(spec["member"], events_write, commands_read)))
+        os.close(events_write)
+        os.close(commands_read)
+
+    thread = threading.Thread(target=member)
+    thread.start()
+    open_end = True
+    with os.fdopen(events_read) as lines:
+        for line in lines:
+            event = json.loads(line)
+            events.append(event)
+            if event["event"] == "warm" and go:
+                os.write(commands_write, b"go\n")
+            elif event["event"] == "warm":
+                os.close(commands_write)
+                open_end = False
+            elif event["event"] == stop_at:
+                os.write(commands_write, b"stop\n")
+                stop_at = None
+    thread.join()
+    if open_end:
+        os.close(commands_write)
+    steps = Path(spec["folder"]) / "steps.npz"
+    return code[0], events, dict(np.load(steps)) if steps.exists() else None
+
+
+def named(events: list[dict], name: str) -> dict:
+    return next(event for event in events if event["event"] == name)
+
+
+def tiny_net(num_classes: int, width: int) -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, width, 3, 4),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(width, num_classes),
+    )
+
+
+# -- protocol --------------------------------------------------------------------------------
+
+
+def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
+    runs = []
+    for name, sync in (("a", True), ("b", False)):
+        (tmp_path / name).mkdir()
+        spec = member_spec(tmp_path / name, sync=sync)
+        code, events, steps = train_member(spec)
+        assert code == 0
+        assert [e["event"] for e in events if e["event"] != "progress"] == [
+            "built",
+            "warm",
+            "started",
+            "stopped",
+        ]
+        times = [e["t"] for e in events]
+        assert times == sorted(times)
+        runs.append((events, steps))
+    events, steps = runs[0]
+    built, warm, stopped = (named(events, n) for n in ("built", "warm", "stopped"))
+    assert built["parameters"] * 4 == built["parameter_bytes"] > 0
+    assert built["resident_bytes"] == 96 * (3 * 40 * 40 + 8)
+    assert built["cores"] == sorted(os.sched_getaffinity(0)) and built["threads"] == 1
+    assert warm["steps"] == 4 and warm["step_s"] > 0 and 0 < warm["input_share"] < 1
+    n = stopped["steps"]
+    assert len(steps["end_ns"]) == len(steps["wait_ns"]) == n > 0
+    assert stopped["samples"] == 16 * n and 0 < stopped["data_wait_share"] < 1
+    assert (np.diff(steps["end_ns"]) > 0).all()
+    assert named(events, "started")["t"] < steps["end_ns"][0] <= steps["end_ns"][-1] < stopped["t"]
+    assert steps["loss_step"].tolist() == list(range(0, 4 + n, 2))
+    common = min(len(run[1]["loss"]) for run in runs)
+    assert common > 3
+    np.testing.assert_allclose(*(run[1]["loss"][:common] for run in runs), rtol=1e-3)
+    assert not list(tmp_path.glob("*/*.part"))
+
+
+def test_epochs_are_measured_with_validation_and_training_goes_on(tmp_path):
+    spec = member_spec(tmp_path, epochs=2, model=f"{__name__}:tiny_net", model_args={"width": 8})
+    code, events, steps = train_member(spec)
+    epochs = [e for e in events if e["event"] == "epoch"]
+    assert code == 0 and [e["epoch"] for e in epochs] == [0, 1]
+    for epoch in epochs:
+        assert epoch["samples"] == 160 and 0 <= epoch["accuracy"] <= 1
+        assert epoch["train_s"] > 0 and epoch["validation_s"] > 0 and epoch["loss"] > 0
+    assert len(steps["end_ns"]) > 20
+
+
+def test_end_of_file_before_go_stops_with_nothing_counted(tmp_path):
+    code, events, steps = train_member(member_spec(tmp_path), go=False)
+    assert code == 0 and events[-1]["event"] == "stopped" and events[-1]["steps"] == 0
+    assert len(steps["end_ns"]) == 0 and len(steps["loss"]) == 2
+
+
+@pytest.mark.parametrize("model", ["test_vit", "test_efficientnet"])
+def test_tuned_arm_runs_on_the_cpu(tmp_path, model):
+    spec = member_spec(tmp_path, model=model, precision="bf16", channels_last=True, sync=False)
+    code, _, steps = train_member(spec)
+    assert code == 0 and np.isfinite(steps["loss"]).all()
+
+
+def test_dlrm_member(tmp_path):
+    spec = member_spec(tmp_path, **DLRM, data={"name": "clicks", "path": ""}, epochs=1)
+    code, events, steps = train_member(spec)
+    epoch = named(events, "epoch")
+    assert code == 0 and epoch["accuracy"] is None and epoch["validation_loss"] < 0.69
+    assert steps["loss"][-1] < steps["loss"][0]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> dict:
+    pytest.importorskip("sklearn")
+    from models.data import DATASETS
+    from models.data.prepare import prepare
+
+    root = tmp_path_factory.mktemp("data")
+    return {"name": "digits", "path": prepare(DATASETS["digits"], root, input_sizes=[32])["path"]}
+
+
+def test_real_digits_from_files(tmp_path, digits):
+    spec = member_spec(
+        tmp_path,
+        data=digits,
+        input={"mode": "files", "workers": 2},
+        model=f"{__name__}:tiny_net",
+        model_args={"width": 8},
+        batch_size=128,
+        epochs=1,
+    )
+    code, events, steps = train_member(spec, stop_at="epoch")
+    assert code == 0 and named(events, "epoch")["samples"] == 1437 // 128 * 128
+    assert named(events, "built")["resident_bytes"] == 0
+    assert named(events, "warm")["input_share"] is None
+    assert (steps["wait_ns"] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase", "word"),
+    [
+        ({"model": "no_such_model"}, "build", "no_such_model"),
+        ({"classes": 3}, "build", "classes"),
+        ({"input_size": 64}, "build", "smaller"),
+        ({"cuda_graph": True}, "warm", "cuda_graph"),
+        ({"folder": "/nonexistent"}, "stop", "nonexistent"),
+    ],
+)
+def test_errors_name_their_phase(tmp_path, changes, phase, word):
+    code, events, _ = train_member(member_spec(tmp_path, **changes))
+    error = events[-1]
+    assert code == 1 and error["event"] == "error" and not error["out_of_memory"]
+    assert error["phase"] == phase and word in error["message"]
+
+
+def test_bare_loop(tmp_path, digits):
+    cores = sorted(os.sched_getaffinity(0))
+    specs = [
+        member_spec(tmp_path, data=digits, cores=[cores[i % len(cores)]], model="test_vit")
+        for i in range(2)
+    ]
+    result = measure(specs, 0.5)
+    rates = [each["samples_per_s"] for each in result["processes"]]
+    assert len(rates) == 2 and min(rates) > 0 and sum(rates) == result["samples_per_s"]
+    for each in result["processes"]:
+        assert each["samples_per_s"] == pytest.approx(each["steps"] * 16 / each["seconds"])
+
+
+# -- out of memory ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (OSError(28, "No space left on device"), False),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (ValueError("out of memory is only mentioned"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error, expected):
+    assert train.is_out_of_memory(error) is expected
+
+
+def test_onednn_is_out_of_memory_only_under_a_cap():
+    error = RuntimeError("could not create a primitive")
+    assert train.is_out_of_memory(error, capped=True) and not train.is_out_of_memory(error)
+
+
+def python(code: str, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_a_memory_cap_gives_a_real_out_of_memory(tmp_path):
+    spec = member_spec(
+        tmp_path, model="resnet26", batch_size=256, memory_limit_bytes=200 << 20, threads=2
+    )
+    child = python(
+        """
+        import json, os, sys
+        sys.path.insert(0, "tests")
+        import models.data, test_models
+        from models import train
+        from models.protocol import Channel
+        models.data.open_dataset = lambda name, path: test_models.FakeImages()
+        commands, _ = os.pipe()
+        sys.exit(train.main(json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
+        """,
+        env={**os.environ, "SPEC": json.dumps(spec)},
+        stderr=subprocess.DEVNULL,
+    )
+    events = [json.loads(line) for line in child.communicate(timeout=120)[0].splitlines()]
+    assert child.returncode == 3
+    assert events[-1]["out_of_memory"] and events[-1]["phase"] == "warm"
+
+
+# -- inputs ----------------------------------------------------------------------------------
+
+
+def test_loader_workers_die_with_a_killed_member():
+    child = python(
+        """
+        import time, torch
+        from multiprocessing import active_children
+        from models.inputs import Files
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+            def __getitem__(self, index):
+                return torch.zeros(3, 4, 4, dtype=torch.uint8), 0
+
+        spec = {"input": {"workers": 2}, "kind": "vision", "batch_size": 4, "seed": 1,
+                "channels_last": True}
+        Files(Data(), spec, torch.device("cpu")).batch(0)
+        source = Files(Data(), spec, torch.device("cpu"))
+        images, labels = source.batch(0)
+        assert images.shape == (4, 3, 4, 4) and images.is_contiguous(
+            memory_format=torch.channels_last)
+        print(*(each.pid for each in active_children()), flush=True)
+        time.sleep(600)
+        """
+    )
+    workers = [psutil.Process(int(pid)) for pid in child.stdout.readline().split()]
+    assert len(workers) >= 2
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    # an orphan may wait as a zombie where no init reaps
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@given(
+    n=st.integers(1, 40),
+    batch=st.integers(1, 16),
+    seed=st.integers(0, 2**31),
+    size=st.integers(1, 12),
+    margin=st.integers(0, 5),
+    step=st.integers(0, 200),
+)
+@settings(max_examples=60, deadline=None)
+def test_crops_lie_inside_and_depend_on_seed_and_step_alone(n, batch, seed, size, margin, step):
+    plan = inputs.CropPlan(n, batch, seed, size, margin, CPU)
+    sample, top, left, direction = plan.row(step).unbind(1)
+    assert len(sample) == batch and (sample >= 0).all() and (sample < n).all()
+    last = left + direction * (size - 1)
+    assert (top >= 0).all() and (top <= margin).all() and (direction.abs() == 1).all()
+    for column in (left, last):
+        assert (column >= 0).all() and (column < size + margin).all()
+    plan.row(0)
+    other = inputs.CropPlan(n, batch, seed, size, margin, CPU)
+    assert torch.equal(other.row(step), plan.row(step))
+
+
+def test_a_pass_shows_each_sample_once_and_seeds_differ():
+    plan = inputs.CropPlan(32, 8, 1, 4, 2, CPU)
+    passes = [torch.cat([plan.row(s)[:, 0] for s in range(p * 4, p * 4 + 4)]) for p in range(2)]
+    assert all(sorted(samples.tolist()) == list(range(32)) for samples in passes)
+    assert not torch.equal(*passes)
+    assert not torch.equal(inputs.CropPlan(32, 8, 2, 4, 2, CPU).row(0), plan.row(0))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_resident_batch_is_the_crop_of_the_stored_image(channels_last, training):
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, 10, 10)).astype(np.uint8)
+    arrays = {"images": images, "labels": np.arange(5)}
+    spec = {"input_size": 6, "batch_size": 8, "seed": 3, "channels_last": channels_last}
+    source = inputs.ResidentImages(arrays, spec, CPU, training)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    got, labels = source.batch(2)
+    assert got.dtype == torch.float32 and got.is_contiguous(memory_format=layout)
+    mean = np.array([0.485, 0.456, 0.406])[:, None, None]
+    std = np.array([0.229, 0.224, 0.225])[:, None, None]
+    for image, label, (sample, top, left, direction) in zip(
+        got.numpy(), labels, source.row(2).tolist(), strict=True
+    ):
+        first = left if direction == 1 else left - 5
+        crop = images[sample, :, top : top + 6, first : first + 6][:, :, ::direction]
+        np.testing.assert_allclose(image, (crop / 255 - mean) / std, atol=1e-5)
+        assert label == sample and (training or (top, left, direction) == (2, 2, 1))
+
+
+# -- clock -----------------------------------------------------------------------------------
+
+
+class FakeEvent:
+    """A CUDA event of a device that takes 200 µs a step and whose clock runs 0.1 % fast."""
+
+    busy_until = 0
+
+    def __init__(self, enable_timing=False):
+        self.done = None
+
+    def record(self):
+        FakeEvent.busy_until = max(time.monotonic_ns(), FakeEvent.busy_until + 200_000)
+        self.done = FakeEvent.busy_until
+
+    def query(self):
+        return time.monotonic_ns() >= self.done
+
+    def synchronize(self):
+        while not self.query():
+            time.sleep(0)
+
+    def elapsed_time(self, other):
+        return (other.done - self.done) * 1.001 / 1e6
+
+
+@pytest.mark.parametrize("reanchor_ns", [10**12, 1_000_000])
+def test_event_clock_counts_finished_steps_in_order(monkeypatch, reanchor_ns):
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(clock, "REANCHOR_NS", reanchor_ns)
+    events = clock.EventClock(ring=8)
+    for launched in range(1, 101):
+        events.mark()
+        assert launched - 8 <= len(events.end_ns) <= launched
+    events.finish()
+    ends = np.array(events.end_ns)
+    assert len(ends) == 100 and (np.diff(ends) >= 0).all()
+    assert ends[-1] <= time.monotonic_ns()
+    assert ends[-1] - ends[0] > 0.98 * 99 * 200_000
+
+
+def test_host_clock_is_monotone():
+    host = clock.step_clock(CPU, sync=False)
+    for _ in range(100):
+        host.mark()
+    assert len(host.end_ns) == 100 and (np.diff(host.end_ns) >= 0).all()
+
+
+# -- models ----------------------------------------------------------------------------------
+
+
+def test_models_are_built_by_name_for_their_input_size():
+    assert build_model("test_vit", 7, 32, {})(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    net = build_model(f"{__name__}:tiny_net", 5, 32, {"width": 4})
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 5)
+    with torch.device("meta"):
+        assert build_model("cait_xxs24_224", 1000, 64, {}).patch_embed.img_size == (64, 64)
+
+
+def test_learning_rate_follows_the_cosine(tmp_path):
+    job = VisionJob(member_spec(tmp_path), CPU)
+    rates = []
+    for epoch in (0, 150, 299):
+        job.set_epoch(epoch)
+        rates.append(job.optimizer.param_groups[0]["lr"])
+    assert rates[:2] == pytest.approx([0.02, 0.01]) and 0 < rates[2] < 1e-5
+    assert all(group["nesterov"] for group in job.optimizer.param_groups)
+    with pytest.raises(ValueError, match="schedule"):
+        VisionJob(member_spec(tmp_path, optimizer={**SGD, "schedule": "step"}), CPU)
+
+
+def test_graph_needs_vision_resident_and_cuda(tmp_path):
+    job = VisionJob(member_spec(tmp_path), CPU)
+    with pytest.raises(ValueError, match="resident"):
+        GraphedStep(job, SimpleNamespace(), CPU)
+
+
+def test_published_tables_reach_the_papers_memory():
+    assert len(table_rows()) == 26 and max(table_rows(10_000_000)) == 10_000_000
+    assert sum(table_rows(10_000_000)) * 128 * 4 == pytest.approx(27.7e9, rel=0.002)
+
+
+def test_dlrm_shapes_sparse_gradients_and_ids_modulo_rows(tmp_path):
+    spec = member_spec(tmp_path, **DLRM)
+    job = DlrmJob(spec, CPU)
+    tables = 253 * 8
+    bottom, top = 13 * 32 + 32 + 32 * 8 + 8, (8 + 6) * 32 + 32 + 32 + 1
+    assert sum(p.numel() for p in job.model.parameters()) == tables + bottom + top
+    dense, label = torch.randn(4, 13), torch.ones(4)
+    ids = torch.tensor([[1, 2, 3], [1, 0, 7], [4, 0, 9], [0, 0, 0]])
+    same = ids + job.rows * 5
+    assert job.evaluate((dense, ids, label)) == job.evaluate((dense, same, label))
+    before = job.model.tables[2].weight.detach().clone()
+    job._loss((dense, ids, label), "mean").backward()
+    assert all(table.weight.grad.is_sparse for table in job.model.tables)
+    job.optimizer.step()
+    changed = (job.model.tables[2].weight != before).any(dim=1).nonzero().flatten()
+    assert changed.tolist() == [0, 3, 7, 9]
+    with pytest.raises(ValueError, match="momentum"):
+        DlrmJob({**spec, "optimizer": {"name": "sgd", "lr": 1.0, "momentum": 0.9}}, CPU)
+    with pytest.raises(ValueError, match="bottom"):
+        DlrmJob({**spec, "model_args": {**spec["model_args"], "dim": 4}}, CPU)
+
+
+def test_dlrm_learns(tmp_path):
+    spec = member_spec(tmp_path, **DLRM)
+    source = inputs.ResidentRows(FakeClicks().resident("train", 0, 4096), spec, CPU)
+    torch.manual_seed(0)
+    job = DlrmJob(spec, CPU)
+    losses = [job.step(source.batch(step)).item() for step in range(250)]
+    assert np.mean(losses[-20:]) < 0.6 * np.mean(losses[:5])
