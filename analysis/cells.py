@@ -1,0 +1,190 @@
+"""runs.parquet → one row per cell, and one row per scenario and method with its interval."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet
+
+from analysis import metrics
+from analysis.names import ALONE_VARIANTS, method_order, parse_scenario
+from analysis.schema import SCHEMA
+from analysis.statistics import pooled_estimates
+
+NOT_RUN = "not_run"
+_KEY = ["arm", "scenario", "method", "block"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What figures and tables draw: runs (member rows, current attempts), cells, and a note."""
+
+    runs: pd.DataFrame
+    cells: pd.DataFrame
+    hardware: str
+    note: str
+
+    def arms(self) -> list[str]:
+        return sorted(self.cells["arm"].unique()) if len(self.cells) else []
+
+
+def read_runs(path: Path) -> pd.DataFrame:
+    """Member rows of a merged study; missing numbers are NaN, missing text None."""
+    return pyarrow.parquet.read_table(path, schema=SCHEMA).to_pandas()
+
+
+def read_expected(path: Path | None) -> list[dict]:
+    """Cells that a study plans: [{"scenario", "arm", "method", "replicate", "n"}]."""
+    return [] if path is None else json.loads(path.read_text(encoding="utf-8"))
+
+
+def load(runs: pd.DataFrame, expected: list[dict] = (), hardware: str | None = None) -> Study:
+    """Prepare a study for drawing.
+
+    Cells of different GPU models are never drawn together: `hardware` chooses one, else the one
+    with most completed cells, and the note says what was left out. Expected cells without a
+    record become rows of status `not_run`.
+    """
+    runs = runs[runs["current"]].copy()
+    done = runs[runs["status"] == "completed"].drop_duplicates(_KEY)["hardware"].value_counts()
+    note = ""
+    if hardware is None:
+        hardware = (
+            str(sorted(done.items(), key=lambda item: (-item[1], item[0]))[0][0])
+            if len(done)
+            else ""
+        )
+    # Cells that never got to a device have no hardware to be mixed up with.
+    runs = runs[(runs["hardware"] == hardware) | (runs["status"] != "completed")]
+    left_out = {name: int(count) for name, count in done.items() if name != hardware}
+    if left_out:
+        names = ", ".join(f"{count} on {name}" for name, count in sorted(left_out.items()))
+        note = f"cells on other hardware left out: {names}"
+    return Study(runs, cell_table(runs, expected), hardware, note)
+
+
+def cell_table(runs: pd.DataFrame, expected: list[dict] = ()) -> pd.DataFrame:
+    """One row per cell (a departure cell: one per window) with its metrics.
+
+    stp, antt, jain, makespan_s and saving are set only for completed cells in which every member
+    of the window has a baseline; `note` says why they are missing. Makespan is that of one
+    nominal epoch of each member. An out-of-memory cell keeps its survivors' rates in `runs` only.
+    """
+    rows, seen = [], set()
+    for key, members in runs.groupby(_KEY, sort=True):
+        seen.add(key)
+        first = members.iloc[0]
+        base = {c: first[c] for c in ("study", "cell", "attempt", "n", "status", "reason", "phase")}
+        base |= dict(zip(_KEY, key, strict=True)) | {"hardware": first["hardware"]}
+        base |= {c: first[c] for c in ("device", "measure")}
+        windows = members.dropna(subset=["window"])
+        if first["status"] != "completed" or windows.empty:
+            rows.append(base)
+            continue
+        for name, window in windows.groupby("window", sort=False):
+            rows.append(base | {"window": name} | _cell_metrics(window))
+    for cell in expected:
+        key = (cell["arm"], cell["scenario"], cell["method"], cell["replicate"])
+        if key not in seen:
+            row = dict(zip(_KEY, key, strict=True))
+            rows.append(row | {"n": cell["n"], "status": NOT_RUN, "attempt": 0})
+    table = pd.DataFrame(rows, columns=[*_CELL_TEXT, *_CELL_NUMBERS])
+    table = table.astype(dict.fromkeys(_CELL_NUMBERS, float))
+    scenarios = [parse_scenario(s) for s in table["scenario"]]
+    table["family"] = [s.family for s in scenarios]
+    table["variant"] = pd.Series([s.variant for s in scenarios], index=table.index, dtype=object)
+    table["mixed"] = pd.Series([s.mixed for s in scenarios], index=table.index, dtype=bool)
+    return table.sort_values(_KEY, kind="stable", ignore_index=True)
+
+
+_CELL_TEXT = [
+    *("study", "cell", "arm", "scenario", "method", "block", "attempt", "n", "measure"),
+    *("window", "status", "reason", "phase", "hardware", "device", "note"),
+]
+_CELL_NUMBERS = [
+    *("samples_per_s", "epoch_time_s", "stp", "antt", "jain", "makespan_s", "serial_s", "saving")
+]
+
+
+def _cell_metrics(members: pd.DataFrame) -> dict:
+    rates, progress = members["samples_per_s"], members["progress"]
+    result = {
+        "samples_per_s": metrics.aggregate_throughput(rates) if rates.notna().all() else None,
+        "epoch_time_s": members["epoch_time_s"].median(),
+    }
+    if progress.isna().any():
+        return result | {"note": "no baseline"}
+    values = progress.tolist()
+    result |= {"stp": metrics.stp(values), "antt": metrics.antt(values)}
+    result |= {"jain": metrics.jain(values)}
+    work, alone = members["nominal_train_size"], members["baseline_samples_per_s"]
+    if work.notna().all():
+        result["makespan_s"] = metrics.makespan(work.tolist(), rates.tolist(), alone.tolist())
+        result["serial_s"] = metrics.serial_time(work.tolist(), alone.tolist())
+        result["saving"] = metrics.saving(result["makespan_s"], result["serial_s"])
+    return result
+
+
+def is_baseline(cells: pd.DataFrame) -> pd.Series:
+    """Cells whose progress is 1 by construction: alone, naive, no variant."""
+    alone = (cells["n"] == 1) & (cells["method"] == "naive")
+    return alone & cells["variant"].isin(ALONE_VARIANTS)
+
+
+def summarise(cells: pd.DataFrame) -> pd.DataFrame:
+    """One row per arm, scenario, method and window: replicates by status, STP with its interval.
+
+    stp is the geometric mean over replicates; low and high are None below two replicates; the
+    variance is pooled over the cells of one arm and family (analysis.statistics).
+    """
+    group = ["arm", "scenario", "method"]
+    cells = cells.assign(window=cells["window"].astype(object))
+    estimates = {}
+    usable = cells[cells["stp"].notna() & (cells["stp"] > 0)]
+    for _, family in usable.groupby(["arm", "family"]):
+        ratios = {k: g["stp"].tolist() for k, g in family.groupby([*group, "window"])}
+        fixed = set(family[is_baseline(family)].groupby([*group, "window"]).groups)
+        estimates |= pooled_estimates(ratios, fixed)
+    rows = []
+    for key, cell in cells.groupby(group, sort=True):
+        statuses = cell.drop_duplicates("block")["status"].value_counts().to_dict()
+        first = cell.iloc[0]
+        base = dict(zip(group, key, strict=True))
+        base |= {c: first[c] for c in ("n", "family", "variant", "mixed")}
+        base |= {"replicates": sum(statuses.values()), "completed": statuses.get("completed", 0)}
+        base["statuses"] = statuses
+        base["reason"] = next((r for r in cell["reason"] if isinstance(r, str) and r), None)
+        windows = cell.dropna(subset=["window"])
+        for name, window in windows.groupby("window", sort=False):
+            estimate = estimates.get((*key, name))
+            rows.append(
+                base
+                | {"window": name}
+                | {c: window[c].median() for c in ("epoch_time_s", "antt", "jain", "saving")}
+                | {
+                    "stp": estimate.mean if estimate else None,
+                    "low": estimate.low if estimate else None,
+                    "high": estimate.high if estimate else None,
+                }
+            )
+        if windows.empty:
+            rows.append(base)
+    by = ("arm", "mixed", "family", "variant", "n", "scenario")
+    rows.sort(key=lambda r: (*(r[k] for k in by), method_order(r["method"])))
+    columns = [*group, "n", "family", "variant", "mixed", "window", "replicates", "completed"]
+    columns += ["statuses", "reason", "epoch_time_s", "stp", "low", "high", "antt", "jain"]
+    return pd.DataFrame(rows, columns=[*columns, "saving"]).astype({"mixed": bool})
+
+
+def small_first(cells: pd.DataFrame) -> list[str]:
+    """Families in the order of figures: by the shortest epoch measured, unmeasured ones last."""
+    shortest = cells.groupby("family")["epoch_time_s"].min().fillna(float("inf"))
+    return sorted(shortest.index, key=lambda family: (shortest[family], family))
+
+
+def dominant_status(statuses: dict[str, int]) -> str:
+    """The status that stands for a group without a completed cell: the most frequent one."""
+    return max(sorted(statuses), key=lambda s: statuses[s])

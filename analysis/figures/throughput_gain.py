@@ -1,0 +1,275 @@
+"""Throughput gain (STP, Σ normalised progress) by method and count, and of mixes.
+
+A panel per workload with gain against N on logarithmic axes, where the ideal y = N is a straight
+line and equal ratios have equal lengths; below, the mixes as groups. Every replicate is a point,
+the larger mark their geometric mean, the bar its 95 % interval (two replicates or more).
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.transforms import ScaledTranslation
+
+from analysis import style
+from analysis.cells import Study, dominant_status, small_first, summarise
+from analysis.names import method_order, parse_scenario
+
+_TITLE = "Throughput gain"
+_COLUMNS = ["panel", "scenario", "n", "variant", "method", "block", "stp", "status"]
+_COLUMNS += ["mean", "low", "high"]
+_ACROSS = 3
+_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
+# Inches: a ladder's data, the strip below it for outcomes, margins, and a lane of a mix.
+_DATA, _STRIP, _LEFT, _BETWEEN, _GAP, _LANE = 1.5, 0.56, 0.42, 0.4, 0.55, 0.095
+
+
+def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
+    """Draw one arm; returns the figure and one row per point, or per status without one."""
+    cells = study.cells[study.cells["arm"] == arm]
+    cells = cells[~cells["variant"].str.contains("departure|all ?cores").astype(bool)]
+    groups = summarise(cells)
+    panels = _panels(groups, small_first(cells))
+    mixes = groups[groups["mixed"]]
+    if not panels and mixes.empty:
+        text = f"No collocated cells in arm {arm} yet."
+        return style.sentence(_TITLE, text), pd.DataFrame(columns=_COLUMNS)
+
+    shown = pd.concat([*panels.values(), mixes])
+    handles = _handles(shown)
+    top = 0.66 + style.legend_height(len(handles))
+    # Only rows of panels in which something did not complete have a strip for it.
+    titles = list(panels)
+    lines = [titles[i : i + _ACROSS] for i in range(0, len(titles), _ACROSS)]
+    strips = [_STRIP * any(panels[t]["stp"].isna().any() for t in line) for line in lines]
+    mixes_top = top + sum(_DATA + strip + _GAP for strip in strips)
+    lane = _LANE * mixes.groupby("scenario").size().max() + 0.12 if len(mixes) else 0.0
+    scenarios = sorted(mixes["scenario"].unique(), key=lambda s: (parse_scenario(s).n, s))
+    height = mixes_top + (len(scenarios) * lane + 0.5 if scenarios else 0.0) + 0.12
+    fig = style.new_figure(height)
+    style.heading(
+        fig,
+        f"{_TITLE} (STP), arm {arm}",
+        "sum over members of throughput / throughput alone, within the block; 1: as fast as serial",
+    )
+    style.legend(fig, handles, 0.44)
+    width = (style.PAGE_WIDTH - _LEFT - 0.1) / _ACROSS - _BETWEEN * (_ACROSS - 1) / _ACROSS
+    for i, (panel, data) in enumerate(panels.items()):
+        line, strip = i // _ACROSS, strips[i // _ACROSS]
+        below = top + sum(_DATA + s + _GAP for s in strips[:line])
+        place = (_LEFT + i % _ACROSS * (width + _BETWEEN), below, width, _DATA + strip)
+        ax = style.place(fig, *place)
+        _draw_ladder(ax, data, cells, shown, strip / (_DATA + strip))
+        # Long names shrink: a bold character is about 0.67 of its size wide.
+        size = min(style.TEXT, (width + _BETWEEN / 2) * 72 / (0.67 * len(panel)))
+        ax.set_title(panel, loc="left", weight="bold", pad=4, size=size)
+        if i % _ACROSS == 0:
+            ax.set_ylabel("throughput gain (STP)", labelpad=2)
+    if scenarios:
+        place = (2.3, mixes_top, style.PAGE_WIDTH - 2.4, len(scenarios) * lane)
+        _draw_mixes(style.place(fig, *place), scenarios, mixes, cells)
+    partial = ((shown["completed"] > 0) & (shown["completed"] < shown["replicates"])).any()
+    note = "fewer points than replicates: the others did not complete" if partial else ""
+    runs = study.runs[study.runs["scenario"].isin(shown["scenario"]) & (study.runs["arm"] == arm)]
+    style.footer(fig, runs, "; ".join(part for part in (note, study.note) if part))
+    return fig, _drawn(shown, cells)
+
+
+def _panels(groups: pd.DataFrame, families: list[str]) -> dict[str, pd.DataFrame]:
+    """Title → summary rows of one workload and variant that has collocated cells."""
+    panels = {}
+    for (workload, variant), data in groups[~groups["mixed"]].groupby(["family", "variant"]):
+        if (data["n"] > 1).any():
+            panels[f"{workload} ({variant})" if variant else workload] = data
+    return dict(sorted(panels.items(), key=lambda p: families.index(p[1]["family"].iloc[0])))
+
+
+def _draw_ladder(
+    ax: plt.Axes, data: pd.DataFrame, cells: pd.DataFrame, shown: pd.DataFrame, strip: float
+) -> None:
+    """Gain against N; the lowest `strip` of the axes is kept for outcomes. Limits are common."""
+    ladders = shown[~shown["mixed"]]
+    counts = sorted({int(n) for n in ladders["n"]})
+    values = cells.loc[~cells["mixed"], "stp"].dropna()
+    low, high = min([0.8, *values]) / 1.12, max([2.0, *values, *counts]) * 1.12
+    ax.set(xscale="log", yscale="log", xlim=(min(counts) * 0.75, max(counts) * 1.27))
+    ax.set_ylim(low / (high / low) ** (strip / (1 - strip)), high)
+    ends = (low, max(counts) * 1.27)
+    ax.plot(ends, ends, color=style.GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
+    ax.axhline(1, color=style.GREY, lw=0.6, zorder=1)
+    if strip:
+        ax.add_patch(Rectangle((0, 0), 1, strip, transform=ax.transAxes, fc="#F4F4F4", lw=0))
+    for method, shift in _shifts(data).items():
+        line = data[data["method"] == method].sort_values("n")
+        known = line.dropna(subset=["stp"])
+        for row in known.to_dict("records"):
+            _draw_group(ax, row["n"], row, cells, (shift, 0.0))
+        aside = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
+        colour = style.look(method).colour
+        ax.plot(known["n"], known["stp"], color=colour, lw=1.1, zorder=2, transform=aside)
+    for n, rows in data[data["stp"].isna()].groupby("n"):
+        _draw_outcomes(ax, n, rows.to_dict("records"), alone=len(rows) == (data["n"] == n).sum())
+    _plain_ticks(ax.xaxis, counts)
+    _plain_ticks(ax.yaxis, [t for t in (0.5, 1, 2, 3, 5, 7, 10) if t > low])
+    ax.set_xlabel("collocated instances (N)", labelpad=2)
+
+
+def _shifts(data: pd.DataFrame) -> dict[str, float]:
+    """Points by which each method stands aside from N, so that marks do not hide each other.
+
+    Methods of the ladder keep their place at every N; those of N = 1 alone take the free ones.
+    """
+    methods = sorted(data["method"].unique(), key=method_order)
+    ladder = [m for m in methods if (data.loc[data["method"] == m, "n"] > 1).any()]
+    at_one = set(data.loc[data["n"] == 1, "method"])
+    free = [i for i, m in enumerate(ladder) if m not in at_one] + list(range(len(ladder), 99))
+    places = {m: i for i, m in enumerate(ladder)}
+    places |= {m: free[i] for i, m in enumerate(m for m in methods if m not in places)}
+    return {m: 5.0 * (place - (len(ladder) - 1) / 2) for m, place in places.items()}
+
+
+def _draw_outcomes(ax: plt.Axes, n: int, rows: list[dict], alone: bool) -> None:
+    """Upright text per outcome in the strip: the methods it befell (none if all), then what."""
+    by_status: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda r: method_order(r["method"])):
+        by_status.setdefault(_outcome(row), []).append(style.look(row["method"]).short)
+    lines = []
+    for status, methods in by_status.items():
+        everyone = alone and len(by_status) == 1 and len(methods) > 1
+        lines += ["all methods" if everyone else ", ".join(methods), status]
+    ax.text(
+        n,
+        0.02,
+        "\n".join(lines),
+        transform=ax.get_xaxis_transform(),
+        rotation=90,
+        ha="center",
+        va="bottom",
+        linespacing=1.05,
+        size=5.0,
+    )
+
+
+def _outcome(row: dict) -> str:
+    return style.status_label(
+        "no_baseline" if row["completed"] else dominant_status(row["statuses"])
+    )
+
+
+def _draw_group(
+    ax: plt.Axes, at: float, row: dict, cells: pd.DataFrame, shift: tuple, upright: bool = True
+) -> None:
+    """One method's replicates, mean and interval at N (or a mix's row), `shift` points aside."""
+    look = style.look(row["method"])
+    place = (lambda v: ([at] * len(v), v)) if upright else (lambda v: (v, [at] * len(v)))
+    scale = ax.figure.dpi_scale_trans
+    transform = ax.transData + ScaledTranslation(shift[0] / 72, shift[1] / 72, scale)
+    values = _replicates(cells, row)["stp"]
+    if pd.notna(row["low"]):
+        ends = place([row["low"], row["high"]])
+        ax.plot(*ends, color=style.INK, lw=0.9, transform=transform, zorder=3, marker="")
+    ax.plot(
+        *place([row["stp"]]),
+        ls="",
+        marker=look.marker,
+        ms=4.2,
+        mfc=look.colour,
+        mec=style.INK,
+        mew=0.5,
+        transform=transform,
+        zorder=4,
+    )
+    if len(values) > 1:
+        ax.plot(
+            *place(values.tolist()),
+            ls="",
+            marker="o",
+            ms=1.5,
+            mfc="white",
+            mec=style.INK,
+            mew=0.3,
+            transform=transform,
+            zorder=5,
+        )
+
+
+def _draw_mixes(
+    ax: plt.Axes, scenarios: list[str], groups: pd.DataFrame, cells: pd.DataFrame
+) -> None:
+    """Mixes from top to bottom, gain to the right; a dashed tick marks the ideal N."""
+    counts = [parse_scenario(s).n for s in scenarios]
+    values = cells.loc[cells["mixed"], "stp"].dropna()
+    low, high = min([0.9, *values]) / 1.1, max([*values, *counts]) * 1.08
+    room = 0.26 if groups["stp"].isna().any() else 0.0
+    ax.set(xscale="log", xlim=(low / (high / low) ** (room / (1 - room)), high))
+    ax.set_ylim(len(scenarios) - 0.5, -0.5)
+    for y, scenario in enumerate(scenarios):
+        ax.plot([counts[y]] * 2, [y - 0.4, y + 0.4], color=style.GREY, lw=0.8, ls=(0, (4, 2)))
+        if y % 2:
+            ax.axhspan(y - 0.5, y + 0.5, color="#F4F4F4", lw=0, zorder=0)
+        rows = groups[groups["scenario"] == scenario].to_dict("records")
+        rows.sort(key=lambda r: method_order(r["method"]))
+        for i, row in enumerate(rows):
+            up = 72 * _LANE * ((len(rows) - 1) / 2 - i)
+            if pd.isna(row["stp"]):
+                text = f"{style.look(row['method']).short}: {_outcome(row)}"
+                place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
+                ax.annotate(text, (0, y), (4, up), va="center", size=5.4, **place)
+            else:
+                _draw_group(ax, y, row, cells, (0.0, up), upright=False)
+    ax.axvline(1, color=style.GREY, lw=0.6, zorder=1)
+    _plain_ticks(ax.xaxis, [t for t in _TICKS if low <= t <= high])
+    ax.set_yticks(range(len(scenarios)), [_two_lines(parse_scenario(s).label) for s in scenarios])
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="y", visible=False)
+    ax.grid(axis="x", visible=True)
+    ax.set_xlabel("throughput gain (STP) of mixes", labelpad=2)
+
+
+def _two_lines(label: str) -> str:
+    parts = label.split(" + ")
+    return " +\n".join([parts[0], " + ".join(parts[1:])])
+
+
+def _plain_ticks(axis, ticks: list) -> None:
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _handles(shown: pd.DataFrame) -> list[Line2D]:
+    handles = []
+    for method in sorted(shown["method"].unique(), key=method_order):
+        look = style.look(method)
+        marker = {"marker": look.marker, "ms": 4.6, "mfc": look.colour, "mec": style.INK}
+        handles.append(
+            Line2D([], [], color=look.colour, lw=1.1, mew=0.5, label=look.label, **marker)
+        )
+    handles.append(Line2D([], [], color=style.GREY, lw=0.8, ls=(0, (4, 2)), label="ideal (N)"))
+    if (shown["completed"] > 1).any():
+        handles.append(style.replicate_point())
+    if shown["low"].notna().any():
+        handles.append(Line2D([], [], color=style.INK, lw=0.9, label="95 % interval"))
+    return handles
+
+
+def _replicates(cells: pd.DataFrame, row: dict) -> pd.DataFrame:
+    same = (cells["scenario"] == row["scenario"]) & (cells["method"] == row["method"])
+    return cells[same & cells["stp"].notna()].sort_values("block")
+
+
+def _drawn(shown: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for row in shown.to_dict("records"):
+        base = {k: row[k] for k in ("scenario", "n", "variant", "method", "low", "high")}
+        base |= {"panel": "mixes" if row["mixed"] else row["family"], "mean": row["stp"]}
+        same = (cells["scenario"] == row["scenario"]) & (cells["method"] == row["method"])
+        for cell in cells[same].sort_values("block").to_dict("records"):
+            status = cell["status"]
+            if status == "completed" and pd.isna(cell["stp"]):
+                status = "no_baseline"
+            rows.append(base | {"block": cell["block"], "stp": cell["stp"], "status": status})
+    return pd.DataFrame(rows, columns=_COLUMNS)

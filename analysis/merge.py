@@ -1,0 +1,250 @@
+"""run.json files → one table, one row per member, cell and window (columns: analysis.schema).
+
+python -m analysis.merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from analysis.checks import loss_checks
+from analysis.records import add_input_arguments, device_of, input_paths, is_baseline, read_records
+from analysis.schema import SCHEMA
+
+
+def select_attempts(records: list[dict]) -> list[tuple[dict, bool]]:
+    """Choose which attempts count; returns (record, current) pairs.
+
+    The latest attempt of a cell is its current one. Of the older ones, the latest completed on
+    another device stays, not current, where it is an alone run and a current cell of the same
+    block and arm was measured on that device: that cell's progress needs it.
+    """
+    latest: dict[tuple, dict] = {}
+    for record in sorted(records, key=lambda r: r["cell"]["attempt"]):
+        latest[(*_cell_key(record), device_of(record))] = record
+    current: dict[tuple, dict] = {}
+    for record in latest.values():
+        held = current.get(_cell_key(record))
+        if held is None or held["cell"]["attempt"] < record["cell"]["attempt"]:
+            current[_cell_key(record)] = record
+    needed = {
+        (*_block_key(record), member.get("workload"))
+        for record in current.values()
+        for member in record["spec"]["members"]
+    }
+    chosen = [(record, True) for record in current.values()]
+    for record in latest.values():
+        if record is current[_cell_key(record)] or not is_baseline(record):
+            continue
+        if (*_block_key(record), record["spec"]["members"][0].get("workload")) in needed:
+            chosen.append((record, False))
+    return chosen
+
+
+def _cell_key(record: dict) -> tuple:
+    cell = record["cell"]
+    return (record.get("study"), *(cell[k] for k in ("scenario", "arm", "method", "replicate")))
+
+
+def _block_key(record: dict) -> tuple:
+    cell = record["cell"]
+    return (record.get("study"), cell["replicate"], cell["arm"], device_of(record))
+
+
+def rows_of(record: dict, current: bool = True) -> list[dict]:
+    """Rows of one record: a row per member and window; without members one row, member null."""
+    base = _cell_columns(record) | {"current": current}
+    seconds = {w.get("name"): w.get("seconds") for w in record.get("windows") or []}
+    rows = []
+    for member in record.get("members") or []:
+        columns = base | _member_columns(record, member)
+        windows = member.get("windows") or {}
+        if not windows:
+            rows.append(columns)
+        for name, window in windows.items():
+            row = columns | {"window": name, "window_s": seconds.get(name)}
+            for key in ("steps", "samples_per_s", "step_ms_p50", "step_ms_p95", "step_ms_p99"):
+                row[key] = window.get(key)
+            row["drift"] = window.get("drift")
+            rows.append(row | _epoch_time(row, member))
+    return rows or [base]
+
+
+def _cell_columns(record: dict) -> dict:
+    cell, spec = record["cell"], record["spec"]
+    gpu, provenance = record.get("gpu") or {}, record.get("provenance") or {}
+    versions = provenance.get("versions") or {}
+    return {
+        "study": record.get("study"),
+        "cell": cell["id"],
+        "block": cell["replicate"],
+        **{key: cell[key] for key in ("scenario", "arm", "method", "attempt")},
+        "n": len(spec["members"]),
+        **{key: record.get(key) for key in ("status", "reason", "phase")},
+        "measure": (spec.get("measure") or {}).get("kind", "window"),
+        "gpu_uuid": gpu.get("uuid"),
+        "gpu_name": gpu.get("name"),
+        "driver": gpu.get("driver"),
+        "hardware": gpu.get("name") or (record.get("host") or {}).get("cpu"),
+        "device": device_of(record),
+        "flags": ";".join(record.get("flags") or []),
+        "method_verified": (record.get("method") or {}).get("verified"),
+        **{key: versions.get(key) for key in ("torch", "timm", "python")},
+        **{
+            key: provenance.get(key)
+            for key in ("digest", "commit", "sitting", "machine", "started_at")
+        },
+        "total_s": (record.get("timing") or {}).get("total_s"),
+    }
+
+
+def _member_columns(record: dict, member: dict) -> dict:
+    spec = record["spec"]["members"][member["member"]]
+    data = next(
+        (d for d in record.get("data") or [] if d.get("dataset") == spec.get("dataset")), {}
+    )
+    epochs, loss = member.get("epochs") or [], (member.get("loss") or {}).get("value") or []
+    last = epochs[-1] if epochs else {}
+    validation = [e["validation_s"] for e in epochs if e.get("validation_s") is not None]
+    same_name = ("member", "parameters", "parameter_bytes", "resident_bytes", "threads")
+    same_name += ("memory_peak_allocated", "memory_peak_reserved", "input_share", "data_wait_share")
+    return {
+        **{key: member.get(key) for key in same_name},
+        "member_status": member.get("status"),
+        "member_error": _one_line(member.get("error")),
+        "workload": spec.get("workload") or member.get("workload"),
+        **{key: spec.get(key) for key in ("model", "dataset", "batch_size")},
+        "source": data.get("source"),
+        "input_mode": (spec.get("input") or {}).get("mode"),
+        "seed": spec.get("seed", record["spec"].get("seed")),
+        "nominal_train_size": spec.get("nominal_train_size") or data.get("nominal_train_size"),
+        "loss_last": loss[-1] if loss else None,
+        "epochs_done": len(epochs),
+        "accuracy": last.get("accuracy"),
+        "validation_loss": last.get("validation_loss"),
+        "validation_s": fmean(validation) if validation else None,
+        "cores": len(member["cores"]) if member.get("cores") else None,
+    }
+
+
+def _one_line(error: object) -> str | None:
+    if isinstance(error, dict):
+        error = f"{error.get('class')}: {error.get('message')}"
+    return None if error is None else " ".join(str(error).split())
+
+
+def _epoch_time(row: dict, member: dict) -> dict:
+    """Epoch time of the row, and in `epochs` the rate over training time alone."""
+    nominal, rate = row["nominal_train_size"], row["samples_per_s"]
+    epochs = [e for e in member.get("epochs") or [] if e.get("train_s") and e.get("samples")]
+    if row["window"] == "epochs" and epochs:
+        samples, seconds = sum(e["samples"] for e in epochs), sum(e["train_s"] for e in epochs)
+        result = {"samples_per_s": samples / seconds}
+        if nominal:
+            # A dropped last batch is not a subset.
+            whole = all(e["samples"] + (row["batch_size"] or 0) > nominal for e in epochs)
+            times = [e["train_s"] * (1 if whole else nominal / e["samples"]) for e in epochs]
+            result["epoch_time_s"] = fmean(times)
+            result["epoch_time_kind"] = "trained" if whole else "trained_scaled"
+        return result
+    if nominal and rate:
+        return {"epoch_time_s": nominal / rate, "epoch_time_kind": "rate"}
+    return {}
+
+
+def add_progress(rows: list[dict], baseline_cells: set[tuple[str, int]]) -> None:
+    """Fill baseline_samples_per_s, progress and slowdown in place, within block, arm and device.
+
+    `baseline_cells` holds (cell id, attempt) of the alone runs.
+    """
+
+    def key(row: dict) -> tuple:
+        return tuple(row.get(k) for k in ("block", "arm", "device", "workload", "input_mode"))
+
+    alone = {
+        key(row): row
+        for row in rows
+        if (row["cell"], row["attempt"]) in baseline_cells and row.get("samples_per_s")
+    }
+    for row in rows:
+        baseline = alone.get(key(row))
+        rate = row.get("samples_per_s")
+        if baseline is None or rate is None or not math.isfinite(rate):
+            continue
+        row["baseline_cell"] = baseline["cell"]
+        row["baseline_samples_per_s"] = baseline["samples_per_s"]
+        row["progress"] = rate / baseline["samples_per_s"]
+        row["slowdown"] = baseline["samples_per_s"] / rate if rate > 0 else None
+
+
+def merge(records: list[dict]) -> tuple[pa.Table, list[tuple[str, str]]]:
+    """The table of a study's records, sorted, and (cell id, what is wrong) of unusable records."""
+    rows, problems, baseline_cells = [], [], set()
+    checks = {(c["cell"], c["attempt"], c["member"]): c["loss_check"] for c in loss_checks(records)}
+    for record, current in select_attempts(records):
+        try:
+            found = rows_of(record, current)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            problems.append((record["cell"]["id"], f"{type(error).__name__}: {error}"))
+            continue
+        for row in found:
+            row["loss_check"] = checks.get((row["cell"], row["attempt"], row.get("member")))
+        rows += found
+        if is_baseline(record):
+            baseline_cells.add((record["cell"]["id"], record["cell"]["attempt"]))
+    add_progress(rows, baseline_cells)
+    rows.sort(
+        key=lambda r: (
+            *(str(r[k]) for k in ("arm", "scenario", "method")),
+            *(r[k] for k in ("block", "attempt")),
+            -1 if r.get("member") is None else r["member"],
+            r.get("window") != "before",
+            str(r.get("window")),
+        )
+    )
+    return pa.Table.from_pylist(rows, schema=SCHEMA), problems
+
+
+def write(table: pa.Table, output: Path) -> None:
+    """Write parquet (zstd) and the same as CSV beside it, each atomically."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for path, write_to in (
+        (output, lambda p: pa.parquet.write_table(table, p, compression="zstd")),
+        (output.with_suffix(".csv"), lambda p: pa.csv.write_csv(table, p)),
+    ):
+        partial = path.with_name(path.name + ".partial")
+        write_to(partial)
+        partial.replace(path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m analysis.merge", description=__doc__)
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--output", required=True, type=Path, metavar="RUNS.parquet")
+    add_input_arguments(parser)
+    arguments = parser.parse_args(argv)
+    records, problems = read_records(input_paths(arguments))
+    foreign = [r for r in records if r.get("study") != arguments.study]
+    problems += [(r["cell"]["id"], f"belongs to study {r.get('study')!r}") for r in foreign]
+    table, unusable = merge([r for r in records if r.get("study") == arguments.study])
+    problems += unusable
+    write(table, arguments.output)
+    note = arguments.output.with_suffix(".unreadable.txt")
+    note.unlink(missing_ok=True)
+    if problems:
+        lines = "".join(f"{where}: {what}\n" for where, what in problems)
+        note.write_text(lines, encoding="utf-8")
+        sys.stderr.write(f"left out of {arguments.output}:\n{lines}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

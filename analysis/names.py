@@ -1,0 +1,63 @@
+"""What a scenario's id says: who shares the GPU, and how the cell departs from the default."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+# Order in figures and tables.
+METHODS = ("serial", "naive", "mps", "mps_equal", "mps_overlap", "mig", "mig_7g", "mig_4g")
+METHODS += ("mig_shared", "mig_mps")
+
+# Variants of an alone cell that other cells are normalised by, each within its own input.
+ALONE_VARIANTS = ("", "files")
+
+_PART = re.compile(r"(\d+)x_(.+)")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`2x_a+1x_b--files`: parts (("a", 2), ("b", 1)), variant "files" ("" is the default)."""
+
+    id: str
+    parts: tuple[tuple[str, int], ...]
+    variant: str
+
+    @property
+    def n(self) -> int:
+        """Members that share the GPU."""
+        return sum(count for _, count in self.parts)
+
+    @property
+    def mixed(self) -> bool:
+        return len(self.parts) > 1
+
+    @property
+    def family(self) -> str:
+        """Its distinct workloads: cells of one family pool their variance."""
+        return "+".join(sorted(name for name, _ in self.parts))
+
+    @property
+    def label(self) -> str:
+        """For people: `2× a + 1× b (files)`."""
+        text = " + ".join(f"{count}× {name}" for name, count in self.parts)
+        return f"{text} ({self.variant})" if self.variant else text
+
+
+@lru_cache(maxsize=4096)
+def parse_scenario(scenario: str) -> Scenario:
+    """Read a scenario id. Raises ValueError with the offending part."""
+    body, *suffixes = scenario.split("--")
+    parts = []
+    for part in body.split("+"):
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise ValueError(f"scenario {scenario!r}: {part!r} is not <count>x_<workload>")
+        parts.append((match[2], int(match[1])))
+    return Scenario(scenario, tuple(parts), ", ".join(suffixes))
+
+
+def method_order(method: str) -> tuple[int, str]:
+    """Sort key: the order of METHODS, unknown ones last."""
+    return (METHODS.index(method) if method in METHODS else len(METHODS), method)

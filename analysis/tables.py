@@ -1,0 +1,171 @@
+"""The summary of a study: one row per scenario and method, as CSV, Markdown or for a terminal.
+
+python -m analysis.tables --runs results/smoke/runs.parquet --output results/smoke/tables/summary
+python -m analysis.tables --runs results/smoke/runs.parquet --print
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pandas as pd
+from tabulate import tabulate
+
+from analysis.cells import Study, load, read_expected, read_runs, summarise
+from analysis.names import parse_scenario
+
+WIDTH = 100
+_NUMBERS = ["epoch_time_s", "stp", "low", "high", "antt", "jain", "saving", "accuracy"]
+
+
+def summary(study: Study) -> pd.DataFrame:
+    """Summary rows (analysis.cells.summarise), with data source, accuracy and status in words.
+
+    epoch_times names each workload's median epoch time in seconds, by workload in a mix.
+    """
+    table = summarise(study.cells)
+    keys = ["arm", "scenario", "method", "window"]
+    runs = study.runs[study.runs["status"] == "completed"]
+    epoch_times, accuracy, source = [], [], []
+    for row in table[keys].to_dict("records"):
+        same = (runs[keys[:3]] == pd.Series({k: row[k] for k in keys[:3]})).all(axis=1)
+        rows = runs[same & (runs["window"] == row["window"])]
+        medians = rows.groupby("workload", sort=False)["epoch_time_s"].median().dropna()
+        times = [_seconds(value) for value in medians]
+        names = [f"{name} {time}" for name, time in zip(medians.index, times, strict=True)]
+        epoch_times.append(" / ".join(times if len(times) < 2 else names))
+        accuracy.append(rows["accuracy"].median() if len(rows) else None)
+        source.append("/".join(sorted(rows["source"].dropna().unique())))
+    table["status"] = [_status(row) for row in table.to_dict("records")]
+    return table.assign(epoch_times=epoch_times, accuracy=accuracy, source=source)
+
+
+def _status(row: dict) -> str:
+    """`completed`, or each outcome with its number of replicates."""
+    if len(row["statuses"]) == 1:
+        return next(iter(row["statuses"])).replace("_", " ")
+    parts = sorted(row["statuses"].items(), key=lambda item: (item[0] != "completed", item[0]))
+    return ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in parts)
+
+
+def _interval(row: dict) -> str:
+    if pd.isna(row["stp"]):
+        return ""
+    text = f"{row['stp']:.3f}"
+    return text if pd.isna(row["low"]) else f"{text} [{row['low']:.3f}, {row['high']:.3f}]"
+
+
+def markdown(table: pd.DataFrame, study: Study) -> str:
+    """The table as Markdown, with the hardware and how to read it."""
+    rows = [
+        {
+            "arm": row["arm"],
+            "scenario": parse_scenario(row["scenario"]).label,
+            "method": row["method"],
+            "window": row["window"] if isinstance(row["window"], str) else "",
+            "status": row["status"],
+            "n": row["completed"],
+            "epoch time per instance (s)": row["epoch_times"],
+            "STP [95 %]": _interval(row),
+            "ANTT": _number(row["antt"], 3),
+            "accuracy": _number(row["accuracy"], 3),
+            "data": row["source"],
+        }
+        for row in table.to_dict("records")
+    ]
+    head = f"# Summary\n\nHardware: {study.hardware or 'none measured'}. {study.note}\n\n"
+    legend = (
+        "\n\nSTP: sum of normalised progress (1 = serial), geometric mean over n completed "
+        "replicates; interval: log ratios, variance pooled over a workload's cells, none for one "
+        "replicate. ANTT: mean slowdown. Epoch time: median over instances and replicates. "
+        "synthetic = generated data.\n"
+    )
+    return head + tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True) + legend
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None or pd.isna(value) else f"{value:.{digits}f}"
+
+
+def terminal(table: pd.DataFrame) -> str:
+    """A compact table of gains, at most 100 columns wide, an arm after the other."""
+    known = table["accuracy"].notna().any()
+    headers = ["method", "ok", "epoch s", "gain [95 %]", "ANTT", *(["acc."] if known else [])]
+    align = ["left", "left", "right", "right", "left", "right", *(["right"] if known else [])]
+    sections = []
+    for arm, rows in table.groupby("arm", sort=True):
+        lines = [_line(row)[: len(headers)] for row in rows.to_dict("records")]
+        # tabulate pads a header by two, and puts two between columns.
+        cells = zip(*lines, strict=True)
+        widths = [max(len(h) + 2, *map(len, c)) for h, c in zip(headers, cells, strict=True)]
+        names = [_wrapped(s, WIDTH - sum(widths) - 2 * len(widths)) for s in rows["scenario"]]
+        repeated = rows["scenario"].eq(rows["scenario"].shift())
+        body = [
+            ["" if again else name, *line]
+            for again, name, line in zip(repeated, names, lines, strict=True)
+        ]
+        text = tabulate(
+            body, ["scenario", *headers], "simple", disable_numparse=True, colalign=align
+        )
+        sections.append(f"arm {arm}\n{text}")
+    return "\n\n".join(sections) if sections else "no cells yet"
+
+
+def _line(row: dict) -> list[str]:
+    window = row["window"] if row["window"] in ("before", "after") else ""
+    return [
+        f"{row['method']} {window}".strip(),
+        f"{row['completed']}/{row['replicates']}",
+        "" if row["mixed"] else row["epoch_times"],
+        _interval(row) or row["status"][:22],
+        _number(row["antt"], 2),
+        _number(row["accuracy"], 3),
+    ]
+
+
+def _wrapped(scenario: str, width: int) -> str:
+    """The members of a mix one below the other; what is still too long breaks after a `_`."""
+    lines = []
+    for part in scenario.replace("+", "\n+").split("\n"):
+        while len(part) > width:
+            cut = part.rfind("_", 0, width) + 1 or width
+            lines.append(part[:cut])
+            part = "  " + part[cut:]
+        lines.append(part)
+    return "\n".join(lines)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.tables",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", required=True, type=Path, metavar="RUNS.parquet")
+    parser.add_argument("--expected", type=Path, metavar="CELLS.json", help="planned cells")
+    parser.add_argument("--hardware", help="GPU model, where the study holds several")
+    parser.add_argument("--output", type=Path, metavar="STEM", help="writes STEM.csv and STEM.md")
+    parser.add_argument("--print", action="store_true", help="compact table on the terminal")
+    arguments = parser.parse_args(argv)
+    study = load(read_runs(arguments.runs), read_expected(arguments.expected), arguments.hardware)
+    table = summary(study)
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        flat = table.drop(columns="statuses").round(dict.fromkeys(_NUMBERS, 6))
+        flat.to_csv(arguments.output.with_name(arguments.output.name + ".csv"), index=False)
+        text = markdown(table, study)
+        page = arguments.output.with_name(arguments.output.name + ".md")
+        page.write_text(text, encoding="utf-8")
+    if arguments.print:
+        print(terminal(table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,496 @@
+"""The room analysis/: merge, metrics, checks, intervals, figures and tables, on synthetic records.
+
+`record` builds run.json dicts that are test records: their numbers measure nothing.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from itertools import permutations
+
+import pandas as pd
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import checks, merge, metrics, statistics, style, tables
+from analysis.cells import NOT_RUN, load, read_runs, summarise
+from analysis.figures.__main__ import main as draw
+from analysis.names import parse_scenario
+
+TRAIN_SIZE = 50_000
+
+
+def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
+    """A synthetic run.json: one rate (samples/s) per member; None: a member without a window.
+
+    Options: arm, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows (list of
+    per-member dicts of window → rate, in place of rates), epochs, losses (per member), source.
+    """
+    parsed = parse_scenario(scenario)
+    names = [name for name, count in parsed.parts for _ in range(count)]
+    arm, status = options.get("arm", "faithful"), options.get("status", "completed")
+    started = status not in ("unsupported", "postponed")
+    measure = "epochs" if "epochs" in parsed.variant else "window"
+    measure = "departure" if "departure" in parsed.variant else measure
+    per_member = options.get("windows") or [
+        {} if rate is None else {"epochs" if measure == "epochs" else "window": rate}
+        for rate in rates
+    ]
+    gpu = options.get("gpu", "GPU-1")
+    members = [
+        {
+            "member": i,
+            "workload": names[i],
+            "status": "completed" if windows else "out_of_memory",
+            "error": None,
+            "cores": [2 * i, 2 * i + 1],
+            "threads": 2,
+            "memory_peak_allocated": 2**30,
+            "windows": {
+                name: {"steps": 100, "samples_per_s": rate, "step_ms_p50": 3.0, "drift": 0.001}
+                for name, rate in windows.items()
+            },
+            "epochs": options.get("epochs", []),
+            "loss": {"step": [0, 10, 20], "value": options.get("losses", [[7.0, 6.0, 5.0]] * 9)[i]},
+        }
+        for i, windows in enumerate(per_member)
+    ]
+    used = sorted({name for windows in per_member for name in windows})
+    return {
+        "schema_version": 1,
+        "study": options.get("study", "records"),
+        "cell": {
+            "id": f"{scenario}/{arm}/{method}/r{replicate}",
+            "scenario": scenario,
+            "arm": arm,
+            "method": method,
+            "replicate": replicate,
+            "attempt": options.get("attempt", 1),
+        },
+        "spec": {
+            "members": [
+                {
+                    "workload": name,
+                    "model": name.split("_")[0],
+                    "dataset": "images",
+                    "batch_size": 32,
+                    "input": {"mode": "files" if "files" in parsed.variant else "resident"},
+                    "nominal_train_size": TRAIN_SIZE,
+                }
+                for name in names
+            ],
+            "measure": {"kind": measure, "window_s": 10},
+            "seed": 42,
+        },
+        "status": status,
+        "reason": options.get("reason"),
+        "phase": None,
+        "method": {"name": method, "verified": True},
+        "gpu": gpu
+        and {"uuid": gpu, "name": options.get("gpu_name", "Test GPU"), "driver": "580.1"},
+        "windows": [{"name": name, "seconds": 10.0} for name in used],
+        "members": members if started else [],
+        "data": [
+            {
+                "dataset": "images",
+                "source": options.get("source", "synthetic"),
+                "nominal_train_size": TRAIN_SIZE,
+            }
+        ],
+        "flags": [],
+        "host": {"cpu": "Test CPU", "cores": 16},
+        "provenance": {
+            "digest": options.get("digest", "d1"),
+            "versions": {"torch": "2.11", "timm": "1.0"},
+            "machine": "m1",
+        },
+        "timing": {"total_s": 20.0},
+    }
+
+
+def merged(*records):
+    """Rows of the merged table as a frame."""
+    table, problems = merge.merge(list(records))
+    assert problems == []
+    return table.to_pandas()
+
+
+# Metrics
+
+rate = st.floats(1e-3, 1e6)
+shares = st.lists(st.floats(0.01, 2.0), min_size=1, max_size=8)
+
+
+@given(st.integers(1, 50), rate)
+def test_members_at_alone_speed_give_stp_n(n, alone):
+    p = [metrics.progress(alone, alone)] * n
+    assert metrics.stp(p) == pytest.approx(n)
+    assert metrics.antt(p) == metrics.jain(p) == pytest.approx(1)
+
+
+@given(shares)
+def test_bounds(p):
+    assert len(p) * min(p) * (1 - 1e-9) <= metrics.stp(p) <= len(p) * max(p) * (1 + 1e-9)
+    assert 1 / len(p) - 1e-9 <= metrics.jain(p) <= 1 + 1e-9
+    # Harmonic against arithmetic mean.
+    assert metrics.antt(p) * metrics.stp(p) >= len(p) * (1 - 1e-9)
+
+
+@given(st.lists(st.floats(0.01, 2.0), min_size=1, max_size=4))
+def test_order_of_members_does_not_matter(p):
+    for order in permutations(p):
+        assert metrics.stp(order) == pytest.approx(metrics.stp(p))
+        assert metrics.antt(order) == pytest.approx(metrics.antt(p))
+        assert metrics.jain(order) == pytest.approx(metrics.jain(p))
+
+
+@given(st.integers(2, 8), rate, st.floats(0.01, 1.0))
+def test_equal_members_beat_serial_exactly_when_stp_exceeds_one(n, alone, p):
+    work = [alone] * n  # one second each
+    together = metrics.makespan(work, [p * alone] * n, [alone] * n)
+    serial = metrics.serial_time(work, [alone] * n)
+    assert together == pytest.approx(1 / p)
+    assert (together <= serial * (1 + 1e-9)) == (metrics.stp([p] * n) >= 1 - 1e-9)
+    assert metrics.saving(together, serial) == pytest.approx(1 - 1 / (n * p))
+
+
+@given(st.lists(st.tuples(rate, rate, st.floats(0.01, 1.0)), min_size=1, max_size=6))
+def test_makespan_lies_between_the_longest_job_and_no_speed_up_at_the_end(jobs):
+    work, alone, p = zip(*jobs, strict=True)
+    collocated = [a * q for a, q in zip(alone, p, strict=True)]
+    found = metrics.makespan(work, collocated, alone)
+    assert found >= max(w / a for w, a in zip(work, alone, strict=True)) * (1 - 1e-9)
+    assert found <= max(w / c for w, c in zip(work, collocated, strict=True)) * (1 + 1e-9)
+
+
+def test_makespan_of_two_jobs():
+    # 100 s at half speed for the short job; the long one has 150 of 200 left, alone at 1/s.
+    assert metrics.makespan([50, 200], [0.5, 0.5], [1, 1]) == pytest.approx(250)
+    assert metrics.makespan([1, 1], [0, 0], [1, 1]) == math.inf
+
+
+# Intervals
+
+
+@pytest.mark.parametrize(
+    ("p", "df", "value"),
+    [(0.975, 1, 12.7062), (0.975, 2, 4.30265), (0.975, 5, 2.57058), (0.95, 10, 1.81246)]
+    + [(0.975, 30, 2.04227), (0.995, 3, 5.84091), (0.5, 4, 0.0), (0.025, 5, -2.57058)],
+)
+def test_t_quantile_against_the_printed_table(p, df, value):
+    assert statistics.t_quantile(p, df) == pytest.approx(value, abs=2e-4)
+
+
+@given(st.floats(0.5, 0.999), st.integers(1, 60))
+def test_t_quantile_inverts_the_distribution(p, df):
+    assert statistics.t_cdf(statistics.t_quantile(p, df), df) == pytest.approx(p, abs=1e-9)
+
+
+def test_intervals_pool_the_variance_and_never_invent_one():
+    ratios = {"a": [1.0, math.e**2], "b": [2.0, 2.0], "one": [3.0], "self": [1.0, 1.0]}
+    found = statistics.pooled_estimates(ratios, fixed={"self"})
+    # Squares 2 over 2 degrees of freedom: s = 1, half width t(2) / √2.
+    half = 4.302653 / math.sqrt(2)
+    assert found["a"].mean == pytest.approx(math.e)
+    assert math.log(found["b"].high / 2) == pytest.approx(half, rel=1e-5)
+    assert math.log(found["a"].low) == pytest.approx(1 - half, rel=1e-5)
+    assert found["one"].low is None and found["one"].mean == pytest.approx(3)
+    assert found["self"].low is None
+
+
+# Merge
+
+
+def test_progress_is_taken_within_block_arm_and_device():
+    frame = merged(
+        record("1x_a", rates=[1000]),
+        record("1x_a", replicate=2, rates=[800]),
+        record("2x_a", "mps", rates=[900, 800]),
+        record("2x_a", "mps", replicate=2, rates=[400, 400]),
+        record("2x_a", "mps", arm="tuned", rates=[900, 900]),
+        record("2x_a--files", "mps", rates=[900, 900]),
+        record("1x_a--allcores", rates=[2000]),
+    )
+    pair = frame[(frame["scenario"] == "2x_a") & (frame["arm"] == "faithful")]
+    assert pair["progress"].tolist() == pytest.approx([0.9, 0.8, 0.5, 0.5])
+    assert pair["slowdown"].tolist() == pytest.approx([1 / 0.9, 1.25, 2, 2])
+    assert pair["epoch_time_s"].iloc[0] == pytest.approx(TRAIN_SIZE / 900)
+    assert frame[frame["arm"] == "tuned"]["progress"].isna().all()
+    assert frame[frame["scenario"] == "2x_a--files"]["progress"].isna().all()
+
+
+@pytest.mark.parametrize(
+    "status", ["out_of_memory", "unsupported", "failed", "timed_out", "postponed"]
+)
+def test_every_status_is_a_row_and_has_no_stp(status):
+    other = record("2x_a", "mps", rates=[500, None], status=status, reason="why")
+    frame = merged(record("1x_a"), other)
+    rows = frame[frame["scenario"] == "2x_a"]
+    started = status not in ("unsupported", "postponed")
+    assert len(rows) == (2 if started else 1)
+    assert rows["member"].isna().all() != started
+    assert set(rows["status"]) == {status} and set(rows["reason"]) == {"why"}
+    if started:  # the survivor's rate is kept
+        assert rows["samples_per_s"].iloc[0] == 500
+    cells = load(frame).cells
+    cell = cells[cells["scenario"] == "2x_a"].iloc[0]
+    assert cell["status"] == status and pd.isna(cell["stp"]) and pd.isna(cell["samples_per_s"])
+
+
+def test_latest_attempt_wins_and_another_gpus_baseline_stays():
+    frame = merged(
+        record("1x_a", rates=[1000], gpu="GPU-1"),
+        record("1x_a", rates=[500], gpu="GPU-2", attempt=2),
+        record("2x_a", "mps", rates=[900, 900], gpu="GPU-1"),
+        record("3x_a", "mps", rates=[100] * 3, gpu="GPU-2"),
+        record("3x_a", "mps", rates=[250] * 3, gpu="GPU-2", attempt=2),
+        record("2x_a", rates=[1, 1], gpu="GPU-1"),
+        record("2x_a", rates=[250, 250], gpu="GPU-2", attempt=2),
+    )
+    alone = frame[frame["scenario"] == "1x_a"]
+    assert alone["current"].tolist() == [False, True]
+    assert frame[frame["cell"] == "2x_a/faithful/mps/r1"]["progress"].iloc[0] == pytest.approx(0.9)
+    assert frame[frame["cell"] == "3x_a/faithful/mps/r1"]["progress"].tolist() == [0.5] * 3
+    assert frame[frame["cell"] == "2x_a/faithful/naive/r1"]["progress"].tolist() == [0.5] * 2
+    cells = load(frame).cells
+    assert len(cells) == 4
+    assert cells.set_index("cell")["stp"]["1x_a/faithful/naive/r1"] == 1
+
+
+def test_whole_epochs_give_training_time_apart_from_validation():
+    epochs = [
+        {"epoch": i, "train_s": s, "validation_s": 5.0, "samples": 49_984, "accuracy": 0.3 + i / 10}
+        for i, s in enumerate([50.0, 54.0])
+    ]
+    frame = merged(record("1x_a", rates=[961.2]), record("1x_a--epochs", rates=[1], epochs=epochs))
+    row = frame[frame["window"] == "epochs"].iloc[0]
+    assert row["epoch_time_s"] == 52 and row["epoch_time_kind"] == "trained"
+    assert row["samples_per_s"] == pytest.approx(2 * 49_984 / 104)
+    assert row["accuracy"] == pytest.approx(0.4) and row["validation_s"] == 5
+    assert row["progress"] == pytest.approx(1, abs=1e-3)
+    small = [epochs[0] | {"samples": 5_000, "train_s": 5.0}]
+    row = merged(record("1x_a--epochs", epochs=small)).iloc[0]
+    assert row["epoch_time_s"] == 50 and row["epoch_time_kind"] == "trained_scaled"
+
+
+def test_departure_has_a_row_per_member_and_window():
+    windows = [{"before": 600}, {"before": 600, "after": 900}]
+    frame = merged(record("1x_a"), record("2x_a--departure", "mps", windows=windows))
+    assert frame["window"].tolist() == ["window", "before", "before", "after"]
+    cells = load(frame).cells
+    assert cells.set_index("window")["stp"].to_dict() == pytest.approx(
+        {"window": 1, "before": 1.2, "after": 0.9}
+    )
+
+
+def test_command_line_survives_bad_files_and_is_reproducible(tmp_path, capsys):
+    good = {
+        "alone": record("1x_a"),
+        "pair": record("2x_a", rates=[500, 400]),
+        "bent": record("3x_a") | {"members": [{"member": 7}]},
+        "foreign": record("2x_a", study="elsewhere"),
+    }
+    for name, content in good.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "cut.json").write_text('{"schema_version": 1, "cell"')
+    named = record("1x_a") | {"cell": record("1x_a")["cell"] | {"scenario": "a"}}
+    (tmp_path / "named.json").write_text(json.dumps(named))
+    (tmp_path / "old.json").write_text('{"schema_version": 0}')
+    (tmp_path / "list").write_text("\n".join(str(p) for p in sorted(tmp_path.glob("*.json"))))
+    output = tmp_path / "out" / "runs.parquet"
+    arguments = ["--study", "records", "--output", str(output), str(tmp_path / "absent.json")]
+    assert merge.main([*arguments, "--list", str(tmp_path / "list")]) == 0
+    note = output.with_suffix(".unreadable.txt").read_text()
+    assert len(note.splitlines()) == 6 and "schema_version is 0" in note
+    assert "absent.json" in note and "elsewhere" in note and "3x_a/" in note
+    frame = read_runs(output)
+    assert frame["progress"].tolist() == [1, 0.5, 0.4]
+    assert pd.read_csv(output.with_suffix(".csv"))["progress"].tolist() == [1, 0.5, 0.4]
+    metadata = pyarrow.parquet.read_schema(output).field("samples_per_s").metadata
+    assert metadata[b"unit"] == b"samples/s" and metadata[b"description"]
+    first = output.read_bytes()
+    merge.main([*arguments, "--list", str(tmp_path / "list")])
+    assert output.read_bytes() == first
+    capsys.readouterr()
+
+
+def test_only_the_shown_hardware_is_drawn_and_the_rest_is_named():
+    frame = merged(
+        record("1x_a"),
+        record("2x_a", rates=[500, 500]),
+        record("1x_a", replicate=2, gpu="GPU-9", gpu_name="Other GPU"),
+        record("7x_a", "mig", gpu=None, status="unsupported"),
+    )
+    study = load(frame)
+    assert study.hardware == "Test GPU" and "1 on Other GPU" in study.note
+    assert sorted(study.cells["status"]) == ["completed", "completed", "unsupported"]
+    assert load(frame, hardware="Other GPU").cells["block"].tolist() == [2, 1]
+
+
+def test_importing_the_room_needs_no_training_stack():
+    code = "import sys, analysis.merge, analysis.checks, analysis.tables, analysis.figures;"
+    code += "assert not {'torch', 'scipy', 'models', 'workflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Checks
+
+
+def loss_result(records, cell):
+    results = checks.loss_checks(records)
+    return next(r["loss_check"] for r in results if r["cell"].startswith(cell))
+
+
+def test_loss_agrees_within_what_alone_runs_differ():
+    alone = [
+        record("1x_a", replicate=i, losses=[[7.0, 6.0 + d, 5.0]])
+        for i, d in ((1, 0.0), (2, 0.01), (3, -0.01))
+    ]
+    near = record("2x_a", "mps", rates=[1, 1], losses=[[7.0, 6.02, 5.0]] * 2)
+    far = record("3x_a", "mps", rates=[1] * 3, losses=[[7.0, 6.5, 5.0]] * 3)
+    odd = record("7x_a", "mps", rates=[1], losses=[[7.0, None, 5.0]])
+    tuned = record("2x_a", "mps", arm="tuned", rates=[1, 1])
+    records = [*alone, near, far, odd, tuned]
+    assert loss_result(records, "1x_a") == loss_result(records, "2x_a/f") == checks.AGREES
+    assert loss_result(records, "3x_a") == loss_result(records, "7x_a") == checks.DIFFERS
+    assert loss_result(records, "2x_a/tuned") == checks.NEEDS_TWO
+    assert loss_result([alone[0], near], "2x_a") == checks.NEEDS_TWO
+    assert merged(alone[0], near)["loss_check"].tolist() == [checks.NEEDS_TWO] * 3
+
+
+def test_a_stray_alone_run_is_no_reference():
+    alone = [record("1x_a", replicate=i, losses=[[7.0, 6.0, 5.0]]) for i in (1, 2, 3)]
+    stray = record("1x_a", replicate=4, losses=[[7.0, 6.9, 6.8]])
+    quick = record("2x_a", "mps", rates=[1, 1], losses=[[7.0, 6.9, 6.8]] * 2)
+    results = {r["cell"]: r["loss_check"] for r in checks.loss_checks([*alone, stray, quick])}
+    assert results["1x_a/faithful/naive/r4"] == checks.DIFFERS
+    assert results["2x_a/faithful/mps/r1"] == checks.DIFFERS
+    far_pair = [alone[0], stray]
+    assert {r["loss_check"] for r in checks.loss_checks(far_pair)} == {checks.DIFFERS}
+
+
+def test_what_differs_within_a_study_is_listed(tmp_path, capsys):
+    records = [record("1x_a"), record("2x_a", rates=[1, 1], digest="d2", source="real")]
+    found = {m["field"]: m["values"] for m in checks.mismatches(records)}
+    assert found == {"digest": {"d1": 1, "d2": 1}, "source of images": {"real": 1, "synthetic": 1}}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(records[0]))
+    output = tmp_path / "checks.json"
+    assert checks.main(["--study", "records", "--output", str(output), str(path)]) == 0
+    assert json.loads(output.read_text())["loss"][0]["loss_check"] == checks.NEEDS_TWO
+    capsys.readouterr()
+
+
+# Figures and tables, on one small study with every outcome
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A study of synthetic records and the files drawn from it."""
+    folder = tmp_path_factory.mktemp("drawn")
+    records = []
+    for r in (1, 2):
+        records += [record("1x_a", replicate=r, rates=[1000 + r]), record("1x_b", replicate=r)]
+        records.append(record("2x_a", replicate=r, rates=[500.0, 510.0 + r]))
+        records.append(record("2x_a", "mps", r, [950.0 + 10 * r, 940.0]))
+        records.append(record("2x_a", "mig", r, status="unsupported", reason="no MIG"))
+        records.append(record("3x_a", "mps", r, [1, None, 1], status="out_of_memory"))
+        records.append(record("1x_a+1x_b", "mps", r, [900, 800 + r]))
+    records.append(record("1x_a+1x_b", "mig", status="unsupported"))
+    table, _ = merge.merge(records)
+    merge.write(table, folder / "runs.parquet")
+    expected = [
+        {"scenario": "7x_a", "arm": "faithful", "method": "naive", "replicate": 1, "n": 7},
+        {"scenario": "2x_a", "arm": "faithful", "method": "mps", "replicate": 1, "n": 2},
+    ]
+    (folder / "expected.json").write_text(json.dumps(expected))
+    arguments = ["--runs", str(folder / "runs.parquet"), "--arm", "faithful"]
+    arguments += ["--expected", str(folder / "expected.json")]
+    assert draw(["all", *arguments, "--output", str(folder / "figures")]) == 0
+    return folder
+
+
+def test_figures_are_written_with_embedded_fonts(drawn):
+    for name in ("epoch_time_faithful", "throughput_gain_faithful"):
+        stem = drawn / "figures" / name
+        assert stem.with_suffix(".png").read_bytes()[1:4] == b"PNG"
+        pdf = stem.with_suffix(".pdf").read_bytes()
+        assert b"FontFile2" in pdf and b"/Type3" not in pdf and b"CreationDate" not in pdf
+    assert not list(drawn.rglob("*.partial"))
+
+
+def test_drawn_epoch_times_are_the_measured_ones(drawn):
+    data = pd.read_csv(drawn / "figures" / "epoch_time_faithful.csv")
+    runs = read_runs(drawn / "runs.parquet")
+    bars = data[(data["method"] == "mps") & (data["n"] == 2)]
+    same = runs[(runs["method"] == "mps") & (runs["scenario"] == "2x_a")]
+    assert sorted(bars["epoch_time_s"]) == pytest.approx(sorted(same["epoch_time_s"]))
+    serial = data[(data["method"] == "serial") & (data["n"] == 2)]
+    expected = [2 * TRAIN_SIZE / 1001, 2 * TRAIN_SIZE / 1002]
+    assert serial["epoch_time_s"].tolist() == pytest.approx(expected)
+    statuses = data.groupby(["n", "method"])["status"].first()
+    assert statuses[2, "mig"] == "unsupported" and statuses[7, "naive"] == NOT_RUN
+    oom = data[(data["n"] == 3) & (data["method"] == "mps")]
+    assert set(oom["status"]) == {"out_of_memory"} and oom["epoch_time_s"].isna().all()
+
+
+def test_drawn_gains_are_the_cells_stp(drawn):
+    data = pd.read_csv(drawn / "figures" / "throughput_gain_faithful.csv")
+    cells = load(read_runs(drawn / "runs.parquet")).cells
+    expected = cells[cells["scenario"] == "2x_a"].set_index(["method", "block"])["stp"].dropna()
+    found = data[data["scenario"] == "2x_a"].set_index(["method", "block"])["stp"].dropna()
+    assert found.to_dict() == pytest.approx(expected.to_dict())
+    interval = data[(data["scenario"] == "2x_a") & (data["method"] == "mps")].iloc[0]
+    assert interval["low"] < interval["mean"] < interval["high"]
+    mix = data[(data["panel"] == "mixes") & (data["method"] == "mps")]
+    assert mix["stp"].iloc[0] == pytest.approx(900 / 1001 + 801 / 1000)
+
+
+def test_the_same_study_gives_the_same_bytes(drawn, tmp_path):
+    arguments = ["epoch_time", "--runs", str(drawn / "runs.parquet"), "--output"]
+    assert draw([*arguments, str(tmp_path / "once")]) == 0
+    assert draw([*arguments, str(tmp_path / "twice")]) == 0
+    for kind in ("png", "pdf", "csv"):
+        once, twice = (tmp_path / f"{n}_faithful.{kind}" for n in ("once", "twice"))
+        assert once.read_bytes() == twice.read_bytes()
+
+
+def test_footer_names_what_was_measured(drawn):
+    text = "; ".join(style.footer_parts(read_runs(drawn / "runs.parquet")))
+    for part in ("records", "Test GPU", "faithful", "generated", "2 replicates", "10 s"):
+        assert part in text
+
+
+@pytest.mark.parametrize("records", [[], [record("2x_a", status="out_of_memory", rates=[None])]])
+def test_an_empty_or_failed_study_gives_figures(tmp_path, records):
+    merge.write(merge.merge(records)[0], tmp_path / "runs.parquet")
+    arguments = ["all", "--runs", str(tmp_path / "runs.parquet"), "--arm", "faithful"]
+    assert draw([*arguments, "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "throughput_gain_faithful.png").exists()
+
+
+def test_summary_table(drawn, capsys):
+    stem = drawn / "tables" / "summary"
+    arguments = ["--runs", str(drawn / "runs.parquet"), "--output", str(stem), "--print"]
+    assert tables.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert max(len(line) for line in printed.splitlines()) <= tables.WIDTH
+    for part in ("2x_a", "mps", "unsupported", "out of memory", "2/2"):
+        assert part in printed
+    table = pd.read_csv(stem.with_suffix(".csv")).set_index(["scenario", "method"])
+    study = load(read_runs(drawn / "runs.parquet"))
+    stps = study.cells.set_index(["scenario", "method"])["stp"]["2x_a", "mps"]
+    row = table.loc[("2x_a", "mps")]
+    assert row["stp"] == pytest.approx(math.sqrt(stps.prod()), abs=1e-5)
+    assert pd.isna(table.loc[("1x_a", "naive")]["low"])
+    assert "generated data" in stem.with_suffix(".md").read_text()
+
+
+def test_one_replicate_has_no_interval():
+    frame = merged(record("1x_a"), record("2x_a", "mps", rates=[900, 950]))
+    table = summarise(load(frame).cells)
+    assert table["low"].isna().all() and table["high"].isna().all()
+    assert table.set_index("scenario")["stp"]["2x_a"] == pytest.approx(1.85)
