@@ -188,13 +188,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a member's memory is no result
 
     began = time.monotonic()
+    gc.disable()  # importing makes millions of objects and no garbage: a third of the time
     trainer = importlib.import_module(arguments.trainer)
     trainer.preload()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         sys.exit(f"{arguments.trainer}: preload() initialised CUDA; no forked member could use it")
-    gc.collect()
     gc.freeze()  # what is imported stays shared between members, untouched by their collectors
+    gc.enable()
     server = ForkServer(connection, trainer.main)
     server.send(ready=True, seconds={"import": round(time.monotonic() - began, 3)})
     server.serve()

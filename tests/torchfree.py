@@ -7,6 +7,10 @@ spec["model_args"] may hold:
   die: {"phase": ..., "signal": n or "exit": code}, hang, oom, error,
   garbage (rubbish on the event pipe), spawn (a grandchild that would outlive the member).
 Anything else in model_args is an error.
+
+The environment may say, without changing the cell that is measured:
+  TORCHFREE_HOLD: a file; while it exists, members stand still in their window;
+  TORCHFREE_BEHAVE: any value; nobody misbehaves.
 """
 
 import contextlib
@@ -51,6 +55,7 @@ class Script:
         self.numbers = NUMBERS | {key: arguments[key] for key in NUMBERS if key in arguments}
         self.die = arguments.get("die", {})
         self.plan = {key: arguments[key] for key in MISBEHAVIOURS if key in arguments}
+        self.hold = os.environ.get("TORCHFREE_HOLD")
         if self.die:
             if set(self.die) not in ({"phase", "signal"}, {"phase", "exit"}):
                 raise ValueError(f"die wants a phase and a signal or an exit code: {self.die}")
@@ -58,6 +63,8 @@ class Script:
         for key, phase in self.plan.items():
             if phase not in PHASES:
                 raise ValueError(f"{key}: no phase {phase!r}")
+        if os.environ.get("TORCHFREE_BEHAVE"):
+            self.plan = {}
         self.events_fd = events_fd
         self.grandchild: subprocess.Popen | None = None
 
@@ -83,6 +90,8 @@ class Script:
             raise OutOfMemory(phase)
         while "hang" in todo:
             signal.pause()
+        while phase == "window" and self.hold and Path(self.hold).exists():
+            time.sleep(0.005)
 
 
 def main(spec: dict, channel) -> int:
@@ -104,9 +113,12 @@ def main(spec: dict, channel) -> int:
 def train(spec: dict, channel, script: Script) -> None:
     script.at("before")
     print(f"member {spec['member']} in process {os.getpid()}")
+    print(f"from {time.monotonic_ns()}")
     if spec.get("cores"):
         os.sched_setaffinity(0, spec["cores"])
     script.at("build")
+    if "data" in spec:
+        (Path(spec["data"]["path"]) / "manifest.json").read_bytes()
     channel.emit(
         "built",
         pid=os.getpid(),
@@ -186,6 +198,7 @@ def train(spec: dict, channel, script: Script) -> None:
             raise ValueError(f"unknown command {command!r}")
 
     script.at("stop")
+    print(f"until {time.monotonic_ns()}")
     np.savez(
         Path(spec["folder"]) / "steps.npz",
         end_ns=np.array(ends, dtype=np.int64),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pynvml
 
-from workflow.collocation.study import ConfigError
+from workflow.collocation.settings import ConfigError
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def torch_has_cuda() -> bool:
 def find(wanted: str | int = "auto") -> Device | None:
     """The GPU to use: an index, a UUID (or its beginning), or 'auto', the first one visible.
 
-    None without a driver or a GPU. Raises ConfigError where `wanted` names none that is there.
+    'auto' gives None without a driver or a GPU, or where CUDA_VISIBLE_DEVICES hides them all.
+    Raises ConfigError where `wanted` names none that is there, or several.
     """
     try:
         pynvml.nvmlInit()
@@ -57,15 +58,18 @@ def find(wanted: str | int = "auto") -> Device | None:
             ) from None
         return None
     devices = [_device(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    source, name = "gpu", str(wanted)
     if wanted == "auto":
-        wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or 0
-    for device in devices:
-        if str(wanted) == str(device.index) or device.uuid.startswith(str(wanted)):
-            return device
-    if not devices:
-        return None
-    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
-    raise ConfigError(f"gpu: {wanted!r} is not on this machine; allowed: auto, {known}")
+        source = "CUDA_VISIBLE_DEVICES"
+        name = os.environ.get(source, "0").split(",")[0].strip()
+        if not devices or name in ("", "-1"):
+            return None
+    found = [d for d in devices if name == str(d.index) or (name and d.uuid.startswith(name))]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices) or "none is there"
+    what = "names several GPUs" if found else "is no GPU of this machine"
+    raise ConfigError(f"{source}: {name!r} {what}; allowed: {known}")
 
 
 def _device(index: int) -> Device:

@@ -1,0 +1,31 @@
+# What happens when several training jobs share one NVIDIA GPU: the study as a DAG.
+#
+#   snakemake --cores 1 --resources gpu=1        the study 'paper', or 'smoke' without a GPU
+#   snakemake figures --cores 1                  figures and tables of what is there; plans no cell
+#
+# What still has to run is decided by workflow/collocation/plan.py, from the run.json files.
+
+from snakemake.utils import min_version
+
+min_version("9.11")
+
+
+configfile: Path(workflow.basedir, "config", "config.yaml")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/datasets.smk"
+include: "workflow/rules/collocate.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/merge.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        SITTING.run_files(),
+        FIGURES,
+        TABLES,
+        f"{STUDY}/complete",
+    message:
+        "study {SITTING.name} is complete: {STUDY}"

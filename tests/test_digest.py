@@ -1,0 +1,189 @@
+"""The digest of the code that matters: what changes it, and what does not."""
+
+import ast
+import subprocess
+
+import pytest
+
+from workflow.collocation import digest, provenance
+from workflow.collocation.digest import code_digest, tree
+
+SOURCE = '''
+"""A module."""
+import math
+
+
+class Thing:
+    """A class."""
+
+    size: int = 3
+
+    async def wait(self):
+        """A coroutine."""
+        return self.size
+
+
+def area(radius, /, *, unit=None):
+    """A function."""
+    return math.pi * radius**2  # of a circle
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"""A module."""', ""),
+        ('    """A class."""\n', ""),
+        ('"""A coroutine."""', '"""Something\n        longer."""'),
+        ('"""A function."""', '"another style of quotes"'),
+        ("  # of a circle", "  # and why"),
+        ("import math\n", "# a comment\n\n\nimport math\n"),
+        ("math.pi * radius**2", "(math.pi * (radius ** 2))"),
+        ("(radius, /, *, unit=None)", "(\n    radius,\n    /,\n    *,\n    unit=None,\n)"),
+    ],
+)
+def test_words_and_formatting_do_not_matter(old, new):
+    assert old in SOURCE
+    assert tree(SOURCE.replace(old, new)) == tree(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("radius**2", "radius**3"),
+        ("radius**2", "radius**2.0"),
+        ("radius**2", "radius**True"),
+        ("unit=None", "unit=0"),
+        ("(radius, /, *,", "(radius, *,"),
+        ("size: int = 3", "size = 3"),
+        ("size: int = 3", "size: int = '3'"),
+        ("async def", "def"),
+        ("import math", "import cmath as math"),
+        ("return self.size", "self.size"),
+        ('"""A function."""', '"""A function."""\n    "a string that is no docstring"'),
+        ("def area", "@property\ndef area"),
+    ],
+)
+def test_code_matters(old, new):
+    assert old in SOURCE
+    assert tree(SOURCE.replace(old, new)) != tree(SOURCE)
+
+
+def test_a_python_that_knows_more_fields_gives_the_same():
+    """3.12 gave functions `type_params`, which are empty in code that does without."""
+
+    class FunctionDef(ast.AST):
+        _fields = ("name", "type_params", "returns")
+
+    class Older(ast.AST):
+        _fields = ("name",)
+
+    Older.__name__ = "FunctionDef"
+    newer = FunctionDef(name="f", type_params=[], returns=None)
+    assert digest._dump(newer) == digest._dump(Older(name="f")) == "FunctionDef(name='f')"
+
+
+def test_an_empty_module():
+    assert tree("") == tree("# nothing\n") == tree('"""Nothing."""\n')
+
+
+@pytest.fixture
+def repository(tmp_path):
+    files = {
+        "models/train.py": "steps = 1\n",
+        "models/data/digits.py": "size = 8\n",
+        "workflow/collocation/run.py": "wait = 2\n",
+        "analysis/merge.py": "rows = 3\n",
+        "tests/test_run.py": "assert True\n",
+        "README.md": "words\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_analysis_and_words_do_not_enter_the_digest(repository):
+    before = code_digest(repository)
+    for name in ("analysis/merge.py", "tests/test_run.py", "README.md"):
+        (repository / name).write_text("changed = True\n")
+    (repository / "models" / "notes.md").write_text("words\n")
+    (repository / "models" / "train.py").write_text("# the number of steps\nsteps = 1\n")
+    assert code_digest(repository) == before
+    assert len(before) == 16
+
+
+@pytest.mark.parametrize(
+    "name", ["models/train.py", "models/data/digits.py", "workflow/collocation/run.py"]
+)
+def test_code_that_trains_or_measures_enters_the_digest(repository, name):
+    before = code_digest(repository)
+    (repository / name).write_text("changed = True\n")
+    changed = code_digest(repository)
+    (repository / name).unlink()
+    assert len({before, changed, code_digest(repository)}) == 3
+
+
+def test_a_file_that_moves_changes_the_digest(repository):
+    before = code_digest(repository)
+    (repository / "models" / "train.py").rename(repository / "models" / "run.py")
+    assert code_digest(repository) != before
+
+
+def test_this_repositorys_digest_is_stable():
+    assert code_digest() == code_digest()
+
+
+# -- provenance -----------------------------------------------------------------------------------
+
+
+def test_mismatches_name_what_differs():
+    versions = {"torch": "2.11", "timm": "1.0", "driver": "580", "numpy": "2.0"}
+    content = {"provenance": {"digest": "d", "versions": versions}}
+    assert provenance.mismatches(content, "d", versions) == []
+    assert provenance.mismatches(content, "d", {**versions, "numpy": "2.1"}) == []
+    assert provenance.mismatches(content, "e", {**versions, "torch": "2.13", "driver": None}) == [
+        "code",
+        "torch",
+        "driver",
+    ]
+    assert provenance.mismatches({}, "d", versions) == ["code", "torch", "timm", "driver"]
+
+
+def test_a_machine_keeps_its_alias(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    alias = provenance.machine_alias()
+    assert alias.startswith("machine-")
+    assert provenance.machine_alias() == alias
+    [path] = tmp_path.glob("*/machine")
+    path.write_text("")  # an interrupted write
+    again = provenance.machine_alias()
+    assert again.startswith("machine-") and again == provenance.machine_alias()
+
+
+def test_a_machine_whose_state_folder_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert provenance.machine_alias().startswith("machine-")
+
+
+def test_provenance_tells_no_names_or_paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("COLLOCATION_SITTING", "s1")
+    found = provenance.collect("580.1")
+    assert found.keys() == {"digest", "versions", "commit", "started_at", "sitting", "machine"}
+    assert (found["sitting"], found["versions"]["driver"]) == ("s1", "580.1")
+    assert str(provenance.ROOT) not in str(found) + str(provenance.host())
+
+
+def test_an_unpacked_folder_has_no_commit_of_a_repository_around_it(tmp_path, monkeypatch):
+    outer = tmp_path / "outer"
+    inner = outer / "study"
+    inner.mkdir(parents=True)
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        name = ["-c", "user.name=x", "-c", "user.email=x@y"]
+        subprocess.run(["git", "-C", str(outer), *name, *command], check=True)
+    monkeypatch.setattr(provenance, "ROOT", outer)
+    assert provenance._commit()
+    monkeypatch.setattr(provenance, "ROOT", inner)
+    assert provenance._commit() is None

@@ -1,0 +1,280 @@
+"""The GPU as NVML tells it, against a stand-in for pynvml; and what methods make of it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from workflow.collocation import gpu, methods
+from workflow.collocation.methods import mps_daemon
+from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.settings import ConfigError
+
+UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
+NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+class FakeNvml:
+    """Three cards; `missing` names the calls that this driver does not know."""
+
+    def __init__(self):
+        self.uuids = list(UUIDS)
+        self.missing: set[str] = set()
+        self.mig = 0
+        self.compute: list[int] = []
+        self.mps: list[int] = []
+
+    def nvmlInit(self):
+        pass
+
+    def nvmlDeviceGetCount(self):
+        return len(self.uuids)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        return self.uuids.index(uuid)
+
+    def nvmlDeviceGetUUID(self, handle):
+        return self.uuids[handle]
+
+    def nvmlDeviceGetName(self, handle):
+        return f"Card {handle}"
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return SimpleNamespace(total=80 * 2**30, used=2**30)
+
+    def nvmlSystemGetDriverVersion(self):
+        return "580.1"
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle):
+        return [9, 0]
+
+    def nvmlDeviceGetPciInfo(self, handle):
+        return SimpleNamespace(busId=f"0000FFFF:{handle:02X}:00.0")
+
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        return 41
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        return 123_456
+
+    def nvmlDeviceGetClockInfo(self, handle, clock):
+        return {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}[clock]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+        return 4
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return [SimpleNamespace(pid=pid) for pid in self.compute]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle):
+        return [SimpleNamespace(pid=pid) for pid in self.mps]
+
+    def nvmlDeviceGetMigMode(self, handle):
+        return [self.mig, self.mig]
+
+
+@pytest.fixture
+def nvml(monkeypatch) -> FakeNvml:
+    fake = FakeNvml()
+
+    def answer(name):
+        def call(*arguments):
+            if name in fake.missing:
+                raise NOT_SUPPORTED
+            return getattr(fake, name)(*arguments)
+
+        return call
+
+    for name in vars(FakeNvml):
+        if name.startswith("nvml"):
+            monkeypatch.setattr(pynvml, name, answer(name))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return fake
+
+
+def refusal(wanted) -> str:
+    with pytest.raises(ConfigError) as caught:
+        gpu.find(wanted)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# -- find -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [("auto", 0), (0, 0), (2, 2), ("1", 1), (UUIDS[1], 1), ("GPU-bbbb", 2), ("GPU-aaaa-1", 1)],
+)
+def test_find(nvml, wanted, index):
+    device = gpu.find(wanted)
+    assert (device.index, device.uuid) == (index, UUIDS[index])
+
+
+def test_what_is_known_of_a_device(nvml):
+    device = gpu.find()
+    assert device == gpu.Device(UUIDS[0], "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None)
+    assert device.record() == {
+        "uuid": UUIDS[0],
+        "name": "Card 0",
+        "memory_bytes": 80 * 2**30,
+        "driver": "580.1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("visible", "index"), [("2", 2), ("1,0", 1), (UUIDS[2], 2), ("GPU-bbbb,0", 2), (" 1 ,2", 1)]
+)
+def test_auto_is_the_first_that_is_visible(nvml, monkeypatch, visible, index):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu.find().index == index
+    assert gpu.find(0).index == 0  # asked for by name: that one
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "-1,0"])
+def test_auto_finds_none_where_all_are_hidden(nvml, monkeypatch, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu.find() is None
+
+
+def test_one_that_is_not_there(nvml, monkeypatch):
+    for wanted in (3, "7", "GPU-cccc", "H200"):
+        message = refusal(wanted)
+        assert message.startswith(f"gpu: '{wanted}' is no GPU of this machine; allowed: 0 (GPU-a")
+        assert all(uuid in message for uuid in UUIDS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
+    assert refusal("auto").startswith("CUDA_VISIBLE_DEVICES: 'MIG-1234' is no GPU")
+
+
+def test_a_beginning_that_several_have(nvml):
+    assert refusal("GPU-aaaa").startswith("gpu: 'GPU-aaaa' names several GPUs; allowed: ")
+
+
+def test_a_driver_without_cards(nvml):
+    nvml.uuids = []
+    assert gpu.find() is None
+    assert refusal(0) == "gpu: '0' is no GPU of this machine; allowed: none is there"
+
+
+def test_no_driver(nvml):
+    nvml.missing = {"nvmlInit"}
+    assert gpu.find() is None
+    assert refusal("1") == (
+        "gpu: '1' was asked for, but there is no NVIDIA driver here; allowed: auto"
+    )
+
+
+# -- readings -------------------------------------------------------------------------------------
+
+
+def test_state(nvml):
+    assert gpu.state(gpu.find()) == {
+        "temperature_c": 41,
+        "power_w": 123.456,
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 2619,
+        "memory_used_bytes": 2**30,
+        "throttle_reasons": 4,
+    }
+
+
+def test_readings_that_a_card_does_not_give_are_null(nvml):
+    device = gpu.find()
+    nvml.missing = {"nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo"}
+    found = gpu.state(device)
+    assert found["power_w"] is found["sm_clock_mhz"] is found["memory_clock_mhz"] is None
+    assert (found["temperature_c"], found["throttle_reasons"]) == (41, 4)
+
+
+def test_processes(nvml):
+    nvml.compute, nvml.mps = [9, 3], []
+    assert gpu.processes(gpu.find()) == {"compute": [3, 9], "mps": []}
+    nvml.missing = {"nvmlDeviceGetMPSComputeRunningProcesses"}
+    assert gpu.processes(gpu.find()) == {"compute": [3, 9], "mps": None}
+
+
+def test_mig_enabled(nvml):
+    device = gpu.find()
+    assert gpu.mig_enabled(device) is False
+    nvml.mig = 1
+    assert gpu.mig_enabled(device) is True
+    nvml.missing = {"nvmlDeviceGetMigMode"}
+    assert gpu.mig_enabled(device) is None
+
+
+# -- naive ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def naive(nvml, monkeypatch, tmp_path):
+    monkeypatch.setattr(mps_daemon, "sweep", lambda: None)  # no daemon of this machine's is ours
+    with methods.enter({"method": "naive"}, gpu.find(1), tmp_path) as sharing:
+        yield sharing
+
+
+def test_naive_members_see_one_card_and_no_daemon(naive, tmp_path):
+    environment = naive.environment(0)
+    assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
+    pipe = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
+    assert pipe.is_dir() and not list(pipe.iterdir())
+
+
+def test_the_empty_pipe_folder_goes_with_the_cell(nvml, monkeypatch, tmp_path):
+    monkeypatch.setattr(mps_daemon, "sweep", lambda: None)
+    with methods.enter({"method": "naive"}, gpu.find(), tmp_path) as sharing:
+        pipe = Path(sharing.environment(0)["CUDA_MPS_PIPE_DIRECTORY"])
+    assert not pipe.exists()
+
+
+def test_naive_is_verified_when_nvml_lists_every_member(nvml, naive):
+    nvml.compute = [30, 10, 20]
+    assert naive.witness({0: 20, 1: 10}) == {
+        "verified": True,
+        "members": [10, 20],
+        "compute": [10, 20, 30],
+        "mps": [],
+    }
+
+
+@pytest.mark.parametrize(("compute", "missing"), [([], False), ([4001, 4002], False), ([], True)])
+def test_naive_cannot_tell_where_nvml_shows_other_pids_or_none(nvml, naive, compute, missing):
+    nvml.compute = compute
+    nvml.missing = {"nvmlDeviceGetComputeRunningProcesses"} if missing else set()
+    assert naive.witness({0: 20, 1: 10})["verified"] is None
+
+
+def test_naive_with_a_member_among_the_mps_clients_is_not_in_force(nvml, naive):
+    nvml.compute, nvml.mps = [10, 20], [20, 99]
+    with pytest.raises(NotInForce, match=r"^naive: NVML lists the members \[20\] as MPS clients$"):
+        naive.witness({0: 20, 1: 10})
+
+
+def test_a_strangers_mps_client_is_not_ours(nvml, naive):
+    nvml.compute, nvml.mps = [10, 20], [99]
+    assert naive.witness({0: 20, 1: 10})["verified"] is True
+
+
+def test_naive_on_a_machine_without_a_gpu(tmp_path):
+    assert methods.refusal({"method": "naive"}, None) is None
+    with methods.enter({"method": "naive"}, None, tmp_path) as sharing:
+        assert sharing.environment(0) == {"CUDA_VISIBLE_DEVICES": ""}
+        assert sharing.witness({0: 5}) == {"verified": True, "device": "cpu", "members": [5]}
+
+
+# -- mig ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["mig", "mig_7g", "mig_4g", "mig_shared", "mig_mps"])
+def test_mig_is_refused_with_the_reason(nvml, method):
+    spec, device = {"method": method}, gpu.find(1)
+    assert (
+        methods.refusal(spec, None) == "MIG needs an NVIDIA GPU, and there is none on this machine"
+    )
+    assert methods.refusal(spec, device).startswith("MIG mode is off on Card 1; an administrator")
+    assert "-i 1 -mig 1" in methods.refusal(spec, device)
+    nvml.missing = {"nvmlDeviceGetMigMode"}
+    assert methods.refusal(spec, device) == "Card 1 has no MIG"

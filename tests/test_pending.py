@@ -1,0 +1,417 @@
+"""The laws of what is pending, its estimates and budgets."""
+
+import itertools
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_plan import GRIDS, SMALL, WORKLOADS, A, small_study
+from workflow.collocation import plan
+from workflow.collocation.plan import Cell, expand, pending, within
+from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
+
+# -- pending: a world of cells, attempts and devices -----------------------------------------------
+
+CELLS = expand(small_study(replicates=2), WORKLOADS)
+DEVICES = ["GPU-a", "GPU-b", "cpu"]
+
+
+def attempt(cell: Cell, number: int, status: str, device: str = "GPU-a", spec=None) -> Attempt:
+    content = {
+        "status": status,
+        "spec": json.loads(json.dumps(spec or cell.spec)),
+        "gpu": None if device == "cpu" else {"uuid": device},
+        "timing": {"total_s": 10.0, "lock_wait_s": 1.0},
+    }
+    path = Path(cell.id, f"a{number}", "run.json")
+    return Attempt(cell.id, number, path, None if status == "corrupt" else content)
+
+
+def possible(cell: Cell) -> str | None:
+    return None
+
+
+def no_mig(cell: Cell) -> str | None:
+    return "no MIG here" if cell.method.startswith("mig") else None
+
+
+def by_id(found: list[Attempt]) -> dict[str, list[Attempt]]:
+    attempts: dict[str, list[Attempt]] = {}
+    for entry in sorted(found, key=lambda a: a.number):
+        attempts.setdefault(entry.cell, []).append(entry)
+    return attempts
+
+
+@dataclass
+class World:
+    """What has been measured so far, and a way to go on."""
+
+    attempts: dict[str, list[Attempt]] = field(default_factory=dict)
+
+    def pending(self, device="GPU-a", refusal=possible, **options):
+        return pending(CELLS, self.attempts, device, refusal, **options)
+
+    def run(self, device="GPU-a", refusal=possible, status="completed", only=None, **options):
+        """Run all that is pending; cells that cannot run become 'unsupported'."""
+        jobs = self.pending(device, refusal, **options)
+        for job in jobs:
+            if only is None or job.cell.id in only:
+                ended = "unsupported" if refusal(job.cell) else status
+                made = attempt(job.cell, job.attempt, ended, device)
+                self.attempts.setdefault(job.cell.id, []).append(made)
+        return jobs
+
+    def why(self, device="GPU-a", refusal=possible, **options) -> dict[str, str]:
+        return {job.cell.id: job.why for job in self.pending(device, refusal, **options)}
+
+
+statuses = st.sampled_from([*RESULTS, *FAULTS, "postponed", "corrupt", "changed"])
+
+
+@st.composite
+def worlds(draw) -> World:
+    """Up to four attempts at every cell, with any end, on any device, some of another spec."""
+    attempts = {}
+    for cell in CELLS:
+        found = []
+        for number in range(1, draw(st.integers(0, 4)) + 1):
+            status, device = draw(statuses), draw(st.sampled_from(DEVICES))
+            spec = {"members": [], "old": True} if status == "changed" else None
+            status = "completed" if status == "changed" else status
+            found.append(attempt(cell, number, status, device, spec))
+        attempts[cell.id] = found
+    return World(attempts)
+
+
+refusals = st.sampled_from([possible, no_mig])
+devices = st.sampled_from(DEVICES)
+
+
+def last_result(cell: Cell, world: World) -> Attempt | None:
+    found = [a for a in plan.same(cell, world.attempts) if a.status in RESULTS]
+    return found[-1] if found else None
+
+
+@given(worlds(), devices, refusals)
+def test_pending_is_in_order_and_needs_new_attempts(world, device, refusal):
+    jobs = world.pending(device, refusal)
+    assert [job.cell.id for job in jobs] == [CELLS[job.rank].id for job in jobs]
+    assert [job.rank for job in jobs] == sorted(job.rank for job in jobs)
+    for job in jobs:
+        taken = [a.number for a in world.attempts[job.cell.id]]
+        assert job.attempt == max(taken, default=0) + 1
+        assert job.path == f"{job.cell.id}/a{job.attempt}"
+        assert job.why and job.estimate_s > 0
+
+
+@given(worlds(), devices, refusals)
+def test_pending_is_a_function_that_changes_nothing(world, device, refusal):
+    before = {cell: list(found) for cell, found in world.attempts.items()}
+    assert world.pending(device, refusal) == world.pending(device, refusal)
+    assert world.attempts == before
+
+
+@given(worlds(), devices, refusals)
+def test_a_cell_with_an_answer_is_pending_only_as_a_baseline_elsewhere(world, device, refusal):
+    pending_cells = world.why(device, refusal)
+    for cell in CELLS:
+        last = last_result(cell, world)
+        why = pending_cells.get(cell.id)
+        if last is not None and last.status in MEASURED:
+            assert why is None or why == f"baseline on {device}"
+        elif last is not None and why is not None:
+            assert refusal(cell) is None
+
+
+@given(worlds(), devices, refusals)
+def test_a_cell_without_an_answer_is_pending_unless_it_failed_too_often(world, device, refusal):
+    for cell in CELLS:
+        if last_result(cell, world) is None:
+            tried = plan.same(cell, world.attempts)
+            faults = sum(a.status in FAULTS for a in tried)
+            waiting = cell.id in world.why(device, refusal)
+            assert waiting or faults >= 3
+            if faults >= 3 and cell.needs != {cell.id}:
+                assert not waiting
+
+
+@given(worlds(), devices, refusals)
+def test_what_all_completed_leaves_nothing_pending(world, device, refusal):
+    world.run(device, refusal)
+    assert world.run(device, refusal) == []
+
+
+@given(worlds(), devices, refusals, st.integers(1, 4))
+def test_what_always_fails_is_tried_a_few_times_and_then_listed(world, device, refusal, most):
+    for _ in range(most):
+        world.run(device, refusal, status="failed", most=most)
+    assert world.pending(device, refusal, most=most) == []
+    listed = {cell.id for cell, _, _ in plan.exhausted(CELLS, world.attempts)}
+    for cell in CELLS:
+        tried = plan.same(cell, world.attempts)
+        measured = any(a.status in MEASURED for a in tried)
+        ended = [a for a in tried if a.status != "postponed"]
+        assert (cell.id in listed) == (not measured and ended[-1].status in FAULTS)
+
+
+@given(worlds(), devices)
+def test_every_measured_cell_has_its_baselines_where_it_was_measured(world, device):
+    world.run(device)
+    for cell in CELLS:
+        last = last_result(cell, world)
+        if last and last.status in MEASURED and last.device == device:
+            for needed in cell.needs:
+                assert any(
+                    a.device == device and a.status in (*RESULTS, *FAULTS)
+                    for a in world.attempts[needed]
+                    if a.content
+                )
+
+
+@given(worlds(), devices, refusals, st.floats(0, 1000))
+def test_a_budget_takes_the_first_jobs_that_fit(world, device, refusal, budget):
+    jobs = world.pending(device, refusal)
+    now, later = within(jobs, budget)
+    assert now + later == jobs
+    assert sum(job.estimate_s for job in now) <= budget
+    if later:
+        assert sum(job.estimate_s for job in [*now, later[0]]) > budget
+    assert within(jobs, None) == (jobs, [])
+
+
+# -- pending: what a person would tell ------------------------------------------------------------
+
+
+def cell_of(scenario: str, method: str, replicate: int = 1) -> Cell:
+    [found] = [
+        c for c in CELLS if (c.scenario, c.method, c.replicate) == (scenario, method, replicate)
+    ]
+    return found
+
+
+ALONE, THREE = cell_of(f"1x_{SMALL}", "naive"), cell_of(f"3x_{SMALL}", "mps")
+MIG = cell_of(f"3x_{SMALL}", "mig")
+
+
+def measured_world(refusal=possible) -> World:
+    world = World()
+    world.run(refusal=refusal)
+    return world
+
+
+def test_nothing_measured_yet():
+    jobs = World().pending()
+    assert [job.cell for job in jobs] == CELLS
+    assert {job.why for job in jobs} == {"not measured yet"}
+    assert {job.attempt for job in jobs} == {1}
+
+
+def test_a_corrupt_record_is_measured_again_beside_the_old_one():
+    world = measured_world()
+    world.attempts[THREE.id] = [attempt(THREE, 1, "corrupt")]
+    [job] = world.pending()
+    assert (job.cell, job.attempt, job.why) == (THREE, 2, "its run.json is corrupt")
+
+
+def test_a_folder_that_somebody_removed_gives_no_number_twice():
+    world = measured_world()
+    world.attempts[THREE.id] = [attempt(THREE, 4, "failed")]
+    assert [job.attempt for job in world.pending()] == [5]
+
+
+def test_a_corrupt_record_beside_a_good_one_harms_nobody():
+    world = measured_world()
+    world.attempts[THREE.id].append(attempt(THREE, 2, "corrupt"))
+    assert world.pending() == []
+
+
+@pytest.mark.parametrize("status", FAULTS)
+def test_a_failed_cell_is_tried_three_times(status):
+    world = measured_world()
+    world.attempts[THREE.id] = []
+    for number in (1, 2, 3):
+        [job] = world.run(status=status)
+        assert job.attempt == number
+    assert world.pending() == []
+    [(cell, last, count)] = plan.exhausted(CELLS, world.attempts)
+    assert (cell, last.number, count) == (THREE, 3, 3)
+    assert [job.attempt for job in world.pending(most=5)] == [4]
+
+
+def test_unsupported_is_asked_again_only_when_it_has_become_possible():
+    world = measured_world(no_mig)
+    assert world.pending(refusal=no_mig) == []
+    assert world.why() == {
+        cell.id: "is possible now" for cell in CELLS if cell.method.startswith("mig")
+    }
+
+
+def test_unsupported_then_possible_then_failing_is_tried_three_times_and_listed():
+    world = measured_world(no_mig)
+    waiting = {job.cell.id for job in world.pending()}
+    for _ in range(3):
+        assert {job.cell.id for job in world.run(status="failed")} == waiting
+    assert world.pending() == []
+    listed = {cell.id: count for cell, _, count in plan.exhausted(CELLS, world.attempts)}
+    assert listed == dict.fromkeys(waiting, 3)
+
+
+def test_changed_settings_rerun_that_workloads_cells_only():
+    world = measured_world()
+    changed = {**WORKLOADS, SMALL: WORKLOADS[SMALL].model_copy(update={"warmup_steps": 99})}
+    jobs = pending(expand(small_study(), changed), world.attempts, "GPU-a", possible)
+    assert {job.why for job in jobs} == {"its settings changed"}
+    assert {job.cell.id for job in jobs} == {cell.id for cell in CELLS if SMALL in cell.id}
+    assert {job.attempt for job in jobs} == {2}
+
+
+def test_settings_changed_back_need_nothing():
+    world = measured_world()
+    world.attempts[THREE.id].append(attempt(THREE, 2, "completed", spec={"old": True}))
+    assert world.pending() == []
+
+
+def test_a_block_that_goes_on_on_another_gpu_measures_its_baselines_there():
+    world = measured_world()
+    world.attempts[THREE.id] = []
+    assert world.why("GPU-b") == {
+        THREE.id: "not measured yet",
+        ALONE.id: "baseline on GPU-b",  # of this block and workload; no other
+    }
+    world.run("GPU-b")
+    assert world.pending("GPU-b") == []
+    assert world.pending("GPU-a") == []
+
+
+def test_only_some_baselines_done_on_the_other_gpu_before_an_interruption():
+    world = measured_world()
+    world.attempts[THREE.id] = []
+    world.run("GPU-b", only=[THREE.id])
+    assert world.why("GPU-b") == {ALONE.id: "baseline on GPU-b"}
+    assert world.pending("GPU-a") == []
+
+
+def test_a_cell_that_will_be_refused_needs_no_baseline():
+    world = measured_world()
+    world.attempts[MIG.id] = []
+    assert world.why("cpu", no_mig) == {MIG.id: "not measured yet"}
+
+
+def test_a_baseline_of_other_settings_on_this_gpu_does_not_count():
+    world = measured_world()
+    old = attempt(ALONE, 1, "completed", "GPU-b", spec={"old": True})
+    world.attempts[ALONE.id] = [old, attempt(ALONE, 2, "completed", "GPU-a")]
+    world.attempts[THREE.id] = []
+    assert world.why("GPU-b")[ALONE.id] == "baseline on GPU-b"
+
+
+@pytest.mark.parametrize("status", ["postponed", "failed"])
+def test_a_baseline_that_did_not_come_about_on_this_gpu_is_tried_again(status):
+    world = measured_world()
+    world.attempts[THREE.id] = []
+    world.attempts[ALONE.id].append(attempt(ALONE, 2, status, "GPU-b"))
+    assert world.why("GPU-b")[ALONE.id] == "baseline on GPU-b"
+
+
+def test_stale_results_are_measured_again_on_request():
+    world = measured_world()
+    old = {THREE.id: 1}
+
+    def stale(entry: Attempt) -> bool:
+        return entry.number <= old.get(entry.cell, 0)
+
+    assert world.why(stale=stale) == {THREE.id: "measured with another trainer or version"}
+    world.attempts[THREE.id] = [attempt(THREE, n, "failed") for n in (1, 2, 3)]
+    assert world.pending() == []
+    old[THREE.id] = 3  # they failed with other code: that does not count
+    assert [job.attempt for job in world.pending(stale=stale)] == [4]
+    world.run(stale=stale)
+    assert world.pending(stale=stale) == []
+
+
+def test_postponed_is_as_if_nothing_had_happened():
+    world = measured_world()
+    world.attempts[THREE.id] = [attempt(THREE, 1, "postponed")]
+    [job] = world.pending()
+    assert (job.why, job.attempt) == ("not measured yet", 2)
+    assert THREE.id not in {a.cell for a in plan.finished(CELLS, world.attempts)}
+
+
+def test_analysis_reads_every_attempt_at_todays_cells():
+    world = measured_world()
+    old = attempt(THREE, 2, "completed", spec={"old": True})
+    failed, corrupt = attempt(THREE, 3, "failed"), attempt(THREE, 4, "corrupt")
+    world.attempts[THREE.id] += [old, failed, corrupt]
+    world.attempts["gone/faithful/naive/r1"] = [attempt(THREE, 1, "completed")]
+    found = plan.finished([THREE], world.attempts)
+    assert [a.number for a in found] == [1, 3]
+    sealed = plan.finished([THREE], world.attempts, sealed=True)
+    assert [a.number for a in sealed] == [1, 2, 3]
+
+
+# -- estimates ------------------------------------------------------------------------------------
+
+
+def test_estimates_are_what_other_replicates_took():
+    other = cell_of(f"3x_{SMALL}", "mps", 2)
+    found = [attempt(other, n, "completed") for n in (1, 2, 3)]
+    for entry, took in zip(found, (100.0, 61.0, 20.0), strict=True):
+        entry.content["timing"]["total_s"] = took
+    ignored = attempt(other, 4, "failed"), attempt(other, 5, "corrupt")
+    assert plan.estimate(THREE, by_id([*found, *ignored])) == 60.0  # the median, less the waiting
+    longer = attempt(other, 6, "completed", spec={**other.spec, "measure": {"kind": "epochs"}})
+    assert plan.estimate(THREE, by_id([longer])) == plan.estimate(THREE, {})
+    untimed = attempt(other, 7, "completed")
+    del untimed.content["timing"]
+    assert plan.estimate(THREE, by_id([untimed])) == plan.estimate(THREE, {})
+
+
+@pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
+def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
+    ladders = [{"workloads": [A], "counts": {2: ["mps"], 7: ["mps"]}, "measure": {"kind": measure}}]
+    cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
+    two, seven = (
+        next(c for c in cells if c.n == n and c.spec["measure"]["kind"] == measure) for n in (2, 7)
+    )
+    assert plan.estimate(two, {}) > 10
+    assert plan.estimate(seven, {}) > plan.estimate(two, {})
+
+
+def test_refused_cells_take_next_to_no_time():
+    jobs = World().pending(refusal=no_mig)
+    times = {job.cell.method.startswith("mig"): job.estimate_s for job in jobs}
+    assert times[True] < 5 < times[False]
+
+
+def test_the_paper_fits_into_a_day():
+    jobs = pending(GRIDS["paper"], {}, "GPU-a", possible)
+    hours = sum(job.estimate_s for job in jobs) / 3600
+    assert 1 < hours < 24
+
+
+def test_a_budget_may_be_used_up_to_the_last_second():
+    jobs = World().pending()
+    two = jobs[0].estimate_s + jobs[1].estimate_s
+    assert len(within(jobs, two)[0]) == 2
+    assert len(within(jobs, two - 0.1)[0]) == 1
+
+
+def test_a_budget_of_nothing_runs_nothing():
+    jobs = World().pending()
+    assert within(jobs, 0) == ([], jobs)
+    assert within([], 5) == ([], [])
+
+
+def test_a_budgeted_study_comes_to_its_end():
+    world = World()
+    for _ in itertools.count():
+        now, later = within(world.pending(), 200.0)
+        world.run(only={job.cell.id for job in now})
+        if not later:
+            break
+        assert now
+    assert world.pending() == []

@@ -1,0 +1,362 @@
+"""The grids of the shipped studies, and the laws of a grid and its order."""
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow.collocation.plan import Cell, expand
+from workflow.collocation.settings import ConfigError, load_study, load_workloads
+from workflow.collocation.study import CONFIG, Study
+
+WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
+NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))
+STUDIES = {name: load_study(CONFIG / "studies", name, WORKLOADS) for name in NAMES}
+GRIDS = {name: expand(study, WORKLOADS) for name, study in STUDIES.items()}
+
+# Section 3.2 of the paper's facts: arms by number of copies.
+PAPER_LADDER = {
+    1: ("naive", "mps", "mig_7g", "mig_4g"),
+    2: ("naive", "mps", "mig"),
+    3: ("naive", "mps", "mig"),
+    7: ("naive", "mps", "mig"),
+}
+# Experiment 37: A on a 1g, B on a 2g, C on a 4g instance.
+A, B, C = "resnet26_cifar10_b128", "resnet50_imagenet64_b128", "resnet152_imagenet_b32"
+SMALL, DLRM = "resnet26_cifar10_b32", "dlrm_criteo_b2048"
+
+
+def small_study(**changes) -> Study:
+    content = {
+        "description": "a test",
+        "replicates": 2,
+        "ladders": [
+            {"workloads": [SMALL], "counts": {1: ["naive"], 3: ["naive", "mps", "mig"]}},
+            {"workloads": [A], "counts": {2: ["naive", "mps"]}},
+        ],
+        "mixes": [{"members": {SMALL: 1, C: 1}, "methods": ["naive", "mps"]}],
+    }
+    return Study.model_validate(content | changes)
+
+
+def triples(cells: list[Cell], replicate: int = 1) -> set[tuple[str, str, str]]:
+    return {(c.scenario, c.arm, c.method) for c in cells if c.replicate == replicate}
+
+
+def ladder(*workloads: str, arm: str = "faithful", counts=PAPER_LADDER) -> set:
+    return {
+        (f"{count}x_{workload}", arm, method)
+        for workload in workloads
+        for count, methods in counts.items()
+        for method in methods
+    }
+
+
+def mix(members: dict[str, int], *methods: str) -> set:
+    scenario = "+".join(f"{count}x_{name}" for name, count in members.items())
+    return {(scenario, "faithful", method) for method in methods}
+
+
+def alone(*workloads: str, arm: str = "faithful") -> set:
+    return {(f"1x_{workload}", arm, "naive") for workload in workloads}
+
+
+# -- the shipped grids ----------------------------------------------------------------------------
+
+
+def test_paper_is_the_papers_grid_and_its_controls():
+    middle = ["efficientnetv2_s_imagenet64_b128", "cait_xxs24_imagenet_b128", C]
+    shared = ("naive", "mps")
+    tuned = {1: ("naive",), 2: shared, 3: shared, 7: shared}
+    graph = {1: ("naive",), 2: shared, 7: shared}
+    pairs = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]
+    expected = (
+        ladder(SMALL, A, *middle)
+        | ladder(A, *middle, arm="tuned", counts=tuned)
+        | ladder(A, arm="tuned_graph", counts=graph)
+        | set().union(*(mix({B: b, A: a}, "naive", "mps", "mig") for b, a in pairs))
+        | mix({DLRM: 1, C: 1}, "naive", "mps", "mig_shared")
+        | alone(B, DLRM)
+        | {(f"1x_{name}--allcores", "faithful", "naive") for name in (SMALL, C)}
+        | {(f"1x_{B}+1x_{A}--departure", "faithful", m) for m in ("naive", "mps", "mig")}
+    )
+    epochs = {
+        (f"{scenario}--epochs", "faithful", method)
+        for scenario, method in [
+            (f"1x_{SMALL}", "naive"),
+            (f"7x_{SMALL}", "naive"),
+            (f"7x_{SMALL}", "mps"),
+        ]
+    }
+    cells = GRIDS["paper"]
+    assert triples(cells) == expected | epochs
+    assert triples(cells, 2) == triples(cells, 3) == expected
+    assert {cell.replicate for cell in cells} == {1, 2, 3}
+
+
+def test_paper_slices_and_measures():
+    cells = {(c.scenario, c.method): c for c in GRIDS["paper"]}
+    pair = cells[f"2x_{B}+1x_{A}", "mig"]
+    assert [m["slice"] for m in pair.spec["members"]] == ["2g", "2g", "1g"]
+    assert "slice" not in cells[f"2x_{B}+1x_{A}", "mps"].spec["members"][0]
+    dlrm = cells[f"1x_{DLRM}+1x_{C}", "mig_shared"]
+    assert [m["slice"] for m in dlrm.spec["members"]] == ["3c.7g", "3c.7g"]
+    departure = cells[f"1x_{B}+1x_{A}--departure", "mig"].spec
+    assert departure["measure"]["kind"] == "departure"
+    assert departure["members"][departure["measure"]["departs"]]["workload"] == B
+    for cell in GRIDS["paper"]:
+        measure = cell.spec["measure"]
+        assert measure["kind"] == "epochs" or (
+            measure["window_s"] >= 10 and measure["min_steps"] >= 30
+        )
+
+
+def test_paper_serial_is_never_run():
+    assert {cell.method for cell in GRIDS["paper"]} <= {
+        *("naive", "mps", "mig", "mig_7g", "mig_4g", "mig_shared")
+    }
+
+
+def test_archive_is_the_rest_of_the_schedule():
+    homogeneous = [
+        "resnet50_imagenet64_b32",
+        B,
+        "resnet152_imagenet_b128",
+        "efficientnetv2_s_cifar10_b128",
+        "efficientnetv2_s_imagenet_b128",
+    ]
+    all_three = ("naive", "mps", "mig")
+    combinations = [  # experiment 37's combos: members, and whether their slices fit into 7
+        ({B: 1, A: 1}, True),
+        ({B: 1, A: 2}, True),
+        ({B: 2, A: 1}, True),
+        ({B: 1, A: 3}, True),
+        ({B: 2, A: 2}, True),
+        ({B: 3, A: 1}, True),
+        ({C: 1, A: 1}, True),
+        ({C: 1, A: 2}, True),
+        ({C: 1, A: 3}, True),
+        ({C: 1, B: 1}, True),
+        ({C: 1, B: 1, A: 1}, True),
+        ({C: 1, B: 2}, False),
+        ({C: 1, B: 1, A: 2}, False),
+        ({C: 1, B: 1, A: 3}, False),
+    ]
+    slices = {A: 1, B: 2, C: 4}
+    for members, fits in combinations:
+        assert (sum(slices[name] * n for name, n in members.items()) <= 7) == fits
+    expected = ladder(*homogeneous) | alone(A, C)
+    for members, fits in combinations:
+        expected |= mix(members, *all_three[: 3 if fits else 2])
+    assert triples(GRIDS["archive"]) == expected
+    for cell in GRIDS["archive"]:
+        for member in cell.spec["members"]:
+            assert member.get("slice") in (None, f"{slices.get(member['workload'])}g")
+
+
+def test_archive_lists_the_rows_that_cannot_exist():
+    rows = [entry.row for entry in STUDIES["archive"].impossible]
+    assert len(rows) == 4
+    for named in ("workloads 1-26", "workload 332", "workload 342", "workload 352"):
+        assert sum(named in row for row in rows) == 1
+    assert all(entry.reason for entry in STUDIES["archive"].impossible)
+
+
+def test_smoke_has_each_family_status_and_measure():
+    cells = GRIDS["smoke"]
+    members = [member for cell in cells for member in cell.spec["members"]]
+    assert {member["dataset"] for member in members} == {
+        *("digits", "imagenet64", "imagenet", "criteo")
+    }
+    assert {cell.spec["measure"]["kind"] for cell in cells} == {"window", "epochs", "departure"}
+    assert {cell.n for cell in cells} == {1, 2, 3}
+    assert {cell.method for cell in cells} >= {"naive", "mps", "mig"}
+    assert any(member["memory_limit_mb"] for member in members)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_are_unique_and_baselines_are_in_the_grid(name):
+    cells = GRIDS[name]
+    ids = Counter(cell.id for cell in cells)
+    assert max(ids.values()) == 1
+    for cell in cells:
+        assert cell.needs and cell.needs <= ids.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_baselines_are_their_own_and_plain(name):
+    cells = {cell.id: cell for cell in GRIDS[name]}
+    for baseline in {needed for cell in cells.values() for needed in cell.needs}:
+        assert cells[baseline].needs == {baseline}
+        assert cells[baseline].spec["measure"]["kind"] == "window"
+        assert cells[baseline].n == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cores_are_constant_over_a_workloads_ladder(name):
+    """Alone, collocated and in mixes; and no cell gets more than there is."""
+    shares: dict[tuple, set] = {}
+    for cell in GRIDS[name]:
+        members = cell.spec["members"]
+        if "--allcores" in cell.scenario:
+            assert [member["cores_of"] for member in members] == [None]
+            continue
+        assert sum(1 / member["cores_of"] for member in members) <= 1 + 1e-9
+        for member in members:
+            shares.setdefault((member["workload"], cell.arm), set()).add(member["cores_of"])
+    assert all(len(found) == 1 for found in shares.values())
+
+
+def test_cores_are_divided_by_the_largest_cell():
+    assert {
+        member["cores_of"]
+        for cell in GRIDS["paper"]
+        for member in cell.spec["members"]
+        if member["workload"] == B
+    } == {4}  # it stands in mixes only, the largest of which have four members
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_specs_are_the_same_after_a_journey_through_json(name):
+    for cell in GRIDS[name]:
+        assert json.loads(json.dumps(cell.spec, allow_nan=False)) == cell.spec
+
+
+# -- expand: laws ---------------------------------------------------------------------------------
+
+
+def test_blocks_one_after_the_other_and_random_within():
+    cells = GRIDS["paper"]
+    assert [c.replicate for c in cells] == sorted(c.replicate for c in cells)
+    orders = [
+        [
+            (c.scenario, c.arm, c.method)
+            for c in cells
+            if c.replicate == block and "--epochs" not in c.scenario
+        ]
+        for block in (1, 2, 3)
+    ]
+    assert set(orders[0]) == set(orders[1]) == set(orders[2])
+    assert orders[0] != sorted(orders[0])
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_the_order_is_the_seeds():
+    first, again, other = (
+        [cell.id for cell in expand(small_study(seed=seed), WORKLOADS)] for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other and set(first) == set(other)
+
+
+entries = st.lists(
+    st.tuples(
+        st.sampled_from([SMALL, A, B, C]),
+        st.sampled_from([1, 2, 3, 7]),
+        st.sampled_from(["naive", "mps", "mig_mps"]),
+    ),
+    min_size=2,
+    max_size=8,
+    unique=True,
+)
+
+
+def study_of(rows, **changes) -> Study:
+    ladders = [{"workloads": [w], "counts": {count: [method]}} for w, count, method in rows]
+    return small_study(ladders=ladders, mixes=[], **changes)
+
+
+@given(entries, st.integers(0, 5))
+def test_a_cell_that_is_added_moves_no_other(rows, seed):
+    before = [cell.id for cell in expand(study_of(rows[:-1], seed=seed), WORKLOADS)]
+    after = [cell.id for cell in expand(study_of(rows, seed=seed), WORKLOADS)]
+    assert [cell_id for cell_id in after if cell_id in set(before)] == before
+
+
+@given(entries.flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(rows))))
+def test_the_order_of_the_entries_does_not_matter(both):
+    first, second = (expand(study_of(rows), WORKLOADS) for rows in both)
+    assert first == second
+
+
+def test_two_entries_with_different_settings_for_one_cell():
+    counts = {2: ["naive"]}
+    ladders = [
+        {"workloads": [A], "counts": counts},
+        {"workloads": [A], "counts": counts, "measure": {"window_s": 3}},
+    ]
+    with pytest.raises(ConfigError, match=rf"2x_{A}/faithful/naive/r1: two entries"):
+        expand(small_study(ladders=ladders), WORKLOADS)
+
+
+def test_an_alone_cell_that_the_study_names_is_measured_as_it_says():
+    ladders = [{"workloads": [A], "counts": {1: ["naive"]}, "measure": {"window_s": 3}}]
+    mixes = [{"members": {SMALL: 1, A: 1}, "methods": ["mps"]}]
+    cells = {c.scenario: c for c in expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)}
+    assert cells[f"1x_{A}"].spec["measure"]["window_s"] == 3
+    assert cells[f"1x_{SMALL}"].spec["measure"]["window_s"] == 10
+
+
+def test_baselines_are_windows_in_a_study_of_epochs():
+    ladders = [{"workloads": [A], "counts": {2: ["naive"]}}]
+    study = small_study(ladders=ladders, mixes=[], measure={"kind": "epochs"}, replicates=1)
+    cells = {c.scenario: c.spec["measure"]["kind"] for c in expand(study, WORKLOADS)}
+    assert cells == {f"2x_{A}--epochs": "epochs", f"1x_{A}": "window"}
+
+
+def test_who_departs():
+    mix = {"members": {SMALL: 2, A: 1}, "methods": ["naive"], "measure": {"kind": "departure"}}
+    mixes = [{**mix, "departs": A}, {**mix, "members": {SMALL: 1, C: 1}, "departs": SMALL}]
+    ladders = [{"workloads": [A], "counts": {3: ["mps"]}, "measure": {"kind": "departure"}}]
+    cells = expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)
+    departs = {
+        cell.scenario: cell.spec["measure"]["departs"]
+        for cell in cells
+        if cell.spec["measure"]["kind"] == "departure"
+    }
+    assert departs == {
+        f"2x_{SMALL}+1x_{A}--departure": 2,
+        f"1x_{SMALL}+1x_{C}--departure": 0,
+        f"3x_{A}--departure": 0,
+    }
+
+
+def test_files_input_has_a_baseline_of_its_own():
+    ladders = [{"workloads": [A], "counts": {2: ["mps"]}, "input": "files"}]
+    cells = expand(small_study(ladders=ladders, mixes=[], replicates=1), WORKLOADS)
+    assert triples(cells) == {
+        (f"2x_{A}--files", "faithful", "mps"),
+        (f"1x_{A}--files", "faithful", "naive"),
+    }
+
+
+def test_settings_that_do_not_matter_are_not_in_the_spec():
+    spec = GRIDS["paper"][0].spec
+    other = {
+        name: workload.model_copy(
+            update={
+                "description": "told otherwise",
+                "input": workload.input.model_copy(update={"workers": 17}),
+            }
+        )
+        for name, workload in WORKLOADS.items()
+    }
+    assert expand(STUDIES["paper"], other)[0].spec == spec
+
+
+@given(
+    st.sampled_from([SMALL, A, C]),
+    st.sampled_from(
+        [{"batch_size": 7}, {"warmup_steps": 9}, {"label_smoothing": 0.2}, {"model_args": {"a": 1}}]
+    ),
+)
+def test_a_workloads_settings_change_its_cells_only(name, update):
+    before = expand(small_study(), WORKLOADS)
+    changed = {**WORKLOADS, name: WORKLOADS[name].model_copy(update=update)}
+    after = expand(small_study(), changed)
+    assert [cell.id for cell in before] == [cell.id for cell in after]
+    for old, new in zip(before, after, strict=True):
+        concerned = name in {member["workload"] for member in old.spec["members"]}
+        assert (old.spec != new.spec) == concerned

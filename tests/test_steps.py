@@ -1,0 +1,194 @@
+"""From step times to rates: exact where the truth is known; and steps.parquet read back."""
+
+import hashlib
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow.collocation import steps
+
+MS = 1_000_000
+ORIGIN = 5_000_000_000_000
+
+
+def ends(*took_ms: float, origin: int = ORIGIN) -> np.ndarray:
+    """Step ends from the steps' lengths; the first step ends at `origin`."""
+    return origin + np.concatenate([[0], np.cumsum(took_ms) * MS]).astype(np.int64)
+
+
+def arrays(end_ns, loss_step=(), loss=(), first_step=0) -> dict:
+    return {
+        "end_ns": np.asarray(end_ns, np.int64),
+        "wait_ns": np.zeros(len(end_ns), np.int64),
+        "loss_step": np.asarray(loss_step, np.int64),
+        "loss": np.asarray(loss, np.float32),
+        "first_step": first_step,
+    }
+
+
+# -- rates ----------------------------------------------------------------------------------------
+
+
+@given(
+    period=st.integers(10_000, 10**9),
+    offset=st.integers(0, 10**9),
+    length=st.integers(0, 10**10),
+    count=st.integers(0, 300),
+    batch=st.integers(1, 4096),
+)
+def test_equidistant_steps_give_the_exact_rate_wherever_the_window_opens(
+    period, offset, length, count, batch
+):
+    end = ORIGIN + period * np.arange(count, dtype=np.int64)
+    start = ORIGIN + offset
+    found = steps.rate(end, start, start + length, batch)
+    assert found.steps == sum(start <= int(e) < start + length for e in end)
+    if found.steps < 2:
+        assert found.samples_per_s is found.step_ms_p50 is found.drift is None
+        return
+    assert found.samples_per_s == pytest.approx(batch * 1e9 / period, rel=1e-9)
+    for percentile in (found.step_ms_p50, found.step_ms_p95, found.step_ms_p99):
+        assert percentile == pytest.approx(period / 1e6, rel=1e-9)
+    if found.steps > 3:
+        assert found.drift == pytest.approx(0, abs=1e-9)
+
+
+@given(
+    st.lists(st.integers(1, 10**8), min_size=1, max_size=100),
+    st.integers(0, 10**9),
+    st.integers(0, 10**10),
+)
+def test_any_steps(took, offset, length):
+    end = ORIGIN + np.cumsum(np.array(took, np.int64))
+    start = ORIGIN + offset
+    found = steps.rate(end, start, start + length, 8)
+    inside = [int(e) for e in end if start <= e < start + length]
+    assert found.steps == len(inside)
+    if len(inside) > 1:
+        seconds = (inside[-1] - inside[0]) / 1e9
+        assert found.samples_per_s == pytest.approx(8 * (len(inside) - 1) / seconds)
+        assert found.step_ms_p50 <= found.step_ms_p95 <= found.step_ms_p99
+
+
+def test_the_window_holds_its_start_and_not_its_end():
+    end = ends(10, 10, 10)
+    assert steps.rate(end, ORIGIN, ORIGIN + 30 * MS, 1).steps == 3
+    assert steps.rate(end, ORIGIN + 1, ORIGIN + 30 * MS + 1, 1).steps == 3
+
+
+def test_percentiles():
+    found = steps.rate(ends(*range(1, 101)), 0, 2 * ORIGIN, 1)
+    assert (found.step_ms_p50, found.step_ms_p95) == pytest.approx((50.5, 95.05))
+    assert found.step_ms_p99 == pytest.approx(99.01)
+
+
+def test_drift_is_last_third_against_first_third():
+    found = steps.rate(ends(10, 10, 1000, 1000, 11, 11), 0, 2 * ORIGIN, 1)
+    assert found.drift == pytest.approx(0.1)
+    assert steps.rate(ends(10, 20), 0, 2 * ORIGIN, 1).drift is None
+
+
+def test_one_slow_step_counts_for_the_rate():
+    found = steps.rate(ends(10, 10, 10, 70), 0, 2 * ORIGIN, 32)
+    assert found.samples_per_s == pytest.approx(32 * 4 / 0.1)
+
+
+def test_nothing_in_the_window():
+    assert steps.rate(np.array([], np.int64), 0, 10, 8).steps == 0
+    assert steps.rate(ends(10), ORIGIN + MS, ORIGIN + 2 * MS, 8).samples_per_s is None
+
+
+def test_epochs_count_training_time_only():
+    epochs = [
+        {"train_s": 2.0, "validation_s": 50.0, "samples": 300},
+        {"train_s": 3.0, "validation_s": 50.0, "samples": 300},
+    ]
+    assert steps.epochs_rate(epochs, 32).samples_per_s == 120
+    assert steps.epochs_rate([], 32).samples_per_s is None
+
+
+# -- losses ---------------------------------------------------------------------------------------
+
+
+def test_losses_that_are_none_are_null():
+    found = steps.losses(arrays([], [0, 10, 20, 30], [2.5, np.nan, np.inf, 1 / 3]))
+    assert found.step == [0, 10, 20, 30]
+    assert found.value == [2.5, None, None, 0.333333]
+
+
+def test_only_the_first_losses_stand_in_the_record():
+    found = steps.losses(arrays([], range(0, 5000, 10), np.ones(500)))
+    assert len(found.step) == len(found.value) == steps.LOSSES_KEPT
+    assert found.step[:3] == [0, 10, 20]
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_steps_npz_is_read(tmp_path):
+    path = tmp_path / "steps.npz"
+    np.savez(path, end_ns=ends(1, 2), loss=np.array([1.0], np.float32))
+    found = steps.load(path)
+    assert found["end_ns"].tolist() == ends(1, 2).tolist()
+    assert found["loss"].dtype == np.float32
+
+
+def test_steps_npz_never_runs_code(tmp_path):
+    path = tmp_path / "steps.npz"
+    np.savez(path, end_ns=np.array([object()]))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        steps.load(path)
+
+
+def test_steps_parquet_is_read_back(tmp_path):
+    first = ends(10, 10, 10) - 15 * MS  # two steps ended before the window opened
+    second = ends(7, 7)
+    found = steps.write(
+        tmp_path / "steps.parquet",
+        {
+            1: arrays(second, [20, 30, 32], [3.0, np.nan, 1.0], first_step=30),
+            0: arrays(first, [0, 10, 12], [9.0, 2.0, 1.5], first_step=10),
+        },
+        ORIGIN,
+    )
+    table = pq.read_table(tmp_path / "steps.parquet")
+    assert table.to_pydict() == {
+        "member": [0, 0, 0, 0, 1, 1, 1],
+        "tick": [-1500, -500, 500, 1500, 0, 700, 1400],  # 10 µs each
+        "loss": [2.0, None, 1.5, None, None, None, 1.0],  # of warm-up steps none, NaN is null
+    }
+    assert [str(column.type) for column in table.schema] == ["int16", "int64", "float"]
+    assert table.schema.metadata[b"tick_ns"] == b"10000"
+    assert int(table.schema.metadata[b"origin_ns"]) == ORIGIN
+    assert table.schema.field("tick").metadata[b"unit"] == b"10 us"
+    content = (tmp_path / "steps.parquet").read_bytes()
+    assert found.bytes == len(content)
+    assert found.sha256 == hashlib.sha256(content).hexdigest()
+
+
+@given(st.lists(st.lists(st.integers(0, 10**9), max_size=30), max_size=4))
+def test_ticks_are_within_one_tick_of_the_truth(tmp_path_factory, took):
+    members = {
+        index: arrays(ORIGIN + np.cumsum(np.array(own, np.int64))) for index, own in enumerate(took)
+    }
+    path = tmp_path_factory.mktemp("steps") / "steps.parquet"
+    steps.write(path, members, ORIGIN)
+    table = pq.read_table(path)
+    assert table.num_rows == sum(len(own) for own in took)
+    exact = [int(end) - ORIGIN for member in members.values() for end in member["end_ns"]]
+    ticks = table["tick"].to_pylist()
+    assert all(
+        0 <= ns - tick * steps.TICK_NS < steps.TICK_NS
+        for ns, tick in zip(exact, ticks, strict=True)
+    )
+
+
+def test_many_steps_take_little_room(tmp_path):
+    """A day's worth of steps must not fill a disk: some two bytes each."""
+    generator = np.random.default_rng(0)
+    end = ORIGIN + np.cumsum(generator.normal(10 * MS, 0.1 * MS, 50_000).astype(np.int64))
+    found = steps.write(tmp_path / "steps.parquet", {0: arrays(end)}, ORIGIN)
+    assert found.bytes < 2.5 * 50_000

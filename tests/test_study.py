@@ -1,0 +1,364 @@
+"""Config files: what is right loads; a mistake is one line with file, key and what is allowed."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from workflow.collocation import settings
+from workflow.collocation.settings import ConfigError, load_config, load_study, load_workloads
+from workflow.collocation.study import CONFIG, METHODS, SCHEMAS, Study, seconds, write_schemas
+
+STUDIES = CONFIG / "studies"
+WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
+SMALL, LARGE, DLRM = "resnet26_cifar10_b32", "resnet152_imagenet_b32", "dlrm_criteo_b2048"
+PAIR = {SMALL: 1, LARGE: 1}
+STUDY = {
+    "description": "a test",
+    "ladders": [{"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive"]}}],
+    "mixes": [{"members": PAIR, "methods": ["naive"]}],
+}
+WORKLOAD = {"model": "resnet26", "dataset": "cifar10", "batch_size": 32, "input_size": 32}
+
+
+def change(content: dict, path: str, value) -> dict:
+    """A copy of `content` with `value` at a dotted path; numbers are places in a list."""
+    changed = copy.deepcopy(content)
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    node = changed
+    for part in parents:
+        node = node[part]
+    node[last] = value
+    return changed
+
+
+def refused(call, *words: str) -> None:
+    """`call` raises ConfigError, one line that holds all of `words`."""
+    with pytest.raises(ConfigError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Loads a study from its content: a text, or what YAML would give."""
+
+    def load(content) -> Study:
+        text = content if isinstance(content, str) else yaml.safe_dump(content)
+        (tmp_path / "mine.yaml").write_text(text)
+        return load_study(tmp_path, "mine", WORKLOADS)
+
+    return load
+
+
+@pytest.fixture
+def catalogue(tmp_path):
+    """Loads a catalogue from its content."""
+
+    def load(content):
+        (tmp_path / "workloads.yaml").write_text(yaml.safe_dump(content))
+        return load_workloads(tmp_path / "workloads.yaml")
+
+    return load
+
+
+# -- what is shipped ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [path.stem for path in STUDIES.glob("*.yaml")])
+def test_shipped_studies_load(name):
+    assert load_study(STUDIES, name, WORKLOADS).description
+
+
+def test_shipped_config_loads():
+    config = load_config(settings.read_yaml(CONFIG / "config.yaml"))
+    assert (config.study, config.source, config.gpu, config.attempts) == ("auto", "auto", "auto", 3)
+
+
+def test_the_papers_hyperparameters_are_the_defaults():
+    workload = WORKLOADS[SMALL]
+    assert workload.optimizer.model_dump() == {
+        "name": "sgd",
+        "base_lr": 0.1,
+        "base_batch": 256,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 2e-5,
+        "schedule": "cosine",
+        "schedule_epochs": 300,
+    }
+    assert (workload.label_smoothing, workload.classes) == (0.1, 1000)
+
+
+def test_exported_schemas_are_those_of_the_models(tmp_path):
+    write_schemas(tmp_path)
+    fresh = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    shipped = {path.name: json.loads(path.read_text()) for path in SCHEMAS.iterdir()}
+    assert shipped == fresh, "'make schemas' writes them"
+    assert len(shipped) == 3
+
+
+# -- mistakes in a study --------------------------------------------------------------------------
+
+STUDY_MISTAKES = {
+    "unknown key": ("replicats", 3, ["replicats: unknown key", "did you mean 'replicates'?"]),
+    "unknown key, nested": (
+        "ladders.0.measure",
+        {"windw_s": 3},
+        ["ladders.0.measure.windw_s: unknown key", "allowed: kind, window_s", "mean 'window_s'?"],
+    ),
+    "unknown key, by name": (
+        "datasets",
+        {"cifar10": {"train": 9, "valdation": 9}},
+        ["datasets.cifar10.valdation: unknown key", "allowed: train, validation", "'validation'?"],
+    ),
+    "unknown workload": (
+        "ladders.0.workloads",
+        ["resnet26_cifar10_b23"],
+        ["ladders.0.workloads: unknown workload 'resnet26_cifar10_b23'", f"did you mean '{SMALL}'"],
+    ),
+    "unknown workload of a mix": (
+        "mixes.0.members",
+        {"nothing_like_it": 1},
+        ["mixes.0.members: unknown workload 'nothing_like_it'", f"allowed: {SMALL}, "],
+    ),
+    "unknown dataset": ("datasets", {"cifar": {}}, ["datasets.cifar", "'digits'", "'cifar10'?"]),
+    "unknown method": (
+        "ladders.0.counts",
+        {1: ["mp"]},
+        ["ladders.0.counts.1.0: 'mp' is not allowed", "did you mean 'mps'?", *METHODS],
+    ),
+    "unknown arm": ("arms", ["fast"], ["arms.0: 'fast'", "'faithful', 'tuned' or 'tuned_graph'"]),
+    "a word for a number": ("replicates", "three", ["replicates: ", "valid integer, got 'three'"]),
+    "a switch for a number": ("replicates", True, ["replicates: ", "valid integer, got True"]),
+    "a value for a list": ("ladders.0.counts", {1: "naive"}, ["counts.1: ", "list", "'naive'"]),
+    "a list for a mapping": ("ladders.0.counts", [1], ["counts: must map keys to values"]),
+    "no replicate": ("replicates", 0, ["replicates: ", "greater than or equal to 1, got 0"]),
+    "no member": ("ladders.0.counts", {0: ["naive"]}, ["counts.0", "equal to 1, got 0"]),
+    "too many members": ("ladders.0.counts", {49: ["naive"]}, ["counts.49", "equal to 48, got 49"]),
+    "a word for a count": ("ladders.0.counts", {"two": ["naive"]}, ["counts.two", "got 'two'"]),
+    "no method": ("ladders.0.counts", {2: []}, ["counts.2", "at least 1 item"]),
+    "a window without end": (
+        "measure",
+        {"window_s": float("inf")},
+        ["measure.window_s", "finite number"],
+    ),
+    "eight 1g instances": (
+        "ladders.0.counts",
+        {8: ["naive", "mig"]},
+        ["ladders.0: 'mig' holds at most 7", "not 8", "allowed for 8: naive, mps, mps_equal, "],
+    ),
+    "two on one 7g": (
+        "ladders.0.counts",
+        {2: ["mig_7g"]},
+        ["'mig_7g' holds at most 1 member(s), not 2", "allowed for 2: naive, ", ", mig, "],
+    ),
+    "a mix on one 4g": (
+        "mixes.0",
+        {"members": PAIR, "methods": ["mig_4g"], "slices": {SMALL: "4g", LARGE: "4g"}},
+        ["mixes.0: 'mig_4g' holds at most 1 member(s), not 2"],
+    ),
+    "a mix of 49": (
+        "mixes.0.members",
+        {SMALL: 48, LARGE: 1},
+        ["mixes.0: 49 members", "at most 48"],
+    ),
+    "all cores, two members": ("ladders.0.cores", "all", ["ladders.0: cores 'all'", "share"]),
+    "MIG without slices": (
+        "mixes.0.methods",
+        ["naive", "mig"],
+        ["mixes.0: MIG needs a slice for", SMALL, LARGE, "'slices'"],
+    ),
+    "a slice that there is not": (
+        "mixes.0.slices",
+        {SMALL: "1g", LARGE: "half"},
+        [f"mixes.0.slices.{LARGE}: ", "got 'half'"],
+    ),
+    "a slice for nobody": ("mixes.0.slices", {DLRM: "3g"}, ["mixes.0: ", DLRM, SMALL, LARGE]),
+    "a stranger departs": ("mixes.0.departs", DLRM, ["mixes.0: ", f"'{DLRM}' is not among", SMALL]),
+    "departs without departure": (
+        "mixes.0.departs",
+        SMALL,
+        ["mixes.0.departs: allowed with measure {kind: departure} only"],
+    ),
+    "departure of one alone": (
+        "ladders.0.measure",
+        {"kind": "departure"},
+        ["ladders.0: a departure needs at least 2 members", "allowed: 2 to 48"],
+    ),
+    "departure of one alone, by the study's measure": (
+        "measure",
+        {"kind": "departure"},
+        ["ladders.0: a departure needs at least 2 members"],
+    ),
+    "departure in a mix of one": (
+        "mixes.0",
+        {"members": {SMALL: 1}, "methods": ["naive"], "measure": {"kind": "departure"}},
+        ["mixes.0: a departure needs at least 2 members"],
+    ),
+    "CUDA graph of files": (
+        "ladders.0",
+        {**STUDY["ladders"][0], "arms": ["tuned_graph"], "input": "files"},
+        ["ladders.0.arms: 'tuned_graph'", "files input", "allowed: faithful, tuned"],
+    ),
+    "CUDA graph of dlrm": (
+        "mixes.0",
+        {"members": {DLRM: 1, SMALL: 1}, "methods": ["naive"], "arms": ["tuned_graph"]},
+        ["mixes.0.arms: 'tuned_graph'", f"'{DLRM}' is dlrm", "allowed: faithful, tuned"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", STUDY_MISTAKES)
+def test_mistakes_in_a_study(study, mistake):
+    path, value, words = STUDY_MISTAKES[mistake]
+    refused(lambda: study(change(STUDY, path, value)), "mine.yaml: ", *words)
+
+
+def test_the_study_that_the_mistakes_are_made_in_is_right(study):
+    assert study(STUDY).replicates == 3
+    assert study(change(STUDY, "arms", ["tuned_graph"])).arms == ["tuned_graph"]
+    assert study(change(STUDY, "measure", {"kind": "epochs"})).measure.epochs == 5
+
+
+def test_a_study_without_cells(study):
+    refused(lambda: study({"description": "x"}), "mine.yaml: ", "'ladders' or 'mixes'")
+
+
+def test_several_mistakes_the_misspelt_key_first(study):
+    content = {**STUDY, "sed": 1, "replicates": 0}
+    refused(lambda: study(content), "mine.yaml: sed: unknown key", "'seed'?", "(and 1 more)")
+
+
+def test_unknown_study():
+    refused(
+        lambda: load_study(STUDIES, "papr", WORKLOADS),
+        "--config: study: 'papr' is not in config/studies",
+        "archive, kick, paper, smoke; did you mean 'paper'?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("description: a\nseed: 1\nseed: 2\n", ["line 3: ", "the key 'seed' stands there twice"]),
+        ("ladders:\n  - {counts: {1: [naive]}, counts: {}}\n", ["line 2: ", "key 'counts'"]),
+        ("ladders: [1,\nmixes: 2\n", ["line 3: not valid YAML: expected ','"]),
+        ("description: a\n\tseed: 1\n", ["line 2: not valid YAML: "]),
+        ("description: !!python/name:os.system\n", ["line 1: not valid YAML: "]),
+        ("description: \x01\n", ["not valid YAML: ", "not allowed"]),
+        ("", ["must map keys to values, got None"]),
+        ("- a\n", ["must map keys to values, got ['a']"]),
+    ],
+)
+def test_broken_yaml(study, text, words):
+    refused(lambda: study(text), "mine.yaml:", *words)
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe\n")
+    refused(lambda: settings.read_yaml(tmp_path / "bytes.yaml"), "bytes.yaml: not valid YAML")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    refused(lambda: settings.read_yaml(tmp_path / "no.yaml"), "no.yaml: cannot be read: No such")
+    refused(lambda: settings.read_yaml(tmp_path), "cannot be read: Is a directory")
+
+
+def test_merged_keys_may_be_overridden(study):
+    text = yaml.safe_dump({"description": "x"}) + (
+        "mixes:\n"
+        f"  - &a {{members: {{{SMALL}: 2}}, methods: [naive]}}\n"
+        f"  - {{<<: *a, members: {{{SMALL}: 3}}}}\n"
+    )
+    assert [mix.members[SMALL] for mix in study(text).mixes] == [2, 3]
+
+
+# -- mistakes in the catalogue --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("modle", "resnet26", ["mine.modle: unknown key", "did you mean 'model'?"]),
+        ("model", "resnet 26", ["mine.model: give a timm model name or module:function"]),
+        ("dataset", "mnist", ["mine.dataset: 'mnist' is not allowed", "'digits'", "'criteo'"]),
+        ("dataset", "criteo", ["mine: kind dlrm and dataset criteo go together"]),
+        ("input_size", 0, ["mine: a vision workload needs input_size >= 8"]),
+        ("batch_size", "many", ["mine.batch_size: ", "valid integer, got 'many'"]),
+        ("batch_size", 0, ["mine.batch_size: ", "greater than or equal to 1, got 0"]),
+        ("optimizer", {"lr": 1}, ["mine.optimizer.lr: unknown key", "base_lr"]),
+        ("optimizer", {"momentum": 1}, ["mine.optimizer.momentum: ", "less than 1, got 1"]),
+        ("input", {"mode": "resdent"}, ["mine.input.mode: 'resdent'", "mean 'resident'?"]),
+        ("model_args", {1: 2}, ["mine.model_args.1: ", "string, got 1"]),
+    ],
+)
+def test_mistakes_in_the_catalogue(catalogue, path, value, words):
+    assert catalogue({"mine": WORKLOAD})["mine"].batch_size == 32
+    refused(lambda: catalogue({"mine": {**WORKLOAD, path: value}}), "workloads.yaml: ", *words)
+
+
+def test_catalogues_that_are_none(catalogue):
+    refused(lambda: catalogue([1]), "workloads.yaml: must map workload names")
+    refused(lambda: catalogue({}), "workloads.yaml: must map workload names")
+    refused(lambda: catalogue({"mine": 5}), "workloads.yaml: mine: must map keys to values, got 5")
+    refused(lambda: catalogue({"a/b": WORKLOAD}), "workloads.yaml: 'a/b': allowed", "a-z, 0-9, _")
+    refused(lambda: catalogue({7: WORKLOAD}), "workloads.yaml: '7': allowed")
+
+
+def test_a_missing_key(catalogue):
+    without = {key: value for key, value in WORKLOAD.items() if key != "dataset"}
+    refused(lambda: catalogue({"mine": without}), "workloads.yaml: mine.dataset: is missing")
+
+
+# -- mistakes in config.yaml and --config ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"studdy": "x"}, ["studdy: unknown key", "did you mean 'study'?"]),
+        ({"source": "fake"}, ["source: 'fake'", "'auto', 'real' or 'synthetic'"]),
+        ({"budget": "soon"}, ["budget: give a time such as 90s, 25m or 2h"]),
+        ({"budget": "-5m"}, ["budget: give a time"]),
+        ({"budget": [25]}, ["budget: give a time"]),
+        ({"budget": True}, ["budget: give a time"]),
+        ({"gpu": 1.5}, ["gpu: 1.5 is not allowed; allowed: auto, an index, a UUID, cpu"]),
+        ({"gpu": ""}, ["gpu: '' is not allowed"]),
+        ({"attempts": 0}, ["attempts: ", "greater than or equal to 1"]),
+        ({"measure": "maybe"}, ["measure: ", "'maybe'"]),
+        ({"timeout": {"biuld": 3}}, ["timeout.biuld: ", "'stop'", "did you mean 'build'?"]),
+        ({"timeout": {"build": 0}}, ["timeout.build: ", "greater than 0"]),
+        ({"rerun": "all"}, ["rerun: 'all'", "'none' or 'mismatched'"]),
+    ],
+)
+def test_mistakes_in_config(values, words):
+    refused(lambda: load_config(values), "config/config.yaml or --config: ", *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90s", 90), ("25m", 1500), ("2h", 7200), ("1.5h", 5400), (90, 90), (" 7 ", 7), ("0", 0)],
+)
+def test_seconds(text, expected):
+    assert seconds(text) == expected
+    assert load_config({"budget": text}).budget == text
+
+
+@pytest.mark.parametrize("text", ["", "m", "5 days", "1e3", "-1", "5mm"])
+def test_seconds_refuses(text):
+    with pytest.raises(ValueError, match="90s, 25m or 2h"):
+        seconds(text)
+
+
+def test_files_are_named_as_the_person_knows_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("sub").mkdir()
+    refused(lambda: settings.read_yaml(tmp_path / "sub" / "no.yaml"), "sub/no.yaml: ")
+    with pytest.raises(ConfigError) as caught:
+        settings.read_yaml(CONFIG / "no.yaml")
+    assert str(caught.value).startswith("config/no.yaml: ")

@@ -1,0 +1,234 @@
+"""One collocated run: start the members, hold them at the barrier, measure, stop, account.
+
+The conductor knows members by their events only (models/protocol.py says which), so every kind of
+end shows as an event, an exit or a time-out of a phase, and nothing can hang.
+"""
+
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workflow.collocation.members import Member, Server
+from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.outcome import FAULTY, Tracked
+from workflow.collocation.progress import Display
+from workflow.collocation.record import Window
+
+# Seconds that a phase may take; `window` is what a window may take beyond its own length.
+TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "epochs": 12 * 3600.0, "stop": 120.0}
+CUT_SHORT_S = 10.0  # for the others to stop after a fault
+POLL_S = 0.2
+
+
+class CellOver(Exception):
+    """A member failed, or none is left: nothing more can be measured in this cell."""
+
+
+@dataclass
+class Conductor:
+    """Members of one cell, from their start to their end.
+
+    specs: one member spec each. sharing: the method's Sharing. timeouts: seconds by phase.
+    """
+
+    server: Server
+    sharing: object
+    specs: list[dict]
+    measure: dict
+    log: Path
+    display: Display
+    timeouts: dict[str, float]
+    members: list[Tracked] = field(default_factory=list)
+    handles: list[Member] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    evidence: dict = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    not_in_force: str | None = None  # what the method's evidence failed with
+
+    def run(self) -> None:
+        """Go through all phases. Afterwards every member has ended and carries its status.
+
+        An interruption passes through here at once: the server's context ends the members.
+        """
+        try:
+            self._timed("build_s", self._build)
+            self._timed("warm_s", lambda: self._reach("warm", "warm"))
+            self.evidence["barrier"] = self._witness()
+            self._timed("window_s", self._measure)
+            self.evidence["end"] = self._witness()
+        except CellOver:
+            self._timed("stop_s", lambda: self._stop(cut_short=True))
+        except NotInForce as error:
+            self.not_in_force = str(error)
+            self._timed("stop_s", lambda: self._stop(cut_short=True))
+        else:
+            self._timed("stop_s", self._stop)
+
+    def _timed(self, name: str, step) -> None:
+        began = time.monotonic()
+        try:
+            step()
+        finally:
+            self.timing[name] = round(time.monotonic() - began, 3)
+
+    @property
+    def alive(self) -> list[Tracked]:
+        return [member for member in self.members if member.alive]
+
+    def _build(self) -> None:
+        for spec in self.specs:
+            member = Tracked(spec["member"], spec["workload"], spec["batch_size"])
+            self.members.append(member)
+            log = self.log / f"member{spec['member']}.log"
+            self.handles.append(self.server.start(spec, log))
+        self._reach("built", "build")
+
+    def _reach(self, event: str, phase: str) -> None:
+        """Wait until every living member has sent `event`."""
+        deadline = time.monotonic() + self.timeouts[phase]
+        while any(event not in member.events for member in self.alive):
+            late = [member for member in self.alive if event not in member.events]
+            self._pump(deadline, phase, late)
+        self._go_on_or_give_up()
+        self.display.say(f"{event}: {len(self.alive)} of {len(self.members)}", loud=False)
+
+    def _pump(self, deadline: float, phase: str, late: list[Tracked]) -> None:
+        """Take in what has arrived; when the phase is over its time, end those who are late."""
+        self._take_in()
+        if time.monotonic() > deadline:
+            self._end_late(late, f"no end of phase '{phase}' within its time-out", phase)
+        self._go_on_or_give_up()
+
+    def _take_in(self) -> None:
+        for index, event in self.server.wait(POLL_S):
+            if index is None:
+                self.display.say(f"fork server: {event['event']}", loud=False)
+                if event["event"] == "ready":
+                    self.timing["server_s"] = event["seconds"]["import"]
+                continue
+            member = self.members[index]
+            member.see(event)
+            if event["event"] in ("error", "exited") and member.error:
+                self.display.say(f"member {index}: {member.status}: {member.error}", loud=False)
+
+    def _end_late(self, late: list[Tracked], why: str, phase: str) -> None:
+        for member in late:
+            # The first signal leaves the Python stack of the hang in the member's log.
+            number = signal.SIGABRT if member.status is None else signal.SIGKILL
+            if member.status is None:
+                member.end("timed_out", why, phase)
+            self.server.kill(self.handles[member.member], number)
+
+    def _go_on_or_give_up(self) -> None:
+        """Out-of-memory leaves the survivors running; any other fault ends the cell."""
+        if not self.alive or any(member.status in FAULTY for member in self.members):
+            raise CellOver
+
+    def _witness(self) -> dict:
+        return self.sharing.witness({m.member: m.pid for m in self.alive if m.pid is not None})
+
+    # -- the three measures ---------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        for member in self.alive:
+            self.server.send(self.handles[member.member], "go")
+        self._reach("started", "window")
+        started = max(member.events["started"]["t"] for member in self.alive)
+        start_ns = started + int(self.measure["settle_s"] * 1e9)
+        {"window": self._window, "epochs": self._epochs, "departure": self._departure}[
+            self.measure["kind"]
+        ](start_ns)
+
+    def _window(self, start_ns: int, name: str = "window") -> None:
+        """[start, start + W), longer until the slowest member has its least number of steps."""
+        seconds, least = self.measure["window_s"], self.measure["min_steps"]
+        end_ns = start_ns + int(seconds * 1e9)
+        deadline = time.monotonic() + self.measure["settle_s"] + seconds + self.timeouts["window"]
+        first: dict[int, int] = {}  # steps of each member when the window had opened
+        self.display.open_bar(seconds, "s")
+        while True:
+            now = time.monotonic_ns()
+            for member in self.alive:
+                progress = member.events.get("progress")
+                if progress and progress["t"] >= start_ns:
+                    first.setdefault(member.member, progress["steps"])
+            slow = [
+                member
+                for member in self.alive
+                if member.steps - first.get(member.member, member.steps) < least
+            ]
+            if now >= end_ns and not slow:
+                break
+            self.display.update((now - start_ns) / 1e9, self._throughput())
+            self._pump(deadline, "window", slow)
+        self._close_window(name, start_ns, now)
+
+    def _epochs(self, start_ns: int) -> None:
+        """Until every member has its epochs; those that are early go on training."""
+        epochs = self.measure["epochs"]
+        start_ns = max(member.events["started"]["t"] for member in self.alive)
+        deadline = time.monotonic() + self.timeouts["epochs"]
+        self.display.open_bar(epochs, "epochs")
+        while True:
+            slow = [member for member in self.alive if len(member.epochs) < epochs]
+            if not slow:
+                break
+            self.display.update(min(len(m.epochs) for m in self.alive), self._throughput())
+            self._pump(deadline, "window", slow)
+        self._close_window("epochs", start_ns, min(m.events["epoch"]["t"] for m in self.alive))
+
+    def _departure(self, start_ns: int) -> None:
+        """A window with all, then one member leaves, then a window with those that stay."""
+        self._window(start_ns, "before")
+        leaving = self.members[self.measure["departs"]]
+        leaving.stopping = True
+        self.server.send(self.handles[leaving.member], "stop")
+        deadline = time.monotonic() + self.timeouts["stop"]
+        while not leaving.gone:
+            self._pump(deadline, "stop", [leaving])
+        if leaving.status == "completed":
+            leaving.status = "departed"
+        self._go_on_or_give_up()
+        self._window(time.monotonic_ns() + int(self.measure["settle_s"] * 1e9), "after")
+
+    def _throughput(self) -> float:
+        """Samples/s of all living members since go, for the person who watches."""
+        total = 0.0
+        for member in self.alive:
+            progress, started = member.events.get("progress"), member.events.get("started")
+            if progress and started and progress["t"] > started["t"]:
+                total += progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
+        return total
+
+    def _close_window(self, name: str, start_ns: int, end_ns: int) -> None:
+        self.windows.append(
+            Window(
+                name=name,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                seconds=round((end_ns - start_ns) / 1e9, 6),
+            )
+        )
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _stop(self, cut_short: bool = False) -> None:
+        """Ask all to stop, wait for a bounded time, end those that do not, and take in the rest.
+
+        cut_short: the cell is over before its time, and who is still building need not finish.
+        """
+        for member in self.members:
+            if not member.gone:
+                member.stopping = True
+                self.server.send(self.handles[member.member], "stop")
+        grace = min(self.timeouts["stop"], CUT_SHORT_S) if cut_short else self.timeouts["stop"]
+        deadline = time.monotonic() + grace
+        while left := [member for member in self.members if not member.gone]:
+            self._take_in()
+            if time.monotonic() > deadline:
+                for member in left:
+                    if cut_short and member.status is None:
+                        member.status = "stopped"
+                self._end_late(left, "did not stop within its time-out", "stop")
+                deadline += 5

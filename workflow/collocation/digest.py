@@ -1,0 +1,46 @@
+"""A digest of what is trained and how it is run: the syntax trees of the code that matters.
+
+Comments, docstrings, formatting and analysis code do not enter it, so editing them never makes
+measured cells look different.
+"""
+
+import ast
+import hashlib
+from pathlib import Path
+
+from workflow.collocation.study import ROOT
+
+PACKAGES = ("models", "workflow/collocation")
+
+
+def code_digest(root: Path = ROOT) -> str:
+    """SHA-256 (16 hex digits) over the trees of models/ and workflow/collocation/."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode())
+            digest.update(tree(path.read_bytes()).encode())
+    return digest.hexdigest()[:16]
+
+
+def tree(source: str | bytes) -> str:
+    """The syntax tree of a module as text, without docstrings and positions.
+
+    Fields without content are left out, which makes it the same for all versions of Python:
+    `ast.dump` shows them or not, and newer versions add some.
+    """
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    module = ast.parse(source)
+    for node in ast.walk(module):
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    return _dump(module)
+
+
+def _dump(node) -> str:
+    if isinstance(node, ast.AST):
+        fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return f"{type(node).__name__}({', '.join(f'{name}={_dump(v)}' for name, v in fields)})"
+    if isinstance(node, list):
+        return f"[{', '.join(_dump(item) for item in node)}]"
+    return repr(node)

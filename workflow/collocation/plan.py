@@ -1,0 +1,342 @@
+"""Grid, order and what is pending: a study and what has been measured → the cells to run.
+
+`expand` and `pending` are pure functions. What still has to run is planned here, from the run.json
+files, when the Snakefile is read, and not left to Snakemake's own metadata, which a clone, a zip
+or a folder brought back from another machine does not have.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
+from workflow.collocation.settings import ConfigError
+from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
+
+OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
+OVERHEAD_PER_MEMBER_S = 1.0
+EPOCH_S = 20.0
+REFUSED_S = 2.0  # a cell that will be 'unsupported'
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One Snakemake job: a scenario under a method, in one arm, in one block."""
+
+    scenario: str
+    arm: str
+    method: str
+    replicate: int
+    spec: dict  # all that decides what is measured; JSON types only
+
+    @property
+    def id(self) -> str:
+        return f"{self.scenario}/{self.arm}/{self.method}/r{self.replicate}"
+
+    @property
+    def n(self) -> int:
+        return len(self.spec["members"])
+
+    @property
+    def needs(self) -> set[str]:
+        """Ids of the alone cells of the same block that this cell is normalised by."""
+        return {
+            f"{baseline_scenario(member['workload'], member['input']['mode'] == 'files')}"
+            f"/{self.arm}/naive/r{self.replicate}"
+            for member in self.spec["members"]
+        }
+
+
+def baseline_scenario(workload: str, files: bool) -> str:
+    return f"1x_{workload}{'--files' if files else ''}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pending cell: which attempt it will be, why it runs, and its place in the order."""
+
+    cell: Cell
+    attempt: int
+    why: str
+    rank: int
+    estimate_s: float
+
+    @property
+    def path(self) -> str:
+        """The attempt's folder below results/<study>/cells."""
+        return f"{self.cell.id}/a{self.attempt}"
+
+
+def expand(study: Study, workloads: dict[str, Workload]) -> list[Cell]:
+    """Every cell of the grid, baselines of all workloads included, in the order in which they run.
+
+    Blocks (replicates) one after the other; within a block the order is random, but a function of
+    the seed and of the cell alone, so that a cell that is added moves no other.
+    """
+    drafts = list(_drafts(study, workloads))
+    share = _shares(drafts)
+    cells: dict[str, Cell] = {}
+    for draft in sorted(drafts, key=lambda draft: draft.get("baseline", False)):
+        cell = _cell(study, workloads, share, **draft)
+        known = cells.setdefault(cell.id, cell)
+        if known.spec != cell.spec and not draft.get("baseline"):
+            raise ConfigError(
+                f"{cell.id}: two entries of the study plan this cell with different settings; "
+                "allowed: one"
+            )
+    return sorted(cells.values(), key=lambda cell: (cell.replicate, _shuffle(study.seed, cell.id)))
+
+
+def _drafts(study: Study, workloads) -> Iterable[dict]:
+    for group in (*study.ladders, *study.mixes):
+        for arm in group.arms or study.arms:
+            for replicate in range(1, (group.replicates or study.replicates) + 1):
+                common = {"group": group, "arm": arm, "replicate": replicate}
+                for names, methods in _scenarios(group):
+                    for method in methods:
+                        yield {**common, "names": names, "method": method}
+                    for name in dict.fromkeys(names):
+                        yield {**common, "names": [name], "method": "naive", "baseline": True}
+
+
+def _scenarios(group: Ladder | Mix):
+    if isinstance(group, Mix):
+        yield [name for name, count in group.members.items() for _ in range(count)], group.methods
+        return
+    for workload in group.workloads:
+        for count, methods in group.counts.items():
+            yield [workload] * count, methods
+
+
+def _shares(drafts) -> dict[tuple, int]:
+    """(workload, arm) → the largest number of members that it shares the machine with.
+
+    Cores per member are the machine's divided by this, constant over the ladder, alone included.
+    """
+    share: dict[tuple, int] = {}
+    for draft in drafts:
+        for name in draft["names"]:
+            key = (name, draft["arm"])
+            share[key] = max(share.get(key, 1), len(draft["names"]))
+    return share
+
+
+def _cell(study, workloads, share, group, arm, replicate, names, method, baseline=False) -> Cell:
+    override = {} if baseline else group.measure.model_dump(exclude_none=True)
+    mix = isinstance(group, Mix) and not baseline
+    all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
+    windows = [workloads[name].window_s for name in names if workloads[name].window_s]
+    measure = study.measure.model_copy(
+        update={**({"window_s": max(windows)} if windows else {}), **override}
+    )
+    if baseline:
+        measure = measure.model_copy(update={"kind": "window"})
+    members = [
+        _member(name, workloads[name], group, None if all_cores else share[name, arm])
+        for name in names
+    ]
+    if mix and method.startswith("mig"):
+        for member in members:
+            member["slice"] = group.slices[member["workload"]]
+    spec = {
+        "members": members,
+        "arm": ARMS[arm],
+        "method": method,
+        "measure": measure.resolved(),
+        "seed": study.seed,
+        "datasets": {
+            name: sizes.model_dump()
+            for name, sizes in study.datasets.items()
+            if name in {member["dataset"] for member in members}
+        },
+    }
+    if measure.kind == "departure":
+        departs = group.departs if mix and group.departs else names[-1]
+        spec["measure"]["departs"] = names.index(departs)
+    return Cell(
+        scenario=_scenario(names, measure.kind, members[0]["input"]["mode"], all_cores),
+        arm=arm,
+        method=method,
+        replicate=replicate,
+        spec=spec,
+    )
+
+
+def _member(name: str, workload: Workload, group, share_of: int | None) -> dict:
+    settings = workload.model_dump(exclude={"description", "input", "window_s"})
+    source = workload.input.model_copy(update={"mode": group.input} if group.input else {})
+    return {
+        "workload": name,
+        **settings,
+        "input": source.resolved(),
+        "cores_of": share_of,  # the machine's cores divided by this; None: all of them
+    }
+
+
+def _scenario(names: list[str], kind: str, mode: str, all_cores: bool) -> str:
+    parts = [f"{count}x_{name}" for name, count in Counter(names).items()]
+    suffix = "" if kind == "window" else f"--{kind}"
+    suffix += "--files" if mode == "files" else ""
+    suffix += "--allcores" if all_cores else ""
+    return "+".join(parts) + suffix
+
+
+def _shuffle(seed: int, cell_id: str) -> str:
+    return hashlib.sha256(f"{seed}/{cell_id}".encode()).hexdigest()
+
+
+def pending(
+    cells: list[Cell],
+    attempts: dict[str, list[Attempt]],
+    device: str,
+    refusal: Callable[[Cell], str | None],
+    most: int = 3,
+    stale: Callable[[Attempt], bool] = lambda attempt: False,
+) -> list[Job]:
+    """The cells that still have to run on `device` (GPU UUID or 'cpu'), in order.
+
+    attempts: what `record.scan` found. refusal: why a cell's method cannot run here, or None.
+    most: how often a cell that failed is tried. stale: attempts to measure again although they
+    are results (another trainer, say); if they failed they do not count. A block's baselines are
+    measured on the device on which the block goes on.
+    """
+    why = {cell.id: _why(cell, attempts, refusal, most, stale) for cell in cells}
+    planned = {cell.id: cell for cell in cells}
+    for cell in cells:
+        runs = why[cell.id] and refusal(cell) is None
+        if runs or _measured_on(cell, attempts, device):
+            for needed in cell.needs & planned.keys():
+                if not why[needed] and not _answered_on(planned[needed], attempts, device, most):
+                    why[needed] = f"baseline on {device}"
+    return [
+        Job(
+            cell=cell,
+            attempt=_next(attempts.get(cell.id, [])),
+            why=why[cell.id],
+            rank=rank,
+            estimate_s=REFUSED_S if refusal(cell) else estimate(cell, attempts),
+        )
+        for rank, cell in enumerate(cells)
+        if why[cell.id]
+    ]
+
+
+def same(cell: Cell, attempts: dict[str, list[Attempt]]) -> list[Attempt]:
+    """Attempts at a cell as it is planned now, oldest first."""
+    return [a for a in attempts.get(cell.id, []) if a.content and a.content["spec"] == cell.spec]
+
+
+def _why(cell, attempts, refusal, most, stale) -> str | None:
+    """Why a cell must run, or None."""
+    wanted = _lacks(cell, attempts, refusal, stale)
+    faults = [attempt for attempt in _faults(same(cell, attempts)) if not stale(attempt)]
+    if wanted and faults:
+        return f"{faults[-1].status}, trying again" if len(faults) < most else None
+    return wanted
+
+
+def _lacks(cell, attempts, refusal, stale) -> str | None:
+    """Why a cell has no answer, or one that is to be had again; None if it has one."""
+    results = [attempt for attempt in same(cell, attempts) if attempt.status in RESULTS]
+    if results:
+        last = results[-1]
+        if last.status == "unsupported":
+            return "is possible now" if refusal(cell) is None else None
+        return "measured with another trainer or version" if stale(last) else None
+    others = attempts.get(cell.id, [])
+    if any(attempt.content is None for attempt in others):
+        return "its run.json is corrupt"
+    if any(attempt.status != "postponed" for attempt in others):
+        return "its settings changed"
+    return "not measured yet"
+
+
+def _faults(tried: list[Attempt]) -> list[Attempt]:
+    """Attempts that failed or timed out since the newest result."""
+    faults: list[Attempt] = []
+    for attempt in tried:
+        if attempt.status in RESULTS:
+            faults = []
+        elif attempt.status in FAULTS:
+            faults.append(attempt)
+    return faults
+
+
+def _measured_on(cell, attempts, device) -> bool:
+    """Its newest answer was measured on this device, so its baselines belong there too."""
+    done = [attempt for attempt in same(cell, attempts) if attempt.status in RESULTS]
+    return bool(done) and done[-1].status in MEASURED and done[-1].device == device
+
+
+def _answered_on(cell, attempts, device, most) -> bool:
+    """It was measured there, or failed there as often as it is tried."""
+    there = [attempt for attempt in same(cell, attempts) if attempt.device == device]
+    return any(a.status in RESULTS for a in there) or len(_faults(there)) >= most
+
+
+def _next(attempts: list[Attempt]) -> int:
+    return max((attempt.number for attempt in attempts), default=0) + 1
+
+
+def exhausted(
+    cells: list[Cell], attempts: dict[str, list[Attempt]]
+) -> list[tuple[Cell, Attempt, int]]:
+    """Cells without a measurement whose newest attempt failed: (cell, it, how many failed)."""
+    found = []
+    for cell in cells:
+        tried = same(cell, attempts)
+        faults = _faults(tried)
+        if faults and not any(attempt.status in MEASURED for attempt in tried):
+            found.append((cell, faults[-1], len(faults)))
+    return found
+
+
+def finished(
+    cells: list[Cell], attempts: dict[str, list[Attempt]], sealed: bool = False
+) -> list[Attempt]:
+    """The attempts that analysis reads: all that were made at the cells as they are planned now.
+
+    A sealed study is an input: its records count whatever today's catalogue says.
+    """
+    return [
+        attempt
+        for cell in cells
+        for attempt in (attempts.get(cell.id, []) if sealed else same(cell, attempts))
+        if attempt.content and attempt.status != "postponed"
+    ]
+
+
+def estimate(cell: Cell, attempts: dict[str, list[Attempt]]) -> float:
+    """Seconds a cell will take: as another replicate of it took, else a rule of thumb."""
+    timings = [
+        attempt.content.get("timing", {})
+        for other, found in attempts.items()
+        if other.rsplit("/", 1)[0] == cell.id.rsplit("/", 1)[0]
+        for attempt in found
+        if attempt.status in MEASURED
+        and attempt.content["spec"].get("measure") == cell.spec["measure"]
+    ]
+    took = [t["total_s"] - t.get("lock_wait_s", 0) for t in timings if "total_s" in t]
+    if took:
+        return sorted(took)[len(took) // 2]
+    measure = cell.spec["measure"]
+    windows = {"window": 1, "departure": 2, "epochs": measure.get("epochs", 0)}[measure["kind"]]
+    return (
+        OVERHEAD_S
+        + OVERHEAD_PER_MEMBER_S * cell.n
+        + measure["settle_s"]
+        + windows * measure.get("window_s", EPOCH_S)
+    )
+
+
+def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job]]:
+    """Split jobs into those that fit a budget in seconds, in order, and the rest."""
+    if budget_s is None:
+        return jobs, []
+    spent = 0.0
+    for index, job in enumerate(jobs):
+        spent += job.estimate_s
+        if spent > budget_s:
+            return jobs[:index], jobs[index:]
+    return jobs, []

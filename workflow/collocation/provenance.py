@@ -1,0 +1,100 @@
+"""Where a cell was measured, with what, and when. No host name, user name or path leaves here."""
+
+import os
+import platform
+import subprocess
+import uuid
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from workflow.collocation.digest import code_digest
+from workflow.collocation.study import ROOT
+
+PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
+DECISIVE = ("torch", "timm", "driver")  # a cell measured with another one is a mismatch
+
+
+def versions(driver: str | None) -> dict[str, str | None]:
+    """Versions of Python, the packages that matter and the GPU driver; null where absent."""
+    found = {"python": platform.python_version(), "driver": driver}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def collect(driver: str | None) -> dict:
+    """The provenance entry of run.json."""
+    return {
+        "digest": code_digest(),
+        "versions": versions(driver),
+        "commit": _commit(),
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "sitting": os.environ.get("COLLOCATION_SITTING"),
+        "machine": machine_alias(),
+    }
+
+
+def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> list[str]:
+    """In what a record differs from the code and versions of today."""
+    recorded = content.get("provenance", {})
+    found = ["code"] if recorded.get("digest") != digest else []
+    before = recorded.get("versions", {})
+    return found + [name for name in DECISIVE if before.get(name) != current.get(name)]
+
+
+def host() -> dict:
+    """CPU model, core count and memory of this machine."""
+    model = platform.processor() or platform.machine()
+    for line in _lines(Path("/proc/cpuinfo")):
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+    }
+
+
+def machine_alias() -> str:
+    """A random name for this machine, made once and kept in the user's state folder."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    path = state / "gpu-collocation-study" / "machine"
+    if found := "".join(_lines(path)[:1]).strip():
+        return found
+    alias = f"machine-{uuid.uuid4().hex[:8]}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(alias + "\n")
+    except OSError:
+        pass  # a read-only home: the alias lives as long as this process
+    return alias
+
+
+def _commit() -> str | None:
+    """The commit of the checkout, with '+' if the working tree differs; None without git."""
+    try:
+        run = subprocess.run(
+            ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            # The commit of a repository that the folder was unpacked into would say nothing.
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return run.stdout.strip() or None if run.returncode == 0 else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,209 @@
+"""run.json: the record of one cell. Its schema, writing it atomically, and finding what is there.
+
+A cell's folder with a valid run.json is a finished attempt; one without is nothing.
+"""
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+MEASURED = ("completed", "out_of_memory")
+RESULTS = (*MEASURED, "unsupported")  # an answer; asking again gives the same
+FAULTS = ("failed", "timed_out")  # tried again, a few times
+STATUSES = (*RESULTS, *FAULTS, "postponed")
+Phase = Literal["setup", "build", "warm", "window", "stop"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class CellName(_Part):
+    id: str
+    scenario: str
+    arm: str
+    method: str
+    replicate: int = Field(ge=1)
+    attempt: int = Field(ge=1)
+
+
+class MethodEvidence(_Part):
+    """`verified`: the evidence shows that the method was in force; null where nothing ran."""
+
+    name: str
+    verified: bool | None = None
+    evidence: dict = {}
+
+
+class Gpu(_Part):
+    uuid: str
+    name: str
+    memory_bytes: int
+    sm_count: int | None = None
+    driver: str
+
+
+class Window(_Part):
+    """A stretch of the monotonic clock (ns) in which every member named by the cell trained."""
+
+    name: Literal["window", "epochs", "before", "after"]
+    start_ns: int
+    end_ns: int
+    seconds: float
+
+
+class Rate(_Part):
+    """What one member did in one window; samples/s from its first to its last step end there."""
+
+    steps: int
+    samples_per_s: float | None
+    step_ms_p50: float | None = None
+    step_ms_p95: float | None = None
+    step_ms_p99: float | None = None
+    drift: float | None = None
+
+
+class Loss(_Part):
+    step: list[int] = []
+    value: list[float | None] = []
+
+
+class Member(_Part):
+    member: int
+    workload: str
+    pid: int | None = None
+    status: Literal[
+        "completed", "departed", "stopped", "out_of_memory", "failed", "killed", "timed_out"
+    ]
+    phase: Phase | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    error: str | None = None
+    cores: list[int] = []
+    threads: int | None = None
+    parameters: int | None = None
+    parameter_bytes: int | None = None
+    resident_bytes: int | None = None
+    memory_peak_allocated: int | None = None
+    memory_peak_reserved: int | None = None
+    device_uuid: str | None = None
+    sm_count: int | None = None
+    build_s: dict[str, float] = {}
+    input_share: float | None = None
+    data_wait_share: float | None = None
+    windows: dict[str, Rate] = {}
+    epochs: list[dict] = []
+    loss: Loss = Loss()
+
+
+class File(_Part):
+    sha256: str
+    bytes: int
+
+
+class Record(_Part):
+    schema_version: Literal[1] = SCHEMA_VERSION
+    study: str
+    cell: CellName
+    spec: dict
+    status: Literal[STATUSES]
+    reason: str | None = None
+    phase: Phase | None = None
+    method: MethodEvidence
+    gpu: Gpu | None = None
+    gpu_state: dict = {}
+    windows: list[Window] = []
+    members: list[Member] = []
+    data: list[dict] = []
+    flags: list[str] = []
+    host: dict = {}
+    provenance: dict = {}
+    timing: dict[str, float] = {}
+    files: dict[str, File] = {}
+
+
+def write(path: Path, record: Record) -> None:
+    """Write run.json so that a reader sees all of it or nothing."""
+    text = json.dumps(_finite(record.model_dump()), indent=1, allow_nan=False) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _finite(value):
+    """`value` with null for numbers that are none: JSON has no NaN, and a diverged loss is NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def cpu_key(machine: str | None) -> str:
+    """How the CPU of a machine is told from others where GPUs have their UUIDs."""
+    return f"cpu:{machine}" if machine else "cpu"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What planning needs to know of one attempt at a cell; `content` is None if corrupt."""
+
+    cell: str
+    number: int
+    path: Path
+    content: dict | None
+
+    @property
+    def status(self) -> str:
+        return self.content["status"] if self.content else "corrupt"
+
+    @property
+    def device(self) -> str:
+        """The key of the device it ran on: a GPU UUID, or 'cpu:' and the machine's alias."""
+        content = self.content or {}
+        if gpu := content.get("gpu"):
+            return gpu["uuid"]
+        return cpu_key(content.get("provenance", {}).get("machine"))
+
+
+def scan(folder: Path) -> dict[str, list[Attempt]]:
+    """All attempts below `folder` (results/<study>/cells), by cell id, oldest first."""
+    found: dict[str, list[Attempt]] = {}
+    for path in folder.glob("*/*/*/r*/a*/run.json"):
+        attempt_folder = path.parent
+        cell = attempt_folder.parent.relative_to(folder).as_posix()
+        number = attempt_folder.name[1:]
+        if number.isdecimal():
+            attempt = Attempt(cell, int(number), path, _content(path, cell, int(number)))
+            found.setdefault(cell, []).append(attempt)
+    for attempts in found.values():
+        attempts.sort(key=lambda attempt: attempt.number)
+    return found
+
+
+def _content(path: Path, cell: str, number: int) -> dict | None:
+    """The record, or None where it is not one: cut short, edited, of another cell or schema."""
+    try:
+        content = json.loads(path.read_bytes())
+        sound = (
+            content["schema_version"] == SCHEMA_VERSION
+            and content["status"] in STATUSES
+            and (content["cell"]["id"], content["cell"]["attempt"]) == (cell, number)
+            and isinstance(content["spec"], dict)
+            and (content.get("gpu") is None or isinstance(content["gpu"]["uuid"], str))
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return content if sound else None

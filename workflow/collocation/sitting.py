@@ -1,0 +1,373 @@
+"""One invocation of the workflow: config → study, device, cells, and the jobs to run now.
+
+The Snakefile asks this module for everything; `python -m workflow.collocation.sitting` prints the
+plan (`make plan`) and, with --check, says at the end of a run what failed.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+import yaml
+
+from workflow.collocation import gpu, methods, plan, provenance, record
+from workflow.collocation.digest import code_digest
+from workflow.collocation.settings import (
+    ConfigError,
+    load_config,
+    load_study,
+    load_workloads,
+    read_yaml,
+)
+from workflow.collocation.study import ROOT, Config, Study, seconds
+
+
+@dataclass
+class Sitting:
+    """What this invocation is about. Build it with `open_sitting`."""
+
+    config: Config
+    name: str
+    why: str
+    study: Study
+    cells: list[plan.Cell]
+    device: gpu.Device | None
+    attempts: dict[str, list[record.Attempt]]
+    jobs: list[plan.Job] = field(default_factory=list)
+    later: list[plan.Job] = field(default_factory=list)
+
+    # -- paths, relative to the working directory -----------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.results, self.name)
+
+    @property
+    def cells_folder(self) -> Path:
+        return self.folder / "cells"
+
+    @property
+    def arms(self) -> list[str]:
+        """The study's arms, each with figures of its own."""
+        return list(dict.fromkeys(cell.arm for cell in sorted(self.cells, key=lambda c: c.arm)))
+
+    def run_files(self) -> list[str]:
+        """run.json of every attempt that exists and counts, and of every job to run."""
+        done = [a.path for a in plan.finished(self.cells, self.attempts, self.study.sealed)]
+        coming = [self.cells_folder / job.path / "run.json" for job in self.jobs]
+        return [path.as_posix() for path in (*done, *coming)]
+
+    # -- jobs -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _by_path(self) -> dict[str, plan.Job]:
+        return {job.path: job for job in self.jobs}
+
+    def priority(self, path: str) -> int:
+        """Snakemake runs high priorities first."""
+        return len(self.cells) - self._by_path[path].rank
+
+    def arguments(self, path: str) -> str:
+        """The conductor's command-line arguments for a job, quoted for a shell."""
+        job = self._by_path[path]
+        place = self.jobs.index(job)
+        options = {
+            "--study": self.name,
+            "--cell": job.cell.id,
+            "--attempt": job.attempt,
+            "--spec": json.dumps(job.cell.spec, sort_keys=True),
+            "--gpu": self.device.uuid if self.device else "cpu",
+            "--trainer": self.config.trainer,
+            "--timeout": json.dumps(self.config.timeout),
+            "--place": f"{place + 1}/{len(self.jobs)}",
+            "--left": round(sum(other.estimate_s for other in self.jobs[place + 1 :])),
+            "--deadline": os.environ.get("COLLOCATION_DEADLINE", 0),
+            "--estimate": round(job.estimate_s),
+        }
+        return shlex.join(str(part) for pair in options.items() for part in pair)
+
+    def settings(self) -> str:
+        """This sitting's config as KEY=VALUE arguments, quoted for a shell."""
+        values = self.config.model_dump(exclude_none=True)
+        return shlex.join(f"{key}={json.dumps(value)}" for key, value in values.items())
+
+    # -- datasets -------------------------------------------------------------------------------
+
+    def ready_files(self, path: str) -> list[str]:
+        """The files that say that a job's datasets are ready on this machine.
+
+        All cells wait for all datasets: else the ones that wait would break the order.
+        """
+        del path
+        return [self.ready_file(name) for name in self.datasets]
+
+    def ready_file(self, name: str) -> str:
+        request = hashlib.sha256(self.dataset_arguments(name).encode()).hexdigest()[:8]
+        return Path(self.config.data, "ready", self.name, f"{name}.{request}.json").as_posix()
+
+    def pin_file(self, name: str) -> Path:
+        """What says which source of a dataset, real or synthetic, the study found first."""
+        return self.folder / "datasets" / f"{name}.json"
+
+    def forget_vanished_data(self) -> None:
+        """Remove ready files that speak of data that are gone or of another source than the pin."""
+        for path, ready, pin in self._ready_and_pins():
+            there = ready and Path(ready.get("path", "")).is_dir()
+            if not there or (pin and pin.get("source") != ready.get("source")):
+                path.unlink(missing_ok=True)
+
+    def pin_sources(self) -> None:
+        """Pin data that another results folder had made ready: no job will do it here."""
+        for _, ready, _ in self._ready_and_pins():
+            target = self.pin_file(ready["dataset"])
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                del ready["path"]
+                target.write_text(json.dumps(ready, indent=1) + "\n")
+
+    def _ready_and_pins(self) -> Iterator[tuple[Path, dict | None, dict | None]]:
+        for name in self.datasets:
+            path = Path(self.ready_file(name))
+            if path.exists():
+                yield path, _read_json(path), _read_json(self.pin_file(name))
+
+    @cached_property
+    def datasets(self) -> dict[str, set[int]]:
+        """Datasets that the jobs need → the input sizes (pixels) to prepare them for."""
+        sizes: dict[str, set[int]] = {}
+        for job in self.jobs:
+            if methods.refusal(job.cell.spec, self.device) is None:
+                for member in job.cell.spec["members"]:
+                    sizes.setdefault(member["dataset"], set()).add(member["input_size"])
+        return sizes
+
+    def dataset_arguments(self, name: str) -> str:
+        """Arguments of `python -m models.data prepare`, quoted for a shell."""
+        source = "auto" if name == "digits" else self.config.source  # they come with a dependency
+        options = [name, "--root", self.config.data, "--source", source]
+        options += ["--seed", self.study.seed, "--pin", self.pin_file(name)]
+        if name in self.study.datasets:
+            sizes = self.study.datasets[name]
+            options += ["--train", sizes.train, "--validation", sizes.validation]
+        for size in sorted(self.datasets[name]):
+            options += ["--input-size", size] if size else []
+        return shlex.join(str(option) for option in options)
+
+    # -- what a person reads --------------------------------------------------------------------
+
+    def banner(self) -> str:
+        """The first lines of a run: which study, why, how many cells, what is there, how long."""
+        done = sum(1 for cell in self.cells if self._done(cell))
+        hours = sum(job.estimate_s for job in self.jobs) / 3600
+        where = self.device.name if self.device else f"CPU, {len(os.sched_getaffinity(0))} cores"
+        lines = [
+            f"study '{self.name}' ({self.why}) on {where}: {self.study.description.strip()}",
+            f"  {len(self.cells)} cells, {done} measured, {len(self.jobs)} to run now"
+            + (f", {len(self.later)} left for later (budget)" if self.later else "")
+            + (f", about {hours:.1f} h" if hours >= 0.95 else f", about {hours * 60:.0f} min"),
+        ]
+        if self.datasets:
+            lines.append(f"  data: {', '.join(self._source(name) for name in self.datasets)}")
+        corrupt = [a for found in self.attempts.values() for a in found if a.content is None]
+        if corrupt:
+            lines.append(f"  corrupt, measured again: {', '.join(str(a.path) for a in corrupt)}")
+        if mismatched := self.mismatched():
+            lines.append(
+                f"  {len(mismatched)} cells were measured with other code or versions; "
+                "'--config rerun=mismatched' measures them again"
+            )
+        if self.name != "kick" and self.device:
+            lines.append("  '--config study=kick' gives all figures on any CUDA card in 15 minutes")
+        elif self.device is None:
+            lines.append(
+                "  on a machine with a CUDA card this runs the study 'paper'; "
+                "'--config study=kick' gives all figures there in 15 minutes"
+            )
+        return "\n".join(lines)
+
+    def _done(self, cell: plan.Cell) -> bool:
+        return any(a.status in record.RESULTS for a in plan.same(cell, self.attempts))
+
+    def _source(self, name: str) -> str:
+        if pin := _read_json(self.pin_file(name)):
+            return f"{name} {pin.get('source')} (pinned)"
+        return f"{name} {self.config.source}"
+
+    def mismatched(self) -> list[record.Attempt]:
+        """Measured attempts that today's code or versions would not reproduce as they are."""
+        stale = _stale(self.device)
+        found = plan.finished(self.cells, self.attempts, self.study.sealed)
+        measured = [a for a in found if a.status in record.RESULTS and a.status != "unsupported"]
+        return [attempt for attempt in measured if stale(attempt)]
+
+    def table(self) -> str:
+        """`make plan`: every cell to run, in order, with its time and what fits the budget."""
+        lines, spent = [self.banner(), ""], 0.0
+        for job in (*self.jobs, *self.later):
+            spent += job.estimate_s
+            fits = "" if job in self.jobs else "   does not fit"
+            refusal = methods.refusal(job.cell.spec, self.device)
+            why = f"will be 'unsupported': {refusal}" if refusal else job.why
+            lines.append(f"{spent / 60:7.1f} min  {job.cell.id}  ({why}){fits}")
+        if self.study.impossible:
+            lines += ["", "rows of the authors' schedule that cannot exist:"]
+            lines += [f"  {entry.row}: {entry.reason}" for entry in self.study.impossible]
+        return "\n".join(lines)
+
+    def faults(self) -> list[str]:
+        """One line for each cell that failed or timed out and has no result."""
+        lines = []
+        for cell, attempt, count in plan.exhausted(self.cells, self.attempts):
+            more = self.config.attempts - count
+            then = f"tried again next time, {more} more" if more > 0 else "not tried again"
+            first = (attempt.content["reason"] or "no reason given").splitlines()[0]
+            lines.append(f"{cell.id}: {attempt.status} (attempt {count}; {then}): {first}")
+        return lines
+
+    # -- what it writes -------------------------------------------------------------------------
+
+    @cached_property
+    def expected(self) -> str:
+        """What analysis may expect, as JSON: a line a cell."""
+        cells = [
+            {
+                "id": cell.id,
+                "scenario": cell.scenario,
+                "arm": cell.arm,
+                "method": cell.method,
+                "replicate": cell.replicate,
+                "n": cell.n,
+                "workloads": [member["workload"] for member in cell.spec["members"]],
+                "measure": cell.spec["measure"]["kind"],
+            }
+            for cell in self.cells
+        ]
+        return "[\n" + ",\n".join(json.dumps(cell) for cell in cells) + "\n]\n"
+
+    @property
+    def plan_digest(self) -> str:
+        """A changed plan draws its holes anew."""
+        return hashlib.sha256(self.expected.encode()).hexdigest()[:8]
+
+    def write_plan(self) -> None:
+        """results/<study>/plan.json and runs.txt: what analysis may expect, and where it is."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "plan.json").write_text(self.expected)
+        (self.folder / "runs.txt").write_text("".join(f"{path}\n" for path in self.run_files()))
+
+    def still_planned(self) -> bool:
+        """Nobody finished a cell between the planning and now."""
+        paths = [self.cells_folder / job.path / "run.json" for job in self.jobs]
+        return not any(path.exists() for path in paths)
+
+    def sweep_postponed(self) -> None:
+        """Remove the markers of cells that the budget left for later: nothing was measured.
+
+        A study that lacks them is not complete.
+        """
+        paths = [self.cells_folder / job.path / "run.json" for job in self.jobs]
+        written = [path for path in paths if path.exists()]
+        swept = [p for p in written if json.loads(p.read_text())["status"] == "postponed"]
+        for path in swept:
+            path.unlink()
+        if swept or self.later:
+            (self.folder / "complete").unlink(missing_ok=True)
+
+    def holder(self) -> dict:
+        """What a lock says of this invocation."""
+        return {"pid": os.getpid(), "user": psutil.Process().username(), "study": self.name}
+
+
+def open_sitting(values: dict) -> Sitting:
+    """Read and check everything; plan what runs now. Raises ConfigError."""
+    config = load_config(values)
+    workloads = load_workloads(_find(config.workloads))
+    cuda = gpu.torch_has_cuda()
+    device = gpu.find(config.gpu) if config.gpu != "cpu" and cuda else None
+    name, why = _choose(config, device)
+    study = load_study(_find(config.studies), name, workloads)
+    cells = plan.expand(study, workloads)
+    attempts = record.scan(Path(config.results, name, "cells"))
+    sitting = Sitting(config, name, why, study, cells, device, attempts)
+    if config.measure if config.measure is not None else not study.sealed:
+        pending = plan.pending(
+            cells,
+            attempts,
+            device.uuid if device else record.cpu_key(provenance.machine_alias()),
+            lambda cell: methods.refusal(cell.spec, device),
+            config.attempts,
+            _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
+        )
+        budget = seconds(config.budget) if config.budget is not None else None
+        sitting.jobs, sitting.later = plan.within(pending, budget)
+        os.environ.setdefault("COLLOCATION_SITTING", uuid.uuid4().hex[:12])
+        if budget is not None:
+            os.environ.setdefault("COLLOCATION_DEADLINE", str(round(time.time() + budget)))
+    return sitting
+
+
+def _choose(config: Config, device: gpu.Device | None) -> tuple[str, str]:
+    if config.study != "auto":
+        return config.study, "as asked for"
+    if device:
+        return "paper", "a CUDA machine"
+    return "smoke", "no CUDA machine"
+
+
+def _stale(device: gpu.Device | None):
+    digest = code_digest()
+    current = provenance.versions(device.driver if device else None)
+    return lambda attempt: bool(provenance.mismatches(attempt.content, digest, current))
+
+
+def _read_json(path: Path) -> dict | None:
+    """The JSON object in the file, or None where there is none."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _find(path: str) -> Path:
+    """A config path as given, from the working directory, or else from the repository."""
+    return Path(path) if Path(path).exists() else ROOT / path
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument(
+        "--check", action="store_true", help="list failed cells; 1 if there are any"
+    )
+    args = parser.parse_args(argv)
+    try:
+        values = read_yaml(ROOT / "config" / "config.yaml") or {}
+        for pair in args.config:
+            key, _, value = pair.partition("=")
+            values[key] = yaml.safe_load(value)
+        sitting = open_sitting(values)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not args.check:
+        print(sitting.table())
+        return 0
+    if faults := sitting.faults():
+        print(f"{len(faults)} cells of study '{sitting.name}' have no result:", file=sys.stderr)
+        print("\n".join(f"  {line}" for line in faults), file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

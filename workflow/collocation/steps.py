@@ -1,0 +1,104 @@
+"""From the members' step times to rates, and to the cell's steps.parquet."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from workflow.collocation.record import File, Loss, Rate
+
+TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
+LOSSES_KEPT = 100
+
+
+def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
+    """What one member did in the window [start_ns, stop_ns).
+
+    end_ns: int64 [steps], when each step had finished on the device. Throughput counts the steps
+    between the first and the last step end in the window, so that it does not depend on where in
+    a step the window opens. drift: mean step of the last third / of the first third - 1.
+    """
+    inside = end_ns[(end_ns >= start_ns) & (end_ns < stop_ns)]
+    if len(inside) < 2:
+        return Rate(steps=len(inside), samples_per_s=None)
+    took = np.diff(inside) / 1e6
+    third = len(took) // 3
+    p50, p95, p99 = np.percentile(took, [50, 95, 99])
+    return Rate(
+        steps=len(inside),
+        samples_per_s=float(batch_size * len(took) / (took.sum() / 1e3)),
+        step_ms_p50=float(p50),
+        step_ms_p95=float(p95),
+        step_ms_p99=float(p99),
+        drift=float(took[-third:].mean() / took[:third].mean() - 1) if third else None,
+    )
+
+
+def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:
+    """What one member did in its full epochs: training samples over training time."""
+    took = sum(epoch["train_s"] for epoch in epochs)
+    samples = sum(epoch["samples"] for epoch in epochs)
+    return Rate(steps=samples // batch_size, samples_per_s=samples / took if took else None)
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a member's steps.npz; see models/train.py, which writes it whole or not."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def losses(arrays: dict[str, np.ndarray]) -> Loss:
+    """The first losses by global step; a loss that is not finite is null."""
+    step, value = arrays["loss_step"][:LOSSES_KEPT], arrays["loss"][:LOSSES_KEPT]
+    return Loss(
+        step=[int(s) for s in step],
+        value=[round(float(v), 6) if np.isfinite(v) else None for v in value],
+    )
+
+
+def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int) -> File:
+    """Write steps.parquet: member, tick (since origin_ns, one clock for all) and loss of each step.
+
+    members: the arrays of steps.npz and `first_step`, the global number of the first step. Losses
+    of warm-up steps precede the table and stand in run.json. Returns size and hash.
+    """
+    member, tick, loss = [], [], []
+    for index, arrays in sorted(members.items()):
+        end = arrays["end_ns"]
+        member.append(np.full(len(end), index, dtype=np.int16))
+        tick.append((end - origin_ns) // TICK_NS)
+        loss.append(_by_step(arrays, len(end)))
+    schema = pa.schema(
+        [
+            pa.field("member", pa.int16()),
+            pa.field("tick", pa.int64(), metadata={"unit": "10 us", "source": "step end"}),
+            pa.field("loss", pa.float32(), metadata={"unit": "1", "source": "training loss"}),
+        ],
+        metadata={"tick_ns": str(TICK_NS), "origin_ns": str(origin_ns)},
+    )
+    columns = [
+        np.concatenate(member) if member else np.array([], np.int16),
+        np.concatenate(tick) if tick else np.array([], np.int64),
+        np.concatenate(loss) if loss else np.array([], np.float32),
+    ]
+    table = pa.table([pa.array(c, from_pandas=True) for c in columns], schema=schema)
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        use_dictionary=["member"],
+        column_encoding={"tick": "DELTA_BINARY_PACKED"},
+    )
+    content = path.read_bytes()
+    return File(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+
+
+def _by_step(arrays: dict[str, np.ndarray], steps: int) -> np.ndarray:
+    """Losses laid beside the steps since go (the last `steps` global steps); NaN where not kept."""
+    column = np.full(steps, np.nan, dtype=np.float32)
+    at = arrays["loss_step"] - arrays["first_step"]
+    kept = (at >= 0) & (at < steps)
+    column[at[kept]] = arrays["loss"][kept]
+    return column

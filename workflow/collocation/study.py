@@ -1,0 +1,326 @@
+"""What a study may say: the models behind config.yaml, workloads.yaml and studies/*.yaml.
+
+settings.py reads the files into them. `workflow/schemas/` holds the same rules as JSON Schema for
+editors, written by `python -m workflow.collocation.study` and kept equal by a test.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictInt,
+    field_validator,
+    model_validator,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "config"
+SCHEMAS = ROOT / "workflow" / "schemas"
+
+METHODS = (
+    "naive",
+    "mps",
+    "mps_equal",
+    "mps_overlap",
+    "mig",
+    "mig_7g",
+    "mig_4g",
+    "mig_shared",
+    "mig_mps",
+)
+Method = Literal[METHODS]
+DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
+Dataset = Literal[DATASETS]
+
+# How well a job is written. `tuned_graph` is a further step of `tuned`, for vision models whose
+# input is resident: the whole training step in one CUDA graph.
+ARMS = {
+    "faithful": {"precision": "tf32", "channels_last": False, "sync": True, "cuda_graph": False},
+    "tuned": {"precision": "bf16", "channels_last": True, "sync": False, "cuda_graph": False},
+    "tuned_graph": {"precision": "bf16", "channels_last": True, "sync": False, "cuda_graph": True},
+}
+Arm = Literal[tuple(ARMS)]
+
+MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
+MOST_OF_METHOD = {"mig": 7, "mig_shared": 7, "mig_7g": 1, "mig_4g": 1}  # a GPU has 7 slices
+Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+# A MIG instance, such as 2g, or a compute instance in a shared GPU instance, such as 3c.7g.
+Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$")]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Optimizer(Strict):
+    """SGD as timm's train.py defaults run it; lr = base_lr * batch_size / base_batch."""
+
+    name: Literal["sgd"] = "sgd"
+    base_lr: float = Field(0.1, gt=0)
+    base_batch: StrictInt = Field(256, ge=1)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = True
+    weight_decay: float = Field(2e-5, ge=0)
+    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule_epochs: StrictInt = Field(300, ge=1)
+
+
+class Input(Strict):
+    """Where a batch comes from: image files through a DataLoader, or a subset on the device."""
+
+    mode: Literal["resident", "files"] = "resident"
+    samples: StrictInt = Field(1024, ge=1)
+    workers: StrictInt = Field(4, ge=0)
+
+    def resolved(self) -> dict:
+        """Only the keys that matter in this mode, so that the other one changes no cell."""
+        key = "samples" if self.mode == "resident" else "workers"
+        return {"mode": self.mode, key: getattr(self, key)}
+
+
+class Workload(Strict):
+    """One training job of the catalogue."""
+
+    description: str = ""
+    kind: Literal["vision", "dlrm"] = "vision"
+    model: str = Field(min_length=1)
+    model_args: dict[str, JsonValue] = {}
+    dataset: Dataset
+    batch_size: StrictInt = Field(ge=1)
+    input_size: StrictInt = Field(0, ge=0)
+    classes: StrictInt = Field(1000, ge=1)
+    optimizer: Optimizer = Optimizer()
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    input: Input = Input()
+    warmup_steps: StrictInt = Field(20, ge=3)
+    window_s: float | None = Field(None, gt=0)
+    memory_limit_mb: StrictInt | None = Field(None, ge=1)
+
+    @field_validator("model")
+    @classmethod
+    def _model_is_a_name(cls, model):
+        if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", model):
+            raise ValueError("give a timm model name or module:function")
+        return model
+
+    @model_validator(mode="after")
+    def _input_fits_kind(self):
+        if self.kind == "vision" and self.input_size < 8:
+            raise ValueError("a vision workload needs input_size >= 8 (pixels)")
+        if (self.kind == "dlrm") != (self.dataset == "criteo"):
+            raise ValueError("kind dlrm and dataset criteo go together")
+        return self
+
+
+class Measure(Strict):
+    """How a cell is measured; seconds, steps and epochs."""
+
+    kind: Literal["window", "epochs", "departure"] = "window"
+    window_s: float = Field(10, gt=0)
+    min_steps: StrictInt = Field(30, ge=3)
+    settle_s: float = Field(1.0, ge=0)
+    epochs: StrictInt = Field(5, ge=1)
+
+    def resolved(self) -> dict:
+        """Only the keys that matter for this kind."""
+        keys = {"kind", "settle_s"} | (
+            {"epochs"} if self.kind == "epochs" else {"window_s", "min_steps"}
+        )
+        return self.model_dump(include=keys)
+
+
+class MeasureOverride(Strict):
+    """What a group of cells measures differently from its study."""
+
+    kind: Literal["window", "epochs", "departure"] | None = None
+    window_s: float | None = Field(None, gt=0)
+    min_steps: StrictInt | None = Field(None, ge=3)
+    settle_s: float | None = Field(None, ge=0)
+    epochs: StrictInt | None = Field(None, ge=1)
+
+
+class Group(Strict):
+    """What ladders and mixes share."""
+
+    arms: list[Arm] | None = Field(None, min_length=1)
+    measure: MeasureOverride = MeasureOverride()
+    input: Literal["resident", "files"] | None = None
+    replicates: StrictInt | None = Field(None, ge=1)
+
+
+class Ladder(Group):
+    """Copies of one workload: for each count the methods that collocate them."""
+
+    workloads: list[Name] = Field(min_length=1)
+    counts: dict[Count, Annotated[list[Method], Field(min_length=1)]] = Field(min_length=1)
+    cores: Literal["share", "all"] = "share"
+
+    @property
+    def least(self) -> int:
+        """The members of its smallest cell."""
+        return min(self.counts)
+
+    @model_validator(mode="after")
+    def _counts_are_possible(self):
+        for count, methods in self.counts.items():
+            _refuse_crowd(methods, count)
+        if self.cores == "all" and max(self.counts) > 1:
+            raise ValueError("cores 'all' is the control of one member alone; allowed: share")
+        return self
+
+
+class Mix(Group):
+    """Different workloads on one GPU. `slices` says what MIG gives each of them."""
+
+    members: dict[Name, Count] = Field(min_length=1)
+    methods: list[Method] = Field(min_length=1)
+    slices: dict[Name, Slice] = {}
+    departs: Name | None = None
+
+    @property
+    def least(self) -> int:
+        """How many members it has."""
+        return sum(self.members.values())
+
+    @model_validator(mode="after")
+    def _names_are_members(self):
+        for name in [*self.slices, *([self.departs] if self.departs else [])]:
+            if name not in self.members:
+                raise ValueError(f"'{name}' is not among its members: {', '.join(self.members)}")
+        if any(method.startswith("mig") for method in self.methods):
+            missing = [name for name in self.members if name not in self.slices]
+            if missing:
+                raise ValueError(f"MIG needs a slice for {', '.join(missing)} under 'slices'")
+        return self
+
+    @model_validator(mode="after")
+    def _count_is_possible(self):
+        if self.least > MOST_MEMBERS:
+            raise ValueError(f"{self.least} members; at most {MOST_MEMBERS} share one GPU")
+        _refuse_crowd(self.methods, self.least)
+        return self
+
+
+def _refuse_crowd(methods: list[str], count: int) -> None:
+    fitting = [method for method in METHODS if count <= MOST_OF_METHOD.get(method, MOST_MEMBERS)]
+    for method in methods:
+        if method not in fitting:
+            raise ValueError(
+                f"'{method}' holds at most {MOST_OF_METHOD[method]} member(s), not {count}; "
+                f"allowed for {count}: {', '.join(fitting)}"
+            )
+
+
+class Sizes(Strict):
+    """How many samples to generate (or, for criteo, to read) of a dataset."""
+
+    train: StrictInt = Field(ge=8)
+    validation: StrictInt = Field(ge=8)
+
+
+class Impossible(Strict):
+    """A row of the authors' schedule that cannot exist, and why."""
+
+    row: str
+    reason: str
+
+
+class Study(Strict):
+    """A named grid of cells: scenario x method x arm x replicate."""
+
+    description: str
+    seed: StrictInt = Field(42, ge=0)
+    replicates: StrictInt = Field(3, ge=1)
+    sealed: bool = False
+    arms: list[Arm] = Field(["faithful"], min_length=1)
+    measure: Measure = Measure()
+    datasets: dict[Dataset, Sizes] = {}
+    ladders: list[Ladder] = []
+    mixes: list[Mix] = []
+    impossible: list[Impossible] = []
+
+    @model_validator(mode="after")
+    def _not_empty(self):
+        if not self.ladders and not self.mixes:
+            raise ValueError("a study needs at least one entry under 'ladders' or 'mixes'")
+        return self
+
+    @model_validator(mode="after")
+    def _departures_leave_survivors(self):
+        for where, group in self.groups():
+            departure = (group.measure.kind or self.measure.kind) == "departure"
+            if departure and group.least < 2:
+                raise ValueError(f"{where}: a departure needs at least 2 members; allowed: 2 to 48")
+            if isinstance(group, Mix) and group.departs and not departure:
+                raise ValueError(f"{where}.departs: allowed with measure {{kind: departure}} only")
+        return self
+
+    def groups(self) -> list[tuple[str, Ladder | Mix]]:
+        """All ladders and mixes with their keys, such as 'ladders.0'."""
+        return [
+            (f"{kind}.{index}", group)
+            for kind, groups in (("ladders", self.ladders), ("mixes", self.mixes))
+            for index, group in enumerate(groups)
+        ]
+
+
+Timed = Literal["build", "warm", "window", "epochs", "stop"]  # phases with a time-out
+
+
+class Config(Strict):
+    """config/config.yaml and `--config` on the command line."""
+
+    study: str = "auto"
+    source: Literal["auto", "real", "synthetic"] = "auto"
+    measure: bool | None = None
+    budget: str | int | float | None = None
+    gpu: str | int = "auto"
+    attempts: StrictInt = Field(3, ge=1)
+    rerun: Literal["none", "mismatched"] = "none"
+    results: str = "results"
+    data: str = "data"
+    workloads: str = "config/workloads.yaml"
+    studies: str = "config/studies"
+    trainer: str = "models.train"
+    timeout: dict[Timed, Annotated[float, Field(gt=0)]] = {}
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _budget_is_a_time(cls, budget):
+        if budget is not None:
+            seconds(budget)
+        return budget
+
+    @field_validator("gpu", mode="before")
+    @classmethod
+    def _gpu_is_a_name(cls, gpu):
+        if not isinstance(gpu, str | int) or isinstance(gpu, bool) or gpu == "":
+            raise ValueError(f"{gpu!r} is not allowed; allowed: auto, an index, a UUID, cpu")
+        return gpu
+
+
+def seconds(text: str | int | float) -> float:
+    """'25m', '2h', '90s' or a number of seconds → seconds. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(text))
+    if not match:
+        raise ValueError("give a time such as 90s, 25m or 2h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def write_schemas(folder: Path = SCHEMAS) -> None:
+    """Export the models as JSON Schema, for editors and for the workflow catalogue."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, model in {"config": Config, "workload": Workload, "study": Study}.items():
+        text = json.dumps(model.model_json_schema(), indent=1, sort_keys=True)
+        (folder / f"{name}.schema.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    write_schemas()

@@ -1,0 +1,57 @@
+# One sitting of the study: its config checked, its cells planned, its folder locked.
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+sys.path.insert(0, workflow.basedir)
+from workflow.collocation.lock import Busy, folder_lock
+from workflow.collocation.settings import ConfigError
+from workflow.collocation.sitting import open_sitting
+
+# Jobs run in the working directory, with this Python, and import the packages of this repository.
+for variable, first in {
+    "PATH": Path(sys.executable).parent,
+    "PYTHONPATH": workflow.basedir,
+}.items():
+    os.environ[variable] = os.pathsep.join(filter(None, [str(first), os.environ.get(variable)]))
+
+# One cell at a time, also where --resources gpu=1 was forgotten.
+workflow.global_resources.setdefault("gpu", 1)
+
+try:
+    SITTING = open_sitting(config)
+    SITTING.forget_vanished_data()
+except ConfigError as error:
+    print(error, file=sys.stderr)
+    sys.exit(1)
+
+STUDY = SITTING.folder.as_posix()
+CELLS = SITTING.cells_folder.as_posix()
+HELD = ExitStack()
+
+
+onstart:
+    try:
+        HELD.enter_context(folder_lock(SITTING.folder, SITTING.holder()))
+    except Busy as busy:
+        raise WorkflowError(f"study '{SITTING.name}' is being run already: {busy}")
+    if not SITTING.still_planned():
+        raise WorkflowError("another run has just finished cells of this study; start again")
+    SITTING.write_plan()
+    SITTING.pin_sources()
+    print(SITTING.banner(), file=sys.stderr)
+
+
+onsuccess:
+    SITTING.sweep_postponed()
+    summary = ["--runs", f"{STUDY}/runs.parquet", "--expected", f"{STUDY}/plan.json"]
+    subprocess.run([sys.executable, "-m", "analysis.tables", "--print", *summary])
+
+
+onerror:
+    SITTING.sweep_postponed()

@@ -1,0 +1,84 @@
+FIGURES = expand(
+    "{study}/figures/{figure}_{arm}.{ending}",
+    study=STUDY,
+    figure=["epoch_time", "throughput_gain"],
+    arm=SITTING.arms,
+    ending=["png", "pdf", "csv"],
+)
+TABLES = expand("{study}/tables/summary.{ending}", study=STUDY, ending=["csv", "md"])
+TABLES.append(f"{STUDY}/checks.json")
+
+
+localrules:
+    figures,
+    draw,
+    tabulate,
+    check_work,
+
+
+rule figures:
+    # Figures and tables of what is there: plans no cell with --config measure=false.
+    input:
+        FIGURES,
+        TABLES,
+
+
+rule draw:
+    # All figures in one process: loading the libraries takes longer than drawing.
+    input:
+        runs=f"{STUDY}/runs.parquet",
+    output:
+        FIGURES,
+    log:
+        f"{STUDY}/log/draw.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        expected=f"{STUDY}/plan.json",
+        plan=SITTING.plan_digest,
+        folder=f"{STUDY}/figures",
+    message:
+        "drawing the figures of study {SITTING.name}"
+    shell:
+        "exec python3 -m analysis.figures all --runs {input.runs:q} --expected {params.expected:q}"
+        " --output {params.folder:q} > {log:q}"
+
+
+rule tabulate:
+    input:
+        runs=f"{STUDY}/runs.parquet",
+    output:
+        multiext(f"{STUDY}/tables/summary", ".csv", ".md"),
+    log:
+        f"{STUDY}/log/tabulate.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        expected=f"{STUDY}/plan.json",
+        plan=SITTING.plan_digest,
+        stem=f"{STUDY}/tables/summary",
+    message:
+        "tables of study {SITTING.name}"
+    shell:
+        "exec python3 -m analysis.tables --runs {input.runs:q} --expected {params.expected:q}"
+        " --output {params.stem:q} > {log:q}"
+
+
+rule check_work:
+    # Did every member do the same work, and what differs between the cells of the study?
+    input:
+        runs=f"{STUDY}/runs.parquet",
+    output:
+        f"{STUDY}/checks.json",
+    log:
+        f"{STUDY}/log/check_work.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        runs=f"{STUDY}/runs.txt",
+        study=SITTING.name,
+    message:
+        "comparing the work of the cells of study {SITTING.name}"
+    shell:
+        "exec python3 -m analysis.checks --study {params.study:q} --list {params.runs:q}"
+        " --output {output:q} > {log:q}"

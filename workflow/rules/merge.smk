@@ -1,0 +1,44 @@
+localrules:
+    merge,
+    complete,
+
+
+rule merge:
+    # One row per member and cell. The list of records stands in runs.txt: it can be long.
+    input:
+        records=SITTING.run_files(),
+    output:
+        runs=f"{STUDY}/runs.parquet",
+        csv=f"{STUDY}/runs.csv",
+    log:
+        f"{STUDY}/log/merge.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        runs=f"{STUDY}/runs.txt",
+        study=SITTING.name,
+    message:
+        "merging the records of study {SITTING.name}"
+    shell:
+        "exec python3 -m analysis.merge --study {params.study:q} --list {params.runs:q}"
+        " --output {output.runs:q} > {log:q}"
+
+
+rule complete:
+    # The last job: fails, and lists what failed, if a cell has no result.
+    input:
+        records=SITTING.run_files(),
+        figures=FIGURES,
+        tables=TABLES,
+    output:
+        touch(f"{STUDY}/complete"),
+    log:
+        f"{STUDY}/log/complete.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        settings=SITTING.settings(),
+    message:
+        "checking that every cell of study {SITTING.name} has a result"
+    shell:
+        "exec python3 -m workflow.collocation.sitting --check --config {params.settings}"
