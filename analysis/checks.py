@@ -20,8 +20,9 @@ NEEDS_TWO, NO_LOSS = "needs two alone runs", "no loss recorded"
 
 # A member may differ from the alone runs by this many times their largest difference.
 FACTOR = 3.0
-# Rounding noise that two identical alone runs do not show, relative to the loss.
-FLOOR = 1e-3
+# What one pair of alone runs may not show: cuDNN picks its algorithms anew in each process, and
+# training magnifies their rounding (seen on an H200: 1.3 % over 100 steps). Relative to the loss.
+FLOOR = 0.02
 # Alone runs further apart than this are no reference for anything, relative to the loss.
 CEILING = 0.1
 

@@ -319,7 +319,7 @@ def test_who_departs():
     assert departs == {
         f"2x_{SMALL}+1x_{A}--departure": 2,
         f"1x_{SMALL}+1x_{C}--departure": 0,
-        f"3x_{A}--departure": 0,
+        f"3x_{A}--departure": 2,
     }
 
 

@@ -1,12 +1,14 @@
 """`python -m models.data prepare NAME --root DATA`: exit 0, or 2 with one line saying why not."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from models.data import DATASETS
 from models.data.prepare import SOURCES, prepare
 from models.data.storage import DataError, write_json
+from models.protocol import die_with_parent
 
 
 def _number(least: int):
@@ -35,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--pin", type=Path, help="file that fixes the source for a study")
     command.add_argument("--ready", type=Path, help="write the record of the dataset here")
     options = parser.parse_args(arguments)
+    if os.environ.get("COLLOCATION_SITTING"):  # started by the workflow: end with it
+        die_with_parent(os.getppid())
     try:
         record = prepare(
             DATASETS[options.name],

@@ -152,8 +152,8 @@ def _cell(study, workloads, share, group, arm, replicate, names, method, baselin
         },
     }
     if measure.kind == "departure":
-        departs = group.departs if mix and group.departs else names[-1]
-        spec["measure"]["departs"] = names.index(departs)
+        departs = mix and group.departs
+        spec["measure"]["departs"] = names.index(departs) if departs else len(names) - 1
     return Cell(
         scenario=_scenario(names, measure.kind, members[0]["input"]["mode"], all_cores),
         arm=arm,

@@ -36,7 +36,7 @@ rule draw:
     params:
         expected=f"{STUDY}/plan.json",
         plan=SITTING.plan_digest,
-        folder=f"{STUDY}/figures",
+        folder=subpath(output[0], parent=True),
     message:
         "drawing the figures of study {SITTING.name}"
     shell:
@@ -56,7 +56,7 @@ rule tabulate:
     params:
         expected=f"{STUDY}/plan.json",
         plan=SITTING.plan_digest,
-        stem=f"{STUDY}/tables/summary",
+        stem=subpath(output[0], strip_suffix=".csv"),
     message:
         "tables of study {SITTING.name}"
     shell:

@@ -1,0 +1,293 @@
+"""A working folder with a study of its own, and the real command line run in it.
+
+Members are torch-free (tests/torchfree.py) unless a test asks for another trainer. Every process
+that comes of it carries a mark in its environment, by which `orphans` finds what was left.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PATIENCE = 60.0  # seconds, for a busy machine; nothing waits that long when all is well
+GONE_WITHIN = 10.0  # seconds, for everything to be gone after a signal
+MARK = "COLLOCATION_DRILL"
+STUDY = "drill"
+
+PLAIN = {
+    "model": "none",
+    "dataset": "digits",
+    "input_size": 32,
+    "batch_size": 32,
+    "classes": 10,
+    "warmup_steps": 3,
+    "model_args": {"step_s": 0.003},
+}
+SHORT = {"kind": "window", "window_s": 0.3, "min_steps": 3, "settle_s": 0}
+
+
+def workload(**model_args) -> dict:
+    """A torch-free workload of the catalogue; see tests/torchfree.py for the arguments."""
+    return PLAIN | {"model_args": PLAIN["model_args"] | model_args}
+
+
+def study(**content) -> dict:
+    return {"description": "a drill", "replicates": 1, "measure": SHORT} | content
+
+
+def alone(*names: str) -> list[dict]:
+    """The ladders of cells with one member of each of these workloads."""
+    return [{"workloads": list(names), "counts": {1: ["naive"]}}]
+
+
+@dataclass
+class Result:
+    """How a command ended: its exit code and all that it printed."""
+
+    code: int
+    output: str
+
+    @property
+    def planned(self) -> int:
+        """Cells that a dry run would run."""
+        found = re.search(r"^collocate +(\d+)$", self.output, re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return self.code == 0 and "Nothing to be done" in self.output
+
+
+@dataclass
+class Running:
+    """A command that is running, in a session of its own."""
+
+    process: subprocess.Popen
+    log: Path
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def signal_group(self, number: int) -> None:
+        """As a terminal does: to every process of the group."""
+        os.killpg(self.process.pid, number)
+
+    def descendants(self, module: str = "") -> list[psutil.Process]:
+        """Those that run `python -m module`, parents first; all of them without a module."""
+        found = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self.process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if not module or module in process.cmdline():
+                        found.append(process)
+        return found
+
+    def find(self, module: str) -> psutil.Process:
+        """The first descendant that runs `python -m module`."""
+        return self.descendants(module)[0]
+
+    def end(self, timeout: float = PATIENCE) -> Result:
+        """Wait for its end."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end: {self.output}") from None
+        return Result(code, self.output)
+
+
+def until(done: Callable[[], bool], what: Callable[[], str], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.01)
+
+
+@dataclass
+class Studio:
+    """A working folder with workloads.yaml and studies/; `data` and `locks` may be shared."""
+
+    folder: Path
+    data: Path
+    locks: Path
+    repository: Path = REPOSITORY
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def write(self, workloads: dict, **studies: dict) -> "Studio":
+        """The catalogue and the studies, by name."""
+        (self.folder / "studies").mkdir(parents=True, exist_ok=True)
+        (self.folder / "workloads.yaml").write_text(yaml.safe_dump(workloads))
+        for name, content in studies.items():
+            self.write_study(name, content)
+        return self
+
+    def write_study(self, name: str, content: dict) -> None:
+        (self.folder / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+
+    def config(self, **changes) -> list[str]:
+        values = {
+            "study": STUDY,
+            "gpu": "cpu",
+            "workloads": "workloads.yaml",
+            "studies": "studies",
+            "trainer": "tests.torchfree",
+            "data": str(self.data),
+        } | changes
+        return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        foreign = ("COLLOCATION_", "TORCHFREE_", "SNAKEMAKE_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        return kept | {
+            "PYTHONPATH": str(self.repository),
+            "COLLOCATION_LOCK_DIR": str(self.locks),
+            "XDG_STATE_HOME": str(self.locks / "state"),
+            "TMPDIR": str(self.folder),  # what a SIGKILL leaves goes with the test's folder
+            MARK: self.mark,
+            **more,
+        }
+
+    def start(
+        self, *arguments: str, config: dict | None = None, before=None, **environment: str
+    ) -> Running:
+        """`snakemake --cores 1 ...` in a session of its own; `before` is run in it first."""
+        command = [sys.executable, "-m", "snakemake"]
+        command += ["--snakefile", str(self.repository / "Snakefile"), "--directory", "."]
+        command += [] if "--cores" in arguments else ["--cores", "1"]
+        command += ["--config", *self.config(**(config or {})), *arguments]
+        return self._start(command, before, environment)
+
+    def _start(self, command: list[str], before, environment: dict[str, str]) -> Running:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / f"output-{uuid.uuid4().hex[:8]}.txt"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment(**environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=before,
+            )
+        return Running(process, log)
+
+    def snakemake(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
+        """`snakemake --cores 1 ...`, to its end."""
+        return self.start(*arguments, config=config, **environment).end()
+
+    def measure(self, *cells: str, config: dict | None = None, **environment: str) -> Result:
+        """Run these attempts only, or all that is pending, without merging and drawing."""
+        target = self.only(*cells) if cells else ["--until", "collocate"]
+        return self.snakemake(*target, config=config, **environment)
+
+    def only(self, *cells: str) -> list[str]:
+        """The arguments that have these attempts run alone."""
+        return ["--", *(self.path(cell).as_posix() for cell in cells)]
+
+    def plan(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
+        """`make plan`."""
+        command = [sys.executable, "-m", "workflow.collocation.sitting", *arguments]
+        command += ["--config", *self.config(**(config or {}))]
+        return self._start(command, None, environment).end()
+
+    # -- what is there --------------------------------------------------------------------------
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results" / STUDY
+
+    def path(self, cell: str) -> Path:
+        """run.json of an attempt 'scenario/arm/method/r1/a1', relative to the folder."""
+        return Path("results", STUDY, "cells", cell, "run.json")
+
+    def record(self, cell: str) -> dict:
+        return json.loads((self.folder / self.path(cell)).read_text())
+
+    def records(self) -> dict[str, dict]:
+        """Every attempt that has a run.json."""
+        return {
+            path.parent.relative_to(self.results / "cells").as_posix(): json.loads(path.read_text())
+            for path in sorted(self.results.glob("cells/*/*/*/*/*/run.json"))
+        }
+
+    def partial_files(self) -> list[Path]:
+        """What a write that was cut off would have left."""
+        names = [*self.folder.rglob(".run.json*"), *self.folder.rglob("*.partial")]
+        return names + [p for p in self.folder.rglob("run.json") if not _is_json(p)]
+
+    def log(self, cell: str) -> str:
+        """What the conductor of an attempt has said so far."""
+        path = (self.folder / self.path(cell)).with_name("log") / "conductor.log"
+        return path.read_text() if path.exists() else ""
+
+    # -- processes ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def held(self, cell: str, *arguments: str, **options) -> Iterator[tuple[Running, Path]]:
+        """A run that stands still in the window of this attempt until the file it gives is gone."""
+        hold = self.folder / f"hold-{uuid.uuid4().hex[:8]}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        hold.touch()
+        running = self.start(*arguments, TORCHFREE_HOLD=str(hold), **options)
+        try:
+            until(
+                lambda: "started:" in self.log(cell) or running.process.poll() is not None,
+                lambda: running.output,
+            )
+            assert running.process.poll() is None, running.output
+            yield running, hold
+        finally:
+            hold.unlink(missing_ok=True)
+            self.kill_all()
+            running.process.wait(PATIENCE)
+
+    def alive(self) -> list[psutil.Process]:
+        """Every process that came of this studio."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                ended = process.status() == psutil.STATUS_ZOMBIE
+                if not ended and process.environ().get(MARK) == self.mark:
+                    found.append(process)
+        return found
+
+    def assert_no_orphans(self) -> None:
+        until(
+            lambda: not self.alive(),
+            lambda: f"left running: {[process.cmdline() for process in self.alive()]}",
+            GONE_WITHIN,
+        )
+
+    def kill_all(self) -> None:
+        for process in self.alive():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+
+    def copy(self, folder: Path) -> "Studio":
+        """As in a clone or an unpacked archive: no .snakemake, and new modification times."""
+        ignored = shutil.ignore_patterns(".snakemake", "output-*", ".lock")
+        shutil.copytree(self.folder, folder, ignore=ignored, copy_function=shutil.copyfile)
+        return Studio(folder, self.data, self.locks, self.repository)
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text())
+    except ValueError:
+        return False
+    return True

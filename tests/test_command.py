@@ -1,0 +1,368 @@
+"""The one command: a whole study, what is planned again and what is not, what is refused."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pandas
+import pytest
+
+from tests.studio import REPOSITORY, Studio, alone, study, workload
+
+PLAIN = "1x_plain/faithful/naive/r1"
+LADDERS = [
+    {
+        "workloads": ["plain"],
+        "counts": {1: ["naive", "mps", "mig_7g"], 2: ["naive", "mig"], 3: ["naive"]},
+    },
+    {"workloads": ["plain"], "measure": {"kind": "departure"}, "counts": {2: ["naive"]}},
+    {
+        "workloads": ["plain"],
+        "measure": {"kind": "epochs", "epochs": 2},
+        "counts": {1: ["naive"]},
+    },
+]
+STATUSES = {
+    "1x_plain/faithful/naive/r1/a1": "completed",
+    "1x_plain/faithful/mps/r1/a1": "unsupported",
+    "1x_plain/faithful/mig_7g/r1/a1": "unsupported",
+    "2x_plain/faithful/naive/r1/a1": "completed",
+    "2x_plain/faithful/mig/r1/a1": "unsupported",
+    "3x_plain/faithful/naive/r1/a1": "completed",
+    "2x_plain--departure/faithful/naive/r1/a1": "completed",
+    "1x_plain--epochs/faithful/naive/r1/a1": "completed",
+    "1x_other/faithful/naive/r1/a1": "completed",
+    "1x_other+1x_plain/faithful/naive/r1/a1": "completed",
+}
+CATALOGUE = {"plain": workload(), "other": workload(step_s=0.004)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started(request, module_studio):
+    """The whole tiny study, begun before the tests that need no finished one."""
+    if not any("whole" in item.fixturenames for item in request.session.items):
+        return None
+    mix = {"members": {"other": 1, "plain": 1}, "methods": ["naive"]}
+    studio = module_studio().write(CATALOGUE, drill=study(ladders=LADDERS, mixes=[mix]))
+    return studio, studio.start()
+
+
+@pytest.fixture(scope="module")
+def whole(started):
+    """The tiny study after its first run, which nobody changes, and that run."""
+    studio, running = started
+    return studio, running.end()
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    """A copy of it, with new modification times and without what Snakemake noted."""
+    studio = whole[0].copy(tmp_path / "copy")
+    yield studio
+    studio.kill_all()
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+def entry(**changes) -> dict:
+    return study(ladders=[alone("plain")[0] | changes])
+
+
+MISTAKES = {
+    "config key": (
+        {"config": {"budgte": "1h"}},
+        r"config/config\.yaml or --config: budgte: .*allowed: .*budget",
+    ),
+    "config type": ({"config": {"attempts": "many"}}, r"config.*: attempts: .*'many'"),
+    "unknown study": ({"config": {"study": "nope"}}, r"'nope' .*studies.* allowed: .*drill"),
+    "workload key": (
+        {"workloads": {"plain": workload() | {"batchsize": 8}}},
+        r"workloads\.yaml: plain.*batchsize: unknown key; allowed: .*batch_size",
+    ),
+    "workload type": (
+        {"workloads": {"plain": workload() | {"batch_size": "big"}}},
+        r"workloads\.yaml: plain.*batch_size: .*'big'",
+    ),
+    "study key": ({"study": entry() | {"sede": 1}}, r"drill\.yaml: sede: unknown key; .*seed"),
+    "study type": ({"study": entry() | {"seed": "x"}}, r"drill\.yaml: seed: .*'x'"),
+    "unknown workload": (
+        {"study": study(ladders=alone("plian"))},
+        r"drill\.yaml: ladders\.0.*'plian'.*allowed: plain.*'plain'",
+    ),
+    "unknown method": (
+        {"study": entry(counts={1: ["nvie"]})},
+        r"drill\.yaml: ladders\.0\.counts.*'nvie' .*allowed: .*naive",
+    ),
+    "impossible count": (
+        {"study": entry(counts={8: ["mig"]})},
+        r"drill\.yaml: ladders\.0.*'mig' holds at most 7.*8.*allowed.*: naive",
+    ),
+}
+
+
+def assert_one_line(lines: list[str], expected: str) -> None:
+    assert [line for line in lines if re.search(expected, line)], lines
+    assert not [line for line in lines if "Traceback" in line]
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_before_anything_runs(studio, name):
+    mistake, expected = MISTAKES[name]
+    studio.write(
+        mistake.get("workloads", {"plain": workload()}), drill=mistake.get("study", entry())
+    )
+    result = studio.plan(config=mistake.get("config"))
+    assert result.code != 0
+    assert len(result.output.splitlines()) == 1
+    assert_one_line(result.output.splitlines(), expected)
+
+
+@pytest.mark.parametrize("name", ["config key", "unknown workload"])
+def test_snakemake_says_the_same_and_writes_nothing(studio, name):
+    mistake, expected = MISTAKES[name]
+    studio.write({"plain": workload()}, drill=mistake.get("study", entry()))
+    result = studio.snakemake(config=mistake.get("config"))
+    assert result.code != 0
+    assert_one_line(result.output.splitlines(), expected)
+    assert not studio.results.exists()
+
+
+# -- the plan, before anything is measured ---------------------------------------------------------
+
+
+def test_a_dry_run_of_a_thousand_cells(studio):
+    names = [f"plain{index}" for index in range(50)]
+    ladders = [{"workloads": names, "counts": {1: ["naive"], 2: ["naive"], 3: ["naive", "mps"]}}]
+    studio.write(dict.fromkeys(names, workload()), drill=study(ladders=ladders, replicates=5))
+    began = time.monotonic()
+    result = studio.snakemake("--dry-run")
+    print(f"snakemake -n with 1,000 cells: {time.monotonic() - began:.1f} s")
+    assert result.code == 0 and result.planned == 1000
+
+
+def test_make_plan_says_what_fits_a_budget(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
+    config = {
+        "workloads": studio.folder / "workloads.yaml",
+        "studies": studio.folder / "studies",
+        "results": studio.folder / "results",
+        "study": None,
+    }
+    command = ["make", "-C", str(REPOSITORY), f"PYTHON={sys.executable}", "VENV=", "plan"]
+    command += ["STUDY=drill", "BUDGET=30s", f"CONFIG={' '.join(studio.config(**config))}"]
+    made = subprocess.run(command, capture_output=True, text=True, env=studio.environment())
+    assert made.returncode == 0, made.stderr
+    assert "3 cells, 0 measured, 2 to run now, 1 left for later (budget)" in made.stdout
+    assert made.stdout.count("does not fit") == 1
+
+
+# -- runs that do not go to the end ----------------------------------------------------------------
+
+
+def test_cells_never_overlap_whatever_the_cores(studio):
+    """By Snakemake's own limit: no conductor had to wait for the device."""
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
+    run = studio.snakemake("--cores", "8", "--workflow-profile", "none", "--until", "collocate")
+    assert run.code == 0, run.output
+    assert "waiting for" not in run.output
+    windows = sorted(
+        (window["start_ns"], window["end_ns"])
+        for record in studio.records().values()
+        for window in record["windows"]
+    )
+    assert len(windows) == 3
+    assert all(end <= start for (_, end), (start, _) in zip(windows, windows[1:], strict=False))
+    assert all(record["timing"]["lock_wait_s"] < 0.1 for record in studio.records().values())
+
+
+def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
+    first = studio.measure(config={"budget": "15s"})
+    assert first.code == 0 and "1 to run now, 1 left for later (budget)" in first.output
+    assert [r["status"] for r in studio.records().values()] == ["completed"]
+
+    # The time is over sooner than planned: the rest is put off, and no marker of it stays.
+    over = studio.snakemake(COLLOCATION_DEADLINE=str(round(time.time()) - 1))
+    assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
+    assert [r["status"] for r in studio.records().values()] == ["completed"]
+
+    rest = studio.snakemake()
+    assert rest.code == 0, rest.output
+    assert [r["status"] for r in studio.records().values()] == ["completed"] * 2
+    assert set(pandas.read_csv(studio.results / "runs.csv")["block"]) == {1, 2}
+    assert studio.snakemake().nothing_to_do
+
+
+OWN_NET = """from torch import nn
+
+
+def net(num_classes, width=8):
+    body = nn.Conv2d(3, width, 3, stride=2), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*body, nn.Linear(width * 15 * 15, num_classes))
+"""
+
+
+def test_a_workload_of_ones_own_trains_for_real(studio):
+    """One catalogue entry with module:function, measured by the real trainer on the CPU."""
+    studio.folder.mkdir(parents=True)
+    (studio.folder / "mine.py").write_text(OWN_NET)
+    own = workload() | {"model": "mine:net", "model_args": {"width": 4}}
+    ladders = [
+        {
+            "workloads": ["my_net"],
+            "counts": {1: ["naive"]},
+            "measure": {"kind": "epochs", "epochs": 2},
+        }
+    ]
+    studio.write({"my_net": own}, drill=study(ladders=ladders))
+    cell = "1x_my_net--epochs/faithful/naive/r1/a1"
+    path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
+    run = studio.measure(cell, config={"trainer": "models.train"}, PYTHONPATH=path)
+    assert run.code == 0, run.output
+    record = studio.record(cell)
+    assert record["status"] == "completed", record["reason"]
+    (member,) = record["members"]
+    assert member["parameters"] == 4 * 3 * 9 + 4 + (4 * 15 * 15 + 1) * 10
+    assert member["epochs"][1]["accuracy"] > 0.5  # of ten digits
+    assert record["data"][0]["source"] == "real"
+    studio.assert_no_orphans()
+
+
+# -- a whole study ---------------------------------------------------------------------------------
+
+
+def test_a_whole_study_and_then_nothing_to_do(whole):
+    studio, run = whole
+    assert run.code == 0, run.output
+    studio.assert_no_orphans()
+    records = studio.records()
+    assert {cell: record["status"] for cell, record in records.items()} == STATUSES
+    assert studio.snakemake().nothing_to_do
+
+
+def test_the_first_lines_say_what_runs_and_why(whole):
+    output = whole[1].output
+    assert "study 'drill' (as asked for) on CPU" in output
+    assert "10 cells, 0 measured, 10 to run now" in output
+    assert "--config study=kick" in output
+
+
+def test_an_unsupported_cell_says_why(whole):
+    for cell, record in whole[0].records().items():
+        if STATUSES[cell] == "unsupported":
+            assert "needs an NVIDIA GPU" in record["reason"]
+            assert not record["members"]
+
+
+def test_each_measure_leaves_its_windows(whole):
+    studio, _ = whole
+    seen = {c: [w["name"] for w in r["windows"]] for c, r in studio.records().items()}
+    assert seen["3x_plain/faithful/naive/r1/a1"] == ["window"]
+    assert seen["2x_plain--departure/faithful/naive/r1/a1"] == ["before", "after"]
+    assert seen["1x_plain--epochs/faithful/naive/r1/a1"] == ["epochs"]
+    epochs = studio.record("1x_plain--epochs/faithful/naive/r1/a1")["members"][0]["epochs"]
+    assert [epoch["epoch"] for epoch in epochs] == [0, 1]
+    members = studio.record("2x_plain--departure/faithful/naive/r1/a1")["members"]
+    stays, leaves = sorted(members, key=lambda member: member["status"])
+    assert (stays["status"], leaves["status"]) == ("completed", "departed")
+    assert set(stays["windows"]) == {"before", "after"} and set(leaves["windows"]) == {"before"}
+
+
+def test_tables_and_figures_are_there(whole):
+    results = whole[0].results
+    runs = pandas.read_parquet(results / "runs.parquet")
+    assert set(runs["cell"] + "/a1") == set(STATUSES)
+    assert len(runs) == len(pandas.read_csv(results / "runs.csv"))
+    for figure in ("epoch_time", "throughput_gain"):
+        for ending in ("png", "pdf", "csv"):
+            assert (results / "figures" / f"{figure}_faithful.{ending}").stat().st_size > 0
+    assert (results / "tables" / "summary.md").stat().st_size > 0
+    assert (results / "checks.json").stat().st_size > 0
+
+
+# -- what is planned again -------------------------------------------------------------------------
+
+
+def test_touching_every_file_plans_no_cell(whole):
+    """And neither does the folder at another time: what is planned depends on contents alone."""
+    studio, _ = whole
+    files = [path for path in studio.folder.rglob("*") if path.is_file()]
+    for path in sorted(files, reverse=True):
+        if ".snakemake" not in path.parts:
+            path.touch()
+    assert studio.snakemake("--dry-run").planned == 0
+
+
+def test_a_copy_without_history_plans_no_cell(copied):
+    result = copied.snakemake("--dry-run")
+    assert result.code == 0 and result.planned == 0
+
+
+def test_an_unpacked_zip_plans_no_cell_and_draws_its_figures(whole, tmp_path):
+    studio, _ = whole
+    packed = shutil.make_archive(str(tmp_path / "study"), "zip", studio.folder)
+    unpacked = Studio(tmp_path / "unpacked", tmp_path / "no-data", tmp_path / "locks")
+    shutil.unpack_archive(packed, unpacked.folder)
+    shutil.rmtree(unpacked.results / "figures")
+    drawn = unpacked.snakemake("--", "figures", config={"measure": "false"})
+    assert drawn.code == 0, drawn.output
+    assert (unpacked.results / "figures" / "throughput_gain_faithful.png").exists()
+    assert unpacked.snakemake("--dry-run").planned == 0
+
+
+def test_a_changed_workload_reruns_its_cells_alone(copied):
+    changed = CATALOGUE | {"other": workload(step_s=0.005)}
+    copied.write(changed)
+    assert copied.snakemake("--dry-run").planned == 2
+    plan = copied.plan().output
+    for cell in ("1x_other/faithful/naive/r1", "1x_other+1x_plain/faithful/naive/r1"):
+        assert f"{cell}  (its settings changed)" in plan
+    changed["other"]["description"] = "says nothing of what is trained"
+    copied.write(changed | {"unused": workload()})
+    assert copied.snakemake("--dry-run").planned == 2
+
+
+def test_without_measuring_nothing_is_planned(copied):
+    copied.write({"plain": workload(step_s=0.009), "other": workload(step_s=0.009)})
+    assert copied.snakemake("--dry-run").planned == 10
+    assert copied.snakemake("--dry-run", config={"measure": "false"}).planned == 0
+
+
+def test_a_corrupt_record_is_measured_again_and_stays(copied):
+    """Cut short, and the record of another cell."""
+    short, foreign = f"{PLAIN}/a1", "3x_plain/faithful/naive/r1/a1"
+    paths = {cell: copied.folder / copied.path(cell) for cell in (short, foreign)}
+    whole_text = paths[short].read_text()
+    paths[foreign].write_text(whole_text)
+    paths[short].write_text(whole_text[: len(whole_text) // 2])
+    before = {cell: path.read_text() for cell, path in paths.items()}
+
+    run = copied.snakemake()
+    assert run.code == 0, run.output
+    named = next(line for line in run.output.splitlines() if "  corrupt" in line)
+    assert all(copied.path(cell).as_posix() in named for cell in paths)
+    assert {cell: path.read_text() for cell, path in paths.items()} == before
+    for cell in paths:
+        assert copied.record(cell.replace("/a1", "/a2"))["status"] == "completed"
+    assert copied.snakemake().nothing_to_do
+    copied.assert_no_orphans()
+
+
+def test_only_code_that_matters_makes_cells_look_different(copied, tmp_path):
+    """In a clone of the repository: comments and docstrings, then a statement."""
+    clone = tmp_path / "clone"
+    for package in ("models", "workflow", "config"):
+        shutil.copytree(REPOSITORY / package, clone / package)
+    copied.repository = clone
+    source = clone / "models" / "protocol.py"
+    text = source.read_text()
+    source.write_text('"""Another docstring."""\n# a comment\n' + text.split('"""', 2)[2])
+    assert "other code or versions" not in copied.plan().output
+    source.write_text(text + "\nANOTHER = 1\n")
+    assert "7 cells were measured with other code or versions" in copied.plan().output
+    again = copied.plan(config={"rerun": "mismatched"})
+    assert "7 to run now" in again.output

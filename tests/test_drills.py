@@ -1,0 +1,390 @@
+"""Drills: what can go wrong while cells are measured, through the real command line.
+
+After each: no process left, the true status, and the next run completes.
+"""
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+
+import psutil
+import pytest
+
+from tests.studio import Studio, alone, study, until, workload
+
+CELL = "1x_plain/faithful/naive/r1"
+PHASES = ("build", "warm", "window", "stop")
+TIMEOUTS = {"build": 3, "warm": 1.5, "window": 1.5, "stop": 1.5}
+
+# Workload → what it does; the status, phase and words of its cell.
+KILLS = {
+    f"killed_{phase}": (
+        {"die": {"phase": phase, "signal": int(signal.SIGKILL)}},
+        "failed",
+        phase,
+        "ended by signal 9 (SIGKILL)",
+    )
+    for phase in PHASES
+}
+EXITS = {
+    f"exits_{phase}": (
+        {"die": {"phase": phase, "exit": 7}},
+        "failed",
+        phase,
+        "exited with code 7 without an error message",
+    )
+    for phase in ("warm", "stop")
+}
+SILENT = {
+    "gone_at_once": (
+        {"die": {"phase": "before", "exit": 0}},
+        "failed",
+        "build",
+        "ended before it was told to",
+    ),
+    "raises": ({"error": "warm"}, "failed", "warm", "PhaseError: asked to fail in warm"),
+}
+HANGS = {
+    f"hangs_{phase}": (
+        {"hang": phase},
+        "timed_out",
+        "build" if phase == "before" else phase,
+        "within its time-out",
+    )
+    for phase in ("before", *PHASES)
+}
+FAULTS = KILLS | EXITS | SILENT | HANGS
+OOMS = {
+    f"oom_{phase}": ({"oom": phase}, "out_of_memory", phase, "OutOfMemory")
+    for phase in ("build", "window")
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started(request, module_studio):
+    """One run of a study in which every cell but the plain ones goes wrong in another way.
+
+    It waits for time-outs most of the time, so it is started before the other drills.
+    """
+    if not any("faulty" in item.fixturenames for item in request.session.items):
+        return None
+    studio = module_studio()
+    workloads = {"plain": workload()}
+    workloads |= {name: workload(**what) for name, (what, *_) in (FAULTS | OOMS).items()}
+    mix = {"members": {"oom_window": 1, "plain": 2}, "methods": ["naive"]}
+    studio.write(workloads, drill=study(ladders=alone(*workloads), mixes=[mix]))
+    return studio, studio.start(config={"timeout": json.dumps(TIMEOUTS)})
+
+
+@pytest.fixture(scope="module")
+def faulty(started):
+    """The studio and its run, which has ended."""
+    studio, running = started
+    return studio, running.end()
+
+
+# -- ends from outside -----------------------------------------------------------------------------
+
+
+def to_group(number: int):
+    return lambda running: running.signal_group(number)
+
+
+def twice(running) -> None:
+    before = len(running.descendants())
+    running.signal_group(signal.SIGINT)
+    until(lambda: len(running.descendants()) < before, lambda: "nothing ends")
+    with contextlib.suppress(ProcessLookupError):
+        running.signal_group(signal.SIGINT)
+
+
+def kill(module: str | None):
+    def send(running) -> None:
+        target = running.find(module) if module else psutil.Process(running.process.pid)
+        target.send_signal(signal.SIGKILL)
+
+    return send
+
+
+ENDS = {
+    "ctrl_c": to_group(signal.SIGINT),
+    "ctrl_c_twice": twice,
+    "sigterm": to_group(signal.SIGTERM),
+    "lost_terminal": to_group(signal.SIGHUP),
+    "kill_snakemake": kill(None),
+    "kill_conductor": kill("workflow.collocation.run"),
+}
+
+
+@pytest.fixture(scope="module")
+def interrupted(module_studio):
+    """A study with a block for each drill, and one more."""
+    ladders = [{"workloads": ["plain"], "counts": {2: ["naive"]}}]
+    blocks = len(ENDS) + 1
+    return module_studio().write(
+        {"plain": workload()}, drill=study(ladders=ladders, replicates=blocks)
+    )
+
+
+def block(number: int, attempt: int = 1) -> str:
+    return f"2x_plain/faithful/naive/r{number}/a{attempt}"
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_in_mid_cell_leaves_nothing_behind(interrupted, name):
+    studio, cell = interrupted, block(1 + list(ENDS).index(name))
+    with studio.held(cell, *studio.only(cell)) as (running, _):
+        assert len(running.descendants("models.serve")) == 3  # the server and two members
+        ENDS[name](running)
+        studio.assert_no_orphans()
+        result = running.end()
+    assert result.code != 0 and "--unlock" not in result.output
+    assert not (studio.folder / studio.path(cell)).exists() and not studio.partial_files()
+
+
+def test_a_killed_fork_server_fails_the_cell(interrupted):
+    studio, cell = interrupted, block(len(ENDS) + 1)
+    with studio.held(cell, *studio.only(cell)) as (running, _):
+        running.find("models.serve").send_signal(signal.SIGKILL)
+        assert running.end().code == 0
+        studio.assert_no_orphans()
+    record = studio.record(cell)
+    assert (record["status"], record["phase"]) == ("failed", "window")
+    assert "the fork server died" in record["reason"]
+
+
+def test_after_all_these_ends_the_next_run_completes(interrupted):
+    studio = interrupted
+    run = studio.measure()
+    assert run.code == 0, run.output
+    last = [block(number) for number in range(1, len(ENDS) + 1)] + [block(len(ENDS) + 1, 2)]
+    assert [studio.record(cell)["status"] for cell in last] == ["completed"] * len(last)
+    assert "0 to run now" in studio.plan().output
+    studio.assert_no_orphans()
+
+
+# -- two at once -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path, data):
+    """Two working folders that share their device locks."""
+    studios = [Studio(tmp_path / name, data, tmp_path / "locks") for name in ("first", "second")]
+    for made in studios:
+        made.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
+    yield studios
+    for made in studios:
+        made.kill_all()
+
+
+def spans(studio: Studio) -> list[tuple[int, int]]:
+    """When members lived, from their own logs: (begin, end) in ns."""
+    logs = studio.results.glob("cells/*/*/*/*/*/log/member*.log")
+    found = []
+    for text in (log.read_text() for log in logs):
+        found.append(tuple(int(re.search(rf"{w} (\d+)", text)[1]) for w in ("from", "until")))
+    return found
+
+
+def test_two_invocations_at_once(two):
+    first, second = two
+    order = [
+        re.search(r"r\d", line)[0] for line in first.plan().output.splitlines() if CELL[:8] in line
+    ]
+    cell = f"{CELL[:-2]}{order[0]}/a1"
+    with first.held(cell, "--until", "collocate") as (running, hold):
+        refused = first.measure()
+        assert refused.code != 0
+        assert f"is in use by pid {running.process.pid}" in refused.output
+        assert "Traceback" not in refused.output
+
+        waiting = second.start("--until", "collocate")
+        words = f"waiting for the CPU, held by study drill, cell {cell[:-3]}"
+        until(lambda: words in waiting.output, lambda: waiting.output)
+        hold.unlink()
+        assert running.end().code == 0, running.output
+        assert waiting.end().code == 0, waiting.output
+    for made in two:
+        made.assert_no_orphans()
+        assert [record["status"] for record in made.records().values()] == ["completed"] * 2
+        assert "2 measured, 0 to run now" in made.plan().output
+    assert max(r["timing"]["lock_wait_s"] for r in second.records().values()) > 0
+    lived = sorted(spans(first) + spans(second))
+    assert len(lived) == 4
+    assert all(end <= begin for (_, end), (begin, _) in zip(lived, lived[1:], strict=False))
+
+
+def test_a_dead_holders_lock_is_free_at_once(two):
+    first, second = two
+    with first.held(f"{CELL}/a1", *first.only(f"{CELL}/a1")) as (running, _):
+        waiting = second.start(*second.only(f"{CELL}/a1"))
+        until(lambda: "waiting for the CPU" in waiting.output, lambda: waiting.output)
+        running.find("workflow.collocation.run").send_signal(signal.SIGKILL)
+        assert waiting.end().code == 0
+        first.assert_no_orphans()
+    assert second.record(f"{CELL}/a1")["status"] == "completed"
+
+
+# -- the disk and the data -------------------------------------------------------------------------
+
+
+def write_one_cell(studio: Studio) -> Studio:
+    return studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+
+
+def assert_next_run_completes(studio: Studio, **config) -> None:
+    assert not studio.partial_files()
+    run = studio.measure(config=config)
+    assert run.code == 0, run.output
+    (record,) = [r for r in studio.records().values() if r["status"] != "failed"]
+    assert record["status"] == "completed"
+    studio.assert_no_orphans()
+
+
+def test_a_full_disk_in_mid_cell(studio):
+    """A small file system of its own for the results, filled while the cell is in its window."""
+    write_one_cell(studio)
+    disk = studio.folder / "results"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system is not permitted here")
+    try:
+        with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, hold):
+            filler = disk / "filler"
+            with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+                while True:
+                    file.write(bytes(4096))
+            hold.unlink()
+            result = running.end()
+            studio.assert_no_orphans()
+        assert result.code != 0
+        assert "No space left on device" in result.output
+        filler.unlink()
+        assert not studio.records()
+        assert_next_run_completes(studio)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_files_that_may_not_grow(studio):
+    """The same by RLIMIT_FSIZE, which needs no rights, for the conductor and all below it."""
+    write_one_cell(studio)
+    with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, hold):
+        for process in studio.alive():
+            if process.pid != running.process.pid:
+                process.rlimit(psutil.RLIMIT_FSIZE, (16, 16))
+        hold.unlink()
+        result = running.end()
+        studio.assert_no_orphans()
+    assert result.code != 0
+    assert not studio.records()
+    assert_next_run_completes(studio)
+
+
+def test_a_damaged_dataset_stops_the_run_with_its_reason(studio, tmp_path):
+    """Real files of which one cannot be read: nothing is measured, and nothing is generated."""
+    studio.data = tmp_path / "data"
+    image = studio.data / "imagenet" / "train" / "a" / "one.JPEG"
+    for split in ("train", "val"):
+        (studio.data / "imagenet" / split / "a").mkdir(parents=True)
+    catalogue = {"plain": workload() | {"dataset": "imagenet"}}
+    studio.write(catalogue, drill=study(ladders=alone("plain")))
+    image.write_bytes(b"not an image")
+    (studio.data / "imagenet" / "val" / "a" / "two.JPEG").write_bytes(b"nor this")
+    run = studio.measure()
+    assert run.code != 0 and not studio.records()
+    assert re.search(r"data: imagenet: .*one\.JPEG cannot be decoded", run.output), run.output
+    assert "Traceback" not in run.output
+    shutil.rmtree(studio.data / "imagenet")
+    sizes = {"imagenet": {"train": 8, "validation": 8}}
+    studio.write(catalogue, drill=study(ladders=alone("plain"), datasets=sizes))
+    assert_next_run_completes(studio, source="synthetic")
+
+
+def test_data_that_vanished_are_prepared_again(studio, tmp_path):
+    """The file that says where they are outlived them."""
+    ignored = shutil.ignore_patterns("ready")
+    studio.data = shutil.copytree(studio.data, tmp_path / "data", ignore=ignored)
+    write_one_cell(studio)
+    with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, _):
+        running.signal_group(signal.SIGKILL)
+        studio.assert_no_orphans()
+    assert list(studio.data.glob("ready/*/*.json"))
+    (studio.data / "prepared").rename(studio.data / "elsewhere")
+    assert_next_run_completes(studio)
+
+
+# -- members that end badly ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAULTS | OOMS)
+def test_a_member_that_ends_badly_gives_its_cell_a_true_status(faulty, name):
+    _, status, phase, words = (FAULTS | OOMS)[name]
+    record = faulty[0].record(f"1x_{name}/faithful/naive/r1/a1")
+    assert (record["status"], record["phase"]) == (status, phase), record["reason"]
+    assert words in record["reason"] and name in record["reason"]
+    assert not any("samples_per_s" in str(m["windows"]) for m in record["members"]) or (
+        phase == "stop"
+    )
+
+
+def test_the_last_job_fails_and_lists_every_cell_without_a_result(faulty):
+    studio, run = faulty
+    studio.assert_no_orphans()
+    assert run.code != 0
+    assert f"{len(FAULTS)} cells of study 'drill' have no result:" in run.output
+    for name in FAULTS:
+        line = rf"1x_{name}/faithful/naive/r1: (failed|timed_out) \(attempt 1; tried again next"
+        assert re.search(line, run.output), name
+    assert "1x_oom_" not in run.output.split("have no result:")[1]
+    assert not (studio.results / "complete").exists()
+    assert not studio.partial_files()
+
+
+def test_one_bad_cell_never_costs_the_figures_of_the_others(faulty):
+    results = faulty[0].results
+    for figure in ("epoch_time", "throughput_gain"):
+        for ending in ("png", "pdf", "csv"):
+            assert (results / "figures" / f"{figure}_faithful.{ending}").stat().st_size > 0
+    assert "plain" in (results / "tables" / "summary.md").read_text()
+    assert "1x_killed_warm" in (results / "runs.csv").read_text()
+
+
+def test_out_of_memory_of_one_member_keeps_the_rates_of_the_survivors(faulty):
+    record = faulty[0].record("1x_oom_window+2x_plain/faithful/naive/r1/a1")
+    assert (record["status"], record["phase"]) == ("out_of_memory", "window")
+    victim, *survivors = record["members"]
+    assert (victim["status"], victim["exit_code"]) == ("out_of_memory", 3)
+    for member in survivors:
+        assert member["status"] == "completed"
+        assert member["windows"]["window"]["samples_per_s"] > 0
+
+
+def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
+    studio, _ = faulty
+    cell = "1x_killed_window/faithful/naive/r1"
+    for attempt in (2, 3):
+        assert studio.measure(f"{cell}/a{attempt}").code == 0  # it has a record
+    assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2, 3)] == ["failed"] * 3
+    assert f"{cell}/a" not in studio.plan().output
+    assert studio.snakemake("--dry-run").planned == len(FAULTS) - 1
+    check = studio.plan("--check")
+    assert check.code == 1
+    assert f"{cell}: failed (attempt 3; not tried again)" in check.output
+    assert studio.plan(config={"attempts": 4}).output.count(f"{cell}  (failed, trying again)") == 1
+
+
+def test_a_fault_that_passes_is_forgotten_by_the_next_run(faulty):
+    studio, _ = faulty
+    studio.write_study("drill", study(ladders=alone("plain", "exits_stop")))
+    run = studio.snakemake(TORCHFREE_BEHAVE="yes")
+    assert run.code == 0, run.output
+    cell = "1x_exits_stop/faithful/naive/r1"
+    assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2)] == ["failed", "completed"]
+    assert studio.snakemake().nothing_to_do
