@@ -26,6 +26,6 @@ rule all:
         SITTING.run_files(),
         FIGURES,
         TABLES,
-        f"{STUDY}/complete",
+        COMPLETE,
     message:
         "study {SITTING.name} is complete: {STUDY}"

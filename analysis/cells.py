@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet
 
-from analysis import metrics
+from analysis import flags, metrics
 from analysis.names import ALONE_VARIANTS, method_order, parse_scenario
 from analysis.schema import SCHEMA
 from analysis.statistics import pooled_estimates
@@ -79,7 +79,7 @@ def cell_table(runs: pd.DataFrame, expected: list[dict] = ()) -> pd.DataFrame:
         first = members.iloc[0]
         base = {c: first[c] for c in ("study", "cell", "attempt", "n", "status", "reason", "phase")}
         base |= dict(zip(_KEY, key, strict=True)) | {"hardware": first["hardware"]}
-        base |= {c: first[c] for c in ("device", "measure")}
+        base |= {c: first[c] for c in ("device", "measure", "flags")}
         windows = members.dropna(subset=["window"])
         if first["status"] != "completed" or windows.empty:
             rows.append(base)
@@ -90,7 +90,7 @@ def cell_table(runs: pd.DataFrame, expected: list[dict] = ()) -> pd.DataFrame:
         key = (cell["arm"], cell["scenario"], cell["method"], cell["replicate"])
         if key not in seen:
             row = dict(zip(_KEY, key, strict=True))
-            rows.append(row | {"n": cell["n"], "status": NOT_RUN, "attempt": 0})
+            rows.append(row | {"n": cell["n"], "status": NOT_RUN, "attempt": 0, "flags": ""})
     table = pd.DataFrame(rows, columns=[*_CELL_TEXT, *_CELL_NUMBERS])
     table = table.astype(dict.fromkeys(_CELL_NUMBERS, float))
     scenarios = [parse_scenario(s) for s in table["scenario"]]
@@ -102,7 +102,7 @@ def cell_table(runs: pd.DataFrame, expected: list[dict] = ()) -> pd.DataFrame:
 
 _CELL_TEXT = [
     *("study", "cell", "arm", "scenario", "method", "block", "attempt", "n", "measure"),
-    *("window", "status", "reason", "phase", "hardware", "device", "note"),
+    *("window", "status", "reason", "phase", "hardware", "device", "flags", "note"),
 ]
 _CELL_NUMBERS = [
     *("samples_per_s", "epoch_time_s", "stp", "antt", "jain", "makespan_s", "serial_s", "saving")
@@ -156,6 +156,7 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
         base |= {c: first[c] for c in ("n", "family", "variant", "mixed")}
         base |= {"replicates": sum(statuses.values()), "completed": statuses.get("completed", 0)}
         base["statuses"] = statuses
+        base["flags"] = flags.union(cell["flags"])
         base["reason"] = next((r for r in cell["reason"] if isinstance(r, str) and r), None)
         windows = cell.dropna(subset=["window"])
         for name, window in windows.groupby("window", sort=False):
@@ -175,7 +176,7 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
     by = ("arm", "mixed", "family", "variant", "n", "scenario")
     rows.sort(key=lambda r: (*(r[k] for k in by), method_order(r["method"])))
     columns = [*group, "n", "family", "variant", "mixed", "window", "replicates", "completed"]
-    columns += ["statuses", "reason", "epoch_time_s", "stp", "low", "high", "antt", "jain"]
+    columns += ["statuses", "reason", "flags", "epoch_time_s", "stp", "low", "high", "antt", "jain"]
     return pd.DataFrame(rows, columns=[*columns, "saving"]).astype({"mixed": bool})
 
 

@@ -15,38 +15,44 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from analysis.checks import loss_checks
+from analysis.flags import add_flags
+from analysis.losses import loss_checks
 from analysis.records import add_input_arguments, device_of, input_paths, is_baseline, read_records
 from analysis.schema import SCHEMA
+
+# What an attempt tells: a result of the cell, a fault on the way to one, or (postponed) nothing.
+_WORTH = dict.fromkeys(("completed", "out_of_memory", "unsupported"), 2)
+_WORTH |= dict.fromkeys(("failed", "timed_out"), 1)
 
 
 def select_attempts(records: list[dict]) -> list[tuple[dict, bool]]:
     """Choose which attempts count; returns (record, current) pairs.
 
-    The latest attempt of a cell is its current one. Of the older ones, the latest completed on
-    another device stays, not current, where it is an alone run and a current cell of the same
-    block and arm was measured on that device: that cell's progress needs it.
+    Per cell and device counts the newest attempt with a result (completed, out_of_memory,
+    unsupported), else the newest fault (failed, timed_out), else the newest at all. By the same
+    rule one of a cell's devices is current. Of the other devices an alone run stays, not current,
+    where a current cell of the same block and arm was measured there: its progress needs it.
     """
-    latest: dict[tuple, dict] = {}
-    for record in sorted(records, key=lambda r: r["cell"]["attempt"]):
-        latest[(*_cell_key(record), device_of(record))] = record
-    current: dict[tuple, dict] = {}
-    for record in latest.values():
-        held = current.get(_cell_key(record))
-        if held is None or held["cell"]["attempt"] < record["cell"]["attempt"]:
-            current[_cell_key(record)] = record
+    best: dict[tuple, dict] = {}
+    for record in sorted(records, key=_weight):
+        best[(*_cell_key(record), device_of(record))] = record
+    current = {_cell_key(record): record for record in sorted(best.values(), key=_weight)}
     needed = {
         (*_block_key(record), member.get("workload"))
         for record in current.values()
         for member in record["spec"]["members"]
     }
     chosen = [(record, True) for record in current.values()]
-    for record in latest.values():
+    for record in best.values():
         if record is current[_cell_key(record)] or not is_baseline(record):
             continue
         if (*_block_key(record), record["spec"]["members"][0].get("workload")) in needed:
             chosen.append((record, False))
     return chosen
+
+
+def _weight(record: dict) -> tuple[int, int]:
+    return _WORTH.get(record["status"], 0), record["cell"]["attempt"]
 
 
 def _cell_key(record: dict) -> tuple:
@@ -201,6 +207,7 @@ def merge(records: list[dict]) -> tuple[pa.Table, list[tuple[str, str]]]:
         if is_baseline(record):
             baseline_cells.add((record["cell"]["id"], record["cell"]["attempt"]))
     add_progress(rows, baseline_cells)
+    add_flags(rows)
     rows.sort(
         key=lambda r: (
             *(str(r[k]) for k in ("arm", "scenario", "method")),

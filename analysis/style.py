@@ -14,6 +14,8 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from analysis import flags
+
 # Inches; a figure over both columns of a two-column paper.
 PAGE_WIDTH = 7.16
 FORMATS = ("png", "pdf")
@@ -118,28 +120,52 @@ def heading(fig: plt.Figure, title: str, subtitle: str) -> None:
     fig.text(0.01, 1 - 0.22 / height, subtitle, size=TEXT, color=GREY, va="top")
 
 
-_PER_ROW = 9
+def text_width(text: str, size: float) -> float:
+    """About how many inches `text` takes at `size` points: a character is 0.56 of its size wide."""
+    return 0.56 * size * len(text) / 72
 
 
-def legend_height(entries: int) -> float:
-    """Inches that a legend takes."""
-    return 0.16 * -(-entries // _PER_ROW)
+def _legend_rows(handles: list) -> list[list]:
+    """Handles line by line, as many as fit on the page."""
+    rows, used = [[]], 0.0
+    for handle in handles:
+        width = text_width(handle.get_label(), SMALL) + 0.3
+        if used + width > PAGE_WIDTH and rows[-1]:
+            rows.append([])
+            used = 0.0
+        rows[-1].append(handle)
+        used += width
+    return rows
 
 
-def legend(fig: plt.Figure, handles: list, top: float) -> None:
-    """Handles in rows outside the data, `top` inches below the figure's edge."""
+def page(
+    title: str, subtitle: str, handles: list, content: float, foot: list[str]
+) -> tuple[plt.Figure, float]:
+    """A figure with heading, legend and footer around `content` inches; and where those begin.
+
+    The second value is in inches from the top. `foot` holds phrases (see `footer_parts`).
+    """
+    rows = _legend_rows(handles)
+    top = 0.66 + 0.16 * len(rows)
+    width = int(PAGE_WIDTH * 72 / (SMALL * 0.52))
+    lines = textwrap.wrap("; ".join(part for part in foot if part), width)
+    fig = new_figure(top + content + 0.1 + 0.1 * len(lines))
     height = fig.get_size_inches()[1]
-    fig.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0.004, 1 - top / height),
-        ncols=min(len(handles), _PER_ROW),
-        frameon=False,
-        handlelength=1.8,
-        columnspacing=1.3,
-        handletextpad=0.5,
-        borderaxespad=0,
-    )
+    heading(fig, title, subtitle)
+    for i, row in enumerate(rows):
+        fig.legend(
+            handles=row,
+            loc="upper left",
+            bbox_to_anchor=(0.004, 1 - (0.44 + 0.16 * i) / height),
+            ncols=len(row),
+            frameon=False,
+            handlelength=1.8,
+            columnspacing=1.3,
+            handletextpad=0.5,
+            borderaxespad=0,
+        )
+    fig.text(0.01, 0.05 / height, "\n".join(lines), size=SMALL, color=GREY)
+    return fig, top
 
 
 def swatch(method: str) -> Patch:
@@ -150,21 +176,24 @@ def swatch(method: str) -> Patch:
     )
 
 
+def line(method: str) -> Line2D:
+    """A legend entry for a method's marks on a line."""
+    style = look(method)
+    marker = {"marker": style.marker, "ms": 4.6, "mfc": style.colour, "mec": INK, "mew": 0.5}
+    return Line2D([], [], color=style.colour, lw=1.1, label=style.label, **marker)
+
+
 def replicate_point() -> Line2D:
     """A legend entry for the points of single replicates."""
     look = {"mfc": "white", "mec": INK, "mew": 0.4}
     return Line2D([], [], marker="o", ms=2.2, ls="", label="a replicate", **look)
 
 
-def footer(fig: plt.Figure, rows: pd.DataFrame, note: str = "") -> None:
-    """State below the figure what was measured on what: `rows` are member rows of runs.parquet."""
-    text = "; ".join(part for part in (*footer_parts(rows), note) if part)
-    lines = textwrap.wrap(text, int(fig.get_size_inches()[0] * 72 / (SMALL * 0.52)))
-    fig.text(0.01, 0.05 / fig.get_size_inches()[1], "\n".join(lines), size=SMALL, color=GREY)
-
-
 def footer_parts(rows: pd.DataFrame) -> list[str]:
-    """Study, hardware, arm, data source, replicates and window length, each as a phrase."""
+    """What was measured on what, each as a phrase; `rows` are member rows of runs.parquet.
+
+    Study, hardware, arm, data source, replicates, window length, and how many cells are flagged.
+    """
 
     def distinct(column: str) -> list[str]:
         return sorted(str(v) for v in rows[column].dropna().unique())
@@ -184,12 +213,12 @@ def footer_parts(rows: pd.DataFrame) -> list[str]:
     if len(seconds):
         low, high = f"{seconds.min():.3g}", f"{seconds.max():.3g}"
         parts.append(f"windows of {low if low == high else f'{low} to {high}'} s")
-    return [part for part in parts if part]
+    return [part for part in (*parts, *flags.counted(rows)) if part]
 
 
 def sentence(title: str, text: str) -> plt.Figure:
     """A figure that says in words why there is nothing to draw."""
-    fig = new_figure(1.1)
+    fig = new_figure(0.5)
     heading(fig, title, text)
     return fig
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 from tabulate import tabulate
 
+from analysis import flags
 from analysis.cells import Study, load, read_expected, read_runs, summarise
 from analysis.names import parse_scenario
 
@@ -71,6 +73,7 @@ def markdown(table: pd.DataFrame, study: Study) -> str:
             "STP [95 %]": _interval(row),
             "ANTT": _number(row["antt"], 3),
             "accuracy": _number(row["accuracy"], 3),
+            "flags": row["flags"].replace(";", ", ").replace("_", " "),
             "data": row["source"],
         }
         for row in table.to_dict("records")
@@ -80,6 +83,8 @@ def markdown(table: pd.DataFrame, study: Study) -> str:
         "\n\nSTP: sum of normalised progress (1 = serial), geometric mean over n completed "
         "replicates; interval: log ratios, variance pooled over a workload's cells, none for one "
         "replicate. ANTT: mean slowdown. Epoch time: median over instances and replicates. "
+        f"unsteady: a member's speed drifted by more than {flags.DRIFT:.0%}; suspect baseline: a "
+        f"member faster than alone (progress above {flags.PROGRESS}, or above 1 by its interval). "
         "synthetic = generated data.\n"
     )
     return head + tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True) + legend
@@ -110,6 +115,8 @@ def terminal(table: pd.DataFrame) -> str:
             body, ["scenario", *headers], "simple", disable_numparse=True, colalign=align
         )
         sections.append(f"arm {arm}\n{text}")
+    if legend := flags.legend(table["flags"]):
+        sections.append("; ".join(legend))
     return "\n\n".join(sections) if sections else "no cells yet"
 
 
@@ -119,26 +126,43 @@ def _line(row: dict) -> list[str]:
         f"{row['method']} {window}".strip(),
         f"{row['completed']}/{row['replicates']}",
         "" if row["mixed"] else row["epoch_times"],
-        _interval(row) or row["status"][:22],
+        f"{_interval(row) or _outcome(row)} {flags.marks(row['flags'])}".rstrip(),
         _number(row["antt"], 2),
         _number(row["accuracy"], 3),
     ]
 
 
+def _outcome(row: dict) -> str:
+    return "no baseline" if row["status"] == "completed" else row["status"][:22]
+
+
 def _wrapped(scenario: str, width: int) -> str:
-    """The members of a mix one below the other; what is still too long breaks after a `_`."""
+    """A mix too long for a line: a member a line, what is still too long broken at `--` or `_`."""
+    if len(scenario) <= width:
+        return scenario
     lines = []
-    for part in scenario.replace("+", "\n+").split("\n"):
+    for part in scenario.replace("+", "\n  + ").split("\n"):
         while len(part) > width:
-            cut = part.rfind("_", 0, width) + 1 or width
+            cut = part.rfind("--", 0, width)
+            cut = cut if cut > 0 else part.rfind("_", 0, width) + 1 or width
             lines.append(part[:cut])
-            part = "  " + part[cut:]
+            part = "    " + part[cut:]
         lines.append(part)
     return "\n".join(lines)
 
 
 def _seconds(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _next(folder: Path) -> Iterator[str]:
+    """Where to look next: what is there of a study's figures and summary, seen from here."""
+    here = Path.cwd()
+    if folder.is_absolute() and folder.is_relative_to(here):
+        folder = folder.relative_to(here)
+    for name, path in (("figures", "figures"), ("summary", "tables/summary.md")):
+        if (folder / path).exists():
+            yield f"{name}: {folder / path}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -163,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
         page = arguments.output.with_name(arguments.output.name + ".md")
         page.write_text(text, encoding="utf-8")
     if arguments.print:
-        print(terminal(table))
+        print(terminal(table), *_next(arguments.runs.parent), sep="\n")
     return 0
 
 

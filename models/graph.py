@@ -1,5 +1,6 @@
 """The whole training step, input included, as one CUDA graph."""
 
+from collections.abc import Callable
 from itertools import chain
 
 import torch
@@ -65,3 +66,14 @@ class GraphedStep:
         self.row.copy_(row)
         self.graph.replay()
         return self.loss
+
+    def input_alone(self) -> Callable[[int], None]:
+        """A function that launches the graph's input work alone, of the row it has now.
+
+        For timing: whatever step it is called with. Captured in the training graph's memory,
+        which lies idle between replays; freed when the function is.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.graph.pool()):
+            self.source.fetch(self.row)
+        return lambda _step: graph.replay()

@@ -54,6 +54,24 @@ class _Plan:
         return samples
 
 
+class _InOrder:
+    """The samples of validation's steps: n samples in order, a last batch cut at `whole`.
+
+    When fewer than `whole` are held: whole batches, round and round.
+    """
+
+    def __init__(self, n: int, batch_size: int, whole: int, device: torch.device):
+        self.n, self.batch_size, self.device = n, batch_size, device
+        self.end = whole if n >= whole else None
+
+    def row(self, step: int) -> Tensor:
+        """Sample numbers of that step, int64 [b]."""
+        first = step * self.batch_size
+        end = first + self.batch_size
+        end = end if self.end is None else min(end, self.end)
+        return torch.arange(first, end, device=self.device) % self.n
+
+
 class CropPlan(_Plan):
     """Rows [batch, 4] int64: sample, first source row, first source column, column direction.
 
@@ -80,12 +98,15 @@ class CropPlan(_Plan):
 class ResidentImages:
     """Batches of classifier input from `arrays` {"images" uint8 [n, 3, S, S], "labels" [n]}.
 
-    S is at least `size`; the surplus is the room for random crops (`training`), or is cut off
-    evenly. Raises ValueError when the images are smaller than `size`.
+    S is at least `size`; the surplus is the room for random crops, or for validation is cut off
+    evenly. `validation`: samples of the whole validation set; None: these are for training.
+    Raises ValueError when the images are smaller than `size`.
     """
 
-    def __init__(self, arrays: dict, spec: dict, device: torch.device, training: bool = True):
-        size, self.batch_size = spec["input_size"], spec["batch_size"]
+    def __init__(
+        self, arrays: dict, spec: dict, device: torch.device, validation: int | None = None
+    ):
+        size, batch_size = spec["input_size"], spec["batch_size"]
         # Channels last, so that a gather reads a pixel at once.
         images = torch.from_numpy(np.array(arrays["images"])).to(device)
         self.images = images.permute(0, 2, 3, 1).contiguous()
@@ -93,11 +114,11 @@ class ResidentImages:
         self.margin = self.images.shape[1] - size
         if self.margin < 0:
             raise ValueError(f"images of {self.images.shape[1]} px are smaller than {size} px")
-        self.plan = None
-        if training:
-            self.plan = CropPlan(
-                len(self.images), self.batch_size, spec["seed"], size, self.margin, device
-            )
+        count, self.training = len(self.images), validation is None
+        if self.training:
+            self.plan = CropPlan(count, batch_size, spec["seed"], size, self.margin, device)
+        else:
+            self.plan = _InOrder(count, batch_size, validation, device)
         channels_last = spec["channels_last"]
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.pixels = torch.arange(size, device=device)
@@ -107,14 +128,12 @@ class ResidentImages:
         self.bytes = self.images.nbytes + self.labels.nbytes
 
     def row(self, step: int) -> Tensor:
-        """Which samples and crops that step takes, int64 [batch, 4] as CropPlan describes."""
-        if self.plan is not None:
-            return self.plan.row(step)
-        first = torch.arange(self.batch_size, device=self.pixels.device) + step * self.batch_size
-        centre = torch.full_like(first, self.margin // 2)
-        return torch.stack(
-            [first % len(self.images), centre, centre, torch.ones_like(first)], dim=1
-        )
+        """Which samples and crops that step takes, int64 [b, 4] as CropPlan describes."""
+        row = self.plan.row(step)
+        if self.training:
+            return row
+        centre = torch.full_like(row, self.margin // 2)
+        return torch.stack([row, centre, centre, torch.ones_like(row)], dim=1)
 
     def fetch(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """The images [b, 3, size, size] float32, normalised, and labels [b] of a row."""
@@ -131,24 +150,28 @@ class ResidentImages:
 
 
 class ResidentRows:
-    """Batches of DLRM input from `arrays` {"dense" [n, 13], "sparse" [n, 26], "label" [n]}."""
+    """Batches of DLRM input from `arrays` {"dense" [n, 13], "sparse" [n, 26], "label" [n]}.
 
-    def __init__(self, arrays: dict, spec: dict, device: torch.device, training: bool = True):
+    `validation`: samples of the whole validation set; None: these are for training.
+    """
+
+    def __init__(
+        self, arrays: dict, spec: dict, device: torch.device, validation: int | None = None
+    ):
         self.arrays = tuple(
             torch.from_numpy(np.array(arrays[name])).to(device)
             for name in ("dense", "sparse", "label")
         )
-        self.batch_size, count = spec["batch_size"], len(self.arrays[0])
-        self.plan = _Plan(count, self.batch_size, spec["seed"], device) if training else None
+        count, batch_size = len(self.arrays[0]), spec["batch_size"]
+        if validation is None:
+            self.plan = _Plan(count, batch_size, spec["seed"], device)
+        else:
+            self.plan = _InOrder(count, batch_size, validation, device)
         self.bytes = sum(a.nbytes for a in self.arrays)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """dense [b, 13], sparse [b, 26] raw ids and label [b] of that step."""
-        if self.plan is not None:
-            samples = self.plan.row(step)
-        else:
-            samples = torch.arange(self.batch_size, device=self.arrays[0].device)
-            samples = (samples + step * self.batch_size) % len(self.arrays[0])
+        samples = self.plan.row(step)
         dense, sparse, label = (array[samples] for array in self.arrays)
         return dense, sparse, label
 
@@ -230,7 +253,7 @@ def open_input(dataset, split: str, spec: dict, device: torch.device):
     samples = min(spec["input"]["samples"], on_disk)
     arrays = dataset.resident(split, spec["input_size"], samples)
     kind = ResidentImages if spec["kind"] == "vision" else ResidentRows
-    return kind(arrays, spec, device, training)
+    return kind(arrays, spec, device, None if training else dataset.nominal_validation_size)
 
 
 def steps_of(dataset, split: str, batch_size: int) -> int:

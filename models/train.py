@@ -62,7 +62,10 @@ def set_up(spec: dict) -> torch.device:
     """Cores, threads, memory cap, numerics, seeds; the device, ready for use.
 
     The environment was set by the fork server, before anything could ask CUDA.
+    Raises ValueError for a precision other than tf32 or bf16.
     """
+    if spec["precision"] not in ("tf32", "bf16"):
+        raise ValueError(f"precision {spec['precision']!r}: allowed are tf32, bf16")
     if spec.get("cores"):
         os.sched_setaffinity(0, spec["cores"])
     torch.set_num_threads(spec["threads"])
@@ -74,8 +77,8 @@ def set_up(spec: dict) -> torch.device:
         mapped = psutil.Process().memory_info().vms
         resource.setrlimit(resource.RLIMIT_AS, (mapped + spec["memory_limit_bytes"], hard))
     torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = spec["precision"] != "fp32"
-    torch.backends.cudnn.allow_tf32 = spec["precision"] != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
     random.seed(spec["seed"])
     np.random.seed(spec["seed"] % 2**32)
     torch.manual_seed(spec["seed"])
@@ -215,7 +218,7 @@ class Member:
     def fresh_record(self) -> None:
         """Forget the times of steps so far."""
         self.clock = step_clock(self.device, self.spec["sync"])
-        self.wait_ns = array("q")
+        self.wait_ns, self.validation_ns = array("q"), 0
 
     def train(self, steps: int | None) -> None:
         """Train that many steps, None: for ever; returns early when told to stop."""
@@ -259,12 +262,21 @@ class Member:
     # -- warm-up, window, end --------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """The first steps, untimed by others: autotuning, allocation, filling of the loaders."""
+        """The first steps, untimed by others: autotuning, allocation, filling of the loaders.
+
+        At least `warmup_steps` (and one), until `warmup_s` have passed since the first, which
+        holds cuDNN's autotuning, had finished.
+        """
         self.stepper, self.source = self.job, self.input
         if self.spec["cuda_graph"]:
             self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
         self.fresh_record()
-        self.train(self.spec["warmup_steps"])
+        self.train(1)
+        self.clock.finish()
+        until = time.monotonic() + (self.spec.get("warmup_s") or 0)
+        self.train(self.spec["warmup_steps"] - 1)
+        while not self.stopping and time.monotonic() < until:
+            self.train(1)
         self.clock.finish()
         if self.stopping:
             return
@@ -277,12 +289,14 @@ class Member:
         self.channel.emit("warm", steps=self.step, step_s=step_s, input_share=share)
 
     def input_seconds(self, batches: int = 10) -> float:
-        """Seconds to produce one resident batch by itself (for a graph an upper bound)."""
-        self.input.batch(self.step)
+        """Seconds to produce one resident batch by itself; of a graph, the work captured for it."""
+        graphed = self.spec["cuda_graph"]
+        produce = self.stepper.input_alone() if graphed else self.input.batch
+        produce(self.step)
         self.synchronise()
         began = time.monotonic()
         for ahead in range(batches):
-            self.input.batch(self.step + ahead)
+            produce(self.step + ahead)
         self.synchronise()
         return (time.monotonic() - began) / batches
 
@@ -298,6 +312,8 @@ class Member:
             self.clock.finish()
             trained = time.monotonic_ns()
             result = None if self.stopping else self.validate()
+            validation_ns = time.monotonic_ns() - trained
+            self.validation_ns += validation_ns
             if self.stopping:
                 return
             losses = self.losses.between(first, self.step)
@@ -305,7 +321,7 @@ class Member:
                 "epoch",
                 epoch=epoch,
                 train_s=(trained - began) / 1e9,
-                validation_s=(time.monotonic_ns() - trained) / 1e9,
+                validation_s=validation_ns / 1e9,
                 samples=(self.step - first) * self.spec["batch_size"],
                 loss=sum(losses) / len(losses) if losses else None,
                 **{"accuracy": None, self.job.metric: result},
@@ -327,12 +343,21 @@ class Member:
         self.job.model.train()
         return float(total) / max(samples, 1)
 
+    def data_wait_share(self) -> float | None:
+        """Share of the time in training steps since go that they waited for files.
+
+        None for resident input, which the host only launches, and before go.
+        """
+        if self.go_ns is None or self.spec["input"]["mode"] == "resident":
+            return None
+        return sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.validation_ns)
+
     def stop(self) -> None:
         """Wait for what is under way, write steps.npz (whole or not at all), say what was done."""
         self.clock.finish()
         self.synchronise()
         cuda = self.device.type == "cuda"
-        open_ns = 0 if self.go_ns is None else time.monotonic_ns() - self.go_ns
+        data_wait_share = self.data_wait_share()
         if self.go_ns is None:
             self.fresh_record()
         target = Path(self.spec["folder"]) / "steps.npz"
@@ -353,7 +378,7 @@ class Member:
             samples=steps * self.spec["batch_size"],
             memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
             memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
-            data_wait_share=sum(self.wait_ns) / open_ns if open_ns else None,
+            data_wait_share=data_wait_share,
             file=target.name,
         )
 

@@ -36,7 +36,7 @@ PLAIN = {
     "warmup_steps": 3,
     "model_args": {"step_s": 0.003},
 }
-SHORT = {"kind": "window", "window_s": 0.3, "min_steps": 3, "settle_s": 0}
+SHORT = {"kind": "window", "window_s": 0.3, "min_steps": 3, "warmup_s": 0, "settle_s": 0}
 
 
 def workload(**model_args) -> dict:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import checks, merge, metrics, statistics, style, tables
+from analysis import checks, flags, losses, merge, metrics, statistics, style, tables
 from analysis.cells import NOT_RUN, load, read_runs, summarise
 from analysis.figures.__main__ import main as draw
 from analysis.names import parse_scenario
@@ -27,7 +27,8 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     """A synthetic run.json: one rate (samples/s) per member; None: a member without a window.
 
     Options: arm, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows (list of
-    per-member dicts of window → rate, in place of rates), epochs, losses (per member), source.
+    per-member dicts of window → rate, in place of rates), epochs, losses (per member), source,
+    drift (of every window), flags.
     """
     parsed = parse_scenario(scenario)
     names = [name for name, count in parsed.parts for _ in range(count)]
@@ -50,7 +51,12 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
             "threads": 2,
             "memory_peak_allocated": 2**30,
             "windows": {
-                name: {"steps": 100, "samples_per_s": rate, "step_ms_p50": 3.0, "drift": 0.001}
+                name: {
+                    "steps": 100,
+                    "samples_per_s": rate,
+                    "step_ms_p50": 3.0,
+                    "drift": options.get("drift", 0.001),
+                }
                 for name, rate in windows.items()
             },
             "epochs": options.get("epochs", []),
@@ -100,7 +106,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
                 "nominal_train_size": TRAIN_SIZE,
             }
         ],
-        "flags": [],
+        "flags": options.get("flags", []),
         "host": {"cpu": "Test CPU", "cores": 16},
         "provenance": {
             "digest": options.get("digest", "d1"),
@@ -260,6 +266,64 @@ def test_latest_attempt_wins_and_another_gpus_baseline_stays():
     assert cells.set_index("cell")["stp"]["1x_a/faithful/naive/r1"] == 1
 
 
+@pytest.mark.parametrize("statuses", list(permutations(["completed", "failed", "postponed"])))
+def test_a_result_outlives_faults_whatever_their_order(statuses):
+    attempts = [
+        record("2x_a", rates=[1, 1], status=status, attempt=i)
+        for i, status in enumerate(statuses, start=1)
+    ]
+    assert set(merged(*attempts)["status"]) == {"completed"}
+    faults = [a for a in attempts if a["status"] != "completed"]
+    assert set(merged(*faults)["status"]) == {"failed"}
+    again = record("2x_a", status="out_of_memory", rates=[1, None], attempt=4)
+    assert set(merged(*attempts, again)["status"]) == {"out_of_memory"}
+
+
+def test_a_fault_on_another_gpu_hides_no_result():
+    first = record("1x_a", rates=[1000], gpu="GPU-1")
+    fault = record("1x_a", rates=[None], gpu="GPU-2", attempt=2, status="failed")
+    pair = record("2x_a", rates=[500, 500], gpu="GPU-2")
+    frame = merged(first, fault, pair)
+    alone = frame[frame["scenario"] == "1x_a"]
+    assert alone["status"].tolist() == ["completed"] and alone["current"].all()
+    # A result on the second GPU is the newest, whatever fails there later.
+    second = record("1x_a", rates=[800], gpu="GPU-2", attempt=3)
+    later = record("1x_a", rates=[None], gpu="GPU-2", attempt=4, status="timed_out")
+    frame = merged(first, fault, pair, second, later)
+    alone = frame[frame["scenario"] == "1x_a"]
+    assert alone["samples_per_s"].tolist() == [800]
+    assert frame[frame["scenario"] == "2x_a"]["progress"].tolist() == [0.625] * 2
+
+
+def test_suspect_numbers_are_flagged_for_the_whole_cell():
+    frame = merged(
+        record("1x_a", rates=[1000]),
+        record("2x_a", rates=[1060, 900], flags=["cores_shared"]),
+        record("3x_a", rates=[400] * 3, drift=-0.06),
+        record("7x_a", rates=[1040] * 7, drift=0.05),
+    )
+    found = frame.groupby("scenario")["flags"].agg(set).to_dict()
+    assert found == {
+        "1x_a": {""},
+        "2x_a": {"cores_shared;suspect_baseline"},
+        "3x_a": {"unsteady"},
+        "7x_a": {""},
+    }
+    table = summarise(load(frame).cells).set_index("scenario")["flags"]
+    assert flags.marks(table["2x_a"]) == "!+" and flags.marks(table["3x_a"]) == "~"
+    footer = "; ".join(style.footer_parts(frame)).replace("\u00a0", " ")
+    assert "unsteady (drift > 5 %): 1 of 4 cells" in footer
+    assert "progress above 1.05, suspect baseline: 1 of 4 cells" in footer
+
+
+@pytest.mark.parametrize(("rates", "suspect"), [([1030, 1031], True), ([1030, 980], False)])
+def test_progress_above_one_beyond_its_interval_is_suspect(rates, suspect):
+    records = [record("1x_a", replicate=r, rates=[1000]) for r in (1, 2)]
+    records += [record("2x_a", replicate=r, rates=[p, 900]) for r, p in enumerate(rates, start=1)]
+    pair = merged(*records).set_index("scenario")["flags"]["2x_a"]
+    assert set(pair) == {flags.SUSPECT_BASELINE if suspect else ""}
+
+
 def test_whole_epochs_give_training_time_apart_from_validation():
     epochs = [
         {"epoch": i, "train_s": s, "validation_s": 5.0, "samples": 49_984, "accuracy": 0.3 + i / 10}
@@ -340,7 +404,7 @@ def test_importing_the_room_needs_no_training_stack():
 
 
 def loss_result(records, cell):
-    results = checks.loss_checks(records)
+    results = losses.loss_checks(records)
     return next(r["loss_check"] for r in results if r["cell"].startswith(cell))
 
 
@@ -354,33 +418,56 @@ def test_loss_agrees_within_what_alone_runs_differ():
     odd = record("7x_a", "mps", rates=[1], losses=[[7.0, None, 5.0]])
     tuned = record("2x_a", "mps", arm="tuned", rates=[1, 1])
     records = [*alone, near, far, odd, tuned]
-    assert loss_result(records, "1x_a") == loss_result(records, "2x_a/f") == checks.AGREES
-    assert loss_result(records, "3x_a") == loss_result(records, "7x_a") == checks.DIFFERS
-    assert loss_result(records, "2x_a/tuned") == checks.NEEDS_TWO
-    assert loss_result([alone[0], near], "2x_a") == checks.NEEDS_TWO
-    assert merged(alone[0], near)["loss_check"].tolist() == [checks.NEEDS_TWO] * 3
+    assert loss_result(records, "1x_a") == loss_result(records, "2x_a/f") == losses.AGREES
+    assert loss_result(records, "3x_a") == loss_result(records, "7x_a") == losses.DIFFERS
+    assert loss_result(records, "2x_a/tuned") == losses.NEEDS_TWO
+    bases = {r["cell"]: r["basis"] for r in losses.loss_checks(records)}
+    assert bases["1x_a/faithful/naive/r1"] == "2 alone runs"
+    assert bases["2x_a/faithful/mps/r1"] == "3 alone runs" and bases[tuned["cell"]["id"]] is None
+
+
+def test_one_alone_run_is_a_reference_but_cannot_be_checked():
+    alone = record("1x_a", losses=[[7.0, 6.0, 5.0]])
+    near = record("2x_a", "mps", rates=[1, 1], losses=[[7.0, 6.1, 5.0]] * 2)
+    far = record("3x_a", "mps", rates=[1] * 3, losses=[[7.0, 6.5, 5.0]] * 3)
+    results = {r["cell"][:4]: r for r in losses.loss_checks([alone, near, far])}
+    found = {key: (r["loss_check"], r["tolerance"], r["basis"]) for key, r in results.items()}
+    assert found == {
+        "1x_a": (losses.NEEDS_TWO, None, None),
+        "2x_a": (losses.AGREES, losses.FLOOR, "one alone run"),
+        "3x_a": (losses.NEEDS_TWO, losses.FLOOR, "one alone run"),
+    }
+    assert merged(alone, near)["loss_check"].tolist() == [losses.NEEDS_TWO, *["agrees"] * 2]
 
 
 def test_a_stray_alone_run_is_no_reference():
     alone = [record("1x_a", replicate=i, losses=[[7.0, 6.0, 5.0]]) for i in (1, 2, 3)]
     stray = record("1x_a", replicate=4, losses=[[7.0, 6.9, 6.8]])
     quick = record("2x_a", "mps", rates=[1, 1], losses=[[7.0, 6.9, 6.8]] * 2)
-    results = {r["cell"]: r["loss_check"] for r in checks.loss_checks([*alone, stray, quick])}
-    assert results["1x_a/faithful/naive/r4"] == checks.DIFFERS
-    assert results["2x_a/faithful/mps/r1"] == checks.DIFFERS
+    results = {r["cell"]: r["loss_check"] for r in losses.loss_checks([*alone, stray, quick])}
+    assert results["1x_a/faithful/naive/r4"] == losses.DIFFERS
+    assert results["2x_a/faithful/mps/r1"] == losses.DIFFERS
     far_pair = [alone[0], stray]
-    assert {r["loss_check"] for r in checks.loss_checks(far_pair)} == {checks.DIFFERS}
+    assert {r["loss_check"] for r in losses.loss_checks(far_pair)} == {losses.DIFFERS}
 
 
 def test_what_differs_within_a_study_is_listed(tmp_path, capsys):
     records = [record("1x_a"), record("2x_a", rates=[1, 1], digest="d2", source="real")]
+    records[0]["flags"] = ["hyperthreads_shared"]
     found = {m["field"]: m["values"] for m in checks.mismatches(records)}
     assert found == {"digest": {"d1": 1, "d2": 1}, "source of images": {"real": 1, "synthetic": 1}}
     path = tmp_path / "run.json"
     path.write_text(json.dumps(records[0]))
     output = tmp_path / "checks.json"
     assert checks.main(["--study", "records", "--output", str(output), str(path)]) == 0
-    assert json.loads(output.read_text())["loss"][0]["loss_check"] == checks.NEEDS_TWO
+    written = json.loads(output.read_text())
+    assert written["loss"][0]["loss_check"] == losses.NEEDS_TWO
+    cell = records[0]["cell"]["id"]
+    assert written["flags"] == {
+        "hyperthreads_shared": [cell],
+        "suspect_baseline": [],
+        "unsteady": [],
+    }
     capsys.readouterr()
 
 
@@ -398,7 +485,7 @@ def drawn(tmp_path_factory):
         records.append(record("2x_a", "mps", r, [950.0 + 10 * r, 940.0]))
         records.append(record("2x_a", "mig", r, status="unsupported", reason="no MIG"))
         records.append(record("3x_a", "mps", r, [1, None, 1], status="out_of_memory"))
-        records.append(record("1x_a+1x_b", "mps", r, [900, 800 + r]))
+        records.append(record("1x_a+1x_b", "mps", r, [900, 800 + r], drift=0.2))
     records.append(record("1x_a+1x_b", "mig", status="unsupported"))
     table, _ = merge.merge(records)
     merge.write(table, folder / "runs.parquet")
@@ -478,15 +565,32 @@ def test_summary_table(drawn, capsys):
     assert tables.main(arguments) == 0
     printed = capsys.readouterr().out
     assert max(len(line) for line in printed.splitlines()) <= tables.WIDTH
-    for part in ("2x_a", "mps", "unsupported", "out of memory", "2/2"):
+    for part in ("2x_a", "mps", "unsupported", "out of memory", "2/2", "~ unsteady"):
         assert part in printed
+    mix = next(line for line in printed.splitlines() if line.startswith("1x_a+1x_b"))
+    assert "] ~" in mix
+    ends = [f"figures: {drawn / 'figures'}", f"summary: {stem.with_suffix('.md')}"]
+    assert printed.splitlines()[-2:] == ends
     table = pd.read_csv(stem.with_suffix(".csv")).set_index(["scenario", "method"])
     study = load(read_runs(drawn / "runs.parquet"))
     stps = study.cells.set_index(["scenario", "method"])["stp"]["2x_a", "mps"]
+    assert table.loc[("1x_a+1x_b", "mps")]["flags"] == "unsteady"
     row = table.loc[("2x_a", "mps")]
     assert row["stp"] == pytest.approx(math.sqrt(stps.prod()), abs=1e-5)
     assert pd.isna(table.loc[("1x_a", "naive")]["low"])
     assert "generated data" in stem.with_suffix(".md").read_text()
+
+
+def test_a_long_mix_wraps_a_member_a_line_and_no_more():
+    long = "1x_" + "resnet50_imagenet64_b128" + "+1x_" + "resnet26_cifar10_b128" + "--departure"
+    windows = [{"before": 600}, {"before": 600, "after": 900}]
+    frame = merged(record(long, windows=windows), record("1x_a+1x_b", rates=[1, 1]))
+    printed = tables.terminal(tables.summary(load(frame)))
+    lines = [line.split("  naive")[0].rstrip() for line in printed.splitlines()]
+    assert "1x_a+1x_b" in lines
+    start = lines.index("1x_resnet50_imagenet64_b128")
+    assert lines[start + 1].startswith("  + 1x_resnet26_cifar10_b128")
+    assert max(map(len, printed.splitlines())) <= tables.WIDTH
 
 
 def test_one_replicate_has_no_interval():

@@ -144,6 +144,19 @@ def test_a_dry_run_of_a_thousand_cells(studio):
     assert result.code == 0 and result.planned == 1000
 
 
+def test_a_gpu_that_is_not_there_is_no_reason_to_measure_on_the_cpu(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    result = studio.snakemake("--dry-run", config={"gpu": 7})
+    assert result.code != 0 and "gpu: 7" in result.output and "Traceback" not in result.output
+
+
+def test_there_is_nothing_to_draw_of_a_study_without_results(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    result = studio.snakemake("--", "figures", config={"measure": "false"})
+    assert result.code != 0 and "drill holds no results; there are: none" in result.output
+    assert not (studio.folder / "results" / "drill" / "figures").exists()
+
+
 def test_make_plan_says_what_fits_a_budget(studio):
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
     config = {
@@ -157,7 +170,7 @@ def test_make_plan_says_what_fits_a_budget(studio):
     made = subprocess.run(command, capture_output=True, text=True, env=studio.environment())
     assert made.returncode == 0, made.stderr
     assert "3 cells, 0 measured, 2 to run now, 1 left for later (budget)" in made.stdout
-    assert made.stdout.count("does not fit") == 1
+    assert made.stdout.count("won't fit") == 1
 
 
 # -- runs that do not go to the end ----------------------------------------------------------------

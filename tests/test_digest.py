@@ -130,6 +130,19 @@ def test_a_file_that_moves_changes_the_digest(repository):
     assert code_digest(repository) != before
 
 
+def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    file = tmp_path / "mine" / "nets.py"
+    file.write_text("def net(num_classes):\n    return num_classes\n")
+    before = digest.model_digest("mine.nets:net")
+    file.write_text("def net(num_classes):\n    # the same\n    return num_classes\n")
+    assert before and digest.model_digest("mine.nets:net") == before
+    file.write_text("def net(num_classes):\n    return 2 * num_classes\n")
+    assert digest.model_digest("mine.nets:net") != before
+    assert digest.model_digest("resnet26") is digest.model_digest("no.such:net") is None
+
+
 def test_this_repositorys_digest_is_stable():
     assert code_digest() == code_digest()
 
@@ -142,29 +155,40 @@ def test_mismatches_name_what_differs():
     content = {"provenance": {"digest": "d", "versions": versions}}
     assert provenance.mismatches(content, "d", versions) == []
     assert provenance.mismatches(content, "d", {**versions, "numpy": "2.1"}) == []
-    assert provenance.mismatches(content, "e", {**versions, "torch": "2.13", "driver": None}) == [
-        "code",
-        "torch",
-        "driver",
-    ]
+    other = {**versions, "torch": "2.13", "driver": "590"}
+    assert provenance.mismatches(content, "e", other) == ["code", "torch", "driver"]
+    laptop = {**versions, "torch": None, "driver": None}  # nothing to compare with
+    assert provenance.mismatches(content, "d", laptop) == []
     assert provenance.mismatches({}, "d", versions) == ["code", "torch", "timm", "driver"]
 
 
-def test_a_machine_keeps_its_alias(tmp_path, monkeypatch):
+@pytest.fixture
+def anonymous(monkeypatch):
+    """A process that has no alias yet, and leaves none behind."""
+    monkeypatch.setenv("COLLOCATION_MACHINE", "")
+    return lambda: monkeypatch.setenv("COLLOCATION_MACHINE", "")
+
+
+def alias_of(forget) -> str:
+    forget()
+    return provenance.machine_alias()
+
+
+def test_a_machine_keeps_its_alias(tmp_path, monkeypatch, anonymous):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    alias = provenance.machine_alias()
-    assert alias.startswith("machine-")
-    assert provenance.machine_alias() == alias
-    [path] = tmp_path.glob("*/machine")
+    alias = alias_of(anonymous)
+    assert alias.startswith("machine-") and alias_of(anonymous) == alias
+    [path] = tmp_path.glob("*/secret")
     path.write_text("")  # an interrupted write
-    again = provenance.machine_alias()
-    assert again.startswith("machine-") and again == provenance.machine_alias()
+    again = alias_of(anonymous)
+    assert again != alias and alias_of(anonymous) == again
 
 
-def test_a_machine_whose_state_folder_cannot_be_written(tmp_path, monkeypatch):
+def test_where_nothing_can_be_kept_a_sitting_has_one_alias(tmp_path, monkeypatch, anonymous):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert provenance.machine_alias().startswith("machine-")
+    alias = alias_of(anonymous)
+    assert alias.startswith("machine-") and provenance.machine_alias() == alias
 
 
 def test_provenance_tells_no_names_or_paths(tmp_path, monkeypatch):

@@ -61,6 +61,36 @@ def test_graph_step_equals_eager_step():
     assert all(int(n) == 8 for n in batches)
 
 
+def test_input_of_a_graph_alone_leaves_memory_and_training_as_they_are():
+    losses = []
+    for measured in (False, True):
+        job, source, device = job_and_source()
+        graph = GraphedStep(job, source, device)
+        graph.step(graph.batch(0))
+        if measured:
+            reserved = torch.cuda.memory_reserved()
+            produce = graph.input_alone()
+            for step in range(10):
+                produce(step)
+            torch.cuda.synchronize()
+            del produce
+            assert torch.cuda.memory_reserved() <= reserved
+        losses.append([graph.step(graph.batch(step)).item() for step in range(1, 8)])
+    np.testing.assert_allclose(*losses, rtol=0.02)
+
+
+def test_a_graphed_members_input_share(monkeypatch):
+    job, source, device = job_and_source()
+    member = train.Member({"cuda_graph": True}, channel=None)
+    member.device, member.input = device, source
+    member.stepper = GraphedStep(job, source, device)
+    monkeypatch.delattr(ResidentImages, "batch")  # the eager way
+    torch.cuda.synchronize()
+    began = time.monotonic()
+    seconds = member.input_seconds()
+    assert 0 < seconds < time.monotonic() - began
+
+
 def test_event_clock_agrees_with_the_host():
     device = train.set_up(SPEC)
     busy = torch.randn(4096, 4096, device=device)

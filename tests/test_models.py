@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from bench.bare_loop import measure  # noqa: E402
+from bench import bare_loop  # noqa: E402
 from models import clock, inputs, train  # noqa: E402
 from models.dlrm import DlrmJob, table_rows  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
@@ -194,7 +194,7 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
     assert warm["steps"] == 4 and warm["step_s"] > 0 and 0 < warm["input_share"] < 1
     n = stopped["steps"]
     assert len(steps["end_ns"]) == len(steps["wait_ns"]) == n > 0
-    assert stopped["samples"] == 16 * n and 0 < stopped["data_wait_share"] < 1
+    assert stopped["samples"] == 16 * n and stopped["data_wait_share"] is None
     assert (np.diff(steps["end_ns"]) > 0).all()
     assert named(events, "started")["t"] < steps["end_ns"][0] <= steps["end_ns"][-1] < stopped["t"]
     assert steps["loss_step"].tolist() == list(range(0, 4 + n, 2))
@@ -219,6 +219,40 @@ def test_end_of_file_before_go_stops_with_nothing_counted(tmp_path):
     code, events, steps = train_member(member_spec(tmp_path), go=False)
     assert code == 0 and events[-1]["event"] == "stopped" and events[-1]["steps"] == 0
     assert len(steps["end_ns"]) == 0 and len(steps["loss"]) == 2
+
+
+def test_warm_up_lasts_its_seconds_from_the_end_of_its_first_step(tmp_path, monkeypatch):
+    ends, step = [], VisionJob.step
+
+    def slow_at_first(job, batch):
+        loss = step(job, batch)
+        if not ends:
+            time.sleep(0.5)  # as autotuning
+        ends.append(time.monotonic_ns())
+        return loss
+
+    monkeypatch.setattr(VisionJob, "step", slow_at_first)
+    tiny = {"model": f"{__name__}:tiny_net", "model_args": {"width": 8}}
+    code, events, steps = train_member(member_spec(tmp_path, warmup_s=0.4, **tiny))
+    warm, n = named(events, "warm"), named(events, "stopped")["steps"]
+    assert code == 0 and warm["steps"] > 4 and warm["t"] - ends[0] >= 400_000_000
+    assert len(ends) == warm["steps"] + n
+    assert steps["loss_step"].tolist() == list(range(0, warm["steps"] + n, 2))
+
+
+def test_input_share_of_a_graph_is_that_of_its_captured_input(tmp_path, monkeypatch):
+    replays = []
+
+    class FakeGraph:
+        def __init__(self, job, source, device):
+            self.step = lambda row: job.step(source.fetch(row))
+            self.batch = source.row
+            self.input_alone = lambda: replays.append
+
+    monkeypatch.setattr(train, "GraphedStep", FakeGraph)
+    monkeypatch.delattr(inputs.ResidentImages, "batch")
+    code, events, _ = train_member(member_spec(tmp_path, cuda_graph=True))
+    assert code == 0 and len(replays) > 1 and named(events, "warm")["input_share"] > 0
 
 
 @pytest.mark.parametrize("model", ["test_vit", "test_efficientnet"])
@@ -246,7 +280,23 @@ def digits(tmp_path_factory) -> dict:
     return {"name": "digits", "path": prepare(DATASETS["digits"], root, input_sizes=[32])["path"]}
 
 
-def test_real_digits_from_files(tmp_path, digits):
+def test_resident_validation_counts_each_digit_once(tmp_path, digits, monkeypatch):
+    right, sizes, evaluate = [], [], VisionJob.evaluate
+
+    def counted(job, batch):
+        sizes.append(len(batch[-1]))
+        right.append(evaluate(job, batch))
+        return right[-1]
+
+    monkeypatch.setattr(VisionJob, "evaluate", counted)
+    tiny = {"model": f"{__name__}:tiny_net", "model_args": {"width": 8}}
+    spec = member_spec(tmp_path, data=digits, batch_size=32, epochs=1, **tiny)
+    code, events, _ = train_member(spec, stop_at="epoch")
+    assert code == 0 and sizes == [32] * 11 + [8]
+    assert named(events, "epoch")["accuracy"] == pytest.approx(int(sum(right)) / 360)
+
+
+def test_real_digits_from_files(tmp_path, digits, monkeypatch):
     spec = member_spec(
         tmp_path,
         data=digits,
@@ -256,8 +306,14 @@ def test_real_digits_from_files(tmp_path, digits):
         batch_size=128,
         epochs=1,
     )
+    validate = train.Member.validate
+    monkeypatch.setattr(train.Member, "validate", lambda m: time.sleep(1) or validate(m))
     code, events, steps = train_member(spec, stop_at="epoch")
     assert code == 0 and named(events, "epoch")["samples"] == 1437 // 128 * 128
+    open_ns = named(events, "stopped")["t"] - named(events, "started")["t"]
+    trained_ns = open_ns - named(events, "epoch")["validation_s"] * 1e9
+    share = named(events, "stopped")["data_wait_share"]
+    assert steps["wait_ns"].sum() / trained_ns <= share < 1
     assert named(events, "built")["resident_bytes"] == 0
     assert named(events, "warm")["input_share"] is None
     assert (steps["wait_ns"] > 0).all()
@@ -269,6 +325,7 @@ def test_real_digits_from_files(tmp_path, digits):
         ({"model": "no_such_model"}, "build", "no_such_model"),
         ({"classes": 3}, "build", "classes"),
         ({"input_size": 64}, "build", "smaller"),
+        ({"precision": "fp32"}, "build", "fp32"),
         ({"cuda_graph": True}, "warm", "cuda_graph"),
         ({"folder": "/nonexistent"}, "stop", "nonexistent"),
     ],
@@ -286,11 +343,33 @@ def test_bare_loop(tmp_path, digits):
         member_spec(tmp_path, data=digits, cores=[cores[i % len(cores)]], model="test_vit")
         for i in range(2)
     ]
-    result = measure(specs, 0.5)
+    result = bare_loop.measure(specs, 0.5)
     rates = [each["samples_per_s"] for each in result["processes"]]
     assert len(rates) == 2 and min(rates) > 0 and sum(rates) == result["samples_per_s"]
     for each in result["processes"]:
         assert each["samples_per_s"] == pytest.approx(each["steps"] * 16 / each["seconds"])
+
+
+def test_bare_loop_warms_up_as_a_member_does(tmp_path, digits, monkeypatch):
+    began, warmed, results = [], [], []
+
+    def step(number):
+        assert number == len(began)
+        began.append(time.monotonic())
+        time.sleep(0.01 if number else 0.4)
+        return torch.zeros(())
+
+    monkeypatch.setattr(bare_loop, "make_step", lambda *_: step)
+    monkeypatch.setattr(os, "_exit", lambda _code: None)
+    barrier = SimpleNamespace(wait=lambda: warmed.append((len(began), time.monotonic())))
+    for seconds in (0, 0.3):
+        began.clear()
+        spec = member_spec(tmp_path, data=digits, warmup_steps=5, warmup_s=seconds)
+        bare_loop.process(spec, 0.1, barrier, SimpleNamespace(put=results.append))
+    assert warmed[0][0] == 5 < warmed[1][0]
+    assert warmed[1][1] - began[0] >= 0.4 + 0.3
+    steps, taken = results[1]
+    assert steps == len(began) - warmed[1][0] and taken >= 0.1
 
 
 # -- out of memory ---------------------------------------------------------------------------
@@ -419,13 +498,32 @@ def test_a_pass_shows_each_sample_once_and_seeds_differ():
     assert not torch.equal(inputs.CropPlan(32, 8, 2, 4, 2, CPU).row(0), plan.row(0))
 
 
+@pytest.mark.parametrize(
+    ("n", "whole", "sizes"),
+    [(22, 22, [8, 8, 6]), (5, 5, [5]), (16, 16, [8, 8]), (24, 22, [8, 8, 6]), (9, 22, [8, 8, 8])],
+)
+def test_validation_goes_through_the_set_once_or_cycles_over_a_part(n, whole, sizes):
+    spec = {"input_size": 2, "batch_size": 8, "seed": 3, "channels_last": False}
+    images = {"images": np.zeros((n, 3, 2, 2), np.uint8), "labels": np.arange(n)}
+    ids = np.repeat(np.arange(n)[:, None], 26, axis=1)
+    rows = {"dense": np.zeros((n, 13), np.float32), "sparse": ids, "label": np.arange(n)}
+    for source in (
+        inputs.ResidentImages(images, spec, CPU, whole),
+        inputs.ResidentRows(rows, spec, CPU, whole),
+    ):
+        batches = [source.batch(step) for step in range(len(sizes))]
+        assert [{len(part) for part in batch} for batch in batches] == [{size} for size in sizes]
+        seen = torch.cat([batch[-1] for batch in batches]).tolist()
+        assert seen == [i % n for i in range(sum(sizes))]
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_resident_batch_is_the_crop_of_the_stored_image(channels_last, training):
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 10, 10)).astype(np.uint8)
     arrays = {"images": images, "labels": np.arange(5)}
     spec = {"input_size": 6, "batch_size": 8, "seed": 3, "channels_last": channels_last}
-    source = inputs.ResidentImages(arrays, spec, CPU, training)
+    source = inputs.ResidentImages(arrays, spec, CPU, None if training else 40)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     got, labels = source.batch(2)
     assert got.dtype == torch.float32 and got.is_contiguous(memory_format=layout)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from workflow.collocation import gpu, methods
+from workflow.collocation.methods import evidence as method_evidence
 from workflow.collocation.methods import mps, mps_daemon
 from workflow.collocation.methods.evidence import NotInForce
 
@@ -70,7 +71,7 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setattr(gpu, "processes", lambda device: {"compute": [], "mps": []})
-        monkeypatch.setattr(mps, "GRACE_S", 0.0)
+        monkeypatch.setattr(method_evidence, "GRACE_S", 0.0)
         yield
         left = programs()
         for process in left:

@@ -79,6 +79,7 @@ def test_paper_is_the_papers_grid_and_its_controls():
         | set().union(*(mix({B: b, A: a}, "naive", "mps", "mig") for b, a in pairs))
         | mix({DLRM: 1, C: 1}, "naive", "mps", "mig_shared")
         | alone(B, DLRM)
+        | {(f"{n}x_{A}--files", "faithful", m) for n in (1, 3, 7) for m in shared[: min(n, 2)]}
         | {(f"1x_{name}--allcores", "faithful", "naive") for name in (SMALL, C)}
         | {(f"1x_{B}+1x_{A}--departure", "faithful", m) for m in ("naive", "mps", "mig")}
     )
@@ -304,6 +305,14 @@ def test_baselines_are_windows_in_a_study_of_epochs():
     study = small_study(ladders=ladders, mixes=[], measure={"kind": "epochs"}, replicates=1)
     cells = {c.scenario: c.spec["measure"]["kind"] for c in expand(study, WORKLOADS)}
     assert cells == {f"2x_{A}--epochs": "epochs", f"1x_{A}": "window"}
+
+
+def test_a_changed_model_of_ones_own_changes_only_its_cells():
+    study = small_study()
+    before = {cell.id: cell.spec for cell in expand(study, WORKLOADS, {A: "x", C: "z"})}
+    after = {cell.id: cell.spec for cell in expand(study, WORKLOADS, {A: "y", C: "z"})}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed and changed == {name for name in before if A in name}
 
 
 def test_who_departs():

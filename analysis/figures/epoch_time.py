@@ -1,9 +1,10 @@
 """The paper's F3: epoch time per instance by method and count, a panel per workload.
 
 One bar per collocated instance (median over replicates), every replicate a point, grouped
-1×/2×/3×/7× with the serial bar (N × alone). Groups of another variant (whole epochs, input from
-files, all cores) stand behind the default ones. Mixes are not comparable bar by bar and are left
-to the throughput figure, as are departures; so are workloads that were only measured alone.
+1×/2×/3×/7× with the serial bar (N × alone); a group stands at the same place in every panel.
+Groups of another variant (whole epochs, input from files, all cores) stand behind the default
+ones. Mixes are not comparable bar by bar and are left to the throughput figure, as are
+departures; so are workloads that were only measured alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis import style
+from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first
 from analysis.names import method_order, parse_scenario
 
@@ -21,6 +22,10 @@ _TITLE = "Epoch time per instance"
 _COLUMNS = ["panel", "n", "variant", "method", "member", "block", "epoch_time_s", "status"]
 _UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 _PANEL, _GAP = 1.05, 0.45  # inches
+_LABEL = 5.2  # points, less where bars are narrow
+# Units of the x axis, in which a single bar is 1.5 wide: between the methods of a group, between
+# groups, and the least that a panel spans.
+_BESIDE, _APART, _NARROWEST = 0.35, 2.2, 16.0
 
 
 @dataclass
@@ -32,6 +37,11 @@ class Block:
     method: str
     points: pd.DataFrame
     statuses: dict[str, int] = field(default_factory=dict)
+    flags: str = ""
+
+    @property
+    def group(self) -> tuple[str, int]:
+        return self.variant, self.n
 
     @property
     def members(self) -> list[int]:
@@ -40,8 +50,7 @@ class Block:
     @property
     def width(self) -> float:
         """Grows slower than the number of bars, so that seven do not crush the others."""
-        bars = 1 if self.method == "serial" else self.n
-        return 1.5 * bars**0.55
+        return 1.5 * max(len(self.members), 1) ** 0.55
 
     @property
     def complete(self) -> bool:
@@ -61,24 +70,25 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         return style.sentence(_TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
     blocks = [b for panel in panels.values() for b in panel]
-    methods = sorted({b.method for b in blocks}, key=method_order)
-    handles = [*(style.swatch(m) for m in methods), style.replicate_point()]
-    top = 0.62 + style.legend_height(len(handles))
-    fig = style.new_figure(top + len(panels) * (_PANEL + _GAP) + 0.12)
-    style.heading(
-        fig,
-        f"{_TITLE}, arm {arm}",
-        "one bar per collocated instance: its median over replicates; number: median of the bars",
-    )
-    style.legend(fig, handles, 0.44)
-    widest = max(_layout(panel)[1] for panel in panels.values())
-    for i, (workload, panel) in enumerate(panels.items()):
-        place = (0.48, top + i * (_PANEL + _GAP), style.PAGE_WIDTH - 0.56, _PANEL)
-        _draw_panel(style.place(fig, *place), workload, panel, widest)
+    methods = sorted({b.method for b in blocks if len(b.points)}, key=method_order)
     partial = not all(b.complete for b in blocks if len(b.points))
     note = "* not every replicate completed" if partial else ""
     shown = runs[runs["scenario"].isin(cells["scenario"])]
-    style.footer(fig, shown, "; ".join(part for part in (note, study.note) if part))
+    fig, top = style.page(
+        f"{_TITLE}, arm {arm}",
+        "one bar per collocated instance: its median over replicates; number: median of the bars",
+        [*(style.swatch(m) for m in methods), style.replicate_point()],
+        len(panels) * (_PANEL + _GAP) - 0.15,
+        [*style.footer_parts(shown), note, study.note],
+    )
+    common = _common_widths(list(panels.values()))
+    layouts = {workload: _layout(panel, common) for workload, panel in panels.items()}
+    right = max([_NARROWEST, *(end for _, end in layouts.values())])
+    for i, (workload, panel) in enumerate(panels.items()):
+        place = (0.48, top + i * (_PANEL + _GAP), style.PAGE_WIDTH - 0.56, _PANEL)
+        ax = style.place(fig, *place)
+        ax.set_xlim(-0.8, right + 0.8)
+        _draw_panel(ax, workload, panel, layouts[workload][0])
     return fig, _drawn(panels)
 
 
@@ -91,45 +101,58 @@ def _blocks(cells: pd.DataFrame, runs: pd.DataFrame, workload: str) -> list[Bloc
         parsed = parse_scenario(scenario)
         points = runs[(runs["scenario"] == scenario) & (runs["method"] == method)]
         statuses = group["status"].value_counts().to_dict()
-        blocks.append(Block(parsed.n, parsed.variant, method, points, statuses))
+        marked = flags.union(group["flags"])
+        blocks.append(Block(parsed.n, parsed.variant, method, points, statuses, marked))
     alone = runs[(runs["scenario"] == f"1x_{workload}") & (runs["method"] == "naive")]
     for n in sorted({b.n for b in blocks if b.n > 1 and not b.variant}):
         serial = alone.assign(epoch_time_s=n * alone["epoch_time_s"])
         if len(serial):
-            blocks.append(Block(n, "", "serial", serial))
-    return sorted(blocks, key=lambda b: (b.variant, b.n, method_order(b.method)))
+            baseline = next(b for b in blocks if b.group == ("", 1) and b.method == "naive")
+            blocks.append(Block(n, "", "serial", serial, flags=baseline.flags))
+    return sorted(blocks, key=lambda b: (*b.group, method_order(b.method)))
 
 
-def _layout(blocks: list[Block]) -> tuple[list[float], float]:
-    """Left edge of each block, and the total width, in units of the x axis."""
-    edges, x, previous = [], 0.0, None
-    for block in blocks:
-        if previous is not None:
-            x += 0.35 if (block.n, block.variant) == previous else 2.2
-        edges.append(x)
-        x += block.width
-        previous = (block.n, block.variant)
-    return edges, x
+def _common_widths(panels: list[list[Block]]) -> dict[tuple, float]:
+    """Groups of the default variant → width in the widest panel, by count."""
+    groups = {b.group for blocks in panels for b in blocks if not b.variant}
+    return {g: max(_width(blocks, g) for blocks in panels) for g in sorted(groups)}
 
 
-def _draw_panel(ax: plt.Axes, workload: str, blocks: list[Block], widest: float) -> None:
-    edges, _ = _layout(blocks)
+def _layout(blocks: list[Block], common: dict[tuple, float]) -> tuple[dict[tuple, float], float]:
+    """Centre of each group of a panel, those in `common` as in every panel; and the right end."""
+    own = sorted({b.group for b in blocks})
+    last = max((g for g in own if g in common), default=("", 0))
+    groups = [g for g in common if g <= last] + [g for g in own if g not in common]
+    centres, right = {}, -_APART
+    for group in groups:
+        width = common.get(group) or _width(blocks, group)
+        centres[group] = right + _APART + width / 2
+        right += _APART + width
+    return centres, right
+
+
+def _width(blocks: list[Block], group: tuple) -> float:
+    widths = [b.width for b in blocks if b.group == group]
+    return sum(widths) + _BESIDE * (len(widths) - 1)
+
+
+def _draw_panel(ax: plt.Axes, workload: str, blocks: list[Block], centres: dict) -> None:
     top = max((b.points["epoch_time_s"].max() for b in blocks if len(b.points)), default=0.0)
     _, seconds, unit = next(u for u in _UNITS if top >= u[0])
-    for edge, block in zip(edges, blocks, strict=True):
-        if len(block.points):
-            _draw_bars(ax, edge, block, seconds)
-        else:
-            _draw_hole(ax, edge, block)
-    groups: dict[tuple, list[float]] = {}
-    for edge, block in zip(edges, blocks, strict=True):
-        groups.setdefault((block.n, block.variant), []).extend([edge, edge + block.width])
+    groups = sorted({b.group for b in blocks})
+    for group in groups:
+        edge = centres[group] - _width(blocks, group) / 2
+        for block in (b for b in blocks if b.group == group):
+            if len(block.points):
+                _draw_bars(ax, edge, block, seconds)
+            else:
+                _draw_hole(ax, edge, block)
+            edge += block.width + _BESIDE
     ax.set_xticks(
-        [(min(g) + max(g)) / 2 for g in groups.values()],
-        [f"{n}×" + (f" ({variant})" if variant else "") for n, variant in groups],
+        [centres[group] for group in groups],
+        [f"{n}×" + (f" ({variant})" if variant else "") for variant, n in groups],
     )
     ax.tick_params(axis="x", length=0)
-    ax.set_xlim(-0.8, widest + 0.8)
     if top:
         ax.set_ylim(0, top / seconds * 1.16)
         ax.yaxis.set_major_locator(plt.MaxNLocator(4))
@@ -173,16 +196,24 @@ def _draw_bars(ax: plt.Axes, edge: float, block: Block, seconds: float) -> None:
         )
         highest = max(highest, heights.max())
     typical = (block.points["epoch_time_s"] / seconds).median()
+    label = f"{typical:.3g}{'' if block.complete else '*'} {flags.marks(block.flags)}".rstrip()
+    room = _inches(ax, block.width + _BESIDE / 3)
     ax.annotate(
-        f"{typical:.3g}" + ("" if block.complete else "*"),
+        label,
         (edge + block.width / 2, highest),
         (0, 2.5),
         textcoords="offset points",
         ha="center",
         va="bottom",
-        size=5.2,
+        size=_LABEL * min(1.0, room / style.text_width(label, _LABEL)),
         annotation_clip=False,
     )
+
+
+def _inches(ax: plt.Axes, width: float) -> float:
+    """A width on the x axis in inches."""
+    left, right = ax.get_xlim()
+    return width / (right - left) * ax.get_position().width * style.PAGE_WIDTH
 
 
 def _draw_hole(ax: plt.Axes, edge: float, block: Block) -> None:
@@ -209,7 +240,7 @@ def _draw_hole(ax: plt.Axes, edge: float, block: Block) -> None:
         va="center",
         ma="center",
         linespacing=1.0,
-        size=5.2,
+        size=min(_LABEL, _inches(ax, block.width) * 72 / 2.4),
     )
 
 

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from analysis import style
+from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first, summarise
 from analysis.names import method_order, parse_scenario
 
@@ -23,8 +23,9 @@ _COLUMNS = ["panel", "scenario", "n", "variant", "method", "block", "stp", "stat
 _COLUMNS += ["mean", "low", "high"]
 _ACROSS = 3
 _TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
-# Inches: a ladder's data, the strip below it for outcomes, margins, and a lane of a mix.
-_DATA, _STRIP, _LEFT, _BETWEEN, _GAP, _LANE = 1.5, 0.56, 0.42, 0.4, 0.55, 0.095
+# Inches: a ladder's data, margins, and a lane of a mix.
+_DATA, _LEFT, _BETWEEN, _GAP, _LANE = 1.5, 0.42, 0.4, 0.55, 0.095
+_HOLE = 5.0  # points: text size of outcomes
 
 
 def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
@@ -39,42 +40,40 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         return style.sentence(_TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
     shown = pd.concat([*panels.values(), mixes])
-    handles = _handles(shown)
-    top = 0.66 + style.legend_height(len(handles))
-    # Only rows of panels in which something did not complete have a strip for it.
+    # Only rows of panels in which something did not complete have a strip for it; a panel without
+    # any gain needs none, its outcomes take the place of the data.
     titles = list(panels)
     lines = [titles[i : i + _ACROSS] for i in range(0, len(titles), _ACROSS)]
-    strips = [_STRIP * any(panels[t]["stp"].isna().any() for t in line) for line in lines]
-    mixes_top = top + sum(_DATA + strip + _GAP for strip in strips)
-    lane = _LANE * mixes.groupby("scenario").size().max() + 0.12 if len(mixes) else 0.0
+    strips = [max(_strip(panels[t]) for t in line) for line in lines]
+    ladders = sum(_DATA + strip + _GAP for strip in strips)
+    lane = _LANE * mixes.groupby("scenario").size().max() + 0.15 if len(mixes) else 0.0
     scenarios = sorted(mixes["scenario"].unique(), key=lambda s: (parse_scenario(s).n, s))
-    height = mixes_top + (len(scenarios) * lane + 0.5 if scenarios else 0.0) + 0.12
-    fig = style.new_figure(height)
-    style.heading(
-        fig,
+    partial = ((shown["completed"] > 0) & (shown["completed"] < shown["replicates"])).any()
+    note = "fewer points than replicates: the others did not complete" if partial else ""
+    runs = study.runs[study.runs["scenario"].isin(shown["scenario"]) & (study.runs["arm"] == arm)]
+    fig, top = style.page(
         f"{_TITLE} (STP), arm {arm}",
         "sum over members of throughput / throughput alone, within the block; 1: as fast as serial",
+        _handles(shown),
+        ladders + (len(scenarios) * lane + 0.4 if scenarios else -0.1),
+        [*style.footer_parts(runs), note, study.note],
     )
-    style.legend(fig, handles, 0.44)
     width = (style.PAGE_WIDTH - _LEFT - 0.1) / _ACROSS - _BETWEEN * (_ACROSS - 1) / _ACROSS
     for i, (panel, data) in enumerate(panels.items()):
         line, strip = i // _ACROSS, strips[i // _ACROSS]
         below = top + sum(_DATA + s + _GAP for s in strips[:line])
         place = (_LEFT + i % _ACROSS * (width + _BETWEEN), below, width, _DATA + strip)
         ax = style.place(fig, *place)
-        _draw_ladder(ax, data, cells, shown, strip / (_DATA + strip))
+        empty = data["stp"].isna().all()
+        _draw_ladder(ax, data, cells, shown, 1.0 if empty else strip / (_DATA + strip))
         # Long names shrink: a bold character is about 0.67 of its size wide.
         size = min(style.TEXT, (width + _BETWEEN / 2) * 72 / (0.67 * len(panel)))
         ax.set_title(panel, loc="left", weight="bold", pad=4, size=size)
-        if i % _ACROSS == 0:
+        if not empty and all(panels[t]["stp"].isna().all() for t in lines[line][: i % _ACROSS]):
             ax.set_ylabel("throughput gain (STP)", labelpad=2)
     if scenarios:
-        place = (2.3, mixes_top, style.PAGE_WIDTH - 2.4, len(scenarios) * lane)
+        place = (2.3, top + ladders, style.PAGE_WIDTH - 2.4, len(scenarios) * lane)
         _draw_mixes(style.place(fig, *place), scenarios, mixes, cells)
-    partial = ((shown["completed"] > 0) & (shown["completed"] < shown["replicates"])).any()
-    note = "fewer points than replicates: the others did not complete" if partial else ""
-    runs = study.runs[study.runs["scenario"].isin(shown["scenario"]) & (study.runs["arm"] == arm)]
-    style.footer(fig, runs, "; ".join(part for part in (note, study.note) if part))
     return fig, _drawn(shown, cells)
 
 
@@ -90,17 +89,21 @@ def _panels(groups: pd.DataFrame, families: list[str]) -> dict[str, pd.DataFrame
 def _draw_ladder(
     ax: plt.Axes, data: pd.DataFrame, cells: pd.DataFrame, shown: pd.DataFrame, strip: float
 ) -> None:
-    """Gain against N; the lowest `strip` of the axes is kept for outcomes. Limits are common."""
+    """Gain against N; the lowest `strip` of the axes (1: all of it) is kept for outcomes."""
     ladders = shown[~shown["mixed"]]
     counts = sorted({int(n) for n in ladders["n"]})
     values = cells.loc[~cells["mixed"], "stp"].dropna()
     low, high = min([0.8, *values]) / 1.12, max([2.0, *values, *counts]) * 1.12
-    ax.set(xscale="log", yscale="log", xlim=(min(counts) * 0.75, max(counts) * 1.27))
-    ax.set_ylim(low / (high / low) ** (strip / (1 - strip)), high)
-    ends = (low, max(counts) * 1.27)
-    ax.plot(ends, ends, color=style.GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
-    ax.axhline(1, color=style.GREY, lw=0.6, zorder=1)
-    if strip:
+    # Room for the methods that stand aside, 5 points each.
+    pad = 1.25 * 1.05 ** (ladders["method"].nunique() - 1)
+    ax.set(xscale="log", yscale="log", xlim=(min(counts) / pad, max(counts) * pad))
+    if strip < 1:
+        ax.set_ylim(low / (high / low) ** (strip / (1 - strip)), high)
+        ends = (low, max(counts) * pad)
+        ax.plot(ends, ends, color=style.GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
+        ax.axhline(1, color=style.GREY, lw=0.6, zorder=1)
+    outcomes = _outcomes(data)
+    if outcomes:
         ax.add_patch(Rectangle((0, 0), 1, strip, transform=ax.transAxes, fc="#F4F4F4", lw=0))
     for method, shift in _shifts(data).items():
         line = data[data["method"] == method].sort_values("n")
@@ -110,10 +113,21 @@ def _draw_ladder(
         aside = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
         colour = style.look(method).colour
         ax.plot(known["n"], known["stp"], color=colour, lw=1.1, zorder=2, transform=aside)
-    for n, rows in data[data["stp"].isna()].groupby("n"):
-        _draw_outcomes(ax, n, rows.to_dict("records"), alone=len(rows) == (data["n"] == n).sum())
+    for n, lines in outcomes.items():
+        ax.text(
+            n,
+            0.5 if strip == 1 else 0.02,
+            "\n".join(lines),
+            transform=ax.get_xaxis_transform(),
+            rotation=90,
+            ha="center",
+            va="center" if strip == 1 else "bottom",
+            ma="left",
+            linespacing=1.05,
+            size=style.SMALL if strip == 1 else _HOLE,
+        )
     _plain_ticks(ax.xaxis, counts)
-    _plain_ticks(ax.yaxis, [t for t in (0.5, 1, 2, 3, 5, 7, 10) if t > low])
+    _plain_ticks(ax.yaxis, [t for t in (0.5, 1, 2, 3, 5, 7, 10) if t > low and strip < 1])
     ax.set_xlabel("collocated instances (N)", labelpad=2)
 
 
@@ -131,26 +145,28 @@ def _shifts(data: pd.DataFrame) -> dict[str, float]:
     return {m: 5.0 * (place - (len(ladder) - 1) / 2) for m, place in places.items()}
 
 
-def _draw_outcomes(ax: plt.Axes, n: int, rows: list[dict], alone: bool) -> None:
-    """Upright text per outcome in the strip: the methods it befell (none if all), then what."""
-    by_status: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda r: method_order(r["method"])):
-        by_status.setdefault(_outcome(row), []).append(style.look(row["method"]).short)
-    lines = []
-    for status, methods in by_status.items():
-        everyone = alone and len(by_status) == 1 and len(methods) > 1
-        lines += ["all methods" if everyone else ", ".join(methods), status]
-    ax.text(
-        n,
-        0.02,
-        "\n".join(lines),
-        transform=ax.get_xaxis_transform(),
-        rotation=90,
-        ha="center",
-        va="bottom",
-        linespacing=1.05,
-        size=5.0,
-    )
+def _outcomes(data: pd.DataFrame) -> dict[int, list[str]]:
+    """N → lines on what gave no gain: the methods it befell, then what; in turn per outcome."""
+    found = {}
+    for n, rows in data[data["stp"].isna()].groupby("n"):
+        by_status: dict[str, list[str]] = {}
+        for row in sorted(rows.to_dict("records"), key=lambda r: method_order(r["method"])):
+            by_status.setdefault(_outcome(row), []).append(style.look(row["method"]).short)
+        everyone = len(rows) == (data["n"] == n).sum() and len(by_status) == 1 and len(rows) > 1
+        found[n] = [
+            line
+            for status, methods in by_status.items()
+            for line in ("all methods" if everyone else ", ".join(methods), status)
+        ]
+    return found
+
+
+def _strip(data: pd.DataFrame) -> float:
+    """Inches that the outcomes below a ladder take."""
+    if data["stp"].isna().all():
+        return 0.0
+    lines = [line for lines in _outcomes(data).values() for line in lines]
+    return max((style.text_width(line, _HOLE) + 0.08 for line in lines), default=0.0)
 
 
 def _outcome(row: dict) -> str:
@@ -182,6 +198,18 @@ def _draw_group(
         transform=transform,
         zorder=4,
     )
+    if marks := flags.marks(row["flags"]):
+        end = row["stp"] if upright or pd.isna(row["high"]) else row["high"]
+        ax.annotate(
+            marks,
+            (at, end) if upright else (end, at),
+            (shift[0] - 2, 2.5) if upright else (4, shift[1]),
+            textcoords="offset points",
+            ha="right" if upright else "left",
+            va="bottom" if upright else "center",
+            size=style.SMALL,
+            weight="bold",
+        )
     if len(values) > 1:
         ax.plot(
             *place(values.tolist()),
@@ -241,13 +269,8 @@ def _plain_ticks(axis, ticks: list) -> None:
 
 
 def _handles(shown: pd.DataFrame) -> list[Line2D]:
-    handles = []
-    for method in sorted(shown["method"].unique(), key=method_order):
-        look = style.look(method)
-        marker = {"marker": look.marker, "ms": 4.6, "mfc": look.colour, "mec": style.INK}
-        handles.append(
-            Line2D([], [], color=look.colour, lw=1.1, mew=0.5, label=look.label, **marker)
-        )
+    measured = shown.loc[shown["stp"].notna(), "method"].unique()
+    handles = [style.line(m) for m in sorted(measured, key=method_order)]
     handles.append(Line2D([], [], color=style.GREY, lw=0.8, ls=(0, (4, 2)), label="ideal (N)"))
     if (shown["completed"] > 1).any():
         handles.append(style.replicate_point())

@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--pin", type=Path, help="file that fixes the source for a study")
     command.add_argument("--ready", type=Path, help="write the record of the dataset here")
     options = parser.parse_args(arguments)
-    if os.environ.get("COLLOCATION_SITTING"):  # started by the workflow: end with it
+    in_workflow = bool(os.environ.get("COLLOCATION_SITTING"))
+    if in_workflow:  # end with it
         die_with_parent(os.getppid())
     try:
         record = prepare(
@@ -57,7 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"data: {options.name}: {line}", file=sys.stderr)
         return 2
     sizes = f"{record['train_size']:,} + {record['validation_size']:,} samples"
-    print(f"data: {options.name}: {record['source']}, {sizes} ({record['reason']})")
+    line = f"data: {options.name}: {record['source']}, {sizes} ({record['reason']})"
+    print(line)
+    if in_workflow:  # stdout is its log; who watches must know what is real
+        print(line, file=sys.stderr)
     return 0
 
 

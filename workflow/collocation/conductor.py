@@ -15,8 +15,9 @@ from workflow.collocation.outcome import FAULTY, Tracked
 from workflow.collocation.progress import Display
 from workflow.collocation.record import Window
 
-# Seconds that a phase may take; `window` is what a window may take beyond its own length.
-TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "epochs": 12 * 3600.0, "stop": 120.0}
+# Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
+# epochs how long a member may show no progress.
+TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "stop": 120.0}
 CUT_SHORT_S = 10.0  # for the others to stop after a fault
 POLL_S = 0.2
 
@@ -135,10 +136,13 @@ class Conductor:
             self.server.send(self.handles[member.member], "go")
         self._reach("started", "window")
         started = max(member.events["started"]["t"] for member in self.alive)
-        start_ns = started + int(self.measure["settle_s"] * 1e9)
-        {"window": self._window, "epochs": self._epochs, "departure": self._departure}[
-            self.measure["kind"]
-        ](start_ns)
+        settled = started + int(self.measure["settle_s"] * 1e9)
+        if self.measure["kind"] == "epochs":
+            self._epochs(started)
+        elif self.measure["kind"] == "departure":
+            self._departure(settled)
+        else:
+            self._window(settled)
 
     def _window(self, start_ns: int, name: str = "window") -> None:
         """[start, start + W), longer until the slowest member has its least number of steps."""
@@ -160,22 +164,18 @@ class Conductor:
             ]
             if now >= end_ns and not slow:
                 break
-            self.display.update((now - start_ns) / 1e9, self._throughput())
+            self.display.update(max(now - start_ns, 0) / 1e9, self._throughput())
             self._pump(deadline, "window", slow)
         self._close_window(name, start_ns, now)
 
     def _epochs(self, start_ns: int) -> None:
         """Until every member has its epochs; those that are early go on training."""
         epochs = self.measure["epochs"]
-        start_ns = max(member.events["started"]["t"] for member in self.alive)
-        deadline = time.monotonic() + self.timeouts["epochs"]
         self.display.open_bar(epochs, "epochs")
-        while True:
-            slow = [member for member in self.alive if len(member.epochs) < epochs]
-            if not slow:
-                break
+        while any(len(member.epochs) < epochs for member in self.alive):
             self.display.update(min(len(m.epochs) for m in self.alive), self._throughput())
-            self._pump(deadline, "window", slow)
+            stalest = min(self.alive, key=lambda member: member.heard_ns)
+            self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
         self._close_window("epochs", start_ns, min(m.events["epoch"]["t"] for m in self.alive))
 
     def _departure(self, start_ns: int) -> None:

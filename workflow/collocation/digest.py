@@ -6,6 +6,7 @@ measured cells look different.
 
 import ast
 import hashlib
+import os
 from pathlib import Path
 
 from workflow.collocation.study import ROOT
@@ -21,6 +22,22 @@ def code_digest(root: Path = ROOT) -> str:
             digest.update(path.relative_to(root).as_posix().encode())
             digest.update(tree(path.read_bytes()).encode())
     return digest.hexdigest()[:16]
+
+
+def model_digest(model: str) -> str | None:
+    """The same of the file behind a model `module:function`; None for timm's and installed ones.
+
+    Sought where members import from, without importing: working directory, repository, PYTHONPATH.
+    """
+    module, colon, _ = model.partition(":")
+    if not colon:
+        return None
+    file = Path(*module.split(".")).with_suffix(".py")
+    extra = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    for folder in (Path.cwd(), ROOT, *map(Path, extra)):
+        if (folder / file).is_file():
+            return hashlib.sha256(tree((folder / file).read_bytes()).encode()).hexdigest()[:16]
+    return None
 
 
 def tree(source: str | bytes) -> str:

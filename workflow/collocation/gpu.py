@@ -5,6 +5,7 @@ Everything here only reads. On a machine without an NVIDIA driver `find` returns
 
 import importlib.util
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +35,16 @@ class Device:
         }
 
 
-def torch_has_cuda() -> bool:
-    """Whether the installed torch is a CUDA build, without importing it."""
+def torch_build() -> str | None:
+    """What the installed torch was built for: "cuda", "cpu", or None where there is no torch.
+
+    Read from its version file: importing it would take seconds.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return False
-    library = Path(spec.origin).parent / "lib"
-    return (library / "libtorch_cuda.so").exists()
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    return "cuda" if re.search(r"^cuda\b.*=\s*['\"]", text, re.M) else "cpu"
 
 
 def find(wanted: str | int = "auto") -> Device | None:
@@ -57,7 +61,8 @@ def find(wanted: str | int = "auto") -> Device | None:
                 f"gpu: {wanted!r} was asked for, but there is no NVIDIA driver here; allowed: auto"
             ) from None
         return None
-    devices = [_device(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    readable = (_or_none(lambda i=i: _device(i)) for i in range(pynvml.nvmlDeviceGetCount()))
+    devices = [device for device in readable if device]  # a lost card must not hide the others
     source, name = "gpu", str(wanted)
     if wanted == "auto":
         source = "CUDA_VISIBLE_DEVICES"
@@ -100,18 +105,15 @@ def _numa_node(handle) -> int | None:
 
 def state(device: Device) -> dict:
     """Temperature (C), power (W), clocks (MHz), memory in use (bytes); null where not readable."""
-    handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
     readings = {
-        "temperature_c": lambda: pynvml.nvmlDeviceGetTemperature(
-            handle, pynvml.NVML_TEMPERATURE_GPU
-        ),
-        "power_w": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-        "sm_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        "memory_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-        "memory_used_bytes": lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).used,
-        "throttle_reasons": lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+        "temperature_c": lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU),
+        "power_w": lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000,
+        "sm_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM),
+        "memory_used_bytes": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).used,
+        "throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons,
     }
-    return {name: _or_none(read) for name, read in readings.items()}
+    return {name: _read(device, read) for name, read in readings.items()}
 
 
 def processes(device: Device) -> dict[str, list[int] | None]:
@@ -119,26 +121,29 @@ def processes(device: Device) -> dict[str, list[int] | None]:
 
     In a container they may be the host's PIDs.
     """
-    handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
     lists = {
         "compute": pynvml.nvmlDeviceGetComputeRunningProcesses,
         "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
     }
     return {
-        name: _or_none(lambda read=read: sorted(entry.pid for entry in read(handle)))
+        name: _read(device, lambda h, read=read: sorted(entry.pid for entry in read(h)))
         for name, read in lists.items()
     }
 
 
 def mig_enabled(device: Device) -> bool | None:
     """Whether MIG mode is on; None on a card that has no MIG."""
-    handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-    mode = _or_none(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0])
+    mode = _read(device, lambda h: pynvml.nvmlDeviceGetMigMode(h)[0])
     return None if mode is None else bool(mode)
 
 
+def _read(device: Device, read):
+    """A reading of the card, or None where it does not give it, or is lost."""
+    return _or_none(lambda: read(pynvml.nvmlDeviceGetHandleByUUID(device.uuid)))
+
+
 def _or_none(read):
-    """A reading, or None where this card or driver does not give it."""
+    """What `read` gives, or None where NVML refuses."""
     try:
         return read()
     except pynvml.NVMLError:

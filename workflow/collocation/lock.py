@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,11 @@ def _open(path: Path) -> int:
 def _make_shared(folder: Path) -> None:
     with contextlib.suppress(FileExistsError), _no_umask():
         folder.mkdir(mode=0o1777)
+    found = folder.lstat()  # in a folder that all may write to, anybody could have made it
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError(f"{folder} is no folder; remove it, or set COLLOCATION_LOCK_DIR")
+    if found.st_uid not in (0, os.getuid()) and not found.st_mode & stat.S_ISVTX:
+        raise OSError(f"{folder} is another user's without sticky bit; set COLLOCATION_LOCK_DIR")
 
 
 @contextlib.contextmanager

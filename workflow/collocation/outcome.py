@@ -40,6 +40,11 @@ class Tracked:
         return _PHASE_AFTER[reached[-1] if reached else None]
 
     @property
+    def heard_ns(self) -> int:
+        """When it last said anything, on the monotonic clock."""
+        return max((event["t"] for event in self.events.values()), default=0)
+
+    @property
     def steps(self) -> int:
         return self.events.get("progress", {}).get("steps", 0)
 

@@ -17,6 +17,7 @@ from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
 OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
 OVERHEAD_PER_MEMBER_S = 1.0
 EPOCH_S = 20.0
+NEW = "not measured yet"
 REFUSED_S = 2.0  # a cell that will be 'unsupported'
 
 
@@ -68,17 +69,20 @@ class Job:
         return f"{self.cell.id}/a{self.attempt}"
 
 
-def expand(study: Study, workloads: dict[str, Workload]) -> list[Cell]:
+def expand(
+    study: Study, workloads: dict[str, Workload], sources: dict[str, str] | None = None
+) -> list[Cell]:
     """Every cell of the grid, baselines of all workloads included, in the order in which they run.
 
-    Blocks (replicates) one after the other; within a block the order is random, but a function of
-    the seed and of the cell alone, so that a cell that is added moves no other.
+    sources: digests of the code of workloads whose model is the user's own. Blocks (replicates)
+    come one after the other; within a block the order is random, but a function of the seed and of
+    the cell alone, so that a cell that is added moves no other.
     """
     drafts = list(_drafts(study, workloads))
     share = _shares(drafts)
     cells: dict[str, Cell] = {}
     for draft in sorted(drafts, key=lambda draft: draft.get("baseline", False)):
-        cell = _cell(study, workloads, share, **draft)
+        cell = _cell(study, workloads, sources or {}, share, **draft)
         known = cells.setdefault(cell.id, cell)
         if known.spec != cell.spec and not draft.get("baseline"):
             raise ConfigError(
@@ -122,7 +126,9 @@ def _shares(drafts) -> dict[tuple, int]:
     return share
 
 
-def _cell(study, workloads, share, group, arm, replicate, names, method, baseline=False) -> Cell:
+def _cell(
+    study, workloads, sources, share, group, arm, replicate, names, method, baseline=False
+) -> Cell:
     override = {} if baseline else group.measure.model_dump(exclude_none=True)
     mix = isinstance(group, Mix) and not baseline
     all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
@@ -136,9 +142,11 @@ def _cell(study, workloads, share, group, arm, replicate, names, method, baselin
         _member(name, workloads[name], group, None if all_cores else share[name, arm])
         for name in names
     ]
-    if mix and method.startswith("mig"):
-        for member in members:
+    for member in members:
+        if mix and method.startswith("mig"):
             member["slice"] = group.slices[member["workload"]]
+        if member["workload"] in sources:
+            member["source"] = sources[member["workload"]]
     spec = {
         "members": members,
         "arm": ARMS[arm],
@@ -199,10 +207,14 @@ def pending(
     attempts: what `record.scan` found. refusal: why a cell's method cannot run here, or None.
     most: how often a cell that failed is tried. stale: attempts to measure again although they
     are results (another trainer, say); if they failed they do not count. A block's baselines are
-    measured on the device on which the block goes on.
+    measured on the device on which the block goes on, and a cell that was measured on another one
+    without its baselines is measured here again, with them.
     """
     why = {cell.id: _why(cell, attempts, refusal, most, stale) for cell in cells}
     planned = {cell.id: cell for cell in cells}
+    for cell in cells:
+        if not why[cell.id] and refusal(cell) is None:
+            why[cell.id] = _stranded(cell, attempts, device, planned, most)
     for cell in cells:
         runs = why[cell.id] and refusal(cell) is None
         if runs or _measured_on(cell, attempts, device):
@@ -249,7 +261,7 @@ def _lacks(cell, attempts, refusal, stale) -> str | None:
         return "its run.json is corrupt"
     if any(attempt.status != "postponed" for attempt in others):
         return "its settings changed"
-    return "not measured yet"
+    return NEW
 
 
 def _faults(tried: list[Attempt]) -> list[Attempt]:
@@ -269,6 +281,19 @@ def _measured_on(cell, attempts, device) -> bool:
     return bool(done) and done[-1].status in MEASURED and done[-1].device == device
 
 
+def _stranded(cell, attempts, device, planned, most) -> str | None:
+    """Why a cell is of no use: a baseline of it is missing on the other device it ran on."""
+    tried = same(cell, attempts)
+    done = [attempt for attempt in tried if attempt.status in MEASURED]
+    if not done or done[-1].device == device or len(_faults(tried)) >= most:
+        return None
+    for needed in cell.needs & planned.keys():
+        found = same(planned[needed], attempts)
+        if not any(a.status in MEASURED and a.device == done[-1].device for a in found):
+            return f"no baseline on {done[-1].device}, where it was measured"
+    return None
+
+
 def _answered_on(cell, attempts, device, most) -> bool:
     """It was measured there, or failed there as often as it is tried."""
     there = [attempt for attempt in same(cell, attempts) if attempt.device == device]
@@ -282,12 +307,10 @@ def _next(attempts: list[Attempt]) -> int:
 def exhausted(
     cells: list[Cell], attempts: dict[str, list[Attempt]]
 ) -> list[tuple[Cell, Attempt, int]]:
-    """Cells without a measurement whose newest attempt failed: (cell, it, how many failed)."""
+    """Cells that failed since their newest result, if any: (cell, newest fault, how many)."""
     found = []
     for cell in cells:
-        tried = same(cell, attempts)
-        faults = _faults(tried)
-        if faults and not any(attempt.status in MEASURED for attempt in tried):
+        if faults := _faults(same(cell, attempts)):
             found.append((cell, faults[-1], len(faults)))
     return found
 
@@ -326,17 +349,26 @@ def estimate(cell: Cell, attempts: dict[str, list[Attempt]]) -> float:
         OVERHEAD_S
         + OVERHEAD_PER_MEMBER_S * cell.n
         + measure["settle_s"]
+        + measure["warmup_s"]
         + windows * measure.get("window_s", EPOCH_S)
     )
 
 
 def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job]]:
-    """Split jobs into those that fit a budget in seconds, in order, and the rest."""
+    """Split jobs into those that fit a budget in seconds and the rest, both in order.
+
+    A job brings the baselines that it waits for: without them its time would be spent in vain.
+    """
     if budget_s is None:
         return jobs, []
+    by_id = {job.cell.id: job for job in jobs}
+    chosen: set[str] = set()
     spent = 0.0
-    for index, job in enumerate(jobs):
-        spent += job.estimate_s
+    for job in jobs:
+        bundle = ({job.cell.id} | (job.cell.needs & by_id.keys())) - chosen
+        spent += sum(by_id[name].estimate_s for name in bundle)
         if spent > budget_s:
-            return jobs[:index], jobs[index:]
-    return jobs, []
+            break
+        chosen |= bundle
+    fits = [job for job in jobs if job.cell.id in chosen]
+    return fits, [job for job in jobs if job.cell.id not in chosen]

@@ -22,14 +22,17 @@ class Display:
         """A line in the log; on stderr too if `loud`."""
         self.log.write(f"{time.monotonic() - self.started:8.2f} s  {text}\n")
         if loud:
-            line = f"{self.place}{self.cell}: {text}"
+            left = f" (then about {self.left_s / 60:.0f} min)" if self.left_s >= 60 else ""
+            line = f"{self.place}{self.cell}: {text}{left}"
             if self.bar is not None:
                 self.bar.write(line, file=sys.stderr)
             else:
                 print(line, file=sys.stderr, flush=True)
 
     def open_bar(self, total: float, unit: str) -> None:
-        """Start a bar of `total` units; only where stderr is a terminal."""
+        """Start a bar of `total` units in place of any other; only where stderr is a terminal."""
+        if self.bar is not None:
+            self.bar.close()
         self.bar = tqdm(
             total=round(total, 1),
             desc=f"{self.place}{self.cell}"[-60:],

@@ -1,5 +1,6 @@
 """Where a cell was measured, with what, and when. No host name, user name or path leaves here."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -45,7 +46,8 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
     recorded = content.get("provenance", {})
     found = ["code"] if recorded.get("digest") != digest else []
     before = recorded.get("versions", {})
-    return found + [name for name in DECISIVE if before.get(name) != current.get(name)]
+    here = [name for name in DECISIVE if current.get(name)]  # a reviewer's laptop has no torch
+    return found + [name for name in here if before.get(name) != current.get(name)]
 
 
 def host() -> dict:
@@ -63,18 +65,36 @@ def host() -> dict:
 
 
 def machine_alias() -> str:
-    """A random name for this machine, made once and kept in the user's state folder."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    path = state / "gpu-collocation-study" / "machine"
+    """A random name for this machine: from a secret made once and kept in the user's state folder.
+
+    Jobs of a sitting inherit it, so that it is one also where nothing can be kept. A home folder
+    that machines share gives each of them a name of its own.
+    """
+    if alias := os.environ.get("COLLOCATION_MACHINE"):
+        return alias
+    secret = _kept_secret()
+    machine = "".join(_lines(Path("/etc/machine-id"))) or platform.node()
+    digest = hashlib.sha256(f"{secret}/{machine}".encode()).hexdigest()
+    os.environ["COLLOCATION_MACHINE"] = alias = f"machine-{digest[:8]}"
+    return alias
+
+
+def _kept_secret() -> str:
+    """The user's secret, made at first use; a passing one where it cannot be kept."""
+    try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError:  # no home
+        return uuid.uuid4().hex
+    path = state / "gpu-collocation-study" / "secret"
     if found := "".join(_lines(path)[:1]).strip():
         return found
-    alias = f"machine-{uuid.uuid4().hex[:8]}"
+    secret = uuid.uuid4().hex
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(alias + "\n")
+        path.write_text(secret + "\n")
     except OSError:
-        pass  # a read-only home: the alias lives as long as this process
-    return alias
+        pass  # a read-only home
+    return secret
 
 
 def _commit() -> str | None:

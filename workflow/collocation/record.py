@@ -197,13 +197,7 @@ def _content(path: Path, cell: str, number: int) -> dict | None:
     """The record, or None where it is not one: cut short, edited, of another cell or schema."""
     try:
         content = json.loads(path.read_bytes())
-        sound = (
-            content["schema_version"] == SCHEMA_VERSION
-            and content["status"] in STATUSES
-            and (content["cell"]["id"], content["cell"]["attempt"]) == (cell, number)
-            and isinstance(content["spec"], dict)
-            and (content.get("gpu") is None or isinstance(content["gpu"]["uuid"], str))
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        named = Record.model_validate(content).cell
+    except (OSError, ValueError):  # pydantic's error is a ValueError
         return None
-    return content if sound else None
+    return content if (named.id, named.attempt) == (cell, number) else None

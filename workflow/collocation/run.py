@@ -1,4 +1,4 @@
-"""Run one cell: `python -m workflow.collocation.run --study S --cell ID --spec JSON ... RUN.JSON`.
+"""Run one cell: `python -m workflow.collocation.run --study S --cell ID --specs FILE ... RUN.JSON`.
 
 lock → set the method up → start members → barrier → measure → witness → tear down → write.
 Exits 0 whenever run.json was written, whatever its status; an interrupted cell leaves no run.json.
@@ -13,10 +13,11 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from workflow.collocation import cores, gpu, methods, provenance, steps
+from workflow.collocation import cores, gpu, methods, provenance
 from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.lock import device_lock
 from workflow.collocation.members import Server
@@ -39,7 +40,6 @@ class Interrupted(BaseException):
 
 
 def main(argv: list[str] | None = None) -> int:
-    began = time.monotonic()
     args = _parse(argv)
     _end_with_parent()
     for number in STOPPING:
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         (folder / "log").mkdir()
         display = Display(args.cell, folder / "log" / "conductor.log", args.place, args.left)
         try:
-            record = Run(args, folder, display, began).record()
+            record = Run(args, folder, display).record()
             write(args.output, record)
         finally:
             display.close()
@@ -66,22 +66,28 @@ def main(argv: list[str] | None = None) -> int:
 class Run:
     """From a cell's spec to its Record."""
 
-    def __init__(self, args: argparse.Namespace, folder: Path, display: Display, began: float):
-        self.args, self.folder, self.display, self.began = args, folder, display, began
-        self.spec = json.loads(args.spec)
+    def __init__(self, args: argparse.Namespace, folder: Path, display: Display):
+        self.args, self.folder, self.display = args, folder, display
+        self.spec = json.loads(args.specs.read_text())[args.cell]
         self.device = None if args.gpu == "cpu" else gpu.find(args.gpu)
-        self.timing: dict[str, float] = {}
+        self.frame = self._frame()
         self.fields: dict = {}
+        self.timing: dict[str, float] = {}
 
     def record(self) -> Record:
-        if self.args.deadline and time.time() + self.args.estimate > self.args.deadline:
-            self._ended("postponed", "the time budget is used up", None)
-        elif reason := methods.refusal(self.spec, self.device):
+        if reason := methods.refusal(self.spec, self.device):
             self._ended("unsupported", reason, None)
         else:
-            self._measure()
-        arguments = {**self._frame(), **self.fields}
-        record = Record(**arguments)
+            try:
+                self._measure()
+            except (ConfigError, OSError):
+                raise  # nothing is wrong with the cell: the set-up, or a disk
+            except Exception as error:
+                self.display.say(traceback.format_exc(), loud=False)
+                self._ended("failed", f"{type(error).__name__}: {error}", "setup")
+        self.timing["total_s"] = round(_process_age(), 3)
+        record = Record(**{**self.frame, **self.fields, "timing": self.timing})
+        self.display.say(_breakdown(record.timing), loud=False)
         self.display.say(_summary(record))
         return record
 
@@ -89,9 +95,8 @@ class Run:
         self.fields.update(status=status, reason=reason, phase=phase)
 
     def _frame(self) -> dict:
-        """What every record says, measured or not."""
+        """What every record says, measured or not: how things were at the start."""
         scenario, arm, method, replicate = self.args.cell.split("/")
-        self.timing["total_s"] = round(time.monotonic() - self.began, 3)
         return {
             "study": self.args.study,
             "cell": CellName(
@@ -107,62 +112,68 @@ class Run:
             "gpu": Gpu(**self.device.record()) if self.device else None,
             "host": provenance.host(),
             "provenance": provenance.collect(self.device.driver if self.device else None),
-            "timing": self.timing,
         }
 
     def _measure(self) -> None:
+        """Hold the device and collocate; the fields that a measured record has beside the frame."""
+        if self._too_late():
+            return
         datasets = self._datasets()
-        core_sets, flags = cores.plan_cores(
-            plan_shares(self.spec), numa=self.device.numa_node if self.device else None
-        )
-        holder = {"study": self.args.study, "cell": self.args.cell}
-        with ExitStack() as stack:
-            waiting = time.monotonic()
-            stack.enter_context(
-                device_lock(self.device.uuid if self.device else "cpu", holder, self._waiting)
-            )
-            self.timing["lock_wait_s"] = round(time.monotonic() - waiting, 3)
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
-            before = gpu.state(self.device) if self.device else None
-            log = self.folder / "log"
-            conductor = None
-            try:
-                sharing = stack.enter_context(methods.enter(self.spec, self.device, log))
-                server = stack.enter_context(
-                    Server(log / "server.log", self.args.trainer, threads=len(core_sets[0]))
-                )
-                conductor = Conductor(
-                    server=server,
-                    sharing=sharing,
-                    specs=member_specs(
-                        self.spec,
-                        "cuda" if self.device else "cpu",
-                        core_sets,
-                        [sharing.environment(index) for index in range(len(core_sets))],
-                        datasets,
-                        scratch,
-                    ),
-                    measure=self.spec["measure"],
-                    log=log,
-                    display=self.display,
-                    timeouts={**TIMEOUTS, **json.loads(self.args.timeout)},
-                )
-                conductor.run()
-                if conductor.not_in_force:
-                    self._ended("failed", conductor.not_in_force, "window")
-                else:
-                    self._ended(*cell_status(conductor.members))
-            except NotInForce as error:
-                self._ended("failed", str(error), "setup")
-            if conductor:
-                self._account(conductor, scratch)
-            if self.device:
-                self.fields["gpu_state"] = {"before": before, "after": gpu.state(self.device)}
-        self.fields["flags"] = flags
         self.fields["data"] = [
             {key: value for key, value in ready.items() if key != "path"}
             for ready in datasets.values()
         ]
+        holder = {"study": self.args.study, "cell": self.args.cell}
+        key = self.device.uuid if self.device else "cpu"
+        with device_lock(key, holder, self._waiting) as waited:
+            self.timing["lock_wait_s"] = round(waited, 3)
+            if self._too_late():  # others held it for long
+                return
+            before = gpu.state(self.device) if self.device else None
+            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+                self._collocate(datasets, Path(scratch))
+            if self.device:
+                self.fields["gpu_state"] = {"before": before, "after": gpu.state(self.device)}
+
+    def _too_late(self) -> bool:
+        """Whether the cell would outlast the time budget; then it is postponed."""
+        late = bool(self.args.deadline) and time.time() + self.args.estimate > self.args.deadline
+        if late:
+            self._ended("postponed", "the time budget is used up", None)
+        return late
+
+    def _collocate(self, datasets: dict[str, dict], scratch: Path) -> None:
+        core_sets, self.fields["flags"] = cores.plan_cores(
+            plan_shares(self.spec), numa=self.device.numa_node if self.device else None
+        )
+        log = self.folder / "log"
+        with ExitStack() as stack:
+            try:
+                sharing = stack.enter_context(methods.enter(self.spec, self.device, log))
+            except NotInForce as error:
+                self._ended("failed", str(error), "setup")
+                return
+            threads = len(core_sets[0])
+            server = stack.enter_context(Server(log / "server.log", self.args.trainer, threads))
+            import workflow.collocation.steps  # noqa: F401  (Arrow, while the server imports torch)
+
+            specs = member_specs(
+                self.spec,
+                "cuda" if self.device else "cpu",
+                core_sets,
+                [sharing.environment(index) for index in range(len(core_sets))],
+                datasets,
+                scratch,
+            )
+            timeouts = {**TIMEOUTS, **json.loads(self.args.timeout)}
+            measure = self.spec["measure"]
+            conductor = Conductor(server, sharing, specs, measure, log, self.display, timeouts)
+            conductor.run()
+            if conductor.not_in_force:
+                self._ended("failed", conductor.not_in_force, "window")
+            else:
+                self._ended(*cell_status(conductor.members))
+            self._account(conductor, scratch)
 
     def _waiting(self, holder: dict) -> None:
         who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
@@ -171,14 +182,16 @@ class Run:
     def _datasets(self) -> dict[str, dict]:
         """Dataset name → what `python -m models.data prepare` said of it."""
         ready = [json.loads(path.read_text()) for path in self.args.data]
-        named = {entry["dataset"]: entry for entry in ready}
-        for member in self.spec["members"]:
-            if member["dataset"] not in named:
-                raise ConfigError(f"--data names no prepared dataset '{member['dataset']}'")
+        needed = {member["dataset"] for member in self.spec["members"]}
+        named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
+        if missing := needed - named.keys():
+            raise ConfigError(f"--data names no prepared dataset '{missing.pop()}'")
         return named
 
     def _account(self, conductor: Conductor, scratch: Path) -> None:
         """Members' step times → rates, and the files beside run.json."""
+        from workflow.collocation import steps
+
         began = time.monotonic()
         self.timing.update(conductor.timing)
         found, members = {}, []
@@ -218,6 +231,8 @@ class Run:
 
     def _rates(self, tracked: Tracked, end_ns, windows: list[Window]) -> dict[str, Rate]:
         """The member's rate in each window that it was there for."""
+        from workflow.collocation import steps
+
         size, rates = tracked.batch_size, {}
         for window in windows:
             if window.name == "epochs":
@@ -240,12 +255,19 @@ def _summary(record: Record) -> str:
     for window in record.windows:
         inside = [m.windows[window.name] for m in record.members if window.name in m.windows]
         rates.append(f"{window.name} {sum(rate.samples_per_s or 0 for rate in inside):,.0f}")
-    return f"completed, samples/s: {', '.join(rates)}; {_breakdown(record.timing)}"
+    return f"completed in {record.timing['total_s']:.0f} s, samples/s: {', '.join(rates)}"
 
 
 def _breakdown(timing: dict[str, float]) -> str:
     parts = ("lock_wait_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
     return " ".join(f"{part[:-2]} {timing[part]:.1f} s" for part in parts if part in timing)
+
+
+def _process_age() -> float:
+    """Seconds since this process began, its start and imports included (to 10 ms)."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def _empty(folder: Path) -> None:
@@ -276,7 +298,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--study", required=True)
     add("--cell", required=True, help="scenario/arm/method/r<replicate>")
     add("--attempt", type=int, default=1)
-    add("--spec", required=True, help="the cell's spec as JSON, as the plan has it")
+    add("--specs", type=Path, required=True, help="JSON file: cell → its spec, as planned")
     add("--data", type=Path, nargs="*", default=[], help="what 'models.data prepare' wrote")
     add("--gpu", default="auto", help="index, UUID, 'auto' or 'cpu'")
     add("--trainer", default="models.train", help="module that members run")

@@ -21,7 +21,7 @@ import psutil
 import yaml
 
 from workflow.collocation import gpu, methods, plan, provenance, record
-from workflow.collocation.digest import code_digest
+from workflow.collocation.digest import code_digest, model_digest
 from workflow.collocation.settings import (
     ConfigError,
     load_config,
@@ -45,6 +45,11 @@ class Sitting:
     attempts: dict[str, list[record.Attempt]]
     jobs: list[plan.Job] = field(default_factory=list)
     later: list[plan.Job] = field(default_factory=list)
+
+    @property
+    def measuring(self) -> bool:
+        """Whether cells may be planned: a sealed study is an input unless config says otherwise."""
+        return not self.study.sealed if self.config.measure is None else self.config.measure
 
     # -- paths, relative to the working directory -----------------------------------------------
 
@@ -85,7 +90,7 @@ class Sitting:
             "--study": self.name,
             "--cell": job.cell.id,
             "--attempt": job.attempt,
-            "--spec": json.dumps(job.cell.spec, sort_keys=True),
+            "--specs": self.folder / "specs.json",
             "--gpu": self.device.uuid if self.device else "cpu",
             "--trainer": self.config.trainer,
             "--timeout": json.dumps(self.config.timeout),
@@ -181,17 +186,16 @@ class Sitting:
         corrupt = [a for found in self.attempts.values() for a in found if a.content is None]
         if corrupt:
             lines.append(f"  corrupt, measured again: {', '.join(str(a.path) for a in corrupt)}")
-        if mismatched := self.mismatched():
+        if self.measuring and (mismatched := self.mismatched()):
             lines.append(
                 f"  {len(mismatched)} cells were measured with other code or versions; "
                 "'--config rerun=mismatched' measures them again"
             )
-        if self.name != "kick" and self.device:
-            lines.append("  '--config study=kick' gives all figures on any CUDA card in 15 minutes")
-        elif self.device is None:
+        if self.measuring and self.name != "kick":
+            auto = self.config.study == "auto" and not self.device
+            here = "on a machine with a CUDA card this runs 'paper'; " if auto else ""
             lines.append(
-                "  on a machine with a CUDA card this runs the study 'paper'; "
-                "'--config study=kick' gives all figures there in 15 minutes"
+                f"  {here}'--config study=kick' gives all figures on any CUDA card in 15 minutes"
             )
         return "\n".join(lines)
 
@@ -212,13 +216,21 @@ class Sitting:
 
     def table(self) -> str:
         """`make plan`: every cell to run, in order, with its time and what fits the budget."""
-        lines, spent = [self.banner(), ""], 0.0
+        lines, spent = [self.banner()], 0.0
+        refused: dict[str, int] = {}
+        if self.jobs or self.later:
+            lines += ["", f"{'done by':>11}  cell"]
         for job in (*self.jobs, *self.later):
             spent += job.estimate_s
-            fits = "" if job in self.jobs else "   does not fit"
-            refusal = methods.refusal(job.cell.spec, self.device)
-            why = f"will be 'unsupported': {refusal}" if refusal else job.why
-            lines.append(f"{spent / 60:7.1f} min  {job.cell.id}  ({why}){fits}")
+            if reason := methods.refusal(job.cell.spec, self.device):
+                refused[reason] = refused.get(reason, 0) + 1
+                continue
+            by = f"{spent / 60:7.1f} min" if job in self.jobs else "won't fit".rjust(11)
+            why = "" if job.why == plan.NEW else f"  ({job.why})"
+            lines.append(f"{by}  {job.cell.id}{why}")
+        if refused:
+            lines += ["", "cells that will be 'unsupported':"]
+            lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
         if self.study.impossible:
             lines += ["", "rows of the authors' schedule that cannot exist:"]
             lines += [f"  {entry.row}: {entry.reason}" for entry in self.study.impossible]
@@ -260,8 +272,10 @@ class Sitting:
         return hashlib.sha256(self.expected.encode()).hexdigest()[:8]
 
     def write_plan(self) -> None:
-        """results/<study>/plan.json and runs.txt: what analysis may expect, and where it is."""
+        """plan.json, runs.txt: what analysis may expect, and where it is; specs.json: the jobs."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        specs = {job.cell.id: job.cell.spec for job in self.jobs}
+        (self.folder / "specs.json").write_text(json.dumps(specs, sort_keys=True) + "\n")
         (self.folder / "plan.json").write_text(self.expected)
         (self.folder / "runs.txt").write_text("".join(f"{path}\n" for path in self.run_files()))
 
@@ -292,14 +306,17 @@ def open_sitting(values: dict) -> Sitting:
     """Read and check everything; plan what runs now. Raises ConfigError."""
     config = load_config(values)
     workloads = load_workloads(_find(config.workloads))
-    cuda = gpu.torch_has_cuda()
-    device = gpu.find(config.gpu) if config.gpu != "cpu" and cuda else None
-    name, why = _choose(config, device)
+    device, why_not = _device(config)
+    name, why = _choose(config, device, why_not)
+    if config.measure is False:
+        name, why = _measured(config, name, why)
     study = load_study(_find(config.studies), name, workloads)
-    cells = plan.expand(study, workloads)
+    digests = {name: model_digest(workload.model) for name, workload in workloads.items()}
+    sources = {name: digest for name, digest in digests.items() if digest}
+    cells = plan.expand(study, workloads, sources)
     attempts = record.scan(Path(config.results, name, "cells"))
     sitting = Sitting(config, name, why, study, cells, device, attempts)
-    if config.measure if config.measure is not None else not study.sealed:
+    if sitting.measuring:
         pending = plan.pending(
             cells,
             attempts,
@@ -316,12 +333,39 @@ def open_sitting(values: dict) -> Sitting:
     return sitting
 
 
-def _choose(config: Config, device: gpu.Device | None) -> tuple[str, str]:
+def _device(config: Config) -> tuple[gpu.Device | None, str]:
+    """The GPU to use, or None and why."""
+    if config.gpu == "cpu":
+        return None, "gpu: cpu"
+    device = gpu.find(config.gpu)
+    if device is None:
+        return None, "no CUDA machine"
+    if gpu.torch_build() == "cpu":
+        if config.gpu != "auto":
+            raise ConfigError(
+                f"gpu: {config.gpu!r} was asked for, but the installed torch is a CPU build; "
+                "allowed: cpu, auto"
+            )
+        return None, "the installed torch is a CPU build"
+    return device, ""
+
+
+def _choose(config: Config, device: gpu.Device | None, why_not: str) -> tuple[str, str]:
     if config.study != "auto":
         return config.study, "as asked for"
-    if device:
-        return "paper", "a CUDA machine"
-    return "smoke", "no CUDA machine"
+    return ("paper", "a CUDA machine") if device else ("smoke", why_not)
+
+
+def _measured(config: Config, name: str, why: str) -> tuple[str, str]:
+    """The study to draw: the chosen one, or for 'auto' the only one that is there."""
+    found = sorted(path.parent.name for path in Path(config.results).glob("*/cells"))
+    if name in found:
+        return name, why
+    if config.study == "auto" and len(found) == 1:
+        return found[0], "the one that is there"
+    raise ConfigError(
+        f"study: {config.results}/{name} holds no results; there are: {', '.join(found) or 'none'}"
+    )
 
 
 def _stale(device: gpu.Device | None):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 LOSS_EVERY = 10  # steps
-NOT_THE_MEMBERS = ("dataset", "optimizer", "cores_of", "slice", "memory_limit_mb")
+NOT_THE_MEMBERS = ("dataset", "optimizer", "cores_of", "slice", "source", "memory_limit_mb")
 
 
 def member_specs(
@@ -39,6 +39,7 @@ def member_specs(
                 "cores": core_sets[index],
                 "environment": environments[index],
                 "memory_limit_bytes": limit * 2**20 if limit else None,
+                "warmup_s": spec["measure"]["warmup_s"],
                 "epochs": spec["measure"].get("epochs"),
                 "loss_every": LOSS_EVERY,
                 "folder": str(own.resolve()),

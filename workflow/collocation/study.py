@@ -125,12 +125,13 @@ class Measure(Strict):
     kind: Literal["window", "epochs", "departure"] = "window"
     window_s: float = Field(10, gt=0)
     min_steps: StrictInt = Field(30, ge=3)
+    warmup_s: float = Field(3.0, ge=0)
     settle_s: float = Field(1.0, ge=0)
     epochs: StrictInt = Field(5, ge=1)
 
     def resolved(self) -> dict:
         """Only the keys that matter for this kind."""
-        keys = {"kind", "settle_s"} | (
+        keys = {"kind", "warmup_s", "settle_s"} | (
             {"epochs"} if self.kind == "epochs" else {"window_s", "min_steps"}
         )
         return self.model_dump(include=keys)
@@ -142,6 +143,7 @@ class MeasureOverride(Strict):
     kind: Literal["window", "epochs", "departure"] | None = None
     window_s: float | None = Field(None, gt=0)
     min_steps: StrictInt | None = Field(None, ge=3)
+    warmup_s: float | None = Field(None, ge=0)
     settle_s: float | None = Field(None, ge=0)
     epochs: StrictInt | None = Field(None, ge=1)
 
@@ -271,7 +273,7 @@ class Study(Strict):
         ]
 
 
-Timed = Literal["build", "warm", "window", "epochs", "stop"]  # phases with a time-out
+Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
 
 
 class Config(Strict):
@@ -306,12 +308,12 @@ class Config(Strict):
         return gpu
 
 
-def seconds(text: str | int | float) -> float:
-    """'25m', '2h', '90s' or a number of seconds → seconds. Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(text))
+def seconds(text: str) -> float:
+    """'25m', '2h' or '90s' → seconds. Raises ValueError, also without a unit: 25 of what?"""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh])\s*", str(text))
     if not match:
         raise ValueError("give a time such as 90s, 25m or 2h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def write_schemas(folder: Path = SCHEMAS) -> None:

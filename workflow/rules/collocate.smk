@@ -20,5 +20,5 @@ rule collocate:
     message:
         "{wildcards.job}"
     shell:
-        "exec python3 -m workflow.collocation.run {params.arguments}"
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.run {params.arguments}'
         " --data {input.data:q} -- {output.record:q}"

@@ -14,11 +14,10 @@ from workflow.collocation.settings import ConfigError
 from workflow.collocation.sitting import open_sitting
 
 # Jobs run in the working directory, with this Python, and import the packages of this repository.
-for variable, first in {
-    "PATH": Path(sys.executable).parent,
-    "PYTHONPATH": workflow.basedir,
-}.items():
-    os.environ[variable] = os.pathsep.join(filter(None, [str(first), os.environ.get(variable)]))
+os.environ["PYTHON"] = sys.executable
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [workflow.basedir, os.environ.get("PYTHONPATH")])
+)
 
 # One cell at a time, also where --resources gpu=1 was forgotten.
 workflow.global_resources.setdefault("gpu", 1)
@@ -29,6 +28,10 @@ try:
 except ConfigError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
+
+# The first lines, once: jobs of some executors read the Snakefile again.
+if os.environ.setdefault("COLLOCATION_BANNER", str(os.getpid())) == str(os.getpid()):
+    print(SITTING.banner(), file=sys.stderr)
 
 STUDY = SITTING.folder.as_posix()
 CELLS = SITTING.cells_folder.as_posix()
@@ -44,7 +47,6 @@ onstart:
         raise WorkflowError("another run has just finished cells of this study; start again")
     SITTING.write_plan()
     SITTING.pin_sources()
-    print(SITTING.banner(), file=sys.stderr)
 
 
 onsuccess:

@@ -11,5 +11,5 @@ rule dataset:
     message:
         "preparing dataset {wildcards.dataset}"
     shell:
-        "exec python3 -m models.data prepare {params.arguments} --ready {output.ready:q}"
+        'exec "${{PYTHON:-python3}}" -m models.data prepare {params.arguments} --ready {output.ready:q}'
         " > {log:q}"

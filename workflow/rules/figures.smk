@@ -40,7 +40,7 @@ rule draw:
     message:
         "drawing the figures of study {SITTING.name}"
     shell:
-        "exec python3 -m analysis.figures all --runs {input.runs:q} --expected {params.expected:q}"
+        'exec "${{PYTHON:-python3}}" -m analysis.figures all --runs {input.runs:q} --expected {params.expected:q}'
         " --output {params.folder:q} > {log:q}"
 
 
@@ -60,7 +60,7 @@ rule tabulate:
     message:
         "tables of study {SITTING.name}"
     shell:
-        "exec python3 -m analysis.tables --runs {input.runs:q} --expected {params.expected:q}"
+        'exec "${{PYTHON:-python3}}" -m analysis.tables --runs {input.runs:q} --expected {params.expected:q}'
         " --output {params.stem:q} > {log:q}"
 
 
@@ -80,5 +80,5 @@ rule check_work:
     message:
         "comparing the work of the cells of study {SITTING.name}"
     shell:
-        "exec python3 -m analysis.checks --study {params.study:q} --list {params.runs:q}"
+        'exec "${{PYTHON:-python3}}" -m analysis.checks --study {params.study:q} --list {params.runs:q}'
         " --output {output:q} > {log:q}"

@@ -20,8 +20,12 @@ rule merge:
     message:
         "merging the records of study {SITTING.name}"
     shell:
-        "exec python3 -m analysis.merge --study {params.study:q} --list {params.runs:q}"
+        'exec "${{PYTHON:-python3}}" -m analysis.merge --study {params.study:q} --list {params.runs:q}'
         " --output {output.runs:q} > {log:q}"
+
+
+# Who only draws what is there does not say that it is all.
+COMPLETE = [f"{STUDY}/complete"] if SITTING.measuring else []
 
 
 rule complete:
@@ -41,4 +45,4 @@ rule complete:
     message:
         "checking that every cell of study {SITTING.name} has a result"
     shell:
-        "exec python3 -m workflow.collocation.sitting --check --config {params.settings}"
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.sitting --check --config {params.settings}'

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods import mig, mps, mps_daemon, naive
+from workflow.collocation.methods.evidence import refuse_company
 
 
 class Sharing(Protocol):
@@ -37,4 +38,5 @@ def enter(spec: dict, device: Device | None, log: Path) -> AbstractContextManage
     """Set the cell's method up; `log` is the folder for what the method's own programs print."""
     if device:
         mps_daemon.sweep()  # a server that a killed run left would share the card with this one
+        refuse_company(device)
     return _room(spec["method"]).enter(spec, device, log)

@@ -7,19 +7,14 @@ until the daemon itself names every member.
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from workflow.collocation import gpu
 from workflow.collocation.methods import mps_daemon
 from workflow.collocation.methods.evidence import NotInForce
-
-GRACE_S = 3.0  # for the last cell's processes to leave the card
 
 
 def refusal(spec: dict, device: gpu.Device | None) -> str | None:
@@ -38,8 +33,6 @@ def refusal(spec: dict, device: gpu.Device | None) -> str | None:
 def enter(spec: dict, device: gpu.Device | None, log: Path) -> Iterator["Mps"]:
     if reason := refusal(spec, device):
         raise NotInForce(reason)
-    mps_daemon.sweep()
-    _refuse_company(device)
     with mps_daemon.running(device.uuid, log / "mps") as daemon:
         yield Mps(device, daemon)
 
@@ -120,20 +113,3 @@ def _known_as(pid: int) -> set[int]:
         nested = re.search(r"^NSpid:(.*)$", Path(f"/proc/{pid}/status").read_text(), re.M)
         return {pid} | {int(n) for n in nested[1].split()} if nested else {pid}
     return {pid}
-
-
-def _refuse_company(device: gpu.Device) -> None:
-    deadline = time.monotonic() + GRACE_S
-    while found := {pid for pids in gpu.processes(device).values() for pid in pids or []}:
-        if time.monotonic() > deadline:
-            owners = ", ".join(_owner(pid) for pid in sorted(found))
-            raise NotInForce(f"MPS needs the GPU to itself, and others compute on it: {owners}")
-        time.sleep(0.2)
-
-
-def _owner(pid: int) -> str:
-    try:
-        process = psutil.Process(pid)
-        return f"PID {pid} ({process.name()}, owner {process.username()})"
-    except psutil.Error:
-        return f"PID {pid} (owner not visible from here)"

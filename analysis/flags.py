@@ -1,0 +1,112 @@
+"""Flags of a cell: what a reader should know before trusting its numbers.
+
+The runner's own flags (cores_shared, ...) stand in run.json; two more follow from the numbers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pandas as pd
+
+from analysis.names import parse_scenario
+from analysis.statistics import pooled_estimates
+
+UNSTEADY, SUSPECT_BASELINE = "unsteady", "suspect_baseline"
+
+# A window whose last third is this much faster or slower than its first was not in a steady state.
+DRIFT = 0.05
+# Collocation cannot make a member faster: beyond this, its alone run was slow.
+PROGRESS = 1.05
+
+_MEANING = {
+    UNSTEADY: f"unsteady (drift > {DRIFT:.0%})".replace("%", " %"),
+    SUSPECT_BASELINE: f"progress above {PROGRESS}, suspect baseline",
+}
+_MARKS = {UNSTEADY: "~", SUSPECT_BASELINE: "!"}
+_OTHER = "+"
+
+
+def split(flags: object) -> list[str]:
+    """The flags in a cell of the flags column; none where it is empty or missing."""
+    return [f for f in flags.split(";") if f] if isinstance(flags, str) else []
+
+
+def union(columns: Iterable[object]) -> str:
+    """One cell of the flags column for several: each flag once, in alphabetical order."""
+    return ";".join(sorted({flag for flags in columns for flag in split(flags)}))
+
+
+def marks(flags: object) -> str:
+    """A sign per flag, to stand behind a number: ~ unsteady, ! suspect baseline, + any other."""
+    return "".join(dict.fromkeys(_MARKS.get(flag, _OTHER) for flag in _ordered(split(flags))))
+
+
+def legend(columns: Iterable[object]) -> list[str]:
+    """What each mark means, a phrase per flag that occurs: `~ unsteady (drift > 5 %)`."""
+    return [_phrase(flag) for flag in _ordered(split(union(columns)))]
+
+
+def counted(rows: pd.DataFrame) -> list[str]:
+    """The legend of the completed cells in `rows` (of runs.parquet), with the number of each."""
+    done = rows[rows["status"] == "completed"].drop_duplicates(["cell", "attempt"])["flags"]
+    found = [flag for flags in done for flag in split(flags)]
+    return [
+        # A line must not break between a mark and its meaning.
+        f"{_phrase(flag)}: {found.count(flag)} of {len(done)} cells".replace(" ", "\u00a0", 1)
+        for flag in _ordered(set(found))
+    ]
+
+
+def _phrase(flag: str) -> str:
+    return f"{marks(flag)} {_MEANING.get(flag, flag)}"
+
+
+def _ordered(flags: Iterable[str]) -> list[str]:
+    return sorted(flags, key=lambda f: ([*_MARKS, f].index(f), f))
+
+
+def add_flags(rows: list[dict]) -> None:
+    """Add `unsteady` and `suspect_baseline` to the rows' flags in place, the same for a whole cell.
+
+    A baseline is suspect if a member's progress exceeds PROGRESS or, with two replicates or more,
+    if the interval of its progress lies above 1.
+    """
+    lows = _lowest_progress(rows)
+    cells: dict[tuple, list[dict]] = defaultdict(list)
+    for row in rows:
+        cells[row["cell"], row["attempt"]].append(row)
+    for members in cells.values():
+        found = [members[0]["flags"]]
+        if any(abs(row.get("drift") or 0.0) > DRIFT for row in members):
+            found.append(UNSTEADY)
+        if any(
+            (row.get("progress") or 0.0) > PROGRESS or (lows.get(_place(row)) or 0.0) > 1
+            for row in members
+        ):
+            found.append(SUSPECT_BASELINE)
+        for row in members:
+            row["flags"] = union(found)
+
+
+def _place(row: dict) -> tuple:
+    """A member's place over the replicates."""
+    return tuple(row.get(k) for k in ("arm", "scenario", "method", "window", "device", "member"))
+
+
+def _lowest_progress(rows: list[dict]) -> dict[tuple, float | None]:
+    """Lower end of each place's 95 % interval; variances pooled as for STP, per arm and family."""
+    families: dict[tuple, dict[tuple, list[float]]] = defaultdict(lambda: defaultdict(list))
+    itself = set()
+    for row in rows:
+        if row.get("progress") and row["current"]:
+            family = parse_scenario(row["scenario"]).family
+            families[row["arm"], family][_place(row)].append(row["progress"])
+            if row["baseline_cell"] == row["cell"]:
+                itself.add(_place(row))
+    return {
+        place: estimate.low
+        for ratios in families.values()
+        for place, estimate in pooled_estimates(ratios, itself).items()
+    }
