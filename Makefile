@@ -1,9 +1,10 @@
+# make help      this list
 # make study     install, then run the study (paper on a CUDA machine, smoke elsewhere)
 # make test      install, then lint and run the whole test suite
 # make figures   install without torch, then draw what is there; plans no GPU job
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell
-# make wheelhouse   wheels for an air-gapped GPU node that has its own torch
+# make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
 # Variables: STUDY, BUDGET, CONFIG="key=value ...", PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
@@ -26,7 +27,11 @@ DEV := $(if $(strip $(VENV)),$(VENV)/.dev)
 SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 SNAKEMAKE = $(PY) -m snakemake --cores 1 --resources gpu=1
 
-.PHONY: study figures plan test lint format schemas bench wheelhouse clean
+.DEFAULT_GOAL := help
+.PHONY: help study figures plan test lint format schemas bench wheelhouse clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
 
 study: $(TRAIN)
 	$(SNAKEMAKE) --config $(SETTINGS)
@@ -63,7 +68,7 @@ bench: $(TRAIN)
 WHEEL_PYTHON ?= 3.12
 WHEEL_PLATFORM ?= manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64 manylinux_2_5_x86_64
 wheelhouse: $(BASE)
-	$(PY) envs/wheelhouse.py --python $(WHEEL_PYTHON) --platform $(WHEEL_PLATFORM)
+	$(PY) envs/wheelhouse.py $(if $(ALL),--all) --python $(WHEEL_PYTHON) --platform $(WHEEL_PLATFORM)
 
 clean:
 	rm -rf $(VENV) .snakemake build wheelhouse

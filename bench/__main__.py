@@ -16,10 +16,10 @@ from pathlib import Path
 from bench.bare_loop import measure
 from workflow.collocation import cores, gpu, methods, plan
 from workflow.collocation.lock import device_lock
-from workflow.collocation.settings import load_workloads
-from workflow.collocation.sitting import open_sitting
+from workflow.collocation.settings import load_config, load_workloads
+from workflow.collocation.sitting import find_device
 from workflow.collocation.specs import member_specs, plan_shares
-from workflow.collocation.study import CONFIG, Study
+from workflow.collocation.study import ARMS, CONFIG, Study
 
 # workload, arm, method, members
 CUDA_CASES = (
@@ -128,13 +128,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="window of each run")
-    parser.add_argument("--arm", help="only the cases of this arm")
+    parser.add_argument("--arm", choices=ARMS, help="only the cases of this arm")
     parser.add_argument("--data", type=Path, default=Path("data"))
     args = parser.parse_args()
-    device = open_sitting({"measure": False}).device
+    device, _ = find_device(load_config({}))
     print(f"bench on {device.name if device else 'CPU'}, {args.pairs} alternating pairs")
     cases = [c for c in (CUDA_CASES if device else CPU_CASES) if args.arm in (None, c[1])]
-    largest = max(case[3] for case in cases)
+    largest = max(case[3] for case in (CUDA_CASES if device else CPU_CASES))
     costs = {}
     for case in cases:
         records = compare(case, largest, args.pairs, args.seconds, args.data, device)

@@ -75,7 +75,9 @@ def main() -> int:
         )
     wheels = sorted(FOLDER.glob("*.whl"))
     size = sum(wheel.stat().st_size for wheel in wheels) / 1e6
-    print(f"{len(wheels)} wheels, {size:.0f} MB in {FOLDER}/")
+    print(f"{len(wheels)} wheels for Python {args.python}, {size:.0f} MB in {FOLDER}/")
+    print("the node must have torch, torchvision, timm, scikit-learn, pillow", end="")
+    print("" if args.all else f", {', '.join(SCIENTIFIC)}")
     return 0
 
 

@@ -76,7 +76,8 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     shown = runs[runs["scenario"].isin(cells["scenario"])]
     fig, top = style.page(
         f"{_TITLE}, arm {arm}",
-        "one bar per collocated instance: its median over replicates; number: median of the bars",
+        "one bar per collocated instance: its median over replicates; "
+        "number: median over instances and replicates",
         [*(style.swatch(m) for m in methods), style.replicate_point()],
         len(panels) * (_PANEL + _GAP) - 0.15,
         [*style.footer_parts(shown), note, study.note],

@@ -2,7 +2,8 @@
 
 A panel per workload with gain against N on logarithmic axes, where the ideal y = N is a straight
 line and equal ratios have equal lengths; below, the mixes as groups. Every replicate is a point,
-the larger mark their geometric mean, the bar its 95 % interval (two replicates or more).
+the larger mark their geometric mean, the bar its 95 % interval (two replicates or more, unless it
+spans more than a factor of four).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from analysis.names import method_order, parse_scenario
 _TITLE = "Throughput gain"
 _COLUMNS = ["panel", "scenario", "n", "variant", "method", "block", "stp", "status"]
 _COLUMNS += ["mean", "low", "high"]
+_WIDEST = 4.0  # an interval that says less than this is in the table only, not a line across all
 _ACROSS = 3
 _TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 # Inches: a ladder's data, margins, and a lane of a mix.
@@ -184,7 +186,7 @@ def _draw_group(
     scale = ax.figure.dpi_scale_trans
     transform = ax.transData + ScaledTranslation(shift[0] / 72, shift[1] / 72, scale)
     values = _replicates(cells, row)["stp"]
-    if pd.notna(row["low"]):
+    if pd.notna(row["low"]) and row["high"] <= _WIDEST * row["low"]:
         ends = place([row["low"], row["high"]])
         ax.plot(*ends, color=style.INK, lw=0.9, transform=transform, zorder=3, marker="")
     ax.plot(

@@ -6,6 +6,7 @@ plan (`make plan`) and, with --check, says at the end of a run what failed.
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import shlex
@@ -30,6 +31,8 @@ from workflow.collocation.settings import (
     read_yaml,
 )
 from workflow.collocation.study import ROOT, Config, Study, seconds
+
+TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
 @dataclass
@@ -279,6 +282,12 @@ class Sitting:
         (self.folder / "plan.json").write_text(self.expected)
         (self.folder / "runs.txt").write_text("".join(f"{path}\n" for path in self.run_files()))
 
+    def missing_packages(self) -> list[str]:
+        """What the jobs' training processes would fail to import."""
+        if not self.jobs or self.config.trainer != "models.train":
+            return []
+        return [name for name in TRAINING if importlib.util.find_spec(name) is None]
+
     def still_planned(self) -> bool:
         """Nobody finished a cell between the planning and now."""
         paths = [self.cells_folder / job.path / "run.json" for job in self.jobs]
@@ -306,7 +315,7 @@ def open_sitting(values: dict) -> Sitting:
     """Read and check everything; plan what runs now. Raises ConfigError."""
     config = load_config(values)
     workloads = load_workloads(_find(config.workloads))
-    device, why_not = _device(config)
+    device, why_not = find_device(config)
     name, why = _choose(config, device, why_not)
     if config.measure is False:
         name, why = _measured(config, name, why)
@@ -333,7 +342,7 @@ def open_sitting(values: dict) -> Sitting:
     return sitting
 
 
-def _device(config: Config) -> tuple[gpu.Device | None, str]:
+def find_device(config: Config) -> tuple[gpu.Device | None, str]:
     """The GPU to use, or None and why."""
     if config.gpu == "cpu":
         return None, "gpu: cpu"

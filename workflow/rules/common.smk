@@ -43,6 +43,11 @@ onstart:
         HELD.enter_context(folder_lock(SITTING.folder, SITTING.holder()))
     except Busy as busy:
         raise WorkflowError(f"study '{SITTING.name}' is being run already: {busy}")
+    if missing := SITTING.missing_packages():
+        raise WorkflowError(
+            f"{len(SITTING.jobs)} cells to run, but not installed: {', '.join(missing)}; "
+            "'make study' installs what measuring needs, 'make figures' needs none of it"
+        )
     if not SITTING.still_planned():
         raise WorkflowError("another run has just finished cells of this study; start again")
     SITTING.write_plan()
@@ -57,3 +62,4 @@ onsuccess:
 
 onerror:
     SITTING.sweep_postponed()
+    print("not finished; the same command carries on where this one stopped", file=sys.stderr)
