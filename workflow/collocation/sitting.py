@@ -171,6 +171,14 @@ class Sitting:
             options += ["--input-size", size] if size else []
         return shlex.join(str(option) for option in options)
 
+    def set_environment(self) -> bool:
+        """What jobs inherit: this Python, this repository to import from. True the first time."""
+        path = [str(ROOT), os.environ.get("PYTHONPATH")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        os.environ["PYTHON"] = sys.executable
+        own = str(os.getpid())
+        return os.environ.setdefault("COLLOCATION_READER", own) == own
+
     # -- what a person reads --------------------------------------------------------------------
 
     def banner(self) -> str:

@@ -1,5 +1,4 @@
 # One sitting of the study: its config checked, its cells planned, its folder locked.
-import os
 import re
 import subprocess
 import sys
@@ -13,12 +12,6 @@ from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.sitting import open_sitting
 
-# Jobs run in the working directory, with this Python, and import the packages of this repository.
-os.environ["PYTHON"] = sys.executable
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [workflow.basedir, os.environ.get("PYTHONPATH")])
-)
-
 # One cell at a time, also where --resources gpu=1 was forgotten.
 workflow.global_resources.setdefault("gpu", 1)
 
@@ -29,8 +22,7 @@ except ConfigError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
-# The first lines, once: jobs of some executors read the Snakefile again.
-if os.environ.setdefault("COLLOCATION_BANNER", str(os.getpid())) == str(os.getpid()):
+if SITTING.set_environment():  # jobs of some executors read the Snakefile again
     print(SITTING.banner(), file=sys.stderr)
 
 STUDY = SITTING.folder.as_posix()
