@@ -2,6 +2,7 @@
 
 import math
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -17,7 +18,7 @@ MANIFEST = "manifest.json"
 SPLITS = ("train", "validation")
 
 
-class Dataset:
+class Dataset(ABC):
     """One prepared dataset: a folder with a manifest.json, opened by `open_dataset`.
 
     Attributes from the manifest: classes, train_size and validation_size (samples on disk),
@@ -50,14 +51,14 @@ class Dataset:
     # How a dataset is made ready; used by models.data.prepare only.
 
     @classmethod
+    @abstractmethod
     def find_real(cls, root: Path) -> Path | None:
         """The user's real files under the data folder, None where absent; DataError if damaged."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def real_fingerprint(cls, real: Path) -> str:
         """Changes when the real files do; cheap."""
-        raise NotImplementedError
 
     @classmethod
     def download(cls, root: Path) -> str | None:
@@ -70,29 +71,29 @@ class Dataset:
         return None
 
     @classmethod
+    @abstractmethod
     def generate(cls, folder: Path, train: int, validation: int, seed: int) -> dict[str, Any]:
         """Write generated files of the real format; returns classes, train_size, ..., bytes."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def adopt(
         cls, real: Path, folder: Path, size: tuple[int, int] | None, seed: int
     ) -> dict[str, Any]:
         """Check real files and write what is needed to read them fast; returns as `generate`."""
-        raise NotImplementedError
 
     def prepare_resident(self, input_size: int) -> None:
         """Write the cache behind `resident`, unless it is there."""
 
     # How a training process reads it.
 
+    @abstractmethod
     def files(self, split: str, input_size: int):
         """A torch dataset that reads and decodes files; see the class for what it yields."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
         """At most `samples` fixed samples as arrays, memory-mapped where possible."""
-        raise NotImplementedError
 
     def size(self, split: str) -> int:
         """Samples of the split on disk; DataError for an unknown split."""
@@ -138,9 +139,9 @@ class ImageDataset(Dataset):
 
     resident_limit: ClassVar[int | None] = None  # most training images in a resident cache
 
+    @abstractmethod
     def open(self, split: str) -> ImageSource:
         """The images of a split as they lie on disk."""
-        raise NotImplementedError
 
     def files(self, split: str, input_size: int):
         from models.data.pipeline import ImageFiles, image_transform
