@@ -1,5 +1,6 @@
 """What the tests of the whole command share: prepared data, device locks of their own."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.studio import REPOSITORY, Studio
+
+
+def pytest_configure(config):
+    """Give Ctrl-C its meaning back: a shell starts background jobs with SIGINT ignored, and what
+    the tests start would inherit that.
+    """
+    del config
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
