@@ -175,6 +175,7 @@ class Sitting:
         """What jobs inherit: this Python, this repository to import from. True the first time."""
         path = [str(ROOT), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        os.environ["PYTHONSAFEPATH"] = "1"  # not from the working directory: it may be a clone
         os.environ["PYTHON"] = sys.executable
         own = str(os.getpid())
         return os.environ.setdefault("COLLOCATION_READER", own) == own
