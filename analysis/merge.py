@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from analysis import metrics
 from analysis.flags import add_flags
 from analysis.losses import loss_checks
 from analysis.records import add_input_arguments, device_of, input_paths, is_baseline, read_records
@@ -186,9 +187,9 @@ def add_progress(rows: list[dict], baseline_cells: set[tuple[str, int]]) -> None
         if baseline is None or rate is None or not math.isfinite(rate):
             continue
         row["baseline_cell"] = baseline["cell"]
-        row["baseline_samples_per_s"] = baseline["samples_per_s"]
-        row["progress"] = rate / baseline["samples_per_s"]
-        row["slowdown"] = baseline["samples_per_s"] / rate if rate > 0 else None
+        row["baseline_samples_per_s"] = alone_rate = baseline["samples_per_s"]
+        row["progress"] = metrics.progress(rate, alone_rate)
+        row["slowdown"] = metrics.slowdown(rate, alone_rate) if rate > 0 else None
 
 
 def merge(records: list[dict]) -> tuple[pa.Table, list[tuple[str, str]]]:

@@ -1,6 +1,6 @@
 """Make a dataset ready: settle its source, build its folder once, record what was used."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +106,8 @@ def _prepare_synthetic(
 ) -> Path:
     train, validation = train or cls.generated_size[0], validation or cls.generated_size[1]
     target = root / "synthetic" / f"{cls.name}-{train}+{validation}-seed{seed}"
-    with locked(target):
-        if not _is_whole(cls, target, None):
-            with new_folder(target) as folder:
-                made = cls.generate(folder, train, validation, seed)
-                _finish(cls, folder, made, source="synthetic", reason=reason, seed=seed)
-    return target
+    known = {"source": "synthetic", "reason": reason, "seed": seed}
+    return _build(cls, target, None, known, lambda f: cls.generate(f, train, validation, seed))
 
 
 def _prepare_real(
@@ -128,19 +124,29 @@ def _prepare_real(
     size = cls.real_size(train, validation)
     label = f"{size[0]}+{size[1]}" if size else f"seed{seed}"
     target = root / "prepared" / f"{cls.name}-{label}"
+    known = {"source": "real", "reason": reason, "seed": seed}
+    known |= {"files": f"../../{cls.name}", "fingerprint": fingerprint}
+    return _build(cls, target, fingerprint, known, lambda f: cls.adopt(real, f, size, seed))
+
+
+def _build(
+    cls: type[Dataset],
+    target: Path,
+    fingerprint: str | None,
+    known: dict[str, Any],
+    make: Callable[[Path], dict[str, Any]],
+) -> Path:
+    """Have `make` fill the folder `target`, unless it is whole; gives `target`."""
     with locked(target):
         if not _is_whole(cls, target, fingerprint):
             with new_folder(target) as folder:
-                made = {"files": f"../../{cls.name}", "fingerprint": fingerprint}
-                made |= cls.adopt(real, folder, size, seed)
-                _finish(cls, folder, made, source="real", reason=reason, seed=seed)
+                _finish(cls, folder, {**known, **make(folder)})
     return target
 
 
-def _finish(cls: type[Dataset], folder: Path, made: dict[str, Any], **known: Any) -> None:
+def _finish(cls: type[Dataset], folder: Path, made: dict[str, Any]) -> None:
     record = {
         "dataset": cls.name,
-        **known,
         "format": cls.format,
         "nominal_train_size": cls.nominal[0],
         "nominal_validation_size": cls.nominal[1],

@@ -72,23 +72,32 @@ class Sitting:
     def run_files(self) -> list[str]:
         """run.json of every attempt that exists and counts, and of every job to run."""
         done = [a.path for a in plan.finished(self.cells, self.attempts, self.study.sealed)]
-        coming = [self.cells_folder / job.path / "run.json" for job in self.jobs]
-        return [path.as_posix() for path in (*done, *coming)]
+        return [path.as_posix() for path in (*done, *self._coming)]
+
+    @property
+    def _coming(self) -> list[Path]:
+        """run.json of every job to run."""
+        return [self.cells_folder / job.path / "run.json" for job in self.jobs]
 
     # -- jobs -----------------------------------------------------------------------------------
 
     @cached_property
-    def _by_path(self) -> dict[str, plan.Job]:
-        return {job.path: job for job in self.jobs}
+    def _by_path(self) -> dict[str, tuple[plan.Job, int, float]]:
+        """A job's path → the job, its place from 1, and the seconds that those after it take."""
+        found, left = {}, sum(job.estimate_s for job in self.jobs)
+        for place, job in enumerate(self.jobs, 1):
+            left -= job.estimate_s
+            found[job.path] = job, place, left
+        return found
 
     def priority(self, path: str) -> int:
         """Snakemake runs high priorities first."""
-        return len(self.cells) - self._by_path[path].rank
+        job, _, _ = self._by_path[path]
+        return len(self.cells) - job.rank
 
     def arguments(self, path: str) -> str:
         """The conductor's command-line arguments for a job, quoted for a shell."""
-        job = self._by_path[path]
-        place = self.jobs.index(job)
+        job, place, left = self._by_path[path]
         options = {
             "--study": self.name,
             "--cell": job.cell.id,
@@ -97,8 +106,8 @@ class Sitting:
             "--gpu": self.device.uuid if self.device else "cpu",
             "--trainer": self.config.trainer,
             "--timeout": json.dumps(self.config.timeout),
-            "--place": f"{place + 1}/{len(self.jobs)}",
-            "--left": round(sum(other.estimate_s for other in self.jobs[place + 1 :])),
+            "--place": f"{place}/{len(self.jobs)}",
+            "--left": round(left),
             "--deadline": os.environ.get("COLLOCATION_DEADLINE", 0),
             "--estimate": round(job.estimate_s),
         }
@@ -223,8 +232,9 @@ class Sitting:
         """Measured attempts that today's code or versions would not reproduce as they are."""
         stale = _stale(self.device)
         found = plan.finished(self.cells, self.attempts, self.study.sealed)
-        measured = [a for a in found if a.status in record.RESULTS and a.status != "unsupported"]
-        return [attempt for attempt in measured if stale(attempt)]
+        return [
+            attempt for attempt in found if attempt.status in record.MEASURED and stale(attempt)
+        ]
 
     def table(self) -> str:
         """`make plan`: every cell to run, in order, with its time and what fits the budget."""
@@ -237,7 +247,7 @@ class Sitting:
             if reason := methods.refusal(job.cell.spec, self.device):
                 refused[reason] = refused.get(reason, 0) + 1
                 continue
-            by = f"{spent / 60:7.1f} min" if job in self.jobs else "won't fit".rjust(11)
+            by = f"{spent / 60:7.1f} min" if job.path in self._by_path else "  won't fit"
             why = "" if job.why == plan.NEW else f"  ({job.why})"
             lines.append(f"{by}  {job.cell.id}{why}")
         if refused:
@@ -299,16 +309,14 @@ class Sitting:
 
     def still_planned(self) -> bool:
         """Nobody finished a cell between the planning and now."""
-        paths = [self.cells_folder / job.path / "run.json" for job in self.jobs]
-        return not any(path.exists() for path in paths)
+        return not any(path.exists() for path in self._coming)
 
     def sweep_postponed(self) -> None:
         """Remove the markers of cells that the budget left for later: nothing was measured.
 
         A study that lacks them is not complete.
         """
-        paths = [self.cells_folder / job.path / "run.json" for job in self.jobs]
-        written = [path for path in paths if path.exists()]
+        written = [path for path in self._coming if path.exists()]
         swept = [p for p in written if json.loads(p.read_text())["status"] == "postponed"]
         for path in swept:
             path.unlink()
