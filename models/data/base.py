@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from PIL import Image
 
-from models.data.images import fit, parallel
+from models.data.images import ImageSource, fit, parallel
 from models.data.storage import DataError, NpyWriter, locked, new_folder, read_json
 
 # Raise it when what is written changes: older folders are then rebuilt.
@@ -119,15 +119,6 @@ def read_manifest(name: str, folder: Path) -> dict[str, Any]:
             f"not {FORMAT_VERSION}; run `python -m models.data prepare {name}`"
         )
     return manifest
-
-
-class ImageSource(Protocol):
-    """Decoded images by index. `labels`: int64 [n]."""
-
-    labels: np.ndarray
-
-    def image(self, index: int) -> Image.Image:
-        """The RGB image; DataError where its file cannot be decoded."""
 
 
 class ImageDataset(Dataset):

@@ -3,12 +3,22 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 from PIL import Image
 
 TEXTURE_SIDE = 1280
 LONGEST = 1000  # longest side of a photo; leaves the texture room to move
+
+
+class ImageSource(Protocol):
+    """Decoded images by index. `labels`: int64 [n]."""
+
+    labels: np.ndarray
+
+    def image(self, index: int) -> Image.Image:
+        """The RGB image; DataError where its file cannot be decoded."""
 
 
 def parallel(function: Callable, items: Iterable) -> Iterator:

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Dataset
 
 from models import compat  # noqa: F401 - before timm imports torchvision
-from models.data.base import ImageSource
+from models.data.images import ImageSource
 
 from timm.data import create_transform  # isort: skip
 
