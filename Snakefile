@@ -26,6 +26,7 @@ rule all:
         SITTING.run_files(),
         FIGURES,
         TABLES,
+        CHECKS,
         COMPLETE,
     message:
         "study {SITTING.name} is complete: {STUDY}"

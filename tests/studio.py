@@ -1,7 +1,8 @@
 """A working folder with a study of its own, and the real command line run in it.
 
-Members are torch-free (tests/torchfree.py) unless a test asks for another trainer. Every process
-that comes of it carries a mark in its environment, by which `orphans` finds what was left.
+Members are torch-free (tests/torchfree.py) unless a test asks for another trainer. A studio may
+have a GPU that is not there (tests/fakes). Every process that comes of it carries a mark in its
+environment, by which `alive` finds what was left.
 """
 
 import contextlib
@@ -21,11 +22,14 @@ from pathlib import Path
 import psutil
 import yaml
 
+from tests.fakes import driver, machine
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATIENCE = 60.0  # seconds, for a busy machine; nothing waits that long when all is well
 GONE_WITHIN = 10.0  # seconds, for everything to be gone after a signal
 MARK = "COLLOCATION_DRILL"
 STUDY = "drill"
+TAKEN = ("trainer", "timeout", "mig_mode")  # config keys that a cell's own command takes
 
 PLAIN = {
     "model": "none",
@@ -124,6 +128,10 @@ class Studio:
     data: Path
     locks: Path
     repository: Path = REPOSITORY
+    gpu: str = "cpu"
+    card: Path | None = None  # the state of a GPU that is not there
+    surroundings: dict[str, str] = field(default_factory=dict)  # what comes with it
+    settings: dict = field(default_factory=dict)  # config keys, over the ones below
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def write(self, workloads: dict, **studies: dict) -> "Studio":
@@ -137,26 +145,47 @@ class Studio:
     def write_study(self, name: str, content: dict) -> None:
         (self.folder / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
+    def with_card(self, name: str = "h200_141", **settings) -> "Studio":
+        """Give this studio a GPU from tests/cards (see tests/fakes/machine.py), its own UUID, and a
+        torch that says it was built for CUDA.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.gpu, self.card = "auto", self.folder / "card"
+        self.surroundings = machine.create(self.card, name, **settings)
+        with driver.Card(self.card).open() as state:
+            state["uuid"] = f"GPU-{uuid.uuid4()}"  # or the daemons of two studios would meet on it
+        torch = self.card / "site" / "torch"
+        torch.mkdir(parents=True)
+        (torch / "__init__.py").touch()
+        (torch / "version.py").write_text('cuda = "13.0"\n')
+        path = [str(torch.parent), self.surroundings["PYTHONPATH"], os.environ.get("PYTHONPATH")]
+        self.surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        return self
+
     def config(self, **changes) -> list[str]:
         values = {
             "study": STUDY,
-            "gpu": "cpu",
+            "gpu": self.gpu,
             "workloads": "workloads.yaml",
             "studies": "studies",
             "trainer": "tests.torchfree",
             "data": str(self.data),
-        } | changes
+            **self.settings,
+            **changes,
+        }
         return [f"{key}={value}" for key, value in values.items() if value is not None]
 
     def environment(self, **more: str) -> dict[str, str]:
-        foreign = ("COLLOCATION_", "TORCHFREE_", "SNAKEMAKE_")
+        foreign = ("COLLOCATION_", "TORCHFREE_", "SNAKEMAKE_", "MEMBER_LIES", "FAKE_", "CUDA_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        path = filter(None, [str(self.repository), kept.get("PYTHONPATH")])
         return kept | {
-            "PYTHONPATH": str(self.repository),
+            "PYTHONPATH": os.pathsep.join(path),
             "COLLOCATION_LOCK_DIR": str(self.locks),
             "XDG_STATE_HOME": str(self.locks / "state"),
             "TMPDIR": str(self.folder),  # what a SIGKILL leaves goes with the test's folder
             MARK: self.mark,
+            **self.surroundings,
             **more,
         }
 
@@ -199,9 +228,32 @@ class Studio:
         """The arguments that have these attempts run alone."""
         return ["--", *(self.path(cell).as_posix() for cell in cells)]
 
+    def prepare(self) -> Result:
+        """The plan and the data, so that `conduct` can follow."""
+        return self.snakemake("--until", "dataset")
+
+    def conduct(self, cell: str, **environment: str) -> Running:
+        """One attempt at a cell without Snakemake, by the command that its job runs."""
+        name, _, attempt = cell.rpartition("/a")
+        options = {
+            "--study": STUDY,
+            "--cell": name,
+            "--attempt": attempt,
+            "--specs": str(self.results / "specs.json"),
+            "--gpu": self.gpu,
+        }
+        config = {"trainer": "tests.torchfree", "timeout": "{}", "mig_mode": "keep"} | self.settings
+        options |= {f"--{key.replace('_', '-')}": config[key] for key in TAKEN}
+        command = [sys.executable, "-m", "workflow.collocation.run"]
+        command += [part for pair in options.items() for part in pair]
+        ready = [str(path) for path in self.data.glob(f"ready/{STUDY}/*.json")]
+        return self._start(
+            [*command, "--data", *ready, "--", str(self.path(cell))], None, environment
+        )
+
     def plan(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
         """`make plan`."""
-        command = [sys.executable, "-m", "workflow.collocation.sitting", *arguments]
+        command = [sys.executable, "-m", "workflow.collocation.show", *arguments]
         command += ["--config", *self.config(**(config or {}))]
         return self._start(command, None, environment).end()
 

@@ -125,6 +125,15 @@ def _shown(path: Path) -> str:
     return str(path)
 
 
+def read_values(pairs: list[str]) -> dict:
+    """config.yaml with KEY=VALUE arguments over it, as Snakemake reads them."""
+    values = read_yaml(ROOT / "config" / "config.yaml") or {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        values[key] = yaml.safe_load(value)
+    return values
+
+
 def load_config(values: dict) -> Config:
     """config.yaml with `--config` overrides, as Snakemake merged them. Raises ConfigError."""
     return check(Config, values, CONFIG_SOURCE)

@@ -1,10 +1,8 @@
 """One invocation of the workflow: config → study, device, cells, and the jobs to run now.
 
-The Snakefile asks this module for everything; `python -m workflow.collocation.sitting` prints the
-plan (`make plan`) and, with --check, says at the end of a run what failed.
+The Snakefile asks this module for everything; what a person reads of it stands in show.py.
 """
 
-import argparse
 import hashlib
 import importlib.util
 import json
@@ -19,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 
 import psutil
-import yaml
 
 from workflow.collocation import gpu, methods, plan, provenance, record
 from workflow.collocation.digest import code_digest, model_digest
@@ -28,7 +25,6 @@ from workflow.collocation.settings import (
     load_config,
     load_study,
     load_workloads,
-    read_yaml,
 )
 from workflow.collocation.study import ROOT, Config, Study, seconds
 
@@ -81,6 +77,10 @@ class Sitting:
 
     # -- jobs -----------------------------------------------------------------------------------
 
+    def refusal(self, cell: plan.Cell) -> str | None:
+        """Why the cell's method cannot run here and now, or None."""
+        return methods.refusal(cell.spec, self.device, self.config.mig_mode == "switch")
+
     @cached_property
     def _by_path(self) -> dict[str, tuple[plan.Job, int, float]]:
         """A job's path → the job, its place from 1, and the seconds that those after it take."""
@@ -104,6 +104,7 @@ class Sitting:
             "--attempt": job.attempt,
             "--specs": self.folder / "specs.json",
             "--gpu": self.device.uuid if self.device else "cpu",
+            "--mig-mode": self.config.mig_mode,
             "--trainer": self.config.trainer,
             "--timeout": json.dumps(self.config.timeout),
             "--place": f"{place}/{len(self.jobs)}",
@@ -136,6 +137,10 @@ class Sitting:
         """What says which source of a dataset, real or synthetic, the study found first."""
         return self.folder / "datasets" / f"{name}.json"
 
+    def pinned(self, name: str) -> str | None:
+        """The source of a dataset that the study is pinned to."""
+        return (_read_json(self.pin_file(name)) or {}).get("source")
+
     def forget_vanished_data(self) -> None:
         """Remove ready files that speak of data that are gone or of another source than the pin."""
         for path, ready, pin in self._ready_and_pins():
@@ -163,7 +168,7 @@ class Sitting:
         """Datasets that the jobs need → the input sizes (pixels) to prepare them for."""
         sizes: dict[str, set[int]] = {}
         for job in self.jobs:
-            if methods.refusal(job.cell.spec, self.device) is None:
+            if self.refusal(job.cell) is None:
                 for member in job.cell.spec["members"]:
                     sizes.setdefault(member["dataset"], set()).add(member["input_size"])
         return sizes
@@ -189,45 +194,6 @@ class Sitting:
         own = str(os.getpid())
         return os.environ.setdefault("COLLOCATION_READER", own) == own
 
-    # -- what a person reads --------------------------------------------------------------------
-
-    def banner(self) -> str:
-        """The first lines of a run: which study, why, how many cells, what is there, how long."""
-        done = sum(1 for cell in self.cells if self._done(cell))
-        hours = sum(job.estimate_s for job in self.jobs) / 3600
-        where = self.device.name if self.device else f"CPU, {len(os.sched_getaffinity(0))} cores"
-        lines = [
-            f"study '{self.name}' ({self.why}) on {where}: {self.study.description.strip()}",
-            f"  {len(self.cells)} cells, {done} measured, {len(self.jobs)} to run now"
-            + (f", {len(self.later)} left for later (budget)" if self.later else "")
-            + (f", about {hours:.1f} h" if hours >= 0.95 else f", about {hours * 60:.0f} min"),
-        ]
-        if self.datasets:
-            lines.append(f"  data: {', '.join(self._source(name) for name in self.datasets)}")
-        corrupt = [a for found in self.attempts.values() for a in found if a.content is None]
-        if corrupt:
-            lines.append(f"  corrupt, measured again: {', '.join(str(a.path) for a in corrupt)}")
-        if self.measuring and (mismatched := self.mismatched()):
-            lines.append(
-                f"  {len(mismatched)} cells were measured with other code or versions; "
-                "'--config rerun=mismatched' measures them again"
-            )
-        if self.measuring and self.name != "kick":
-            auto = self.config.study == "auto" and not self.device
-            here = "on a machine with a CUDA card this runs 'paper'; " if auto else ""
-            lines.append(
-                f"  {here}'--config study=kick' gives all figures on any CUDA card in 15 minutes"
-            )
-        return "\n".join(lines)
-
-    def _done(self, cell: plan.Cell) -> bool:
-        return any(a.status in record.RESULTS for a in plan.same(cell, self.attempts))
-
-    def _source(self, name: str) -> str:
-        if pin := _read_json(self.pin_file(name)):
-            return f"{name} {pin.get('source')} (pinned)"
-        return f"{name} {self.config.source}"
-
     def mismatched(self) -> list[record.Attempt]:
         """Measured attempts that today's code or versions would not reproduce as they are."""
         stale = _stale(self.device)
@@ -235,38 +201,6 @@ class Sitting:
         return [
             attempt for attempt in found if attempt.status in record.MEASURED and stale(attempt)
         ]
-
-    def table(self) -> str:
-        """`make plan`: every cell to run, in order, with its time and what fits the budget."""
-        lines, spent = [self.banner()], 0.0
-        refused: dict[str, int] = {}
-        if self.jobs or self.later:
-            lines += ["", f"{'done by':>11}  cell"]
-        for job in (*self.jobs, *self.later):
-            spent += job.estimate_s
-            if reason := methods.refusal(job.cell.spec, self.device):
-                refused[reason] = refused.get(reason, 0) + 1
-                continue
-            by = f"{spent / 60:7.1f} min" if job.path in self._by_path else "  won't fit"
-            why = "" if job.why == plan.NEW else f"  ({job.why})"
-            lines.append(f"{by}  {job.cell.id}{why}")
-        if refused:
-            lines += ["", "cells that will be 'unsupported':"]
-            lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
-        if self.study.impossible:
-            lines += ["", "rows of the authors' schedule that cannot exist:"]
-            lines += [f"  {entry.row}: {entry.reason}" for entry in self.study.impossible]
-        return "\n".join(lines)
-
-    def faults(self) -> list[str]:
-        """One line for each cell that failed or timed out and has no result."""
-        lines = []
-        for cell, attempt, count in plan.exhausted(self.cells, self.attempts):
-            more = self.config.attempts - count
-            then = f"tried again next time, {more} more" if more > 0 else "not tried again"
-            first = (attempt.content["reason"] or "no reason given").splitlines()[0]
-            lines.append(f"{cell.id}: {attempt.status} (attempt {count}; {then}): {first}")
-        return lines
 
     # -- what it writes -------------------------------------------------------------------------
 
@@ -347,7 +281,7 @@ def open_sitting(values: dict) -> Sitting:
             cells,
             attempts,
             device.uuid if device else record.cpu_key(provenance.machine_alias()),
-            lambda cell: methods.refusal(cell.spec, device),
+            sitting.refusal,
             config.attempts,
             _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
         )
@@ -412,32 +346,3 @@ def _read_json(path: Path) -> dict | None:
 def _find(path: str) -> Path:
     """A config path as given, from the working directory, or else from the repository."""
     return Path(path) if Path(path).exists() else ROOT / path
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument(
-        "--check", action="store_true", help="list failed cells; 1 if there are any"
-    )
-    args = parser.parse_args(argv)
-    try:
-        values = read_yaml(ROOT / "config" / "config.yaml") or {}
-        for pair in args.config:
-            key, _, value = pair.partition("=")
-            values[key] = yaml.safe_load(value)
-        sitting = open_sitting(values)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if not args.check:
-        print(sitting.table())
-        return 0
-    if faults := sitting.faults():
-        print(f"{len(faults)} cells of study '{sitting.name}' have no result:", file=sys.stderr)
-        print("\n".join(f"  {line}" for line in faults), file=sys.stderr)
-    return 1 if faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,6 +10,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, workflow.basedir)
 from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
+from workflow.collocation.show import banner
 from workflow.collocation.sitting import open_sitting
 
 # One cell at a time, also where --resources gpu=1 was forgotten.
@@ -23,7 +24,7 @@ except ConfigError as error:
     sys.exit(1)
 
 if SITTING.set_environment():  # jobs of some executors read the Snakefile again
-    print(SITTING.banner(), file=sys.stderr)
+    print(banner(SITTING), file=sys.stderr)
 
 STUDY = SITTING.folder.as_posix()
 CELLS = SITTING.cells_folder.as_posix()

@@ -6,7 +6,8 @@ FIGURES = expand(
     ending=["png", "pdf", "csv"],
 )
 TABLES = expand("{study}/tables/summary.{ending}", study=STUDY, ending=["csv", "md"])
-TABLES.append(f"{STUDY}/checks.json")
+CHECKS = [f"{STUDY}/checks.json"]
+CHECKS += expand("{study}/tables/evidence.{ending}", study=STUDY, ending=["csv", "md"])
 
 
 localrules:
@@ -21,6 +22,7 @@ rule figures:
     input:
         FIGURES,
         TABLES,
+        CHECKS,
 
 
 rule draw:
@@ -65,11 +67,11 @@ rule tabulate:
 
 
 rule check_work:
-    # Did every member do the same work, and what differs between the cells of the study?
+    # Did every member do the same work, was each method in force, what differs within the study?
     input:
         runs=f"{STUDY}/runs.parquet",
     output:
-        f"{STUDY}/checks.json",
+        CHECKS,
     log:
         f"{STUDY}/log/check_work.log",
     conda:
@@ -77,8 +79,9 @@ rule check_work:
     params:
         runs=f"{STUDY}/runs.txt",
         study=SITTING.name,
+        evidence=subpath(output[1], strip_suffix=".csv"),
     message:
         "comparing the work of the cells of study {SITTING.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis.checks --study {params.study:q} --list {params.runs:q}'
-        " --output {output:q} > {log:q}"
+        " --output {output[0]:q} --evidence {params.evidence:q} > {log:q}"

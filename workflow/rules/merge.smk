@@ -34,6 +34,7 @@ rule complete:
         records=SITTING.run_files(),
         figures=FIGURES,
         tables=TABLES,
+        checks=CHECKS,
     output:
         touch(f"{STUDY}/complete"),
     log:
@@ -45,4 +46,4 @@ rule complete:
     message:
         "checking that every cell of study {SITTING.name} has a result"
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.sitting --check --config {params.settings}'
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.show --check --config {params.settings}'
