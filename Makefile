@@ -3,10 +3,12 @@
 # make test      install, then lint and run the whole test suite
 # make figures   install without torch, then draw what is there; plans no GPU job
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
-# make bench     our training loop against a bare PyTorch loop, and the cost of a cell
+# make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
+# make mig-table write this card's MIG profiles to TABLE=FILE
+# make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, CONFIG="key=value ...", PYTHON, VENV.
+# Variables: STUDY, BUDGET, CONFIG="key=value ...", CARD, TABLE, BENCH, PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
 
 PYTHON ?= python3
@@ -28,7 +30,7 @@ SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 SNAKEMAKE = $(PY) -m snakemake --cores 1 --resources gpu=1
 
 .DEFAULT_GOAL := help
-.PHONY: help study figures plan test lint format schemas bench wheelhouse clean
+.PHONY: help study figures plan test lint format schemas mig-plan mig-table bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -40,7 +42,7 @@ figures: $(BASE)
 	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- figures
 
 plan: $(BASE)
-	@$(PY) -m workflow.collocation.sitting --config $(SETTINGS)
+	@$(PY) -m workflow.collocation.show --config $(SETTINGS)
 
 test: lint
 	$(PY) -m pytest
@@ -59,8 +61,14 @@ format: $(DEV)
 schemas: $(BASE)
 	$(PY) -m workflow.collocation.study
 
+mig-plan: $(BASE)
+	@$(PY) -m workflow.collocation.mig_plan --config $(SETTINGS) $(if $(CARD),--card $(CARD))
+
+mig-table: $(BASE)
+	@$(PY) -m workflow.collocation.mig_plan --table $(or $(TABLE),mig-table.json)
+
 bench: $(TRAIN)
-	$(PY) -m bench
+	$(PY) -m bench $(BENCH)
 
 # Wheels of what the base install needs, less what a node with its own torch has anyway; install with
 #   python3 -m pip install --no-index --no-deps --target site wheelhouse/*.whl

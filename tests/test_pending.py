@@ -260,6 +260,18 @@ def test_unsupported_is_asked_again_only_when_it_has_become_possible():
     }
 
 
+def test_what_only_trying_showed_to_be_unsupported_is_tried_three_times():
+    world = measured_world()
+    tried = [attempt(MIG, number, "unsupported") for number in (1, 2, 3)]
+    for entry in tried:
+        entry.content["phase"] = "setup"
+    world.attempts[MIG.id] = tried[:2]
+    assert world.why() == {MIG.id: "is possible now"}
+    world.attempts[MIG.id] = tried
+    assert world.pending() == []
+    assert len(world.pending(most=4)) == 1
+
+
 def test_unsupported_then_possible_then_failing_is_tried_three_times_and_listed():
     world = measured_world(no_mig)
     waiting = {job.cell.id for job in world.pending()}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from workflow.collocation.plan import Cell, expand
 from workflow.collocation.settings import ConfigError, load_study, load_workloads
-from workflow.collocation.study import CONFIG, Study
+from workflow.collocation.study import CONFIG, METHODS, Study
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))
@@ -22,6 +22,11 @@ PAPER_LADDER = {
     2: ("naive", "mps", "mig"),
     3: ("naive", "mps", "mig"),
     7: ("naive", "mps", "mig"),
+}
+LIMITS = {
+    2: ("mps_equal", "mps_overlap"),
+    3: ("mig_1g2x",),
+    7: ("mps_equal", "mps_overlap", "mig_mps"),
 }
 # Experiment 37: A on a 1g, B on a 2g, C on a 4g instance.
 A, B, C = "resnet26_cifar10_b128", "resnet50_imagenet64_b128", "resnet152_imagenet_b32"
@@ -78,6 +83,8 @@ def test_paper_is_the_papers_grid_and_its_controls():
         | ladder(A, arm="tuned_graph", counts=graph)
         | set().union(*(mix({B: b, A: a}, "naive", "mps", "mig") for b, a in pairs))
         | mix({DLRM: 1, C: 1}, "naive", "mps", "mig_shared")
+        | ladder(A, C, counts=LIMITS)
+        | ladder(SMALL, counts={2: ("naive_again",), 7: ("naive_again",)})
         | alone(B, DLRM)
         | {(f"{n}x_{A}--files", "faithful", m) for n in (1, 3, 7) for m in shared[: min(n, 2)]}
         | {(f"1x_{name}--allcores", "faithful", "naive") for name in (SMALL, C)}
@@ -115,9 +122,41 @@ def test_paper_slices_and_measures():
 
 
 def test_paper_serial_is_never_run():
-    assert {cell.method for cell in GRIDS["paper"]} <= {
-        *("naive", "mps", "mig", "mig_7g", "mig_4g", "mig_shared")
-    }
+    assert {cell.method for cell in GRIDS["paper"]} <= set(METHODS)
+
+
+VARIANTS = {
+    "mps_14": {"sm_percent": 14},
+    "mps_small": {"pinned_memory_mb": 2000},
+    "mps_uneven": {"sm_percent": {SMALL: 30, C: 60.5}, "pinned_memory_mb": {SMALL: 9, C: 11}},
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "members", "limits"),
+    [
+        ("mps", {SMALL: 2}, [{}, {}]),
+        ("mps_equal", {SMALL: 7}, [{"sm_percent": 14.29}] * 7),
+        ("mps_overlap", {SMALL: 7}, [{"sm_percent": 28.57}] * 7),
+        ("mps_overlap", {SMALL: 1}, [{"sm_percent": 100}]),
+        ("mps_14", {SMALL: 1, C: 1}, [{"sm_percent": 14}] * 2),
+        ("mps_small", {SMALL: 1, C: 1}, [{"pinned_memory_mb": 2000}] * 2),
+        (
+            "mps_uneven",
+            {SMALL: 1, C: 1},
+            [
+                {"sm_percent": 30, "pinned_memory_mb": 9},
+                {"sm_percent": 60.5, "pinned_memory_mb": 11},
+            ],
+        ),
+    ],
+)
+def test_limits_stand_in_the_spec_of_the_members_that_have_them(method, members, limits):
+    mixes = [{"members": members, "methods": [method]}]
+    cells = expand(small_study(variants=VARIANTS, ladders=[], mixes=mixes), WORKLOADS)
+    [cell] = [cell for cell in cells if cell.method == method and cell.replicate == 1]
+    keys = ("sm_percent", "pinned_memory_mb")
+    assert [{k: m[k] for k in keys if k in m} for m in cell.spec["members"]] == limits
 
 
 def test_archive_is_the_rest_of_the_schedule():
@@ -256,7 +295,7 @@ entries = st.lists(
     st.tuples(
         st.sampled_from([SMALL, A, B, C]),
         st.sampled_from([1, 2, 3, 7]),
-        st.sampled_from(["naive", "mps", "mig_mps"]),
+        st.sampled_from(["naive", "mps", "mps_equal"]),
     ),
     min_size=2,
     max_size=8,

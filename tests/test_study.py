@@ -150,7 +150,7 @@ STUDY_MISTAKES = {
     "eight 1g instances": (
         "ladders.0.counts",
         {8: ["naive", "mig"]},
-        ["ladders.0: 'mig' holds at most 7", "not 8", "allowed for 8: naive, mps, mps_equal, "],
+        ["ladders.0: 'mig' holds at most 7", "not 8", "allowed for 8: naive, naive_again, mps, "],
     ),
     "two on one 7g": (
         "ladders.0.counts",
@@ -168,6 +168,36 @@ STUDY_MISTAKES = {
         ["mixes.0: 49 members", "at most 48"],
     ),
     "all cores, two members": ("ladders.0.cores", "all", ["ladders.0: cores 'all'", "share"]),
+    "MPS in MIG for two": (
+        "ladders.0.counts",
+        {2: ["mig_mps"]},
+        ["ladders.0: 'mig_mps' needs at least 3 members, not 2"],
+    ),
+    "a variant that limits nothing": (
+        "variants",
+        {"mps_free": {}},
+        ["variants.mps_free: a variant limits something; allowed: sm_percent, pinned_memory_mb"],
+    ),
+    "a variant named as a method": (
+        "variants",
+        {"mps_equal": {"sm_percent": 10}},
+        ["variants.mps_equal: is a method already"],
+    ),
+    "a variant that is not of MPS": (
+        "variants",
+        {"naive_slow": {"sm_percent": 10}},
+        ["variants.naive_slow", "should match pattern '^mps_"],
+    ),
+    "a share beyond the GPU": (
+        "variants",
+        {"mps_all": {"sm_percent": 101}},
+        ["variants.mps_all.sm_percent: 101 is not allowed; allowed: equal, overlap, a percentage"],
+    ),
+    "a limit in words": (
+        "variants",
+        {"mps_small": {"pinned_memory_mb": {SMALL: "2G"}}},
+        ["variants.mps_small.pinned_memory_mb: '2G' is not allowed; allowed: megabytes, or a"],
+    ),
     "MIG without slices": (
         "mixes.0.methods",
         ["naive", "mig"],
@@ -217,6 +247,15 @@ STUDY_MISTAKES = {
 def test_mistakes_in_a_study(study, mistake):
     path, value, words = STUDY_MISTAKES[mistake]
     refused(lambda: study(change(STUDY, path, value)), "mine.yaml: ", *words)
+
+
+def test_a_variant_that_forgets_a_member(study):
+    content = change(STUDY, "variants", {"mps_some": {"sm_percent": {SMALL: 40}}})
+    refused(
+        lambda: study(change(content, "mixes.0.methods", ["mps_some"])),
+        f"mine.yaml: variants.mps_some: says nothing of '{LARGE}', used in mixes.0",
+    )
+    assert study(change(content, "ladders.0.counts", {2: ["mps_some"]})).variants
 
 
 def test_the_study_that_the_mistakes_are_made_in_is_right(study):

@@ -143,6 +143,7 @@ def _cell(
         for name in names
     ]
     for member in members:
+        member.update(study.limits(method, member["workload"], len(members)))
         if mix and method.startswith("mig"):
             member["slice"] = group.slices[member["workload"]]
         if member["workload"] in sources:
@@ -241,20 +242,22 @@ def same(cell: Cell, attempts: dict[str, list[Attempt]]) -> list[Attempt]:
 
 def _why(cell, attempts, refusal, most, stale) -> str | None:
     """Why a cell must run, or None."""
-    wanted = _lacks(cell, attempts, refusal, stale)
+    wanted = _lacks(cell, attempts, refusal, most, stale)
     faults = [attempt for attempt in _faults(same(cell, attempts)) if not stale(attempt)]
     if wanted and faults:
         return f"{faults[-1].status}, trying again" if len(faults) < most else None
     return wanted
 
 
-def _lacks(cell, attempts, refusal, stale) -> str | None:
+def _lacks(cell, attempts, refusal, most, stale) -> str | None:
     """Why a cell has no answer, or one that is to be had again; None if it has one."""
     results = [attempt for attempt in same(cell, attempts) if attempt.status in RESULTS]
     if results:
         last = results[-1]
         if last.status == "unsupported":
-            return "is possible now" if refusal(cell) is None else None
+            tried = sum(attempt.refused_in_setup for attempt in results)
+            possible = refusal(cell) is None and tried < most
+            return "is possible now" if possible else None
         return "measured with another trainer or version" if stale(last) else None
     others = attempts.get(cell.id, [])
     if any(attempt.content is None for attempt in others):

@@ -94,6 +94,8 @@ class Member(_Part):
     memory_peak_reserved: int | None = None
     device_uuid: str | None = None
     sm_count: int | None = None
+    sm_source: str | None = None
+    memory_free: int | None = None
     build_s: dict[str, float] = {}
     input_share: float | None = None
     data_wait_share: float | None = None
@@ -168,6 +170,11 @@ class Attempt:
     @property
     def status(self) -> str:
         return self.content["status"] if self.content else "corrupt"
+
+    @property
+    def refused_in_setup(self) -> bool:
+        """Unsupported for a reason that only trying showed, such as missing rights."""
+        return self.status == "unsupported" and self.content.get("phase") == "setup"
 
     @property
     def device(self) -> str:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 LOSS_EVERY = 10  # steps
-NOT_THE_MEMBERS = ("dataset", "optimizer", "cores_of", "slice", "source", "memory_limit_mb")
+NOT_THE_MEMBERS = ("dataset", "optimizer", "cores_of", "source", "memory_limit_mb")
+NOT_THE_MEMBERS += ("slice", "sm_percent", "pinned_memory_mb")  # the method's business
 
 
 def member_specs(

@@ -4,8 +4,10 @@ settings.py reads the files into them. `workflow/schemas/` holds the same rules 
 editors, written by `python -m workflow.collocation.study` and kept equal by a test.
 """
 
+import difflib
 import json
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,16 +27,17 @@ SCHEMAS = ROOT / "workflow" / "schemas"
 
 METHODS = (
     "naive",
+    "naive_again",  # the same under another name: what A/A measures
     "mps",
     "mps_equal",
     "mps_overlap",
     "mig",
     "mig_7g",
     "mig_4g",
+    "mig_1g2x",
     "mig_shared",
     "mig_mps",
 )
-Method = Literal[METHODS]
 DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
 Dataset = Literal[DATASETS]
 
@@ -48,11 +51,19 @@ ARMS = {
 Arm = Literal[tuple(ARMS)]
 
 MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
-MOST_OF_METHOD = {"mig": 7, "mig_shared": 7, "mig_7g": 1, "mig_4g": 1}  # a GPU has 7 slices
+# A GPU has 7 slices, and memory for 4 that have the double of it.
+MOST_OF_METHOD = {"mig": 7, "mig_shared": 7, "mig_7g": 1, "mig_4g": 1, "mig_1g2x": 4}
+LEAST_OF_METHOD = {"mig_mps": 3}  # copies; with fewer, nobody shares an instance
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-# A MIG instance, such as 2g, or a compute instance in a shared GPU instance, such as 3c.7g.
-Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$")]
+# One of METHODS, or a variant of the study's own.
+Method = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
+# A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
+# that is shared, such as 3c.7g.
+Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
+Percent = Annotated[float, Field(gt=0, le=100)]
+Megabytes = Annotated[StrictInt, Field(ge=1)]
 
 
 class Strict(BaseModel):
@@ -157,6 +168,66 @@ class Group(Strict):
     replicates: StrictInt | None = Field(None, ge=1)
 
 
+class Variant(Strict):
+    """MPS with limits for each member: a share of the SMs, and of the GPU's memory.
+
+    sm_percent: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, for all or by workload; 'equal' is 100/N,
+    'overlap' 200/N. pinned_memory_mb: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, likewise.
+    """
+
+    sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = None
+    pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = None
+
+    @field_validator("sm_percent", "pinned_memory_mb", mode="before")
+    @classmethod
+    def _limit_is_one(cls, limit, info):
+        """One line for what would be one complaint for each type of the union."""
+        shares = info.field_name == "sm_percent"
+        for value in limit.values() if isinstance(limit, dict) else [limit]:
+            number = isinstance(value, int | float if shares else int) and value is not True
+            if not (number and 0 < value <= (100 if shares else float("inf"))) and not (
+                value is limit and (value is None or (shares and value in ("equal", "overlap")))
+            ):
+                raise ValueError(
+                    f"{value!r} is not allowed; allowed: "
+                    + ("equal, overlap, a percentage up to 100" if shares else "megabytes")
+                    + ", or a number for each workload"
+                )
+        return limit
+
+    @model_validator(mode="after")
+    def _limits_something(self):
+        if self.sm_percent is None and self.pinned_memory_mb is None:
+            raise ValueError("a variant limits something; allowed: sm_percent, pinned_memory_mb")
+        return self
+
+    def limits(self, workload: str, members: int) -> dict:
+        """What a member of that workload is limited to among so many."""
+        percent, memory = self.sm_percent, self.pinned_memory_mb
+        if percent == "equal":
+            percent = round(100 / members, 2)
+        elif percent == "overlap":
+            percent = round(min(200 / members, 100), 2)
+        found = {"sm_percent": _of(percent, workload), "pinned_memory_mb": _of(memory, workload)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def named(self) -> set[str]:
+        """The workloads that it names."""
+        limits = (self.sm_percent, self.pinned_memory_mb)
+        return {name for limit in limits if isinstance(limit, dict) for name in limit}
+
+
+def _of(limit, workload: str):
+    """A limit for all, or the workload's own."""
+    return limit.get(workload) if isinstance(limit, dict) else limit
+
+
+VARIANTS = {
+    "mps_equal": Variant(sm_percent="equal"),
+    "mps_overlap": Variant(sm_percent="overlap"),
+}
+
+
 class Ladder(Group):
     """Copies of one workload: for each count the methods that collocate them."""
 
@@ -169,10 +240,19 @@ class Ladder(Group):
         """The members of its smallest cell."""
         return min(self.counts)
 
+    def uses(self) -> Iterator[tuple[str, str]]:
+        """Every method it names, with its key below the ladder."""
+        for count, methods in self.counts.items():
+            for index, method in enumerate(methods):
+                yield f"counts.{count}.{index}", method
+
     @model_validator(mode="after")
     def _counts_are_possible(self):
         for count, methods in self.counts.items():
             _refuse_crowd(methods, count)
+            for method in methods:
+                if count < (least := LEAST_OF_METHOD.get(method, 1)):
+                    raise ValueError(f"'{method}' needs at least {least} members, not {count}")
         if self.cores == "all" and max(self.counts) > 1:
             raise ValueError("cores 'all' is the control of one member alone; allowed: share")
         return self
@@ -190,6 +270,11 @@ class Mix(Group):
     def least(self) -> int:
         """How many members it has."""
         return sum(self.members.values())
+
+    def uses(self) -> Iterator[tuple[str, str]]:
+        """Every method it names, with its key below the mix."""
+        for index, method in enumerate(self.methods):
+            yield f"methods.{index}", method
 
     @model_validator(mode="after")
     def _names_are_members(self):
@@ -211,11 +296,12 @@ class Mix(Group):
 
 
 def _refuse_crowd(methods: list[str], count: int) -> None:
-    fitting = [method for method in METHODS if count <= MOST_OF_METHOD.get(method, MOST_MEMBERS)]
     for method in methods:
-        if method not in fitting:
+        most = MOST_OF_METHOD.get(method, MOST_MEMBERS)
+        if count > most:
+            fitting = [m for m in METHODS if count <= MOST_OF_METHOD.get(m, MOST_MEMBERS)]
             raise ValueError(
-                f"'{method}' holds at most {MOST_OF_METHOD[method]} member(s), not {count}; "
+                f"'{method}' holds at most {most} member(s), not {count}; "
                 f"allowed for {count}: {', '.join(fitting)}"
             )
 
@@ -225,6 +311,13 @@ class Sizes(Strict):
 
     train: StrictInt = Field(ge=8)
     validation: StrictInt = Field(ge=8)
+
+
+def not_allowed(where: str, given: str, known: Iterable[str]) -> str:
+    """One line: the key, what stands there, what may, and what was probably meant."""
+    near = difflib.get_close_matches(given, list(known), n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"{where}: '{given}' is not allowed; allowed: {', '.join(known)}{hint}"
 
 
 class Impossible(Strict):
@@ -244,6 +337,7 @@ class Study(Strict):
     arms: list[Arm] = Field(["faithful"], min_length=1)
     measure: Measure = Measure()
     datasets: dict[Dataset, Sizes] = {}
+    variants: dict[VariantName, Variant] = {}
     ladders: list[Ladder] = []
     mixes: list[Mix] = []
     impossible: list[Impossible] = []
@@ -253,6 +347,31 @@ class Study(Strict):
         if not self.ladders and not self.mixes:
             raise ValueError("a study needs at least one entry under 'ladders' or 'mixes'")
         return self
+
+    @model_validator(mode="after")
+    def _methods_exist(self):
+        if taken := [name for name in self.variants if name in METHODS]:
+            raise ValueError(f"variants.{taken[0]}: is a method already; give it another name")
+        known = (*METHODS, *self.variants)
+        for where, group in self.groups():
+            for key, method in group.uses():
+                if method not in known:
+                    raise ValueError(not_allowed(f"{where}.{key}", method, known))
+                if method in self.variants:
+                    self._check_names(where, group, method)
+        return self
+
+    def _check_names(self, where: str, group: Ladder | Mix, method: str) -> None:
+        """A variant that names workloads names all of a group that uses it."""
+        named = self.variants[method].named()
+        members = group.workloads if isinstance(group, Ladder) else group.members
+        if named and (missing := [name for name in members if name not in named]):
+            raise ValueError(f"variants.{method}: says nothing of '{missing[0]}', used in {where}")
+
+    def limits(self, method: str, workload: str, members: int) -> dict:
+        """What a method limits a member to: sm_percent, pinned_memory_mb, or nothing."""
+        variant = (VARIANTS | self.variants).get(method)
+        return variant.limits(workload, members) if variant else {}
 
     @model_validator(mode="after")
     def _departures_leave_survivors(self):
@@ -284,6 +403,7 @@ class Config(Strict):
     measure: bool | None = None
     budget: str | int | float | None = None
     gpu: str | int = "auto"
+    mig_mode: Literal["keep", "switch"] = "keep"
     attempts: StrictInt = Field(3, ge=1)
     rerun: Literal["none", "mismatched"] = "none"
     results: str = "results"
