@@ -1,0 +1,649 @@
+"""MIG layouts: what is planned fits the card, and what does not fit is refused, on every table.
+
+What fits is found here a second time, in another way: by trying all sets of places.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from itertools import chain, combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import machine
+from tests.studio import REPOSITORY
+from workflow.collocation import gpu, mig_plan, plan
+from workflow.collocation.methods.mig_layout import (
+    ORDERS,
+    PLACEMENTS,
+    Card,
+    NoLayout,
+    Profile,
+    layouts,
+)
+from workflow.collocation.settings import ConfigError, load_study, load_workloads
+from workflow.collocation.study import CONFIG
+
+TABLES = sorted((REPOSITORY / "tests" / "cards").glob("*.json"))
+CARDS = {path.stem: Card.load(path) for path in TABLES}
+A30, A100, H200, B200 = (CARDS[name] for name in ("a30", "a100_40", "h200_141", "b200_180"))
+WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
+PAPER = plan.expand(load_study(CONFIG / "studies", "paper", WORKLOADS), WORKLOADS)
+A, B = "resnet26_cifar10_b128", "resnet50_imagenet64_b128"
+COMPUTE = {  # what mig-parted's known configurations of an A100 have
+    "7g": {"1c": 7, "2c": 3, "3c": 2, "4c": 1, "7c": 1},
+    "4g": {"1c": 4, "2c": 2, "4c": 1},
+    "3g": {"1c": 3, "2c": 1, "3c": 1},
+    "2g": {"1c": 2, "2c": 1},
+    "1g": {"1c": 1},
+}
+PARTS = [f"{part}.{whole}" for whole in COMPUTE for part in COMPUTE[whole]]
+
+cards = st.sampled_from(list(CARDS.values()))
+instances = st.lists(st.sampled_from(["1g", "1g2x", "2g", "3g", "4g", "7g"]), min_size=1)
+anything = st.lists(st.sampled_from(["1g", "1g2x", "2g", "3g", "4g", *PARTS]), min_size=1)
+parts_of_a_kind = st.sampled_from(list(COMPUTE)).flatmap(
+    lambda whole: st.lists(
+        st.sampled_from(["1g", *(f"{part}.{whole}" for part in COMPUTE[whole])]),
+        min_size=1,
+        max_size=7,
+    )
+)
+
+
+@st.composite
+def odd_cards(draw) -> tuple[Card, list[str]]:
+    """A card that allows fewer of a profile, and more places, than one that there is; wishes."""
+    slices = {0: "1g", 1: "2g", 2: "3g", 3: "4g", 9: "1g2x"}
+    taken = draw(st.lists(st.sampled_from(list(slices)), min_size=1, max_size=2, unique=True))
+    odd = [
+        replace(
+            profile,
+            most=draw(st.integers(1, 7)),
+            placements=tuple((start, profile.size) for start in range(9 - profile.size)),
+        )
+        for profile in H200.profiles
+        if profile.index in taken
+    ]
+    whole = next(profile for profile in H200.profiles if profile.slices == 7)
+    wishes = st.lists(st.sampled_from([slices[index] for index in taken]), min_size=1, max_size=8)
+    return replace(H200, profiles=(*odd, whole)), draw(wishes)
+
+
+def alike(method: str, count: int) -> dict:
+    return {"method": method, "members": [{"workload": "job"}] * count}
+
+
+def mix(method: str, *slices: str) -> dict:
+    members = [{"workload": f"job_{n}", "slice": text} for n, text in enumerate(slices)]
+    return {"method": method, "members": members}
+
+
+def plans(spec: dict, card: Card) -> list:
+    """Every layout; none where the planner refuses."""
+    try:
+        return list(layouts(spec, card))
+    except NoLayout:
+        return []
+
+
+def first(spec: dict, card: Card) -> str:
+    return str(next(layouts(spec, card)))
+
+
+def refusal(spec: dict, card: Card) -> str:
+    with pytest.raises(NoLayout) as refused:
+        layouts(spec, card)  # the call itself, before anything is asked for
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+# -- what fits, found by brute force --------------------------------------------------------------
+
+
+@cache
+def everything(card: Card) -> set[frozenset]:
+    """Every multiset of a card's plain profiles that can be there at once, as name-count pairs."""
+    profiles = [p for p in card.profiles if "+" not in p.name and "-" not in p.name]
+    width = 4 if card is A30 else 7
+    pieces = [
+        (p.name, p.slices, set(range(start, start + size)))
+        for p in profiles
+        for start, size in p.placements
+    ]
+    found = set()
+    for number in range(1, width + 1):
+        for chosen in combinations(pieces, number):
+            covered = set().union(*(cells for _, _, cells in chosen))
+            if len(covered) < sum(len(cells) for _, _, cells in chosen):
+                continue
+            names = Counter(name for name, _, _ in chosen)
+            if sum(slices for _, slices, _ in chosen) > width:
+                continue
+            if all(names[p.name] <= p.most for p in profiles):
+                found.add(frozenset(names.items()))
+    return found
+
+
+def named(text: str, card: Card) -> str | None:
+    """The name of the profile that '2g' or '1g2x' stands for on a card."""
+    double = text == "1g2x"
+    found = [
+        p.name
+        for p in card.profiles
+        if p.name.startswith(text[:2])
+        and not p.name.endswith("+me")
+        and (int(text[0]) == 1 and {size for _, size in p.placements} == {2}) == double
+    ]
+    return found[0] if found else None
+
+
+def can_be(wanted: list[str], card: Card) -> bool:
+    """Whether these GPU instances fit together."""
+    names = Counter(named(text, card) for text in wanted)
+    return None not in names and frozenset(names.items()) in everything(card)
+
+
+def partitions(items: list) -> list[list[list]]:
+    """All ways to put items into groups."""
+    if not items:
+        return [[]]
+    rest, found = partitions(items[1:]), []
+    for groups in rest:
+        found.append([[items[0]], *groups])
+        found += [
+            [*groups[:n], [items[0], *groups[n]], *groups[n + 1 :]] for n in range(len(groups))
+        ]
+    return found
+
+
+def is_one_instance(group: list[str]) -> str | None:
+    """The GPU instance that these compute instances can make up ('2g' alone is one); or None."""
+    whole = {text.rpartition(".")[2] for text in group}
+    if len(group) == 1 and "." not in group[0]:
+        return group[0]
+    if len(whole) > 1 or any("." not in text for text in group):
+        return None
+    [whole] = whole
+    parts = Counter(text.split(".")[0] for text in group)
+    sizes = sum(int(part[0]) * count for part, count in parts.items())
+    fits = all(count <= COMPUTE[whole].get(part, 0) for part, count in parts.items())
+    return whole if fits and sizes <= int(whole[0]) else None
+
+
+def can_be_divided(wanted: list[str], card: Card) -> bool:
+    """Whether these instances fit, compute instances shared out over GPU instances somehow."""
+    ways = ([is_one_instance(group) for group in groups] for groups in partitions(wanted))
+    return any(None not in way and can_be(way, card) for way in ways)
+
+
+# -- what is planned holds ------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(cards, anything | instances | parts_of_a_kind)
+def test_a_plan_keeps_to_the_cards_rules(card, wanted):
+    for layout in plans(mix("mig", *wanted), card):
+        cells = [n for part in layout.parts for n in range(part.start, part.start + part.size)]
+        assert len(cells) == len(set(cells))
+        assert all((part.start, part.size) in part.profile.placements for part in layout.parts)
+        assert sum(part.profile.slices for part in layout.parts) <= (4 if card is A30 else 7)
+        used = Counter(part.profile for part in layout.parts)
+        assert all(count <= profile.most for profile, count in used.items())
+        for part in layout.parts:
+            offered = COMPUTE[f"{part.profile.slices}g"]
+            assert sum(part.compute) <= part.profile.slices
+            assert all(
+                number <= offered[f"{slices}c"] for slices, number in Counter(part.compute).items()
+            )
+
+
+@settings(deadline=None)
+@given(cards, anything | instances | parts_of_a_kind)
+def test_every_member_has_a_seat_of_its_own_as_it_asked_for(card, wanted):
+    for layout in plans(mix("mig", *wanted), card):
+        seats = [(p, c) for p, part in enumerate(layout.parts) for c in range(len(part.compute))]
+        assert sorted(layout.seats) == seats
+        for text, (part, compute) in zip(wanted, layout.seats, strict=True):
+            whole, slices = layout.parts[part], text.split("c.")[0]
+            assert whole.profile.name == named(text.rpartition(".")[2], card)
+            assert whole.compute[compute] == int(slices[0])
+
+
+@settings(deadline=None)
+@given(cards, instances)
+def test_the_planner_agrees_with_brute_force_on_gpu_instances(card, wanted):
+    assert bool(plans(mix("mig", *wanted), card)) == can_be(wanted, card)
+
+
+@settings(deadline=None)
+@given(odd_cards())
+def test_the_planner_agrees_with_brute_force_on_cards_that_nobody_has_seen(drawn):
+    card, wanted = drawn
+    assert bool(plans(mix("mig", *wanted), card)) == can_be(wanted, card)
+
+
+@settings(deadline=None)
+@given(cards, parts_of_a_kind | st.lists(st.sampled_from(["2g", *PARTS]), min_size=1, max_size=7))
+def test_the_planner_agrees_with_brute_force_on_compute_instances(card, wanted):
+    assert bool(plans(mix("mig", *wanted), card)) == can_be_divided(wanted, card)
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
+def test_the_planner_agrees_with_brute_force_on_everything_that_fits(card):
+    slices = {p.name: "1g2x" if p.double else f"{p.slices}g" for p in card.profiles if p.plain}
+    for names in everything(card):
+        wanted = list(chain.from_iterable([slices[name]] * count for name, count in names))
+        assert plans(mix("mig", *wanted), card), names
+
+
+@settings(deadline=None)
+@given(cards, anything | instances | parts_of_a_kind)
+def test_plans_are_the_same_each_time_and_differ_from_each_other(card, wanted):
+    found = plans(mix("mig", *wanted), card)
+    assert found == plans(mix("mig", *wanted), card)
+    assert len(found) == len(set(found)) <= 2 * ORDERS * PLACEMENTS
+    assert len({str(layout) for layout in found}) <= 2  # compute instances may change places
+
+
+# -- which is planned -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
+@pytest.mark.parametrize("count", range(1, 10))
+def test_alike_members_take_the_most_sms_then_the_most_memory_of_which_so_many_fit(card, count):
+    plain = [p for p in card.profiles if p.name.endswith("gb")]
+    fit = [p for p in plain if frozenset({(p.name, count)}) in everything(card)]
+    known = None not in {p.sm_count for p in plain}
+    found = plans(alike("mig", count), card)
+    assert bool(found) == bool(fit)
+    for layout in found:
+        [taken] = {part.profile for part in layout.parts}
+        assert len(layout.parts) == count
+        for other in fit:
+            sms = (taken.sm_count, other.sm_count) if known else (taken.slices, other.slices)
+            assert sms[0] > sms[1] or (sms[0] == sms[1] and taken.size >= other.size)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a30", "4g.24gb, 2x 2g.12gb, 3x 1g.6gb, 4x 1g.6gb, none"),
+        ("a100_40", "7g.40gb, 2x 3g.20gb, 3x 2g.10gb, 4x 1g.10gb, 5x 1g.5gb"),
+        ("a100_80", "7g.80gb, 2x 3g.40gb, 3x 2g.20gb, 4x 1g.20gb, 5x 1g.10gb"),
+        ("h100_80_sxm", "7g.80gb, 2x 3g.40gb, 3x 2g.20gb, 4x 1g.20gb, 5x 1g.10gb"),
+        ("h200_141", "7g.141gb, 2x 3g.71gb, 3x 2g.35gb, 4x 1g.35gb, 5x 1g.18gb"),
+        ("b200_180", "7g.180gb, 2x 3g.90gb, 3x 2g.45gb, 4x 1g.45gb, 5x 1g.23gb"),
+    ],
+)
+def test_ladders(name, expected):
+    found = [plans(alike("mig", count), CARDS[name])[:1] for count in range(1, 6)]
+    assert ", ".join(str(*layout) or "none" for layout in found) == expected
+
+
+def test_sm_counts_are_looked_up_and_not_derived_from_slices():
+    odd = [replace(p, sm_count=40) if p.name == "1g.35gb" else p for p in H200.profiles]
+    assert first(alike("mig", 3), replace(H200, profiles=tuple(odd))) == "3x 1g.35gb"
+
+
+def test_unknown_sm_counts_leave_slices_to_choose_by():
+    """By SMs alone the double-memory 1g, of which no more is known, would come last."""
+    unknown = [replace(p, sm_count=None) if p.name == "1g.35gb" else p for p in H200.profiles]
+    assert first(alike("mig", 4), replace(H200, profiles=tuple(unknown))) == "4x 1g.35gb"
+    nothing = [replace(p, sm_count=None, memory_mib=None) for p in H200.profiles]
+    blank = replace(H200, profiles=tuple(nothing))
+    for count in range(1, 8):
+        assert first(alike("mig", count), blank) == first(alike("mig", count), H200)
+
+
+def test_profiles_with_attributes_are_never_taken():
+    special = ("+me", "+gfx", "-me", "+me.all")
+    profile = H200.profiles[0]
+    tempting = [replace(profile, name=f"1g.18gb{s}", sm_count=500, most=7) for s in special]
+    card = replace(H200, profiles=(*tempting, *H200.profiles))
+    assert first(alike("mig", 7), card) == "7x 1g.18gb"
+    assert first(mix("mig", "1g", "2g"), card) == "1g.18gb + 2g.35gb"
+
+
+def test_controls_take_exactly_that_profile():
+    assert first(alike("mig_7g", 1), H200) == "7g.141gb"
+    assert first(alike("mig_4g", 1), H200) == "4g.71gb"
+    assert first(alike("mig_4g", 1), A30) == "4g.24gb"
+    assert refusal(alike("mig_7g", 1), A30) == (
+        "mig_7g: NVIDIA A30 has no 7g; it offers 4x 1g.6gb, 2x 2g.12gb, 1x 4g.24gb"
+    )
+
+
+def test_double_memory():
+    for name in ("a100_40", "h200_141", "b200_180"):
+        for count in range(1, 5):
+            [part, *_] = next(layouts(alike("mig_1g2x", count), CARDS[name])).parts
+            assert part.profile.double
+    assert first(mix("mig", "1g2x", "1g", "2g"), H200) == "1g.35gb + 1g.18gb + 2g.35gb"
+    assert "has no 1g with double memory" in refusal(alike("mig_1g2x", 1), A30)
+    assert refusal(alike("mig_1g2x", 5), H200) == (
+        "mig_1g2x: 5x 1g2x does not fit on NVIDIA H200: at most 4x 1g.35gb"
+    )
+
+
+def test_shared_takes_the_largest_equal_parts_of_one_instance():
+    largest = {1: "7g.141gb", 2: "2x 3c in 7g.141gb", 3: "3x 2c in 7g.141gb"}
+    largest |= {count: f"{count}x 1c in 7g.141gb" for count in (4, 5, 6, 7)}
+    for count, expected in largest.items():
+        assert first(alike("mig_shared", count), H200) == expected
+    assert first(alike("mig_shared", 2), A30) == "2x 2c in 4g.24gb"
+    assert refusal(alike("mig_shared", 8), H200) == (
+        "mig_shared: 8 equal compute instances do not fit in one GPU instance of NVIDIA H200: "
+        "7g.141gb holds 7 slices, such as 7x 1c, 3x 2c, 2x 3c, 1x 4c, 1x 7c"
+    )
+
+
+def test_shared_mixes_stay_in_one_instance():
+    assert first(mix("mig_shared", "3c.7g", "3c.7g"), A100) == "2x 3c in 7g.40gb"
+    layout = next(layouts(mix("mig_shared", "2c.7g", "4c.7g", "1c.7g"), A100))
+    assert [part.compute for part in layout.parts] == [(4, 2, 1)]
+    assert layout.seats == ((0, 1), (0, 0), (0, 2))
+    assert "do not fit in one GPU instance" in refusal(mix("mig_shared", *["3c.7g"] * 3), A100)
+    assert "do not fit in one GPU instance" in refusal(mix("mig_shared", "2g", "2g"), A100)
+    assert refusal(mix("mig_shared", "3c.7g", "3c.7g"), A30).startswith("mig_shared: NVIDIA A30 ha")
+
+
+def test_mps_in_mig_deals_copies_over_the_two_instances_of_two():
+    layout = next(layouts(alike("mig_mps", 7), H200))
+    assert layout.parts == next(layouts(alike("mig", 2), H200)).parts
+    assert layout.seats == ((0, 0), (1, 0), (0, 0), (1, 0), (0, 0), (1, 0), (0, 0))
+    assert refusal(alike("mig_mps", 2), H200).startswith("mig_mps: it deals 3 or more members")
+
+
+def test_mps_in_mig_gives_each_workload_of_a_mix_one_instance():
+    members = [
+        {"workload": name, "slice": text} for name, text in [("b", "2g")] * 2 + [("a", "1g")]
+    ]
+    layout = next(layouts({"method": "mig_mps", "members": members}, H200))
+    assert str(layout) == "2g.35gb + 1g.18gb"
+    assert layout.seats == ((0, 0), (0, 0), (1, 0))
+
+
+# -- in which order it is tried -------------------------------------------------------------------
+
+
+def test_the_largest_is_created_first_then_other_places_and_orders_are_tried():
+    """On an A100 the order 1g, 1g, 2g, 3g is refused, and 3g, 1g, 2g, 1g taken (MIG guide)."""
+    found = plans(mix("mig", "1g", "2g", "3g", "1g"), A100)
+    orders = list(dict.fromkeys(tuple(p.profile.slices for p in one.parts) for one in found))
+    assert orders[:2] == [(3, 2, 1, 1), (1, 1, 2, 3)]
+    assert len(orders) == 12
+    starts = [tuple(part.start for part in one.parts) for one in found]
+    assert starts[:2] == [(4, 0, 2, 3), (4, 2, 0, 1)]
+
+
+def test_equal_instances_are_interchangeable():
+    assert len(plans(alike("mig", 7), H200)) == 1
+    assert len(plans(mix("mig", "2g", "2g", "2g"), H200)) == 1
+
+
+def test_divided_instances_are_tried_with_the_smallest_first_too():
+    found = plans(mix("mig", "2c.7g", "3c.7g", "2c.7g"), H200)
+    assert [one.parts[0].compute for one in found] == [(3, 2, 2), (2, 2, 3)]
+    assert {one.parts[0].compute[one.seats[1][1]] for one in found} == {3}
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("card", "slices", "reason"),
+    [
+        (A100, ["2g"] * 4, "4x 2g does not fit on NVIDIA A100-SXM4-40GB: at most 3x 2g.10gb"),
+        (
+            A100,
+            ["4g", "2g", "2g"],
+            "4g + 2x 2g does not fit on NVIDIA A100-SXM4-40GB: "
+            "it takes 8 SM slices, and the card has 7",
+        ),
+        (
+            H200,
+            ["3g", "3g", "1g"],
+            "2x 3g + 1g does not fit on NVIDIA H200: it takes 9 memory slices, and the card has 8",
+        ),
+        (
+            H200,
+            ["3g", "4g", "7g"],
+            "3g + 4g + 7g does not fit on NVIDIA H200: it takes 14 SM slices, and the card has 7",
+        ),
+        (
+            H200,
+            ["5c.7g"],
+            "5c.7g is not possible on NVIDIA H200: 7g.141gb offers 1c, 2c, 3c, 4c, 7c",
+        ),
+        (H200, ["6g"], "NVIDIA H200 has no 6g; it offers 7x 1g.18gb, 4x 1g.35gb, 3x 2g.35gb, "),
+        (H200, ["half"], "a slice is written as 2g, 1g2x or 3c.7g, not 'half'"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(card, slices, reason):
+    assert refusal(mix("mig", *slices), card).startswith(f"mig: {reason}")
+
+
+def test_places_that_overlap_are_named():
+    narrow = Profile(0, 19, "1g.18gb", 1, 16, 16384, 7, ((0, 1), (1, 1)))
+    card = replace(H200, profiles=(narrow, *H200.profiles[1:]))
+    assert refusal(mix("mig", "1g", "1g", "1g"), card) == (
+        "mig: 3x 1g does not fit on NVIDIA H200: the places overlap: 1g.18gb at {0,1}:1"
+    )
+
+
+def test_too_many_alike_name_what_there_is():
+    assert refusal(alike("mig", 7), A30) == (
+        "mig: 7 equal GPU instances do not fit on NVIDIA A30: "
+        "it offers 4x 1g.6gb, 2x 2g.12gb, 1x 4g.24gb"
+    )
+
+
+# -- the tables -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_table_says_where_each_row_comes_from_and_is_kept_as_it_is_written(path):
+    card = Card.load(path)
+    assert card.source and all(profile.source for profile in card.profiles)
+    assert card.recorded == (path.stem == "h200_141")
+    assert card.dump() == path.read_text()
+    assert [p.index for p in card.profiles] == sorted({p.index for p in card.profiles})
+    assert len({p.id for p in card.profiles}) == len(card.profiles)
+
+
+def test_what_is_not_known_of_a_b200_is_null_and_what_is_assumed_says_so():
+    unknown = [p.name for p in B200.profiles if p.sm_count is None and p.memory_mib is None]
+    assert unknown == ["3g.90gb", "4g.90gb", "7g.180gb"]
+    assert all("assumed" in profile.source for profile in B200.profiles)
+
+
+def test_sources_do_not_make_tables_differ():
+    elsewhere = replace(H200, source="another driver, another day")
+    assert elsewhere == H200
+    assert replace(H200.profiles[0], source="") == H200.profiles[0]
+    assert replace(H200, recorded=False) != H200
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table.update(profiles=5), "profiles: input should be a valid array"),
+        (lambda table: table.update(size=5), "size: unexpected keyword argument"),
+        (lambda table: table["profiles"][2].update(most="2"), "profiles.2.most: input should be a"),
+        (lambda table: table["profiles"][0].pop("id"), "profiles.0.id: field required"),
+        (
+            lambda table: table["profiles"][1].update(placements=[[0]]),
+            "profiles.1.placements.0.1: field required",
+        ),
+    ],
+)
+def test_a_mistake_in_a_table_names_file_and_key(tmp_path, change, said):
+    table = json.loads(H200.dump())
+    change(table)
+    path = tmp_path / "card.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(ConfigError) as refused:
+        Card.load(path)
+    assert str(refused.value).startswith(f"{path}: {said}")
+
+
+def test_a_table_that_is_not_there_or_no_json(tmp_path):
+    path = tmp_path / "card.json"
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        Card.load(path)
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=r"card.json: invalid JSON"):
+        Card.load(path)
+
+
+# -- the paper's study, and make mig-plan ---------------------------------------------------------
+
+
+def paper_cells() -> dict[tuple[str, str], dict]:
+    return {(c.scenario, c.method): c.spec for c in PAPER if c.method.startswith("mig")}
+
+
+@pytest.mark.parametrize("name", [name for name in CARDS if name != "a30"])
+def test_every_layout_of_the_paper_fits_on_cards_with_seven_slices(name):
+    cells = paper_cells()
+    assert len(cells) > 30
+    found = {key: first(spec, CARDS[name]) for key, spec in cells.items()}
+    one, two, three, seven = (p.name for p in CARDS[name].profiles[:3] + CARDS[name].profiles[4:5])
+    assert found["1x_resnet152_imagenet_b32", "mig_7g"] == seven
+    assert found["2x_resnet26_cifar10_b32", "mig"] == f"2x {three}"
+    assert found["3x_cait_xxs24_imagenet_b128", "mig"] == f"3x {two}"
+    assert found["7x_efficientnetv2_s_imagenet64_b128", "mig"] == f"7x {one}"
+    assert found["1x_dlrm_criteo_b2048+1x_resnet152_imagenet_b32", "mig_shared"] == (
+        f"2x 3c in {seven}"
+    )
+    assert found[f"3x_{B}+1x_{A}", "mig"] == f"3x {two} + {one}"
+    assert found[f"2x_{B}+2x_{A}", "mig"] == f"2x {two} + 2x {one}"
+
+
+def test_an_a30_holds_what_four_slices_hold():
+    possible = [key for key, spec in paper_cells().items() if plans(spec, A30)]
+    mixes = {scenario for scenario, _ in possible if "+" in scenario}
+    assert mixes == {f"1x_{B}+{n}x_{A}" for n in (1, 2)} | {f"1x_{B}+1x_{A}--departure"}
+    assert {method for scenario, method in possible if scenario == f"1x_{A}"} == {"mig_4g"}
+    assert {method for scenario, method in possible if scenario == f"3x_{A}"} == {"mig"}
+    assert {method for scenario, method in possible if scenario == f"7x_{A}"} == {"mig_mps"}
+
+
+def printed(capsys, *arguments: str) -> str:
+    assert mig_plan.main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_mig_plan_shows_every_cell_once_in_a_hundred_columns(path, capsys):
+    page = printed(capsys, "--config", "study=paper", "--card", str(path))
+    lines = page.splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    cells = paper_cells()
+    for scenario, _ in cells:
+        assert lines.count(scenario) == 1
+    methods = Counter(method for _, method in cells)
+    assert all(f"  {method}" in page for method in methods)
+    assert "MIG mode: not known" in page
+
+
+def test_mig_plan_on_an_h200(capsys):
+    page = printed(capsys, "--card", str(TABLES[-1]))
+    assert TABLES[-1].stem == "h200_141"
+    blocks = {block.splitlines()[0]: block.splitlines()[1:] for block in page.split("\n\n")[2:]}
+    rows = [" ".join(line.split()) for lines in blocks.values() for line in lines]
+    assert "mig 7x 1g.18gb {0,1,2,3,4,5,6}:1 16 16.00" in rows
+    assert "mig 3x 2g.35gb {0,2,4}:2 32 32.50" in rows
+    assert "mig 2x 3g.71gb {0,4}:4 60 69.75" in rows
+    assert "mig_shared 2x 3c in 7g.141gb {0}:8 * 140.00" in rows
+    assert "mig_7g 7g.141gb {0}:8 132 140.00" in rows
+    assert "mig_4g 4g.71gb {0}:4 64 69.75" in rows
+
+
+def test_mig_plan_says_what_is_unknown_and_what_does_not_fit(capsys):
+    page = printed(capsys, "--card", str(REPOSITORY / "tests/cards/b200_180.json"))
+    assert "-  not in the card's table" in page
+    page = printed(capsys, "--card", str(REPOSITORY / "tests/cards/a30.json"))
+    assert "  mig: 7 equal GPU instances do not fit on NVIDIA A30: it offers " in page
+
+
+def test_mig_plan_of_a_study_without_mig_cells(tmp_path, capsys):
+    job = "workloads: [resnet26_cifar10_b32], counts: {1: [naive]}"
+    (tmp_path / "plain.yaml").write_text(f"description: d\nladders: [{{{job}}}]\n")
+    settings = ["study=plain", f"studies={tmp_path}"]
+    page = printed(capsys, "--config", *settings, "--card", str(TABLES[0]))
+    assert "has no MIG cells" in page
+
+
+def test_mig_plan_without_a_gpu_names_the_tables(monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "find", lambda wanted: None)
+    for more in ([], ["--table", "unwritten.json"], ["--config", "gpu=cpu"]):
+        assert mig_plan.main(more) == 2
+        told = capsys.readouterr()
+        assert told.err.count("\n") == 1 and not told.out
+        assert "there is no NVIDIA GPU to read" in told.err
+        assert all(f"tests/cards/{path.name}" in told.err for path in TABLES)
+
+
+def test_mig_plan_tells_of_a_table_that_cannot_be_read(tmp_path, capsys):
+    assert mig_plan.main(["--card", str(tmp_path / "none.json")]) == 2
+    assert "none.json: cannot be read" in capsys.readouterr().err
+
+
+def mig_plan_on(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "workflow.collocation.mig_plan", *arguments]
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("name", ["a30", "a100_40", "h200_141"])
+def test_a_recorded_table_is_the_cards(name, tmp_path):
+    environment = machine.create(tmp_path / "machine", name)
+    before = json.loads((tmp_path / "machine" / "state.json").read_text())
+    run = mig_plan_on(environment, "--table", str(tmp_path / "table.json"))
+    assert run.returncode == 0, run.stderr
+    recorded = Card.load(tmp_path / "table.json")
+    assert recorded == replace(CARDS[name], recorded=True)
+    assert "driver 580.159" in recorded.source
+    after = json.loads((tmp_path / "machine" / "state.json").read_text())
+    assert "change" not in after["calls"]
+    assert after | {"calls": {}} == before | {"calls": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "mig", "said"),
+    [
+        ("h200_141", True, "  MIG mode: on\n\n"),
+        (
+            "a100_40",
+            False,
+            "  MIG mode: off; to switch it on, allow it with mig_mode=switch, or an administrator "
+            "runs\n    nvidia-smi -i 0 -mig 1 && nvidia-smi -i 0 --gpu-reset\n\n",
+        ),
+    ],
+)
+def test_mig_plan_reads_this_card_and_its_mode(name, mig, said, tmp_path):
+    run = mig_plan_on(machine.create(tmp_path / "machine", name, mig=mig), "--config", "study=kick")
+    assert run.returncode == 0, run.stderr
+    assert f"on {CARDS[name].name}\n  profile table: read from the card GPU-" in run.stdout
+    assert said in run.stdout
+
+
+def test_mig_plan_on_a_card_without_mig_names_the_tables(tmp_path):
+    run = mig_plan_on(machine.create(tmp_path / "machine", "none"))
+    assert run.returncode == 2
+    assert "has no MIG; give a recorded table" in run.stderr
+
+
+def test_a_table_that_cannot_be_written(tmp_path):
+    run = mig_plan_on(machine.create(tmp_path / "machine"), "--table", str(tmp_path))
+    assert run.returncode == 2
+    assert run.stderr == f"{tmp_path}: cannot be written: Is a directory\n"

@@ -1,0 +1,207 @@
+"""`make mig-plan`: how the MIG cells of a study would divide this card, without touching it.
+
+The profile table is read from the card, also while MIG mode is off, or from a file that --table
+(`make mig-table`) wrote on another machine.
+"""
+
+import argparse
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from workflow.collocation import gpu, plan
+from workflow.collocation.methods import mig_card
+from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.mig_layout import (
+    Card,
+    Layout,
+    NoLayout,
+    Part,
+    layouts,
+    placement_text,
+)
+from workflow.collocation.settings import ConfigError, load_config, read_yaml
+from workflow.collocation.sitting import Sitting, open_sitting
+from workflow.collocation.study import CONFIG, ROOT
+
+TABLES = ROOT / "tests" / "cards"
+WIDTH = 100
+HEADING = ("  method", "layout", "placement", "SMs", "GiB")  # the last two: of each instance
+NOT_IN_TABLE, NOT_YET = "-", "*"
+NOTES = {
+    NOT_IN_TABLE: "not in the card's table",
+    NOT_YET: "known once the compute instances exist; they share their GPU instance's memory",
+}
+
+
+def page(sitting: Sitting, card: Card, about: list[str]) -> str:
+    """The layout of every MIG cell, once per scenario and method. Scenarios alike stand together.
+
+    about: lines that say where the card's table comes from.
+    """
+    rows_of: dict[str, list[tuple[str, ...]]] = {}
+    for cell in _cells(sitting):
+        rows_of.setdefault(cell.scenario, []).extend(_rows(cell, card))
+    blocks: dict[tuple, list[str]] = {}
+    for scenario, rows in rows_of.items():
+        blocks.setdefault(tuple(rows), []).append(scenario)
+    table = [HEADING, *(row for rows in blocks for row in rows if len(row) == len(HEADING))]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [f"MIG layouts of study '{sitting.name}' on {card.name}", *_wrapped(about)]
+    lines += ["", "scenario", _line(HEADING, widths)] if blocks else ["  it has no MIG cells"]
+    for rows, scenarios in blocks.items():
+        lines += ["", *scenarios]
+        for row in rows:
+            lines += [_line(row, widths)] if len(row) == len(HEADING) else _wrapped(row)
+    marks = {row[3] for row in table} | {row[4] for row in table}
+    notes = [f"{mark}  {note}" for mark, note in NOTES.items() if mark in marks]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def _cells(sitting: Sitting) -> list[plan.Cell]:
+    """Its MIG cells, one of each scenario and method: ladders, then mixes, by size."""
+    cells = {(c.scenario, c.method): c for c in sitting.cells if c.method.split("_")[0] == "mig"}
+    return sorted(
+        cells.values(),
+        key=lambda cell: ("+" in cell.scenario, cell.n, cell.scenario, cell.method),
+    )
+
+
+def _rows(cell: plan.Cell, card: Card) -> list[tuple[str, ...]]:
+    """A row for each kind of instance, or one with nothing but the reason why there is none."""
+    try:
+        layout = next(layouts(cell.spec, card))
+    except NoLayout as reason:
+        return [(str(reason),)]
+    kinds: dict[str, list[Part]] = {}
+    for index in dict.fromkeys(part for part, _ in layout.seats):
+        part = layout.parts[index]
+        kinds.setdefault(str(part), []).append(part)
+    starts = [(f"  {cell.method}", _label(layout)), *[("", "")] * (len(kinds) - 1)]
+    return [start + _sizes(parts) for start, parts in zip(starts, kinds.values(), strict=True)]
+
+
+def _label(layout: Layout) -> str:
+    """The layout, and how many members share each instance if they do."""
+    shares = Counter(layout.seats).values()
+    return str(layout) + (f", {'+'.join(map(str, shares))} members" if max(shares) > 1 else "")
+
+
+def _sizes(parts: list[Part]) -> tuple[str, str, str]:
+    """Where GPU instances of one kind lie, and the SMs and GiB that each gives a member."""
+    profile = parts[0].profile
+    sms, mib = profile.sm_count, profile.memory_mib
+    whole = parts[0].compute == (profile.slices,)
+    return (
+        placement_text((part.start, part.size) for part in parts),
+        NOT_YET if not whole else NOT_IN_TABLE if sms is None else str(sms),
+        NOT_IN_TABLE if mib is None else f"{mib / 1024:.2f}",
+    )
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    """Three columns of words, two of numbers."""
+    words = [text.ljust(width) for text, width in zip(row[:3], widths[:3], strict=True)]
+    numbers = [text.rjust(width) for text, width in zip(row[3:], widths[3:], strict=True)]
+    return "  ".join([*words, *numbers])
+
+
+def _wrapped(lines: Iterable[str]) -> list[str]:
+    """Each line indented, and folded where it is too long."""
+    wrap = textwrap.TextWrapper(
+        WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
+    return [part for line in lines for part in wrap.wrap(line)]
+
+
+# -- the card -------------------------------------------------------------------------------------
+
+
+def read_card(wanted: str | int) -> tuple[gpu.Device, Card]:
+    """This machine's card and its table.
+
+    Raises ConfigError, naming tables to use instead, where there is none to read; Unsupported and
+    NotInForce where NVML does not let itself be asked.
+    """
+    device = None if wanted == "cpu" else gpu.find(wanted)
+    card = mig_card.read(device) if device else None
+    if device and card:
+        return device, card
+    missing = f"{device.name} has no MIG" if device else "there is no NVIDIA GPU to read here"
+    known = ", ".join(str(path.relative_to(ROOT)) for path in sorted(TABLES.glob("*.json")))
+    raise ConfigError(f"{missing}; give a recorded table with --card (CARD=FILE in make): {known}")
+
+
+def about_card(device: gpu.Device) -> list[str]:
+    """Lines on a card that was read: its MIG mode, and how to switch it on."""
+    lines = [f"profile table: read from the card {device.uuid}, driver {device.driver}"]
+    if gpu.mig_enabled(device):
+        return [*lines, "MIG mode: on"]
+    command = f"nvidia-smi -i {device.index} -mig 1"
+    if device.capability < (9, 0):
+        command += f" && nvidia-smi -i {device.index} --gpu-reset"
+    return [
+        *lines,
+        "MIG mode: off; to switch it on, allow it with mig_mode=switch, or an administrator runs",
+        f"  {command}",
+    ]
+
+
+def about_file(path: Path, card: Card) -> list[str]:
+    """Lines on a table from a file."""
+    kind = card.source if card.recorded else "not read from a card; the file names its sources"
+    return [f"profile table: {path} ({kind})", "MIG mode: not known, no card was read"]
+
+
+def record_table(device: gpu.Device, card: Card, path: Path) -> None:
+    """Write the card's table with where it comes from, in the format of tests/cards.
+
+    Raises ConfigError where that cannot be written.
+    """
+    read = f"read from the card with NVML, driver {device.driver}, {datetime.now(UTC):%Y-%m-%d}"
+    try:
+        path.write_text(replace(card, recorded=True, source=read).dump())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
+    table = parser.add_mutually_exclusive_group()
+    table.add_argument("--card", type=Path, metavar="FILE", help="plan on this table")
+    table.add_argument("--table", type=Path, metavar="FILE", help="write this card's table there")
+    args = parser.parse_args(argv)
+    try:
+        values = read_yaml(CONFIG / "config.yaml") or {}
+        for pair in args.config:
+            key, _, value = pair.partition("=")
+            values[key] = yaml.safe_load(value)
+        config = load_config(values)
+        if args.card:
+            card = Card.load(args.card)
+            about = about_file(args.card, card)
+        else:
+            device, card = read_card(config.gpu)
+            about = about_card(device)
+        if args.table:
+            record_table(device, card, args.table)
+            print(f"{args.table}: the {len(card.profiles)} MIG profiles of {card.name}")
+            return 0
+        study = "paper" if config.study == "auto" else config.study  # as on a machine with a card
+        sitting = open_sitting({**values, "study": study, "gpu": "cpu", "measure": None})
+    except (ConfigError, Unsupported, NotInForce) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(page(sitting, card, about))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
