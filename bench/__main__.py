@@ -1,54 +1,87 @@
 """`make bench`: the study's members against a bare PyTorch loop, and what a cell costs.
 
-Each case runs the conductor's cell and the bare loop in alternating pairs, with the same member
-specs (cores, threads, input, precision), and prints the ratio of their rates, pair by pair and as
-a median. A table of where a cell's wall time goes comes last. Nothing here passes or fails.
+A round runs every case once as the conductor's cell and once as the bare loop, in turn: the same
+number of processes under the same method, with the same member specs (cores, threads, input,
+precision). Printed are the ratios of their rates, the gains over the job alone, and where a cell's
+wall time goes. No rate passes or fails; a run whose method was not in force ends it.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.evidence import proof, witnessed
+from analysis.statistics import Estimate, pooled_estimates
 from bench.bare_loop import measure
 from workflow.collocation import cores, gpu, methods, plan
 from workflow.collocation.lock import device_lock
+from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.settings import load_config, load_workloads
 from workflow.collocation.sitting import find_device
 from workflow.collocation.specs import member_specs, plan_shares
-from workflow.collocation.study import ARMS, CONFIG, Study
+from workflow.collocation.study import CONFIG, Study
 
-# workload, arm, method, members
-CUDA_CASES = (
-    ("resnet26_cifar10_b128", "tuned", "naive", 1),
-    ("resnet26_cifar10_b128", "tuned", "naive", 7),
-    ("resnet26_cifar10_b128", "tuned_graph", "naive", 1),
-)
-CPU_CASES = (
-    ("tiny_resnet_digits_b32", "faithful", "naive", 1),
-    ("tiny_resnet_digits_b32", "faithful", "naive", 2),
-)
+WARMUP_S, SETTLE_S = 1.0, 0.5
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
 
 
-def cell_of(workload: str, arm: str, method: str, n: int, largest: int, seconds: float):
-    """The plan's cell of a case, with the cores that members have in a ladder up to `largest`."""
-    measure_spec = {"kind": "window", "window_s": seconds, "min_steps": 10}
-    counts = {count: [method] for count in {n, largest}}
+@dataclass(frozen=True)
+class Case:
+    """So many members of a workload in a ladder up to `ladder` members."""
+
+    workload: str
+    arm: str
+    method: str
+    n: int
+    ladder: int
+
+    def __str__(self) -> str:
+        return f"{self.arm} {self.n}x {self.method}, ladder to {self.ladder}"
+
+    @property
+    def alone(self) -> "Case":
+        """What its gain is over."""
+        return Case(self.workload, self.arm, "naive", 1, self.ladder)
+
+
+# Cores per member are the machine's divided by the largest N of the ladder, alone included.
+R26 = "resnet26_cifar10_b128"
+CUDA_CASES = {
+    "alone": Case(R26, "tuned", "naive", 1, 16),
+    "mps7": Case(R26, "tuned", "mps", 7, 16),
+    "mps16": Case(R26, "tuned", "mps", 16, 16),
+    "naive7": Case(R26, "tuned", "naive", 7, 16),
+    "graph": Case(R26, "tuned_graph", "naive", 1, 16),
+}
+TINY = "tiny_resnet_digits_b32"
+CPU_CASES = {
+    "alone": Case(TINY, "faithful", "naive", 1, 2),
+    "naive2": Case(TINY, "faithful", "naive", 2, 2),
+}
+
+
+def cell_of(case: Case, seconds: float) -> plan.Cell:
+    """The plan's cell of a case, measured for that long."""
+    times = {"window_s": seconds, "warmup_s": WARMUP_S, "settle_s": SETTLE_S}
+    counts = {case.n: [case.method]} | ({case.ladder: ["naive"]} if case.ladder > case.n else {})
     study = Study(
         description="bench",
         replicates=1,
-        measure=measure_spec,
-        ladders=[{"workloads": [workload], "arms": [arm], "counts": counts}],
+        measure={"kind": "window", "min_steps": 10, **times},
+        ladders=[{"workloads": [case.workload], "arms": [case.arm], "counts": counts}],
     )
     cells = plan.expand(study, load_workloads(CONFIG / "workloads.yaml"))
-    return next(cell for cell in cells if cell.n == n and cell.method == method)
+    return next(cell for cell in cells if cell.n == case.n and cell.method == case.method)
 
 
-def prepare(cell, data: Path) -> Path:
+def prepare(cell: plan.Cell, data: Path) -> Path:
     """Make the cell's dataset ready; the file that says so."""
     member = cell.spec["members"][0]
     ready = data / "ready" / "bench" / f"{member['dataset']}.json"
@@ -58,96 +91,199 @@ def prepare(cell, data: Path) -> Path:
     return ready
 
 
-def ours(cell, ready: Path, device: str, folder: Path) -> dict:
+def ours(cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path) -> dict:
     """Run the cell by the conductor; its run.json."""
-    output = folder / "run.json"
-    specs = folder.with_suffix(".json")
+    output = folder / "cell" / "run.json"
+    specs = folder / "cell.json"
     specs.write_text(json.dumps({cell.id: cell.spec}))
     arguments = ["--study", "bench", "--cell", cell.id, "--specs", specs]
-    arguments += ["--gpu", device, "--data", ready, "--", output]
+    arguments += ["--gpu", device.uuid if device else "cpu", "--data", ready, "--", output]
     command = [sys.executable, "-m", "workflow.collocation.run", *map(str, arguments)]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if run.returncode:
+        sys.exit(f"bench: {cell.id} ended with exit code {run.returncode}\n{run.stderr}")
     record = json.loads(output.read_text())
     if record["status"] != "completed":
-        sys.exit(f"{cell.id}: {record['status']}: {record['reason']}")
+        sys.exit(f"bench: {cell.id}: {record['status']}: {record['reason']}")
     return record
 
 
-def bare(cell, ready: Path, device: gpu.Device | None, seconds: float, folder: Path) -> float:
-    """Samples/s of the bare loop with the same specs and method."""
+def bare(
+    cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path
+) -> tuple[float, str]:
+    """Samples/s of the bare loop with the same specs and method, and what proves the method."""
     dataset = json.loads(ready.read_text())
     sets, _ = cores.plan_cores(plan_shares(cell.spec), numa=device.numa_node if device else None)
     key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
-    with (
-        device_lock(key, holder, lambda other: print(f"waiting for the device: {other}")),
-        methods.enter(cell.spec, device, folder) as sharing,
-    ):
-        specs = member_specs(
-            cell.spec,
-            "cuda" if device else "cpu",
-            sets,
-            [sharing.environment(index) for index in range(cell.n)],
-            {dataset["dataset"]: dataset},
-            folder / "members",
-        )
-        return measure(specs, seconds)["samples_per_s"]
+    seen = []
+    try:
+        with (
+            device_lock(key, holder, lambda other: print(f"waiting for the device: {other}")),
+            methods.enter(cell.spec, device, folder) as sharing,
+        ):
+            specs = member_specs(
+                cell.spec,
+                "cuda" if device else "cpu",
+                sets,
+                [sharing.environment(index) for index in range(cell.n)],
+                {dataset["dataset"]: dataset},
+                folder / "members",
+            )
+
+            def witness(said: list[dict]) -> None:
+                evidence = sharing.witness({i: report(facts) for i, facts in enumerate(said)})
+                seen.append(witnessed(cell.method, evidence, said))
+
+            window = cell.spec["measure"]
+            rate = measure(specs, window["window_s"], witness, window["settle_s"])["samples_per_s"]
+    except (NotInForce, Unsupported) as error:
+        sys.exit(f"bench: bare loop as {cell.id}: {error}")
+    return rate, seen[0]
 
 
-def compare(case, largest: int, pairs: int, seconds: float, data: Path, device) -> list[dict]:
-    """Alternating pairs of one case, printed as they come; the records of our runs."""
-    cell = cell_of(*case, largest, seconds)
-    ready = prepare(cell, data)
-    ratios, records = [], []
-    for pair in range(pairs):
-        rates = {}
-        for who in ("ours", "bare") if pair % 2 == 0 else ("bare", "ours"):
-            with tempfile.TemporaryDirectory() as folder:
-                if who == "bare":
-                    rates[who] = bare(cell, ready, device, seconds, Path(folder))
-                    continue
-                record = ours(cell, ready, device.uuid if device else "cpu", Path(folder, "cell"))
-                records.append(record)
+def report(facts: dict) -> Report:
+    """What a process of the bare loop said of itself, as a member's report."""
+    return Report(**{key: facts[key] for key in ("pid", "device_uuid", "sm_count", "memory_free")})
+
+
+@dataclass
+class Results:
+    """What the rounds of one case gave: rates in samples/s, and our records."""
+
+    ours: list[float]
+    bare: list[float]
+    records: list[dict]
+
+    @property
+    def cores(self) -> int:
+        """Of each member."""
+        return len(self.records[0]["members"][0]["cores"])
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(o / b for o, b in zip(self.ours, self.bare, strict=True))
+
+
+def pair(name: str, cell, ready: Path, device, number: int, results: Results) -> None:
+    """Both, ours first in every other round; printed as they come."""
+    for who in ("ours", "bare") if number % 2 == 0 else ("bare", "ours"):
+        with tempfile.TemporaryDirectory() as folder:
+            if who == "bare":
+                rate, seen = bare(cell, ready, device, Path(folder))
+                results.bare.append(rate)
+            else:
+                record = ours(cell, ready, device, Path(folder))
                 members = record["members"]
-                rates[who] = sum(m["windows"]["window"]["samples_per_s"] for m in members)
-        ratios.append(rates["ours"] / rates["bare"])
-        print(
-            f"  {case[1]} {case[3]}x {case[2]}: ours {rates['ours']:,.0f} samples/s, "
-            f"bare {rates['bare']:,.0f}, ratio {ratios[-1]:.3f}",
-            flush=True,
-        )
-    shares = [m["input_share"] for r in records for m in r["members"] if m["input_share"]]
+                results.records.append(record)
+                results.ours.append(sum(m["windows"]["window"]["samples_per_s"] for m in members))
+    if number == 0:
+        print(f"  {name}: ours: {proof(results.records[0])}\n  {name}: bare: {seen}")
+    ours_rate, bare_rate = results.ours[-1], results.bare[-1]
     print(
-        f"{case[0]} {case[1]} {case[3]}x {case[2]}: median ratio {statistics.median(ratios):.3f}; "
-        f"input {statistics.median(shares):.1%} of a step",
+        f"  {name}: ours {ours_rate:,.0f} samples/s, bare {bare_rate:,.0f}, "
+        f"ratio {ours_rate / bare_rate:.3f}",
         flush=True,
     )
-    return records
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="window of each run")
-    parser.add_argument("--arm", choices=ARMS, help="only the cases of this arm")
-    parser.add_argument("--data", type=Path, default=Path("data"))
-    args = parser.parse_args()
-    device, _ = find_device(load_config({}))
-    print(f"bench on {device.name if device else 'CPU'}, {args.pairs} alternating pairs")
-    cases = [c for c in (CUDA_CASES if device else CPU_CASES) if args.arm in (None, c[1])]
-    largest = max(case[3] for case in (CUDA_CASES if device else CPU_CASES))
-    costs = {}
-    for case in cases:
-        records = compare(case, largest, args.pairs, args.seconds, args.data, device)
-        costs[case] = records[1:] or records  # the first of a case pays for cold caches
+def gains(cases: dict[str, Case], found: dict[str, Results]) -> dict[str, dict[str, Estimate]]:
+    """Case → "ours" and "bare" → rate over that of the case's job alone, paired by round.
+
+    Only cases of several members whose job alone was run. Variances are pooled over the cases.
+    """
+    names = {case: name for name, case in cases.items()}
+    estimates: dict[str, dict[str, Estimate]] = {}
+    for who in ("ours", "bare"):
+        ratios = {}
+        for name, case in cases.items():
+            if case.n > 1 and case.alone in names:
+                base = getattr(found[names[case.alone]], who)
+                rates = getattr(found[name], who)
+                ratios[name] = [rate / one for rate, one in zip(rates, base, strict=True)]
+        for name, estimate in pooled_estimates(ratios).items():
+            estimates.setdefault(name, {})[who] = estimate
+    return estimates
+
+
+def spelled(gain: Estimate) -> str:
+    """`5.83x (5.61-6.07)`; without an interval where one round gives none."""
+    interval = "" if gain.low is None else f" ({gain.low:.2f}-{gain.high:.2f})"
+    return f"{gain.mean:.2f}x{interval}"
+
+
+def print_ratios(cases: dict[str, Case], found: dict[str, Results]) -> None:
+    titles = ("ours", "bare", "ratio", "cores", "input")
+    print(
+        "\nmedian samples/s, median ratio of the pairs, cores of a member, input's part of a step"
+    )
+    print(" " * 44 + "".join(f"{title:>10}" for title in titles))
+    for name, results in found.items():
+        members = [m for record in results.records for m in record["members"]]
+        shares = [m["input_share"] for m in members if m["input_share"]]
+        rates = [f"{statistics.median(rates):10,.0f}" for rates in (results.ours, results.bare)]
+        rest = f"{results.ratio:10.3f}{results.cores:10}{statistics.median(shares or [0]):10.1%}"
+        print(f"{name:9}{cases[name]!s:35}" + "".join(rates) + rest)
+
+
+def print_gains(cases: dict[str, Case], found: dict[str, Results]) -> None:
+    if estimates := gains(cases, found):
+        print("\naggregate rate over that of the job alone in the same round [95 %]")
+        print(" " * 44 + f"{'ours':>22}{'bare':>22}{'cores':>7}")
+    for name, gain in estimates.items():
+        both = "".join(f"{spelled(gain[who]):>22}" for who in ("ours", "bare"))
+        print(f"{name:9}{cases[name]!s:35}{both}{found[name].cores:7}")
+
+
+def print_costs(cases: dict[str, Case], found: dict[str, Results]) -> None:
     print("\nseconds of a cell (median); cost = total less warm-up and window")
-    print(f"{'':34}" + "".join(f"{name[:-2]:>9}" for name in COSTS) + f"{'cost':>9}")
-    for case, records in costs.items():
-        medians = {
-            name: statistics.median(r["timing"].get(name, 0.0) for r in records) for name in COSTS
-        }
+    print(" " * 9 + "".join(f"{title[:-2]:>9}" for title in COSTS) + f"{'cost':>9}")
+    for name, results in found.items():
+        timings = [record["timing"] for record in results.records]
+        timings = timings[1:] or timings  # the first of a case pays for cold caches
+        medians = {key: statistics.median(t.get(key, 0.0) for t in timings) for key in COSTS}
         cost = medians["total_s"] - medians["warm_s"] - medians["window_s"]
-        row = "".join(f"{medians[name]:9.2f}" for name in COSTS)
-        print(f"{case[1]} {case[3]}x {case[2]}".ljust(34) + row + f"{cost:9.2f}")
+        print(f"{name:9}" + "".join(f"{medians[key]:9.2f}" for key in COSTS) + f"{cost:9.2f}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--case", nargs="+", metavar="NAME", help="only these; --list names them")
+    parser.add_argument("--list", action="store_true", help="the cases for this machine")
+    parser.add_argument("--pairs", type=int, default=3, help="of each case (3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="window of each run (3)")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    args = parser.parse_args(argv)
+    device, _ = find_device(load_config({}))
+    known = CUDA_CASES if device else CPU_CASES
+    if args.list:
+        for name, case in known.items():
+            print(f"{name:9}{case.workload}, {case}")
+        return 0
+    if wrong := [name for name in args.case or [] if name not in known]:
+        parser.error(f"--case {wrong[0]}: choose from {', '.join(known)}")
+    if args.pairs < 1:
+        parser.error(f"--pairs {args.pairs}: at least 1")
+    began = time.monotonic()
+    for name in [name for name in os.environ if name.startswith("CUDA_MPS_")]:
+        del os.environ[name]  # for the bare loop; the conductor does the same for its members
+    cases = {name: case for name, case in known.items() if args.case is None or name in args.case}
+    cells = {name: cell_of(case, args.seconds) for name, case in cases.items()}
+    datasets = {cell.spec["members"][0]["dataset"]: cell for cell in cells.values()}
+    ready = {dataset: prepare(cell, args.data) for dataset, cell in datasets.items()}
+    print(f"bench on {device.name if device else 'CPU'}, {args.pairs} alternating pairs")
+    found = {name: Results([], [], []) for name in cases}
+    for number in range(args.pairs):
+        for name, cell in cells.items():
+            dataset = cell.spec["members"][0]["dataset"]
+            pair(name, cell, ready[dataset], device, number, found[name])
+    print_ratios(cases, found)
+    print_gains(cases, found)
+    print_costs(cases, found)
+    print(f"\n{time.monotonic() - began:.0f} s in all")
     return 0
 
 

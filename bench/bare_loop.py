@@ -13,8 +13,14 @@ import json
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+
+LONGEST_S = 900.0  # that a process may take until the barrier, or beyond its seconds after it
+END_S = 5.0
+# Imported once, by the server that the processes are forked from; none of them asks CUDA anything.
+PRELOAD = ["models.inputs", "models.data", "models.device"]
 
 
 def make_step(spec: dict, source, device):
@@ -70,13 +76,16 @@ def make_step(spec: dict, source, device):
     return replay
 
 
-def process(spec: dict, seconds: float, barrier, results) -> None:
-    """One plain training process; puts (steps, seconds) into `results`."""
+def process(spec: dict, seconds: float, settle_s: float, wire) -> None:
+    """One plain training process. Over `wire` (a Connection) it sends what it finds of its device
+    once it is warm, waits there for anything, trains, and sends (steps, seconds).
+    """
     os.environ.update({k: v for k, v in (spec.get("environment") or {}).items() if v is not None})
     os.sched_setaffinity(0, spec["cores"])
     import torch
 
     from models.data import open_dataset
+    from models.device import device_facts
     from models.inputs import open_input
 
     torch.set_num_threads(spec["threads"])
@@ -86,6 +95,8 @@ def process(spec: dict, seconds: float, barrier, results) -> None:
     torch.manual_seed(spec["seed"])
     device = torch.device(spec["device"])
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    synchronize()  # makes the context
+    facts = device_facts(device)
     dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
     train = make_step(spec, open_input(dataset, "train", spec, device), device)
     numbers = count()
@@ -103,32 +114,54 @@ def process(spec: dict, seconds: float, barrier, results) -> None:
 
     run(1, 0)  # holds cuDNN's autotuning: the warm-up's seconds count from its end
     run(spec["warmup_steps"] - 1, spec.get("warmup_s") or 0)
-    barrier.wait()
-    results.put(run(0, seconds))
+    wire.send({"pid": os.getpid(), **facts})
+    try:
+        wire.recv()
+    except EOFError:  # nobody wants to know any more
+        os._exit(1)
+    run(0, settle_s)
+    wire.send(run(0, seconds))
     os._exit(0)  # as the members end; freeing a captured graph at interpreter exit can crash
 
 
-def measure(specs: list[dict], seconds: float) -> dict:
+def measure(
+    specs: list[dict],
+    seconds: float,
+    at_barrier: Callable[[list[dict]], object] = lambda reports: None,
+    settle_s: float = 0.0,
+) -> dict:
     """Run one process per spec at once; samples/s of each and in all.
 
-    Raises RuntimeError when a process fails.
+    at_barrier is called when all are warm and none goes on, with what each said of itself: its
+    `pid` and models.device.device_facts. What it raises ends the processes and passes through.
+    settle_s: seconds between the barrier and the measured ones. Raises RuntimeError when a process
+    fails.
     """
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(len(specs))
-    queues = [context.SimpleQueue() for _ in specs]
-    processes = [
-        context.Process(target=process, args=(spec, seconds, barrier, queue), daemon=True)
-        for spec, queue in zip(specs, queues, strict=True)
-    ]
-    for each in processes:
-        each.start()
-    while running := [each for each in processes if each.is_alive()]:
-        running[0].join(0.1)
-        if any(each.exitcode for each in processes):
-            barrier.abort()
-    if any(each.exitcode for each in processes):
-        raise RuntimeError(f"exit codes {[each.exitcode for each in processes]}")
-    outcomes = [queue.get() for queue in queues]
+    # As models.serve has it: importing torch must not make a context that no fork survives.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    wires, processes = [], []
+    try:
+        for spec in specs:
+            ours, theirs = context.Pipe()
+            arguments = (spec, seconds, settle_s, theirs)
+            each = context.Process(target=process, args=arguments, daemon=True)
+            each.start()
+            theirs.close()  # so that the end of the process is the end of the pipe
+            wires.append(ours)
+            processes.append(each)
+        at_barrier([_hear(*each) for each in zip(wires, processes, strict=True)])
+        for wire in wires:
+            wire.send("go")
+        outcomes = [_hear(*each) for each in zip(wires, processes, strict=True)]
+    finally:
+        for wire in wires:
+            wire.close()
+        for each in processes:
+            each.join(END_S)
+            each.kill()
+            each.join()
     rates = [
         steps * spec["batch_size"] / taken
         for spec, (steps, taken) in zip(specs, outcomes, strict=True)
@@ -140,6 +173,18 @@ def measure(specs: list[dict], seconds: float) -> dict:
         ],
         "samples_per_s": sum(rates),
     }
+
+
+def _hear(wire, process):
+    """What a process sends next. Raises RuntimeError if it ends without, or takes too long."""
+    try:
+        if wire.poll(LONGEST_S):
+            return wire.recv()
+        reason = f"said nothing for {LONGEST_S:.0f} s"
+    except (EOFError, ConnectionResetError):
+        process.join(END_S)
+        reason = f"ended with exit code {process.exitcode}"
+    raise RuntimeError(f"a process of the bare loop (PID {process.pid}) {reason}")
 
 
 def main() -> None:

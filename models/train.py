@@ -20,6 +20,7 @@ import psutil
 import torch
 
 from models.clock import step_clock
+from models.device import device_facts
 from models.dlrm import DlrmJob
 from models.graph import GraphedStep
 from models.inputs import open_input, steps_of
@@ -58,6 +59,12 @@ def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
     return isinstance(error, RuntimeError) and any(part in text for part in parts)
 
 
+def first_line(error: BaseException) -> str:
+    """Of its message; what CUDA's errors add to that is advice, and stands in the log."""
+    lines = str(error).strip().splitlines() or [""]
+    return " ".join(lines[0].split())[:500]
+
+
 def set_up(spec: dict) -> torch.device:
     """Cores, threads, memory cap, numerics, seeds; the device, ready for use.
 
@@ -93,19 +100,6 @@ def process_age() -> float:
     after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
     return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)
-
-
-def device_facts(device: torch.device) -> dict:
-    """device_name, device_uuid ("GPU-…" or "MIG-…") and sm_count; null where there is none."""
-    if device.type != "cuda":
-        return {"device_name": "cpu", "device_uuid": None, "sm_count": None}
-    properties = torch.cuda.get_device_properties(device)
-    mig = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
-    return {
-        "device_name": properties.name,
-        "device_uuid": f"{'MIG' if mig else 'GPU'}-{properties.uuid}",
-        "sm_count": properties.multi_processor_count,
-    }
 
 
 class Losses:
@@ -177,6 +171,7 @@ class Member:
             seconds[name], began = round(now - began, 4), now
 
         self.device = set_up(spec)
+        facts = device_facts(self.device)
         lap("device")
         dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
         if spec["kind"] == "vision" and dataset.classes > spec["classes"]:
@@ -206,7 +201,7 @@ class Member:
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
             seconds=seconds,
-            **device_facts(self.device),
+            **facts,
         )
 
     def synchronise(self) -> None:
@@ -400,7 +395,7 @@ def main(spec: dict, channel: Channel) -> int:
         channel.emit(
             "error",
             **{"class": type(error).__name__},
-            message=" ".join(str(error).split())[:500],
+            message=first_line(error),
             phase=member.phase,
             out_of_memory=out_of_memory,
         )

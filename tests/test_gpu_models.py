@@ -1,18 +1,32 @@
-"""Training on CUDA: the graph's step equals the eager one, and step times are true."""
+"""Training on CUDA: the graph's step equals the eager one, step times are true, and a member knows
+what it can use of the device.
+"""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from models import device as models_device  # noqa: E402
 from models import train  # noqa: E402
 from models.clock import EventClock  # noqa: E402
 from models.dlrm import DlrmJob  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
 from models.inputs import ResidentImages  # noqa: E402
 from models.vision import VisionJob  # noqa: E402
+from workflow.collocation import gpu  # noqa: E402
+from workflow.collocation.methods import mps, mps_daemon  # noqa: E402
+from workflow.collocation.methods.evidence import NotInForce, Place, Report  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -130,3 +144,87 @@ def test_dlrm_trains_on_the_device():
     batch = (dense, torch.randint(2**32, (512, 26), device=device), (dense[:, 0] > 0).float())
     losses = [job.step(batch).item() for _ in range(50)]
     assert losses[-1] < losses[0] and job.evaluate(batch).item() > 0
+
+
+# -- what a member knows of its device -------------------------------------------------------------
+
+MEMBER = """
+import json, os, torch
+from models import device
+cuda = torch.device("cuda")
+torch.cuda.synchronize()
+facts = device.device_facts(cuda)
+count = torch.cuda.get_device_properties(cuda).multi_processor_count
+residency = device.sm_residency(device._driver(), count)
+print(json.dumps({"pid": os.getpid(), "residency": residency, **facts}), flush=True)
+input()
+"""
+
+
+@contextmanager
+def member(environment: dict[str, str]) -> Iterator[dict]:
+    """What a process that starts with this environment says of its device; it lives until then."""
+    with subprocess.Popen(
+        [sys.executable, "-c", MEMBER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env=os.environ | environment,
+    ) as process:
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def limited(tmp_path, monkeypatch):
+    """Makes Mps of a private daemon for one member with these limits."""
+    if shutil.which(mps_daemon.CONTROL) is None:
+        pytest.skip(f"no {mps_daemon.CONTROL}")
+    card = gpu.find(models_device.device_facts(train.set_up(SPEC))["device_uuid"])
+    # This very process computes on the card, and is none of the members.
+    monkeypatch.setattr(gpu, "processes", lambda device: {"compute": None, "mps": None})
+    with mps_daemon.running(card.uuid, tmp_path / "mps") as daemon:
+        place = Place(card.uuid, card.sm_count)
+        yield lambda **limits: mps.Mps(card, daemon, {0: limits}, place, "mps_equal")
+
+
+def report(facts: dict) -> Report:
+    return Report(**{key: facts[key] for key in ("pid", "device_uuid", "sm_count", "memory_free")})
+
+
+def test_affinity_and_residency_agree_with_nvml():
+    facts = models_device.device_facts(train.set_up(SPEC))
+    driver, total = models_device._driver(), gpu.find(facts["device_uuid"]).sm_count
+    assert facts["sm_count"] == total and facts["sm_source"] in ("affinity", "residency")
+    assert models_device.sm_affinity(driver) in (None, total)
+    assert models_device.sm_residency(driver, total) == total
+    assert 0 < facts["memory_free"] < torch.cuda.get_device_properties(0).total_memory
+
+
+@pytest.mark.parametrize("percent", [100 / 7, 50])
+def test_a_member_under_an_sm_limit_can_tell(limited, percent):
+    sharing = limited(sm_percent=percent)
+    with member(sharing.environment(0)) as facts:
+        found = sharing.witness({0: report(facts)})["limits"][0]
+        assert found["sm_count"] == facts["residency"] < sharing.place.sm_count
+
+
+def test_a_member_under_a_memory_limit_can_tell(limited):
+    sharing = limited(pinned_memory_mb=2048)
+    with member(sharing.environment(0)) as facts:
+        found = sharing.witness({0: report(facts)})["limits"][0]
+        assert 0 < found["memory_free"] < 2048 * 2**20
+        assert found["sm_count"] == sharing.place.sm_count
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [({"sm_percent": 14}, "14 % of"), ({"pinned_memory_mb": 2048}, "its limit is 2048 MiB")],
+)
+def test_a_limit_that_did_not_reach_the_member_is_noticed(limited, limit, sentence):
+    sharing = limited(**limit)
+    with member(sharing.daemon.environment) as facts, pytest.raises(NotInForce, match=sentence):
+        sharing.witness({0: report(facts)})

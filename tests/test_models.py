@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from bench import bare_loop  # noqa: E402
-from models import clock, inputs, train  # noqa: E402
+from models import clock, device, inputs, train  # noqa: E402
 from models.dlrm import DlrmJob, table_rows  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
 from models.protocol import Channel  # noqa: E402
@@ -191,6 +191,8 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
     assert built["parameters"] * 4 == built["parameter_bytes"] > 0
     assert built["resident_bytes"] == 96 * (3 * 40 * 40 + 8)
     assert built["cores"] == sorted(os.sched_getaffinity(0)) and built["threads"] == 1
+    facts = ("device_name", "device_uuid", "sm_count", "sm_source", "memory_free")
+    assert [built[fact] for fact in facts] == ["cpu", None, None, None, None]
     assert warm["steps"] == 4 and warm["step_s"] > 0 and 0 < warm["input_share"] < 1
     n = stopped["steps"]
     assert len(steps["end_ns"]) == len(steps["wait_ns"]) == n > 0
@@ -337,39 +339,116 @@ def test_errors_name_their_phase(tmp_path, changes, phase, word):
     assert error["phase"] == phase and word in error["message"]
 
 
-def test_bare_loop(tmp_path, digits):
-    cores = sorted(os.sched_getaffinity(0))
-    specs = [
-        member_spec(tmp_path, data=digits, cores=[cores[i % len(cores)]], model="test_vit")
-        for i in range(2)
-    ]
-    result = bare_loop.measure(specs, 0.5)
-    rates = [each["samples_per_s"] for each in result["processes"]]
-    assert len(rates) == 2 and min(rates) > 0 and sum(rates) == result["samples_per_s"]
-    for each in result["processes"]:
-        assert each["samples_per_s"] == pytest.approx(each["steps"] * 16 / each["seconds"])
+# -- device ----------------------------------------------------------------------------------
+
+UUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
 
-def test_bare_loop_warms_up_as_a_member_does(tmp_path, digits, monkeypatch):
-    began, warmed, results = [], [], []
+class FakeDriver:
+    """Of CUDA's driver what models/device.py calls; `fails` names calls that do not succeed.
 
-    def step(number):
-        assert number == len(began)
-        began.append(time.monotonic())
-        time.sleep(0.01 if number else 0.4)
-        return torch.zeros(())
+    affinity: the SMs that it names; rounds: the SMs that the blocks of each launch lie on.
+    """
 
-    monkeypatch.setattr(bare_loop, "make_step", lambda *_: step)
-    monkeypatch.setattr(os, "_exit", lambda _code: None)
-    barrier = SimpleNamespace(wait=lambda: warmed.append((len(began), time.monotonic())))
-    for seconds in (0, 0.3):
-        began.clear()
-        spec = member_spec(tmp_path, data=digits, warmup_steps=5, warmup_s=seconds)
-        bare_loop.process(spec, 0.1, barrier, SimpleNamespace(put=results.append))
-    assert warmed[0][0] == 5 < warmed[1][0]
-    assert warmed[1][1] - began[0] >= 0.4 + 0.3
-    steps, taken = results[1]
-    assert steps == len(began) - warmed[1][0] and taken >= 0.1
+    def __init__(self, affinity=None, rounds=(), fails=()):
+        self.affinity, self.rounds, self.fails = affinity, list(rounds), fails
+        self.calls, self.seen = [], set()
+
+    def __getattr__(self, name):
+        if name == self.fails:
+            raise AttributeError(name)  # an old driver
+
+        def call(*arguments):
+            self.calls.append(name)
+            if name in self.fails:
+                return 999
+            getattr(FakeDriver, f"_{name}", lambda *_: None)(self, *arguments)
+            return 0
+
+        return call
+
+    def _cuCtxGetExecAffinity(self, found, kind):
+        found._obj.sm_count = self.affinity or 0
+
+    def _cuDeviceGetUuid_v2(self, raw, handle):
+        raw[:] = UUID.bytes
+
+    def _cuLaunchKernel(self, function, *arguments):
+        self.blocks = arguments[0].value
+        self.seen |= set(self.rounds.pop(0))
+
+    def _cuMemcpyDtoH_v2(self, host, *_):
+        for sm in self.seen:
+            host[sm] = 1
+
+
+def facts_with(driver, monkeypatch) -> dict:
+    """What a member on a card of 132 SMs, of which torch knows, says of its device."""
+    properties = SimpleNamespace(name="H200", uuid="of-torch", multi_processor_count=132)
+    monkeypatch.setattr(device, "_driver", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (600, 1000))
+    return device.device_facts(torch.device("cuda"))
+
+
+def test_a_device_is_what_cuda_says_it_is(monkeypatch):
+    driver = FakeDriver(affinity=18)
+    assert facts_with(driver, monkeypatch) == {
+        "device_name": "H200",
+        "device_uuid": f"GPU-{UUID}",
+        "sm_count": 18,
+        "sm_source": "affinity",
+        "memory_free": 600,
+    }
+    assert "cuLaunchKernel" not in driver.calls
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-{UUID}")
+    assert facts_with(driver, monkeypatch)["device_uuid"] == f"MIG-{UUID}"
+
+
+@pytest.mark.parametrize(
+    ("affinity", "fails"),
+    [(18, ["cuCtxGetExecAffinity"]), (18, "cuCtxGetExecAffinity"), (0, [])],
+)
+def test_without_affinity_blocks_visit_until_no_sm_is_new(monkeypatch, affinity, fails):
+    rounds = [range(100), range(50, 132), range(132), range(500)]
+    driver = FakeDriver(affinity, rounds, fails)
+    facts = facts_with(driver, monkeypatch)
+    assert (facts["sm_count"], facts["sm_source"]) == (132, "residency")
+    assert driver.blocks == 4 * 132 and len(driver.rounds) == 1
+    assert driver.calls[-4:-2] == ["cuMemFree_v2", "cuModuleUnload"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "undone"),
+    [
+        ("cuModuleLoadData", []),
+        ("cuModuleGetFunction", ["cuModuleUnload"]),
+        ("cuMemAlloc_v2", ["cuModuleUnload"]),
+        ("cuMemsetD8_v2", ["cuMemFree_v2", "cuModuleUnload"]),
+        ("cuLaunchKernel", ["cuMemFree_v2", "cuModuleUnload"]),
+        ("cuMemcpyDtoH_v2", ["cuMemFree_v2", "cuModuleUnload"]),
+    ],
+)
+def test_a_device_whose_sms_cannot_be_counted(monkeypatch, fails, undone):
+    driver = FakeDriver(rounds=[range(132)], fails=[fails])
+    facts = facts_with(driver, monkeypatch)
+    assert facts["sm_count"] is facts["sm_source"] is None
+    assert facts["device_uuid"] == f"GPU-{UUID}"
+    assert [call for call in driver.calls if call in ("cuMemFree_v2", "cuModuleUnload")] == undone
+
+
+def test_the_device_is_asked_before_anything_is_loaded(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(train, "device_facts", asked.append)
+    monkeypatch.setattr(train, "open_input", lambda *_: 1 / 0)
+    _, events, _ = train_member(member_spec(tmp_path))
+    assert named(events, "error")["class"] == "ZeroDivisionError" and asked == [CPU]
+
+
+def test_a_device_without_cudas_driver_library(monkeypatch):
+    facts = facts_with(None, monkeypatch)
+    assert facts["sm_count"] is facts["sm_source"] is None
+    assert facts["device_uuid"] == "GPU-of-torch"
 
 
 # -- out of memory ---------------------------------------------------------------------------
