@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet
 
 from analysis import flags, metrics
-from analysis.names import ALONE_VARIANTS, method_order, parse_scenario
+from analysis.names import ALONE_VARIANTS, TWIN, method_order, parse_scenario
 from analysis.schema import SCHEMA
 from analysis.statistics import pooled_estimates
 
@@ -29,6 +29,11 @@ class Study:
 
     def arms(self) -> list[str]:
         return sorted(self.cells["arm"].unique()) if len(self.cells) else []
+
+    def drawn(self, arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """What figures show of an arm: its cells and its runs, without naive's twin."""
+        tables = (self.cells, self.runs)
+        return tuple(t[(t["arm"] == arm) & (t["method"] != TWIN)] for t in tables)
 
 
 def read_runs(path: Path) -> pd.DataFrame:

@@ -1,6 +1,9 @@
 """Was the same work done, what differs within a study, and which numbers are suspect?
 
-python -m analysis.checks --study smoke --output results/smoke/checks.json CELL/run.json ...
+python -m analysis.checks --study smoke --output results/smoke/checks.json \\
+    --evidence results/smoke/tables/evidence CELL/run.json ...
+
+--evidence: also write STEM.csv and STEM.md, what proves that each cell's method was in force.
 """
 
 from __future__ import annotations
@@ -12,10 +15,15 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from analysis import flags
+import pandas as pd
+
+from analysis import evidence, flags
 from analysis.losses import DIFFERS, loss_checks
 from analysis.merge import merge
 from analysis.records import add_input_arguments, input_paths, read_records
+from analysis.twins import phrase, twin_checks
+
+_SUSPECT = (flags.UNSTEADY, flags.UNEVEN, flags.UNVERIFIED, flags.SUSPECT_BASELINE)
 
 
 def mismatches(records: list[dict]) -> list[dict]:
@@ -49,27 +57,34 @@ def mismatches(records: list[dict]) -> list[dict]:
     ]
 
 
-def flagged(records: list[dict]) -> dict[str, list[str]]:
-    """Flag → ids of the cells whose current attempt has it; the two of analysis.flags always."""
-    cells: dict[str, set] = {flags.UNSTEADY: set(), flags.SUSPECT_BASELINE: set()}
-    for row in merge(records)[0].select(["cell", "current", "flags"]).to_pylist():
-        for flag in flags.split(row["flags"]) if row["current"] else []:
+def flagged(runs: pd.DataFrame) -> dict[str, list[str]]:
+    """Flag → ids of the cells whose current attempt has it; those of analysis.flags always."""
+    cells: dict[str, set] = {flag: set() for flag in _SUSPECT}
+    for row in runs[runs["current"]][["cell", "flags"]].to_dict("records"):
+        for flag in flags.split(row["flags"]):
             cells.setdefault(flag, set()).add(row["cell"])
     return {flag: sorted(found) for flag, found in sorted(cells.items())}
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis.checks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.checks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--study", required=True)
     parser.add_argument("--output", required=True, type=Path, metavar="CHECKS.json")
+    parser.add_argument("--evidence", type=Path, metavar="STEM", help="writes STEM.csv and STEM.md")
     add_input_arguments(parser)
     arguments = parser.parse_args(argv)
     records, problems = read_records(input_paths(arguments))
     records = [r for r in records if r.get("study") == arguments.study]
+    runs = merge(records)[0].to_pandas()
     result = {
         "study": arguments.study,
         "mismatches": mismatches(records),
-        "flags": flagged(records),
+        "flags": flagged(runs),
+        "aa": twin_checks(runs),
         "loss": [_jsonable(row) for row in loss_checks(records)],
         "unreadable": [{"path": path, "problem": problem} for path, problem in problems],
     }
@@ -77,13 +92,17 @@ def main(argv: list[str] | None = None) -> int:
     partial = arguments.output.with_name(arguments.output.name + ".partial")
     partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     partial.replace(arguments.output)
+    if arguments.evidence:
+        evidence.write(evidence.table(records), arguments.evidence)
     differing = sum(row["loss_check"] == DIFFERS for row in result["loss"])
-    suspect = set().union(*(result["flags"][f] for f in (flags.UNSTEADY, flags.SUSPECT_BASELINE)))
-    sys.stderr.write(
-        f"checks: {len(result['loss'])} members, {differing} with a differing loss; "
-        f"{len(result['mismatches'])} fields differ within the study; "
-        f"{len(suspect)} cells unsteady or with a suspect baseline\n"
-    )
+    suspect = set().union(*(result["flags"][flag] for flag in _SUSPECT))
+    found = [
+        f"checks: {len(result['loss'])} members, {differing} with a differing loss",
+        f"{len(result['mismatches'])} fields differ within the study",
+        f"{len(suspect)} cells unsteady, uneven, unverified or with a suspect baseline",
+        phrase(result["aa"]),
+    ]
+    sys.stderr.write("; ".join(part for part in found if part) + "\n")
     return 0
 
 

@@ -1,30 +1,38 @@
 """Flags of a cell: what a reader should know before trusting its numbers.
 
-The runner's own flags (cores_shared, ...) stand in run.json; two more follow from the numbers.
+The runner's own flags (cores_shared, ...) stand in run.json; three more follow from the numbers,
+and one from the evidence of the method.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from statistics import median
 
 import pandas as pd
 
 from analysis.names import parse_scenario
 from analysis.statistics import pooled_estimates
 
-UNSTEADY, SUSPECT_BASELINE = "unsteady", "suspect_baseline"
+UNSTEADY, SUSPECT_BASELINE, UNEVEN = "unsteady", "suspect_baseline", "uneven"
+UNVERIFIED = "unverified"
 
 # A window whose last third is this much faster or slower than its first was not in a steady state.
 DRIFT = 0.05
 # Collocation cannot make a member faster: beyond this, its alone run was slow.
 PROGRESS = 1.05
+# Members that do the same on the same share of the GPU run alike: one that is this far from the
+# median of the others was held up by something, or slept.
+SPREAD = 0.2
 
 _MEANING = {
     UNSTEADY: f"unsteady (drift > {DRIFT:.0%})".replace("%", " %"),
     SUSPECT_BASELINE: f"progress above {PROGRESS}, suspect baseline",
+    UNEVEN: f"like members' rates differ by over {SPREAD:.0%}".replace("%", " %"),
+    UNVERIFIED: "method not proven in force",
 }
-_MARKS = {UNSTEADY: "~", SUSPECT_BASELINE: "!"}
+_MARKS = {UNSTEADY: "~", SUSPECT_BASELINE: "!", UNEVEN: "≠", UNVERIFIED: "?"}
 _OTHER = "+"
 
 
@@ -39,7 +47,9 @@ def union(columns: Iterable[object]) -> str:
 
 
 def marks(flags: object) -> str:
-    """A sign per flag, to stand behind a number: ~ unsteady, ! suspect baseline, + any other."""
+    """A sign per flag, to stand behind a number: ~ unsteady, ! suspect baseline, ≠ uneven,
+    ? unverified, + any other.
+    """
     return "".join(dict.fromkeys(_MARKS.get(flag, _OTHER) for flag in _ordered(split(flags))))
 
 
@@ -68,7 +78,8 @@ def _ordered(flags: Iterable[str]) -> list[str]:
 
 
 def add_flags(rows: list[dict]) -> None:
-    """Add `unsteady` and `suspect_baseline` to the rows' flags in place, the same for a whole cell.
+    """Add flags that follow from numbers and evidence to the rows' in place, the same for a whole
+    cell.
 
     A baseline is suspect if a member's progress exceeds PROGRESS or, with two replicates or more,
     if the interval of its progress lies above 1.
@@ -86,8 +97,38 @@ def add_flags(rows: list[dict]) -> None:
             for row in members
         ):
             found.append(SUSPECT_BASELINE)
+        if members[0]["status"] == "completed":
+            found += [UNEVEN] * _uneven(members)
+            found += [UNVERIFIED] * (members[0]["method_verified"] is not True)
         for row in members:
             row["flags"] = union(found)
+
+
+def _uneven(rows: list[dict]) -> bool:
+    """Whether a member's rate is further than SPREAD from the median of the others like it.
+
+    Alike: same workload, input, limits and window, and as many neighbours on its device, which is
+    a part of the GPU under MIG.
+    """
+    crowd = Counter((row.get("window"), row.get("device_uuid")) for row in rows)
+    alike: dict[tuple, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.get("samples_per_s") is not None:
+            same = ("window", "workload", "input_mode", "sm_percent", "pinned_memory_mb")
+            company = crowd[row.get("window"), row.get("device_uuid")]
+            alike[(*(row.get(key) for key in same), company)].append(row["samples_per_s"])
+    return any(
+        abs(rate - typical) > SPREAD * typical
+        for rates in alike.values()
+        if len(rates) > 1
+        for rate, typical in _against_others(rates)
+    )
+
+
+def _against_others(rates: list[float]) -> Iterator[tuple[float, float]]:
+    """Each of two rates or more, with the median of the others."""
+    for i, rate in enumerate(rates):
+        yield rate, median(rates[:i] + rates[i + 1 :])
 
 
 def _place(row: dict) -> tuple:

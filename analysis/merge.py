@@ -122,13 +122,15 @@ def _member_columns(record: dict, member: dict) -> dict:
     last = epochs[-1] if epochs else {}
     validation = [e["validation_s"] for e in epochs if e.get("validation_s") is not None]
     same_name = ("member", "parameters", "parameter_bytes", "resident_bytes", "threads")
-    same_name += ("memory_peak_allocated", "memory_peak_reserved", "input_share", "data_wait_share")
+    same_name += ("device_uuid", "sm_count", "input_share", "data_wait_share")
+    same_name += ("memory_peak_allocated", "memory_peak_reserved")
     return {
         **{key: member.get(key) for key in same_name},
         "member_status": member.get("status"),
         "member_error": _one_line(member.get("error")),
         "workload": spec.get("workload") or member.get("workload"),
         **{key: spec.get(key) for key in ("model", "dataset", "batch_size")},
+        **{key: spec.get(key) for key in ("sm_percent", "pinned_memory_mb")},
         "source": data.get("source"),
         "input_mode": (spec.get("input") or {}).get("mode"),
         "seed": spec.get("seed", record["spec"].get("seed")),

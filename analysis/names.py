@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+# naive under another name: held against naive (analysis.twins), and drawn nowhere.
+TWIN = "naive_again"
+
 # Order in figures and tables.
-METHODS = ("serial", "naive", "mps", "mps_equal", "mps_overlap", "mig", "mig_7g", "mig_4g")
-METHODS += ("mig_shared", "mig_mps")
+METHODS = ("serial", "naive", TWIN, "mps", "mps_equal", "mps_overlap")
+METHODS += ("mig", "mig_7g", "mig_4g", "mig_1g2x", "mig_shared", "mig_mps")
 
 # Variants of an alone cell that other cells are normalised by, each within its own input.
 ALONE_VARIANTS = ("", "files")
@@ -58,6 +61,14 @@ def parse_scenario(scenario: str) -> Scenario:
     return Scenario(scenario, tuple(parts), ", ".join(suffixes))
 
 
+def family_of(method: str) -> str:
+    """naive, mps or mig: `mps_<anything>` is a variant of MPS."""
+    return method.split("_")[0]
+
+
 def method_order(method: str) -> tuple[int, str]:
-    """Sort key: the order of METHODS, unknown ones last."""
-    return (METHODS.index(method) if method in METHODS else len(METHODS), method)
+    """Sort key: the order of METHODS, a study's own variants last in their family."""
+    if method in METHODS:
+        return METHODS.index(method), ""
+    own = [place for place, known in enumerate(METHODS) if family_of(known) == family_of(method)]
+    return (own[-1] if own else len(METHODS)), method

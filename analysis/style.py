@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import flags
+from analysis.names import family_of, method_order
 
 # Inches; a figure over both columns of a two-column paper.
 PAGE_WIDTH = 7.16
@@ -25,28 +27,39 @@ INK, GREY, FAINT = "#222222", "#666666", "#DDDDDD"
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn; lightness, hatch and marker differ, so greyscale is enough."""
+    """How a method is drawn; lightness, hatch, marker and dashes differ: greyscale is enough."""
 
     label: str
     short: str
     colour: str
     hatch: str
     marker: str
+    dashes: tuple | str = "-"
 
 
-# Hues are safe for colour-blind readers (Okabe-Ito), lightness is spread.
+# Hues are safe for colour-blind readers (Okabe-Ito), lightness is spread; a family has one hue.
+_LONG, _SHORT, _DOTS, _MIXED = (0, (6, 1.5)), (0, (3, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))
 LOOKS = {
     "serial": Look("serial (N × alone)", "serial", "#FFFFFF", "....", "_"),
     "naive": Look("naive", "naive", "#F2C14E", "////", "o"),
     "mps": Look("MPS", "MPS", "#0B5394", "", "s"),
-    "mps_equal": Look("MPS, equal SM shares", "MPS eq.", "#8FB8DE", "\\\\\\\\", "<"),
-    "mps_overlap": Look("MPS, overlapping SM shares", "MPS ov.", "#C9DDF0", "xxxx", ">"),
+    "mps_equal": Look("MPS, equal shares 100/N", "MPS eq.", "#7FB0DC", "..\\\\", "<", _LONG),
+    "mps_overlap": Look("MPS, overlapping 200/N", "MPS ov.", "#A9CBEA", "xxxx", ">", _SHORT),
     "mig": Look("MIG, N equal", "MIG", "#5BB89A", "\\\\\\\\", "^"),
     "mig_7g": Look("MIG 7g", "7g", "#BFE5D8", "----", "v"),
     "mig_4g": Look("MIG 4g", "4g", "#2F7D63", "||||", "D"),
-    "mig_shared": Look("MIG, shared memory", "MIG sh.", "#D9A6C2", "++++", "P"),
-    "mig_mps": Look("MPS within MIG", "MIG+MPS", "#9A5B86", "oooo", "X"),
+    "mig_1g2x": Look("MIG 1g, double memory", "1g2x", "#8FD0B8", "++++", "d", _LONG),
+    "mig_shared": Look("MIG, shared memory", "MIG sh.", "#D9A6C2", "++++", "P", _SHORT),
+    "mig_mps": Look("MPS within MIG", "MIG+MPS", "#9A5B86", "oooo", "X", _DOTS),
 }
+# What the variants of a study's own are drawn with, in turn: colour, hatch, marker, dashes.
+_VARIANTS = (
+    ("#3E7CB8", "++++", "p", _DOTS),
+    ("#9AA8D6", "||||", "h", _MIXED),
+    ("#123356", "....", "d", _SHORT),
+    ("#4FA3C7", "oooo", "8", _LONG),
+    ("#8093AD", "----", "*", _DOTS),
+)
 STATUS = {
     "completed": "completed",
     "out_of_memory": "out of memory",
@@ -93,9 +106,34 @@ RC = {
 mpl.rcParams.update(RC)
 
 
-def look(method: str) -> Look:
-    """A method's look; one that is not known yet is drawn grey under its own name."""
-    return LOOKS.get(method, Look(method, method, "#AAAAAA", "**", "*"))
+def looks(methods: Iterable[str], rows: pd.DataFrame) -> dict[str, Look]:
+    """The look of each method, and of serial; `rows` are the study's (of runs.parquet).
+
+    A study's own variants of MPS are told apart by their order, and named with the share of the
+    SMs where it is one for all their members. Any other unknown method is grey.
+    """
+    found, own = {"serial": LOOKS["serial"]}, 0
+    for method in sorted(set(methods), key=method_order):
+        if method in LOOKS:
+            found[method] = LOOKS[method]
+        elif family_of(method) == "mps":
+            percents = rows.loc[rows["method"] == method, "sm_percent"].dropna().unique()
+            names = _variant(method.removeprefix("mps_").replace("_", " "), percents)
+            found[method] = Look(*names, *_VARIANTS[own % len(_VARIANTS)])
+            own += 1
+        else:
+            found[method] = Look(method, method, "#AAAAAA", "**", "*", _MIXED)
+    return found
+
+
+def _variant(name: str, percents: Sequence[float]) -> tuple[str, str]:
+    """Label and short name of a variant of MPS: `MPS 14 %`, `MPS 14 % (small)`, `MPS small`."""
+    share = f"{percents[0]:.3g}" if len(percents) == 1 else None
+    if share is None:
+        return f"MPS {name}", f"MPS {name}"
+    if name == share:
+        return f"MPS {share} %", f"MPS {share} %"
+    return f"MPS {share} % ({name})", f"MPS {name}"
 
 
 def status_label(status: str) -> str:
@@ -168,19 +206,17 @@ def page(
     return fig, top
 
 
-def swatch(method: str) -> Patch:
+def swatch(look: Look) -> Patch:
     """A legend entry for a method's bars."""
-    style = look(method)
     return Patch(
-        facecolor=style.colour, hatch=style.hatch, edgecolor=INK, linewidth=0.5, label=style.label
+        facecolor=look.colour, hatch=look.hatch, edgecolor=INK, linewidth=0.5, label=look.label
     )
 
 
-def line(method: str) -> Line2D:
+def line(look: Look) -> Line2D:
     """A legend entry for a method's marks on a line."""
-    style = look(method)
-    marker = {"marker": style.marker, "ms": 4.6, "mfc": style.colour, "mec": INK, "mew": 0.5}
-    return Line2D([], [], color=style.colour, lw=1.1, label=style.label, **marker)
+    marker = {"marker": look.marker, "ms": 4.6, "mfc": look.colour, "mec": INK, "mew": 0.5}
+    return Line2D([], [], color=look.colour, lw=1.1, ls=look.dashes, label=look.label, **marker)
 
 
 def replicate_point() -> Line2D:

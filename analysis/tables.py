@@ -17,6 +17,7 @@ from tabulate import tabulate
 from analysis import flags
 from analysis.cells import Study, load, read_expected, read_runs, summarise
 from analysis.names import parse_scenario
+from analysis.twins import phrase, twin_checks
 
 WIDTH = 100
 _NUMBERS = ["epoch_time_s", "stp", "low", "high", "antt", "jain", "saving", "accuracy"]
@@ -84,9 +85,15 @@ def markdown(table: pd.DataFrame, study: Study) -> str:
         "replicates; interval: log ratios, variance pooled over a workload's cells, none for one "
         "replicate. ANTT: mean slowdown. Epoch time: median over instances and replicates. "
         f"unsteady: a member's speed drifted by more than {flags.DRIFT:.0%}; suspect baseline: a "
-        f"member faster than alone (progress above {flags.PROGRESS}, or above 1 by its interval). "
+        f"member faster than alone (progress above {flags.PROGRESS}, or above 1 by its interval); "
+        f"uneven: a member further than {flags.SPREAD:.0%} from the median of the others like it; "
+        "unverified: the method was not proven in force. "
         "synthetic = generated data.\n"
     )
+    if twins := phrase(twin_checks(study.runs)):
+        legend += (
+            f"\n{twins}: aggregate rate of naive_again over that of naive, with 95 % intervals.\n"
+        )
     return head + tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True) + legend
 
 
@@ -187,7 +194,9 @@ def main(argv: list[str] | None = None) -> int:
         page = arguments.output.with_name(arguments.output.name + ".md")
         page.write_text(text, encoding="utf-8")
     if arguments.print:
-        print(terminal(table), *_next(arguments.runs.parent), sep="\n")
+        twins = phrase(twin_checks(study.runs))
+        lines = [terminal(table), twins, *_next(arguments.runs.parent)]
+        print(*(line for line in lines if line), sep="\n")
     return 0
 
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import checks, flags, losses, merge, metrics, statistics, style, tables
+from analysis import checks, evidence, flags, losses, merge, metrics, statistics, style, tables
 from analysis.cells import NOT_RUN, load, read_runs, summarise
 from analysis.figures.__main__ import main as draw
-from analysis.names import parse_scenario
+from analysis.names import METHODS, method_order, parse_scenario
+from analysis.twins import phrase, twin_checks
 
 TRAIN_SIZE = 50_000
 
@@ -28,7 +29,8 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
 
     Options: arm, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows (list of
     per-member dicts of window → rate, in place of rates), epochs, losses (per member), source,
-    drift (of every window), flags.
+    drift (of every window), flags, limits (in every member's spec), evidence, verified, sm_count,
+    uuids.
     """
     parsed = parse_scenario(scenario)
     names = [name for name, count in parsed.parts for _ in range(count)]
@@ -50,6 +52,8 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
             "cores": [2 * i, 2 * i + 1],
             "threads": 2,
             "memory_peak_allocated": 2**30,
+            "device_uuid": options.get("uuids", ["GPU-1"] * 9)[i],
+            "sm_count": options.get("sm_count"),
             "windows": {
                 name: {
                     "steps": 100,
@@ -85,6 +89,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
                     "batch_size": 32,
                     "input": {"mode": "files" if "files" in parsed.variant else "resident"},
                     "nominal_train_size": TRAIN_SIZE,
+                    **options.get("limits", {}),
                 }
                 for name in names
             ],
@@ -94,7 +99,11 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         "status": status,
         "reason": options.get("reason"),
         "phase": None,
-        "method": {"name": method, "verified": True},
+        "method": {
+            "name": method,
+            "verified": options.get("verified", True) if started else None,
+            "evidence": options.get("evidence", {}),
+        },
         "gpu": gpu
         and {"uuid": gpu, "name": options.get("gpu_name", "Test GPU"), "driver": "580.1"},
         "windows": [{"name": name, "seconds": 10.0} for name in used],
@@ -324,6 +333,63 @@ def test_progress_above_one_beyond_its_interval_is_suspect(rates, suspect):
     assert set(pair) == {flags.SUSPECT_BASELINE if suspect else ""}
 
 
+@pytest.mark.parametrize(
+    ("rates", "uneven"),
+    [
+        ([500, 500, 390], True),  # one slept
+        ([500, 500, 410], False),
+        ([500, 400, 300], True),  # a member's own rate is no part of what it is compared with
+        ([500, 420], False),
+        ([500, 410], True),
+        ([500], False),
+    ],
+)
+def test_members_that_do_the_same_at_different_rates_are_uneven(rates, uneven):
+    cell = record(f"{len(rates)}x_a", "mps", rates=rates)
+    assert set(merged(cell)["flags"]) == {flags.UNEVEN if uneven else ""}
+    assert flags.marks(flags.UNEVEN) == "≠"
+    unfinished = record("3x_a", rates=[500, 100, None], status="out_of_memory")
+    assert set(merged(unfinished)["flags"]) == {""}
+
+
+def test_members_that_differ_in_what_they_do_or_have_are_not_uneven():
+    mix = record("2x_a+1x_b", rates=[500, 500, 90])
+    limited = record("2x_a", "mps_lists", rates=[500, 250])
+    for member, percent in zip(limited["spec"]["members"], (60, 30), strict=True):
+        member["sm_percent"] = percent
+    # Of three in two MIG instances, two share one.
+    dealt = record("3x_a", "mig_mps", rates=[250, 500, 250])
+    for member, device in zip(dealt["members"], ("MIG-1", "MIG-2", "MIG-1"), strict=True):
+        member["device_uuid"] = device
+    left = record("2x_a--departure", windows=[{"before": 500, "after": 900}, {"before": 510}])
+    assert set(merged(mix, limited, dealt, left)["flags"]) == {""}
+
+
+def test_a_completed_cell_whose_method_was_not_proven_is_flagged():
+    frame = merged(
+        record("1x_a", verified=True),
+        record("2x_a", rates=[1, 1], verified=None),
+        record("2x_a", "mps", rates=[1, 1], verified=False),
+        record("3x_a", rates=[1, 1, None], status="out_of_memory", verified=None),
+        record("3x_a", "mig", status="unsupported", reason="no MIG"),
+    )
+    found = frame.groupby(["scenario", "method"])["flags"].agg(set).to_dict()
+    assert found == {
+        ("1x_a", "naive"): {""},
+        ("2x_a", "naive"): {flags.UNVERIFIED},
+        ("2x_a", "mps"): {flags.UNVERIFIED},
+        ("3x_a", "naive"): {""},
+        ("3x_a", "mig"): {""},
+    }
+    assert flags.marks("unverified") == "?"
+    assert flags.legend(["unverified"]) == ["? method not proven in force"]
+    assert flags.marks("unverified;uneven;cores_shared") == "≠?+"
+    footer = "; ".join(style.footer_parts(frame)).replace("\u00a0", " ")
+    assert "? method not proven in force: 2 of 3 cells" in footer
+    table = summarise(load(frame).cells)
+    assert "unverified" in table.set_index(["scenario", "method"])["flags"]["2x_a", "mps"]
+
+
 def test_whole_epochs_give_training_time_apart_from_validation():
     epochs = [
         {"epoch": i, "train_s": s, "validation_s": 5.0, "samples": 49_984, "accuracy": 0.3 + i / 10}
@@ -338,6 +404,21 @@ def test_whole_epochs_give_training_time_apart_from_validation():
     small = [epochs[0] | {"samples": 5_000, "train_s": 5.0}]
     row = merged(record("1x_a--epochs", epochs=small)).iloc[0]
     assert row["epoch_time_s"] == 50 and row["epoch_time_kind"] == "trained_scaled"
+
+
+def test_limits_and_what_members_found_are_columns():
+    limits = {"sm_percent": 14.29, "pinned_memory_mb": 2000}
+    frame = merged(
+        record("1x_a", sm_count=132),
+        record("2x_a", "mps_small", rates=[1, 1], limits=limits, sm_count=18, uuids=["GPU-1"] * 2),
+        record("2x_a", "mig", status="unsupported"),
+    )
+    columns = ["sm_percent", "pinned_memory_mb", "sm_count", "device_uuid", "method_verified"]
+    rows = frame.set_index("method")[columns].astype(object)
+    rows = rows.where(rows.notna(), None)
+    assert rows.loc["naive"].tolist() == [None, None, 132, "GPU-1", True]
+    assert rows.loc["mps_small"].iloc[1].tolist() == [14.29, 2000, 18, "GPU-1", True]
+    assert rows.loc["mig"].tolist() == [None] * 5
 
 
 def test_departure_has_a_row_per_member_and_window():
@@ -466,8 +547,222 @@ def test_what_differs_within_a_study_is_listed(tmp_path, capsys):
     assert written["flags"] == {
         "hyperthreads_shared": [cell],
         "suspect_baseline": [],
+        "uneven": [],
         "unsteady": [],
+        "unverified": [],
     }
+    capsys.readouterr()
+
+
+def test_the_summary_line_counts_the_cells_that_a_reader_must_know_of(tmp_path, capsys):
+    records = [
+        record("1x_a", rates=[1000]),
+        record("2x_a", rates=[500, 250], verified=None),
+        record("3x_a", rates=[300] * 3, verified=None),
+        record("3x_a", "mps", rates=[300] * 3, drift=0.5),
+        record("4x_a", rates=[300] * 4, flags=["cores_shared"]),
+    ]
+    paths = [tmp_path / f"{i}.json" for i in range(len(records))]
+    for path, found in zip(paths, records, strict=True):
+        path.write_text(json.dumps(found))
+    output = tmp_path / "checks.json"
+    checks.main(["--study", "records", "--output", str(output), *map(str, paths)])
+    written = json.loads(output.read_text())["flags"]
+    assert written["unverified"] == ["2x_a/faithful/naive/r1", "3x_a/faithful/naive/r1"]
+    assert (
+        "3 cells unsteady, uneven, unverified or with a suspect baseline" in capsys.readouterr().err
+    )
+
+
+# A/A: naive and its twin
+
+
+def twins(rates, scenario="2x_a"):
+    """Records of naive (100 samples/s a member, drifting from block to block) and its twin."""
+    records = []
+    for block, rate in enumerate(rates, start=1):
+        slow = 1 / block  # a block's own speed says nothing of a difference
+        records.append(record(scenario, "naive", block, [100 * slow] * 2))
+        records.append(record(scenario, "naive_again", block, [rate * slow] * 2))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("rates", "differs", "words"),
+    [
+        ([101, 99, 100.2], False, "A/A: 1.001 (0.976-1.026), no difference"),
+        ([104, 105, 104.5], True, "A/A: 1.045 (1.033-1.057), a difference"),
+        ([104], None, "A/A: 1.040, one replicate"),
+    ],
+)
+def test_twins_are_compared_within_a_replicate(rates, differs, words):
+    [found] = twin_checks(merged(*twins(rates)))
+    assert found["differs"] is differs and found["replicates"] == len(rates)
+    assert (found["arm"], found["scenario"], found["window"]) == ("faithful", "2x_a", "window")
+    assert phrase([found]) == words
+
+
+def test_twins_that_never_met_are_not_compared():
+    alone = [record("2x_a", rates=[1, 1]), record("3x_a", "naive_again", rates=[1] * 3)]
+    elsewhere = record("2x_a", "naive_again", rates=[1, 1], gpu="GPU-2")
+    later = record("2x_a", "naive_again", 2, rates=[1, 1])
+    dead = record("7x_a", "naive_again", rates=[1, None], status="out_of_memory")
+    for records in ([], alone, [*alone, elsewhere], [*alone, later], [*alone, dead]):
+        assert twin_checks(merged(*records)) == []
+    assert phrase([]) == ""
+
+
+def test_several_twins_are_summed_up_with_what_chance_would_do():
+    records = [*twins([100, 101]), *twins([120, 121], "2x_b"), *twins([99, 100], "1x_a+1x_b")]
+    rows = twin_checks(merged(*records))
+    assert [row["scenario"] for row in rows] == ["2x_a", "1x_a+1x_b", "2x_b"]
+    text = phrase(rows)
+    assert text.startswith(
+        "A/A: 1 of 3 scenarios differ (0.15 would by chance): faithful 2x_b 1.20"
+    )
+    none = phrase(twin_checks(merged(*records[:4], *records[8:])))
+    assert none.startswith("A/A: 0 of 2 scenarios differ (0.1 would by chance), widest 0.995 (")
+    single = phrase(twin_checks(merged(*records[:2], *records[4:6])))
+    assert single == "A/A: 2 scenarios, one replicate each, widest 1.200"
+
+
+def test_the_twin_is_in_checks_and_tables_and_in_no_figure(tmp_path, capsys):
+    records = [record("1x_a"), record("2x_a", "mps", rates=[900, 900]), *twins([100, 101, 102])]
+    paths = []
+    for i, content in enumerate(records):
+        paths.append(str(tmp_path / f"{i}.json"))
+        (tmp_path / f"{i}.json").write_text(json.dumps(content))
+    checks.main(["--study", "records", "--output", str(tmp_path / "checks.json"), *paths])
+    [row] = json.loads((tmp_path / "checks.json").read_text())["aa"]
+    assert row["differs"] is False and row["low"] < 1 < row["ratio"] < row["high"]
+    assert "; A/A: 1.010 (" in capsys.readouterr().err
+
+    merge.write(merge.merge(records)[0], tmp_path / "runs.parquet")
+    runs = ["--runs", str(tmp_path / "runs.parquet")]
+    draw(["all", *runs, "--output", str(tmp_path / "figures")])
+    for name in ("epoch_time", "throughput_gain"):
+        drawn = pd.read_csv(tmp_path / "figures" / f"{name}_faithful.csv")
+        assert {"naive", "mps"} <= set(drawn["method"]) and "naive_again" not in set(
+            drawn["method"]
+        )
+    capsys.readouterr()
+    tables.main([*runs, "--print", "--output", str(tmp_path / "summary")])
+    printed = capsys.readouterr().out
+    assert "naive_again" in printed and "\nA/A: 1.010 (" in printed
+    assert "A/A: 1.010 (" in (tmp_path / "summary.md").read_text()
+
+
+# Methods' names and looks
+
+
+def test_a_studys_own_variants_stand_with_their_family():
+    methods = ["mig", "other", "mps_14", "naive", "mps", "mps_equal", "mps_tight", "naive_again"]
+    expected = ["naive", "naive_again", "mps", "mps_equal", "mps_14", "mps_tight", "mig", "other"]
+    assert sorted(methods, key=method_order) == expected
+
+
+def test_every_method_is_told_from_the_others_without_colour():
+    methods = [*METHODS[1:], *(f"mps_{i}" for i in range(5)), "unheard_of"]
+    methods.remove("naive_again")
+    found = style.looks(methods, merged())
+    marks = [(look.marker,) for look in found.values()]
+    lines = [(look.colour, str(look.dashes)) for look in found.values()]
+    bars = [(look.colour, look.hatch) for look in found.values()]
+    for signs in (lines, bars, [look.label for look in found.values()]):
+        assert len(set(signs)) == len(found)
+    within = [found[m].marker for m in methods if m.startswith("mps")]
+    assert len(set(within)) == len(within) and len(set(marks)) >= len(found) - 2
+
+
+def test_variants_are_labelled_with_their_share_where_it_is_one():
+    shares = {"mps_14": [14, 14], "mps_low": [14.286, 14.286], "mps_list": [30, 60], "mps_mem": []}
+    records = [
+        record(f"{n}x_a", method, rates=[1] * n, limits={"sm_percent": percent})
+        for method, percents in shares.items()
+        for n, percent in enumerate(percents, start=2)
+    ]
+    found = style.looks([*shares, "mps_equal", "mps_overlap"], merged(*records))
+    assert {method: look.label for method, look in found.items() if method != "serial"} == {
+        "mps_equal": "MPS, equal shares 100/N",
+        "mps_overlap": "MPS, overlapping 200/N",
+        "mps_14": "MPS 14 %",
+        "mps_low": "MPS 14.3 % (low)",
+        "mps_list": "MPS list",
+        "mps_mem": "MPS mem",
+    }
+    assert found["mps_low"].short == "MPS low" and found["mps_14"].short == "MPS 14 %"
+
+
+# Evidence
+
+
+def test_evidence_in_one_phrase_a_cell(tmp_path, capsys):
+    naive = {"verified": True, "members": [1, 2], "compute": [1, 2], "mps": []}
+    server = {"verified": True, "server": 123, "clients": [1, 2], "nvml_agrees": True}
+    silent = server | {"nvml_agrees": None}
+    lie = {"verified": False, "reason": "MPS: member 0 is not among the clients"}
+    full = {"unproven": "the card is full"}
+    unproven = server | {"verified": None, "limits": {"0": full, "1": {}, "2": full}}
+    mig = {"verified": True, "layout": "2x 3g.71gb"}
+    inside = mig | {"mps": {"MIG-1": {"server": 8}}, "nvml_agrees": True}
+    two, parts = {"rates": [1, 1]}, {"uuids": ["MIG-1", "MIG-2"]}
+    cells = [
+        (record("1x_a", gpu=None), "nothing was witnessed"),
+        (
+            record("2x_a", **two, evidence={"barrier": naive, "end": naive}, sm_count=132),
+            "2 processes without MPS, listed by NVML as such, 132 SMs each",
+        ),
+        (
+            record("2x_a", "naive_again", **two, evidence={"end": naive | {"verified": None}}),
+            "2 processes without MPS, NVML's PIDs do not compare",
+        ),
+        (
+            record("2x_a", "mps", **two, evidence={"barrier": server, "end": server}, sm_count=18),
+            "MPS server 123: 2 clients, NVML agrees, 18 SMs each",
+        ),
+        (
+            record("2x_a", "mps_equal", status="out_of_memory", evidence={"barrier": silent}),
+            "MPS server 123: 2 clients, NVML's PIDs do not compare (at the barrier only)",
+        ),
+        (
+            record("2x_a", "mps_overlap", status="failed", evidence={"end": lie}, reason="why"),
+            "why",
+        ),
+        (
+            record("2x_a", "mps_1g", **two, evidence={"end": unproven}, verified=None),
+            "MPS server 123: 2 clients, NVML agrees, memory limit not proven (the card is full)",
+        ),
+        (
+            record("2x_a", "mig", **two, **parts, evidence={"end": mig}, sm_count=60),
+            "MIG 2x 3g.71gb: 2 devices, NVML's PIDs do not compare, 60 SMs each",
+        ),
+        (
+            record("2x_a", "mig_mps", **two, evidence={"end": inside}),
+            "MIG 2x 3g.71gb: 1 device, MPS server 8, NVML agrees",
+        ),
+        (record("3x_a", "mig", status="unsupported", reason="off | on"), "off | on"),
+    ]
+    older = record("2x_a", attempt=0, status="failed", reason="older")
+    table = evidence.table([older, *(cell for cell, _ in reversed(cells))])
+    assert table["proof"].tolist() == [proof for _, proof in cells]
+    assert table["verified"].tolist()[-1] is None and table["verified"].tolist()[1] is True
+    cpu = {"end": {"verified": True, "device": "cpu", "members": [5]}}
+    assert evidence.proof(record("1x_a", evidence=cpu)) == "1 process on the CPU"
+
+    (tmp_path / "run.json").write_text(json.dumps(cells[-1][0]))
+    output = ["--output", str(tmp_path / "checks.json"), "--evidence", str(tmp_path / "t" / "seen")]
+    assert checks.main(["--study", "records", *output, str(tmp_path / "run.json")]) == 0
+    assert pd.read_csv(tmp_path / "t" / "seen.csv")["proof"].tolist() == ["off | on"]
+    assert "off \\| on" in (tmp_path / "t" / "seen.md").read_text()
+    evidence.write(table, tmp_path / "t" / "all")
+    shown = (tmp_path / "t" / "all.md").read_text().splitlines()
+    says = {
+        line.split("|")[1].strip(): line.split("|")[4].strip() for line in shown if "/r1" in line
+    }
+    assert says["2x_a/faithful/naive/r1"] == "yes" and says["3x_a/faithful/mig/r1"] == ""
+    assert says["2x_a/faithful/mps_1g/r1"] == "not proven"
+    checks.main(["--study", "nobody's", *output])
+    assert pd.read_csv(tmp_path / "t" / "seen.csv").empty
     capsys.readouterr()
 
 

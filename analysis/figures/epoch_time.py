@@ -35,6 +35,7 @@ class Block:
     n: int
     variant: str
     method: str
+    look: style.Look
     points: pd.DataFrame
     statuses: dict[str, int] = field(default_factory=dict)
     flags: str = ""
@@ -59,12 +60,12 @@ class Block:
 
 def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     """Draw one arm; returns the figure and one row per point, or per status without one."""
-    cells = study.cells[(study.cells["arm"] == arm) & ~study.cells["mixed"]]
-    cells = cells[~cells["variant"].str.contains("departure").astype(bool)]
-    runs = study.runs[study.runs["arm"] == arm]
+    cells, runs = study.drawn(arm)
+    cells = cells[~cells["mixed"] & ~cells["variant"].str.contains("departure").astype(bool)]
+    looks = style.looks(study.cells["method"], study.runs)
     collocated = set(cells.loc[cells["n"] > 1, "family"]) or set(cells["family"])
     cells = cells[cells["family"].isin(collocated)]
-    panels = {w: _blocks(cells[cells["family"] == w], runs, w) for w in small_first(cells)}
+    panels = {w: _blocks(cells[cells["family"] == w], runs, w, looks) for w in small_first(cells)}
     if not panels:
         text = f"No cells of equal members in arm {arm} yet."
         return style.sentence(_TITLE, text), pd.DataFrame(columns=_COLUMNS)
@@ -78,7 +79,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         f"{_TITLE}, arm {arm}",
         "one bar per collocated instance: its median over replicates; "
         "number: median over instances and replicates",
-        [*(style.swatch(m) for m in methods), style.replicate_point()],
+        [*(style.swatch(looks[m]) for m in methods), style.replicate_point()],
         len(panels) * (_PANEL + _GAP) - 0.15,
         [*style.footer_parts(shown), note, study.note],
     )
@@ -93,7 +94,9 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     return fig, _drawn(panels)
 
 
-def _blocks(cells: pd.DataFrame, runs: pd.DataFrame, workload: str) -> list[Block]:
+def _blocks(
+    cells: pd.DataFrame, runs: pd.DataFrame, workload: str, looks: dict[str, style.Look]
+) -> list[Block]:
     """The blocks of one workload, in drawing order, with serial blocks for N > 1."""
     runs = runs[(runs["status"] == "completed") & runs["epoch_time_s"].notna()]
     runs = runs[["scenario", "method", "member", "block", "epoch_time_s"]]
@@ -103,13 +106,15 @@ def _blocks(cells: pd.DataFrame, runs: pd.DataFrame, workload: str) -> list[Bloc
         points = runs[(runs["scenario"] == scenario) & (runs["method"] == method)]
         statuses = group["status"].value_counts().to_dict()
         marked = flags.union(group["flags"])
-        blocks.append(Block(parsed.n, parsed.variant, method, points, statuses, marked))
+        place = (parsed.n, parsed.variant, method)
+        blocks.append(Block(*place, looks[method], points, statuses, marked))
     alone = runs[(runs["scenario"] == f"1x_{workload}") & (runs["method"] == "naive")]
     for n in sorted({b.n for b in blocks if b.n > 1 and not b.variant}):
         serial = alone.assign(epoch_time_s=n * alone["epoch_time_s"])
         if len(serial):
             baseline = next(b for b in blocks if b.group == ("", 1) and b.method == "naive")
-            blocks.append(Block(n, "", "serial", serial, flags=baseline.flags))
+            place = (n, "", "serial", looks["serial"])
+            blocks.append(Block(*place, serial, flags=baseline.flags))
     return sorted(blocks, key=lambda b: (*b.group, method_order(b.method)))
 
 
@@ -164,7 +169,7 @@ def _draw_panel(ax: plt.Axes, workload: str, blocks: list[Block], centres: dict)
 
 
 def _draw_bars(ax: plt.Axes, edge: float, block: Block, seconds: float) -> None:
-    look, members = style.look(block.method), block.members
+    look, members = block.look, block.members
     width = block.width / len(members)
     highest = 0.0
     for i, member in enumerate(members):
@@ -234,7 +239,7 @@ def _draw_hole(ax: plt.Axes, edge: float, block: Block) -> None:
     ax.text(
         edge + block.width / 2,
         0.37,
-        f"{style.look(block.method).short}\n{outcome}",
+        f"{block.look.short}\n{outcome}",
         transform=ax.get_xaxis_transform(),
         rotation=90,
         ha="center",

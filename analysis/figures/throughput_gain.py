@@ -1,12 +1,15 @@
 """Throughput gain (STP, Σ normalised progress) by method and count, and of mixes.
 
 A panel per workload with gain against N on logarithmic axes, where the ideal y = N is a straight
-line and equal ratios have equal lengths; below, the mixes as groups. Every replicate is a point,
-the larger mark their geometric mean, the bar its 95 % interval (two replicates or more, unless it
-spans more than a factor of four).
+line and equal ratios have equal lengths; methods stand side by side at N, and a level stroke is
+the ideal there. Below, the mixes as groups. Every replicate is a point, the larger mark their
+geometric mean, the bar its 95 % interval (two replicates or more, unless it spans more than a
+factor of four).
 """
 
 from __future__ import annotations
+
+import textwrap
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -28,13 +31,16 @@ _TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 # Inches: a ladder's data, margins, and a lane of a mix.
 _DATA, _LEFT, _BETWEEN, _GAP, _LANE = 1.5, 0.42, 0.4, 0.55, 0.095
 _HOLE = 5.0  # points: text size of outcomes
+_ASIDE = 16.0  # points: less than from N = 2 to 3
 
 
 def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     """Draw one arm; returns the figure and one row per point, or per status without one."""
-    cells = study.cells[study.cells["arm"] == arm]
+    cells, runs = study.drawn(arm)
     cells = cells[~cells["variant"].str.contains("departure|all ?cores").astype(bool)]
+    looks = style.looks(study.cells["method"], study.runs)
     groups = summarise(cells)
+    groups["look"] = [looks[method] for method in groups["method"]]
     panels = _panels(groups, small_first(cells))
     mixes = groups[groups["mixed"]]
     if not panels and mixes.empty:
@@ -52,7 +58,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     scenarios = sorted(mixes["scenario"].unique(), key=lambda s: (parse_scenario(s).n, s))
     partial = ((shown["completed"] > 0) & (shown["completed"] < shown["replicates"])).any()
     note = "fewer points than replicates: the others did not complete" if partial else ""
-    runs = study.runs[study.runs["scenario"].isin(shown["scenario"]) & (study.runs["arm"] == arm)]
+    runs = runs[runs["scenario"].isin(shown["scenario"])]
     fig, top = style.page(
         f"{_TITLE} (STP), arm {arm}",
         "sum over members of throughput / throughput alone, within the block; 1: as fast as serial",
@@ -96,13 +102,12 @@ def _draw_ladder(
     counts = sorted({int(n) for n in ladders["n"]})
     values = cells.loc[~cells["mixed"], "stp"].dropna()
     low, high = min([0.8, *values]) / 1.12, max([2.0, *values, *counts]) * 1.12
-    # Room for the methods that stand aside, 5 points each.
-    pad = 1.25 * 1.05 ** (ladders["method"].nunique() - 1)
+    # Room for the methods that stand aside: a factor of 1.05 for each 5 points.
+    pad = 1.25 * 1.05 ** (_spread(ladders["method"].nunique()) / 5)
     ax.set(xscale="log", yscale="log", xlim=(min(counts) / pad, max(counts) * pad))
     if strip < 1:
         ax.set_ylim(low / (high / low) ** (strip / (1 - strip)), high)
-        ends = (low, max(counts) * pad)
-        ax.plot(ends, ends, color=style.GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
+        _draw_ideal(ax, counts, max(map(abs, _shifts(data).values())))
         ax.axhline(1, color=style.GREY, lw=0.6, zorder=1)
     outcomes = _outcomes(data)
     if outcomes:
@@ -113,24 +118,39 @@ def _draw_ladder(
         for row in known.to_dict("records"):
             _draw_group(ax, row["n"], row, cells, (shift, 0.0))
         aside = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
-        colour = style.look(method).colour
-        ax.plot(known["n"], known["stp"], color=colour, lw=1.1, zorder=2, transform=aside)
+        look = line["look"].iloc[0]
+        drawn = {"color": look.colour, "ls": look.dashes, "lw": 1.1}
+        ax.plot(known["n"], known["stp"], **drawn, zorder=2, transform=aside)
+    if strip == 1:
+        _list_outcomes(ax, outcomes)
+        outcomes = {}
     for n, lines in outcomes.items():
         ax.text(
             n,
-            0.5 if strip == 1 else 0.02,
+            0.02,
             "\n".join(lines),
             transform=ax.get_xaxis_transform(),
             rotation=90,
             ha="center",
-            va="center" if strip == 1 else "bottom",
+            va="bottom",
             ma="left",
             linespacing=1.05,
-            size=style.SMALL if strip == 1 else _HOLE,
+            size=_HOLE,
         )
     _plain_ticks(ax.xaxis, counts)
     _plain_ticks(ax.yaxis, [t for t in (0.5, 1, 2, 3, 5, 7, 10) if t > low and strip < 1])
     ax.set_xlabel("collocated instances (N)", labelpad=2)
+
+
+def _draw_ideal(ax: plt.Axes, counts: list[int], aside: float) -> None:
+    """y = N, and its height at each N, level across marks that stand up to `aside` points off."""
+    left, right = ax.get_xlim()
+    reach = (right / left) ** ((aside + 2) / (ax.get_position().width * style.PAGE_WIDTH * 72))
+    look = {"color": style.GREY, "lw": 0.8, "zorder": 1}
+    ends = (ax.get_ylim()[0], right)
+    ax.plot(ends, ends, ls=(0, (4, 2)), **look)
+    for n in counts:
+        ax.plot((n / reach, n * reach), (n, n), **look)
 
 
 def _shifts(data: pd.DataFrame) -> dict[str, float]:
@@ -144,7 +164,13 @@ def _shifts(data: pd.DataFrame) -> dict[str, float]:
     free = [i for i, m in enumerate(ladder) if m not in at_one] + list(range(len(ladder), 99))
     places = {m: i for i, m in enumerate(ladder)}
     places |= {m: free[i] for i, m in enumerate(m for m in methods if m not in places)}
-    return {m: 5.0 * (place - (len(ladder) - 1) / 2) for m, place in places.items()}
+    step = _spread(len(ladder)) / max(len(ladder) - 1, 1)
+    return {m: step * (place - (len(ladder) - 1) / 2) for m, place in places.items()}
+
+
+def _spread(methods: int) -> float:
+    """Points from the first to the last of the methods that stand aside: 5 each, up to _ASIDE."""
+    return min(5.0 * (methods - 1), _ASIDE)
 
 
 def _outcomes(data: pd.DataFrame) -> dict[int, list[str]]:
@@ -153,7 +179,7 @@ def _outcomes(data: pd.DataFrame) -> dict[int, list[str]]:
     for n, rows in data[data["stp"].isna()].groupby("n"):
         by_status: dict[str, list[str]] = {}
         for row in sorted(rows.to_dict("records"), key=lambda r: method_order(r["method"])):
-            by_status.setdefault(_outcome(row), []).append(style.look(row["method"]).short)
+            by_status.setdefault(_outcome(row), []).append(row["look"].short)
         everyone = len(rows) == (data["n"] == n).sum() and len(by_status) == 1 and len(rows) > 1
         found[n] = [
             line
@@ -161,6 +187,17 @@ def _outcomes(data: pd.DataFrame) -> dict[int, list[str]]:
             for line in ("all methods" if everyone else ", ".join(methods), status)
         ]
     return found
+
+
+def _list_outcomes(ax: plt.Axes, outcomes: dict[int, list[str]]) -> None:
+    """The same as a list, where a ladder has nothing to draw."""
+    lines = []
+    for n, pairs in outcomes.items():
+        told = "; ".join(f"{who}: {what}" for who, what in zip(*[iter(pairs)] * 2, strict=True))
+        lines += textwrap.wrap(told, 46, initial_indent=f"{n}×  ", subsequent_indent="      ")
+    ax.text(
+        0.04, 0.95, "\n".join(lines), transform=ax.transAxes, va="top", size=_HOLE, linespacing=1.4
+    )
 
 
 def _strip(data: pd.DataFrame) -> float:
@@ -181,7 +218,7 @@ def _draw_group(
     ax: plt.Axes, at: float, row: dict, cells: pd.DataFrame, shift: tuple, upright: bool = True
 ) -> None:
     """One method's replicates, mean and interval at N (or a mix's row), `shift` points aside."""
-    look = style.look(row["method"])
+    look = row["look"]
     place = (lambda v: ([at] * len(v), v)) if upright else (lambda v: (v, [at] * len(v)))
     scale = ax.figure.dpi_scale_trans
     transform = ax.transData + ScaledTranslation(shift[0] / 72, shift[1] / 72, scale)
@@ -245,7 +282,7 @@ def _draw_mixes(
         for i, row in enumerate(rows):
             up = 72 * _LANE * ((len(rows) - 1) / 2 - i)
             if pd.isna(row["stp"]):
-                text = f"{style.look(row['method']).short}: {_outcome(row)}"
+                text = f"{row['look'].short}: {_outcome(row)}"
                 place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
                 ax.annotate(text, (0, y), (4, up), va="center", size=5.4, **place)
             else:
@@ -271,8 +308,8 @@ def _plain_ticks(axis, ticks: list) -> None:
 
 
 def _handles(shown: pd.DataFrame) -> list[Line2D]:
-    measured = shown.loc[shown["stp"].notna(), "method"].unique()
-    handles = [style.line(m) for m in sorted(measured, key=method_order)]
+    measured = shown[shown["stp"].notna()].set_index("method")["look"].to_dict()
+    handles = [style.line(measured[m]) for m in sorted(measured, key=method_order)]
     handles.append(Line2D([], [], color=style.GREY, lw=0.8, ls=(0, (4, 2)), label="ideal (N)"))
     if (shown["completed"] > 1).any():
         handles.append(style.replicate_point())
