@@ -143,7 +143,8 @@ def bare(
 
 def report(facts: dict) -> Report:
     """What a process of the bare loop said of itself, as a member's report."""
-    return Report(**{key: facts[key] for key in ("pid", "device_uuid", "sm_count", "memory_free")})
+    names = ("pid", "device_uuid", "sm_count", "memory_free", "sm_source")
+    return Report(**{name: facts[name] for name in names})
 
 
 @dataclass
