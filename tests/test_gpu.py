@@ -1,5 +1,7 @@
 """The GPU as NVML tells it, against a stand-in for pynvml; and what methods make of it."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,8 +9,9 @@ import pynvml
 import pytest
 
 from workflow.collocation import gpu, methods
-from workflow.collocation.methods import mps_daemon
-from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.methods import evidence, mps_daemon
+from workflow.collocation.methods.evidence import NotInForce, Report
+from workflow.collocation.record import Gpu
 from workflow.collocation.settings import ConfigError
 
 UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
@@ -21,6 +24,8 @@ class FakeNvml:
     def __init__(self):
         self.uuids = list(UUIDS)
         self.missing: set[str] = set()
+        self.capability = [9, 0]
+        self.cores = 132 * 128
         self.mig = 0
         self.compute: list[int] = []
         self.mps: list[int] = []
@@ -35,7 +40,7 @@ class FakeNvml:
         return index
 
     def nvmlDeviceGetHandleByUUID(self, uuid):
-        return self.uuids.index(uuid)
+        return uuid if uuid.startswith("MIG-") else self.uuids.index(uuid)
 
     def nvmlDeviceGetUUID(self, handle):
         return self.uuids[handle]
@@ -44,13 +49,16 @@ class FakeNvml:
         return f"Card {handle}"
 
     def nvmlDeviceGetMemoryInfo(self, handle):
-        return SimpleNamespace(total=80 * 2**30, used=2**30)
+        return SimpleNamespace(total=80 * 2**30, used=2**30, free=79 * 2**30)
 
     def nvmlSystemGetDriverVersion(self):
         return "580.1"
 
     def nvmlDeviceGetCudaComputeCapability(self, handle):
-        return [9, 0]
+        return self.capability
+
+    def nvmlDeviceGetNumGpuCores(self, handle):
+        return self.cores
 
     def nvmlDeviceGetPciInfo(self, handle):
         return SimpleNamespace(busId=f"0000FFFF:{handle:02X}:00.0")
@@ -72,6 +80,9 @@ class FakeNvml:
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, handle):
         return [SimpleNamespace(pid=pid) for pid in self.mps]
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part):
+        return {"MIG-1": 1, "MIG-2": 2}[part]
 
     def nvmlDeviceGetMigMode(self, handle):
         return [self.mig, self.mig]
@@ -117,13 +128,37 @@ def test_find(nvml, wanted, index):
 
 def test_what_is_known_of_a_device(nvml):
     device = gpu.find()
-    assert device == gpu.Device(UUIDS[0], "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None)
+    assert device == gpu.Device(UUIDS[0], "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
     assert device.record() == {
         "uuid": UUIDS[0],
         "name": "Card 0",
         "memory_bytes": 80 * 2**30,
         "driver": "580.1",
     }
+
+
+@pytest.mark.parametrize(
+    ("capability", "cores", "count"),
+    [
+        ((7, 0), 5120, 80),  # V100
+        ((8, 0), 6912, 108),  # A100
+        ((8, 0), 3584, 56),  # A30
+        ((8, 6), 10752, 84),  # A40
+        ((9, 0), 16896, 132),  # H100, H200
+        ((10, 0), 18944, 148),  # B200
+        ((42, 0), 16896, None),  # a card of the future
+        ((9, 0), 100, None),  # what no such card has
+        ((9, 0), 0, None),
+    ],
+)
+def test_sms_of_a_card_from_its_cores(nvml, capability, cores, count):
+    nvml.capability, nvml.cores = list(capability), cores
+    assert gpu.find().sm_count == count
+
+
+def test_sms_of_a_card_whose_cores_are_not_readable(nvml):
+    nvml.missing = {"nvmlDeviceGetNumGpuCores"}
+    assert gpu.find().sm_count is None
 
 
 @pytest.mark.parametrize(
@@ -190,11 +225,31 @@ def test_readings_that_a_card_does_not_give_are_null(nvml):
     assert (found["temperature_c"], found["throttle_reasons"]) == (41, 4)
 
 
+def test_a_card_whose_memory_is_not_readable_is_found_all_the_same(nvml):
+    """In MIG mode NVML tells it to administrators only."""
+    nvml.missing = {"nvmlDeviceGetMemoryInfo"}
+    device = gpu.find(1)
+    assert (device.index, device.memory_bytes) == (1, None)
+    assert Gpu(**device.record()).memory_bytes is None
+    assert gpu.state(device)["memory_used_bytes"] is None
+    assert gpu.memory_free(device.uuid) is None
+
+
+def test_free_memory_of_a_card_and_of_a_part(nvml):
+    assert gpu.memory_free(UUIDS[1]) == gpu.memory_free("MIG-1") == 79 * 2**30
+
+
 def test_processes(nvml):
     nvml.compute, nvml.mps = [9, 3], []
     assert gpu.processes(gpu.find()) == {"compute": [3, 9], "mps": []}
     nvml.missing = {"nvmlDeviceGetMPSComputeRunningProcesses"}
     assert gpu.processes(gpu.find()) == {"compute": [3, 9], "mps": None}
+
+
+def test_the_card_of_a_mig_device(nvml):
+    assert gpu.card_of("MIG-2") == UUIDS[2]
+    nvml.missing = {"nvmlDeviceGetHandleByUUID"}
+    assert gpu.card_of("MIG-2") is None
 
 
 def test_mig_enabled(nvml):
@@ -209,9 +264,15 @@ def test_mig_enabled(nvml):
 # -- naive ----------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def no_daemons(monkeypatch):
+    """Whatever MPS daemons there are on this machine do not concern these cards."""
+    monkeypatch.setattr(mps_daemon, "sweep", lambda: None)
+    monkeypatch.setattr(evidence, "_daemons", lambda: iter(()))
+
+
 @pytest.fixture
-def naive(nvml, monkeypatch, tmp_path):
-    monkeypatch.setattr(mps_daemon, "sweep", lambda: None)  # no daemon of this machine's is ours
+def naive(nvml, tmp_path):
     with methods.enter({"method": "naive"}, gpu.find(1), tmp_path) as sharing:
         yield sharing
 
@@ -223,46 +284,123 @@ def test_naive_members_see_one_card_and_no_daemon(naive, tmp_path):
     assert pipe.is_dir() and not list(pipe.iterdir())
 
 
-def test_the_empty_pipe_folder_goes_with_the_cell(nvml, monkeypatch, tmp_path):
-    monkeypatch.setattr(mps_daemon, "sweep", lambda: None)
+def test_the_empty_pipe_folder_goes_with_the_cell(nvml, tmp_path):
     with methods.enter({"method": "naive"}, gpu.find(), tmp_path) as sharing:
         pipe = Path(sharing.environment(0)["CUDA_MPS_PIPE_DIRECTORY"])
     assert not pipe.exists()
 
 
-def test_naive_is_verified_when_nvml_lists_every_member(nvml, naive):
+def said(*pids: int, **changes) -> dict[int, Report]:
+    """What naive members with these PIDs report when all is as it should be, but for `changes`."""
+    report = Report(pid=0, device_uuid=UUIDS[1], sm_count=132, memory_free=2**30)
+    return {member: replace(report, pid=pid, **changes) for member, pid in enumerate(pids)}
+
+
+def test_naive_is_verified_when_nvml_lists_exactly_the_members(nvml, naive):
     nvml.compute = [30, 10, 20]
-    assert naive.witness({0: 20, 1: 10}) == {
+    assert naive.witness(said(20, 30, 10)) == {
         "verified": True,
-        "members": [10, 20],
+        "members": [10, 20, 30],
+        "devices": dict.fromkeys(range(3), UUIDS[1]),
         "compute": [10, 20, 30],
         "mps": [],
+        "unreadable_daemons": [],
     }
 
 
-@pytest.mark.parametrize(("compute", "missing"), [([], False), ([4001, 4002], False), ([], True)])
-def test_naive_cannot_tell_where_nvml_shows_other_pids_or_none(nvml, naive, compute, missing):
+@pytest.mark.parametrize("missing", [set(), {"nvmlDeviceGetComputeRunningProcesses"}])
+def test_naive_cannot_tell_where_nvml_shows_nobody(nvml, naive, missing):
+    nvml.missing = missing
+    assert naive.witness(said(20, 10))["verified"] is None
+
+
+def test_naive_under_other_pids_is_proven_by_their_number(nvml, naive):
+    nvml.compute = [4001, 4002]
+    assert naive.witness(said(20, 10))["verified"] is True
+
+
+def test_naive_cannot_tell_where_nvml_has_no_list_of_mps_clients(nvml, naive):
+    nvml.compute = [10, 20]
+    nvml.missing = {"nvmlDeviceGetMPSComputeRunningProcesses"}
+    assert naive.witness(said(20, 10))["verified"] is None
+
+
+def test_naive_with_nobody_left_proves_nothing(nvml, naive):
+    nvml.compute = [4001]
+    assert naive.witness({})["verified"] is None
+
+
+HIDDEN = 2**22 + 1  # beyond the kernel's largest PID
+
+
+@pytest.mark.parametrize("compute", [[10, 20], [4001, 4002], []])
+def test_naive_with_mps_clients_on_the_card_is_not_in_force_whatever_their_pids(
+    nvml, naive, compute
+):
+    nvml.compute, nvml.mps = compute, [20, HIDDEN]
+    with pytest.raises(NotInForce) as caught:
+        naive.witness(said(20, 10))
+    assert str(caught.value) == (
+        "naive: NVML lists MPS clients on the card: member 0 (PID 20), "
+        f"PID {HIDDEN} (owner not visible from here)"
+    )
+
+
+@pytest.mark.parametrize(("compute", "number"), [([4001, 4002, 4003], 3), ([4001], 1)])
+def test_naive_where_pids_do_not_compare_their_number_has_to(
+    nvml, naive, monkeypatch, compute, number
+):
+    monkeypatch.setattr(evidence, "GRACE_S", 0.0)
     nvml.compute = compute
-    nvml.missing = {"nvmlDeviceGetComputeRunningProcesses"} if missing else set()
-    assert naive.witness({0: 20, 1: 10})["verified"] is None
+    with pytest.raises(NotInForce) as caught:
+        naive.witness(said(20, 10))
+    noun = "process" if number == 1 else "processes"
+    assert str(caught.value) == f"naive: NVML lists {number} {noun}, the cell has 2 members"
 
 
-def test_naive_with_a_member_among_the_mps_clients_is_not_in_force(nvml, naive):
-    nvml.compute, nvml.mps = [10, 20], [20, 99]
-    with pytest.raises(NotInForce, match=r"^naive: NVML lists the members \[20\] as MPS clients$"):
-        naive.witness({0: 20, 1: 10})
+def test_naive_one_that_is_leaving_the_card_is_given_time(nvml, naive, monkeypatch):
+    monkeypatch.setattr(evidence, "GRACE_S", 60.0)
+    answers = iter([[4001, 4002, 4003]] * 2)
+    monkeypatch.setattr(
+        gpu, "processes", lambda device: {"compute": next(answers, [4001, 4002]), "mps": []}
+    )
+    assert naive.witness(said(20, 10))["compute"] == [4001, 4002]
 
 
-def test_a_strangers_mps_client_is_not_ours(nvml, naive):
-    nvml.compute, nvml.mps = [10, 20], [99]
-    assert naive.witness({0: 20, 1: 10})["verified"] is True
+def test_naive_with_a_member_that_nvml_does_not_list_is_not_in_force(nvml, naive):
+    nvml.compute = [20]
+    sentence = r"^naive: member 1 \(PID 10\) is not among NVML's processes \[20\]$"
+    with pytest.raises(NotInForce, match=sentence):
+        naive.witness(said(20, 10))
+
+
+def test_naive_beside_a_stranger_is_not_in_force(nvml, naive, monkeypatch):
+    monkeypatch.setattr(evidence, "GRACE_S", 0.0)
+    nvml.compute = [10, 20, os.getpid()]
+    with pytest.raises(NotInForce, match=rf"others compute on it: PID {os.getpid()} \(.*, owner "):
+        naive.witness(said(20, 10))
+
+
+def test_naive_with_a_member_elsewhere_is_not_in_force(nvml, naive):
+    nvml.compute = [10, 20]
+    sentence = f"naive: member 0 (PID 20) runs on {UUIDS[0]}, not on {UUIDS[1]}"
+    with pytest.raises(NotInForce) as caught:
+        naive.witness({**said(20, 10), **said(20, device_uuid=UUIDS[0])})
+    assert str(caught.value) == sentence
+    with pytest.raises(NotInForce, match=r"^naive: member 0 \(PID 20\) did not say which device"):
+        naive.witness(said(20, device_uuid=None))
+
+
+def test_naive_has_nothing_to_release(naive):
+    assert naive.release(20) is None
 
 
 def test_naive_on_a_machine_without_a_gpu(tmp_path):
     assert methods.refusal({"method": "naive"}, None) is None
     with methods.enter({"method": "naive"}, None, tmp_path) as sharing:
         assert sharing.environment(0) == {"CUDA_VISIBLE_DEVICES": ""}
-        assert sharing.witness({0: 5}) == {"verified": True, "device": "cpu", "members": [5]}
+        found = sharing.witness(said(5, device_uuid=None, sm_count=None))
+        assert found == {"verified": True, "device": "cpu", "members": [5]}
 
 
 # -- mig ------------------------------------------------------------------------------------------

@@ -192,7 +192,8 @@ def limited(tmp_path, monkeypatch):
 
 
 def report(facts: dict) -> Report:
-    return Report(**{key: facts[key] for key in ("pid", "device_uuid", "sm_count", "memory_free")})
+    names = ("pid", "device_uuid", "sm_count", "memory_free", "sm_source")
+    return Report(**{name: facts[name] for name in names})
 
 
 def test_affinity_and_residency_agree_with_nvml():

@@ -2,11 +2,16 @@
 
 import fcntl
 import os
+import re
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,19 +19,21 @@ import pytest
 from workflow.collocation import gpu, methods
 from workflow.collocation.methods import evidence as method_evidence
 from workflow.collocation.methods import mps, mps_daemon
-from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported
 
 ROOT = Path(__file__).parent.parent
-SPEC = {"method": "mps"}
+SPEC = {"method": "mps", "members": [{"workload": "a"}] * 3}
 GPU = gpu.Device(
-    uuid="GPU-00000000-1111-2222-3333-444444444444",
+    uuid=f"GPU-{uuid.uuid4()}",  # another run of these tests must not be company
     name="a card that is not there",
-    index=0,
-    memory_bytes=2**30,
+    index=7654,
+    memory_bytes=141 * 2**30,
     driver="0",
     capability=(9, 0),
     numa_node=None,
+    sm_count=132,
 )
+OTHER = "GPU-00000000-1111-2222-3333-444444444444"
 
 
 def programs() -> list[psutil.Process]:
@@ -71,12 +78,28 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setattr(gpu, "processes", lambda device: {"compute": [], "mps": []})
+        monkeypatch.setattr(gpu, "memory_free", lambda uuid: 130 * 2**30)
         monkeypatch.setattr(method_evidence, "GRACE_S", 0.0)
+        every = method_evidence._daemons
+
+        def of_this_test():
+            for process, environment in every():
+                pipe = (environment or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
+                if environment is None or pipe.startswith(folder):
+                    yield process, environment
+
+        monkeypatch.setattr(method_evidence, "_daemons", of_this_test)
         yield
         left = programs()
         for process in left:
             process.kill()
         assert not left
+
+
+def said(*pids: int, **changes) -> dict[int, Report]:
+    """What members with these PIDs report when all is as it should be, but for `changes`."""
+    report = Report(pid=0, device_uuid=GPU.uuid, sm_count=132, memory_free=140 * 2**30)
+    return {member: replace(report, pid=pid, **changes) for member, pid in enumerate(pids)}
 
 
 def join(sharing: mps.Mps, *pids: int) -> None:
@@ -98,12 +121,13 @@ def test_members_that_the_daemon_lists_are_verified(member, tmp_path):
         pipe = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
         assert pipe.stat().st_mode & 0o777 == 0o700
         join(sharing, os.getpid(), member)
-        evidence = sharing.witness({0: os.getpid(), 1: member})
+        evidence = sharing.witness(said(os.getpid(), member))
         assert evidence["verified"] is True
         assert evidence["status"] == "ACTIVE"
         assert evidence["clients"] == sorted([os.getpid(), member])
         server = psutil.Process(evidence["server"])
-        assert sharing.witness({1: member})["server"] == evidence["server"]
+        assert evidence["devices"] == {0: GPU.uuid, 1: GPU.uuid}
+        assert sharing.witness(said(member))["server"] == evidence["server"]
     assert not folders()
     assert ended(server)
     assert GPU.uuid in (tmp_path / "mps" / "control.log").read_text()
@@ -112,23 +136,23 @@ def test_members_that_the_daemon_lists_are_verified(member, tmp_path):
 def test_a_member_that_never_reached_the_daemon_fails_the_cell(member, tmp_path):
     with methods.enter(SPEC, GPU, tmp_path) as sharing:
         with pytest.raises(NotInForce, match="one server was expected, the daemon lists none"):
-            sharing.witness({0: member})
+            sharing.witness(said(member))
         join(sharing, os.getpid())
         with pytest.raises(NotInForce, match=rf"member 1 \(PID {member}\) is not among server"):
-            sharing.witness({0: os.getpid(), 1: member})
+            sharing.witness(said(os.getpid(), member))
 
 
 def test_a_server_that_is_another_one_at_the_end_fails_the_cell(member, tmp_path):
     with methods.enter(SPEC, GPU, tmp_path) as sharing:
         join(sharing, member)
-        first = sharing.witness({0: member})["server"]
+        first = sharing.witness(said(member))["server"]
         server = psutil.Process(first)
         server.kill()
         await_end(server)
         sharing.daemon.ask("get_server_list")  # the stand-in forgets the server's clients
         join(sharing, member)
         with pytest.raises(NotInForce, match=f"the server was PID {first} and is now PID"):
-            sharing.witness({0: member})
+            sharing.witness(said(member))
 
 
 def test_a_server_in_fault_fails_the_cell(member, tmp_path):
@@ -136,42 +160,319 @@ def test_a_server_in_fault_fails_the_cell(member, tmp_path):
         join(sharing, member)
         (sharing.daemon.pipe / "fault").touch()
         with pytest.raises(NotInForce, match="is FAULT, not ACTIVE"):
-            sharing.witness({0: member})
+            sharing.witness(said(member))
 
 
 def test_a_daemon_killed_in_the_window_fails_the_cell_and_its_server_goes(member, tmp_path):
     with methods.enter(SPEC, GPU, tmp_path) as sharing:
         join(sharing, member)
-        sharing.witness({0: member})
+        sharing.witness(said(member))
         daemon = daemon_of(sharing.daemon.pipe)
         daemon.kill()
         await_end(daemon)
         with pytest.raises(NotInForce, match="Cannot find MPS control daemon process"):
-            sharing.witness({0: member})
-        assert not sharing.terminate(member)
+            sharing.witness(said(member))
+        sharing.release(member)  # nobody is there to ask
     assert not folders()
 
 
 def test_nvml_has_a_say_only_where_it_shows_the_server_under_its_pid(member, tmp_path, monkeypatch):
     with methods.enter(SPEC, GPU, tmp_path) as sharing:
         join(sharing, member)
-        evidence = sharing.witness({0: member})
+        evidence = sharing.witness(said(member))
         assert evidence["nvml_agrees"] is None
         server = evidence["server"]
         shown = {"compute": [server, member], "mps": [member]}
         monkeypatch.setattr(gpu, "processes", lambda device: shown)
-        assert sharing.witness({0: member})["nvml_agrees"] is True
+        assert sharing.witness(said(member))["nvml_agrees"] is True
         shown["mps"] = []
         with pytest.raises(NotInForce, match="is not among NVML's MPS clients"):
-            sharing.witness({0: member})
+            sharing.witness(said(member))
 
 
-def test_terminate_ends_one_client_and_leaves_its_process_and_its_neighbour(member, tmp_path):
+def test_release_ends_one_client_and_leaves_its_process_and_its_neighbour(member, tmp_path):
     with methods.enter(SPEC, GPU, tmp_path) as sharing:
         join(sharing, os.getpid(), member)
-        assert sharing.terminate(member)
-        assert sharing.witness({0: os.getpid()})["clients"] == [os.getpid()]
+        sharing.release(member)
+        assert sharing.witness(said(os.getpid()))["clients"] == [os.getpid()]
         assert psutil.pid_exists(member)
+
+
+def test_a_witness_of_nobody_tells_of_the_server(member, tmp_path):
+    with methods.enter(SPEC, GPU, tmp_path) as sharing:
+        with pytest.raises(NotInForce, match="the daemon lists none"):
+            sharing.witness({})
+        join(sharing, member)
+        server = sharing.witness(said(member))["server"]
+        found = sharing.witness({})
+        assert (found["verified"], found["server"], found["status"]) == (None, server, "ACTIVE")
+        (sharing.daemon.pipe / "fault").touch()
+        with pytest.raises(NotInForce, match="is FAULT"):
+            sharing.witness({})
+        sharing.release(member)  # the last client of the server at fault
+        assert sharing.witness({})["status"] == "ACTIVE"
+
+
+def test_a_client_that_has_ended_is_no_longer_listed(tmp_path):
+    with methods.enter(SPEC, GPU, tmp_path) as sharing:
+        with subprocess.Popen([sys.executable, "-c", ""]) as process:
+            join(sharing, os.getpid(), process.pid)
+        assert sharing.witness(said(os.getpid()))["clients"] == [os.getpid()]
+
+
+def test_release_takes_a_bounded_time(monkeypatch):
+    monkeypatch.setattr(mps, "RELEASE_S", 0.3)
+    given = []
+
+    def ask(command, seconds):
+        given.append(seconds)
+        if command.startswith("terminate_client"):
+            raise NotInForce("MPS: no answer")
+        time.sleep(0.1)
+        return "7\n"
+
+    mps.Mps(GPU, SimpleNamespace(ask=ask), {}, PLACE).release(1)
+    assert given[0] == 0.3 and given[1] <= 0.2
+
+
+# -- where members run, and what they can use -----------------------------------------------------
+
+PLACE = Place(GPU.uuid, 132)
+
+
+def sharing_of(*members: dict, place: Place = PLACE, method: str = "mps_equal") -> mps.Mps:
+    """Mps over a daemon that lists the PIDs 7, 8, … as clients of server 5."""
+    clients = "".join(f"{7 + index}\n" for index in range(len(members)))
+    answers = {
+        "get_server_list": "5\n",
+        "get_server_status 5": "ACTIVE\n",
+        "get_client_list 5": clients,
+    }
+    daemon = SimpleNamespace(ask=answers.get, environment={"CUDA_VISIBLE_DEVICES": place.uuid})
+    return mps.Mps(GPU, daemon, dict(enumerate(members)), place, method)
+
+
+def reports(*found: int | None, **changes) -> dict[int, Report]:
+    """The members with the PIDs 7, 8, … can use so many SMs."""
+    base = Report(pid=0, device_uuid=GPU.uuid, sm_count=None, memory_free=140 * 2**30)
+    return {
+        member: replace(base, **{"pid": 7 + member, "sm_count": count, **changes})
+        for member, count in enumerate(found)
+    }
+
+
+def not_in_force(sharing: mps.Mps, found: dict[int, Report]) -> str:
+    with pytest.raises(NotInForce) as caught:
+        sharing.witness(found)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_member_on_another_card_fails_the_cell():
+    found = reports(132, 132)
+    found[1] = replace(found[1], device_uuid=OTHER)
+    sentence = f"mps: member 1 (PID 8) runs on {OTHER}, not on {GPU.uuid}"
+    assert not_in_force(sharing_of({}, {}, method="mps"), found) == sentence
+
+
+def test_a_member_that_does_not_know_its_device_fails_the_cell():
+    sentence = f"mps: member 0 (PID 7) did not say which device it runs on; {GPU.uuid} was planned"
+    assert not_in_force(sharing_of({}, method="mps"), reports(132, device_uuid=None)) == sentence
+
+
+def test_limits_reach_the_member_that_they_are_for():
+    limited = {"workload": "a", "sm_percent": 100 / 7, "pinned_memory_mb": 2048}
+    sharing = sharing_of(limited, {"workload": "b"}, {"workload": "c", "sm_percent": 50})
+    card = {"CUDA_VISIBLE_DEVICES": GPU.uuid}
+    assert sharing.environment(0) == card | {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "14.2857",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M",
+    }
+    assert sharing.environment(1) == card
+    assert sharing.environment(2) == card | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+
+
+READ = [(100, 132), (70, 92), (50, 66), (28, 36), (24, 30), (15, 18), (14, 18), (10, 12)]
+READ += [(7, 8), (3, 8), (1, 8)]  # on an H200 of 132 SMs
+
+
+@pytest.mark.parametrize(("percent", "count"), READ)
+def test_what_an_h200_gave_counts_as_in_force(percent, count):
+    found = sharing_of({"sm_percent": percent}).witness(reports(count))["limits"][0]
+    assert (found["sm_percent"], found["sm_count"]) == (percent, count)
+    assert found["sm_expected"] == int(1.32 * percent)
+
+
+@pytest.mark.parametrize(("percent", "count"), [(98, 132), (50, 68), (50, 56), (7, 10), (1, 10)])
+def test_more_or_far_less_than_the_limit_does_not(percent, count):
+    not_in_force(sharing_of({"sm_percent": percent}), reports(count))
+
+
+def test_a_cap_that_is_not_in_force_is_named():
+    sharing = sharing_of(*[{"sm_percent": 14.29}] * 3)
+    sentence = "mps_equal: member 2 (PID 9) can use 132 SMs; 14.29 % of 132 is 18"
+    assert not_in_force(sharing, reports(18, 18, 132)) == sentence
+
+
+def test_a_cap_that_nobody_asked_for_is_named():
+    sentence = "mps: member 0 (PID 7) can use 18 of 132 SMs, and no limit was asked for"
+    assert not_in_force(sharing_of({}, method="mps"), reports(18)) == sentence
+
+
+def test_a_cap_that_cannot_be_proven_is_not_in_force():
+    limited = {"sm_percent": 50}
+    begin = "mps_equal: member 0 (PID 7): its SM limit cannot be proven: "
+    sentence = begin + "it could not tell how many SMs it can use"
+    assert not_in_force(sharing_of(limited), reports(None)) == sentence
+    sentence = begin + f"how many SMs {GPU.uuid} has is not known"
+    assert not_in_force(sharing_of(limited, place=Place(GPU.uuid, None)), reports(66)) == sentence
+
+
+def test_blocks_that_reached_too_few_sms_are_held_against_nobody():
+    """Others were busy on the rest: only too many contradict a cap."""
+    sharing = sharing_of({}, {"sm_percent": 50})
+    probed = {"sm_source": "residency"}
+    for counts in ((132, 66), (116, 40), (8, 8)):
+        found = sharing.witness(reports(*counts, **probed))
+        assert found["verified"] is True
+        assert [limits["sm_source"] for limits in found["limits"].values()] == ["residency"] * 2
+    sentence = "mps_equal: member 1 (PID 8) can use 68 SMs; 50 % of 132 is 66"
+    assert not_in_force(sharing, reports(116, 68, **probed)) == sentence
+
+
+@pytest.mark.parametrize(("total", "count"), [(None, None), (None, 132), (132, None)])
+def test_without_a_cap_nothing_has_to_be_proven(total, count):
+    sharing = sharing_of({}, place=Place(GPU.uuid, total))
+    assert sharing.witness(reports(count))["verified"] is True
+
+
+def test_a_memory_limit_shows_in_what_the_member_sees_free():
+    sharing = sharing_of({"pinned_memory_mb": 2048})
+    found = sharing.witness(reports(132, memory_free=1_609_144_176))  # read on an H200
+    assert found["limits"] == {
+        0: {
+            "sm_percent": None,
+            "sm_count": 132,
+            "sm_source": None,
+            "sm_expected": None,
+            "pinned_memory_mb": 2048,
+            "memory_free": 1_609_144_176,
+            "card_free": 130 * 2**30,
+            "unproven": None,
+        }
+    }
+    assert found["verified"] is True
+    sentence = "mps_equal: member 0 (PID 7) saw 143360 MiB of free memory; its limit is 2048 MiB"
+    assert not_in_force(sharing, reports(132)) == sentence
+    sentence = (
+        "mps_equal: member 0 (PID 7): its memory limit cannot be proven: "
+        "it could not tell what is free"
+    )
+    assert not_in_force(sharing, reports(132, memory_free=None)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        (2 * 2**30, "2048 MiB free, and would show no more without the limit of 2048 MiB"),
+        (2 * 2**30 + 1, None),
+        (None, "how much of GPU-.* is free is not known"),
+    ],
+)
+def test_a_memory_limit_shows_only_where_the_card_has_more_than_that(left, why, monkeypatch):
+    asked = []
+    monkeypatch.setattr(gpu, "memory_free", lambda uuid: asked.append(uuid) or left)
+    sharing = sharing_of({}, {"pinned_memory_mb": 2048})
+    found = sharing.witness({1: reports(132, 132, memory_free=2**30)[1]})
+    assert found["verified"] is (None if why else True)
+    unproven = found["limits"][1]["unproven"]
+    assert unproven is None if why is None else re.search(why, unproven)
+    assert asked == [GPU.uuid]
+    assert found["limits"][1]["card_free"] == left
+
+
+# -- how many NVML lists, where it names other PIDs ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compute", "clients", "says"),
+    [
+        ([4001, 4002, 4003], [4001, 4002], None),
+        ([], [], None),
+        ([4001, 4002, 4003], [], None),
+        ([4001, 4002, 4003], None, None),
+        ([], [4001], "1 MPS client, the cell has 2 members and 1 MPS server"),
+        (
+            [4001, 4002, 4003],
+            [4001, 4002, 4003],
+            "3 MPS clients, the cell has 2 members and 1 MPS server",
+        ),
+        ([4001, 4002], [4001, 4002], "2 processes, the cell has 2 members and 1 MPS server"),
+        ([1, 2, 3, 4], None, "4 processes, the cell has 2 members and 1 MPS server"),
+    ],
+)
+def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says, monkeypatch):
+    monkeypatch.setattr(gpu, "processes", lambda device: {"compute": compute, "mps": clients})
+    sharing, found = sharing_of({}, {}), reports(132, 132)
+    if says:
+        assert not_in_force(sharing, found) == f"mps_equal: NVML lists {says}"
+    else:
+        seen = sharing.witness(found)
+        assert (seen["verified"], seen["nvml_agrees"]) == (True, None)
+
+
+def test_on_a_part_of_a_card_nvml_lists_the_neighbours_too(monkeypatch):
+    shown = {"compute": [4001, 4002, 4003, 4004], "mps": [4002, 4003, 4004]}
+    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    part = Place("MIG-1", 60)
+    found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
+    assert (found["verified"], found["nvml_agrees"]) == (True, None)
+
+
+# -- strangers ------------------------------------------------------------------------------------
+
+
+def test_a_stranger_beside_the_members_is_named(monkeypatch):
+    shown = {"compute": [5, 7, os.getpid()], "mps": [7]}
+    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    sentence = not_in_force(sharing_of({}), reports(132))
+    begin = "a cell needs the GPU to itself, and others compute on it: PID "
+    assert sentence.startswith(f"{begin}{os.getpid()} (") and "(PID 7)" not in sentence
+    shown.update(compute=[5, 7], mps=[7, os.getpid()])
+    assert not_in_force(sharing_of({}), reports(132)) == sentence
+
+
+def test_a_member_that_failed_and_is_slow_to_end_is_no_stranger(member, monkeypatch):
+    shown = {"compute": [5, 7, member], "mps": [7, member]}
+    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    assert sharing_of({}).witness(reports(132))["nvml_compute"] == shown["compute"]
+
+
+def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
+    answers = iter([[5, 7, 99], [5, 7, 99], [5, 7]])
+    monkeypatch.setattr(gpu, "processes", lambda device: {"compute": next(answers), "mps": [7]})
+    monkeypatch.setattr(method_evidence, "GRACE_S", 60.0)
+    assert sharing_of({}).witness(reports(132))["nvml_compute"] == [5, 7]
+
+
+def test_on_a_part_of_a_card_the_neighbours_are_no_strangers(monkeypatch):
+    shown = {"compute": [5, 6, 7, 20], "mps": [7, 20]}
+    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    part = Place("MIG-1", 60)
+    found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
+    assert found["nvml_agrees"] is True
+
+
+def test_the_pids_of_a_container_are_those_of_its_processes(tmp_path, monkeypatch):
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nNSpid:\t4001\t7\nNSpgid:\t4001\t7\n")
+    monkeypatch.setattr(method_evidence, "Path", lambda path: status)
+    assert method_evidence.known_as(4001) == {4001, 7}
+    status.unlink()
+    assert method_evidence.known_as(4001) == {4001}
+
+
+# -- the daemon -----------------------------------------------------------------------------------
 
 
 def test_a_daemon_that_does_not_start_says_why(tmp_path, monkeypatch):
@@ -197,7 +498,7 @@ def test_a_daemon_that_heeds_nothing_is_killed(member, tmp_path, monkeypatch):
     monkeypatch.setattr(mps_daemon, "END_S", 0.2)
     with methods.enter(SPEC, GPU, tmp_path) as sharing:
         join(sharing, member)
-        sharing.witness({0: member})
+        sharing.witness(said(member))
     assert not folders()
 
 
@@ -205,7 +506,7 @@ def test_an_exception_inside_tears_down_and_passes(member, tmp_path):
     with pytest.raises(ZeroDivisionError):
         with methods.enter(SPEC, GPU, tmp_path) as sharing:
             join(sharing, member)
-            sharing.witness({0: member})
+            sharing.witness(said(member))
             raise ZeroDivisionError
     assert not folders()
     assert (tmp_path / "mps" / "control.log").exists()
@@ -214,11 +515,11 @@ def test_an_exception_inside_tears_down_and_passes(member, tmp_path):
 CONDUCTOR = """
 import os, sys
 from pathlib import Path
-from tests.test_mps import GPU, SPEC, gpu, join, methods
+from tests.test_mps import GPU, SPEC, gpu, join, methods, said
 gpu.processes = lambda device: {"compute": [], "mps": []}
 with methods.enter(SPEC, GPU, Path(sys.argv[1])) as sharing:
     join(sharing, os.getpid())
-    print(sharing.witness({0: os.getpid()})["server"], flush=True)
+    print(sharing.witness(said(os.getpid()))["server"], flush=True)
     input()
 """
 
@@ -243,18 +544,105 @@ def test_a_killed_conductor_leaves_no_daemon_and_the_next_sweep_ends_its_server(
         assert not pipe.exists()
 
 
-def test_what_does_not_bear_our_mark_is_left_alone(tmp_path):
-    foreign = Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX))
-    environment = os.environ | {
-        "CUDA_MPS_PIPE_DIRECTORY": str(foreign),
-        "CUDA_MPS_LOG_DIRECTORY": str(foreign),
-    }
-    with subprocess.Popen([mps_daemon.CONTROL, "-f"], env=environment) as daemon:
-        with methods.enter(SPEC, GPU, tmp_path):
-            pass
-        assert daemon.poll() is None
-        assert folders() == [foreign]
-        daemon.kill()
+@pytest.fixture
+def foreign():
+    """Starts a daemon that is not ours, for the devices that it is told to show."""
+    started = []
+
+    def start(visible: str) -> tuple[subprocess.Popen, Path]:
+        pipe = Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX))
+        environment = os.environ | {
+            "CUDA_VISIBLE_DEVICES": visible,
+            "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(pipe),
+        }
+        started.append(subprocess.Popen([mps_daemon.CONTROL, "-f"], env=environment))
+        while not (pipe / "control").exists():
+            assert started[-1].poll() is None
+            time.sleep(0.01)
+        return started[-1], pipe
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_foreign_daemon_of_another_card_is_no_company_and_left_alone(foreign, tmp_path):
+    daemon, pipe = foreign(OTHER)
+    with methods.enter(SPEC, GPU, tmp_path):
+        pass
+    assert daemon.poll() is None
+    assert folders() == [pipe]
+
+
+def test_a_foreign_daemon_that_serves_our_card_is_named_and_not_touched(foreign, tmp_path):
+    daemon, pipe = foreign(f"{OTHER},{GPU.uuid}")
+    for method in ("mps", "naive"):
+        with pytest.raises(NotInForce) as refused:
+            with methods.enter({**SPEC, "method": method}, GPU, tmp_path):
+                pass
+        assert str(refused.value) == (
+            "a cell needs the GPU to itself, and another MPS daemon serves it: PID "
+            f"{daemon.pid} (nvidia-cuda-mps-control, owner {psutil.Process().username()}), "
+            f"pipe folder {pipe}"
+        )
+    assert daemon.poll() is None
+    assert folders() == [pipe]
+
+
+@pytest.mark.parametrize(
+    ("environment", "serves"),
+    [
+        ({}, True),  # all cards
+        ({"CUDA_VISIBLE_DEVICES": GPU.uuid}, True),
+        ({"CUDA_VISIBLE_DEVICES": f"3, {GPU.uuid[:20]}"}, True),
+        ({"CUDA_VISIBLE_DEVICES": f"0,{GPU.index}"}, True),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-here"}, True),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-there"}, False),
+        ({"CUDA_VISIBLE_DEVICES": OTHER}, False),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, False),
+        ({"CUDA_VISIBLE_DEVICES": ""}, False),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, False),
+    ],
+)
+def test_which_daemons_serve_a_card(environment, serves, monkeypatch):
+    monkeypatch.setattr(gpu, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER}.get)
+    assert method_evidence._serves(environment, GPU) is serves
+
+
+def test_other_users_daemons_are_noted_and_no_reason_to_refuse(
+    member, foreign, tmp_path, monkeypatch
+):
+    daemon, _ = foreign(GPU.uuid)
+    environ = psutil.Process.environ
+
+    def environ_of_ours(process):
+        if process.pid == daemon.pid:
+            raise psutil.AccessDenied(process.pid)
+        return environ(process)
+
+    monkeypatch.setattr(psutil.Process, "environ", environ_of_ours)
+    with methods.enter(SPEC, GPU, tmp_path) as sharing:
+        join(sharing, member)
+        found = sharing.witness(said(member))["unreadable_daemons"]
+        name = f"PID {daemon.pid} (nvidia-cuda-mps-control, owner {psutil.Process().username()})"
+        assert name in found
+
+
+def test_a_question_to_a_daemon_is_no_daemon():
+    with subprocess.Popen([mps_daemon.CONTROL], stdin=subprocess.PIPE) as question:
+        while psutil.Process(question.pid).name() != mps_daemon.CONTROL:
+            time.sleep(0.01)
+        method_evidence.refuse_company(GPU)
+
+
+def test_a_daemon_that_has_ended_serves_nobody(foreign):
+    daemon, _ = foreign(GPU.uuid)
+    daemon.kill()
+    while psutil.Process(daemon.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    method_evidence.refuse_company(GPU)
 
 
 def test_only_a_mark_that_nobody_holds_is_swept():
@@ -287,6 +675,17 @@ def test_limits_in_the_users_shell_do_not_reach_the_daemon(tmp_path, monkeypatch
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in daemon.environ()
 
 
+def test_the_daemon_may_open_many_files(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        with methods.enter(SPEC, GPU, tmp_path):
+            [daemon] = programs()
+            assert daemon.rlimit(psutil.RLIMIT_NOFILE) == (min(hard, 16384), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_temporary_folder_too_long_for_a_socket_is_refused(tmp_path, monkeypatch):
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
@@ -305,11 +704,45 @@ def test_a_message_is_not_read_as_a_list_of_pids(answer, pids):
     assert mps._pids(answer) == pids
 
 
+def limiting(**limits) -> dict:
+    return {"method": "mps_own", "members": [{"workload": "a"}, {"workload": "b", **limits}]}
+
+
+def test_an_sm_limit_that_could_never_be_proven_is_refused():
+    card = replace(GPU, sm_count=None)
+    assert mps.refusal(limiting(sm_percent=50), GPU) is None
+    assert mps.refusal(limiting(), card) is None
+    reason = (
+        "mps_own: the SM limit of member 1 (b) cannot be proven: how many SMs a card that is not "
+        "there has is not known"
+    )
+    assert mps.refusal(limiting(sm_percent=50), card) == reason
+    with pytest.raises(Unsupported, match="cannot be proven"):
+        with mps.enter(limiting(sm_percent=50), card, Path()):
+            pass
+
+
+def test_a_memory_limit_that_the_card_is_below_is_refused():
+    total = 141 * 1024
+    assert mps.refusal(limiting(pinned_memory_mb=total - 1), GPU) is None
+    for limit in (total, total + 1):
+        assert mps.refusal(limiting(pinned_memory_mb=limit), GPU) == (
+            f"mps_own: the memory limit of member 1 (b), {limit} MiB, limits nothing: a card that "
+            f"is not there has {total} MiB"
+        )
+    unknown = replace(GPU, memory_bytes=None)
+    assert mps.refusal(limiting(pinned_memory_mb=total), unknown) is None
+
+
 def test_refusals(monkeypatch):
-    assert methods.refusal(SPEC, GPU) is None
-    assert "no" in methods.refusal(SPEC, None)
-    for method in ("mps_equal", "mps_overlap"):
-        reason = methods.refusal({"method": method}, GPU)
-        assert reason == f"{method}: this version does not yet prove SM limits"
+    for method in ("mps", "mps_equal", "mps_overlap"):
+        assert mps.refusal({**SPEC, "method": method}, GPU) is None
+    assert mps.refusal(SPEC, None) == "MPS needs an NVIDIA GPU, and there is none on this machine"
     monkeypatch.setenv("PATH", "")
-    assert "not on PATH" in methods.refusal(SPEC, GPU)
+    reason = "MPS needs nvidia-cuda-mps-control, which is not on PATH"
+    assert mps.refusal(SPEC, GPU) == reason
+    with pytest.raises(Unsupported, match=reason):
+        with mps.enter(SPEC, GPU, Path()):
+            pass
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert mps.refusal(SPEC, GPU) == "MPS runs on Linux only, and this is win32"

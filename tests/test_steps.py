@@ -1,6 +1,8 @@
 """From step times to rates: exact where the truth is known; and steps.parquet read back."""
 
 import hashlib
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -126,6 +128,23 @@ def test_only_the_first_losses_stand_in_the_record():
 
 
 # -- files ----------------------------------------------------------------------------------------
+
+
+def test_writing_steps_loads_no_pandas(tmp_path):
+    """Every cell would wait for it."""
+    code = """if True:
+        import sys
+        import numpy as np
+        from pathlib import Path
+        from workflow.collocation import steps
+        arrays = {"end_ns": [1, 2], "loss_step": [0], "loss": [0.5], "first_step": 0}
+        steps.write(Path(sys.argv[1]), {0: {k: np.asarray(v) for k, v in arrays.items()}}, 0)
+        assert "pandas" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code, tmp_path / "steps.parquet"], check=True)
+    table = pq.read_table(tmp_path / "steps.parquet")
+    assert table["loss"].to_pylist() == [0.5, None]
+    assert table["loss"].null_count == 1
 
 
 def test_steps_npz_is_read(tmp_path):

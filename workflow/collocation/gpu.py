@@ -13,18 +13,27 @@ import pynvml
 
 from workflow.collocation.settings import ConfigError
 
+# By compute capability, as CUDA's own samples have it (helper_cuda.h).
+CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128}
+CORES_PER_SM |= dict.fromkeys([(8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)], 128)
+
 
 @dataclass(frozen=True)
 class Device:
-    """One physical GPU. `index` is NVML's, `capability` the CUDA compute capability."""
+    """One physical GPU. `index` is NVML's, `capability` the CUDA compute capability.
+
+    `sm_count`: SMs of the whole card; it and `memory_bytes` are null where unknown: in MIG mode
+    NVML tells the card's memory to administrators only.
+    """
 
     uuid: str
     name: str
     index: int
-    memory_bytes: int
+    memory_bytes: int | None
     driver: str
     capability: tuple[int, int]
     numa_node: int | None
+    sm_count: int | None = None
 
     def record(self) -> dict:
         return {
@@ -79,15 +88,24 @@ def find(wanted: str | int = "auto") -> Device | None:
 
 def _device(index: int) -> Device:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     return Device(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         name=pynvml.nvmlDeviceGetName(handle),
         index=index,
-        memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        memory_bytes=_or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         driver=pynvml.nvmlSystemGetDriverVersion(),
-        capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        capability=capability,
         numa_node=_numa_node(handle),
+        sm_count=_sm_count(handle, capability),
     )
+
+
+def _sm_count(handle, capability: tuple[int, int]) -> int | None:
+    """SMs of the whole card, from its CUDA cores; None where NVML or the table does not tell."""
+    each = CORES_PER_SM.get(capability)
+    cores = _or_none(lambda: pynvml.nvmlDeviceGetNumGpuCores(handle))
+    return cores // each if cores and each and cores % each == 0 else None
 
 
 def _numa_node(handle) -> int | None:
@@ -116,6 +134,15 @@ def state(device: Device) -> dict:
     return {name: _read(device, read) for name, read in readings.items()}
 
 
+def memory_free(uuid: str) -> int | None:
+    """Bytes that nobody uses of a GPU or a MIG device; None where NVML does not tell."""
+
+    def read() -> int:
+        return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).free
+
+    return _or_none(read)
+
+
 def processes(device: Device) -> dict[str, list[int] | None]:
     """PIDs that NVML lists on the card: plain compute processes and MPS clients.
 
@@ -129,6 +156,16 @@ def processes(device: Device) -> dict[str, list[int] | None]:
         name: _read(device, lambda h, read=read: sorted(entry.pid for entry in read(h)))
         for name, read in lists.items()
     }
+
+
+def card_of(mig_uuid: str) -> str | None:
+    """The UUID of the card that a MIG device is part of; None where NVML does not know it."""
+
+    def read() -> str:
+        part = pynvml.nvmlDeviceGetHandleByUUID(mig_uuid)
+        return pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part))
+
+    return _or_none(read)
 
 
 def mig_enabled(device: Device) -> bool | None:

@@ -34,7 +34,9 @@ class CellName(_Part):
 
 
 class MethodEvidence(_Part):
-    """`verified`: the evidence shows that the method was in force; null where nothing ran."""
+    """`verified`: the evidence shows that the method was in force; null where it could not tell,
+    or nothing ran.
+    """
 
     name: str
     verified: bool | None = None
@@ -44,7 +46,7 @@ class MethodEvidence(_Part):
 class Gpu(_Part):
     uuid: str
     name: str
-    memory_bytes: int
+    memory_bytes: int | None
     sm_count: int | None = None
     driver: str
 

@@ -1,31 +1,214 @@
-"""What the methods' evidence has in common."""
+"""What the methods' evidence has in common: members' reports, and who else is on the card."""
 
+import re
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from workflow.collocation import gpu
 
-GRACE_S = 3.0  # for the last cell's processes to leave the card
+CONTROL = "nvidia-cuda-mps-control"
+PIPE_FOLDER, DEFAULT_PIPE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
+GRACE_S = 3.0  # for processes that are ending to leave the card
 
 
 class NotInForce(Exception):
     """The method that a cell is about was not in force; the cell fails with this sentence."""
 
 
+class Unsupported(Exception):
+    """Setting up showed that the method cannot run here; the cell is unsupported, with this why."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a member said of itself when it was built."""
+
+    pid: int
+    device_uuid: str | None  # "GPU-…" or "MIG-…", as CUDA named the device it runs on
+    sm_count: int | None  # SMs that its context can use
+    memory_free: int | None  # bytes it saw free after making its context, with nothing loaded
+    sm_source: str | None = None  # how it counted: "residency" may find too few (models/device.py)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a member has to be: a whole GPU or a MIG device."""
+
+    uuid: str
+    sm_count: int | None  # of the whole place, null where unknown
+
+
+def called(member: int, report: Report) -> str:
+    """How sentences name a member."""
+    return f"member {member} (PID {report.pid})"
+
+
+def require_place(method: str, reports: dict[int, Report], place: Place) -> None:
+    """Raise NotInForce unless every one of these members runs on `place`."""
+    for member, report in reports.items():
+        if report.device_uuid is None:
+            raise NotInForce(
+                f"{method}: {called(member, report)} did not say which device it runs on; "
+                f"{place.uuid} was planned"
+            )
+        if report.device_uuid != place.uuid:
+            raise NotInForce(
+                f"{method}: {called(member, report)} runs on {report.device_uuid}, "
+                f"not on {place.uuid}"
+            )
+
+
+def absent(reports: dict[int, Report], listed: Iterable[int]) -> str | None:
+    """The members that a list of PIDs lacks, as the beginning of a sentence; None if it has all."""
+    listed = set(listed)
+    names = [
+        called(member, report)
+        for member, report in reports.items()
+        if not known_as(report.pid) & listed
+    ]
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}" if names else None
+
+
+def known_as(pid: int) -> set[int]:
+    """The process's PID here and, in a container started from here, its PIDs in there."""
+    with suppress(OSError):
+        nested = re.search(r"^NSpid:(.*)$", Path(f"/proc/{pid}/status").read_text(), re.M)
+        return {pid} | {int(n) for n in nested[1].split()} if nested else {pid}
+    return {pid}
+
+
 def refuse_company(device: gpu.Device) -> None:
-    """Raise NotInForce, naming PID and owner, if others compute on the card. Kills nobody."""
+    """Raise NotInForce, naming PID and owner, if somebody else's MPS daemon serves the card, or
+    processes compute on it. Kills nobody.
+    """
+    serving = [
+        f"{owner(process.pid)}, pipe folder {environment.get(PIPE_FOLDER, DEFAULT_PIPE)}"
+        for process, environment in _daemons()
+        if environment is not None and _serves(environment, device)
+    ]
+    if serving:
+        raise NotInForce(
+            "a cell needs the GPU to itself, and another MPS daemon serves it: "
+            + ", ".join(serving)
+        )
+    require_alone(device)
+
+
+def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, list[int] | None]:
+    """What NVML lists on the card (gpu.processes), once that is nobody but the PIDs of `ours`.
+
+    Raises NotInForce, naming PID and owner, if others stay on the card. To be asked with `ours`
+    only where NVML shows them under the PIDs that they have here; then a member that failed and is
+    slow to end is no stranger either.
+    """
+    expected = {name for pid in ours for name in known_as(pid)}
     deadline = time.monotonic() + GRACE_S
-    while found := {pid for pids in gpu.processes(device).values() for pid in pids or []}:
-        if time.monotonic() > deadline:
-            owners = ", ".join(_owner(pid) for pid in sorted(found))
+    while True:
+        listed = gpu.processes(device)
+        strangers = {pid for pids in listed.values() for pid in pids or []} - expected
+        late = time.monotonic() > deadline
+        if late and ours:
+            started = psutil.Process().children(recursive=True)
+            strangers -= {name for process in started for name in known_as(process.pid)}
+        if not strangers:
+            return listed
+        if late:
+            owners = ", ".join(owner(pid) for pid in sorted(strangers))
             raise NotInForce(f"a cell needs the GPU to itself, and others compute on it: {owners}")
         time.sleep(0.2)
 
 
-def _owner(pid: int) -> str:
+def require_no_clients(method: str, reports: dict[int, Report], listed: dict) -> None:
+    """Raise NotInForce if NVML lists any MPS client on the card, under whatever PID.
+
+    listed: as gpu.processes gives it. For methods that have the card to themselves without MPS.
+    """
+    if clients := listed["mps"]:
+        members = {
+            name: called(member, report)
+            for member, report in reports.items()
+            for name in known_as(report.pid)
+        }
+        names = ", ".join(members.get(pid) or owner(pid) for pid in clients)
+        raise NotInForce(f"{method}: NVML lists MPS clients on the card: {names}")
+
+
+def require_counts(
+    method: str, device: gpu.Device, members: int, servers: int = 0
+) -> dict[str, list[int] | None]:
+    """What NVML lists on the card (gpu.processes), once it is as many as there are: these members
+    and, where they are MPS clients, these servers.
+
+    For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
+    containers NVML names nobody. Raises NotInForce if the numbers stay different.
+    """
+    deadline = time.monotonic() + GRACE_S
+    while True:
+        listed = gpu.processes(device)
+        wrong = []
+        if servers and len(listed["mps"] or []) not in (0, members):
+            wrong.append(_several(len(listed["mps"]), "MPS client"))
+        if len(listed["compute"] or []) not in (0, members + servers):
+            wrong.append(_several(len(listed["compute"]), "process", "es"))
+        if not wrong:
+            return listed
+        if time.monotonic() > deadline:
+            there = _several(members, "member")
+            if servers:
+                there += f" and {_several(servers, 'MPS server')}"
+            raise NotInForce(f"{method}: NVML lists {' and '.join(wrong)}, the cell has {there}")
+        time.sleep(0.2)
+
+
+def _several(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
+
+
+def unreadable_daemons() -> list[str]:
+    """MPS daemons of which nobody can tell from here whether they serve this card: other users'.
+
+    On a shared node they are no reason to refuse: should they serve it, NVML lists their clients.
+    """
+    return sorted(owner(process.pid) for process, environment in _daemons() if environment is None)
+
+
+def owner(pid: int) -> str:
+    """How sentences name a process that is not a member."""
     try:
         process = psutil.Process(pid)
         return f"PID {pid} ({process.name()}, owner {process.username()})"
     except psutil.Error:
         return f"PID {pid} (owner not visible from here)"
+
+
+def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str] | None]]:
+    """Every MPS control daemon here, with its environment, null where that is not readable."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            # Without these options it is somebody's question to a daemon.
+            if process.name() != CONTROL or not {"-d", "-f"} & set(process.cmdline()):
+                continue
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            try:
+                yield process, process.environ()
+            except psutil.AccessDenied:
+                yield process, None
+
+
+def _serves(environment: dict[str, str], device: gpu.Device) -> bool:
+    """Whether a daemon that was started with this environment shows the card to its clients."""
+    if "CUDA_VISIBLE_DEVICES" not in environment:
+        return True
+    names = [name.strip() for name in environment["CUDA_VISIBLE_DEVICES"].split(",")]
+    return any(
+        name == str(device.index)
+        or (name.startswith("GPU-") and device.uuid.startswith(name))
+        or (name.startswith("MIG-") and gpu.card_of(name) == device.uuid)
+        for name in names
+    )

@@ -1,115 +1,222 @@
 """mps: members are clients of a private MPS daemon, and the daemon's client list is the evidence.
 
 A CUDA process that does not reach the daemon runs without MPS and without a word, so nothing counts
-until the daemon itself names every member.
+until the daemon itself names every member. A limit that is not in force is as silent: it counts
+once the member itself finds that it has no more.
 """
 
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation import gpu
-from workflow.collocation.methods import mps_daemon
-from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.methods import evidence, mps_daemon
+from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
+
+RELEASE_S = 4.0
+# The hardware gives whole groups of SMs, fewer rather than more, and never fewer than 8. Read on an
+# H200 of 132 SMs: 70 % gives 92, 50 % 66, 24 % 30, 14 % 18, 10 % 12, and 7 %, 3 % and 1 % give 8.
+LEAST_SMS = GROUP_SMS = 8
+MIB = 2**20
 
 
-def refusal(spec: dict, device: gpu.Device | None) -> str | None:
+def refusal(spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
     if device is None:
         return "MPS needs an NVIDIA GPU, and there is none on this machine"
     if sys.platform != "linux":
         return f"MPS runs on Linux only, and this is {sys.platform}"
-    if spec["method"] != "mps":
-        return f"{spec['method']}: this version does not yet prove SM limits"
     if shutil.which(mps_daemon.CONTROL) is None:
         return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
+    limits = (
+        _useless(f"member {member} ({entry['workload']})", entry, device)
+        for member, entry in enumerate(spec["members"])
+    )
+    reason = next(filter(None, limits), None)
+    return reason and f"{spec['method']}: {reason}"
+
+
+def _useless(who: str, entry: dict, device: gpu.Device) -> str | None:
+    """Why a limit of this member could never be proven on this card, or would limit nothing."""
+    percent, memory = _limits(entry)
+    if percent is not None and device.sm_count is None:
+        return (
+            f"the SM limit of {who} cannot be proven: how many SMs {device.name} has is not known"
+        )
+    if None not in (memory, device.memory_bytes) and memory * MIB >= device.memory_bytes:
+        return (
+            f"the memory limit of {who}, {memory} MiB, limits nothing: {device.name} has "
+            f"{device.memory_bytes // MIB} MiB"
+        )
     return None
 
 
+def _limits(entry: dict) -> tuple[float | None, int | None]:
+    """What a member is limited to: percent of the SMs, MiB of memory; null: no limit."""
+    return entry.get("sm_percent"), entry.get("pinned_memory_mb")
+
+
 @contextmanager
-def enter(spec: dict, device: gpu.Device | None, log: Path) -> Iterator["Mps"]:
+def enter(
+    spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
+) -> Iterator["Mps"]:
     if reason := refusal(spec, device):
-        raise NotInForce(reason)
+        raise Unsupported(reason)
     with mps_daemon.running(device.uuid, log / "mps") as daemon:
-        yield Mps(device, daemon)
+        place = Place(device.uuid, device.sm_count)
+        yield Mps(device, daemon, dict(enumerate(spec["members"])), place, spec["method"])
 
 
 @dataclass
 class Mps:
-    """`server` is the MPS server's PID as first witnessed; a later one is another server."""
+    """The members that one daemon serves on one place of `device`.
+
+    members: the spec's entry of each of them, of which `sm_percent` (of the place's SMs) and
+    `pinned_memory_mb` (MiB) are limits. method: for sentences.
+    server: the MPS server's PID as first witnessed; a later one is another server.
+    """
 
     device: gpu.Device
     daemon: mps_daemon.Daemon
+    members: dict[int, dict]
+    place: Place
+    method: str = "mps"
     server: int | None = None
 
     def environment(self, member: int) -> dict[str, str]:
-        return self.daemon.environment
+        percent, memory = _limits(self.members[member])
+        limits = {}
+        if percent is not None:
+            limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{percent:.6g}"
+        if memory is not None:
+            limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={memory}M"
+        return self.daemon.environment | limits
 
-    def witness(self, pids: dict[int, int]) -> dict:
-        servers = self._servers()
-        if len(servers) != 1:
-            raise NotInForce(f"MPS: one server was expected, the daemon lists {servers or 'none'}")
-        [server] = servers
-        if self.server not in (None, server):
-            raise NotInForce(f"MPS: the server was PID {self.server} and is now PID {server}")
+    def witness(self, reports: dict[int, Report]) -> dict:
+        evidence.require_place(self.method, reports, self.place)
+        server = self._same_server()
         status = self.daemon.ask(f"get_server_status {server}").strip()
         if status != "ACTIVE":
             raise NotInForce(f"MPS: server {server} is {status or 'without status'}, not ACTIVE")
         clients = _pids(self.daemon.ask(f"get_client_list {server}"))
-        if absent := _absent(pids, clients):
+        if absent := evidence.absent(reports, clients):
             raise NotInForce(f"MPS: {absent} not among server {server}'s clients {clients}")
         listed = gpu.processes(self.device)
         # Where NVML does not show the server under its PID, it names the host's PIDs, or none.
         comparable = listed["mps"] is not None and server in (listed["compute"] or [])
-        if comparable and (absent := _absent(pids, listed["mps"])):
-            raise NotInForce(f"MPS: {absent} not among NVML's MPS clients {listed['mps']}")
+        whole = self.place.uuid == self.device.uuid  # on a part of it there may be neighbours
+        if comparable:
+            if absent := evidence.absent(reports, listed["mps"]):
+                raise NotInForce(f"MPS: {absent} not among NVML's MPS clients {listed['mps']}")
+            if whole:
+                pids = [report.pid for report in reports.values()]
+                listed = evidence.require_alone(self.device, [server, *pids])
+        elif whole and reports:
+            listed = evidence.require_counts(self.method, self.device, len(reports), servers=1)
+        limits = {
+            member: self._limit_in_force(member, report) for member, report in reports.items()
+        }
+        proven = bool(reports) and not any(limit["unproven"] for limit in limits.values())
         self.server = server
         return {
-            "verified": True,
+            "verified": proven or None,
             "server": server,
             "status": status,
             "clients": clients,
+            "nvml_compute": listed["compute"],
             "nvml_mps": listed["mps"],
             "nvml_agrees": True if comparable else None,
+            "devices": {member: report.device_uuid for member, report in reports.items()},
+            "limits": limits,
+            "unreadable_daemons": evidence.unreadable_daemons(),
         }
 
-    def terminate(self, pid: int) -> bool:
+    def release(self, pid: int) -> None:
         """Have the server drop one client's work, so that killing it then harms no neighbour.
 
-        False if that was not done. The client's process lives on either way.
+        The client's process lives on. Never raises, and takes RELEASE_S at most.
         """
-        try:
-            for server in self._servers():
-                self.daemon.ask(f"terminate_client {server} {pid}")
-        except NotInForce:
-            return False
-        return True
+        until = time.monotonic() + RELEASE_S
+        with suppress(NotInForce):
+            for server in _pids(self.daemon.ask("get_server_list", RELEASE_S)):
+                self.daemon.ask(f"terminate_client {server} {pid}", until - time.monotonic())
 
-    def _servers(self) -> list[int]:
-        return _pids(self.daemon.ask("get_server_list"))
+    def _same_server(self) -> int:
+        servers = _pids(self.daemon.ask("get_server_list"))
+        if len(servers) != 1:
+            raise NotInForce(f"MPS: one server was expected, the daemon lists {servers or 'none'}")
+        if self.server not in (None, servers[0]):
+            raise NotInForce(f"MPS: the server was PID {self.server} and is now PID {servers[0]}")
+        return servers[0]
+
+    def _limit_in_force(self, member: int, report: Report) -> dict:
+        """What is evidence of this member's limits; raises NotInForce if one is not in force, if
+        the member could not tell, or if a limit holds that nobody asked for.
+
+        `unproven`: why what the member saw proves nothing, although it does not contradict.
+        """
+        percent, memory = _limits(self.members[member])
+        who, total = f"{self.method}: {called(member, report)}", self.place.sm_count
+        has, free = report.sm_count, report.memory_free
+        expected = card_free = unproven = None
+        # Blocks may not have reached SMs that others kept busy: then too few are no limit's doing.
+        at_least = report.sm_source == "residency"
+        if percent is None and not at_least and None not in (has, total) and has != total:
+            raise NotInForce(f"{who} can use {has} of {total} SMs, and no limit was asked for")
+        if percent is not None:
+            if has is None:
+                raise NotInForce(
+                    f"{who}: its SM limit cannot be proven: it could not tell how many SMs it can "
+                    "use"
+                )
+            if total is None:
+                raise NotInForce(
+                    f"{who}: its SM limit cannot be proven: how many SMs {self.place.uuid} has is "
+                    "not known"
+                )
+            share = percent * total / 100
+            expected = int(share + 1e-6)
+            least = 0 if at_least else share - GROUP_SMS
+            if not least <= has <= max(share, LEAST_SMS) + 1e-6:
+                raise NotInForce(f"{who} can use {has} SMs; {percent:g} % of {total} is {expected}")
+        if memory is not None:
+            if free is None:
+                raise NotInForce(
+                    f"{who}: its memory limit cannot be proven: it could not tell what is free"
+                )
+            if free > memory * MIB:
+                raise NotInForce(
+                    f"{who} saw {free / MIB:.0f} MiB of free memory; its limit is {memory} MiB"
+                )
+            card_free = gpu.memory_free(self.place.uuid)
+            unproven = self._would_show_anyway(memory, card_free)
+        return {
+            "sm_percent": percent,
+            "sm_count": has,
+            "sm_source": report.sm_source,
+            "sm_expected": expected,
+            "pinned_memory_mb": memory,
+            "memory_free": free,
+            "card_free": card_free,
+            "unproven": unproven,
+        }
+
+    def _would_show_anyway(self, memory: int, card_free: int | None) -> str | None:
+        """Why a member that sees no more than its limit of `memory` MiB proves nothing of it."""
+        if card_free is None:
+            return f"how much of {self.place.uuid} is free is not known"
+        if card_free <= memory * MIB:
+            return (
+                f"{self.place.uuid} has {card_free // MIB} MiB free, and would show no more "
+                f"without the limit of {memory} MiB"
+            )
+        return None
 
 
 def _pids(answer: str) -> list[int]:
     """The PIDs of lines that hold nothing else: a message that quotes a PID is no list."""
     return sorted(int(n) for line in re.findall(r"^[\d\s]+$", answer, re.M) for n in line.split())
-
-
-def _absent(pids: dict[int, int], listed: list[int]) -> str | None:
-    """The members that a list of PIDs lacks, as the beginning of a sentence; None if it has all."""
-    absent = [
-        f"member {member} (PID {pid})"
-        for member, pid in pids.items()
-        if not _known_as(pid) & set(listed)
-    ]
-    return f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'}" if absent else None
-
-
-def _known_as(pid: int) -> set[int]:
-    """The process's PID here and, in a container started from here, its PIDs in there."""
-    with suppress(OSError):
-        nested = re.search(r"^NSpid:(.*)$", Path(f"/proc/{pid}/status").read_text(), re.M)
-        return {pid} | {int(n) for n in nested[1].split()} if nested else {pid}
-    return {pid}

@@ -8,6 +8,7 @@ to a mark that nobody holds, and nothing else. No setting of the card is touched
 import ctypes
 import fcntl
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -20,14 +21,15 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.methods.evidence import CONTROL, PIPE_FOLDER, NotInForce
+from workflow.collocation.methods.undisturbed import undisturbed
 
-CONTROL = "nvidia-cuda-mps-control"
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
 PREFIX, MARK = "mps-", "collocation-study"
 START_S, ANSWER_S, END_S = 20.0, 15.0, 5.0
 SOCKET_PATH_LIMIT = 107  # bytes, on Linux
 PR_SET_PDEATHSIG = 1
+OPEN_FILES = 16384  # what NVIDIA advises for many clients
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,13 @@ class Daemon:
         return {
             # By UUID: an index would be counted anew among the devices that the daemon shows.
             "CUDA_VISIBLE_DEVICES": self.device_uuid,
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
+            PIPE_FOLDER: str(self.pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
         }
 
-    def ask(self, command: str) -> str:
-        """The answer to a control command. Raises NotInForce if there is none."""
-        return _ask(self.pipe, command)
+    def ask(self, command: str, seconds: float | None = None) -> str:
+        """The answer to a control command. Raises NotInForce if there is none within that time."""
+        return _ask(self.pipe, command, ANSWER_S if seconds is None else seconds)
 
 
 @contextmanager
@@ -72,10 +74,11 @@ def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
             _await_answer(daemon, process)
             yield daemon
         finally:
-            _end(pipe)
-            shutil.rmtree(pipe, ignore_errors=True)
-            if process is not None:
-                process.poll()  # so that Popen knows what `_end` has seen
+            with undisturbed():
+                _end(pipe)
+                shutil.rmtree(pipe, ignore_errors=True)
+                if process is not None:
+                    process.poll()  # so that Popen knows what `_end` has seen
 
 
 def sweep() -> None:
@@ -94,8 +97,11 @@ def _start(daemon: Daemon) -> subprocess.Popen:
     # A limit in the user's shell would silently hold for every client.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     parent, libc = os.getpid(), ctypes.CDLL(None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = max(soft, min(hard, OPEN_FILES))
 
-    def die_with_parent() -> None:
+    def prepare() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # gone before the call
             os._exit(1)
@@ -108,7 +114,7 @@ def _start(daemon: Daemon) -> subprocess.Popen:
             stderr=output,
             env=inherited | daemon.environment,
             process_group=0,  # a terminal's Ctrl-C is for the conductor to handle
-            preexec_fn=die_with_parent,
+            preexec_fn=prepare,
         )
 
 
@@ -132,19 +138,20 @@ def _last_line(path: Path) -> str | None:
     return None
 
 
-def _ask(pipe: Path, command: str) -> str:
-    folders = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
+def _ask(pipe: Path, command: str, seconds: float) -> str:
+    folders = {PIPE_FOLDER: str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
     try:
         answer = subprocess.run(
             [CONTROL],
             input=f"{command}\n",
             env=os.environ | folders,
             text=True,
+            errors="replace",
             capture_output=True,
-            timeout=ANSWER_S,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        raise NotInForce(f"MPS: no answer to '{command}' within {ANSWER_S:g} s") from None
+        raise NotInForce(f"MPS: no answer to '{command}' within {seconds:.3g} s") from None
     except OSError as error:
         raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
     if answer.returncode != 0:
@@ -158,7 +165,7 @@ def _end(pipe: Path) -> None:
     left = _programs(pipe)
     if left:
         with suppress(NotInForce):  # a daemon that cannot be asked is signalled at once
-            _ask(pipe, f"quit -t {END_S:.0f}")
+            _ask(pipe, f"quit -t {END_S:.0f}", ANSWER_S)
             left = _alive_after(2 * END_S, left)
     for sent in (signal.SIGTERM, signal.SIGKILL):
         for process in left:
@@ -191,6 +198,6 @@ def _programs(pipe: Path) -> set[psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             mps = process.name().startswith(PROGRAMS)
-            if mps and process.environ().get("CUDA_MPS_PIPE_DIRECTORY") == str(pipe):
+            if mps and process.environ().get(PIPE_FOLDER) == str(pipe):
                 found |= {process, *process.children(recursive=True)}
     return found

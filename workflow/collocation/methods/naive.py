@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation import gpu
-from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.methods import evidence
+from workflow.collocation.methods.evidence import NotInForce, Place, Report
 
 
-def refusal(spec: dict, device: gpu.Device | None) -> str | None:
+def refusal(spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
     return None
 
 
 @contextmanager
-def enter(spec: dict, device: gpu.Device | None, log: Path) -> Iterator["Naive"]:
+def enter(
+    spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
+) -> Iterator["Naive"]:
     # An empty pipe folder of one's own: with the default one, any MPS daemon on this machine would
     # silently turn the members into its clients.
     with tempfile.TemporaryDirectory(prefix="no-mps-") as pipe:
@@ -30,19 +33,34 @@ class Naive:
     def environment(self, member: int) -> dict[str, str]:
         if self.device is None:
             return {"CUDA_VISIBLE_DEVICES": ""}
-        return {
-            "CUDA_VISIBLE_DEVICES": self.device.uuid,
-            "CUDA_MPS_PIPE_DIRECTORY": self.pipe,
-        }
+        return {"CUDA_VISIBLE_DEVICES": self.device.uuid, evidence.PIPE_FOLDER: self.pipe}
 
-    def witness(self, pids: dict[int, int]) -> dict:
+    def release(self, pid: int) -> None:
+        """Nothing to do: a plain process takes nobody with it."""
+
+    def witness(self, reports: dict[int, Report]) -> dict:
+        members = sorted(report.pid for report in reports.values())
         if self.device is None:
-            return {"verified": True, "device": "cpu", "members": sorted(pids.values())}
+            return {"verified": True, "device": "cpu", "members": members}
+        evidence.require_place("naive", reports, Place(self.device.uuid, self.device.sm_count))
         listed = gpu.processes(self.device)
-        members = sorted(pids.values())
-        clients = sorted(set(listed["mps"] or []) & set(members))
-        if clients:
-            raise NotInForce(f"naive: NVML lists the members {clients} as MPS clients")
-        # A container may show the host's PIDs, which cannot be told apart from a stranger's here.
-        verified = listed["compute"] is not None and set(members) <= set(listed["compute"])
-        return {"verified": verified or None, "members": members, **listed}
+        evidence.require_no_clients("naive", reports, listed)
+        names = {name for pid in members for name in evidence.known_as(pid)}
+        # In a container NVML may name the host's PIDs, or none: then it tells their number at most.
+        comparable = bool(names & set(listed["compute"] or []))
+        if comparable:
+            if absent := evidence.absent(reports, listed["compute"]):
+                raise NotInForce(f"naive: {absent} not among NVML's processes {listed['compute']}")
+            listed = evidence.require_alone(self.device, members)
+        elif members:
+            listed = evidence.require_counts("naive", self.device, len(members))
+        # So many processes, each member among them by its UUID: the list holds nobody else.
+        counted = bool(members) and len(listed["compute"] or []) == len(members)
+        told = listed["mps"] is not None and (comparable or counted)
+        return {
+            "verified": True if told else None,
+            "members": members,
+            "devices": {member: report.device_uuid for member, report in reports.items()},
+            **listed,
+            "unreadable_daemons": evidence.unreadable_daemons(),
+        }
