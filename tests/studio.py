@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from tests.fakes import driver, machine
+from tests.fakes import machine
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATIENCE = 60.0  # seconds, for a busy machine; nothing waits that long when all is well
@@ -151,9 +151,8 @@ class Studio:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.gpu, self.card = "auto", self.folder / "card"
-        self.surroundings = machine.create(self.card, name, **settings)
-        with driver.Card(self.card).open() as state:
-            state["uuid"] = f"GPU-{uuid.uuid4()}"  # or the daemons of two studios would meet on it
+        own = f"GPU-{uuid.uuid4()}"
+        self.surroundings = machine.create(self.card, name, uuid=own, **settings)
         torch = self.card / "site" / "torch"
         torch.mkdir(parents=True)
         (torch / "__init__.py").touch()

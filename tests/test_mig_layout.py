@@ -622,11 +622,13 @@ def test_a_recorded_table_is_the_cards(name, tmp_path):
     ("name", "mig", "said"),
     [
         ("h200_141", True, "  MIG mode: on\n\n"),
+        ("h200_141", False, "-i 0 -mig 1', or allow it with\n    mig_mode=switch\n\n"),
         (
             "a100_40",
             False,
-            "  MIG mode: off; to switch it on, allow it with mig_mode=switch, or an administrator "
-            "runs\n    nvidia-smi -i 0 -mig 1 && nvidia-smi -i 0 --gpu-reset\n\n",
+            "  MIG mode: off; an administrator switches it on with 'nvidia-smi -i 0 -mig 1' and, "
+            "where it stays\n    pending, 'nvidia-smi -i 0 --gpu-reset'; mig_mode=switch does not, "
+            "for that may reset such a card\n\n",
         ),
     ],
 )
@@ -641,6 +643,13 @@ def test_mig_plan_on_a_card_without_mig_names_the_tables(tmp_path):
     run = mig_plan_on(machine.create(tmp_path / "machine", "none"))
     assert run.returncode == 2
     assert "has no MIG; give a recorded table" in run.stderr
+
+
+def test_mig_plan_without_rights_names_the_tables(tmp_path):
+    run = mig_plan_on(machine.create(tmp_path / "machine", permission=False))
+    assert run.returncode == 2
+    assert run.stderr.startswith("MIG: no permission on NVIDIA H200 for reading its profiles; ")
+    assert "give a recorded table with --card (CARD=FILE in make): tests/cards/" in run.stderr
 
 
 def test_a_table_that_cannot_be_written(tmp_path):

@@ -13,8 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import yaml
-
 from workflow.collocation import gpu, plan
 from workflow.collocation.methods import mig_card
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
@@ -26,9 +24,9 @@ from workflow.collocation.methods.mig_layout import (
     layouts,
     placement_text,
 )
-from workflow.collocation.settings import ConfigError, load_config, read_yaml
+from workflow.collocation.settings import ConfigError, load_config, read_values
 from workflow.collocation.sitting import Sitting, open_sitting
-from workflow.collocation.study import CONFIG, ROOT
+from workflow.collocation.study import ROOT
 
 TABLES = ROOT / "tests" / "cards"
 WIDTH = 100
@@ -126,14 +124,16 @@ def _wrapped(lines: Iterable[str]) -> list[str]:
 def read_card(wanted: str | int) -> tuple[gpu.Device, Card]:
     """This machine's card and its table.
 
-    Raises ConfigError, naming tables to use instead, where there is none to read; Unsupported and
+    Raises ConfigError, naming tables to use instead, where there is none that this user may read;
     NotInForce where NVML does not let itself be asked.
     """
     device = None if wanted == "cpu" else gpu.find(wanted)
-    card = mig_card.read(device) if device else None
-    if device and card:
-        return device, card
     missing = f"{device.name} has no MIG" if device else "there is no NVIDIA GPU to read here"
+    try:
+        if device and (card := mig_card.read(device)):
+            return device, card
+    except Unsupported as error:
+        missing = str(error)
     known = ", ".join(str(path.relative_to(ROOT)) for path in sorted(TABLES.glob("*.json")))
     raise ConfigError(f"{missing}; give a recorded table with --card (CARD=FILE in make): {known}")
 
@@ -143,14 +143,7 @@ def about_card(device: gpu.Device) -> list[str]:
     lines = [f"profile table: read from the card {device.uuid}, driver {device.driver}"]
     if gpu.mig_enabled(device):
         return [*lines, "MIG mode: on"]
-    command = f"nvidia-smi -i {device.index} -mig 1"
-    if device.capability < (9, 0):
-        command += f" && nvidia-smi -i {device.index} --gpu-reset"
-    return [
-        *lines,
-        "MIG mode: off; to switch it on, allow it with mig_mode=switch, or an administrator runs",
-        f"  {command}",
-    ]
+    return [*lines, f"MIG mode: off; {mig_card.how_to_switch(device, on=True)}"]
 
 
 def about_file(path: Path, card: Card) -> list[str]:
@@ -179,10 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     table.add_argument("--table", type=Path, metavar="FILE", help="write this card's table there")
     args = parser.parse_args(argv)
     try:
-        values = read_yaml(CONFIG / "config.yaml") or {}
-        for pair in args.config:
-            key, _, value = pair.partition("=")
-            values[key] = yaml.safe_load(value)
+        values = read_values(args.config)
         config = load_config(values)
         if args.card:
             card = Card.load(args.card)
@@ -196,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         study = "paper" if config.study == "auto" else config.study  # as on a machine with a card
         sitting = open_sitting({**values, "study": study, "gpu": "cpu", "measure": None})
-    except (ConfigError, Unsupported, NotInForce) as error:
+    except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2
     print(page(sitting, card, about))

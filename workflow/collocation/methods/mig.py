@@ -1,28 +1,188 @@
-"""mig: hardware partitions. This version refuses with the reason; it never touches the card."""
+"""mig: each member has a hardware partition of the card; what it reports of it is the evidence.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+The members are told the UUID of a MIG device, and say on which they found themselves, and of how
+many SMs. Under mig_mps, members share a MIG device as clients of an MPS daemon of its own.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pynvml
+
 from workflow.collocation import gpu
-from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.gpu import Device
+from workflow.collocation.methods import evidence, mig_card, mig_layout, mig_nvml, mps, mps_daemon
+from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
+from workflow.collocation.methods.mig_card import MigDevice
+from workflow.collocation.methods.mig_layout import Layout, NoLayout
 
 
-def refusal(spec: dict, device: gpu.Device | None) -> str | None:
+def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | None:
     if device is None:
         return "MIG needs an NVIDIA GPU, and there is none on this machine"
-    enabled = gpu.mig_enabled(device)
-    if enabled is None:
-        return f"{device.name} has no MIG"
-    if not enabled:
-        return (
-            f"MIG mode is off on {device.name}; an administrator switches it on with "
-            f"'nvidia-smi -i {device.index} -mig 1'"
-        )
-    return "MIG mode is on, but this version of the workflow does not create MIG layouts yet"
+    rights = layouts = None
+    try:
+        card = mig_card.read(device)
+        if card is None:
+            return f"{device.name} has no MIG"
+        layouts = mig_layout.layouts(spec, card)
+    except NoLayout as error:
+        return str(error)
+    except Unsupported as error:
+        rights = str(error)
+    except NotInForce:
+        pass  # the card does not answer now: no reason that lasts
+    if reason := mig_card.wrong_mode(device, True, switch):
+        return reason
+    if reason := rights or mig_card.missing_rights():
+        return reason
+    if layouts and not switch and (reason := _occupied(device, layouts)):
+        return reason
+    return mps.refusal(spec, device) if spec["method"] == "mig_mps" else None
+
+
+def _occupied(device: Device, layouts: Iterable[Layout]) -> str | None:
+    try:
+        return mig_card.occupied(device, layouts)
+    except Unsupported as error:
+        return str(error)
+    except NotInForce:
+        return None
 
 
 @contextmanager
-def enter(spec: dict, device: gpu.Device | None, log: Path) -> Iterator[None]:
-    raise NotInForce(refusal(spec, device))
-    yield
+def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) -> Iterator["Mig"]:
+    if reason := refusal(spec, device, switch):
+        raise Unsupported(reason)
+    layouts = mig_layout.layouts(spec, mig_card.read(device))
+    with ExitStack() as stack:
+        layout, devices = stack.enter_context(mig_card.applied(device, layouts, switch))
+        seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
+        # As under naive: with the default pipe folder any MPS daemon would take the members in.
+        pipe = stack.enter_context(tempfile.TemporaryDirectory(prefix="no-mps-"))
+        sharing = Mig(spec["method"], device, layout, devices, seats, pipe)
+        if spec["method"] == "mig_mps":
+            for index, seat in enumerate(dict.fromkeys(seats.values())):
+                daemon = stack.enter_context(
+                    mps_daemon.running(seat.uuid, log / "mps" / str(index))
+                )
+                members = {
+                    member: entry
+                    for member, entry in enumerate(spec["members"])
+                    if seats[member] == seat
+                }
+                place = Place(seat.uuid, seat.sm_count)
+                sharing.servers[seat.uuid] = mps.Mps(device, daemon, members, place, spec["method"])
+        yield sharing
+
+
+@dataclass
+class Mig:
+    """devices: seat → MIG device, as applied. seats: member → its MIG device. servers: MPS in a MIG
+    device, by its UUID.
+    """
+
+    method: str
+    device: Device
+    layout: Layout
+    devices: dict[tuple[int, int], MigDevice]
+    seats: dict[int, MigDevice]
+    pipe: str
+    servers: dict[str, mps.Mps] = field(default_factory=dict)
+    pids: dict[int, int] = field(default_factory=dict)  # → member, as far as witnessed
+
+    def environment(self, member: int) -> dict[str, str]:
+        uuid = self.seats[member].uuid
+        if uuid in self.servers:
+            return self.servers[uuid].environment(member)
+        return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: self.pipe}
+
+    def release(self, pid: int) -> None:
+        """Have the member's MPS server drop it; a plain process in an instance harms nobody."""
+        member = self.pids.get(pid)
+        for uuid, server in self.servers.items():
+            if member is None or self.seats[member].uuid == uuid:
+                server.release(pid)
+
+    def witness(self, reports: dict[int, Report]) -> dict:
+        self.pids |= {report.pid: member for member, report in reports.items()}
+        mig_card.require_unchanged(self.device, self.layout, self.devices)
+        for member, report in reports.items():
+            self._require_seat(member, report)
+        served = {}
+        for uuid, server in self.servers.items():
+            clients = {m: report for m, report in reports.items() if self.seats[m].uuid == uuid}
+            if clients:  # where all were lost before they had a context, there is no server
+                served[uuid] = server.witness(clients)
+        listed = gpu.processes(self.device)
+        if not self.servers:
+            evidence.require_no_clients(self.method, reports, listed)
+        agrees = self._nvml_agrees(reports, [facts["server"] for facts in served.values()])
+        told = bool(reports) and all(
+            report.sm_count == self.seats[member].sm_count for member, report in reports.items()
+        )
+        told = told and all(facts["verified"] for facts in served.values())
+        return {
+            "verified": told or None,
+            "layout": str(self.layout),
+            "members": {member: self._facts(member, report) for member, report in reports.items()},
+            "nvml_compute": listed["compute"],
+            "nvml_mps": listed["mps"],
+            "nvml_agrees": agrees,
+            "unreadable_daemons": evidence.unreadable_daemons(),
+        } | ({"mps": served} if served else {})
+
+    def _require_seat(self, member: int, report: Report) -> None:
+        seat = self.seats[member]
+        evidence.require_place(self.method, {member: report}, Place(seat.uuid, seat.sm_count))
+        # Between busy neighbours, a probe of where blocks come to lie sees too few.
+        few = report.sm_source == "residency" and (report.sm_count or 0) < (seat.sm_count or 0)
+        if report.sm_count not in (None, seat.sm_count) and not few:
+            raise NotInForce(
+                f"{self.method}: {called(member, report)} can use {report.sm_count} SMs; its "
+                f"instance {seat.profile} ({seat.uuid}) has {seat.sm_count}"
+            )
+
+    def _nvml_agrees(self, reports: dict[int, Report], servers: list[int]) -> bool | None:
+        """Whether NVML lists every member on its instance, and nobody else on the card; None where
+        it does not show the PIDs that members have here. Raises NotInForce if it says otherwise.
+        """
+        try:
+            residents = mig_nvml.residents(self.device)
+        except pynvml.NVMLError:
+            return None
+        names = {member: evidence.known_as(report.pid) for member, report in reports.items()}
+        if not any(known & residents.keys() for known in names.values()):
+            return None
+        if absent := evidence.absent(reports, residents):
+            raise NotInForce(f"{self.method}: {absent} not among NVML's processes on the card")
+        for member, report in reports.items():
+            seat = self.seats[member]
+            there = {residents[pid] for pid in names[member] & residents.keys()}
+            if (seat.gpu_instance, seat.compute_instance) not in there:
+                raise NotInForce(
+                    f"{self.method}: NVML lists {called(member, report)} on another instance than "
+                    f"{seat.gpu_instance}/{seat.compute_instance} (GPU/compute): "
+                    + ", ".join(f"{gpu_instance}/{compute}" for gpu_instance, compute in there)
+                )
+        evidence.require_alone(
+            self.device, [*servers, *(report.pid for report in reports.values())]
+        )
+        return True
+
+    def _facts(self, member: int, report: Report) -> dict:
+        seat = self.seats[member]
+        return {
+            "pid": report.pid,
+            "mig_uuid": report.device_uuid,
+            "gpu_instance": seat.gpu_instance,
+            "compute_instance": seat.compute_instance,
+            "profile": seat.profile,
+            "placement": f"{seat.start}:{seat.size}",
+            "memory_mib": seat.memory_mib,
+            "sm_planned": seat.sm_count,
+            "sm_reported": report.sm_count,
+        }

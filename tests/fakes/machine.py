@@ -1,0 +1,238 @@
+"""A machine with one NVIDIA card that is not there, for the real code in this or other processes.
+
+    environment = machine.create(folder, "h200_141", mig=True)   # for subprocesses
+    machine.configure(folder, permission=False)                  # while they run, too
+    context = machine.attach(os.environ)                         # in a process that "uses CUDA"
+    with machine.installed(folder): ...                          # pynvml of this process sees it
+
+What NVML says is tests/fakes/driver.py, what MPS does tests/fakes/nvidia-cuda-mps-control.
+"""
+
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pynvml
+
+from tests.fakes import driver
+
+FAKES = Path(__file__).resolve().parent
+REPOSITORY = FAKES.parents[1]
+CARDS = FAKES.parent / "cards"
+UUID = "GPU-5a11ab1e-0000-4000-8000-00000000cafe"
+CONTEXT_MIB = 500  # what a CUDA context takes of the card
+CONTEXT_UNDER_LIMIT = 538_339_472  # bytes of a pinned-memory limit that are gone; read on an H200
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+DEFAULTS = {
+    "permission": True,
+    "busy": False,
+    "lost": False,
+    "host_pids": 0,
+    "failures": [],
+    "kill": None,
+}
+
+
+def create(
+    folder: Path, card: str = "h200_141", mig: bool = False, uuid: str = UUID, **settings
+) -> dict[str, str]:
+    """Make the machine in `folder`; gives what subprocesses need in their environment.
+
+    card: the name of a table in tests/cards, or "none" for a card that has no MIG. mig: whether
+    MIG mode is on. uuid: its own for machines that are there at once, or each would find the
+    other's MPS daemons on its card. settings: see tests/fakes/driver.py.
+    """
+    folder = Path(folder)
+    (folder / "processes").mkdir(parents=True)
+    has_mig = card != "none"
+    key = card if has_mig else "h100_80_sxm"
+    table = json.loads((CARDS / f"{key}.json").read_text()) if has_mig else {"name": "NVIDIA X"}
+    profiles = table.get("profiles", [])
+    table = {"key": key, "name": table["name"], "profiles": profiles}
+    (folder / "card.json").write_text(json.dumps(table))
+    state = {
+        "version": 0,
+        "uuid": uuid,
+        "driver": "580.159",
+        "mode": int(mig),
+        "pending": int(mig),
+        "instances": {},
+        "ids": 0,
+        "calls": {},
+        "settings": DEFAULTS | {"needs_reset": driver.CARDS[key][2] == (8, 0)},
+    }
+    (folder / "state.json").write_text(json.dumps(state))
+    os.utime(folder / "state.json", ns=(0, 0))
+    configure(folder, **settings)
+    path = [str(FAKES), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {
+        "FAKE_NVML": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(FAKES / "nvml"), str(REPOSITORY)]),
+        "PATH": os.pathsep.join(path),
+    }
+
+
+@contextmanager
+def installed(folder: Path) -> Iterator[None]:
+    """Have this process's own nvidia-ml-py find the machine's library instead of NVIDIA's."""
+    before = pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache
+    pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = driver.Library(folder), {}
+    try:
+        yield
+    finally:
+        pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = before
+
+
+def configure(folder: Path, **settings) -> None:
+    """Change settings, and count calls from 0 again."""
+    with driver.Card(folder).open() as state:
+        if unknown := settings.keys() - state["settings"].keys():
+            raise ValueError(f"no such setting: {', '.join(unknown)}")
+        state["settings"] |= settings
+        state["calls"] = {}
+
+
+def fail(folder: Path, call: str, at: int = 1, error: int = 999, on: bool = False) -> None:
+    """Have the `at`-th call from now fail with `error`; with `on`, all that follow too."""
+    configure(folder, failures=[{"call": call, "at": at, "error": error, "on": on}])
+
+
+def changes(folder: Path) -> int:
+    """How many calls were to change the card since the settings were."""
+    with driver.Card(folder).open() as state:
+        return state["calls"].get("change", 0)
+
+
+def mode(folder: Path) -> tuple[bool, bool]:
+    """MIG mode: as it is, and as it would be after a reset."""
+    with driver.Card(folder).open() as state:
+        return bool(state["mode"]), bool(state["pending"])
+
+
+def layout(folder: Path) -> list[tuple]:
+    """What is there: (profile id, start, size, ((profile, start, size) of its compute ...))."""
+    with driver.Card(folder).open() as state:
+        return sorted(
+            (
+                instance["profile"],
+                instance["start"],
+                instance["size"],
+                tuple(
+                    sorted(
+                        (entry["profile"], entry["start"], entry["size"])
+                        for entry in instance["compute"].values()
+                    )
+                ),
+            )
+            for instance in state["instances"].values()
+        )
+
+
+def mig_uuids(folder: Path) -> list[str]:
+    """UUIDs of the MIG devices that are there now."""
+    with driver.Card(folder).open() as state:
+        return [compute["uuid"] for _, _, compute in driver.devices(state)]
+
+
+# -- CUDA -----------------------------------------------------------------------------------------
+
+
+def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
+    """What making a CUDA context does, for this process or for `pid`; gives what it then sees.
+
+    Raises RuntimeError where CUDA would fail.
+    """
+    folder = Path(environment["FAKE_NVML"])
+    pid = pid or os.getpid()
+    card = driver.Card(folder)
+    place, sms, memory, name = _device(card, environment)
+    server = _join(environment, folder, pid, place)
+    free = memory - CONTEXT_MIB * driver.MIB
+    if server:
+        if percentage := environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
+            granted = int(sms * float(percentage) / 100)
+            sms = min(sms, max(8, granted - granted % 2))
+        limit = _limit(environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
+        if limit is not None:
+            free = min(free, limit - CONTEXT_UNDER_LIMIT)
+        if free <= 0:
+            raise RuntimeError("CUDA error: out of memory")
+        occupy(folder, server, place, "server")
+    occupy(folder, pid, place, "mps" if server else "compute")
+    return {
+        "device_uuid": place,
+        "sm_count": sms,
+        "sm_source": "affinity",
+        "memory_free": free,
+        "device_name": name,
+    }
+
+
+def occupy(folder: Path, pid: int, place: str | None = None, kind: str = "compute") -> None:
+    """Have a living process compute at `place`, the UUID of a MIG device, or else of the card."""
+    place = place or driver.Card(folder).peek()["uuid"]
+    entry = {"place": place, "kind": kind, "memory": CONTEXT_MIB * driver.MIB}
+    new = folder / f"{pid}.{os.getpid()}.new"  # two members may do so for one MPS server
+    new.write_text(json.dumps(entry | {"birth": driver.birth(pid)}))
+    new.replace(folder / "processes" / str(pid))
+
+
+def _device(card: driver.Card, environment: Mapping[str, str]) -> tuple[str, int, int, str]:
+    """UUID, SMs, bytes and name of the device that CUDA would choose."""
+    wanted = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    with card.open() as state:
+        found = driver.devices(state)
+        if state["mode"] and (wanted == "0" or state["uuid"].startswith(wanted or "-")):
+            wanted = found[0][2]["uuid"] if found else ""  # of a card in MIG mode: the first part
+        for gi, _, compute in found:
+            if wanted == compute["uuid"]:
+                instance = state["instances"][gi]
+                profile = card.by_id[instance["profile"]]
+                sms = card.compute_sms(instance, compute["size"])
+                name = f"{card.name} MIG {profile['name']}"
+                return wanted, sms, card.memory_of(profile) * driver.MIB, name
+        whole = wanted == "0" or (wanted and state["uuid"].startswith(wanted))
+        if state["settings"]["lost"] or not whole or state["mode"]:
+            raise RuntimeError("no CUDA-capable device is detected")
+        return state["uuid"], card.sms, card.memory_mib * driver.MIB, card.name
+
+
+def _join(environment: Mapping[str, str], folder: Path, pid: int, place: str) -> int | None:
+    """Become a client of the daemon in the pipe folder; gives its server's PID.
+
+    None without a daemon: as the real thing, the process then runs without MPS and without a word.
+    """
+    pipe = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or folder / "nvidia-mps")
+    try:
+        _ask(pipe, "get_server_list")
+    except OSError:
+        return None
+    daemon = psutil.Process(int((pipe / "nvidia-cuda-mps-control.pid").read_text()))
+    shown = daemon.environ().get("CUDA_VISIBLE_DEVICES", place).split(",")
+    if not any(place.startswith(name) for name in shown):
+        raise RuntimeError("no CUDA-capable device is detected")
+    (pipe / "clients" / str(pid)).touch()
+    servers = re.findall(r"^\d+$", _ask(pipe, "get_server_list"), re.M)
+    return int(servers[0])
+
+
+def _ask(pipe: Path, command: str) -> str:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(pipe / "control"))
+        with connection.makefile("rw") as stream:
+            print(command, file=stream, flush=True)
+            return stream.read()
+
+
+def _limit(text: str) -> int | None:
+    """Bytes of "0=600M"; None without a limit."""
+    found = re.fullmatch(r"0=(\d+)([KMG]?)B?", text)
+    return int(found[1]) * UNITS[found[2]] if found else None

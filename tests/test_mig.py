@@ -1,0 +1,1579 @@
+"""MIG on the cards of tests/cards: layouts applied and taken away again, whatever comes between.
+
+The card is tests/fakes/driver.py below the real nvidia-ml-py, so that every call goes through it.
+"""
+
+import json
+import os
+import pwd
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pynvml
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import driver, machine
+from workflow.collocation import gpu, methods, plan
+from workflow.collocation.methods import (
+    evidence,
+    mig,
+    mig_card,
+    mig_journal,
+    mig_layout,
+    mig_nvml,
+    mps_daemon,
+    undisturbed,
+)
+from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
+from workflow.collocation.methods.mig_layout import Card, NoLayout
+from workflow.collocation.settings import load_study, load_workloads
+from workflow.collocation.study import CONFIG
+
+TABLES = {path.stem: Card.load(path) for path in sorted(machine.CARDS.glob("*.json"))}
+ROOT = Path(__file__).resolve().parents[1]
+# What an administrator left: (profile id, start, size, [slices of its compute instances]).
+IDLE = [(9, 4, 4, [2, 1]), (19, 0, 1, [1]), (19, 2, 1, [1])]
+PAIR = {"method": "mig", "members": [{"workload": "a"}, {"workload": "b"}]}
+
+
+def alike(count: int, method: str = "mig") -> dict:
+    return {"method": method, "members": [{"workload": "a"}] * count}
+
+
+def mix(*slices: str, method: str = "mig") -> dict:
+    members = [{"workload": f"w{text}", "slice": text} for text in slices]
+    return {"method": method, "members": members}
+
+
+@dataclass
+class Bench:
+    """A machine with one card, and this process's view of it."""
+
+    folder: Path
+    device: gpu.Device
+
+    @property
+    def state(self) -> tuple:
+        return machine.mode(self.folder), machine.layout(self.folder)
+
+    @property
+    def card(self) -> Card:
+        return mig_card.read(self.device)
+
+    @property
+    def journals(self) -> list[Path]:
+        return sorted(Path(os.environ["COLLOCATION_LOCK_DIR"]).iterdir())
+
+    def applied(self, spec: dict, switch: bool = True):
+        return mig_card.applied(self.device, mig_layout.layouts(spec, self.card), switch)
+
+    def fill(self, instances: list[tuple]) -> None:
+        """Make instances as an administrator would."""
+        for profile, start, size, compute in instances:
+            handle = mig_nvml.create_gpu_instance(self.device, profile, start, size)
+            for slices in compute:
+                mig_nvml.create_slices(handle, slices)
+        machine.configure(self.folder)
+
+
+@contextmanager
+def benches(key: str = "a100_40", mig: bool = True, **options) -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        before = os.environ.get("COLLOCATION_LOCK_DIR")
+        stack.callback(_set, "COLLOCATION_LOCK_DIR", before)
+        locks = Path(folder, "locks")
+        locks.mkdir()
+        _set("COLLOCATION_LOCK_DIR", str(locks))
+        own = f"GPU-{uuid.uuid4()}"
+        machine.create(Path(folder, "machine"), key, mig=mig, uuid=own, **options)
+        stack.enter_context(machine.installed(Path(folder, "machine")))
+        yield Bench(Path(folder, "machine"), gpu.find(0))
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch):
+    monkeypatch.setattr(mig_card, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(evidence, "GRACE_S", 0.0)
+
+
+@pytest.fixture
+def short_tmp(monkeypatch):
+    """A folder for sockets, and the stand-in for NVIDIA's MPS control program on PATH."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        bins = [str(machine.FAKES), str(Path(sys.executable).parent), os.environ["PATH"]]
+        monkeypatch.setenv("PATH", os.pathsep.join(bins))
+        yield folder
+        assert not list(Path(folder).iterdir())
+
+
+@pytest.fixture
+def bench():
+    with benches() as made:
+        yield made
+
+
+@pytest.fixture
+def hopper():
+    with benches("h200_141") as made:
+        yield made
+
+
+@pytest.fixture
+def sleepers():
+    """Starts processes that do nothing until they are ended."""
+    started = []
+
+    def start() -> int:
+        process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+        started.append(process)
+        return process.pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that is no descendant of this one."""
+    command = ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"]
+    pid = int(subprocess.run(command, capture_output=True, check=True).stdout)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+
+
+# -- the fake refuses what a card refuses ---------------------------------------------------------
+
+
+def refusal(call, *arguments) -> str:
+    with pytest.raises(pynvml.NVMLError) as caught:
+        call(*arguments)
+    return type(caught.value).__name__.removeprefix("NVMLError_")
+
+
+def test_the_fake_card_refuses_what_a_card_refuses(bench, sleepers):
+    device, make = bench.device, mig_nvml.create_gpu_instance
+    whole = make(device, 0, 0, 8)
+    assert refusal(make, device, 19, 3, 1) == "InsufficientResources"  # overlaps
+    mig_nvml.create_slices(whole, 7)
+    assert refusal(pynvml.nvmlGpuInstanceDestroy, whole) == "InUse"  # has a compute instance
+    assert refusal(mig_nvml.create_slices, whole, 1) == "InsufficientResources"
+    [found] = mig_nvml.instances(device)
+    [(compute, _, _)] = found.compute
+    machine.occupy(bench.folder, sleepers(), machine.mig_uuids(bench.folder)[0])
+    assert refusal(pynvml.nvmlComputeInstanceDestroy, compute) == "InUse"  # a process runs on it
+
+
+def test_the_fake_card_knows_its_profiles_and_its_mode(bench):
+    device, make = bench.device, mig_nvml.create_gpu_instance
+    make(device, 20, 0, 1)
+    assert refusal(make, device, 20, 1, 1) == "InsufficientResources"  # one +me at most
+    assert refusal(make, device, 9, 1, 4) == "InvalidArgument"  # no such place
+    assert refusal(make, device, 99, 0, 1) == "InvalidArgument"  # no such profile
+    handle = mig_nvml.handle(device)
+    assert pynvml.nvmlDeviceSetMigMode(handle, 0) == pynvml.NVML_ERROR_IN_USE
+    assert machine.mode(bench.folder) == (True, False)
+    assert refusal(pynvml.nvmlDeviceGetFanSpeed, handle) == "NotSupported"
+    with benches(mig=False) as off:
+        assert refusal(make, off.device, 19, 0, 1) == "NotSupported"
+
+
+def test_fake_cuda_chooses_as_the_real_one(hopper, sleepers):
+    def attach(visible: str) -> dict:
+        environment = {"FAKE_NVML": str(hopper.folder), "CUDA_VISIBLE_DEVICES": visible}
+        return machine.attach(environment, sleepers())
+
+    with pytest.raises(RuntimeError, match="no CUDA-capable device"):
+        attach(hopper.device.uuid)  # in MIG mode there is nothing but the parts
+    with hopper.applied(alike(2)) as (_, seats):
+        first, second = (seat.uuid for seat in seats.values())
+        assert attach(second)["device_uuid"] == second
+        assert attach(hopper.device.uuid)["device_uuid"] == first
+        with pytest.raises(RuntimeError, match="no CUDA-capable device"):
+            attach("MIG-0")
+        for pid in driver.Card(hopper.folder).processes():
+            (hopper.folder / "processes" / str(pid)).unlink()
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [False, True])
+@pytest.mark.parametrize("key", TABLES)
+def test_the_table_of_a_card_is_read_whether_mig_is_on_or_off(key, mode):
+    with benches(key, mig=mode) as made:
+        read = {profile.name: profile for profile in made.card.profiles}
+        assert machine.changes(made.folder) == 0
+    known = ("index", "id", "slices", "sm_count", "memory_mib", "most", "placements")
+    assert len(read) == len(TABLES[key].profiles)
+    for profile in TABLES[key].profiles:
+        for field in known:
+            if getattr(profile, field) is not None:
+                assert getattr(read[profile.name], field) == getattr(profile, field)
+
+
+def test_a_card_without_mig_has_no_table():
+    with benches("none", mig=False) as made:
+        assert mig_card.read(made.device) is None
+        assert methods.refusal(alike(2), made.device) == "NVIDIA X has no MIG"
+        assert methods.refusal(alike(2, "naive"), made.device) is None
+        with mig_card.in_mode(made.device, on=False, switch=False):
+            pass
+        with pytest.raises(Unsupported, match="^NVIDIA X has no MIG$"):
+            with mig_card.in_mode(made.device, on=True, switch=True):
+                pass
+
+
+# -- apply, verify, take away ---------------------------------------------------------------------
+
+PAPER = [
+    *(alike(count) for count in (1, 2, 3, 7)),
+    alike(1, "mig_7g"),
+    alike(1, "mig_4g"),
+    mix("4g", "3g"),
+    mix("4g", "2g", "1g"),
+    mix("4g", "1g", "1g", "1g"),
+    mix("3g", "2g", "2g"),
+    mix("3g", "1g", "1g", "1g", "1g"),
+    mix("1g", "2g", "3g"),
+    mix("2g", "2g", "1g", "1g", "1g"),
+    mix("3c.7g", "3c.7g", method="mig_shared"),
+    *(alike(count, "mig_shared") for count in (1, 2, 3, 7)),
+    *(alike(count, "mig_1g2x") for count in (1, 4)),
+    alike(3, "mig_mps"),
+]
+OTHERS = [
+    (key, spec)
+    for key in ("a30", "a100_80", "h100_80_sxm", "h200_141", "b200_180")
+    for spec in (
+        *(alike(count) for count in (1, 2, 3, 4)),
+        *([alike(7), mix("4g", "3g"), alike(2, "mig_shared")] if key != "a30" else []),
+        mix("2g", "1g", "1g"),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "spec"),
+    [*(("a100_40", spec) for spec in PAPER), *OTHERS],
+    ids=lambda value: value if isinstance(value, str) else value["method"],
+)
+def test_a_layout_is_there_as_planned_and_then_gone(key, spec):
+    with benches(key) as made:
+        with made.applied(spec) as (layout, seats):
+            planned = [(part.profile.id, part.start, part.size) for part in layout.parts]
+            there = machine.layout(made.folder)
+            assert sorted(planned) == [entry[:3] for entry in there]
+            slices = {entry[:3]: sorted(size for _, _, size in entry[3]) for entry in there}
+            for part, place in zip(layout.parts, planned, strict=True):
+                assert sorted(part.compute) == slices[place]
+            assert sorted(seat.uuid for seat in seats.values()) == sorted(
+                machine.mig_uuids(made.folder)
+            )
+            assert set(layout.seats) == seats.keys()
+            for seat in seats.values():
+                profile = layout.parts[seat.part].profile
+                known = (
+                    profile.sm_count
+                    if layout.parts[seat.part].compute == (profile.slices,)
+                    else seat.sm_count
+                )
+                assert (seat.sm_count, seat.memory_mib) == (known, profile.memory_mib)
+            assert made.journals
+        assert made.state == ((True, True), [])
+        assert not made.journals
+
+
+def test_every_layout_of_the_paper_is_taken_by_an_a100():
+    workloads = load_workloads(CONFIG / "workloads.yaml")
+    cells = plan.expand(load_study(CONFIG / "studies", "paper", workloads), workloads)
+    specs = {}
+    for cell in cells:
+        if cell.spec["method"].startswith("mig"):
+            needs = [(m["workload"], m.get("slice")) for m in cell.spec["members"]]
+            specs[cell.spec["method"], *needs] = cell.spec
+    assert len(specs) > 20
+    with benches("a100_40") as made:
+        for spec in specs.values():
+            with made.applied(spec) as (_, seats):
+                assert len(machine.mig_uuids(made.folder)) == len(seats)
+            assert made.state == ((True, True), [])
+
+
+def test_members_of_a_shared_instance_have_their_own_sms_and_one_memory(hopper):
+    with hopper.applied(alike(2, "mig_shared")) as (layout, seats):
+        assert str(layout) == "2x 3c in 7g.141gb"
+        one, two = seats.values()
+        assert one.uuid != two.uuid and one.gpu_instance == two.gpu_instance
+        assert (one.sm_count, one.memory_mib) == (two.sm_count, two.memory_mib) == (56, 143360)
+
+
+def test_what_an_administrator_left_idle_is_put_back_just_so(bench):
+    bench.fill(IDLE)
+    found, uuids = bench.state, machine.mig_uuids(bench.folder)
+    assert found[1] == [
+        (9, 4, 4, ((0, 2, 1), (1, 0, 2))),
+        (19, 0, 1, ((0, 0, 1),)),
+        (19, 2, 1, ((0, 0, 1),)),
+    ]
+    with bench.applied(alike(7)):
+        assert len(machine.layout(bench.folder)) == 7
+    assert bench.state == found
+    assert set(machine.mig_uuids(bench.folder)).isdisjoint(uuids)  # others, of the same shape
+    assert not bench.journals
+
+
+def test_a_layout_that_is_there_already_is_left_alone(bench):
+    with bench.applied(mix("3g", "3g")) as (layout, _):
+        machine.configure(bench.folder)
+        with bench.applied(mix("3g", "3g")) as (again, seats):
+            assert again.parts == layout.parts and len(seats) == 2
+        with bench.applied(mix("3g", "3g"), switch=False) as (kept, _):
+            assert kept.parts == layout.parts
+        assert machine.changes(bench.folder) == 0
+        assert bench.journals  # the outer one's
+
+
+def test_a_failing_cell_passes_its_exception_on_and_leaves_nothing(bench):
+    for kind in (KeyboardInterrupt, SystemExit, ValueError):
+        with pytest.raises(kind):
+            with bench.applied(alike(3)):
+                raise kind
+        assert bench.state == ((True, True), [])
+        assert not bench.journals
+
+
+def test_what_the_driver_has_no_place_for_is_tried_otherwise(bench):
+    machine.fail(bench.folder, "nvmlDeviceCreateGpuInstanceWithPlacement", at=2, error=driver.FULL)
+    tries = list(mig_layout.layouts(mix("3g", "2g", "1g"), bench.card))
+    with bench.applied(mix("3g", "2g", "1g")) as (layout, _):
+        assert layout == tries[1] != tries[0]
+        assert len(machine.layout(bench.folder)) == 3
+    assert bench.state == ((True, True), [])
+    machine.fail(bench.folder, "nvmlGpuInstanceCreateComputeInstance", error=driver.FULL, on=True)
+    with pytest.raises(Unsupported, match=r"^MIG: the driver finds no place for 2x 3g\.20gb on "):
+        with bench.applied(PAIR):
+            pass
+    assert bench.state == ((True, True), [])
+    assert not bench.journals
+
+
+# -- failures in the middle -----------------------------------------------------------------------
+
+CLUMSY = mix("3c.7g", "3c.7g", method="mig_shared")
+
+
+def test_every_single_failure_in_the_middle_leaves_the_state_found():
+    with benches() as made:
+        made.fill(IDLE)
+        found, at, survived = made.state, 0, []
+        while True:
+            at += 1
+            machine.fail(made.folder, "change", at=at)
+            try:
+                with made.applied(CLUMSY):
+                    survived.append(at)
+            except NotInForce as error:
+                assert str(error) == (
+                    "MIG: creating 2x 3c in 7g.40gb failed on NVIDIA A100-SXM4-40GB: Unknown Error"
+                )
+            assert made.state == found
+            assert not made.journals
+            if machine.changes(made.folder) < at:
+                break
+    changes = at - 1
+    assert changes == 7 + 3 + 3 + 7  # IDLE away, CLUMSY there and away, IDLE there
+    assert survived == list(range(11, changes + 2))  # failures at the end are made good
+
+
+def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works():
+    with benches() as made:
+        made.fill(IDLE)
+        found = made.state
+        for at in range(2, 21, 3):
+            machine.fail(made.folder, "change", at=at, on=True)
+            with pytest.raises(NotInForce) as caught:
+                with made.applied(CLUMSY):
+                    pass
+            assert "could not be put back as it was found, with MIG mode on and " in str(
+                caught.value
+            )
+            assert "profile 9 at 4:4" in str(caught.value)
+            [journal] = made.journals
+            assert str(journal) in str(caught.value)
+            machine.configure(made.folder, failures=[])
+            mig_card.recover(made.device)
+            assert made.state == found
+            assert not made.journals
+
+
+def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next():
+    with benches() as made:
+        made.fill(IDLE)
+        found, status, at = made.state, None, 0
+        while status != 0:
+            at += 1
+            for after in (False, True) if at == 20 else (False,):
+                status = in_a_killed_process(made, at, after, lambda: made.applied(CLUMSY))
+                assert status == (-signal.SIGKILL if at <= 20 else 0)
+                assert bool(made.journals) == (at <= 20)
+                mig_card.recover(made.device)
+                assert made.state == found
+                assert not made.journals
+    assert at == 21
+
+
+def in_a_killed_process(bench: Bench, at: int, after: bool, enter) -> int:
+    """How a process ends that is killed at its `at`-th change, before or after it."""
+    machine.configure(bench.folder, kill={"at": at, "after": after})
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(BaseException), enter():
+            code = 0
+        os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    machine.configure(bench.folder, kill=None)
+    return status
+
+
+found_layouts = st.lists(st.integers(0, 10**6), max_size=6)
+
+
+def any_layout(bench: Bench, seeds: list[int]) -> list[tuple]:
+    """Instances that fit together, chosen by the numbers: each from the places that are free."""
+    chosen: list[tuple] = []
+    for seed in seeds:
+        free = [
+            (profile, start, size)
+            for profile in bench.card.profiles
+            for start, size in profile.placements
+            if sum(one[0] == profile.id for one in chosen) < profile.most
+            if all(start + size <= s or s + z <= start for _, s, z, _ in chosen)
+        ]
+        if not free:
+            break
+        profile, start, size = free[seed % len(free)]
+        options = [[], [profile.slices], [1] * (seed % profile.slices + 1)]
+        chosen.append((profile.id, start, size, options[seed // len(free) % 3]))
+    return chosen
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(list(TABLES)), found_layouts, st.lists(st.sampled_from("1234"), min_size=1))
+def test_apply_then_take_away_changes_nothing(key, seeds, wanted):
+    with benches(key) as made:
+        made.fill(any_layout(made, seeds))
+        found = made.state
+        try:
+            tries = mig_layout.layouts(mix(*(f"{slices}g" for slices in wanted)), made.card)
+        except NoLayout:
+            return
+        with mig_card.applied(made.device, tries, switch=True) as (_, seats):
+            assert len(seats) == len(wanted)
+        assert made.state == found
+        assert not made.journals
+
+
+# -- in use, no rights, a lost card ---------------------------------------------------------------
+
+
+def test_instances_that_somebody_computes_on_stay(bench, sleepers):
+    bench.fill(IDLE)
+    found, uuids, pid = bench.state, machine.mig_uuids(bench.folder), sleepers()
+    machine.occupy(bench.folder, pid, uuids[0])
+    sentence = rf"others compute on it: PID {pid} \(python.*\); so its instances stay$"
+    with pytest.raises(NotInForce, match=sentence):
+        with bench.applied(PAIR):
+            pass
+    (bench.folder / "processes" / str(pid)).unlink()
+    machine.fail(bench.folder, "nvmlDeviceGetComputeRunningProcesses", error=3, on=True)
+    with pytest.raises(NotInForce, match="does not tell who computes on .*, so its instances stay"):
+        with bench.applied(PAIR):
+            pass
+    assert machine.changes(bench.folder) == 0
+    assert bench.state == found
+    assert machine.mig_uuids(bench.folder) == uuids
+    assert not bench.journals
+
+
+def test_an_instance_in_use_is_named_and_nothing_is_changed(bench, sleepers):
+    bench.fill(IDLE)
+    found, uuids = bench.state, machine.mig_uuids(bench.folder)
+    machine.occupy(bench.folder, sleepers(), uuids[0], "unlisted")
+    with pytest.raises(NotInForce) as caught:
+        with bench.applied(PAIR):
+            pass
+    assert str(caught.value) == (
+        "MIG: a cell needs the GPU to itself, and the instance of profile 9 at 4:4 on "
+        "NVIDIA A100-SXM4-40GB is in use"
+    )
+    assert bench.state == found
+    assert machine.mig_uuids(bench.folder) == uuids
+    assert not bench.journals
+
+
+def test_a_compute_instance_that_went_before_the_one_in_use_comes_back(bench, sleepers):
+    bench.fill([(0, 0, 8, [1, 1])])
+    found, (first, second) = bench.state, machine.mig_uuids(bench.folder)
+    machine.occupy(bench.folder, sleepers(), second, "unlisted")
+    with pytest.raises(NotInForce, match="profile 0 at 0:8 .* is in use$"):
+        with bench.applied(PAIR):
+            pass
+    assert bench.state == found
+    there = machine.mig_uuids(bench.folder)
+    assert second in there and first not in there
+    assert not bench.journals
+
+
+def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepers):
+    monkeypatch.setattr(mig_card, "PATIENCE_S", 10.0)
+    pid, looks = sleepers(), []
+
+    def wait(_) -> None:
+        looks.append(None)
+        if len(looks) == 3:
+            psutil.Process(pid).kill()
+
+    monkeypatch.setattr(mig_card.time, "sleep", wait)
+    with bench.applied(PAIR) as (_, seats):
+        machine.occupy(bench.folder, pid, seats[0, 0].uuid)
+    assert len(looks) >= 3
+    assert bench.state == ((True, True), [])
+
+
+def test_without_permission_a_cell_is_unsupported_and_says_what_it_takes(bench):
+    bench.fill(IDLE)
+    found, tries = bench.state, mig_layout.layouts(PAIR, bench.card)
+    machine.configure(bench.folder, permission=False)
+    sentence = (
+        r"^MIG: no permission on NVIDIA A100-SXM4-40GB for reading its (profiles|instances); it "
+        "takes root, in a container with NVIDIA_MIG_CONFIG_DEVICES=all$"
+    )
+    with pytest.raises(Unsupported, match=sentence):
+        with mig_card.applied(bench.device, tries):
+            pass
+    with pytest.raises(Unsupported, match=sentence):
+        mig_card.read(bench.device)
+    reason = methods.refusal(PAIR, bench.device)
+    assert reason.startswith("MIG: no permission on NVIDIA A100-SXM4-40GB for reading its profiles")
+    assert bench.state == found and not bench.journals
+
+
+@pytest.fixture
+def capability(tmp_path, monkeypatch) -> Path:
+    """The files by which a driver says who may create instances; nobody may."""
+    monkeypatch.setattr(mig_card, "CAPABILITY", tmp_path / "config")
+    monkeypatch.setattr(mig_card, "CAPABILITY_DEVICES", tmp_path)
+    monkeypatch.setattr(mig_card.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(mig_card.os, "access", lambda *_: False)
+    (tmp_path / "config").write_text("DeviceFileMinor: 1\nDeviceFileMode: 256\n")
+    (tmp_path / "nvidia-cap1").touch()
+    return tmp_path
+
+
+def test_missing_rights_are_found_without_touching_the_card(bench, capability):
+    file = capability / "nvidia-cap1"
+    assert methods.refusal(PAIR, bench.device) == (
+        f"creating MIG instances needs root or the right to read {file}; an administrator grants "
+        f"that with 'chmod a+r {file}'"
+    )
+    assert machine.changes(bench.folder) == 0
+
+
+@pytest.mark.parametrize("doubt", ["root", "allowed", "no device file", "no file", "other words"])
+def test_where_rights_are_in_doubt_nothing_is_said(bench, capability, doubt, monkeypatch):
+    if doubt == "root":
+        monkeypatch.setattr(mig_card.os, "geteuid", lambda: 0)
+    elif doubt == "allowed":
+        monkeypatch.setattr(mig_card.os, "access", lambda *_: True)
+    elif doubt == "no device file":
+        (capability / "nvidia-cap1").unlink()
+    elif doubt == "no file":
+        (capability / "config").unlink()
+    else:
+        (capability / "config").write_text("DeviceFileMinor: none\n")
+    assert methods.refusal(PAIR, bench.device) is None
+
+
+def test_a_lost_card_is_no_card_without_mig(bench, tmp_path):
+    machine.configure(bench.folder, lost=True)
+    assert methods.refusal(PAIR, bench.device) is None  # nothing that a later run would find
+    with pytest.raises(NotInForce, match="GPU is lost"):
+        with methods.enter(PAIR, bench.device, tmp_path):
+            pass
+    assert not bench.journals
+
+
+def test_a_card_lost_in_the_cell_is_told_with_what_to_do(bench):
+    with pytest.raises(NotInForce) as caught:
+        with bench.applied(PAIR):
+            machine.configure(bench.folder, lost=True)
+    [journal] = bench.journals
+    assert str(caught.value) == (
+        "MIG: NVIDIA A100-SXM4-40GB could not be put back as it was found, with MIG mode on and no "
+        "instances: GPU is lost; 'nvidia-smi mig -i 0 -lgi' shows what is there, and the next run "
+        f"tries again, unless {journal} is removed"
+    )
+
+
+# -- MIG mode -------------------------------------------------------------------------------------
+
+OFF = (
+    "MIG mode is off on NVIDIA H200; an administrator switches it on with 'nvidia-smi -i 0 -mig 1',"
+    " or allow it with mig_mode=switch"
+)
+ON = (
+    "MIG mode is on (NVIDIA H200), and {} needs the whole card; an administrator switches it off "
+    "with 'nvidia-smi -i 0 -mig 0', or allow it with mig_mode=switch"
+)
+
+
+def test_the_mode_is_kept_unless_the_configuration_says_switch(tmp_path):
+    with benches("h200_141", mig=False) as made:
+        assert methods.refusal(PAIR, made.device) == OFF
+        assert methods.refusal(PAIR, made.device, switch=True) is None
+        with pytest.raises(Unsupported) as caught:
+            with methods.enter(PAIR, made.device, tmp_path):
+                pass
+        assert str(caught.value) == OFF
+        assert machine.changes(made.folder) == 0
+
+
+@pytest.mark.parametrize("method", ["naive", "naive_again", "mps", "mps_equal"])
+def test_a_method_that_needs_the_whole_card_is_refused_in_mig_mode(
+    hopper, method, tmp_path, short_tmp
+):
+    spec = alike(2, method)
+    assert methods.refusal(spec, hopper.device) == ON.format(method)
+    assert methods.refusal(spec, hopper.device, switch=True) is None
+    with pytest.raises(Unsupported) as caught:
+        with methods.enter(spec, hopper.device, tmp_path):
+            pass
+    assert str(caught.value) == ON.format(method)
+    assert machine.changes(hopper.folder) == 0
+
+
+def test_the_mode_is_switched_for_a_cell_and_put_back(tmp_path, short_tmp):
+    with benches("h200_141", mig=False) as made:
+        with methods.enter(alike(2), made.device, tmp_path, switch=True) as sharing:
+            assert machine.mode(made.folder) == (True, True)
+            assert len(machine.layout(made.folder)) == 2
+            assert sharing.environment(0)["CUDA_VISIBLE_DEVICES"].startswith("MIG-")
+            assert len(made.journals) == 1
+        assert made.state == ((False, False), [])
+        assert not made.journals
+
+
+def test_naive_takes_the_whole_card_and_gives_the_layout_back(hopper, tmp_path, short_tmp):
+    hopper.fill(IDLE)
+    found = hopper.state
+    with methods.enter(alike(2, "naive"), hopper.device, tmp_path, switch=True) as sharing:
+        assert hopper.state == ((False, False), [])
+        assert sharing.environment(0)["CUDA_VISIBLE_DEVICES"] == hopper.device.uuid
+    assert hopper.state == found
+    assert not hopper.journals
+
+
+AMPERE = (
+    "MIG mode is off on NVIDIA A100-SXM4-40GB; an administrator switches it on with 'nvidia-smi -i "
+    "0 -mig 1' and, where it stays pending, 'nvidia-smi -i 0 --gpu-reset'; mig_mode=switch does "
+    "not, for that may reset such a card"
+)
+
+
+def test_on_ampere_the_mode_is_an_administrators(tmp_path, short_tmp):
+    with benches("a100_40", mig=False) as made:
+        for switch in (False, True):
+            assert methods.refusal(PAIR, made.device, switch) == AMPERE
+            with pytest.raises(Unsupported, match=f"^{re.escape(AMPERE)}$"):
+                with mig_card.in_mode(made.device, on=True, switch=switch):
+                    raise AssertionError
+        assert machine.changes(made.folder) == 0
+        assert not made.journals
+    with benches("a30", mig=True) as made:
+        made.fill([(14, 0, 1, [1]), (5, 2, 2, [1, 1])])
+        found, spec = made.state, alike(2, "naive")
+        said = "and naive needs the whole card; an administrator switches it off with 'nvidia-smi "
+        assert said in methods.refusal(spec, made.device, switch=True)
+        with pytest.raises(Unsupported, match=said):
+            with methods.enter(spec, made.device, tmp_path, switch=True):
+                raise AssertionError
+        assert machine.changes(made.folder) == 0
+        with made.applied(PAIR):  # a layout takes no reset
+            pass
+        assert made.state == found
+
+
+def test_a_mode_that_waits_for_a_reset_is_an_administrators_and_stays():
+    with benches("a100_40", mig=False) as made:
+        pynvml.nvmlDeviceSetMigMode(mig_nvml.handle(made.device), 1)
+        machine.configure(made.folder)
+        sentence = (
+            "MIG mode is off on NVIDIA A100-SXM4-40GB, and a change of it waits for a GPU reset; "
+            "an administrator gives it with 'nvidia-smi -i 0 --gpu-reset'"
+        )
+        assert methods.refusal(PAIR, made.device, switch=True) == sentence
+        with pytest.raises(Unsupported, match=f"^{sentence}$"):
+            with mig_card.in_mode(made.device, on=True, switch=True):
+                raise AssertionError
+        assert machine.changes(made.folder) == 0
+        assert machine.mode(made.folder) == (False, True)
+    with benches("a100_40") as made:
+        made.fill(IDLE)
+        with made.applied(PAIR):
+            pynvml.nvmlDeviceSetMigMode(mig_nvml.handle(made.device), 0)
+        assert machine.mode(made.folder) == (True, False)
+
+
+def test_a_card_that_something_holds_open_is_not_switched():
+    with benches("h200_141", mig=False, busy=True) as made:
+        with pytest.raises(NotInForce) as caught:
+            with mig_card.in_mode(made.device, on=True, switch=True):
+                raise AssertionError
+        assert str(caught.value).startswith(
+            "the MIG mode of NVIDIA H200 cannot be switched on: In use by another client; "
+            "something such as DCGM may hold the card; an administrator does it with 'nvidia-smi "
+        )
+        assert made.state == ((False, False), [])
+
+
+def test_without_permission_the_mode_is_an_administrators():
+    with benches("h200_141", mig=False, permission=False) as made:
+        with pytest.raises(Unsupported) as caught:
+            with mig_card.in_mode(made.device, on=True, switch=True):
+                raise AssertionError
+        assert str(caught.value) == (
+            "MIG: no permission on NVIDIA H200 for switching MIG mode on; an administrator does it "
+            "with 'nvidia-smi -i 0 -mig 1'"
+        )
+        assert made.state == ((False, False), [])
+
+
+def test_nobodys_work_is_disturbed_by_a_switch(sleepers):
+    with benches("h200_141", mig=False) as made:
+        pid = sleepers()
+        machine.occupy(made.folder, pid)
+        with pytest.raises(NotInForce, match=rf"others compute on it: PID {pid} "):
+            with mig_card.in_mode(made.device, on=True, switch=True):
+                raise AssertionError
+        assert machine.changes(made.folder) == 0
+        (made.folder / "processes" / str(pid)).unlink()
+        machine.fail(made.folder, "nvmlDeviceGetComputeRunningProcesses", error=3, on=True)
+        with pytest.raises(NotInForce, match="does not tell who computes on NVIDIA H200"):
+            with mig_card.in_mode(made.device, on=True, switch=True):
+                raise AssertionError
+        assert machine.changes(made.folder) == 0
+
+
+def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later():
+    with benches("h200_141", mig=False) as made:
+        with pytest.raises(NotInForce) as caught:
+            with mig_card.in_mode(made.device, on=True, switch=True):
+                machine.configure(made.folder, needs_reset=True)
+        assert "could not be put back as it was found, with MIG mode off: the MIG mode of " in str(
+            caught.value
+        )
+        assert "'nvidia-smi -i 0 -mig 0' and, where it stays pending, 'nvidia-smi -i 0 --" in str(
+            caught.value
+        )
+        assert machine.mode(made.folder) == (True, False)  # the next reset brings it
+        machine.configure(made.folder, needs_reset=False)
+        mig_card.recover(made.device)
+        assert made.state == ((False, False), [])
+        assert not made.journals
+
+
+# -- keep: what is there stays --------------------------------------------------------------------
+
+KEPT = (
+    "MIG instances that are there on NVIDIA A100-SXM4-40GB would have to go: 3g.20gb at 4:4, "
+    "1g.5gb at 0:1, 1g.5gb at 2:1; mig_mode=switch allows the workflow to take them down and put "
+    "them back (their UUIDs may change)"
+)
+
+
+def test_instances_that_are_there_are_kept_unless_the_configuration_says_switch(bench, tmp_path):
+    bench.fill(IDLE)
+    found, uuids = bench.state, machine.mig_uuids(bench.folder)
+    assert methods.refusal(PAIR, bench.device) == KEPT
+    assert methods.refusal(PAIR, bench.device, switch=True) is None
+    with pytest.raises(Unsupported, match=f"^{re.escape(KEPT)}$"):
+        with methods.enter(PAIR, bench.device, tmp_path):
+            raise AssertionError
+    with pytest.raises(Unsupported, match=f"^{re.escape(KEPT)}$"):
+        with bench.applied(PAIR, switch=False):
+            raise AssertionError
+    assert machine.changes(bench.folder) == 0
+    assert (bench.state, machine.mig_uuids(bench.folder)) == (found, uuids)
+    with methods.enter(PAIR, bench.device, tmp_path, switch=True):
+        assert len(machine.layout(bench.folder)) == 2
+    assert bench.state == found
+
+
+def test_a_kept_card_without_instances_or_with_just_the_right_ones_is_used(bench, tmp_path):
+    assert methods.refusal(PAIR, bench.device) is None
+    with methods.enter(PAIR, bench.device, tmp_path):
+        assert len(machine.layout(bench.folder)) == 2
+    assert bench.state == ((True, True), [])
+    bench.fill([(9, 4, 4, [3]), (9, 0, 4, [3])])
+    assert methods.refusal(PAIR, bench.device) is None
+    with methods.enter(PAIR, bench.device, tmp_path) as sharing:
+        used = {sharing.environment(member)["CUDA_VISIBLE_DEVICES"] for member in (0, 1)}
+        assert used == set(machine.mig_uuids(bench.folder))
+        assert not bench.journals
+    assert machine.changes(bench.folder) == 0
+    assert "3g.20gb at " in methods.refusal(alike(3), bench.device)
+
+
+def test_a_kept_card_whose_right_layout_is_not_the_first_choice_is_used(bench):
+    tries = list(mig_layout.layouts(mix("3g", "2g", "1g"), bench.card))
+    bench.fill([(p.profile.id, p.start, p.size, [p.profile.slices]) for p in tries[1].parts])
+    with bench.applied(mix("3g", "2g", "1g"), switch=False) as (layout, _):
+        assert sorted(map(str, layout.parts)) == sorted(map(str, tries[1].parts))
+    assert machine.changes(bench.folder) == 0
+
+
+# -- signals in the teardown ----------------------------------------------------------------------
+
+
+class Interrupted(BaseException):
+    """As the conductor's: of the first signal, and of no other."""
+
+
+@pytest.fixture
+def interruptible():
+    """A handler that raises, for the signals that end a cell."""
+    before = {number: signal.getsignal(number) for number in undisturbed.ENDING}
+
+    def interrupt(number, frame):
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise Interrupted
+
+    for number in before:
+        signal.signal(number, interrupt)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def send_from_elsewhere(number: int) -> None:
+    """From another process, while another thread of this one is there to receive it."""
+    subprocess.run(["sh", "-c", f"kill -{int(number)} {os.getpid()}"], check=True)
+
+
+@pytest.fixture
+def another_thread():
+    """A thread with its own signal mask, as a numerical library has them."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    yield
+    done.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("number", undisturbed.ENDING)
+@pytest.mark.parametrize("call", ["nvmlComputeInstanceDestroy", "nvmlDeviceSetMigMode"])
+def test_a_signal_while_the_card_is_put_back_waits(
+    number, call, interruptible, another_thread, monkeypatch
+):
+    with benches("h200_141", mig=False) as made:
+        sent = []
+
+        def interrupted(*arguments):
+            if sent == ["now"]:
+                sent.append(number)
+                send_from_elsewhere(number)
+            return real(*arguments)
+
+        real = getattr(pynvml, call)
+        monkeypatch.setattr(pynvml, call, interrupted)
+        with pytest.raises(Interrupted):
+            with mig_card.in_mode(made.device, on=True, switch=True), made.applied(PAIR):
+                sent.append("now")
+        assert sent == ["now", number]
+        assert made.state == ((False, False), [])
+        assert not made.journals
+
+
+def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, monkeypatch):
+    status = in_a_killed_process(bench, 3, False, lambda: bench.applied(PAIR))
+    assert status == -signal.SIGKILL
+    real = pynvml.nvmlGpuInstanceDestroy
+
+    def interrupted(handle):
+        send_from_elsewhere(signal.SIGTERM)
+        return real(handle)
+
+    monkeypatch.setattr(pynvml, "nvmlGpuInstanceDestroy", interrupted)
+    with pytest.raises(Interrupted):
+        mig_card.recover(bench.device)
+    assert bench.state == ((True, True), []) and not bench.journals
+
+
+def test_a_signal_while_a_daemon_is_ended_waits(
+    hopper, short_tmp, interruptible, another_thread, monkeypatch
+):
+    real = mps_daemon._ask
+
+    def interrupted(pipe, command, seconds):
+        if command.startswith("quit"):
+            send_from_elsewhere(signal.SIGHUP)
+        return real(pipe, command, seconds)
+
+    monkeypatch.setattr(mps_daemon, "_ask", interrupted)
+    with pytest.raises(Interrupted):
+        with mps_daemon.running(hopper.device.uuid, hopper.folder / "mps") as daemon:
+            pid = int((daemon.pipe / "nvidia-cuda-mps-control.pid").read_text())
+            os.kill(pid, 0)
+    assert driver.birth(pid) is None
+    assert not daemon.pipe.exists()
+
+
+def test_signals_mean_afterwards_what_they_meant_before(interruptible):
+    handlers = [signal.getsignal(number) for number in undisturbed.ENDING]
+    with pytest.raises(ValueError):
+        with undisturbed.undisturbed():
+            raise ValueError
+    assert [signal.getsignal(number) for number in undisturbed.ENDING] == handlers
+    done = []
+    with pytest.raises(Interrupted):
+        with undisturbed.undisturbed():
+            for number in undisturbed.ENDING:
+                signal.raise_signal(number)
+            done.append("all")
+    assert done == ["all"]
+    ignored = [signal.getsignal(number) for number in undisturbed.ENDING]
+    assert ignored == [signal.SIG_IGN] * 3  # as the handler left it
+    with undisturbed.undisturbed():
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_that_comes_first_is_delivered_afterwards_too(interruptible, monkeypatch):
+    real, done = signal.getsignal, []
+
+    def late(number):
+        if not done:
+            done.append("signal")
+            signal.raise_signal(signal.SIGTERM)
+        return real(number)
+
+    monkeypatch.setattr(undisturbed.signal, "getsignal", late)
+    with pytest.raises(Interrupted):
+        with undisturbed.undisturbed():
+            done.append("work")
+    assert done == ["signal", "work"]
+
+
+def test_a_member_that_outstays_the_inner_patience_only_does_not_keep_the_mode(
+    sleepers, monkeypatch
+):
+    """The inner teardown fails; the outer one still knows which instances are ours."""
+    with benches("h200_141", mig=False) as made:
+        pid, real = sleepers(), mig_card._restore
+
+        def restore(device, wanted, note):
+            if not wanted.mode:  # the outer one: by then the member has left
+                psutil.Process(pid).kill()
+            real(device, wanted, note)
+
+        monkeypatch.setattr(mig_card, "_restore", restore)
+        monkeypatch.setattr(mig_card, "PATIENCE_S", 0.5)
+        with pytest.raises(NotInForce, match="with MIG mode on and no instances: .* is in use"):
+            with (
+                mig_card.in_mode(made.device, on=True, switch=True),
+                made.applied(PAIR) as (_, seats),
+            ):
+                machine.occupy(made.folder, pid, seats[0, 0].uuid)
+        assert made.state == ((False, False), [])
+        assert not made.journals
+
+
+# -- after a killed run ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [False, True])
+def test_a_killed_run_that_had_switched_the_mode_is_put_back_without_leave_to_switch(
+    mode, tmp_path, short_tmp
+):
+    """And until then nobody is told that the mode is wrong: the next cell will find it right."""
+    spec = alike(2, "naive") if mode else PAIR
+    for at in range(1, 30):
+        with benches("h200_141", mig=mode) as made:
+            made.fill([(0, 0, 8, [7])] if mode else [])
+            found = made.state
+
+            def enter(device=made.device):
+                return methods.enter(spec, device, tmp_path, switch=True)
+
+            status = in_a_killed_process(made, at, False, enter)
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL
+            for folder in Path(short_tmp).glob("no-mps-*"):
+                folder.rmdir()  # what a SIGKILL leaves in the folder for temporary files
+            other = alike(1, "naive") if not mode else alike(1, "mig_7g")
+            assert methods.refusal(other, made.device) is None
+            with methods.enter(other, made.device, tmp_path):
+                pass
+            assert made.state == found
+            assert not made.journals
+    assert at > 6
+
+
+def test_without_a_journal_recovering_asks_the_card_nothing(bench, monkeypatch):
+    bench.fill(IDLE)
+    monkeypatch.setattr(mig_nvml, "state", lambda device: pytest.fail("asked"))
+    mig_card.recover(bench.device)
+
+
+def test_a_journal_of_what_is_there_anyway_only_goes(bench):
+    bench.fill(IDLE)
+    mig_journal.write(
+        bench.device, mig_journal.Note(mig_nvml.state(bench.device), False, mig_journal.boot())
+    )
+    assert len(bench.journals) == 1
+    mig_card.recover(bench.device)
+    assert not bench.journals and machine.changes(bench.folder) == 0
+
+
+def test_what_somebody_made_since_is_not_destroyed(bench):
+    bench.fill(IDLE)
+    status = in_a_killed_process(bench, 12, False, lambda: bench.applied(CLUMSY))
+    assert status == -signal.SIGKILL
+    for found in mig_nvml.instances(bench.device):
+        mig_card._destroy(bench.device, found, until=0)
+    bench.fill([(14, 0, 2, [2])])
+    there = bench.state
+    with pytest.raises(NotInForce) as caught:
+        mig_card.recover(bench.device)
+    [journal] = bench.journals
+    assert str(caught.value) == (
+        "MIG: a killed run had found MIG mode on and profile 9 at 4:4, profile 19 at 0:1, profile "
+        "19 at 2:1 on NVIDIA A100-SXM4-40GB, but somebody has changed that since: there is MIG "
+        "mode on and profile 14 at 0:2; once the card is as it should be, remove "
+        f"{journal}"
+    )
+    assert bench.state == there
+
+
+def test_who_has_changed_the_mode_since_has_the_last_word(hopper):
+    hopper.fill(IDLE)
+    status = in_a_killed_process(hopper, 12, False, lambda: hopper.applied(CLUMSY))
+    assert status == -signal.SIGKILL
+    with driver.Card(hopper.folder).open() as state:  # as a restart of the machine does
+        state |= {"mode": 0, "pending": 0, "instances": {}}
+    mig_card.recover(hopper.device)
+    assert hopper.state == ((False, False), [])
+    assert not hopper.journals
+
+
+def killed_in_the_cell(bench: Bench, enter) -> None:
+    """Leave what a run leaves that is killed while its members run."""
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException), enter():
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    machine.configure(bench.folder)
+
+
+def test_only_instances_with_our_uuids_are_destroyed(bench):
+    bench.fill(IDLE)
+    found = bench.state
+    killed_in_the_cell(bench, lambda: bench.applied(PAIR))
+    [journal] = bench.journals
+    touched = json.loads(journal.read_text())["touched"]
+    assert sorted(uuid for one in touched for uuid in one["uuids"]) == sorted(
+        machine.mig_uuids(bench.folder)
+    )
+    before = journal.read_text()
+    mig_card.recover(bench.device)
+    assert bench.state == found and not bench.journals
+
+    for one in mig_nvml.instances(bench.device):
+        mig_card._destroy(bench.device, one, until=0)
+    bench.fill([(9, 0, 4, [3]), (9, 4, 4, [3])])  # just where ours were
+    journal.write_text(before)
+    journal.chmod(0o600)
+    with pytest.raises(NotInForce, match="somebody has changed that since: there is MIG mode on"):
+        mig_card.recover(bench.device)
+    assert machine.changes(bench.folder) == 0 and bench.journals
+
+
+def test_a_bare_instance_where_ours_had_uuids_is_not_ours(bench):
+    killed_in_the_cell(bench, lambda: bench.applied(alike(1)))
+    for one in mig_nvml.instances(bench.device):
+        mig_card._destroy(bench.device, one, until=0)
+    bench.fill([(0, 0, 8, [])])
+    mig_card.recover(bench.device)
+    assert machine.layout(bench.folder) == [(0, 0, 8, ())]
+    assert not bench.journals  # what was found is there, and nothing of ours
+
+
+def replace_all(bench: Bench, instances: list[tuple]) -> tuple:
+    """What an administrator does; gives what is there then."""
+    for one in mig_nvml.instances(bench.device):
+        mig_card._destroy(bench.device, one, until=0)
+    bench.fill(instances)
+    return bench.state
+
+
+def test_what_somebody_made_where_the_found_one_was_is_not_changed_by_the_teardown(bench):
+    bench.fill([(9, 4, 4, [3])])
+    with pytest.raises(NotInForce, match="could not be put back as it was found"):
+        with bench.applied(alike(1)):
+            theirs = replace_all(bench, [(9, 4, 4, [2, 1])])
+    assert bench.state == theirs and machine.changes(bench.folder) == 0
+
+
+def test_what_somebody_made_after_a_teardown_that_failed_is_not_ours(bench, sleepers):
+    bench.fill([(9, 4, 4, [3])])
+    pid = sleepers()
+    with pytest.raises(NotInForce, match="could not be put back as it was found"):
+        with bench.applied(alike(1)) as (_, seats):
+            machine.occupy(bench.folder, pid, seats[0, 0].uuid)
+    (bench.folder / "processes" / str(pid)).unlink()
+    theirs = replace_all(bench, [(0, 0, 8, [7])])
+    with pytest.raises(NotInForce, match="somebody has changed that since"):
+        mig_card.recover(bench.device)
+    assert bench.state == theirs and bench.journals
+
+
+def test_what_somebody_made_after_a_switch_is_not_ours(hopper):
+    hopper.fill([(9, 4, 4, [3])])
+    killed_in_the_cell(hopper, lambda: mig_card.in_mode(hopper.device, on=False, switch=True))
+    mig_nvml.set_mode(hopper.device, True)
+    theirs = replace_all(hopper, [(9, 4, 4, [2, 1])])
+    with pytest.raises(NotInForce, match="somebody has changed that since"):
+        mig_card.recover(hopper.device)
+    assert hopper.state == theirs and hopper.journals
+
+
+@pytest.fixture
+def restart(monkeypatch, tmp_path):
+    """Restarts the machine: no instances, and the mode that the card then has."""
+
+    def start(bench: Bench, mode: bool) -> None:
+        (tmp_path / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        monkeypatch.setattr(mig_journal, "BOOT", tmp_path / "boot_id")
+        with driver.Card(bench.folder).open() as state:
+            state |= {"mode": int(mode), "pending": int(mode), "instances": {}}
+
+    return start
+
+
+@pytest.mark.parametrize("mode", [False, True])
+def test_after_a_restart_a_mode_that_is_still_as_we_left_it_is_put_back(mode, restart):
+    with benches("h200_141", mig=mode) as made:
+        made.fill(IDLE[:1] if mode else [])
+        killed_in_the_cell(made, lambda: mig_card.in_mode(made.device, on=not mode, switch=True))
+        restart(made, not mode)
+        mig_card.recover(made.device)
+        assert made.state == ((mode, mode), [])
+        assert not made.journals
+
+
+def test_after_a_restart_instances_are_somebody_elses_whatever_their_uuids(hopper, restart):
+    killed_in_the_cell(hopper, lambda: hopper.applied(alike(1)))
+    restart(hopper, True)
+    hopper.fill([(0, 0, 8, [7])])
+    mig_card.recover(hopper.device)
+    assert machine.changes(hopper.folder) == 0 and not hopper.journals
+    with benches("h200_141", mig=False) as made:
+        killed_in_the_cell(made, lambda: mig_card.in_mode(made.device, on=True, switch=True))
+        restart(made, True)
+        made.fill([(0, 0, 8, [7])])  # so the mode is in use by now
+        mig_card.recover(made.device)
+        assert machine.changes(made.folder) == 0 and not made.journals
+
+
+def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
+    with benches("h200_141", mig=False) as made:
+        killed_in_the_cell(made, lambda: mig_card.in_mode(made.device, on=True, switch=True))
+        made.fill([])
+        pid = sleepers()
+        machine.occupy(made.folder, pid)
+        sentence = rf"PID {pid} \(.*\); so what a killed run changed is not put back yet$"
+        with pytest.raises(NotInForce, match=sentence):
+            mig_card.recover(made.device)
+        assert machine.changes(made.folder) == 0 and made.journals
+        (made.folder / "processes" / str(pid)).unlink()
+        mig_card.recover(made.device)
+        assert made.state == ((False, False), []) and not made.journals
+
+
+def test_what_another_users_killed_run_left_is_told_with_the_user(tmp_path, short_tmp):
+    def leave(made: Bench) -> str:
+        mig_journal.write(made.device, mig_journal.Note(mig_nvml.state(made.device), False, "x"))
+        [mine] = made.journals
+        theirs = mine.rename(mine.with_name(mine.name.replace(f"-{os.getuid()}.", "-1.")))
+        os.chown(theirs, 1, -1)
+        name = pwd.getpwuid(1).pw_name
+        return (
+            f"; a killed run of user {name} may have left it so, and that user's next run puts "
+            f"back what {theirs} says"
+        )
+
+    with benches() as made:
+        made.fill(IDLE)
+        told = leave(made)
+        assert methods.refusal(PAIR, made.device) is None
+        with pytest.raises(Unsupported, match=f"{re.escape(KEPT + told)}$"):
+            with methods.enter(PAIR, made.device, tmp_path):
+                raise AssertionError
+        assert machine.changes(made.folder) == 0
+    with benches("h200_141", mig=False) as made:
+        told = leave(made)
+        with pytest.raises(Unsupported, match=f"mig_mode=switch{re.escape(told)}$"):
+            with methods.enter(PAIR, made.device, tmp_path):
+                raise AssertionError
+
+
+def test_a_driver_that_cannot_place_compute_instances_creates_them_in_order(bench):
+    bench.fill([(9, 4, 4, [1, 1, 1])])
+    found = bench.state
+    name = "nvmlGpuInstanceCreateComputeInstanceWithPlacement"
+    machine.fail(bench.folder, name, error=13, on=True)  # NVML_ERROR_FUNCTION_NOT_FOUND
+    with bench.applied(PAIR):
+        pass
+    assert bench.state == found
+    assert not bench.journals
+
+
+def test_what_others_make_beside_a_cell_is_theirs(bench):
+    """Whoever may make instances needs no lock of ours."""
+    bench.fill([(9, 4, 4, [3])])
+    with bench.applied(mix("1g", "1g")) as (layout, _):
+        [(profile, start, _), *_] = (
+            {(19, s, 1) for s in range(7)}
+            - {(part.profile.id, part.start, part.size) for part in layout.parts}
+            - {(19, s, 1) for s in range(4, 7)}
+        )
+        mig_nvml.create_gpu_instance(bench.device, profile, start, 1)
+    places = [entry[:3] for entry in machine.layout(bench.folder)]
+    assert places == [(9, 4, 4), (19, start, 1)]
+    assert not bench.journals
+
+
+def test_a_mode_is_not_put_back_over_what_others_made():
+    with benches("h200_141", mig=False) as made:
+        with pytest.raises(NotInForce, match="somebody has made profile 19 at 3:1 meanwhile"):
+            with mig_card.in_mode(made.device, on=True, switch=True):
+                mig_nvml.create_gpu_instance(made.device, 19, 3, 1)
+        assert made.state == ((True, True), [(19, 3, 1, ())])
+        assert made.journals
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"found": {"mode": true}}'])
+def test_a_journal_that_cannot_be_read_is_a_persons_business(bench, content):
+    mig_journal.path(bench.device).write_text(content)
+    with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
+        mig_card.recover(bench.device)
+    assert machine.changes(bench.folder) == 0
+
+
+def test_a_planted_journal_is_no_journal(bench, tmp_path, monkeypatch):
+    (tmp_path / "planted").write_text("{")
+    mig_journal.path(bench.device).symlink_to(tmp_path / "planted")
+    mig_card.recover(bench.device)
+    mig_journal.path(bench.device).unlink()
+    bench.fill(IDLE)
+    empty = mig_nvml.State(True, True, ())
+    mig_journal.write(bench.device, mig_journal.Note(empty, False, mig_journal.boot()))
+    os.chown(mig_journal.path(bench.device), 1234, -1)
+    mig_card.recover(bench.device)
+    assert len(machine.layout(bench.folder)) == 3
+
+
+def test_the_journal_is_written_before_the_first_change_and_is_private(bench):
+    bench.fill(IDLE)
+    machine.fail(bench.folder, "change", at=1, on=True)
+    seen = []
+    real = mig_journal.remove
+
+    def look(device):
+        seen.append(json.loads(mig_journal.path(device).read_text()))
+        assert mig_journal.path(device).stat().st_mode & 0o777 == 0o600
+        real(device)
+
+    mig_journal.remove = look
+    try:
+        with suppress(NotInForce), bench.applied(PAIR):
+            pass
+    finally:
+        mig_journal.remove = real
+    [note] = seen
+    assert [one["start"] for one in note["found"]["instances"]] == [4, 0, 2]
+    assert note["boot"] == mig_journal.boot()
+    places = [(9, 0, 4), (9, 4, 4), (19, 0, 1), (19, 2, 1)]
+    assert [tuple(one["place"]) for one in note["touched"]] == places
+
+
+def test_a_journal_that_cannot_be_written_changes_nothing(bench, monkeypatch):
+    bench.fill(IDLE)
+    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(bench.folder / "not there"))
+    with pytest.raises(OSError):
+        with bench.applied(PAIR):
+            pass
+    assert machine.changes(bench.folder) == 0
+
+
+# -- evidence -------------------------------------------------------------------------------------
+
+
+def report(bench: Bench, sharing, member: int, pid: int, **lies) -> Report:
+    """What a member says that really runs where it is told to, but for its lies."""
+    environment = {"FAKE_NVML": str(bench.folder)} | sharing.environment(member)
+    seen = machine.attach(environment | lies.pop("environment", {}), pid)
+    fields = ("device_uuid", "sm_count", "memory_free")
+    return Report(pid, **{field: seen[field] for field in fields} | lies)
+
+
+@pytest.fixture
+def cell(hopper, tmp_path, short_tmp, sleepers):
+    """Enters a cell, and starts a member for each of its seats."""
+    with ExitStack() as stack:
+
+        def enter(spec: dict):
+            sharing = stack.enter_context(methods.enter(spec, hopper.device, tmp_path))
+            pids = [sleepers() for _ in spec["members"]]
+            for pid in pids:  # members end before their method does
+                stack.callback(psutil.Process(pid).kill)
+            return sharing, pids
+
+        yield enter
+    assert hopper.state == ((True, True), [])
+
+
+def test_members_on_their_instances_are_verified(hopper, cell):
+    sharing, pids = cell(PAIR)
+    first = sharing.environment(0)
+    assert first["CUDA_VISIBLE_DEVICES"] != sharing.environment(1)["CUDA_VISIBLE_DEVICES"]
+    assert list(Path(first["CUDA_MPS_PIPE_DIRECTORY"]).iterdir()) == []
+    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    facts = json.loads(json.dumps(sharing.witness(reports)))
+    assert facts["verified"] is facts["nvml_agrees"] is True
+    assert facts["layout"] == "2x 3g.71gb"
+    assert facts["nvml_compute"] == sorted(pids) and facts["nvml_mps"] == []
+    assert facts["members"]["1"] == {
+        "pid": pids[1],
+        "mig_uuid": sharing.environment(1)["CUDA_VISIBLE_DEVICES"],
+        "gpu_instance": sharing.seats[1].gpu_instance,
+        "compute_instance": 0,
+        "profile": "3g.71gb",
+        "placement": "4:4",
+        "memory_mib": 71424,
+        "sm_planned": 60,
+        "sm_reported": 60,
+    }
+    sharing.release(pids[0])  # a plain process: nothing to do
+
+
+def test_members_in_the_parts_of_one_instance_are_told_apart(hopper, cell):
+    sharing, pids = cell(alike(2, "mig_shared"))
+    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    facts = sharing.witness(reports)
+    assert facts["layout"] == "2x 3c in 7g.141gb"
+    assert [facts["members"][m]["compute_instance"] for m in (0, 1)] == [0, 1]
+    assert facts["nvml_agrees"] is True
+    there = driver.Card(hopper.folder).processes()
+    machine.occupy(hopper.folder, pids[1], there[pids[0]]["place"])
+    with pytest.raises(NotInForce, match=r"member 1 .* another instance than 1/1 .*: 1/0$"):
+        sharing.witness(reports)
+
+
+def test_lies_about_the_instance_are_caught(hopper, cell):
+    sharing, pids = cell(PAIR)
+    mine, other = (sharing.environment(member)["CUDA_VISIBLE_DEVICES"] for member in (0, 1))
+    honest = report(hopper, sharing, 0, pids[0])
+    who, card = rf"^mig: member 1 \(PID {pids[1]}\) ", hopper.device.uuid
+    elsewhere = report(hopper, sharing, 1, pids[1], environment={"CUDA_VISIBLE_DEVICES": mine})
+    with pytest.raises(NotInForce, match=rf"{who}runs on {mine}, not on {other}$"):
+        sharing.witness({0: honest, 1: elsewhere})
+    swapped = Report(pids[1], other, 60, None)  # says it is on its own, and is not
+    with pytest.raises(NotInForce, match=r"NVML lists member 1 .* on another instance than 2/0 "):
+        sharing.witness({0: honest, 1: swapped})
+    for lie, sentence in (
+        ({"device_uuid": card}, f"runs on {card}, not on {other}"),
+        ({"device_uuid": None}, f"did not say which device it runs on; {other} was planned"),
+        ({"sm_count": 132}, rf"can use 132 SMs; its instance 3g\.71gb \({other}\) has 60"),
+    ):
+        lying = report(hopper, sharing, 1, pids[1], **lie)
+        with pytest.raises(NotInForce, match=f"{who}{sentence}$"):
+            sharing.witness({0: honest, 1: lying})
+    silent = report(hopper, sharing, 1, pids[1], sm_count=None)
+    assert sharing.witness({0: honest, 1: silent})["verified"] is None
+
+
+def test_a_probe_among_busy_neighbours_that_saw_too_few_sms_proves_nothing(hopper, cell):
+    sharing, pids = cell(PAIR)
+
+    def probed(count: int) -> dict[int, Report]:
+        seen = {"sm_count": count, "sm_source": "residency"}
+        return {m: report(hopper, sharing, m, pid, **seen) for m, pid in enumerate(pids)}
+
+    assert sharing.witness(probed(58))["verified"] is None
+    with pytest.raises(NotInForce, match=r"^mig: member 0 .* can use 62 SMs; its instance 3g.71gb"):
+        sharing.witness(probed(62))
+
+
+def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, cell, stranger):
+    sharing, pids = cell(PAIR)
+    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    place = hopper.folder / "processes" / str(pids[1])
+    content = place.read_text()
+    place.unlink()
+    with pytest.raises(NotInForce, match=r"^mig: member 1 .* is not among NVML's processes"):
+        sharing.witness(reports)
+    machine.configure(hopper.folder, host_pids=2**22)  # as in a container: it cannot be told
+    facts = sharing.witness(reports)
+    assert (facts["verified"], facts["nvml_agrees"]) == (True, None)
+    machine.configure(hopper.folder, host_pids=0)
+    place.write_text(content)
+    machine.occupy(hopper.folder, stranger, sharing.seats[0].uuid)
+    with pytest.raises(NotInForce, match=rf"others compute on it: PID {stranger} "):
+        sharing.witness(reports)
+    (hopper.folder / "processes" / str(stranger)).unlink()
+    machine.occupy(hopper.folder, pids[0], sharing.seats[0].uuid, "mps")
+    with pytest.raises(NotInForce, match=r"^mig: NVML lists MPS clients on the card: member 0 "):
+        sharing.witness(reports)
+
+
+def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(hopper, cell):
+    sharing, pids = cell(alike(3))
+    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    mig_nvml.create_gpu_instance(hopper.device, 19, 6, 1)
+    with pytest.raises(NotInForce) as caught:
+        sharing.witness(reports)
+    assert str(caught.value).startswith(
+        "MIG: 3x 2g.35gb was applied on NVIDIA H200, and somebody has changed that: there is MIG "
+        "mode on and profile 14 at 0:2, "
+    )
+    for found in mig_nvml.instances(hopper.device):
+        if found.instance.profile == 19:
+            pynvml.nvmlGpuInstanceDestroy(found.handle)
+    assert sharing.witness(reports)["verified"] is True
+
+
+def test_nobody_left_is_no_evidence(cell):
+    sharing, _ = cell(PAIR)
+    assert sharing.witness({})["verified"] is None
+
+
+def test_mps_inside_mig_has_a_daemon_for_each_instance(hopper, cell, tmp_path):
+    sharing, pids = cell(alike(5, "mig_mps"))
+    environments = [sharing.environment(member) for member in range(5)]
+    pipes = [environment["CUDA_MPS_PIPE_DIRECTORY"] for environment in environments]
+    devices = [environment["CUDA_VISIBLE_DEVICES"] for environment in environments]
+    assert len(set(pipes)) == len(set(devices)) == 2
+    assert pipes[0] == pipes[2] == pipes[4] and devices[1] == devices[3] != devices[0]
+    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    facts = json.loads(json.dumps(sharing.witness(reports)))
+    assert facts["verified"] is facts["nvml_agrees"] is True
+    assert facts["layout"] == "2x 3g.71gb"
+    assert sorted(facts["nvml_mps"]) == sorted(pids)
+    clients = {uuid: served["clients"] for uuid, served in facts["mps"].items()}
+    assert clients == {devices[0]: sorted(pids[0::2]), devices[1]: sorted(pids[1::2])}
+    assert len({served["server"] for served in facts["mps"].values()}) == 2
+    assert sorted(path.name for path in (tmp_path / "mps").iterdir()) == ["0", "1"]
+    sharing.release(pids[1])
+    left = [len(list(Path(pipes[member], "clients").iterdir())) for member in (0, 1)]
+    assert left == [3, 1]
+    limited = report(hopper, sharing, 2, pids[2], sm_count=12)
+    with pytest.raises(NotInForce, match=r"^mig_mps: member 2 .* can use 12 SMs; its instance"):
+        sharing.witness({2: limited})
+
+
+def test_a_member_outside_its_daemon_inside_mig_is_caught(hopper, cell):
+    sharing, pids = cell(alike(3, "mig_mps"))
+    nowhere = {"CUDA_MPS_PIPE_DIRECTORY": str(hopper.folder)}
+    reports = {
+        member: report(hopper, sharing, member, pid, environment=nowhere if member == 2 else {})
+        for member, pid in enumerate(pids)
+    }
+    with pytest.raises(NotInForce, match=r"^MPS: member 2 .* is not among server \d+'s clients"):
+        sharing.witness(reports)
+
+
+def test_a_daemon_that_never_had_a_client_says_nothing_of_the_other_instance(hopper, cell):
+    sharing, pids = cell(alike(3, "mig_mps"))
+    reports = {member: report(hopper, sharing, member, pids[member]) for member in (0, 2)}
+    facts = sharing.witness(reports)
+    assert facts["verified"] is True
+    assert list(facts["mps"]) == [sharing.seats[0].uuid]
+
+
+def test_copies_in_a_mix_share_the_instance_of_their_workload(hopper, cell):
+    members = [
+        {"workload": name, "slice": slices} for name, slices in zip("aab", "223", strict=True)
+    ]
+    spec = {"method": "mig_mps", "members": [m | {"slice": f"{m['slice']}g"} for m in members]}
+    sharing, _ = cell(spec)
+    uuids = [sharing.environment(member)["CUDA_VISIBLE_DEVICES"] for member in range(3)]
+    assert uuids[0] == uuids[1] != uuids[2]
+    assert [sharing.seats[member].profile for member in (0, 2)] == ["2g.35gb", "3g.71gb"]
+
+
+# -- what is refused beforehand -------------------------------------------------------------------
+
+
+def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
+    device = hopper.device
+    assert (
+        methods.refusal(PAIR, None) == "MIG needs an NVIDIA GPU, and there is none on this machine"
+    )
+    assert "do not fit" in methods.refusal(alike(8), device)
+    assert methods.refusal(alike(3, "mig_mps"), device) is None
+    monkeypatch.setenv("PATH", "")
+    assert methods.refusal(alike(3, "mig_mps"), device).endswith("which is not on PATH")
+    assert methods.refusal(PAIR, device) is None
+    with benches("h200_141", mig=False) as off:
+        assert "do not fit" in methods.refusal(alike(8), off.device, switch=True)
+        with pytest.raises(Unsupported, match="do not fit"):
+            with mig.enter(alike(8), off.device, Path(short_tmp), switch=True):
+                pass
+    assert machine.changes(hopper.folder) == 0
+
+
+def test_the_fake_module_shadows_the_real_one_in_other_processes(tmp_path):
+    environment = machine.create(tmp_path / "machine", "a30", mig=True)
+    code = (
+        "import pynvml; from workflow.collocation import gpu; from workflow.collocation.methods "
+        "import mig_card; device = gpu.find(); print(device.name, device.sm_count, "
+        "len(mig_card.read(device).profiles), gpu.mig_enabled(device), pynvml.__file__)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    fake = machine.FAKES / "nvml" / "pynvml.py"
+    assert run.stdout.split("\n")[0] == f"NVIDIA A30 56 5 True {fake}"

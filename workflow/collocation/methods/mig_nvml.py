@@ -1,0 +1,241 @@
+"""MIG as NVML has it: the mode, the profiles, the instances that are there, and changing them.
+
+Every function may raise pynvml.NVMLError. Handles are asked for anew each time: a changed mode, or
+an instance that went, makes them void.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import suppress
+from ctypes import byref, c_uint
+from dataclasses import dataclass
+
+import pynvml
+
+from workflow.collocation.gpu import Device
+
+Place = tuple[int, int, int]  # profile id, start, size: no two GPU instances have the same
+NOT_THERE = (
+    pynvml.NVMLError_NotSupported,
+    pynvml.NVMLError_InvalidArgument,
+    pynvml.NVMLError_NotFound,
+)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A compute instance: profile id, place in compute slices, SM slices."""
+
+    profile: int
+    start: int
+    size: int
+    slices: int
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A GPU instance: profile id, place in memory slices, compute instances from the lowest on."""
+
+    profile: int
+    start: int
+    size: int
+    compute: tuple[Compute, ...]
+
+    @property
+    def place(self) -> Place:
+        return self.profile, self.start, self.size
+
+
+@dataclass(frozen=True)
+class State:
+    """MIG mode now and after the next reset, and the GPU instances, in the order of their ids."""
+
+    mode: bool
+    pending: bool
+    instances: tuple[Instance, ...]
+
+    def same(self, other: "State") -> bool:
+        """Whatever the ids."""
+        mine, others = set(self.instances), set(other.instances)
+        return (self.mode, self.pending, mine) == (other.mode, other.pending, others)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A GPU instance that is there. compute: (handle, id, Compute), from the lowest on."""
+
+    handle: object
+    id: int
+    instance: Instance
+    compute: tuple[tuple[object, int, Compute], ...]
+
+
+def handle(device: Device):
+    return pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+
+
+def mode(device: Device) -> tuple[bool, bool] | None:
+    """MIG mode (now, after the next reset); None on a card that has no MIG."""
+    try:
+        now, pending = pynvml.nvmlDeviceGetMigMode(handle(device))
+    except pynvml.NVMLError_NotSupported:
+        return None
+    return bool(now), bool(pending)
+
+
+def state(device: Device) -> State:
+    now, pending = mode(device) or (False, False)
+    there = instances(device) if now else []
+    return State(now, pending, tuple(found.instance for found in there))
+
+
+def profiles(device: Device) -> Iterator[tuple[int, object]]:
+    """(index, NVML's info) of every GPU-instance profile; answered with MIG disabled, too."""
+    for index in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            profile = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle(device), index)
+        except NOT_THERE:
+            continue
+        yield index, profile
+
+
+def placements(device: Device, profile: int) -> list[tuple[int, int]]:
+    """(start, size) in memory slices where a profile may lie; answered with MIG disabled, too."""
+    ask, count = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, c_uint()
+    ask(handle(device), profile, None, byref(count))
+    places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    ask(handle(device), profile, places, byref(count))
+    return sorted((place.start, place.size) for place in places[: count.value])
+
+
+def instances(device: Device) -> list[Found]:
+    """The GPU instances that are there, by their ids."""
+    found = []
+    for _, profile in profiles(device):
+        gpu_instances = _all(
+            pynvml.nvmlDeviceGetGpuInstances,
+            handle(device),
+            profile,
+            pynvml.c_nvmlGpuInstance_t,
+        )
+        found += [_found(gpu_instance) for gpu_instance in gpu_instances]
+    return sorted(found, key=lambda one: one.id)
+
+
+def _found(gpu_instance) -> Found:
+    info = pynvml.nvmlGpuInstanceGetInfo(gpu_instance)
+    compute = []
+    for profile in _compute_profiles(gpu_instance):
+        ask = pynvml.nvmlGpuInstanceGetComputeInstances
+        for one in _all(ask, gpu_instance, profile, pynvml.c_nvmlComputeInstance_t):
+            its = pynvml.nvmlComputeInstanceGetInfo(one)
+            place = its.placement
+            what = Compute(its.profileId, place.start, place.size, profile.sliceCount)
+            compute.append((one, its.id, what))
+    compute.sort(key=lambda one: one[2].start)
+    place = info.placement
+    what = tuple(one for _, _, one in compute)
+    instance = Instance(info.profileId, place.start, place.size, what)
+    return Found(gpu_instance, info.id, instance, tuple(compute))
+
+
+def _all(ask, parent, profile, kind) -> list:
+    """All instances of a profile; the buffer has to hold as many as there can be."""
+    there, count = (kind * profile.instanceCount)(), c_uint(profile.instanceCount)
+    ask(parent, profile.id, there, byref(count))
+    # Copies: an element is but a view into the buffer.
+    return [ctypes.cast(one, kind) for one in there[: count.value]]
+
+
+def _compute_profiles(gpu_instance) -> Iterator:
+    ask, engines = (
+        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo,
+        pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
+    )
+    for index in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        try:
+            profile = ask(gpu_instance, index, engines)
+        except NOT_THERE:
+            continue
+        yield profile
+
+
+# -- changes --------------------------------------------------------------------------------------
+
+
+def set_mode(device: Device, on: bool) -> int | None:
+    """Ask for a MIG mode; gives NVML's error code if it is not in force at once."""
+    status = pynvml.nvmlDeviceSetMigMode(handle(device), int(on))
+    if mode(device) == (on, on):
+        return None
+    return status or pynvml.NVML_ERROR_RESET_REQUIRED
+
+
+def create(device: Device, instance: Instance) -> None:
+    """An instance just as described."""
+    gpu_instance = create_gpu_instance(device, instance.profile, instance.start, instance.size)
+    for compute in instance.compute:
+        create_compute(gpu_instance, compute)
+
+
+def create_gpu_instance(device: Device, profile: int, start: int, size: int):
+    place = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
+    return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle(device), profile, byref(place))
+
+
+def create_compute(gpu_instance, compute: Compute) -> None:
+    """A compute instance in its place; from a driver too old to be told, in the next that is free.
+
+    So they are to be created from the lowest on.
+    """
+    place = pynvml.c_nvmlComputeInstancePlacement_t(compute.start, compute.size)
+    try:
+        pynvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+            gpu_instance, compute.profile, byref(place)
+        )
+    except pynvml.NVMLError_FunctionNotFound:
+        pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, compute.profile)
+
+
+def create_slices(gpu_instance, slices: int) -> None:
+    """A compute instance of so many slices, where the driver likes it."""
+    for profile in _compute_profiles(gpu_instance):
+        if profile.sliceCount == slices:
+            pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile.id)
+            return
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+
+
+# -- MIG devices ----------------------------------------------------------------------------------
+
+
+def mig_devices(device: Device) -> dict[tuple[int, int], object]:
+    """(GPU instance id, compute instance id) → handle of the MIG device that they make."""
+    found = {}
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle(device))):
+        with suppress(*NOT_THERE):  # the numbers have gaps
+            one = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle(device), index)
+            gpu_instance = pynvml.nvmlDeviceGetGpuInstanceId(one)
+            found[gpu_instance, pynvml.nvmlDeviceGetComputeInstanceId(one)] = one
+    return found
+
+
+def uuids(device: Device) -> dict[Place, set[str]]:
+    """Where a GPU instance is → the UUIDs of the MIG devices in it; none with MIG mode off."""
+    if not state(device).mode:
+        return {}
+    handles = mig_devices(device)
+    return {
+        found.instance.place: {
+            pynvml.nvmlDeviceGetUUID(handles[found.id, compute])
+            for _, compute, _ in found.compute
+            if (found.id, compute) in handles
+        }
+        for found in instances(device)
+    }
+
+
+def residents(device: Device) -> dict[int, tuple[int, int]]:
+    """PID → (GPU instance id, compute instance id) of what computes on the card."""
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
+    return {one.pid: (one.gpuInstanceId, one.computeInstanceId) for one in listed}
