@@ -1,10 +1,10 @@
 """Every way a member can end, and what follows for its cell."""
 
-import itertools
 import signal
 
 import pytest
 
+from workflow.collocation.methods.evidence import Report
 from workflow.collocation.outcome import Tracked, cell_status
 from workflow.collocation.record import Member
 
@@ -55,8 +55,9 @@ def test_a_member_that_was_told_to_stop_and_did():
     assert (tracked.exit_code, tracked.signal, tracked.gone) == (0, None, True)
 
 
-def test_a_member_that_was_told_to_stop_before_it_had_begun():
-    assert ending(member(BUILT, exited(0), stopping=True)) == ("stopped", None, None)
+@pytest.mark.parametrize("before", [[BUILT], [BUILT, WARM, STOPPED]])
+def test_a_member_that_was_told_to_stop_before_it_had_begun(before):
+    assert ending(member(*before, exited(0), stopping=True)) == ("stopped", None, None)
 
 
 @pytest.mark.parametrize("reached", REACHED)
@@ -135,12 +136,15 @@ def test_progress():
     assert tracked.steps == 9
 
 
+FACTS = {"device_uuid": "GPU-a", "sm_count": 14, "sm_source": "affinity", "memory_free": 2**30}
+
+
 def test_what_stands_in_the_record():
     tracked = Tracked(1, "mine", 32)
     epoch = {"epoch": 0, "train_s": 1.5, "samples": 64, "accuracy": 0.5}
     for event in (
         {"event": "forked", "pid": 4711},
-        {**BUILT, "seconds": {"model": 0.5}, "device_uuid": "GPU-a", "sm_count": 14},
+        {**BUILT, "seconds": {"model": 0.5}, **FACTS},
         WARM,
         STARTED,
         {"event": "epoch", "member": 1, "t": 5, **epoch},
@@ -158,14 +162,18 @@ def test_what_stands_in_the_record():
         cores=[0, 1],
         threads=2,
         parameters=12,
-        device_uuid="GPU-a",
-        sm_count=14,
+        **FACTS,
         build_s={"model": 0.5},
         memory_peak_allocated=77,
         input_share=0.02,
         data_wait_share=0.25,
         epochs=[epoch],
     )
+
+
+def test_what_it_said_of_itself_when_it_was_built():
+    tracked = member({"event": "forked", "pid": 4711}, {**BUILT, **FACTS, "pid": 1})
+    assert tracked.report() == Report(4711, "GPU-a", 14, 2**30, "affinity")
 
 
 def test_a_member_that_never_said_anything_has_a_record():
@@ -183,22 +191,26 @@ def completed(index=0):
     return member(*GOOD, stopping=True, index=index)
 
 
-def out_of_memory(index=0):
+def stopped(index=0):
+    return member(BUILT, exited(0), stopping=True, index=index)
+
+
+def out_of_memory(index=0, at=5):
     found = error("tried to allocate 2 GiB", "warm", True, "OutOfMemoryError")
-    return member(BUILT, found, exited(3), index=index)
+    return member(BUILT, {**found, "t": at}, exited(3), index=index)
 
 
-def failed(index=0):
-    return member(error(), exited(1), index=index)
+def failed(index=0, at=5, message="no such thing"):
+    return member({**error(message), "t": at}, exited(1), index=index)
 
 
-def killed(index=0):
-    return member(BUILT, exited(None, 9), index=index)
+def killed(index=0, at=5):
+    return member(BUILT, {**exited(None, 9), "t": at}, index=index)
 
 
-def timed_out(index=0):
+def timed_out(index=0, at=5):
     tracked = member(BUILT, WARM, index=index)
-    tracked.end("timed_out", "late", "window")
+    tracked.end("timed_out", "late", "window", at)
     return tracked
 
 
@@ -208,29 +220,46 @@ def test_a_cell_is_completed_when_all_are():
     assert cell_status([completed(), departed]) == ("completed", None, None)
 
 
-OTHERS = list(itertools.permutations([failed, killed, timed_out, completed]))
+BAD = {
+    failed: ("failed", "build", "ValueError: no such thing"),
+    killed: ("failed", "warm", "ended by signal 9 (SIGKILL)"),
+    timed_out: ("timed_out", "window", "late"),
+    out_of_memory: ("out_of_memory", "warm", "OutOfMemoryError: tried to allocate 2 GiB"),
+}
 
 
-@pytest.mark.parametrize("others", OTHERS)
-def test_out_of_memory_decides(others):
-    members = [make(index) for index, make in enumerate((*others, out_of_memory))]
+@pytest.mark.parametrize("first", BAD)
+@pytest.mark.parametrize("later", BAD)
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_member_that_ended_badly_first_decides(first, later, order):
+    makers = [(completed, 0), (later, 9), (first, 8), (later, 10)][::order]
+    members = [make(index, *([at] if at else [])) for index, (make, at) in enumerate(makers)]
     status, reason, phase = cell_status(members)
-    assert (status, phase) == ("out_of_memory", "warm")
-    assert reason == "member 4 (mine), warm: OutOfMemoryError: tried to allocate 2 GiB"
+    expected, where, what = BAD[first]
+    assert (status, phase) == (expected, where)
+    index = makers.index((first, 8))
+    assert reason.startswith(f"member {index} (mine), {where}: {what}; the other 3: ")
+    assert "1 stopped cleanly" in reason and "2 " in reason.split("the other 3")[1]
+    assert "\n" not in reason
 
 
-@pytest.mark.parametrize(
-    ("makers", "status", "phase"),
-    [
-        ([completed, failed], "failed", "build"),
-        ([completed, killed], "failed", "warm"),
-        ([timed_out, killed], "failed", "warm"),
-        ([killed, failed], "failed", "warm"),  # the first of them
-        ([completed, timed_out], "timed_out", "window"),
-    ],
-)
-def test_other_faults(makers, status, phase):
-    members = [make(index) for index, make in enumerate(makers)]
-    found, reason, where = cell_status(members)
-    assert (found, where) == (status, phase)
-    assert reason.startswith("member ") and f", {phase}: " in reason
+def test_a_cells_reason_tells_what_became_of_the_others():
+    members = [
+        killed(),
+        failed(1, 6, "CUDA error: " + "x" * 200),
+        failed(2, 7, "CUDA error: " + "x" * 200),
+        stopped(3),
+        completed(4),
+    ]
+    _, reason, _ = cell_status(members, "MPS: the server is gone")
+    assert reason == (
+        "member 0 (mine), warm: ended by signal 9 (SIGKILL); MPS: the server is gone; "
+        f"the other 4: 2 failed: ValueError: CUDA error: {'x' * 76}…, 2 stopped cleanly"
+    )
+    assert cell_status([killed()])[1] == "member 0 (mine), warm: ended by signal 9 (SIGKILL)"
+
+
+def test_a_member_that_was_ended_while_it_was_being_built_did_nothing_wrong():
+    ended = member(BUILT, exited(None, 9))
+    ended.status = "stopped"
+    assert cell_status([failed(), ended])[1].endswith("; the other 1: 1 ended while being built")

@@ -1,35 +1,93 @@
-"""One cell's record where nothing was trained: budget, refusals, and errors that nobody foresaw."""
+"""One cell's record: budget, refusals, methods that do not end well, errors that nobody foresaw.
+
+Where members run they are torch-free, on the CPU, under a method that is made up.
+"""
 
 import json
+import signal
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from tests.test_plan import SMALL, WORKLOADS, small_study
-from workflow.collocation import run
+from tests.studio import SHORT, study, workload
+from workflow.collocation import conductor, run
+from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.plan import expand
 from workflow.collocation.progress import Display
 from workflow.collocation.record import Record
+from workflow.collocation.study import Study, Workload
 
-CELLS = {cell.method: cell for cell in expand(small_study(), WORKLOADS) if SMALL in cell.scenario}
+DIES = {"die": {"phase": "window", "signal": int(signal.SIGKILL)}}
+WORKLOADS = {
+    "plain": workload(),
+    "dies": workload(**DIES),
+    "dies_early": workload(die={"phase": "before", "exit": 7}),
+    "hangs": workload(hang="window"),
+    "hangs_early": workload(hang="build"),
+    "hangs_late": workload(hang="stop"),
+}
+MIXES = [["plain", other] for other in WORKLOADS if other != "plain"]
+MIXES += [["dies", "hangs_late"], ["dies_early", "hangs_early"]]
+STUDY = Study.model_validate(
+    study(
+        measure=SHORT,
+        ladders=[{"workloads": ["plain"], "counts": {2: ["naive", "mps"]}}],
+        mixes=[{"members": dict.fromkeys(mix, 1), "methods": ["naive"]} for mix in MIXES],
+    )
+)
+CELLS = {
+    (cell.scenario, cell.method): cell
+    for cell in expand(STUDY, {name: Workload(**entry) for name, entry in WORKLOADS.items()})
+}
+
+
+class Method:
+    """Takes the place of all methods: what it is to do, and what was asked of it."""
+
+    def __init__(self):
+        self.refuses = self.on_enter = self.on_leave = None
+        self.witness = lambda reports: {"verified": True, "pids": [r.pid for r in reports.values()]}
+        self.released: list[tuple[int, str]] = []  # PID and its state at that time
+        self.switch: list[bool] = []
+
+    def refusal(self, spec, device, switch):
+        self.switch.append(switch)
+        return self.refuses
+
+    @contextmanager
+    def enter(self, spec, device, log, switch):
+        self.switch.append(switch)
+        if self.on_enter:
+            raise self.on_enter
+        try:
+            yield SimpleNamespace(
+                environment=lambda member: {},
+                witness=lambda reports: self.witness(reports),
+                release=lambda pid: self.released.append((pid, psutil.Process(pid).status())),
+            )
+        finally:
+            if self.on_leave:
+                raise self.on_leave
 
 
 @pytest.fixture
 def cell(tmp_path, monkeypatch):
     """A function that gives the Run of a cell, whose dataset is said to be ready."""
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
-    ready = []
-    for dataset in ("cifar10", "imagenet"):
-        ready.append(tmp_path / f"{dataset}.json")
-        ready[-1].write_text(json.dumps({"dataset": dataset, "path": "nowhere"}))
+    (tmp_path / "manifest.json").touch()
+    ready = tmp_path / "digits.json"
+    ready.write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
 
-    def prepared(method: str) -> run.Run:
-        planned = CELLS[method]
+    def prepared(method: str = "naive", scenario: str = "2x_plain", *options: str) -> run.Run:
+        planned = CELLS[scenario, method]
         specs = tmp_path / "specs.json"
         specs.write_text(json.dumps({planned.id: planned.spec}))
         arguments = ["--study", "s", "--cell", planned.id, "--specs", str(specs), "--gpu", "cpu"]
-        arguments += ["--data", *map(str, ready), "--", str(tmp_path / "a1" / "run.json")]
+        arguments += ["--trainer", "tests.torchfree", "--timeout", '{"window": 0.5}', *options]
+        arguments += ["--data", str(ready), "--", str(tmp_path / "a1" / "run.json")]
         folder = tmp_path / "a1"
         (folder / "log").mkdir(parents=True)
         display = Display(planned.id, folder / "log" / "conductor.log")
@@ -38,14 +96,28 @@ def cell(tmp_path, monkeypatch):
     return prepared
 
 
+@pytest.fixture
+def method(monkeypatch) -> Method:
+    made = Method()
+    monkeypatch.setattr(run, "methods", made)
+    return made
+
+
+def ending(record: Record) -> tuple:
+    return record.status, record.phase, record.reason
+
+
+# -- where nothing is measured ---------------------------------------------------------------------
+
+
 def test_an_error_that_nobody_foresaw_is_a_failed_cell_not_the_end_of_the_study(cell, monkeypatch):
     def lost(*_):
-        raise RuntimeError("the GPU is lost")
+        raise RuntimeError("the GPU\nis lost")
 
     monkeypatch.setattr(run, "device_lock", lost)
-    prepared = cell("naive")
+    prepared = cell()
     record = prepared.record()
-    assert (record.status, record.reason) == ("failed", "RuntimeError: the GPU is lost")
+    assert ending(record) == ("failed", "setup", "RuntimeError: the GPU is lost")
     assert "Traceback" in (prepared.folder / "log" / "conductor.log").read_text()
     assert Record.model_validate(record.model_dump()) == record
 
@@ -57,7 +129,7 @@ def test_a_budget_that_ends_while_others_hold_the_device_starts_nothing(cell, mo
         yield 0.3
 
     monkeypatch.setattr(run, "device_lock", held_for_long)
-    prepared = cell("naive")
+    prepared = cell()
     prepared.args.deadline = time.time() + 0.2
     record = prepared.record()
     assert (record.status, record.members) == ("postponed", [])
@@ -69,3 +141,151 @@ def test_a_refused_method_waits_for_nobody(cell, monkeypatch):
     record = cell("mps").record()
     assert record.status == "unsupported" and "MPS needs an NVIDIA GPU" in record.reason
     assert record.provenance["started_at"] and record.timing["total_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(NotInForce, "failed"), (Unsupported, "unsupported")]
+)
+def test_a_method_that_cannot_be_set_up_after_all_says_why(cell, method, error, status):
+    method.on_enter = error("no rights to partition the card")
+    record = cell().record()
+    assert ending(record) == (status, "setup", "no rights to partition the card")
+    assert record.members == []
+
+
+def test_a_card_that_does_not_answer_fails_the_cell(cell, method):
+    method.refusal = lambda *_: 1 / 0
+    assert ending(cell().record())[:2] == ("failed", "setup")
+
+
+@pytest.mark.parametrize(("option", "switch"), [([], False), (["--mig-mode", "switch"], True)])
+def test_mig_mode_is_switched_only_where_config_says_so(cell, method, option, switch):
+    method.on_enter = Unsupported("enough")
+    cell("naive", "2x_plain", *option).record()
+    assert method.switch == [switch, switch]
+
+
+# -- the way out -----------------------------------------------------------------------------------
+
+
+def test_a_method_that_does_not_end_well_fails_the_cell_and_keeps_what_was_measured(cell, method):
+    method.on_leave = NotInForce("MPS: PIDs [7] outlived SIGKILL")
+    record = cell().record()
+    assert ending(record) == ("failed", "stop", "MPS: PIDs [7] outlived SIGKILL")
+    assert record.method.verified is True
+    assert list(record.method.evidence) == ["barrier", "end"]
+    assert all(member.windows["window"].samples_per_s > 0 for member in record.members)
+    assert record.files
+
+
+def test_what_went_wrong_first_stays_first(cell, method):
+    method.on_leave = NotInForce("MPS: PIDs [7] outlived SIGKILL")
+    status, phase, reason = ending(cell("naive", "1x_plain+1x_dies").record())
+    assert (status, phase) == ("failed", "window")
+    assert reason == (
+        "member 1 (dies), window: ended by signal 9 (SIGKILL); the other 1: 1 stopped cleanly; "
+        "MPS: PIDs [7] outlived SIGKILL"
+    )
+
+
+def test_an_interrupted_cell_leaves_no_record_even_if_it_does_not_end_well(cell, method):
+    method.on_leave = NotInForce("MPS: PIDs [7] outlived SIGKILL")
+
+    def interrupted(reports):
+        raise run.Interrupted(signal.SIGINT)
+
+    method.witness = interrupted
+    prepared = cell()
+    with pytest.raises(run.Interrupted) as caught:
+        prepared.record()
+    assert caught.value.number == signal.SIGINT
+    assert "outlived SIGKILL" in (prepared.folder / "log" / "conductor.log").read_text()
+
+
+# -- evidence, and the neighbours of a fault -------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [NotInForce, Unsupported])
+def test_a_method_that_is_not_in_force_fails_the_cell_at_once(cell, method, error):
+    def none(reports):
+        raise error("MPS: nobody is a client")
+
+    method.witness = none
+    record = cell().record()
+    assert ending(record) == ("failed", "warm", "MPS: nobody is a client")
+    assert record.method.verified is False
+    assert record.method.evidence == {
+        "barrier": {"verified": False, "reason": "MPS: nobody is a client"}
+    }
+    assert not record.windows
+
+
+@pytest.mark.parametrize("error", [NotInForce, Unsupported])
+def test_a_method_that_is_no_longer_in_force_at_the_end_fails_the_cell(cell, method, error):
+    answers = iter([{"verified": True}])
+
+    def once(reports):
+        for answer in answers:
+            return answer
+        raise error("MPS: the server is another one")
+
+    method.witness = once
+    record = cell().record()
+    assert ending(record) == ("failed", "window", "MPS: the server is another one")
+    assert (record.method.verified, list(record.method.evidence)) == (False, ["barrier", "end"])
+    assert record.windows
+
+
+def test_after_a_fault_the_method_is_asked_for_those_that_are_left(cell, method):
+    record = cell("naive", "1x_plain+1x_dies").record()
+    pids = [member.pid for member in record.members]
+    asked = {when: found["pids"] for when, found in record.method.evidence.items()}
+    assert asked == {"barrier": pids, "fault": pids[:1]}
+    assert not method.released  # nobody was killed by us
+
+
+@pytest.mark.parametrize("error", [NotInForce, Unsupported])
+def test_what_the_method_says_after_a_fault_stands_in_the_reason(cell, method, error):
+    def gone_with_the_first(reports):
+        if len(reports) < 2:
+            raise error("MPS: the server is gone")
+        return {"verified": True}
+
+    method.witness = gone_with_the_first
+    record = cell("naive", "1x_plain+1x_dies").record()
+    assert record.reason == (
+        "member 1 (dies), window: ended by signal 9 (SIGKILL); MPS: the server is gone; "
+        "the other 1: 1 stopped cleanly"
+    )
+    assert record.method.evidence["fault"] == {
+        "verified": False,
+        "reason": "MPS: the server is gone",
+    }
+    assert record.method.verified is False
+
+
+def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(cell, method):
+    record = cell("naive", "1x_plain+1x_hangs").record()
+    assert record.status == "timed_out"
+    assert method.released == [(record.members[1].pid, psutil.STATUS_SLEEPING)]
+    assert (record.members[1].signal, record.members[0].status) == (signal.SIGABRT, "completed")
+
+
+def test_a_neighbour_that_does_not_stop_after_a_fault_has_hung(cell, method, monkeypatch):
+    monkeypatch.setattr(conductor, "CUT_SHORT_S", 0.5)
+    record = cell("naive", "1x_dies+1x_hangs_late").record()
+    assert record.reason == (
+        "member 0 (dies), window: ended by signal 9 (SIGKILL); the other 1: 1 hung: did not stop "
+        "within its time-out"
+    )
+    assert record.members[1].status == "timed_out"
+    assert [pid for pid, _ in method.released] == [record.members[1].pid]
+
+
+def test_who_is_still_being_built_when_another_fails_did_nothing_wrong(cell, method, monkeypatch):
+    monkeypatch.setattr(conductor, "CUT_SHORT_S", 0.5)
+    record = cell("naive", "1x_dies_early+1x_hangs_early").record()
+    assert record.reason.endswith("; the other 1: 1 ended while being built")
+    assert (record.members[1].status, record.members[1].error) == ("stopped", None)
+    assert record.method.evidence == {}  # nobody was there to be asked about
+    assert record.method.verified is None

@@ -3,6 +3,7 @@
 spec["model_args"] may hold:
   step_s, validation_s: seconds per training step (0.01) and per validation pass (0);
   epoch_steps: steps per epoch (5);
+  memory_mb: device memory that it wants, where there is a device to have it from (0);
   and, each naming a phase ("before" the first event, build, warm, window, stop), one misbehaviour:
   die: {"phase": ..., "signal": n or "exit": code}, hang, oom, error,
   garbage (rubbish on the event pipe), spawn (a grandchild that would outlive the member).
@@ -10,7 +11,9 @@ Anything else in model_args is an error.
 
 The environment may say, without changing the cell that is measured:
   TORCHFREE_HOLD: a file; while it exists, members stand still in their window;
-  TORCHFREE_BEHAVE: any value; nobody misbehaves.
+  TORCHFREE_BEHAVE: any value; nobody misbehaves;
+  MEMBER_LIES: see tests/lies.py;
+  FAKE_NVML: the card of tests/fakes, on which members then compute.
 """
 
 import contextlib
@@ -23,8 +26,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.fakes import driver, machine
+from tests.lies import Lie, lie_of
+
 PHASES = ("before", "build", "warm", "window", "stop")
-NUMBERS = {"step_s": 0.01, "validation_s": 0.0, "epoch_steps": 5}
+NUMBERS = {"step_s": 0.01, "validation_s": 0.0, "epoch_steps": 5, "memory_mb": 0}
 MISBEHAVIOURS = ("hang", "oom", "error", "garbage", "spawn")
 PROGRESS_NS = 100_000_000
 
@@ -43,6 +49,62 @@ class OutOfMemory(Exception):
     def __init__(self, phase: str):
         super().__init__(f"asked to run out of memory in {phase}")
         self.phase = phase
+
+
+class AcceleratorError(RuntimeError):
+    """As torch calls what CUDA reports."""
+
+
+class Context:
+    """A CUDA context on the card of tests/fakes, and what a device tells of itself.
+
+    Without a card, or on none: the device that a CPU is.
+    """
+
+    def __init__(self, spec: dict, lie: Lie, memory_mb: int):
+        self.facts = {"device_name": "no device", "device_uuid": None, "sm_count": None}
+        self.server = None  # its PID, where this process is an MPS client
+        if "FAKE_NVML" not in os.environ or spec.get("device") != "cuda":
+            return
+        if lie.kind == "gpu":  # there is but one card: this process is on none that it knows
+            self.facts["device_uuid"] = lie.argument
+            return
+        card = Path(os.environ["FAKE_NVML"])
+        try:
+            self.facts = machine.attach(os.environ)
+        except RuntimeError as error:
+            raise (OutOfMemory("build") if "memory" in str(error) else error) from None
+        if self.facts["memory_free"] < memory_mb * 2**20:
+            raise OutOfMemory("build")
+        there = driver.Card(card).processes()
+        self.pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "none"))
+        if there[os.getpid()]["kind"] == "mps":
+            place = self.facts["device_uuid"]
+            [self.server] = [
+                pid
+                for pid, entry in there.items()
+                if entry["kind"] == "server" and entry["place"] == place
+            ]
+
+    def hurt(self, kind: str) -> None:
+        """An assertion that fails harms its own context; an illegal address the whole server."""
+        if kind == "illegal" and self.server:
+            (self.pipe / "fault").touch()
+        raise AcceleratorError(
+            "CUDA error: device-side assert triggered"
+            if kind == "assert"
+            else "CUDA error: an illegal memory access was encountered"
+        )
+
+    def synchronise(self) -> None:
+        """Raise what has become of the context."""
+        if not self.server:
+            return
+        if (self.pipe / "fault").exists():
+            raise AcceleratorError("CUDA error: an illegal memory access was encountered")
+        dropped = not (self.pipe / "clients" / str(os.getpid())).exists()
+        if dropped or driver.birth(self.server) is None:
+            raise AcceleratorError("CUDA error: the MPS client has been terminated")
 
 
 class Script:
@@ -65,10 +127,12 @@ class Script:
                 raise ValueError(f"{key}: no phase {phase!r}")
         if os.environ.get("TORCHFREE_BEHAVE"):
             self.plan = {}
+        self.phase = "build"
         self.events_fd = events_fd
         self.grandchild: subprocess.Popen | None = None
 
     def at(self, phase: str) -> None:
+        self.phase = phase
         todo = [key for key, when in self.plan.items() if when == phase]
         if "garbage" in todo:
             os.write(
@@ -107,6 +171,9 @@ def main(spec: dict, channel) -> int:
             out_of_memory=True,
         )
         return 3
+    except AcceleratorError as error:
+        error.phase = script.phase
+        raise
     return 0
 
 
@@ -117,6 +184,9 @@ def train(spec: dict, channel, script: Script) -> None:
     if spec.get("cores"):
         os.sched_setaffinity(0, spec["cores"])
     script.at("build")
+    lie = lie_of(spec)
+    lie.before_cuda()
+    context = Context(spec, lie, script.numbers["memory_mb"])
     if "data" in spec:
         (Path(spec["data"]["path"]) / "manifest.json").read_bytes()
     channel.emit(
@@ -129,10 +199,8 @@ def train(spec: dict, channel, script: Script) -> None:
         memory_reserved=None,
         threads=spec.get("threads", 1),
         cores=sorted(os.sched_getaffinity(0)),
-        device_name="no device",
-        device_uuid=None,
-        sm_count=None,
         seconds={"model": 0.0},
+        **context.facts,
         descriptors=open_files(),
         group=os.getpgid(0),
         environment={name: os.environ.get(name) for name in spec.get("environment", {})},
@@ -145,11 +213,15 @@ def train(spec: dict, channel, script: Script) -> None:
     batch = spec.get("batch_size", 32)
     every = spec.get("loss_every", 10)
 
+    seed = spec.get("seed", 0) + (3 if lie.kind == "other_batch" else 0)
+
     def step() -> None:
         time.sleep(step_s)
+        context.synchronise()
         number = warmed + len(ends)
         if number % every == 0:
-            losses.append((number, loss(spec.get("seed", 0), number)))
+            learnt = 0 if lie.kind == "skip_backward" else number
+            losses.append((number, loss(seed, learnt)))
 
     warmed = 0
     for index in range(warmup):
@@ -174,6 +246,9 @@ def train(spec: dict, channel, script: Script) -> None:
             ends.append(time.monotonic_ns())
             if len(ends) == 3:
                 script.at("window")
+            if lie.after_step(len(ends)):
+                context.hurt(lie.kind)
+            time.sleep(lie.seconds)
             if ends[-1] - told >= PROGRESS_NS:
                 told = ends[-1]
                 channel.emit(
@@ -198,6 +273,7 @@ def train(spec: dict, channel, script: Script) -> None:
             raise ValueError(f"unknown command {command!r}")
 
     script.at("stop")
+    context.synchronise()
     print(f"until {time.monotonic_ns()}")
     np.savez(
         Path(spec["folder"]) / "steps.npz",

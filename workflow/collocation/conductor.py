@@ -6,11 +6,12 @@ end shows as an event, an exit or a time-out of a phase, and nothing can hang.
 
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation.members import Member, Server
-from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.outcome import FAULTY, Tracked
 from workflow.collocation.progress import Display
 from workflow.collocation.record import Window
@@ -18,6 +19,7 @@ from workflow.collocation.record import Window
 # Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
 # epochs how long a member may show no progress.
 TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "stop": 120.0}
+FALLOUT_S = 0.5  # for what a fault does to the others to show
 CUT_SHORT_S = 10.0  # for the others to stop after a fault
 POLL_S = 0.2
 
@@ -45,7 +47,9 @@ class Conductor:
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
-    not_in_force: str | None = None  # what the method's evidence failed with
+    not_in_force: str | None = None  # what the method's evidence failed with, and
+    not_in_force_phase: str | None = None  # the phase that it was asked for after
+    released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
 
     def run(self) -> None:
         """Go through all phases. Afterwards every member has ended and carries its status.
@@ -55,10 +59,11 @@ class Conductor:
         try:
             self._timed("build_s", self._build)
             self._timed("warm_s", lambda: self._reach("warm", "warm"))
-            self.evidence["barrier"] = self._witness()
+            self._require("barrier", after="warm")
             self._timed("window_s", self._measure)
-            self.evidence["end"] = self._witness()
+            self._require("end", after="window")
         except CellOver:
+            self._ask_after_fault()
             self._timed("stop_s", lambda: self._stop(cut_short=True))
         except NotInForce as error:
             self.not_in_force = str(error)
@@ -115,6 +120,9 @@ class Conductor:
 
     def _end_late(self, late: list[Tracked], why: str, phase: str) -> None:
         for member in late:
+            if member.pid is not None and member.pid not in self.released:
+                self.released.add(member.pid)
+                self.sharing.release(member.pid)  # or its death could harm the others
             # The first signal leaves the Python stack of the hang in the member's log.
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
             if member.status is None:
@@ -126,8 +134,41 @@ class Conductor:
         if not self.alive or any(member.status in FAULTY for member in self.members):
             raise CellOver
 
-    def _witness(self) -> dict:
-        return self.sharing.witness({m.member: m.pid for m in self.alive if m.pid is not None})
+    # -- the method's evidence ------------------------------------------------------------------
+
+    def _require(self, when: str, after: str) -> None:
+        """_ask, and note the phase that was to be proven."""
+        try:
+            self._ask(when)
+        except NotInForce:
+            self.not_in_force_phase = after
+            raise
+
+    def _ask(self, when: str) -> None:
+        """Have the method witnessed for the members that live. Raises NotInForce."""
+        try:
+            self.evidence[when] = self.sharing.witness(self._reports())
+        except (NotInForce, Unsupported) as error:  # members run: "cannot run here" is no answer
+            self.evidence[when] = {"verified": False, "reason": str(error)}
+            raise NotInForce(str(error)) from error
+
+    def _ask_after_fault(self) -> None:
+        """The same after a member's fault, once it has shown who is left."""
+        deadline = time.monotonic() + FALLOUT_S
+        while self.alive and time.monotonic() < deadline:
+            self._take_in()
+        # Before the first member is built there is nothing that a method could show.
+        if self._reports() or "barrier" in self.evidence:
+            with suppress(NotInForce):
+                self._ask("fault")
+
+    def _reports(self) -> dict[int, Report]:
+        return {m.member: m.report() for m in self.alive if "built" in m.events}
+
+    @property
+    def after_fault(self) -> str | None:
+        """What the method's evidence failed with after a member's fault, if it did."""
+        return self.evidence.get("fault", {}).get("reason")
 
     # -- the three measures ---------------------------------------------------------------------
 
@@ -228,7 +269,7 @@ class Conductor:
             self._take_in()
             if time.monotonic() > deadline:
                 for member in left:
-                    if cut_short and member.status is None:
+                    if cut_short and member.status is None and "started" not in member.events:
                         member.status = "stopped"
                 self._end_late(left, "did not stop within its time-out", "stop")
                 deadline += 5

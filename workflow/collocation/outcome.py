@@ -1,11 +1,20 @@
 """How members and cells end: from events, exit codes and signals to a status and a reason."""
 
 import signal
+import time
+from collections import Counter
 from dataclasses import dataclass, field
 
+from workflow.collocation.methods.evidence import Report
 from workflow.collocation.record import Member
 
 FAULTY = ("failed", "killed", "timed_out")
+# A member that ended badly → the status of its cell.
+_CELL = {"out_of_memory": "out_of_memory", "timed_out": "timed_out"} | dict.fromkeys(
+    ("failed", "killed"), "failed"
+)
+_WORDS = {"completed": "stopped cleanly", "out_of_memory": "out of memory", "timed_out": "hung"}
+_SHORT = 100  # characters of a neighbour's error in its cell's reason
 PHASES = ("build", "warm", "window", "stop")
 _PHASE_AFTER = {None: "build", "built": "warm", "warm": "window", "started": "window"}
 
@@ -25,6 +34,7 @@ class Tracked:
     exit_code: int | None = None
     signal: int | None = None
     error: str | None = None
+    ended_ns: int | None = None  # when it ended badly, on the monotonic clock
     stopping: bool = False  # it was told to stop
     gone: bool = False
 
@@ -63,30 +73,43 @@ class Tracked:
                 "out_of_memory" if event.get("out_of_memory") else "failed",
                 f"{event.get('class', 'error')}: {event.get('message', '')}".strip(),
                 event.get("phase"),
+                event.get("t"),
             )
         elif kind == "exited":
-            self._exited(event.get("code"), event.get("signal"))
+            self._exited(event.get("code"), event.get("signal"), event.get("t"))
 
-    def _exited(self, code: int | None, number: int | None) -> None:
+    def _exited(self, code: int | None, number: int | None, at_ns: int | None) -> None:
         self.gone, self.exit_code, self.signal = True, code, number
         if self.status is not None:
             return
         if code == 0 and self.stopping:
-            self.status = "completed" if "stopped" in self.events else "stopped"
-        elif code is None and number is None:
-            self.end("failed", "the fork server died, and its members with it")
+            trained = self.events.keys() >= {"started", "stopped"}
+            self.status = "completed" if trained else "stopped"
+            return
+        if code is None and number is None:
+            what = "the fork server died, and its members with it"
         elif number is not None:
-            self.end("killed", f"ended by signal {number} ({_signal_name(number)})")
+            what = f"ended by signal {number} ({_signal_name(number)})"
         elif code == 0:
-            self.end("failed", "ended before it was told to")
+            what = "ended before it was told to"
         else:
-            self.end("failed", f"exited with code {code} without an error message")
+            what = f"exited with code {code} without an error message"
+        self.end("failed" if number is None else "killed", what, at_ns=at_ns)
 
-    def end(self, status: str, error: str, phase: str | None = None) -> None:
-        """Note how it ended; the first cause stays."""
+    def end(
+        self, status: str, error: str, phase: str | None = None, at_ns: int | None = None
+    ) -> None:
+        """Note how it ended, and when (by default now); the first cause stays."""
         if self.status is None:
             self.status, self.error = status, " ".join(error.split())[:500]
             self.phase = phase if phase in PHASES else self.current_phase
+            self.ended_ns = time.monotonic_ns() if at_ns is None else at_ns
+
+    def report(self) -> Report:
+        """What it said of itself when it was built."""
+        built = self.events["built"]
+        keys = ("device_uuid", "sm_count", "memory_free", "sm_source")
+        return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
     def record(self) -> Member:
         built, warm = self.events.get("built", {}), self.events.get("warm", {})
@@ -109,6 +132,8 @@ class Tracked:
             memory_peak_reserved=stopped.get("memory_peak_reserved"),
             device_uuid=built.get("device_uuid"),
             sm_count=built.get("sm_count"),
+            sm_source=built.get("sm_source"),
+            memory_free=built.get("memory_free"),
             build_s=built.get("seconds", {}),
             input_share=warm.get("input_share"),
             data_wait_share=stopped.get("data_wait_share"),
@@ -116,21 +141,39 @@ class Tracked:
         )
 
 
-def cell_status(members: list[Tracked]) -> tuple[str, str | None, str | None]:
+def cell_status(
+    members: list[Tracked], sentence: str | None = None
+) -> tuple[str, str | None, str | None]:
     """(status, reason, phase) of a cell whose members have all ended.
 
-    An out-of-memory of any member decides: what it does to the others is its consequence.
+    The one that ended badly first decides: what it did to the others is its consequence, and the
+    reason's tail. sentence: what the method had to say after that, if anything.
     """
-    for status, kinds in (
-        ("out_of_memory", ("out_of_memory",)),
-        ("failed", ("failed", "killed")),
-        ("timed_out", ("timed_out",)),
-    ):
-        for member in members:
-            if member.status in kinds:
-                where = f"member {member.member} ({member.workload}), {member.phase}"
-                return status, f"{where}: {member.error}", member.phase
-    return "completed", None, None
+    bad = [member for member in members if member.status in _CELL]
+    if not bad:
+        return "completed", None, None
+    first = min(bad, key=lambda member: member.ended_ns)
+    others = [member for member in members if member is not first]
+    what = f"member {first.member} ({first.workload}), {first.phase}: {first.error}"
+    tail = f"the other {len(others)}: {_fates(others)}" if others else None
+    return _CELL[first.status], "; ".join(filter(None, (what, sentence, tail))), first.phase
+
+
+def _fates(members: list[Tracked]) -> str:
+    """How these members ended, counted: "1 stopped cleanly, 1 failed: AcceleratorError: …"."""
+    counts = Counter(_fate(member) for member in members)
+    return ", ".join(f"{count} {fate}" for fate, count in counts.items())
+
+
+def _fate(member: Tracked) -> str:
+    if member.status == "stopped":
+        # What was still being built cannot hear that it is to stop.
+        return "stopped cleanly" if member.signal is None else "ended while being built"
+    words = _WORDS.get(member.status, member.status)
+    if not member.error:
+        return words
+    short = member.error if len(member.error) <= _SHORT else f"{member.error[:_SHORT].rstrip()}…"
+    return f"{words}: {short}"
 
 
 def _signal_name(number: int) -> str:

@@ -21,10 +21,19 @@ from workflow.collocation import cores, gpu, methods, provenance
 from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.lock import device_lock
 from workflow.collocation.members import Server
-from workflow.collocation.methods.evidence import NotInForce
+from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.outcome import Tracked, cell_status
 from workflow.collocation.progress import Display
-from workflow.collocation.record import CellName, Gpu, MethodEvidence, Rate, Record, Window, write
+from workflow.collocation.record import (
+    FAULTS,
+    CellName,
+    Gpu,
+    MethodEvidence,
+    Rate,
+    Record,
+    Window,
+    write,
+)
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.specs import member_specs, plan_shares
 
@@ -70,21 +79,24 @@ class Run:
         self.args, self.folder, self.display = args, folder, display
         self.spec = json.loads(args.specs.read_text())[args.cell]
         self.device = None if args.gpu == "cpu" else gpu.find(args.gpu)
+        self.switch = args.mig_mode == "switch"
         self.frame = self._frame()
         self.fields: dict = {}
         self.timing: dict[str, float] = {}
 
     def record(self) -> Record:
-        if reason := methods.refusal(self.spec, self.device):
-            self._ended("unsupported", reason, None)
-        else:
-            try:
+        try:
+            if reason := methods.refusal(self.spec, self.device, self.switch):
+                self._ended("unsupported", reason, None)
+            else:
                 self._measure()
-            except (ConfigError, OSError):
-                raise  # nothing is wrong with the cell: the set-up, or a disk
-            except Exception as error:
-                self.display.say(traceback.format_exc(), loud=False)
-                self._ended("failed", f"{type(error).__name__}: {error}", "setup")
+        except (ConfigError, OSError):
+            raise  # nothing is wrong with the cell: the set-up, or a disk
+        except Exception as error:
+            self.display.say(traceback.format_exc(), loud=False)
+            if interrupted := _interrupted(error):
+                raise interrupted from None
+            self._broke(error)
         self.timing["total_s"] = round(_process_age(), 3)
         record = Record(**{**self.frame, **self.fields, "timing": self.timing})
         self.display.say(_breakdown(record.timing), loud=False)
@@ -93,6 +105,23 @@ class Run:
 
     def _ended(self, status: str, reason: str | None, phase: str | None) -> None:
         self.fields.update(status=status, reason=reason, phase=phase)
+
+    def _broke(self, error: Exception) -> None:
+        """An error that is no member's: of the set-up, or after the measurement, of its end.
+
+        What was measured stays in the record, but a cell that did not end well is no result.
+        """
+        said = isinstance(error, NotInForce | Unsupported)
+        sentence = str(error) if said else " ".join(f"{type(error).__name__}: {error}".split())
+        if "members" not in self.fields:
+            self._ended("failed", sentence, "setup")
+            return
+        before, status = self.fields["reason"], self.fields["status"]
+        self._ended(
+            status if status in FAULTS else "failed",
+            f"{before}; {sentence}" if before else sentence,
+            self.fields["phase"] or "stop",
+        )
 
     def _frame(self) -> dict:
         """What every record says, measured or not: how things were at the start."""
@@ -109,7 +138,7 @@ class Run:
             ),
             "spec": self.spec,
             "method": MethodEvidence(name=method),
-            "gpu": Gpu(**self.device.record()) if self.device else None,
+            "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": provenance.host(),
             "provenance": provenance.collect(self.device.driver if self.device else None),
         }
@@ -149,9 +178,12 @@ class Run:
         log = self.folder / "log"
         with ExitStack() as stack:
             try:
-                sharing = stack.enter_context(methods.enter(self.spec, self.device, log))
-            except NotInForce as error:
-                self._ended("failed", str(error), "setup")
+                sharing = stack.enter_context(
+                    methods.enter(self.spec, self.device, log, self.switch)
+                )
+            except (NotInForce, Unsupported) as error:
+                status = "failed" if isinstance(error, NotInForce) else "unsupported"
+                self._ended(status, str(error), "setup")
                 return
             threads = len(core_sets[0])
             server = stack.enter_context(Server(log / "server.log", self.args.trainer, threads))
@@ -169,10 +201,11 @@ class Run:
             measure = self.spec["measure"]
             conductor = Conductor(server, sharing, specs, measure, log, self.display, timeouts)
             conductor.run()
-            if conductor.not_in_force:
-                self._ended("failed", conductor.not_in_force, "window")
-            else:
-                self._ended(*cell_status(conductor.members))
+            status, reason, phase = cell_status(conductor.members, conductor.after_fault)
+            if found := conductor.not_in_force:
+                status, phase = "failed", conductor.not_in_force_phase
+                reason = "; ".join(filter(None, (found, reason)))
+            self._ended(status, reason, phase)
             self._account(conductor, scratch)
 
     def _waiting(self, holder: dict) -> None:
@@ -224,9 +257,6 @@ class Run:
             self.fields["files"] = {
                 "steps.parquet": steps.write(self.folder / "steps.parquet", found, origin)
             }
-        if self.device:
-            counts = [member.sm_count for member in members if member.sm_count]
-            self.fields["gpu"] = Gpu(**self.device.record(), sm_count=max(counts, default=None))
         self.timing["write_s"] = round(time.monotonic() - began, 3)
 
     def _rates(self, tracked: Tracked, end_ns, windows: list[Window]) -> dict[str, Rate]:
@@ -243,9 +273,18 @@ class Run:
 
 
 def _verified(evidence: dict) -> bool | None:
-    """True if every witness was, null if one could not tell or none was asked."""
+    """True if every witness was, false if one was not, null if one could not tell or none was."""
     answers = [entry.get("verified") for entry in evidence.values()]
+    if False in answers:
+        return False
     return all(answers) or None if answers else None
+
+
+def _interrupted(error: BaseException | None) -> Interrupted | None:
+    """The interruption that an error of the way out came on top of, if there was one."""
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__context__
+    return error
 
 
 def _summary(record: Record) -> str:
@@ -301,6 +340,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--specs", type=Path, required=True, help="JSON file: cell → its spec, as planned")
     add("--data", type=Path, nargs="*", default=[], help="what 'models.data prepare' wrote")
     add("--gpu", default="auto", help="index, UUID, 'auto' or 'cpu'")
+    add("--mig-mode", choices=("keep", "switch"), default="keep", help="may the cell switch it?")
     add("--trainer", default="models.train", help="module that members run")
     add("--timeout", default="{}", help="seconds by phase as JSON, over the defaults")
     add("--place", default="", help="place in the run, such as 3/20")

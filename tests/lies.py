@@ -1,0 +1,105 @@
+"""How members misbehave on request, whatever they train (tests/torchfree.py, tests/gpu_trainer.py).
+
+MEMBER_LIES in the environment is a JSON object: part of the path of a cell's folder → "MEMBER:KIND"
+or "MEMBER:KIND:ARGUMENT", several of them with spaces in between. It is no part of the cell, which
+is measured again without it.
+
+Before the member's first CUDA call, which its events then do not show:
+  pipe           another pipe folder, so that it is no client of the cell's MPS daemon
+  gpu:UUID       another GPU
+  uncapped       no active thread percentage
+  unlimited      no limit of pinned memory
+From its go on:
+  sleep:SECONDS  after every step
+After LATER_STEPS steps since go:
+  kill           it ends itself by SIGKILL
+  assert         a device-side assertion fails
+  illegal        a kernel writes where nothing is
+  hang           for ever
+  kill_server, kill_daemon     it kills the MPS server, or the MPS control daemon, by SIGKILL
+In all its training:
+  skip_backward  no gradients, no update
+  other_batch    other samples than a member with its seed takes
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "MEMBER_LIES"
+KINDS = (
+    *("pipe", "gpu", "uncapped", "unlimited", "sleep"),
+    *("kill", "assert", "illegal", "hang", "kill_server", "kill_daemon"),
+    *("skip_backward", "other_batch"),
+)
+LATER_STEPS = 20
+
+
+def lies(**by_cell: str) -> dict[str, str]:
+    """The environment in which these are told."""
+    return {VARIABLE: json.dumps(by_cell)}
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What this member does; `kind` is empty for an honest one."""
+
+    kind: str = ""
+    argument: str = ""
+
+    def before_cuda(self) -> None:
+        """Change what CUDA finds in the environment."""
+        if self.kind == "pipe":
+            os.environ["CUDA_MPS_PIPE_DIRECTORY"] = tempfile.mkdtemp(prefix="other-")
+        elif self.kind == "gpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.argument
+        elif self.kind == "uncapped":
+            del os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
+        elif self.kind == "unlimited":
+            del os.environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+
+    def after_step(self, steps: int) -> bool:
+        """Do what is due after so many steps since go; True when the device is to be hurt now."""
+        if steps != LATER_STEPS:
+            return False
+        if self.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.kind == "kill_server":
+            answer = subprocess.run(
+                ["nvidia-cuda-mps-control"],
+                input="get_server_list\n",
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            for pid in re.findall(r"^\d+$", answer.stdout, re.MULTILINE):
+                os.kill(int(pid), signal.SIGKILL)
+        elif self.kind == "kill_daemon":
+            pipe = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+            pid = (pipe / "nvidia-cuda-mps-control.pid").read_text()
+            os.kill(int(pid), signal.SIGKILL)
+        while self.kind == "hang":
+            signal.pause()
+        return self.kind in ("assert", "illegal")
+
+    @property
+    def seconds(self) -> float:
+        """How long it sleeps after every step."""
+        return float(self.argument) if self.kind == "sleep" else 0.0
+
+
+def lie_of(spec: dict) -> Lie:
+    """What MEMBER_LIES has the member of this spec do. Raises ValueError for an unknown kind."""
+    for part, told in json.loads(os.environ.get(VARIABLE, "{}")).items():
+        for text in told.split():
+            member, kind, *argument = text.split(":", 2)
+            if kind not in KINDS:
+                raise ValueError(f"{VARIABLE}: no kind {kind!r}")
+            if int(member) == spec["member"] and part in spec["folder"]:
+                return Lie(kind, *argument)
+    return Lie()

@@ -1,0 +1,646 @@
+"""Members that lie about themselves and cells that go wrong, on a GPU, through the real commands.
+
+One table of scenarios, two machines: a fake H200 (tests/fakes; its members train nothing) and,
+where there is one, a real NVIDIA GPU, which trains ResNet26. After each: the true status and
+reason in run.json, the neighbour's fate, no process left, the card as it was, the next cell fine.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import pynvml
+import pytest
+import yaml
+
+from analysis import checks, flags, losses
+from tests.fakes import driver, machine
+from tests.lies import LATER_STEPS, lies
+from tests.studio import REPOSITORY, SHORT, STUDY, Running, Studio, study, until, workload
+from workflow.collocation import gpu
+from workflow.collocation.study import CONFIG
+
+VARIANTS = {
+    "mps_small": {"pinned_memory_mb": 4000},
+    "mps_tiny": {"pinned_memory_mb": 700},
+}
+MEMBER_MB = 1000  # of device memory that a torch-free member wants: mps_tiny has less
+LONG = 900.0  # seconds, for a real GPU's cells, one after the other
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What member 1 of two does (tests/lies.py), and what must stand in run.json.
+
+    reason, phase: regular expressions. fates: the statuses that member 0 may have. after: a regular
+    expression for what the method's evidence failed with after the fault, of nothing if it was in
+    force for those that were left; None: it need not have been asked.
+    """
+
+    method: str
+    lie: str
+    reason: str
+    status: str = "failed"
+    phase: str = "window"
+    fates: tuple[str, ...] = ("completed",)
+    after: str | None = None
+
+
+WHO = r"member 1 \(PID \d+\)"
+LIES = {
+    "other_pipe": Scenario("mps", "pipe", rf"^MPS: {WHO} is not among server \d+'s clients "),
+    "other_gpu": Scenario("naive", "gpu:{other}", rf"^naive: {WHO} runs on {{other}}, not on GPU-"),
+    "other_part": Scenario("mig", "gpu:{other}", rf"^mig: {WHO} runs on {{other}}, not on MIG-"),
+    "cap_unset": Scenario(
+        "mps_equal", "uncapped", rf"^mps_equal: {WHO} can use (\d+) SMs; 50 % of \1 is "
+    ),
+    "limit_unset": Scenario(
+        "mps_small", "unlimited", rf"^mps_small: {WHO} saw \d+ MiB .* its limit is 4000 MiB$"
+    ),
+}
+FIRST = r"^member 1 \(\w+\), window: "
+EITHER = r"^member [01] \(\w+\), window: "
+KILLED = FIRST + r"ended by signal 9 \(SIGKILL\); the other 1: 1 stopped cleanly$"
+# Whatever call notices it first: torch's own, or one of cuBLAS or cuDNN.
+LIBRARIES = r"CUDA error: CUBLAS_|cuDNN error: "
+ASSERTED = rf"\w*Error: ({LIBRARIES}|CUDA error: device-side assert triggered)"
+ILLEGAL = rf"\w*Error: ({LIBRARIES}|CUDA error: an illegal memory access was encountered)"
+NO_SERVER = r"MPS: (one server was expected|the server was PID|server \d+ is |'get_)"
+FAULTS = {
+    "starves": Scenario(
+        "mps_tiny",
+        "",
+        r"^member [01] \(\w+\), (build|warm): .*; the other 1: 1 out of memory: ",
+        status="out_of_memory",
+        phase="build|warm",
+        fates=("out_of_memory",),
+    ),
+    "illegal_naive": Scenario(
+        "naive", "illegal", rf"{FIRST}{ILLEGAL}.*; the other 1: 1 stopped cleanly$", after="^$"
+    ),
+    "killed_naive": Scenario("naive", "kill", KILLED, after="^$"),
+    "killed_mps": Scenario("mps", "kill", KILLED, after="^$"),
+    "asserts": Scenario(
+        "mps",
+        "assert",
+        rf"{FIRST}{ASSERTED}.*; the other 1: 1 stopped cleanly$",
+        after="^$",
+    ),
+    "illegal_mps": Scenario(
+        "mps",
+        "illegal",
+        rf"{EITHER}{ILLEGAL}.*; the other 1: 1 failed: {ILLEGAL}",
+        fates=("failed",),
+        after=r"^(MPS: server \d+ is FAULT, not ACTIVE|)$",
+    ),
+    "hangs": Scenario(
+        "mps",
+        "hang",
+        FIRST + "no end of phase 'window' within its time-out; the other 1: 1 stopped cleanly$",
+        status="timed_out",
+        after="^$",
+    ),
+    "server_dies": Scenario(
+        "mps",
+        "kill_server",
+        rf"{EITHER}.*; {NO_SERVER}.*; the other 1: 1 failed: ",
+        fates=("failed",),
+        after=f"^{NO_SERVER}",
+    ),
+    "daemon_dies": Scenario(
+        "mps", "kill_daemon", "MPS: 'get_server_list' failed: ", fates=("completed", "failed")
+    ),
+    "killed_mig": Scenario("mig", "kill", KILLED, after="^$"),
+}
+CULPRIT = ("killed", "failed", "timed_out", "out_of_memory")  # how member 1 ends
+
+# Cell → who does what to its work; held against members that train alone.
+WORK = {
+    "3x_work/tuned/naive/r1": "1:skip_backward 2:other_batch",
+    "2x_work/tuned/naive/r1": "1:sleep:0.03",
+}
+ALONE = ("1x_work/tuned/naive/r1", "1x_work/tuned/naive/r2")
+WORK_LADDER = {"workloads": ["work"], "counts": {1: ["naive"], 2: ["naive"], 3: ["naive"]}}
+
+# Members → the methods that share the card between so many.
+EVERY_METHOD = {
+    1: ["naive", "mig_7g", "mig_4g"],
+    2: ["naive", "naive_again", "mps", "mps_equal", "mps_overlap", "mig", "mig_shared"]
+    + ["mig_1g2x"],
+    3: ["mig_mps"],
+}
+
+
+class Machine:
+    """The fake H200, and what is trained on it. `studio` makes a working folder with this GPU."""
+
+    trainer = "tests.torchfree"
+    entry = workload(memory_mb=MEMBER_MB)
+    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny", "mig")
+    other: str | None = "GPU-00000000-0000-4000-8000-00000000beef"  # another GPU
+    timeouts = {"window": 3}
+    # A member misbehaves some steps after its go: the window waits for more of them.
+    measure = SHORT | {"min_steps": 2 * LATER_STEPS}
+    datasets: dict = {}
+    # After these an honest cell comes next; after the others the next fault, which is time saved.
+    followed = ("server_dies", "daemon_dies", "killed_mig")
+    use_the_card = "import os; from tests.fakes import machine; machine.attach(os.environ)"
+
+    def __init__(self, make_studio: Callable[[], Studio]):
+        self.make_studio = make_studio
+
+    def studio(self, ladders: list[dict], blocks: int) -> Studio:
+        """A study of the workloads `small` and `work` under all methods."""
+        made = self.with_gpu(self.make_studio())
+        made.settings = {
+            "trainer": self.trainer,
+            "timeout": json.dumps(self.timeouts),
+            "source": "synthetic",
+            "mig_mode": "switch" if "mig" in self.methods else "keep",
+        }
+        content = study(
+            arms=["tuned"],
+            replicates=blocks,
+            measure=self.measure,
+            datasets=self.datasets,
+            variants=VARIANTS,
+            ladders=ladders,
+        )
+        return made.write({"small": self.entry, "work": self.entry}, drill=content)
+
+    @cached_property
+    def lying(self) -> "Batch":
+        """The cells of LIES and WORK, and what WORK is held against."""
+        told = {
+            cell_of(LIES, name): f"1:{scenario.lie}"
+            for name, scenario in LIES.items()
+            if self.plays(scenario)
+        }
+        told |= WORK
+        studio = self.studio([self.pairs, WORK_LADDER], blocks=len(LIES))
+        return Batch(studio, [*told, *ALONE], self._telling(told))
+
+    @cached_property
+    def faulty(self) -> "Batch":
+        """The cells of FAULTS, and honest ones of the same method in between."""
+        played = {name: s for name, s in FAULTS.items() if self.plays(s)}
+        cells = [cell_of(FAULTS, name) for name in played]
+        cells += [next_cell(name) for name in played if name in self.followed]
+        told = {cell_of(FAULTS, name): f"1:{s.lie}" for name, s in played.items() if s.lie}
+        return Batch(self.studio([self.pairs], 2 * len(FAULTS)), cells, self._telling(told))
+
+    @cached_property
+    def every(self) -> "Batch":
+        """A study of every method."""
+        ladder = {"workloads": ["small"], "counts": EVERY_METHOD}
+        return Batch(self.studio([ladder], blocks=1), [], {})
+
+    def _telling(self, told: dict[str, str]) -> dict[str, str]:
+        return lies(**{f"/{cell}/": lie.format(other=self.other) for cell, lie in told.items()})
+
+    @property
+    def pairs(self) -> dict:
+        """The ladder of two members under each method."""
+        return {"workloads": ["small"], "counts": {2: list(self.methods)}}
+
+    def plays(self, scenario: Scenario) -> bool:
+        """Whether this machine has what the scenario needs."""
+        return scenario.method in self.methods and bool(self.other or "other" not in scenario.lie)
+
+    def with_gpu(self, studio: Studio) -> Studio:
+        return studio.with_card()
+
+    def uuid(self, studio: Studio) -> str:
+        """Of the GPU."""
+        with driver.Card(studio.card).open() as state:
+            return state["uuid"]
+
+    def broken_control(self, studio: Studio) -> dict[str, str]:
+        """An environment in which no MPS daemon starts."""
+        return {"FAKE_MPS": "broken"}
+
+    def assert_as_found(self, studio: Studio) -> None:
+        """Nothing runs, nobody is on the card, and its MIG state is the one that was there."""
+        studio.assert_no_orphans()
+        assert not list(studio.folder.glob("mps-*"))
+        assert machine.mode(studio.card) == (False, False)
+        assert machine.layout(studio.card) == []
+        assert driver.Card(studio.card).processes() == {}
+
+
+class RealMachine(Machine):
+    """The NVIDIA GPU that is here. Its MIG mode is not touched."""
+
+    trainer = "tests.gpu_trainer"
+    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny")
+    timeouts = {"window": 5}
+    followed = ("illegal_mps", "server_dies", "daemon_dies")
+    measure = {
+        "kind": "window",
+        "window_s": 1.5,
+        "min_steps": 2 * LATER_STEPS,
+        "warmup_s": 0.5,
+        "settle_s": 0.2,
+    }
+    datasets = {"cifar10": {"train": 2000, "validation": 200}}
+
+    def __init__(self, make_studio, device: gpu.Device):
+        super().__init__(make_studio)
+        self.device = device
+        catalogue = yaml.safe_load((CONFIG / "workloads.yaml").read_text())
+        self.entry = catalogue["resnet26_cifar10_b128"]
+        indices = range(pynvml.nvmlDeviceGetCount())
+        others = [gpu.find(index).uuid for index in indices if index != device.index]
+        self.other = others[0] if others else None
+        self.use_the_card = "import torch; x = torch.zeros(1, device='cuda')"
+
+    def with_gpu(self, studio: Studio) -> Studio:
+        studio.folder.mkdir(parents=True, exist_ok=True)
+        studio.gpu = self.device.uuid
+        return studio
+
+    def uuid(self, studio: Studio) -> str:
+        return self.device.uuid
+
+    def broken_control(self, studio: Studio) -> dict[str, str]:
+        folder = studio.folder / "broken"
+        folder.mkdir()
+        program = folder / "nvidia-cuda-mps-control"
+        program.write_text("#!/bin/sh\necho 'Cannot start' >&2\nexit 1\n")
+        program.chmod(0o755)
+        return {"PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
+
+    def assert_as_found(self, studio: Studio) -> None:
+        studio.assert_no_orphans()
+        assert not list(studio.folder.glob("mps-*"))
+        until(
+            lambda: not any(gpu.processes(self.device).values()),
+            lambda: f"on the card: {gpu.processes(self.device)}",
+        )
+        assert gpu.mig_enabled(self.device) in (None, False)
+
+
+def real_gpu() -> gpu.Device:
+    """The GPU that is here, else the test is skipped. Looks through NVML only: a CUDA context of
+    this process would be a stranger on the card.
+    """
+    if gpu.torch_build() != "cuda":
+        pytest.skip("the torch that is installed was not built for CUDA")
+    device = gpu.find()
+    if device is None or gpu.mig_enabled(device):
+        pytest.skip("there is no NVIDIA GPU with MIG mode off")
+    if shutil.which("nvidia-cuda-mps-control") is None:
+        pytest.skip("MPS is not installed")
+    return device
+
+
+@pytest.fixture(scope="module", params=["fake", "real"])
+def on(request, module_studio) -> Machine:
+    if request.param == "real":  # which does one thing at a time
+        return RealMachine(module_studio, real_gpu())
+    fake = Machine(module_studio)
+    for batch in (fake.faulty, fake.every, fake.lying):
+        batch.begin()
+    return fake
+
+
+class Batch:
+    """Cells that one run measures, all of the study's if there are none, and what is around it."""
+
+    def __init__(self, studio: Studio, cells: list[str], environment: dict[str, str]):
+        self.studio, self.cells, self.environment = studio, cells, environment
+        self.running: Running | None = None
+
+    def begin(self) -> None:
+        if self.running is None:
+            targets = self.studio.only(*(f"{cell}/a1" for cell in self.cells))
+            every = ["--until", "collocate"]
+            self.running = self.studio.start(
+                *(targets if self.cells else every), **self.environment
+            )
+
+    def records(self, *cells: str) -> list[dict]:
+        """Of these cells, or all, once all have ended."""
+        self.begin()
+        run = self.running.end(LONG)
+        assert run.code == 0, run.output
+        if not cells:
+            return list(self.studio.records().values())
+        return [self.studio.record(f"{cell}/a1") for cell in cells]
+
+    def order(self) -> list[str]:
+        """The cells as they were measured, one after the other."""
+        written = {cell: self.studio.folder / self.studio.path(f"{cell}/a1") for cell in self.cells}
+        return sorted(self.cells, key=lambda cell: written[cell].stat().st_mtime_ns)
+
+
+def pair(method: str, block: int) -> str:
+    return f"2x_small/tuned/{method}/r{block}"
+
+
+def cell_of(scenarios: dict[str, Scenario], name: str) -> str:
+    """Blocks go one after the other, and every second one is for what comes after a fault."""
+    block = list(scenarios).index(name)
+    return pair(scenarios[name].method, 2 * block + 1 if scenarios is FAULTS else block + 1)
+
+
+def next_cell(name: str) -> str:
+    """The honest cell after a fault."""
+    method, block = FAULTS[name].method, 2 * list(FAULTS).index(name) + 2
+    return pair("mps" if method == "mps_tiny" else method, block)  # where nothing fits
+
+
+def measured(studio: Studio, cell: str, **environment: str) -> dict:
+    """The record of an attempt at a cell."""
+    run = studio.conduct(cell, **environment).end(LONG)
+    assert run.code == 0, run.output
+    return studio.record(cell)
+
+
+def assert_fine(record: dict) -> None:
+    """Completed by all its members, its method proven at both ends."""
+    assert record["status"] == "completed", record["reason"]
+    assert record["method"]["verified"] is True
+    assert {e["verified"] for e in record["method"]["evidence"].values()} == {True}
+    assert list(record["method"]["evidence"]) == ["barrier", "end"]
+    for member in record["members"]:
+        assert member["status"] == "completed"
+        assert member["windows"]["window"]["samples_per_s"] > 0
+        assert member["sm_source"] and member["memory_free"] > 0
+
+
+# -- cells that cannot begin -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def foreign_daemon(on: Machine, studio: Studio) -> Iterator[dict]:
+    """Somebody's own MPS daemon for this card; its PID is to be named."""
+    pipe = studio.folder / "foreign"
+    pipe.mkdir()
+    environment = studio.environment(
+        CUDA_VISIBLE_DEVICES=on.uuid(studio),
+        CUDA_MPS_PIPE_DIRECTORY=str(pipe),
+        CUDA_MPS_LOG_DIRECTORY=str(pipe),
+    )
+    control = shutil.which("nvidia-cuda-mps-control", path=environment["PATH"])
+    with subprocess.Popen([control, "-f"], env=environment, stdin=subprocess.DEVNULL) as daemon:
+        until((pipe / "nvidia-cuda-mps-control.pid").exists, lambda: "no foreign daemon")
+        yield {"pid": daemon.pid}
+        assert daemon.poll() is None  # nobody has ended it
+        subprocess.run([control], input="quit\n", text=True, env=environment, check=True)
+
+
+@contextlib.contextmanager
+def stranger(on: Machine, studio: Studio) -> Iterator[dict]:
+    """Somebody's process that computes on the card; its PID is to be named."""
+    code = f"{on.use_the_card}; print(flush=True); import sys; sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=studio.environment(CUDA_VISIBLE_DEVICES=on.uuid(studio)),
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        yield {"pid": process.pid}
+        assert process.poll() is None
+        process.stdin.close()
+
+
+@contextlib.contextmanager
+def broken_control(on: Machine, studio: Studio) -> Iterator[dict]:
+    """A daemon that does not start."""
+    yield {"environment": on.broken_control(studio)}
+
+
+# What is there → the method of the cell, and the reason that it ends with.
+HINDRANCES = {
+    foreign_daemon: (
+        "naive",
+        r"^a cell needs the GPU to itself, and another MPS daemon serves it: PID {pid} ",
+    ),
+    stranger: (
+        "mps",
+        r"^a cell needs the GPU to itself, and others compute on it: PID {pid} ",
+    ),
+    broken_control: ("mps", "^the MPS daemon did not start: "),
+}
+
+
+@pytest.fixture(scope="module")
+def spare(on) -> Studio:
+    """A study on this machine of which no cell has run."""
+    studio = on.studio([on.pairs], blocks=1)
+    assert studio.prepare().code == 0
+    return studio
+
+
+@pytest.fixture(scope="module")
+def attempts() -> Iterator[int]:
+    """Numbers of attempts: a cell may be tried again and again."""
+    return itertools.count(1)
+
+
+@pytest.mark.parametrize("hindrance", HINDRANCES)
+def test_a_cell_that_cannot_begin_says_why(on, spare, attempts, hindrance):
+    method, reason = HINDRANCES[hindrance]
+    with hindrance(on, spare) as found:
+        cell = f"{pair(method, 1)}/a{next(attempts)}"
+        record = measured(spare, cell, **found.get("environment", {}))
+    assert (record["status"], record["phase"], record["members"]) == ("failed", "setup", [])
+    assert re.search(reason.format(**found), record["reason"]), record["reason"]
+    on.assert_as_found(spare)
+
+
+def test_what_a_killed_conductor_leaves_is_swept_by_the_next_cell_which_completes(
+    on, spare, attempts
+):
+    cell = f"{pair('mps', 1)}/a{next(attempts)}"
+    running = spare.conduct(cell, **lies(**{f"/{cell}/": "1:hang"}))
+    until(
+        lambda: "started:" in spare.log(cell) or running.process.poll() is not None,
+        lambda: running.output,
+        LONG,
+    )
+    running.process.kill()
+    assert running.end().code != 0
+    assert not (spare.folder / spare.path(cell)).exists()
+    assert list(spare.folder.glob("mps-*"))
+    assert_fine(measured(spare, cell))
+    on.assert_as_found(spare)
+
+
+# -- the card's MIG state --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def partitioned(on, spare) -> Studio:
+    """The spare study, where its cells may partition the card."""
+    if "mig" not in on.methods:
+        pytest.skip("the MIG mode of this machine's GPU is not to be switched")
+    yield spare
+    machine.configure(spare.card, failures=[], kill=None)
+
+
+def test_a_mig_layout_that_fails_half_way_is_taken_back(on, partitioned, attempts):
+    machine.fail(partitioned.card, "nvmlDeviceCreateGpuInstanceWithPlacement", at=2)
+    record = measured(partitioned, f"{pair('mig', 1)}/a{next(attempts)}")
+    assert (record["status"], record["phase"], record["members"]) == ("failed", "setup", [])
+    assert "MIG: creating 2x 3g.71gb failed on NVIDIA H200" in record["reason"]
+    on.assert_as_found(partitioned)
+
+
+def test_a_card_that_cannot_be_put_back_fails_the_cell_and_keeps_what_was_measured(
+    on, partitioned, attempts
+):
+    machine.fail(partitioned.card, "nvmlGpuInstanceDestroy", on=True)
+    record = measured(partitioned, f"{pair('mig', 1)}/a{next(attempts)}")
+    assert (record["status"], record["phase"]) == ("failed", "stop"), record["reason"]
+    assert "could not be put back as it was found, with MIG mode off" in record["reason"]
+    assert record["method"]["verified"] is True
+    assert all(m["windows"]["window"]["samples_per_s"] > 0 for m in record["members"])
+    machine.configure(partitioned.card, failures=[])
+    assert_fine(measured(partitioned, f"{pair('mig', 1)}/a{next(attempts)}"))
+    on.assert_as_found(partitioned)
+
+
+def test_a_run_that_is_killed_while_it_partitions_the_card_is_made_good_by_the_next(
+    on, partitioned, attempts
+):
+    cell = f"{pair('mig', 1)}/a{next(attempts)}"
+    machine.configure(partitioned.card, kill={"at": 3, "after": True})
+    assert partitioned.conduct(cell).end().code == -signal.SIGKILL
+    assert not (partitioned.folder / partitioned.path(cell)).exists()
+    assert machine.mode(partitioned.card) == (True, True) and machine.layout(partitioned.card)
+    machine.configure(partitioned.card, kill=None)
+    assert_fine(measured(partitioned, cell))
+    on.assert_as_found(partitioned)
+
+
+# -- whole studies ---------------------------------------------------------------------------------
+
+# What a MIG method makes of the card for so many.
+LAYOUTS = {
+    "mig": "2x 3g.71gb",
+    "mig_7g": "7g.141gb",
+    "mig_4g": "4g.71gb",
+    "mig_shared": "2x 3c in 7g.141gb",
+    "mig_1g2x": "2x 1g.35gb",
+    "mig_mps": "2x 3g.71gb",
+}
+
+
+def test_every_method_is_proven_in_force_where_mig_mode_may_be_switched(on):
+    if "mig" not in on.methods:
+        pytest.skip("the MIG mode of this machine's GPU is not to be switched")
+    found = on.every.records()
+    records = {record["cell"]["method"]: record for record in found}
+    assert records.keys() == {method for methods in EVERY_METHOD.values() for method in methods}
+    for record in found:
+        assert_fine(record)
+    for method, layout in LAYOUTS.items():
+        assert records[method]["method"]["evidence"]["end"]["layout"] == layout
+    members = {method: record["members"] for method, record in records.items()}
+    devices = {method: {m["device_uuid"] for m in of} for method, of in members.items()}
+    assert all(uuid.startswith("MIG-") for method in LAYOUTS for uuid in devices[method])
+    assert len(devices["mig"]) == len(devices["mig_mps"]) == 2 == len(devices["mig_shared"])
+    shares = {method: [m["sm_count"] for m in of] for method, of in members.items()}
+    assert shares["mps_equal"] == [66, 66] and shares["mps_overlap"] == [132, 132]
+    assert shares["mig"] == [60, 60] and shares["mig_1g2x"] == [26, 26]
+    on.assert_as_found(on.every.studio)
+
+
+def test_with_mig_mode_off_and_not_to_be_switched_its_cells_wait_for_an_administrator(on):
+    if "mig" not in on.methods:
+        pytest.skip("the MIG mode of this machine's GPU is not to be switched")
+    studio = on.studio([{"workloads": ["small"], "counts": {2: ["naive", "mig"]}}], blocks=1)
+    studio.settings["mig_mode"] = "keep"
+    assert studio.measure().code == 0
+    refused = studio.record(f"{pair('mig', 1)}/a1")
+    assert (refused["status"], refused["phase"]) == ("unsupported", None)
+    assert "nvidia-smi -i 0 -mig 1" in refused["reason"]
+    statuses = [record["status"] for record in studio.records().values()]
+    assert sorted(statuses) == ["completed", "completed", "unsupported"]
+    on.assert_as_found(studio)
+
+    with driver.Card(studio.card).open() as state:
+        state["mode"] = state["pending"] = 1
+    assert studio.measure().code == 0
+    assert_fine(studio.record(f"{pair('mig', 1)}/a2"))
+    assert len(studio.records()) == 4  # and no other cell ran
+    assert machine.mode(studio.card) == (True, True) and machine.layout(studio.card) == []
+
+
+# -- members that misbehave ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_member_that_lies_about_itself_fails_its_cell_with_a_sentence(on, name):
+    scenario = LIES[name]
+    if not on.plays(scenario):
+        pytest.skip("this machine has one GPU, or a MIG mode that is not to be switched")
+    [record] = on.lying.records(cell_of(LIES, name))
+    assert (record["status"], record["phase"]) == ("failed", "warm")
+    assert re.search(scenario.reason.format(other=on.other), record["reason"]), record["reason"]
+    assert record["method"]["verified"] is False
+    assert record["method"]["evidence"] == {
+        "barrier": {"verified": False, "reason": record["reason"]}
+    }
+    assert [member["status"] for member in record["members"]] == ["stopped"] * 2
+    assert not record["windows"] and not any(m["windows"] for m in record["members"])
+    on.assert_as_found(on.lying.studio)
+
+
+def test_a_member_that_does_other_work_than_it_should_is_flagged(on, tmp_path, capsys):
+    cells = [*WORK, *ALONE]
+    assert {r["status"] for r in on.lying.records(*cells)} == {"completed"}
+    studio, output = on.lying.studio, tmp_path / "checks.json"
+    paths = [str(studio.folder / studio.path(f"{cell}/a1")) for cell in cells]
+    assert checks.main(["--study", STUDY, "--output", str(output), *paths]) == 0
+    found = json.loads(output.read_text())
+    verdicts = {(row["cell"][:7], row["member"]): row["loss_check"] for row in found["loss"]}
+    assert verdicts.pop(("3x_work", 1)) == verdicts.pop(("3x_work", 2)) == losses.DIFFERS
+    assert set(verdicts.values()) == {losses.AGREES}
+    assert "2x_work/tuned/naive/r1" in found["flags"][flags.UNEVEN]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_cell_that_goes_wrong_says_how_and_leaves_nothing_behind(on, name):
+    scenario = FAULTS[name]
+    if not on.plays(scenario):
+        pytest.skip("the MIG mode of this machine's GPU is not to be switched")
+    cell = cell_of(FAULTS, name)
+    [record] = on.faulty.records(cell)
+    assert record["status"] == scenario.status, record["reason"]
+    assert re.fullmatch(scenario.phase, record["phase"])
+    assert re.search(scenario.reason, record["reason"]), record["reason"]
+    assert "\n" not in record["reason"]
+    neighbour, culprit = record["members"]
+    assert neighbour["status"] in scenario.fates, neighbour["error"]
+    assert culprit["status"] in (*CULPRIT, *scenario.fates)
+    assert bool(neighbour["error"]) == (neighbour["status"] != "completed")
+    evidence = record["method"]["evidence"]
+    if scenario.phase == "window":
+        assert evidence["barrier"]["verified"] is True
+    if scenario.after is not None:
+        assert re.search(scenario.after, evidence["fault"].get("reason", ""))
+
+    order = on.faulty.order()
+    following = order[order.index(cell) + 1]
+    [after] = on.faulty.records(following)
+    if name in on.followed:
+        assert following == next_cell(name)
+        assert_fine(after)
+    elif after["status"] != "out_of_memory":  # that one ends before its method can be proven
+        assert after["method"]["evidence"]["barrier"]["verified"] is True
+    on.assert_as_found(on.faulty.studio)
