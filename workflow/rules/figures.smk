@@ -6,8 +6,8 @@ FIGURES = expand(
     ending=["png", "pdf", "csv"],
 )
 TABLES = expand("{study}/tables/summary.{ending}", study=STUDY, ending=["csv", "md"])
-CHECKS = [f"{STUDY}/checks.json"]
-CHECKS += expand("{study}/tables/evidence.{ending}", study=STUDY, ending=["csv", "md"])
+EVIDENCE = expand("{study}/tables/evidence.{ending}", study=STUDY, ending=["csv", "md"])
+CHECKS = [f"{STUDY}/checks.json", *EVIDENCE]
 
 
 localrules:
@@ -71,7 +71,8 @@ rule check_work:
     input:
         runs=f"{STUDY}/runs.parquet",
     output:
-        CHECKS,
+        checks=f"{STUDY}/checks.json",
+        evidence=EVIDENCE,
     log:
         f"{STUDY}/log/check_work.log",
     conda:
@@ -84,4 +85,4 @@ rule check_work:
         "comparing the work of the cells of study {SITTING.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis.checks --study {params.study:q} --list {params.runs:q}'
-        " --output {output[0]:q} --evidence {params.evidence:q} > {log:q}"
+        " --output {output.checks:q} --evidence {params.evidence:q} > {log:q}"
