@@ -33,6 +33,8 @@ from workflow.collocation.methods import (
     mig_journal,
     mig_layout,
     mig_nvml,
+    mig_restore,
+    mig_words,
     mps_daemon,
     undisturbed,
 )
@@ -111,7 +113,7 @@ def _set(name: str, value: str | None) -> None:
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch):
-    monkeypatch.setattr(mig_card, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(mig_restore, "PATIENCE_S", 0.0)
     monkeypatch.setattr(evidence, "GRACE_S", 0.0)
 
 
@@ -423,7 +425,7 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works():
             [journal] = made.journals
             assert str(journal) in str(caught.value)
             machine.configure(made.folder, failures=[])
-            mig_card.recover(made.device)
+            mig_restore.recover(made.device)
             assert made.state == found
             assert not made.journals
 
@@ -438,7 +440,7 @@ def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next():
                 status = in_a_killed_process(made, at, after, lambda: made.applied(CLUMSY))
                 assert status == (-signal.SIGKILL if at <= 20 else 0)
                 assert bool(made.journals) == (at <= 20)
-                mig_card.recover(made.device)
+                mig_restore.recover(made.device)
                 assert made.state == found
                 assert not made.journals
     assert at == 21
@@ -548,7 +550,7 @@ def test_a_compute_instance_that_went_before_the_one_in_use_comes_back(bench, sl
 
 
 def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepers):
-    monkeypatch.setattr(mig_card, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(mig_restore, "PATIENCE_S", 10.0)
     pid, looks = sleepers(), []
 
     def wait(_) -> None:
@@ -556,7 +558,7 @@ def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepe
         if len(looks) == 3:
             psutil.Process(pid).kill()
 
-    monkeypatch.setattr(mig_card.time, "sleep", wait)
+    monkeypatch.setattr(mig_restore.time, "sleep", wait)
     with bench.applied(PAIR) as (_, seats):
         machine.occupy(bench.folder, pid, seats[0, 0].uuid)
     assert len(looks) >= 3
@@ -584,10 +586,10 @@ def test_without_permission_a_cell_is_unsupported_and_says_what_it_takes(bench):
 @pytest.fixture
 def capability(tmp_path, monkeypatch) -> Path:
     """The files by which a driver says who may create instances; nobody may."""
-    monkeypatch.setattr(mig_card, "CAPABILITY", tmp_path / "config")
-    monkeypatch.setattr(mig_card, "CAPABILITY_DEVICES", tmp_path)
-    monkeypatch.setattr(mig_card.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(mig_card.os, "access", lambda *_: False)
+    monkeypatch.setattr(mig_words, "CAPABILITY", tmp_path / "config")
+    monkeypatch.setattr(mig_words, "CAPABILITY_DEVICES", tmp_path)
+    monkeypatch.setattr(mig_words.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(mig_words.os, "access", lambda *_: False)
     (tmp_path / "config").write_text("DeviceFileMinor: 1\nDeviceFileMode: 256\n")
     (tmp_path / "nvidia-cap1").touch()
     return tmp_path
@@ -605,9 +607,9 @@ def test_missing_rights_are_found_without_touching_the_card(bench, capability):
 @pytest.mark.parametrize("doubt", ["root", "allowed", "no device file", "no file", "other words"])
 def test_where_rights_are_in_doubt_nothing_is_said(bench, capability, doubt, monkeypatch):
     if doubt == "root":
-        monkeypatch.setattr(mig_card.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(mig_words.os, "geteuid", lambda: 0)
     elif doubt == "allowed":
-        monkeypatch.setattr(mig_card.os, "access", lambda *_: True)
+        monkeypatch.setattr(mig_words.os, "access", lambda *_: True)
     elif doubt == "no device file":
         (capability / "nvidia-cap1").unlink()
     elif doubt == "no file":
@@ -800,7 +802,7 @@ def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later():
         )
         assert machine.mode(made.folder) == (True, False)  # the next reset brings it
         machine.configure(made.folder, needs_reset=False)
-        mig_card.recover(made.device)
+        mig_restore.recover(made.device)
         assert made.state == ((False, False), [])
         assert not made.journals
 
@@ -930,7 +932,7 @@ def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, mo
 
     monkeypatch.setattr(pynvml, "nvmlGpuInstanceDestroy", interrupted)
     with pytest.raises(Interrupted):
-        mig_card.recover(bench.device)
+        mig_restore.recover(bench.device)
     assert bench.state == ((True, True), []) and not bench.journals
 
 
@@ -993,15 +995,15 @@ def test_a_member_that_outstays_the_inner_patience_only_does_not_keep_the_mode(
 ):
     """The inner teardown fails; the outer one still knows which instances are ours."""
     with benches("h200_141", mig=False) as made:
-        pid, real = sleepers(), mig_card._restore
+        pid, real = sleepers(), mig_restore._restore
 
         def restore(device, wanted, note):
             if not wanted.mode:  # the outer one: by then the member has left
                 psutil.Process(pid).kill()
             real(device, wanted, note)
 
-        monkeypatch.setattr(mig_card, "_restore", restore)
-        monkeypatch.setattr(mig_card, "PATIENCE_S", 0.5)
+        monkeypatch.setattr(mig_restore, "_restore", restore)
+        monkeypatch.setattr(mig_restore, "PATIENCE_S", 0.5)
         with pytest.raises(NotInForce, match="with MIG mode on and no instances: .* is in use"):
             with (
                 mig_card.in_mode(made.device, on=True, switch=True),
@@ -1047,7 +1049,7 @@ def test_a_killed_run_that_had_switched_the_mode_is_put_back_without_leave_to_sw
 def test_without_a_journal_recovering_asks_the_card_nothing(bench, monkeypatch):
     bench.fill(IDLE)
     monkeypatch.setattr(mig_nvml, "state", lambda device: pytest.fail("asked"))
-    mig_card.recover(bench.device)
+    mig_restore.recover(bench.device)
 
 
 def test_a_journal_of_what_is_there_anyway_only_goes(bench):
@@ -1056,7 +1058,7 @@ def test_a_journal_of_what_is_there_anyway_only_goes(bench):
         bench.device, mig_journal.Note(mig_nvml.state(bench.device), False, mig_journal.boot())
     )
     assert len(bench.journals) == 1
-    mig_card.recover(bench.device)
+    mig_restore.recover(bench.device)
     assert not bench.journals and machine.changes(bench.folder) == 0
 
 
@@ -1065,11 +1067,11 @@ def test_what_somebody_made_since_is_not_destroyed(bench):
     status = in_a_killed_process(bench, 12, False, lambda: bench.applied(CLUMSY))
     assert status == -signal.SIGKILL
     for found in mig_nvml.instances(bench.device):
-        mig_card._destroy(bench.device, found, until=0)
+        mig_restore._destroy(bench.device, found, until=0)
     bench.fill([(14, 0, 2, [2])])
     there = bench.state
     with pytest.raises(NotInForce) as caught:
-        mig_card.recover(bench.device)
+        mig_restore.recover(bench.device)
     [journal] = bench.journals
     assert str(caught.value) == (
         "MIG: a killed run had found MIG mode on and profile 9 at 4:4, profile 19 at 0:1, profile "
@@ -1086,7 +1088,7 @@ def test_who_has_changed_the_mode_since_has_the_last_word(hopper):
     assert status == -signal.SIGKILL
     with driver.Card(hopper.folder).open() as state:  # as a restart of the machine does
         state |= {"mode": 0, "pending": 0, "instances": {}}
-    mig_card.recover(hopper.device)
+    mig_restore.recover(hopper.device)
     assert hopper.state == ((False, False), [])
     assert not hopper.journals
 
@@ -1112,25 +1114,25 @@ def test_only_instances_with_our_uuids_are_destroyed(bench):
         machine.mig_uuids(bench.folder)
     )
     before = journal.read_text()
-    mig_card.recover(bench.device)
+    mig_restore.recover(bench.device)
     assert bench.state == found and not bench.journals
 
     for one in mig_nvml.instances(bench.device):
-        mig_card._destroy(bench.device, one, until=0)
+        mig_restore._destroy(bench.device, one, until=0)
     bench.fill([(9, 0, 4, [3]), (9, 4, 4, [3])])  # just where ours were
     journal.write_text(before)
     journal.chmod(0o600)
     with pytest.raises(NotInForce, match="somebody has changed that since: there is MIG mode on"):
-        mig_card.recover(bench.device)
+        mig_restore.recover(bench.device)
     assert machine.changes(bench.folder) == 0 and bench.journals
 
 
 def test_a_bare_instance_where_ours_had_uuids_is_not_ours(bench):
     killed_in_the_cell(bench, lambda: bench.applied(alike(1)))
     for one in mig_nvml.instances(bench.device):
-        mig_card._destroy(bench.device, one, until=0)
+        mig_restore._destroy(bench.device, one, until=0)
     bench.fill([(0, 0, 8, [])])
-    mig_card.recover(bench.device)
+    mig_restore.recover(bench.device)
     assert machine.layout(bench.folder) == [(0, 0, 8, ())]
     assert not bench.journals  # what was found is there, and nothing of ours
 
@@ -1138,7 +1140,7 @@ def test_a_bare_instance_where_ours_had_uuids_is_not_ours(bench):
 def replace_all(bench: Bench, instances: list[tuple]) -> tuple:
     """What an administrator does; gives what is there then."""
     for one in mig_nvml.instances(bench.device):
-        mig_card._destroy(bench.device, one, until=0)
+        mig_restore._destroy(bench.device, one, until=0)
     bench.fill(instances)
     return bench.state
 
@@ -1160,7 +1162,7 @@ def test_what_somebody_made_after_a_teardown_that_failed_is_not_ours(bench, slee
     (bench.folder / "processes" / str(pid)).unlink()
     theirs = replace_all(bench, [(0, 0, 8, [7])])
     with pytest.raises(NotInForce, match="somebody has changed that since"):
-        mig_card.recover(bench.device)
+        mig_restore.recover(bench.device)
     assert bench.state == theirs and bench.journals
 
 
@@ -1170,7 +1172,7 @@ def test_what_somebody_made_after_a_switch_is_not_ours(hopper):
     mig_nvml.set_mode(hopper.device, True)
     theirs = replace_all(hopper, [(9, 4, 4, [2, 1])])
     with pytest.raises(NotInForce, match="somebody has changed that since"):
-        mig_card.recover(hopper.device)
+        mig_restore.recover(hopper.device)
     assert hopper.state == theirs and hopper.journals
 
 
@@ -1193,7 +1195,7 @@ def test_after_a_restart_a_mode_that_is_still_as_we_left_it_is_put_back(mode, re
         made.fill(IDLE[:1] if mode else [])
         killed_in_the_cell(made, lambda: mig_card.in_mode(made.device, on=not mode, switch=True))
         restart(made, not mode)
-        mig_card.recover(made.device)
+        mig_restore.recover(made.device)
         assert made.state == ((mode, mode), [])
         assert not made.journals
 
@@ -1202,13 +1204,13 @@ def test_after_a_restart_instances_are_somebody_elses_whatever_their_uuids(hoppe
     killed_in_the_cell(hopper, lambda: hopper.applied(alike(1)))
     restart(hopper, True)
     hopper.fill([(0, 0, 8, [7])])
-    mig_card.recover(hopper.device)
+    mig_restore.recover(hopper.device)
     assert machine.changes(hopper.folder) == 0 and not hopper.journals
     with benches("h200_141", mig=False) as made:
         killed_in_the_cell(made, lambda: mig_card.in_mode(made.device, on=True, switch=True))
         restart(made, True)
         made.fill([(0, 0, 8, [7])])  # so the mode is in use by now
-        mig_card.recover(made.device)
+        mig_restore.recover(made.device)
         assert machine.changes(made.folder) == 0 and not made.journals
 
 
@@ -1220,10 +1222,10 @@ def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
         machine.occupy(made.folder, pid)
         sentence = rf"PID {pid} \(.*\); so what a killed run changed is not put back yet$"
         with pytest.raises(NotInForce, match=sentence):
-            mig_card.recover(made.device)
+            mig_restore.recover(made.device)
         assert machine.changes(made.folder) == 0 and made.journals
         (made.folder / "processes" / str(pid)).unlink()
-        mig_card.recover(made.device)
+        mig_restore.recover(made.device)
         assert made.state == ((False, False), []) and not made.journals
 
 
@@ -1293,20 +1295,20 @@ def test_a_mode_is_not_put_back_over_what_others_made():
 def test_a_journal_that_cannot_be_read_is_a_persons_business(bench, content):
     mig_journal.path(bench.device).write_text(content)
     with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
-        mig_card.recover(bench.device)
+        mig_restore.recover(bench.device)
     assert machine.changes(bench.folder) == 0
 
 
 def test_a_planted_journal_is_no_journal(bench, tmp_path, monkeypatch):
     (tmp_path / "planted").write_text("{")
     mig_journal.path(bench.device).symlink_to(tmp_path / "planted")
-    mig_card.recover(bench.device)
+    mig_restore.recover(bench.device)
     mig_journal.path(bench.device).unlink()
     bench.fill(IDLE)
     empty = mig_nvml.State(True, True, ())
     mig_journal.write(bench.device, mig_journal.Note(empty, False, mig_journal.boot()))
     os.chown(mig_journal.path(bench.device), 1234, -1)
-    mig_card.recover(bench.device)
+    mig_restore.recover(bench.device)
     assert len(machine.layout(bench.folder)) == 3
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from workflow.collocation import gpu, plan
-from workflow.collocation.methods import mig_card
+from workflow.collocation.methods import mig_card, mig_words
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig_layout import (
     Card,
@@ -143,7 +143,7 @@ def about_card(device: gpu.Device) -> list[str]:
     lines = [f"profile table: read from the card {device.uuid}, driver {device.driver}"]
     if gpu.mig_enabled(device):
         return [*lines, "MIG mode: on"]
-    return [*lines, f"MIG mode: off; {mig_card.how_to_switch(device, on=True)}"]
+    return [*lines, f"MIG mode: off; {mig_words.how_to_switch(device, on=True)}"]
 
 
 def about_file(path: Path, card: Card) -> list[str]:

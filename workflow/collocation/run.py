@@ -22,6 +22,7 @@ from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.lock import device_lock
 from workflow.collocation.members import Server
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.undisturbed import ENDING
 from workflow.collocation.outcome import Tracked, cell_status
 from workflow.collocation.progress import Display
 from workflow.collocation.record import (
@@ -38,7 +39,6 @@ from workflow.collocation.settings import ConfigError
 from workflow.collocation.specs import member_specs, plan_shares
 
 PR_SET_PDEATHSIG = 1
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -51,7 +51,7 @@ class Interrupted(BaseException):
 def main(argv: list[str] | None = None) -> int:
     args = _parse(argv)
     _end_with_parent()
-    for number in STOPPING:
+    for number in ENDING:
         signal.signal(number, _interrupt)
     folder = args.output.parent
     try:
@@ -325,7 +325,7 @@ def _end_with_parent() -> None:
 
 
 def _interrupt(number: int, frame) -> None:
-    for stopping in STOPPING:  # one is enough: the teardown is bounded and not to be disturbed
+    for stopping in ENDING:  # one is enough: the teardown is bounded and not to be disturbed
         signal.signal(stopping, signal.SIG_IGN)
     raise Interrupted(number)
 

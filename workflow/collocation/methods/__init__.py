@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.methods import mig, mig_card, mps, mps_daemon, naive
+from workflow.collocation.methods import mig, mig_card, mig_restore, mps, mps_daemon, naive
 from workflow.collocation.methods.evidence import Report, Unsupported, refuse_company
 
 
@@ -63,7 +63,7 @@ def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) ->
             yield sharing
         return
     mps_daemon.sweep()  # a server that a killed run left would share the card with this one
-    mig_card.recover(device)  # and a layout that it left would not be the one found
+    mig_restore.recover(device)  # and a layout that it left would not be the one found
     if reason := refusal(spec, device, switch):
         raise Unsupported(reason)
     refuse_company(device)

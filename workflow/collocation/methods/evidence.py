@@ -48,18 +48,17 @@ def called(member: int, report: Report) -> str:
     return f"member {member} (PID {report.pid})"
 
 
-def require_place(method: str, reports: dict[int, Report], place: Place) -> None:
-    """Raise NotInForce unless every one of these members runs on `place`."""
+def require_device(method: str, reports: dict[int, Report], uuid: str) -> None:
+    """Raise NotInForce unless every one of these members runs on this GPU or MIG device."""
     for member, report in reports.items():
         if report.device_uuid is None:
             raise NotInForce(
                 f"{method}: {called(member, report)} did not say which device it runs on; "
-                f"{place.uuid} was planned"
+                f"{uuid} was planned"
             )
-        if report.device_uuid != place.uuid:
+        if report.device_uuid != uuid:
             raise NotInForce(
-                f"{method}: {called(member, report)} runs on {report.device_uuid}, "
-                f"not on {place.uuid}"
+                f"{method}: {called(member, report)} runs on {report.device_uuid}, not on {uuid}"
             )
 
 

@@ -14,7 +14,15 @@ import pynvml
 
 from workflow.collocation import gpu
 from workflow.collocation.gpu import Device
-from workflow.collocation.methods import evidence, mig_card, mig_layout, mig_nvml, mps, mps_daemon
+from workflow.collocation.methods import (
+    evidence,
+    mig_card,
+    mig_layout,
+    mig_nvml,
+    mig_words,
+    mps,
+    mps_daemon,
+)
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
 from workflow.collocation.methods.mig_card import MigDevice
 from workflow.collocation.methods.mig_layout import Layout, NoLayout
@@ -37,7 +45,7 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
         pass  # the card does not answer now: no reason that lasts
     if reason := mig_card.wrong_mode(device, True, switch):
         return reason
-    if reason := rights or mig_card.missing_rights():
+    if reason := rights or mig_words.missing_rights():
         return reason
     if layouts and not switch and (reason := _occupied(device, layouts)):
         return reason
@@ -137,7 +145,7 @@ class Mig:
 
     def _require_seat(self, member: int, report: Report) -> None:
         seat = self.seats[member]
-        evidence.require_place(self.method, {member: report}, Place(seat.uuid, seat.sm_count))
+        evidence.require_device(self.method, {member: report}, seat.uuid)
         # Between busy neighbours, a probe of where blocks come to lie sees too few.
         few = report.sm_source == "residency" and (report.sm_count or 0) < (seat.sm_count or 0)
         if report.sm_count not in (None, seat.sm_count) and not few:

@@ -99,6 +99,12 @@ def profiles(device: Device) -> Iterator[tuple[int, object]]:
         yield index, profile
 
 
+def name(profile) -> str:
+    """Of NVML's info on a GPU-instance profile: "3g.71gb"."""
+    text = profile.name.decode() if isinstance(profile.name, bytes) else profile.name
+    return text.removeprefix("MIG ")
+
+
 def placements(device: Device, profile: int) -> list[tuple[int, int]]:
     """(start, size) in memory slices where a profile may lie; answered with MIG disabled, too."""
     ask, count = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, c_uint()

@@ -97,7 +97,7 @@ class Mps:
         return self.daemon.environment | limits
 
     def witness(self, reports: dict[int, Report]) -> dict:
-        evidence.require_place(self.method, reports, self.place)
+        evidence.require_device(self.method, reports, self.place.uuid)
         server = self._same_server()
         status = self.daemon.ask(f"get_server_status {server}").strip()
         if status != "ACTIVE":

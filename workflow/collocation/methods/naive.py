@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workflow.collocation import gpu
 from workflow.collocation.methods import evidence
-from workflow.collocation.methods.evidence import NotInForce, Place, Report
+from workflow.collocation.methods.evidence import NotInForce, Report
 
 
 def refusal(spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
@@ -42,7 +42,7 @@ class Naive:
         members = sorted(report.pid for report in reports.values())
         if self.device is None:
             return {"verified": True, "device": "cpu", "members": members}
-        evidence.require_place("naive", reports, Place(self.device.uuid, self.device.sm_count))
+        evidence.require_device("naive", reports, self.device.uuid)
         listed = gpu.processes(self.device)
         evidence.require_no_clients("naive", reports, listed)
         names = {name for pid in members for name in evidence.known_as(pid)}

@@ -1,0 +1,244 @@
+"""Putting a card's MIG state back as it was found, on every way out, and after a run was killed.
+
+What is there is noted in a journal before the first change. A run that was killed leaves its
+journal, by which the next one puts the card back.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+
+import pynvml
+
+from workflow.collocation import gpu
+from workflow.collocation.gpu import Device
+from workflow.collocation.methods import mig_journal, mig_nvml
+from workflow.collocation.methods.evidence import NotInForce, refuse_company
+from workflow.collocation.methods.mig_journal import Note, Touched
+from workflow.collocation.methods.mig_nvml import Found, Instance, Place, State
+from workflow.collocation.methods.mig_words import described, hint_of, in_words, named, not_switched
+from workflow.collocation.methods.undisturbed import undisturbed
+
+PATIENCE_S = 10.0  # for the driver to see that the processes on an instance have ended
+ATTEMPTS = 3  # at putting back what was found
+
+
+@contextmanager
+def put_back(device: Device, switched: bool = False) -> Iterator[Note]:
+    """Whatever the block does to the card, afterwards the state found is there again.
+
+    Gives what the journal says. A block in the block has the journal of the outer one.
+    """
+    with in_words(device, "reading its instances"):
+        found = mig_nvml.state(device)
+    note = mig_journal.read(device)
+    outermost = note is None
+    if outermost:
+        note = Note(found, switched, mig_journal.boot())
+        mig_journal.write(device, note)
+    try:
+        yield note
+    finally:
+        with undisturbed():
+            with suppress(NotInForce):  # then it is as far as this block knows
+                note = mig_journal.read(device) or note  # an inner block may have failed
+            _restore(device, found, note)
+            if outermost:
+                mig_journal.remove(device)
+
+
+def recover(device: Device) -> None:
+    """Put back what a killed run of this user found, as its journal says; nothing without one.
+
+    To be called by who holds the device's lock. Raises NotInForce, and keeps the journal, if that
+    does not succeed, if others compute on the card, or if somebody has changed it since.
+    """
+    note = mig_journal.read(device)
+    if note is None:
+        return
+    found = note.found
+    with in_words(device, "reading its instances"):
+        now = mig_nvml.state(device)
+        ours = _ours(device, note)
+    if rebooted := note.boot != mig_journal.boot():  # then only a mode still unused is ours
+        found, note.touched = State(found.mode, found.mode, ()), []
+    anew = rebooted and now.instances
+    if anew or not _is_open(note, now, found) or _is_back(now, found, ours):
+        mig_journal.remove(device)
+        return
+    if _others(now, found, ours):
+        raise NotInForce(
+            f"MIG: a killed run had found {described(found)} on {device.name}, but somebody "
+            f"has changed that since: there is {described(now)}; once the card is as it "
+            f"should be, remove {mig_journal.path(device)}"
+        )
+    require_nobody(device, "what a killed run changed is not put back yet")
+    with undisturbed():
+        _restore(device, found, note)
+        mig_journal.remove(device)
+
+
+def _restore(device: Device, wanted: State, note: Note) -> None:
+    """Raises NotInForce if the state wanted cannot be had; then the journal stays.
+
+    What others made meanwhile is theirs, and stays.
+    """
+    until, problem = time.monotonic() + PATIENCE_S, "NVML shows it otherwise"
+    try:
+        for _ in range(ATTEMPTS):
+            try:
+                now = mig_nvml.state(device)
+                if not _is_open(note, now, wanted):
+                    return
+                if not note.switched:
+                    wanted = replace(wanted, pending=now.pending)
+                ours = _ours(device, note)
+                places = {one.place for one in now.instances}
+                free = {one.place for one in wanted.instances} - places
+                with suppress(OSError):  # a full disk is no reason to leave the card as it is
+                    touch(device, note, ours | free)
+                _bring(device, wanted, ours, until)
+                if _is_back(mig_nvml.state(device), wanted, ours):
+                    return
+            except (pynvml.NVMLError, NotInForce) as error:
+                problem = str(error)
+    finally:
+        with suppress(pynvml.NVMLError, OSError):
+            settle(device, note)
+    raise NotInForce(
+        f"MIG: {device.name} could not be put back as it was found, with {described(wanted)}: "
+        f"{problem}; 'nvidia-smi mig -i {device.index} -lgi' shows what is there, and the next run "
+        f"tries again, unless {mig_journal.path(device)} is removed"
+    )
+
+
+def _is_open(note: Note, now: State, wanted: State) -> bool:
+    """Whether anything that we did may be left. Who changed the mode has removed all instances."""
+    mode = (now.mode, now.pending) != (wanted.mode, wanted.pending)
+    if not note.switched and now.mode != wanted.mode:
+        return False
+    return bool(note.touched) or (note.switched and mode)
+
+
+def _is_back(now: State, wanted: State, ours: set[Place]) -> bool:
+    theirs = tuple(_others(now, wanted, ours))
+    return now.same(replace(wanted, instances=wanted.instances + theirs))
+
+
+def _others(now: State, wanted: State, ours: set[Place]) -> list[Instance]:
+    """Instances that are there, and neither ours nor wanted."""
+    return [one for one in now.instances if one.place not in ours and one not in wanted.instances]
+
+
+def _ours(device: Device, note: Note) -> set[Place]:
+    """The places that the note names, but those where by now something else is."""
+    there = mig_nvml.uuids(device)
+    return {
+        one.place
+        for one in note.touched
+        if one.uuids is None
+        or one.place not in there
+        or (there[one.place] <= set(one.uuids) and bool(there[one.place]) == bool(one.uuids))
+    }
+
+
+def touch(device: Device, note: Note, places: set[Place]) -> None:
+    """Note that instances come and go in these places from now on."""
+    others = [one for one in note.touched if one.place not in places]
+    note.touched = [*others, *(Touched(place, None) for place in sorted(places))]
+    mig_journal.write(device, note)
+
+
+def settle(device: Device, note: Note) -> None:
+    """Note what came to be in the places where instances came and went."""
+    there = mig_nvml.uuids(device)
+    for one in note.touched:
+        if one.uuids is None:
+            one.uuids = sorted(there.get(one.place, ()))
+    mig_journal.write(device, note)
+
+
+def require_nobody(device: Device, so: str) -> None:
+    """Raise NotInForce unless NVML says that nobody computes on the card."""
+    try:
+        refuse_company(device)
+    except NotInForce as error:
+        raise NotInForce(f"{error}; so {so}") from None
+    if gpu.processes(device)["compute"] is None:
+        raise NotInForce(f"MIG: NVML does not tell who computes on {device.name}, so {so}")
+
+
+def _bring(device: Device, wanted: State, ours: set[Place], until: float) -> None:
+    """The shortest way from what is there to the state wanted."""
+    if mig_nvml.state(device).mode != wanted.mode:
+        clear(device, ours, until)
+        if theirs := mig_nvml.state(device).instances:
+            raise NotInForce(f"somebody has made {', '.join(map(named, theirs))} meanwhile")
+        _set_mode(device, wanted.mode, until)
+    if mig_nvml.state(device).pending != wanted.pending:
+        mig_nvml.set_mode(device, wanted.pending)
+    if not wanted.mode:
+        return
+    missing = {instance.place: instance for instance in wanted.instances}
+    incomplete = []
+    for found in mig_nvml.instances(device):
+        mine = found.instance.place in ours
+        if instance := missing.pop(found.instance.place, None):
+            if not mine:
+                continue
+            for handle, _, compute in found.compute:
+                if compute not in instance.compute:
+                    destroy = partial(pynvml.nvmlComputeInstanceDestroy, handle)
+                    _patiently(device, found, until, destroy)
+            there = [compute for _, _, compute in found.compute]
+            incomplete += [(found, c) for c in instance.compute if c not in there]
+        elif mine:
+            _destroy(device, found, until)
+    for found, compute in incomplete:
+        mig_nvml.create_compute(found.handle, compute)
+    for instance in missing.values():
+        mig_nvml.create(device, instance)
+
+
+def _set_mode(device: Device, on: bool, until: float) -> None:
+    while error := mig_nvml.set_mode(device, on):
+        if error == pynvml.NVML_ERROR_RESET_REQUIRED or time.monotonic() > until:
+            raise NotInForce(
+                f"{not_switched(device, on)}: {pynvml.NVMLError(error)}; "
+                + hint_of(device, on, pending=True)
+            )
+        time.sleep(0.1)
+
+
+def clear(device: Device, ours: set[Place], until: float | None = None) -> None:
+    """Destroy the instances in these places, those in use once they no longer are.
+
+    Raises NotInForce if one still is at `until`, by default PATIENCE_S from now.
+    """
+    until = time.monotonic() + PATIENCE_S if until is None else until
+    for found in mig_nvml.instances(device) if mig_nvml.state(device).mode else []:
+        if found.instance.place in ours:
+            _destroy(device, found, until)
+
+
+def _destroy(device: Device, found: Found, until: float) -> None:
+    for compute, _, _ in found.compute:
+        _patiently(device, found, until, partial(pynvml.nvmlComputeInstanceDestroy, compute))
+    _patiently(device, found, until, partial(pynvml.nvmlGpuInstanceDestroy, found.handle))
+
+
+def _patiently(device: Device, found: Found, until: float, destroy: Callable) -> None:
+    """Raises NotInForce if the instance is in use until then."""
+    while True:
+        try:
+            destroy()
+            return
+        except pynvml.NVMLError_InUse:
+            if time.monotonic() > until:
+                raise NotInForce(
+                    f"MIG: a cell needs the GPU to itself, and the instance of "
+                    f"{named(found.instance)} on {device.name} is in use"
+                ) from None
+        time.sleep(0.1)
