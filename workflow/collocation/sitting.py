@@ -44,6 +44,7 @@ class Sitting:
     attempts: dict[str, list[record.Attempt]]
     jobs: list[plan.Job] = field(default_factory=list)
     later: list[plan.Job] = field(default_factory=list)
+    _refusals: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def measuring(self) -> bool:
@@ -78,8 +79,11 @@ class Sitting:
     # -- jobs -----------------------------------------------------------------------------------
 
     def refusal(self, cell: plan.Cell) -> str | None:
-        """Why the cell's method cannot run here and now, or None."""
-        return methods.refusal(cell.spec, self.device, self.config.mig_mode == "switch")
+        """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
+        if cell.id not in self._refusals:
+            switch = self.config.mig_mode == "switch"
+            self._refusals[cell.id] = methods.refusal(cell.spec, self.device, switch)
+        return self._refusals[cell.id]
 
     @cached_property
     def _by_path(self) -> dict[str, tuple[plan.Job, int, float]]:
