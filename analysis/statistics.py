@@ -42,12 +42,17 @@ def t_quantile(probability: float, df: int) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Geometric mean of ratios, and its confidence interval; None where there is none."""
+    """Geometric mean of ratios, and its confidence interval; None where there is none.
+
+    `error` is the standard error of the mean's log, with `df` degrees of freedom.
+    """
 
     mean: float
     low: float | None
     high: float | None
     replicates: int
+    error: float | None = None
+    df: int | None = None
 
 
 def pooled_estimates(
@@ -71,9 +76,27 @@ def pooled_estimates(
             df += len(values) - 1
     result = {}
     for key, values in logs.items():
-        low = high = None
+        found = Estimate(math.exp(means[key]), None, None, len(values))
         if key not in fixed and len(values) >= 2:
-            half = t_quantile((1 + confidence) / 2, df) * math.sqrt(squares / df / len(values))
+            error = math.sqrt(squares / df / len(values))
+            half = t_quantile((1 + confidence) / 2, df) * error
             low, high = math.exp(means[key] - half), math.exp(means[key] + half)
-        result[key] = Estimate(math.exp(means[key]), low, high, len(values))
+            found = Estimate(found.mean, low, high, len(values), error, df)
+        result[key] = found
     return result
+
+
+def tost(estimate: Estimate, margin: float) -> float | None:
+    """p-value of two one-sided tests that a ratio lies within 1 / (1 + margin) … 1 + margin.
+
+    On the log scale: the larger of P(t ≤ (m − δ) / s) and P(t ≥ (m + δ) / s) with δ = log(1 +
+    margin), so that a ratio and its inverse get the same answer (Schuirmann 1987). It is at most α
+    exactly where the 1 − 2α interval lies within the margin. None without a standard error; 0 or 1
+    where that error is 0.
+    """
+    if estimate.error is None:
+        return None
+    mean, bound = math.log(estimate.mean), math.log1p(margin)
+    if estimate.error == 0:
+        return 0.0 if abs(mean) <= bound else 1.0
+    return t_cdf((abs(mean) - bound) / estimate.error, estimate.df)
