@@ -1,4 +1,4 @@
-"""The member's side of the event protocol: JSON lines out, one-word commands in, a pipe each."""
+"""The member's side of the event protocol: JSON lines out, commands in, a line and a pipe each."""
 
 import ctypes
 import json

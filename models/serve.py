@@ -1,6 +1,7 @@
 """Fork server: imports the trainer once, then forks one training process (member) per request.
 
-    python -m models.serve --socket FD --trainer models.train
+    python -m models.serve --trainer models.train --socket FD
+    python -m models.serve --trainer models.train --listen FD --stamp TEXT
 
 FD is one end of an AF_UNIX SOCK_SEQPACKET pair, a JSON object per packet.
 In:  {"start": spec} with three descriptors (events write, commands read, log);
@@ -9,8 +10,15 @@ In:  {"start": spec} with three descriptors (events write, commands read, log);
 Out: {"ready": true, "seconds": {"import": s}}; {"member": i, "pid": p};
      {"member": i, "exited": code or null, "signal": n or null}, with "error" if the fork failed.
 
-The server dies with the conductor, members die with the server. It never touches CUDA or NVML:
-a CUDA context does not survive a fork.
+With --listen it is a zygote: FD is a listening socket, and each connection gets a fork server of
+its own, forked instead of started, once it has asked
+In:  {"trainer", "stamp", "executable", "environment", "directory", "t"} with a descriptor (log);
+Out: {"lent": pid} with a pidfd of the fork server, or {"refused": why} where that server would not
+     be what a new one were.
+
+The server dies with the conductor, members die with the server; a forked one also dies with the
+zygote, which dies with who made its socket. None of them ever touches CUDA or NVML: a CUDA context
+does not survive a fork.
 """
 
 import argparse
@@ -24,18 +32,26 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from select import select
+from types import ModuleType
 
 from models.protocol import Channel, die_with_parent
 
-# Before torch is imported: its plain availability check initialises CUDA, the one by NVML does not.
-os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-
 Main = Callable[[dict, Channel], int]
+
+# What may differ between the environments of a zygote and of who asks it, and be adopted later:
+# a member sets its number of threads itself, and what is imported looks at none of the others.
+ADOPTED = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "SHLVL", "PWD", "OLDPWD", "_"}
+ADOPTED |= {"TMPDIR", "TMP", "TEMP", "TEMPDIR"}  # Snakemake sets them for its jobs
+OURS = "COLLOCATION_"
+NAMESPACES = ("cgroup", "mnt", "net", "pid", "user")
+LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_CORE"]
 
 
 class ForkServer:
@@ -170,35 +186,150 @@ def call_trainer(main: Main, spec: dict, channel: Channel) -> int:
         return 3 if isinstance(error, MemoryError) else 1
 
 
-def peer_pid(connection: socket.socket) -> int:
-    """The pid that made the socket pair: the conductor."""
+@dataclass(frozen=True)
+class Zygote:
+    """What was imported, from which code (`stamp`) and under which environment, and when (`t`)."""
+
+    main: Main
+    trainer: str
+    stamp: str
+    environment: dict[str, str]
+    t: float  # seconds of the monotonic clock at the end of the import
+
+    def listen(self, listener: socket.socket) -> None:
+        """Lend a fork server to each process of this user that connects; never returns."""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps them
+        zygote = os.getpid()
+        while True:
+            connection, _ = listener.accept()
+            with connection:  # here it would hide the conductor's or the server's end
+                pid, uid = peer(connection)
+                if uid != os.getuid():
+                    continue
+                try:
+                    forked = os.fork()
+                except OSError:  # no process or memory left: the end of file says no
+                    continue
+                if forked == 0:
+                    self.lend(listener, connection, zygote, pid)
+
+    def lend(
+        self, listener: socket.socket, connection: socket.socket, zygote: int, conductor: int
+    ) -> None:
+        """Become the fork server of `conductor`; never returns."""
+        code = 1
+        try:
+            die_with_parent(zygote)
+            os.setpgid(0, 0)  # Ctrl-C is for the conductor alone
+            listener.close()
+            data, fds, _, _ = socket.recv_fds(connection, 1 << 18, 1, socket.MSG_CMSG_CLOEXEC)
+            request = json.loads(data)
+            if why := self.differs(request, conductor):
+                connection.send(json.dumps({"refused": why}).encode())
+            else:
+                self.adopt(request, *fds)
+                lent = json.dumps({"lent": os.getpid()}).encode()
+                socket.send_fds(connection, [lent], [os.pidfd_open(os.getpid())])
+                run(ForkServer(connection, self.main), max(self.t - request["t"], 0.0))
+            code = 0
+        except (BrokenPipeError, ConnectionResetError):
+            code = 0  # who asked has gone away
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def differs(self, request: dict, conductor: int) -> str | None:
+        """Why a fork server that `conductor` started itself would be another one, or None."""
+        theirs, environment = place(conductor), request["environment"]
+        ours = place(os.getpid())
+        for name in ("trainer", "stamp"):
+            ours[name], theirs[name] = getattr(self, name), request[name]
+        ours["executable"], theirs["executable"] = sys.executable, request["executable"]
+        names = [name for name in ours if ours[name] != theirs[name]]
+        for name in sorted(self.environment.keys() | environment.keys()):
+            free = name.startswith(OURS) or name in ADOPTED
+            if not free and self.environment.get(name) != environment.get(name):
+                names.append(name)
+        return f"imported with another {', '.join(names)}" if names else None
+
+    def adopt(self, request: dict, log: int) -> None:
+        """Log, directory and environment as of a server that the conductor started itself."""
+        for target in (1, 2):
+            os.dup2(log, target)
+        os.close(log)
+        os.chdir(request["directory"])
+        environment = request["environment"]
+        for name in self.environment.keys() - environment.keys():
+            os.environ.pop(name, None)
+        for name, value in environment.items():
+            if self.environment.get(name) != value:  # what imported code has set, stays
+                os.environ[name] = value
+        tempfile.tempdir = None  # to be found anew
+
+
+def place(pid: int) -> dict:
+    """What a process has from where it runs and its children inherit, by name. Raises OSError."""
+    proc = Path(f"/proc/{pid}")
+    found = {f"{name} namespace": str((proc / "ns" / name).readlink()) for name in NAMESPACES}
+    found["cgroup"] = (proc / "cgroup").read_text()
+    found["CPU affinity"] = os.sched_getaffinity(pid)
+    return found | {name: resource.prlimit(pid, getattr(resource, name)) for name in LIMITS}
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """PID and user of who made the socket pair, connected to us, or made the listening socket."""
     layout = struct.Struct("3i")  # pid, uid, gid
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
-    return layout.unpack(data)[0]
+    return layout.unpack(data)[:2]
+
+
+def load(name: str) -> ModuleType:
+    """Import a trainer and all that its members need, to be shared with them."""
+    # Torch's plain availability check initialises CUDA, the one by NVML does not.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    gc.disable()  # importing makes millions of objects and no garbage: a third of the time
+    trainer = importlib.import_module(name)
+    trainer.preload()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        sys.exit(f"{name}: preload() initialised CUDA; no forked member could use it")
+    gc.freeze()  # what is imported stays shared between members, untouched by their collectors
+    gc.enable()
+    return trainer
+
+
+def run(server: ForkServer, waited: float) -> None:
+    """Serve, after a word of the seconds that the conductor had to wait for the import."""
+    server.send(ready=True, seconds={"import": round(waited, 3)})
+    server.serve()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--socket", type=int, required=True, metavar="FD")
     parser.add_argument("--trainer", default="models.train", metavar="MODULE")
+    parser.add_argument("--stamp", default="", metavar="TEXT", help="names the code, for --listen")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--socket", type=int, metavar="FD")
+    which.add_argument("--listen", type=int, metavar="FD")
     arguments = parser.parse_args()
-    connection = socket.socket(fileno=arguments.socket)
-    os.set_inheritable(arguments.socket, False)
-    die_with_parent(peer_pid(connection))
+    fd = arguments.listen if arguments.socket is None else arguments.socket
+    ours = socket.socket(fileno=fd)
+    os.set_inheritable(fd, False)
+    die_with_parent(peer(ours)[0])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a member's memory is no result
 
-    began = time.monotonic()
-    gc.disable()  # importing makes millions of objects and no garbage: a third of the time
-    trainer = importlib.import_module(arguments.trainer)
-    trainer.preload()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        sys.exit(f"{arguments.trainer}: preload() initialised CUDA; no forked member could use it")
-    gc.freeze()  # what is imported stays shared between members, untouched by their collectors
-    gc.enable()
-    server = ForkServer(connection, trainer.main)
-    server.send(ready=True, seconds={"import": round(time.monotonic() - began, 3)})
-    server.serve()
+    began, environment = time.monotonic(), dict(os.environ)
+    trainer = load(arguments.trainer)
+    now = time.monotonic()
+    if arguments.listen is None:
+        run(ForkServer(ours, trainer.main), now - began)
+    else:
+        stamp = arguments.stamp
+        Zygote(trainer.main, arguments.trainer, stamp, environment, now).listen(ours)
 
 
 if __name__ == "__main__":

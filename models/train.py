@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from models.clock import step_clock
 from models.device import device_facts
@@ -145,6 +146,7 @@ class Member:
         self.step = 0  # from the first warm-up step
         self.go_step = self.go_ns = None
         self.stopping = False
+        self.trace_steps = 0
         self.reported_ns = 0
 
     def run(self) -> None:
@@ -156,6 +158,8 @@ class Member:
             self.go()
         self.phase = "stop"
         self.stop()
+        if self.trace_steps:
+            self.trace()
 
     # -- build -----------------------------------------------------------------------------
 
@@ -200,6 +204,7 @@ class Member:
             memory_reserved=torch.cuda.memory_reserved() if cuda else None,
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
+            commands=["trace"],
             seconds=seconds,
             **facts,
         )
@@ -236,9 +241,11 @@ class Member:
             self.report()
 
     def told_to_stop(self) -> bool:
-        """Looks for a command without waiting; remembers a stop."""
-        if not self.stopping and self.channel.poll() == "stop":
-            self.stopping = True
+        """Looks for a command without waiting; remembers a stop, and steps to trace after it."""
+        if not self.stopping and (command := self.channel.poll()):
+            word, _, steps = command.partition(" ")
+            self.stopping = word in ("stop", "trace")
+            self.trace_steps = int(steps) if word == "trace" else 0
         return self.stopping
 
     def report(self) -> None:
@@ -376,6 +383,32 @@ class Member:
             data_wait_share=data_wait_share,
             file=target.name,
         )
+
+    def trace(self) -> None:
+        """More steps under torch.profiler, then wait for `stop`; what was measured is told already.
+
+        Emits `traced` with the file, a gzipped Chrome trace in the member's folder, and the seconds
+        that it took; with a message alone where it failed.
+        """
+        began = time.monotonic()
+        self.stopping, self.go_ns = False, None  # nothing is reported of these steps
+        try:
+            self.fresh_record()
+            activities = [ProfilerActivity.CPU]
+            if self.device.type == "cuda":
+                activities.append(ProfilerActivity.CUDA)
+            with profile(activities=activities) as profiler:
+                self.train(self.trace_steps)
+                self.synchronise()
+            target = Path(self.spec["folder"]) / "trace.json.gz"
+            profiler.export_chrome_trace(str(target))
+            told = {"file": target.name, "seconds": round(time.monotonic() - began, 3)}
+        except Exception as error:
+            traceback.print_exc()
+            told = {"message": f"{type(error).__name__}: {first_line(error)}"}
+        self.channel.emit("traced", **told)
+        while not self.stopping:
+            self.stopping = self.channel.wait() == "stop"
 
 
 def main(spec: dict, channel: Channel) -> int:

@@ -16,10 +16,13 @@ from pathlib import Path
 
 import psutil
 
+from workflow.collocation import zygote
+
 REPOSITORY = Path(__file__).resolve().parents[2]
-EVENTS = {"built", "warm", "started", "progress", "epoch", "stopped", "error"}
+EVENTS = {"built", "warm", "started", "progress", "epoch", "stopped", "traced", "error"}
 LINE_LIMIT = 1 << 20  # bytes; a longer "line" is no event
 QUIT_S = 15.0  # for the kernel to take down members that hold much GPU memory
+ANSWER_S = 60.0  # for the zygote, which may still be importing
 
 # Snakemake exports thread counts of its own; libgomp's binding would fight the members' core sets.
 THREAD_PREFIXES = ("OMP_", "KMP_", "GOMP_", "MKL_")
@@ -37,13 +40,15 @@ Message = tuple[int | None, dict]  # member (None: the server) and event
 def server_environment(threads: int) -> dict[str, str]:
     """Our environment with `threads` OpenMP and MKL threads and the repository importable.
 
-    The user's own CUDA_MPS_* go: whether members are MPS clients is the method's business.
+    The user's own CUDA_MPS_* go: whether members are MPS clients is the method's business. So does
+    where the zygote is: members ask nobody.
     OpenBLAS gets one thread: it starts its pool on import, and a pool does not survive the fork.
     """
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith((*THREAD_PREFIXES, "CUDA_MPS_")) and name not in THREAD_NAMES
+        if not name.startswith((*THREAD_PREFIXES, "CUDA_MPS_"))
+        and name not in (*THREAD_NAMES, zygote.VARIABLE)
     }
     path = os.pathsep.join(filter(None, [str(REPOSITORY), kept.get("PYTHONPATH")]))
     return kept | {
@@ -79,6 +84,9 @@ class Server:
     `environment` is added to `server_environment(threads)`. Use it from the main thread: the kernel
     ties the server's life to the thread that started it. Nothing but wait() and close() waits, so
     that other set-up can go on while the server imports.
+
+    With a `lender` the server is one that the zygote forks, or else, if that is not to be had, its
+    own all the same: `origin` says which, "zygote" or "own".
     """
 
     def __init__(
@@ -87,32 +95,28 @@ class Server:
         trainer: str = "models.train",
         threads: int = 1,
         environment: dict[str, str] | None = None,
+        lender: zygote.Zygote | None = None,
     ):
         self.members: dict[int, Member] = {}
         self.log = Path(log)
         self.dead = True
-        self._command = [sys.executable, "-P", "-m", "models.serve", "--trainer", trainer]
+        self.pid: int | None = None  # not known before the zygote has answered
+        self.origin = "own"
+        self._trainer, self._lender = trainer, lender
         self._environment = server_environment(threads) | (environment or {})
         self._selector = selectors.DefaultSelector()
+        self._socket: socket.socket | None = None
+        self._news: list[Message] = []  # for the next wait()
         self._outbox: list[tuple[bytes, tuple[int, ...]]] = []
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen | zygote.Lent | None = None  # None: yet to be answered
+        self._answer_by = 0.0
 
     def __enter__(self) -> "Server":
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setblocking(False)
-        with theirs, self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "--socket", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                env=self._environment,
-                process_group=0,  # Ctrl-C is for the conductor alone
-            )
-        self.pid = self._process.pid
+        if self._lender is None:
+            self._start_own()
+        else:
+            self._ask()
         self.dead = False
-        self._selector.register(self._socket, selectors.EVENT_READ, self._read_server)
         return self
 
     def __exit__(self, kind, *_) -> None:
@@ -146,7 +150,7 @@ class Server:
         return member
 
     def send(self, member: Member, command: str) -> bool:
-        """Send "go" or "stop"; False when the member is no longer there to read it."""
+        """Send "go", "stop" or "trace N"; False when the member is no longer there to read it."""
         if member.commands < 0:
             return False
         try:
@@ -167,9 +171,12 @@ class Server:
         """Messages as (member or None, event) within `timeout` seconds; [] when there were none.
 
         Beside the members' own events, all with "t" (monotonic ns):
-        (None, {"event": "ready", "seconds"}); (i, {"event": "forked", "pid"}): a member's first;
+        (None, {"event": "own", "message"}): the zygote lent no server, and why;
+        (None, {"event": "ready", "seconds"}), of which "import" are those that it was waited for;
+        (i, {"event": "forked", "pid"}): a member's first;
         (i, {"event": "exited", "code", "signal"}): its last, both None when the server died
         first, so that nobody knows; (None, {"event": "server_died", "code", "signal", "message"}),
+        both None of one that was lent,
         the message being the last line of its log. After everyone's end: [] at once.
         What is no event on a member's pipe comes as its `error` event of class ProtocolError,
         phase None, once per member.
@@ -180,12 +187,17 @@ class Server:
             if not self._selector.get_map():
                 return []
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if self._outbox:  # the socket takes few packets at a time (net.unix.max_dgram_qlen)
+            if self._process is None:
+                patience = max(0.0, self._answer_by - time.monotonic())
+                left = patience if left is None else min(left, patience)
+            elif self._outbox:  # the socket takes few packets at a time (net.unix.max_dgram_qlen)
                 left = 0.05 if left is None else min(left, 0.05)
-            messages = []
-            for key, _ in self._selector.select(left):
+            messages, self._news = self._news, []
+            for key, _ in self._selector.select(0 if messages else left):
                 if key.fileobj in self._selector.get_map():  # an earlier one may have closed it
                     messages += key.data()
+            if self._process is None and time.monotonic() >= self._answer_by:
+                messages += self._do_without("it does not answer")
             over = deadline is not None and time.monotonic() >= deadline
             if messages or over:
                 return messages
@@ -195,9 +207,11 @@ class Server:
 
         Raises subprocess.TimeoutExpired when the kernel does not let the server go.
         """
-        if self._process is None:
+        if self._socket is None:
             return
         try:
+            if self._process is None:
+                return  # to be closed is what the zygote's answer then meets
             if not self.dead:
                 self.send_all("stop")
                 self._wait_until(self._all_exited, grace)
@@ -207,8 +221,7 @@ class Server:
                 self._wait_until(self._all_exited, QUIT_S)
                 self._post(b'{"quit": true}')
                 self._wait_until(lambda: self.dead, QUIT_S)
-            if self._process.poll() is None:
-                self._process.kill()  # PDEATHSIG then takes its members
+            self._process.kill()  # if it still runs: PDEATHSIG then takes its members
             self._process.wait(QUIT_S)
             if not self.dead:
                 self._read_server()
@@ -222,8 +235,65 @@ class Server:
             self._outbox.clear()
             self._selector.close()
             self._socket.close()
-            self._process = None
+            self._socket = self._process = None
             self.dead = True
+            _lent.discard(self.pid)
+
+    # --- where it comes from ---
+
+    def _start_own(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        with theirs, self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "models.serve", "--trainer", self._trainer]
+                + ["--socket", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=self._environment,
+                process_group=0,  # Ctrl-C is for the conductor alone
+            )
+        self.pid = self._process.pid
+        self._selector.register(self._socket, selectors.EVENT_READ, self._read_server)
+
+    def _ask(self) -> None:
+        """Ask the zygote; its answer comes to wait()."""
+        try:
+            with self.log.open("wb") as log:
+                environment = self._environment
+                self._socket = self._lender.ask(self._trainer, environment, log.fileno())
+        except OSError as error:
+            self._news += self._do_without(str(error))
+        else:
+            self._answer_by = time.monotonic() + ANSWER_S
+            self._selector.register(self._socket, selectors.EVENT_READ, self._read_answer)
+
+    def _read_answer(self) -> list[Message]:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return []
+        except ConnectionResetError:  # it left our request unread
+            data, fds = b"", []
+        answer = json.loads(data) if data else {"refused": "it has ended"}
+        if "refused" in answer:
+            return self._do_without(answer["refused"])
+        self.origin, self.pid = "zygote", answer["lent"]
+        self._process = zygote.Lent(self.pid, *fds)
+        _lent.add(self.pid)
+        self._selector.modify(self._socket, selectors.EVENT_READ, self._read_server)
+        return []
+
+    def _do_without(self, why: str) -> list[Message]:
+        """Start a server after all; what was to be sent is then sent to it."""
+        if self._socket is not None:
+            self._selector.unregister(self._socket)
+            self._socket.close()
+        self._start_own()
+        message = f"no server from the zygote: {why}"
+        return [(None, {"event": "own", "t": time.monotonic_ns(), "message": message})]
 
     # --- to the server ---
 
@@ -232,7 +302,7 @@ class Server:
         self._flush()
 
     def _flush(self) -> None:
-        while self._outbox:
+        while self._outbox and self._process is not None:
             data, fds = self._outbox[0]
             if not self.dead:
                 try:
@@ -293,11 +363,12 @@ class Server:
             self._process.kill()
             status = self._process.wait(QUIT_S)
         lines = self.log.read_text(errors="replace").split("\n") if self.log.exists() else []
+        known = status is not None
         end = {
             "event": "server_died",
             "t": time.monotonic_ns(),
-            "code": status if status >= 0 else None,
-            "signal": -status if status < 0 else None,
+            "code": status if known and status >= 0 else None,
+            "signal": -status if known and status < 0 else None,
             "message": next((line.strip() for line in reversed(lines) if line.strip()), "")[:500],
         }
         messages: list[Message] = [(None, end)]
@@ -377,6 +448,19 @@ class Server:
                 _kill_group(member)
                 while _is_alive(member.pid) and time.monotonic() < deadline:
                     time.sleep(0.01)
+
+
+_lent: set[int] = set()  # PIDs of the zygote's fork servers that are ours for now
+
+
+def offspring() -> list[psutil.Process]:
+    """Every process that lives because of this one: its own, and those of a server it was lent."""
+    found = psutil.Process().children(recursive=True)
+    for pid in _lent:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            server = psutil.Process(pid)
+            found += [server, *server.children(recursive=True)]
+    return found
 
 
 def _kill_group(member: Member) -> None:

@@ -31,6 +31,15 @@ class Sharing(Protocol):
         Never raises, and takes a few seconds at most.
         """
 
+    def own_pids(self) -> set[int]:
+        """PIDs under which NVML may list the members, and servers of theirs, as far as witnessed.
+
+        To be asked, as the next, where there is a GPU.
+        """
+
+    def instances(self) -> dict[str, int | None]:
+        """The GPU instances in use under MIG, as telemetry calls them ("gi:1"), and their SMs."""
+
 
 def _room(method: str):
     return {"naive": naive, "mps": mps, "mig": mig}[method.split("_")[0]]

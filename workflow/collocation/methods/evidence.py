@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import gpu
+from workflow.collocation.members import offspring
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPE_FOLDER, DEFAULT_PIPE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
@@ -112,8 +113,7 @@ def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, lis
         strangers = {pid for pids in listed.values() for pid in pids or []} - expected
         late = time.monotonic() > deadline
         if late and ours:
-            started = psutil.Process().children(recursive=True)
-            strangers -= {name for process in started for name in known_as(process.pid)}
+            strangers -= {name for process in offspring() for name in known_as(process.pid)}
         if not strangers:
             return listed
         if late:

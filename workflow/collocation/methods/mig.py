@@ -101,6 +101,7 @@ class Mig:
     pipe: str
     servers: dict[str, mps.Mps] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)  # → member, as far as witnessed
+    names: set[int] = field(default_factory=set)  # PIDs under which NVML may list them
 
     def environment(self, member: int) -> dict[str, str]:
         uuid = self.seats[member].uuid
@@ -115,8 +116,16 @@ class Mig:
             if member is None or self.seats[member].uuid == uuid:
                 server.release(pid)
 
+    def own_pids(self) -> set[int]:
+        return self.names.union(*(server.own_pids() for server in self.servers.values()))
+
+    def instances(self) -> dict[str, int | None]:
+        parts = {seat.gpu_instance: self.layout.parts[seat.part] for seat in self.seats.values()}
+        return {f"gi:{gi}": part.profile.sm_count for gi, part in sorted(parts.items())}
+
     def witness(self, reports: dict[int, Report]) -> dict:
         self.pids |= {report.pid: member for member, report in reports.items()}
+        self.names |= {name for pid in self.pids for name in evidence.known_as(pid)}
         mig_card.require_unchanged(self.device, self.layout, self.devices)
         for member, report in reports.items():
             self._require_seat(member, report)

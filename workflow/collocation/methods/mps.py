@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation import gpu
@@ -86,6 +86,7 @@ class Mps:
     place: Place
     method: str = "mps"
     server: int | None = None
+    names: set[int] = field(default_factory=set)  # PIDs of server and members, as witnessed
 
     def environment(self, member: int) -> dict[str, str]:
         percent, memory = _limits(self.members[member])
@@ -105,6 +106,8 @@ class Mps:
         clients = _pids(self.daemon.ask(f"get_client_list {server}"))
         if absent := evidence.absent(reports, clients):
             raise NotInForce(f"MPS: {absent} not among server {server}'s clients {clients}")
+        pids = [server, *(report.pid for report in reports.values())]
+        self.names |= {name for pid in pids for name in evidence.known_as(pid)}
         listed = gpu.processes(self.device)
         # Where NVML does not show the server under its PID, it names the host's PIDs, or none.
         comparable = listed["mps"] is not None and server in (listed["compute"] or [])
@@ -113,8 +116,7 @@ class Mps:
             if absent := evidence.absent(reports, listed["mps"]):
                 raise NotInForce(f"MPS: {absent} not among NVML's MPS clients {listed['mps']}")
             if whole:
-                pids = [report.pid for report in reports.values()]
-                listed = evidence.require_alone(self.device, [server, *pids])
+                listed = evidence.require_alone(self.device, pids)
         elif whole and reports:
             listed = evidence.require_counts(self.method, self.device, len(reports), servers=1)
         limits = {
@@ -134,6 +136,12 @@ class Mps:
             "limits": limits,
             "unreadable_daemons": evidence.unreadable_daemons(),
         }
+
+    def own_pids(self) -> set[int]:
+        return self.names
+
+    def instances(self) -> dict[str, int | None]:
+        return {}
 
     def release(self, pid: int) -> None:
         """Have the server drop one client's work, so that killing it then harms no neighbour.

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation import gpu
@@ -29,6 +29,7 @@ def enter(
 class Naive:
     device: gpu.Device | None
     pipe: str
+    names: set[int] = field(default_factory=set)  # PIDs of members, as far as witnessed
 
     def environment(self, member: int) -> dict[str, str]:
         if self.device is None:
@@ -38,6 +39,12 @@ class Naive:
     def release(self, pid: int) -> None:
         """Nothing to do: a plain process takes nobody with it."""
 
+    def own_pids(self) -> set[int]:
+        return self.names
+
+    def instances(self) -> dict[str, int | None]:
+        return {}
+
     def witness(self, reports: dict[int, Report]) -> dict:
         members = sorted(report.pid for report in reports.values())
         if self.device is None:
@@ -46,6 +53,7 @@ class Naive:
         listed = gpu.processes(self.device)
         evidence.require_no_clients("naive", reports, listed)
         names = {name for pid in members for name in evidence.known_as(pid)}
+        self.names |= names
         # In a container NVML may name the host's PIDs, or none: then it tells their number at most.
         comparable = bool(names & set(listed["compute"] or []))
         if comparable:
