@@ -20,12 +20,18 @@ _KEY = ["arm", "scenario", "method", "block"]
 
 @dataclass(frozen=True)
 class Study:
-    """What figures and tables draw: runs (member rows, current attempts), cells, and a note."""
+    """What figures and tables draw: runs (member rows, current attempts), cells, and a note.
+
+    telemetry: the study's telemetry.parquet, if there is one to look at. reported: the paper's
+    values (analysis.reported.read), to stand beside ours.
+    """
 
     runs: pd.DataFrame
     cells: pd.DataFrame
     hardware: str
     note: str
+    telemetry: Path | None = None
+    reported: pd.DataFrame | None = None
 
     def arms(self) -> list[str]:
         return sorted(self.cells["arm"].unique()) if len(self.cells) else []
@@ -109,8 +115,11 @@ _CELL_TEXT = [
     *("study", "cell", "arm", "scenario", "method", "block", "attempt", "n", "measure"),
     *("window", "status", "reason", "phase", "hardware", "device", "flags", "note"),
 ]
+# What the set's GPU did in the window; the same in all of its rows.
+OF_THE_GPU = ["gract", "smact", "power", "energy_per_sample", "energy_saving"]
 _CELL_NUMBERS = [
-    *("samples_per_s", "epoch_time_s", "stp", "antt", "jain", "makespan_s", "serial_s", "saving")
+    *("samples_per_s", "epoch_time_s", "stp", "antt", "jain", "makespan_s", "serial_s", "saving"),
+    *OF_THE_GPU,
 ]
 
 
@@ -119,6 +128,7 @@ def _cell_metrics(members: pd.DataFrame) -> dict:
     result = {
         "samples_per_s": metrics.aggregate_throughput(rates) if rates.notna().all() else None,
         "epoch_time_s": members["epoch_time_s"].median(),
+        **{column: members[column].iloc[0] for column in OF_THE_GPU},
     }
     if progress.isna().any():
         return result | {"note": "no baseline"}
@@ -170,6 +180,7 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
                 base
                 | {"window": name}
                 | {c: window[c].median() for c in ("epoch_time_s", "antt", "jain", "saving")}
+                | {c: window[c].median() for c in OF_THE_GPU}
                 | {
                     "stp": estimate.mean if estimate else None,
                     "low": estimate.low if estimate else None,
@@ -182,7 +193,8 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
     rows.sort(key=lambda r: (*(r[k] for k in by), method_order(r["method"])))
     columns = [*group, "n", "family", "variant", "mixed", "window", "replicates", "completed"]
     columns += ["statuses", "reason", "flags", "epoch_time_s", "stp", "low", "high", "antt", "jain"]
-    return pd.DataFrame(rows, columns=[*columns, "saving"]).astype({"mixed": bool})
+    columns += ["saving", *OF_THE_GPU]
+    return pd.DataFrame(rows, columns=columns).astype({"mixed": bool})
 
 
 def small_first(cells: pd.DataFrame) -> list[str]:

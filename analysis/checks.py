@@ -23,8 +23,6 @@ from analysis.merge import merge
 from analysis.records import add_input_arguments, input_paths, read_records
 from analysis.twins import phrase, twin_checks
 
-_SUSPECT = (flags.UNSTEADY, flags.UNEVEN, flags.UNVERIFIED, flags.SUSPECT_BASELINE)
-
 
 def mismatches(records: list[dict]) -> list[dict]:
     """What should be equal within a study and is not: [{"field", "values": {value: cells}}].
@@ -59,7 +57,7 @@ def mismatches(records: list[dict]) -> list[dict]:
 
 def flagged(runs: pd.DataFrame) -> dict[str, list[str]]:
     """Flag → ids of the cells whose current attempt has it; those of analysis.flags always."""
-    cells: dict[str, set] = {flag: set() for flag in _SUSPECT}
+    cells: dict[str, set] = {flag: set() for flag in flags.KNOWN}
     for row in runs[runs["current"]][["cell", "flags"]].to_dict("records"):
         for flag in flags.split(row["flags"]):
             cells.setdefault(flag, set()).add(row["cell"])
@@ -95,11 +93,16 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.evidence:
         evidence.write(evidence.table(records), arguments.evidence)
     differing = sum(row["loss_check"] == DIFFERS for row in result["loss"])
-    suspect = set().union(*(result["flags"][flag] for flag in _SUSPECT))
+    suspect, seen = (
+        set().union(*(result["flags"][flag] for flag in kind))
+        for kind in (flags.SUSPECT, flags.TELEMETRY)
+    )
     found = [
         f"checks: {len(result['loss'])} members, {differing} with a differing loss",
         f"{len(result['mismatches'])} fields differ within the study",
-        f"{len(suspect)} cells unsteady, uneven, unverified or with a suspect baseline",
+        f"{len(suspect)} cells unsteady, uneven, unverified, throttled, on a shared GPU or with a "
+        "suspect baseline",
+        f"{len(seen)} cells with incomplete or contradictory telemetry" if seen else "",
         phrase(result["aa"]),
     ]
     sys.stderr.write("; ".join(part for part in found if part) + "\n")

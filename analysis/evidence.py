@@ -7,15 +7,18 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis.merge import select_attempts
+from analysis import headlines
+from analysis.attempts import select_attempts
 from analysis.names import family_of, method_order, parse_scenario
 
 _MEASURED = ("completed", "out_of_memory")
-COLUMNS = ["cell", "status", "method", "verified", "proof"]
+COLUMNS = ["cell", "status", "method", "verified", "proof", *headlines.SWITCHES]
 
 
 def table(records: list[dict]) -> pd.DataFrame:
-    """One row per current cell: its id, status and method, whether verified, and a phrase."""
+    """One row per current cell: its id, status and method, whether verified, a phrase, and the
+    GPU's context switches, columns that are only there where some were counted.
+    """
     current = [record for record, is_current in select_attempts(records) if is_current]
     current.sort(key=_place)
     rows = [
@@ -25,10 +28,13 @@ def table(records: list[dict]) -> pd.DataFrame:
             "method": record["cell"]["method"],
             "verified": (record.get("method") or {}).get("verified"),
             "proof": proof(record),
+            **headlines.switches(record),
         }
         for record in current
     ]
-    return pd.DataFrame(rows, columns=COLUMNS).astype({"verified": object})
+    numbers = dict.fromkeys(headlines.SWITCHES, float)
+    found = pd.DataFrame(rows, columns=COLUMNS).astype({"verified": object} | numbers)
+    return found if headlines.counts_switches(found) else found.drop(columns=list(numbers))
 
 
 def _place(record: dict) -> tuple:
@@ -116,6 +122,13 @@ def _words(row: dict) -> str:
     return "yes" if row["verified"] else "no"
 
 
+def _switches(share: float | None, requests: float | None) -> str:
+    """`1.2 % of the time, 340/s`."""
+    parts = ["" if pd.isna(share) else f"{100 * share:.2g} % of the time"]
+    parts.append("" if pd.isna(requests) else f"{requests:.0f}/s")
+    return ", ".join(part for part in parts if part)
+
+
 def write(rows: pd.DataFrame, stem: Path) -> None:
     """Write STEM.csv and STEM.md."""
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -124,6 +137,9 @@ def write(rows: pd.DataFrame, stem: Path) -> None:
         verified=[_words(row) for row in rows.to_dict("records")],
         proof=[text.replace("|", "\\|") for text in rows["proof"]],
     )
+    if headlines.SWITCHES[0] in shown:
+        both = zip(*(shown.pop(key) for key in headlines.SWITCHES), strict=True)
+        shown["context switches"] = [_switches(*pair) for pair in both]
     text = tabulate(shown, "keys", "github", showindex=False, disable_numparse=True)
     page = stem.with_name(stem.name + ".md")
     page.write_text(f"# Was the method in force?\n\n{text}\n", encoding="utf-8")

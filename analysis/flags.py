@@ -1,7 +1,7 @@
 """Flags of a cell: what a reader should know before trusting its numbers.
 
-The runner's own flags (cores_shared, ...) stand in run.json; three more follow from the numbers,
-and one from the evidence of the method.
+The runner's own flags (cores_shared, throttled, ...) stand in run.json; three more follow from the
+numbers, and one from the evidence of the method.
 """
 
 from __future__ import annotations
@@ -17,9 +17,18 @@ from analysis.statistics import pooled_estimates
 
 UNSTEADY, SUSPECT_BASELINE, UNEVEN = "unsteady", "suspect_baseline", "uneven"
 UNVERIFIED = "unverified"
+# Of the GPU while the cell ran: the numbers are right, and the conditions were not the others'.
+THROTTLED, POWER_CAPPED, SHARED_GPU = "throttled", "power_capped", "shared_gpu"
+# Of what was seen of it.
+INCOMPLETE, DISAGREES = "telemetry_incomplete", "telemetry_disagrees"
+ENERGY_DISAGREES = "energy_disagrees"
+TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
+# A rate with one of these is not what the cell's name says.
+SUSPECT = (UNSTEADY, SUSPECT_BASELINE, UNEVEN, UNVERIFIED, THROTTLED, SHARED_GPU)
+KNOWN = (*SUSPECT, POWER_CAPPED, *TELEMETRY)
 
 # A window whose last third is this much faster or slower than its first was not in a steady state.
-DRIFT = 0.05
+DRIFT = 0.01
 # Collocation cannot make a member faster: beyond this, its alone run was slow.
 PROGRESS = 1.05
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
@@ -27,12 +36,19 @@ PROGRESS = 1.05
 SPREAD = 0.2
 
 _MEANING = {
-    UNSTEADY: f"unsteady (drift > {DRIFT:.0%})".replace("%", " %"),
+    UNSTEADY: f"unsteady (drift of {DRIFT:.0%} or more)".replace("%", " %"),
     SUSPECT_BASELINE: f"progress above {PROGRESS}, suspect baseline",
     UNEVEN: f"like members' rates differ by over {SPREAD:.0%}".replace("%", " %"),
     UNVERIFIED: "method not proven in force",
+    THROTTLED: "GPU throttled by heat or hardware",
+    POWER_CAPPED: "GPU held at its power limit",
+    SHARED_GPU: "somebody else's process on the GPU",
+    INCOMPLETE: "telemetry incomplete",
+    DISAGREES: "telemetry contradicts itself",
+    ENERGY_DISAGREES: "energy contradicts power",
 }
 _MARKS = {UNSTEADY: "~", SUSPECT_BASELINE: "!", UNEVEN: "≠", UNVERIFIED: "?"}
+_MARKS |= {THROTTLED: "↓", SHARED_GPU: "#", POWER_CAPPED: "^"}
 _OTHER = "+"
 
 
@@ -48,13 +64,13 @@ def union(columns: Iterable[object]) -> str:
 
 def marks(flags: object) -> str:
     """A sign per flag, to stand behind a number: ~ unsteady, ! suspect baseline, ≠ uneven,
-    ? unverified, + any other.
+    ? unverified, ↓ throttled, # shared GPU, ^ power-capped, + any other.
     """
     return "".join(dict.fromkeys(_MARKS.get(flag, _OTHER) for flag in _ordered(split(flags))))
 
 
 def legend(columns: Iterable[object]) -> list[str]:
-    """What each mark means, a phrase per flag that occurs: `~ unsteady (drift > 5 %)`."""
+    """What each mark means, a phrase per flag that occurs: `~ unsteady (drift of 1 % or more)`."""
     return [_phrase(flag) for flag in _ordered(split(union(columns)))]
 
 
@@ -90,7 +106,7 @@ def add_flags(rows: list[dict]) -> None:
         cells[row["cell"], row["attempt"]].append(row)
     for members in cells.values():
         found = [members[0]["flags"]]
-        if any(abs(row.get("drift") or 0.0) > DRIFT for row in members):
+        if any(abs(row.get("drift") or 0.0) >= DRIFT for row in members):
             found.append(UNSTEADY)
         if any(
             (row.get("progress") or 0.0) > PROGRESS or (lows.get(_place(row)) or 0.0) > 1

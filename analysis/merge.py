@@ -15,55 +15,21 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from analysis import metrics
+from analysis import energy, headlines, metrics
+from analysis.attempts import select_attempts
 from analysis.flags import add_flags
 from analysis.losses import loss_checks
-from analysis.records import add_input_arguments, device_of, input_paths, is_baseline, read_records
+from analysis.records import (
+    add_input_arguments,
+    device_of,
+    input_paths,
+    is_baseline,
+    note_left_out,
+    of_study,
+    one_line,
+    read_records,
+)
 from analysis.schema import SCHEMA
-
-# What an attempt tells: a result of the cell, a fault on the way to one, or (postponed) nothing.
-_WORTH = dict.fromkeys(("completed", "out_of_memory", "unsupported"), 2)
-_WORTH |= dict.fromkeys(("failed", "timed_out"), 1)
-
-
-def select_attempts(records: list[dict]) -> list[tuple[dict, bool]]:
-    """Choose which attempts count; returns (record, current) pairs.
-
-    Per cell and device counts the newest attempt with a result (completed, out_of_memory,
-    unsupported), else the newest fault (failed, timed_out), else the newest at all. By the same
-    rule one of a cell's devices is current. Of the other devices an alone run stays, not current,
-    where a current cell of the same block and arm was measured there: its progress needs it.
-    """
-    best: dict[tuple, dict] = {}
-    for record in sorted(records, key=_weight):
-        best[(*_cell_key(record), device_of(record))] = record
-    current = {_cell_key(record): record for record in sorted(best.values(), key=_weight)}
-    needed = {
-        (*_block_key(record), member.get("workload"))
-        for record in current.values()
-        for member in record["spec"]["members"]
-    }
-    chosen = [(record, True) for record in current.values()]
-    for record in best.values():
-        if record is current[_cell_key(record)] or not is_baseline(record):
-            continue
-        if (*_block_key(record), record["spec"]["members"][0].get("workload")) in needed:
-            chosen.append((record, False))
-    return chosen
-
-
-def _weight(record: dict) -> tuple[int, int]:
-    return _WORTH.get(record["status"], 0), record["cell"]["attempt"]
-
-
-def _cell_key(record: dict) -> tuple:
-    cell = record["cell"]
-    return (record.get("study"), *(cell[k] for k in ("scenario", "arm", "method", "replicate")))
-
-
-def _block_key(record: dict) -> tuple:
-    cell = record["cell"]
-    return (record.get("study"), cell["replicate"], cell["arm"], device_of(record))
 
 
 def rows_of(record: dict, current: bool = True) -> list[dict]:
@@ -78,6 +44,8 @@ def rows_of(record: dict, current: bool = True) -> list[dict]:
             rows.append(columns)
         for name, window in windows.items():
             row = columns | {"window": name, "window_s": seconds.get(name)}
+            row |= headlines.of_window(record, name)
+            row |= headlines.of_member(record, name, member["member"])
             for key in ("steps", "samples_per_s", "step_ms_p50", "step_ms_p95", "step_ms_p99"):
                 row[key] = window.get(key)
             row["drift"] = window.get("drift")
@@ -99,6 +67,7 @@ def _cell_columns(record: dict) -> dict:
         "measure": (spec.get("measure") or {}).get("kind", "window"),
         "gpu_uuid": gpu.get("uuid"),
         "gpu_name": gpu.get("name"),
+        "gpu_memory_total": gpu.get("memory_bytes"),
         "driver": gpu.get("driver"),
         "hardware": gpu.get("name") or (record.get("host") or {}).get("cpu"),
         "device": device_of(record),
@@ -110,6 +79,7 @@ def _cell_columns(record: dict) -> dict:
             for key in ("digest", "commit", "sitting", "machine", "started_at")
         },
         "total_s": (record.get("timing") or {}).get("total_s"),
+        **headlines.of_cell(record),
     }
 
 
@@ -147,7 +117,7 @@ def _member_columns(record: dict, member: dict) -> dict:
 def _one_line(error: object) -> str | None:
     if isinstance(error, dict):
         error = f"{error.get('class')}: {error.get('message')}"
-    return None if error is None else " ".join(str(error).split())
+    return None if error is None else one_line(error)
 
 
 def _epoch_time(row: dict, member: dict) -> dict:
@@ -170,7 +140,7 @@ def _epoch_time(row: dict, member: dict) -> dict:
 
 
 def add_progress(rows: list[dict], baseline_cells: set[tuple[str, int]]) -> None:
-    """Fill baseline_samples_per_s, progress and slowdown in place, within block, arm and device.
+    """Fill what the baseline was, progress and slowdown in place, within block, arm and device.
 
     `baseline_cells` holds (cell id, attempt) of the alone runs.
     """
@@ -190,6 +160,7 @@ def add_progress(rows: list[dict], baseline_cells: set[tuple[str, int]]) -> None
             continue
         row["baseline_cell"] = baseline["cell"]
         row["baseline_samples_per_s"] = alone_rate = baseline["samples_per_s"]
+        row["baseline_energy_per_sample"] = baseline.get("energy_per_sample")
         row["progress"] = metrics.progress(rate, alone_rate)
         row["slowdown"] = metrics.slowdown(rate, alone_rate) if rate > 0 else None
 
@@ -209,7 +180,10 @@ def merge(records: list[dict]) -> tuple[pa.Table, list[tuple[str, str]]]:
         rows += found
         if is_baseline(record):
             baseline_cells.add((record["cell"]["id"], record["cell"]["attempt"]))
+    energy.add_above_idle(rows)
+    energy.add_per_sample(rows)
     add_progress(rows, baseline_cells)
+    energy.add_saving(rows)
     add_flags(rows)
     rows.sort(
         key=lambda r: (
@@ -241,18 +215,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", required=True, type=Path, metavar="RUNS.parquet")
     add_input_arguments(parser)
     arguments = parser.parse_args(argv)
-    records, problems = read_records(input_paths(arguments))
-    foreign = [r for r in records if r.get("study") != arguments.study]
-    problems += [(r["cell"]["id"], f"belongs to study {r.get('study')!r}") for r in foreign]
-    table, unusable = merge([r for r in records if r.get("study") == arguments.study])
-    problems += unusable
+    found, problems = read_records(input_paths(arguments))
+    records, foreign = of_study(found, arguments.study)
+    table, unusable = merge(records)
     write(table, arguments.output)
-    note = arguments.output.with_suffix(".unreadable.txt")
-    note.unlink(missing_ok=True)
-    if problems:
-        lines = "".join(f"{where}: {what}\n" for where, what in problems)
-        note.write_text(lines, encoding="utf-8")
-        sys.stderr.write(f"left out of {arguments.output}:\n{lines}")
+    note_left_out(arguments.output, [*problems, *foreign, *unusable])
     return 0
 
 

@@ -76,6 +76,21 @@ def makespan(work: Sequence[float], collocated: Sequence[float], alone: Sequence
     return others + max(left, 0.0) / alone[last]
 
 
-def saving(makespan_s: float, serial_s: float) -> float:
-    """Share of the serial time that collocation saves: 1 − makespan / serial; < 0 is a loss."""
-    return 1 - makespan_s / serial_s
+def saving(collocated: float, serial: float) -> float:
+    """Share of what serial takes (time, energy) that collocation saves; < 0 is a loss."""
+    return 1 - collocated / serial
+
+
+def energy_per_sample(watts: float, rates: Sequence[float]) -> float:
+    """J per sample of a set: its GPU's mean power / Σ samples/s of all who share it."""
+    return watts / math.fsum(rates)
+
+
+def serial_energy_per_sample(rates: Sequence[float], alone: Sequence[float]) -> float:
+    """J per sample if the same samples were trained one job after the other.
+
+    Of every member counts what its samples take alone (J/sample), as many of them as it trained
+    in the set's window: Σ rate · alone / Σ rate. For N equal members that is N × alone over N
+    times the samples: the energy per sample of one alone.
+    """
+    return math.fsum(r * a for r, a in zip(rates, alone, strict=True)) / math.fsum(rates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,19 +12,53 @@ from analysis.names import ALONE_VARIANTS, parse_scenario
 
 SCHEMA_VERSION = 1
 
+# What `device_of`, `is_baseline` and analysis.attempts look at.
+_IDENTITY = ("study", "cell", "spec", "status", "gpu", "provenance")
+# What was left out of a result: (path or cell id, one line that says why).
+Problems = list[tuple[str, str]]
 
-def read_records(paths: Iterable[Path]) -> tuple[list[dict], list[tuple[str, str]]]:
-    """Return (records, problems); a problem is (path, one line that says what is wrong)."""
+
+def read_records(
+    paths: Iterable[Path], keys: Iterable[str] | None = None
+) -> tuple[list[dict], Problems]:
+    """Return (records, problems); each record with its "folder", the one that it was found in.
+
+    keys: keep only these of a record, and what says which cell it is of. All of a long study's
+    records take hundreds of megabytes.
+    """
     records, problems = [], []
-    for path in paths:
+    for path in map(Path, paths):
         try:
-            record = json.loads(Path(path).read_text(encoding="utf-8"))
+            record = json.loads(path.read_text(encoding="utf-8"))
             _check(record)
         except (OSError, ValueError) as error:
-            problems.append((str(path), " ".join(str(error).split())))
-        else:
-            records.append(record)
+            problems.append((str(path), one_line(error)))
+            continue
+        if keys is not None:
+            record = {key: record.get(key) for key in (*_IDENTITY, *keys)}
+        records.append(record | {"folder": path.parent})
     return records, problems
+
+
+def of_study(records: list[dict], study: str) -> tuple[list[dict], Problems]:
+    """The study's own records, and a problem for each of another study."""
+    own = [record for record in records if record.get("study") == study]
+    others = [record for record in records if record.get("study") != study]
+    return own, [(r["cell"]["id"], f"belongs to study {r.get('study')!r}") for r in others]
+
+
+def note_left_out(output: Path, problems: Problems) -> None:
+    """Say on stderr and in a note beside OUTPUT what was left out of it; no problem, no note."""
+    note = output.with_suffix(".unreadable.txt")
+    note.unlink(missing_ok=True)
+    if problems:
+        lines = "".join(f"{where}: {what}\n" for where, what in problems)
+        note.write_text(lines, encoding="utf-8")
+        sys.stderr.write(f"left out of {output}:\n{lines}")
+
+
+def one_line(text: object) -> str:
+    return " ".join(str(text).split())
 
 
 def _check(record: object) -> None:

@@ -1,10 +1,13 @@
-"""The columns of runs.parquet: type, unit and description of each, kept in the field metadata."""
+"""The columns of runs.parquet and telemetry.parquet: type, unit and description of each, kept in
+the field metadata.
+"""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 _TEXT, _INT, _REAL, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_NAME, _SINGLE = pa.dictionary(pa.int32(), pa.string()), pa.float32()
 
 _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("study", _TEXT, "", "named grid that the cell belongs to"),
@@ -67,6 +70,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("validation_loss", _REAL, "", "validation loss after the last whole epoch"),
     ("gpu_uuid", _TEXT, "", "physical GPU"),
     ("gpu_name", _TEXT, "", "GPU model"),
+    ("gpu_memory_total", _INT, "B", "memory of the whole GPU"),
     ("driver", _TEXT, "", "GPU driver"),
     ("hardware", _TEXT, "", "GPU model, or the CPU where there is no GPU"),
     ("device", _TEXT, "", "GPU UUID, or the machine's alias where there is no GPU"),
@@ -91,11 +95,96 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("baseline_samples_per_s", _REAL, "samples/s", "throughput alone: same block, arm and device"),
     ("progress", _REAL, "1", "normalised progress: throughput / throughput alone; not clipped"),
     ("slowdown", _REAL, "1", "inverse of progress"),
+    ("telemetry", _TEXT, "", "complete, incomplete or off"),
+    ("telemetry_source", _TEXT, "", "what read the GPU: gpm, dcgm or nvml"),
+    ("telemetry_note", _TEXT, "", "why incomplete, contradictions, throttling, strangers"),
+    ("gract", _REAL, "1", "share of the window in which a graphics or compute engine was active"),
+    ("smact", _REAL, "1", "share of it in which an SM had a warp, mean over SMs"),
+    ("smocc", _REAL, "1", "resident warps over the most that fit, mean over SMs"),
+    ("tenso", _REAL, "1", "share of it in which the tensor pipes were active"),
+    ("drama", _REAL, "1", "share of it in which device memory moved data"),
+    ("fp16", _REAL, "1", "share of it in which the FP16 pipes were active"),
+    ("fp32", _REAL, "1", "share of it in which the FP32 pipes were active"),
+    ("fp64", _REAL, "1", "share of it in which the FP64 pipes were active"),
+    ("activity_sm_count", _INT, "SMs", "SMs of the card that gract … fp64 are a mean over"),
+    ("pcie_tx", _REAL, "B/s", "sent by the GPU over PCIe"),
+    ("pcie_rx", _REAL, "B/s", "received by the GPU over PCIe"),
+    ("ctxsw_active", _REAL, "1", "share of the window in which the engine switched contexts"),
+    ("ctxsw_requests", _REAL, "1/s", "context switches asked for"),
+    ("gpu_memory_used", _REAL, "B", "device memory in use, by whomever"),
+    ("temperature", _REAL, "C", "mean temperature of the GPU"),
+    ("sm_clock", _REAL, "MHz", "mean clock of the SMs"),
+    ("power", _REAL, "W", "mean power of the GPU in the window"),
+    (
+        "idle_power",
+        _REAL,
+        "W",
+        "least of the mean powers before members were built, over the cells of device and sitting: "
+        "right after another cell the clocks are still up",
+    ),
+    ("energy_j", _REAL, "J", "the GPU's energy in the window, by its counter, for all members"),
+    ("energy_above_idle_j", _REAL, "J", "the same less idle power over the window"),
+    ("energy_per_sample", _REAL, "J/sample", "energy over the samples of all members"),
+    ("baseline_energy_per_sample", _REAL, "J/sample", "the member's alone: where its progress is"),
+    ("serial_energy_per_sample", _REAL, "J/sample", "the same samples, one job after the other"),
+    ("energy_saving", _REAL, "1", "share of the serial energy that collocation saves"),
+    ("cpu_cores", _REAL, "cores", "CPU that the member used, with its loader workers; 1: a core"),
+    ("rss", _REAL, "B", "resident memory of the member's processes"),
+    ("pss", _REAL, "B", "the same, shared pages split among those that share them"),
+    ("read", _REAL, "B/s", "read from storage by the member's processes"),
+    ("write", _REAL, "B/s", "written to storage by them"),
+    ("gpu_memory", _REAL, "B", "device memory of the member, as NVML lists it"),
 )
 
-SCHEMA = pa.schema(
-    [
-        pa.field(name, kind, metadata={"unit": unit, "description": description})
-        for name, kind, unit, description in _COLUMNS
-    ]
+# What telemetry.parquet holds of every reading; names and units are those of the cells' files.
+_READINGS: tuple[tuple[str, pa.DataType, str, str], ...] = (
+    ("gract", _SINGLE, "1", "graphics or compute engine active"),
+    ("smact", _SINGLE, "1", "SMs with a warp"),
+    ("smocc", _SINGLE, "1", "resident warps over the most that fit"),
+    ("tenso", _SINGLE, "1", "tensor pipes active"),
+    ("drama", _SINGLE, "1", "device memory moving data"),
+    ("fp16", _SINGLE, "1", "FP16 pipes active"),
+    ("fp32", _SINGLE, "1", "FP32 pipes active"),
+    ("fp64", _SINGLE, "1", "FP64 pipes active"),
+    ("integer", _SINGLE, "1", "integer pipes active"),
+    ("pcie_tx", _SINGLE, "B/s", "sent by the GPU over PCIe"),
+    ("pcie_rx", _SINGLE, "B/s", "received by the GPU over PCIe"),
+    ("nvlink_tx", _SINGLE, "B/s", "sent by the GPU over all NVLinks"),
+    ("nvlink_rx", _SINGLE, "B/s", "received by the GPU over all NVLinks"),
+    ("ctxsw_active", _SINGLE, "1", "context switches going on"),
+    ("ctxsw_requests", _SINGLE, "1/s", "context switches asked for"),
+    ("gpu_util", _SINGLE, "1", "NVML utilisation: a kernel was running"),
+    ("memory_util", _SINGLE, "1", "NVML utilisation: memory was read or written"),
+    ("memory_used", _INT, "B", "device memory in use, by whomever"),
+    ("power", _SINGLE, "W", "power of the board"),
+    ("energy", _REAL, "J", "energy of the board since the driver was loaded"),
+    ("temperature", _SINGLE, "C", "temperature of the GPU"),
+    ("memory_temperature", _SINGLE, "C", "temperature of the device memory"),
+    ("sm_clock", _SINGLE, "MHz", "clock of the SMs"),
+    ("memory_clock", _SINGLE, "MHz", "clock of the device memory"),
+    ("throttle", _INT, "bitmask", "why clocks are below their most: NVML event reasons"),
+    ("power_violation", _REAL, "s", "time in which a power limit held the clocks down"),
+    ("thermal_violation", _REAL, "s", "time in which heat held the clocks down"),
+)
+
+
+def _schema(columns: tuple[tuple[str, pa.DataType, str, str], ...]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(name, kind, metadata={"unit": unit, "description": description})
+            for name, kind, unit, description in columns
+        ]
+    )
+
+
+SCHEMA = _schema(_COLUMNS)
+TELEMETRY = _schema(
+    (
+        ("cell", _NAME, "", "cell id: scenario/arm/method/replicate"),
+        ("attempt", pa.int16(), "", "attempt of the cell"),
+        ("t", _REAL, "s", "since the cell's first window opened; without one, since its first row"),
+        ("entity", _NAME, "", "gpu: the whole card; gi:<id>: a GPU instance of MIG"),
+        ("phase", _NAME, "", "phase of the cell"),
+        *_READINGS,
+    )
 )

@@ -1,6 +1,7 @@
 """The summary of a study: one row per scenario and method, as CSV, Markdown or for a terminal.
 
-python -m analysis.tables --runs results/smoke/runs.parquet --output results/smoke/tables/summary
+python -m analysis.tables --runs results/smoke/runs.parquet --output results/smoke/tables/summary \\
+    --telemetry results/smoke/tables/telemetry
 python -m analysis.tables --runs results/smoke/runs.parquet --print
 """
 
@@ -8,19 +9,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 from tabulate import tabulate
 
-from analysis import flags
-from analysis.cells import Study, load, read_expected, read_runs, summarise
+from analysis import activity, flags
+from analysis.cells import OF_THE_GPU, Study, load, read_expected, read_runs, summarise
 from analysis.names import parse_scenario
 from analysis.twins import phrase, twin_checks
+from analysis.words import fixed, percent, significant, told
 
 WIDTH = 100
 _NUMBERS = ["epoch_time_s", "stp", "low", "high", "antt", "jain", "saving", "accuracy"]
+_NUMBERS += OF_THE_GPU
 
 
 def summary(study: Study) -> pd.DataFrame:
@@ -72,8 +76,13 @@ def markdown(table: pd.DataFrame, study: Study) -> str:
             "n": row["completed"],
             "epoch time per instance (s)": row["epoch_times"],
             "STP [95 %]": _interval(row),
-            "ANTT": _number(row["antt"], 3),
-            "accuracy": _number(row["accuracy"], 3),
+            "ANTT": fixed(row["antt"], 3),
+            "GRACT %": percent(row["gract"]),
+            "SMACT %": percent(row["smact"]),
+            "power (W)": fixed(row["power"], 0),
+            "J/sample": significant(row["energy_per_sample"]),
+            "energy saved %": percent(row["energy_saving"]),
+            "accuracy": fixed(row["accuracy"], 3),
             "flags": row["flags"].replace(";", ", ").replace("_", " "),
             "data": row["source"],
         }
@@ -84,59 +93,76 @@ def markdown(table: pd.DataFrame, study: Study) -> str:
         "\n\nSTP: sum of normalised progress (1 = serial), geometric mean over n completed "
         "replicates; interval: log ratios, variance pooled over a workload's cells, none for one "
         "replicate. ANTT: mean slowdown. Epoch time: median over instances and replicates. "
-        f"unsteady: a member's speed drifted by more than {flags.DRIFT:.0%}; suspect baseline: a "
+        f"unsteady: a member's speed in the last third of its window is {flags.DRIFT:.0%} or more "
+        "off that in the first; suspect baseline: a "
         f"member faster than alone (progress above {flags.PROGRESS}, or above 1 by its interval); "
         f"uneven: a member further than {flags.SPREAD:.0%} from the median of the others like it; "
         "unverified: the method was not proven in force. "
         "synthetic = generated data.\n"
     )
+    if table[OF_THE_GPU].notna().any(axis=None):
+        legend += f"\n{activity.HEADLINES}\n"
     if twins := phrase(twin_checks(study.runs)):
         legend += (
             f"\n{twins}: aggregate rate of naive_again over that of naive, with 95 % intervals.\n"
         )
+    rows = told(rows, optional=_GPU_TITLES)
     return head + tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True) + legend
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None or pd.isna(value) else f"{value:.{digits}f}"
+_GPU_TITLES = ("GRACT %", "SMACT %", "power (W)", "J/sample", "energy saved %")
+_GPU_LEGEND = (
+    "GR/SM: graphics engine and SMs active; W: mean power; mJ: energy of the set per sample"
+)
 
 
 def terminal(table: pd.DataFrame) -> str:
-    """A compact table of gains, at most 100 columns wide, an arm after the other."""
-    known = table["accuracy"].notna().any()
-    headers = ["method", "ok", "epoch s", "gain [95 %]", "ANTT", *(["acc."] if known else [])]
-    align = ["left", "left", "right", "right", "left", "right", *(["right"] if known else [])]
+    """A compact table of gains, at most 100 columns wide, an arm after the other.
+
+    Each scenario has a line of its own. Columns of which nothing is known are left out.
+    """
+    lines = told([_line(row) for row in table.to_dict("records")])
     sections = []
     for arm, rows in table.groupby("arm", sort=True):
-        lines = [_line(row)[: len(headers)] for row in rows.to_dict("records")]
-        # tabulate pads a header by two, and puts two between columns.
-        cells = zip(*lines, strict=True)
-        widths = [max(len(h) + 2, *map(len, c)) for h, c in zip(headers, cells, strict=True)]
-        names = [_wrapped(s, WIDTH - sum(widths) - 2 * len(widths)) for s in rows["scenario"]]
+        body = [lines[place] for place in rows.index]
+        widths = {title: max(len(title), *(len(line[title]) for line in body)) for title in body[0]}
+        text = [f"arm {arm}", _joined({title: title for title in widths}, widths)]
+        text.append(_joined({title: "-" * width for title, width in widths.items()}, widths))
         repeated = rows["scenario"].eq(rows["scenario"].shift())
-        body = [
-            ["" if again else name, *line]
-            for again, name, line in zip(repeated, names, lines, strict=True)
-        ]
-        text = tabulate(
-            body, ["scenario", *headers], "simple", disable_numparse=True, colalign=align
-        )
-        sections.append(f"arm {arm}\n{text}")
+        for scenario, again, line in zip(rows["scenario"], repeated, body, strict=True):
+            text += [] if again else [_wrapped(scenario, WIDTH)]
+            text.append(_joined(line, widths))
+        sections.append("\n".join(text))
     if legend := flags.legend(table["flags"]):
-        sections.append("; ".join(legend))
+        sections.append(textwrap.fill("; ".join(legend), WIDTH))
+    if table[OF_THE_GPU].notna().any(axis=None):
+        sections.append(_GPU_LEGEND)
     return "\n\n".join(sections) if sections else "no cells yet"
 
 
-def _line(row: dict) -> list[str]:
+def _joined(line: dict[str, str], widths: dict[str, int]) -> str:
+    """Cells side by side: words begin alike, numbers end alike."""
+    words = ("method", "gain [95 %]")
+    padded = (f"{c:{'<' if t in words else '>'}{widths[t]}}" for t, c in line.items())
+    return "  ".join(padded).rstrip()
+
+
+def _line(row: dict) -> dict[str, str]:
+    """What the terminal tells of a row."""
     window = row["window"] if row["window"] in ("before", "after") else ""
-    return [
-        f"{row['method']} {window}".strip(),
-        f"{row['completed']}/{row['replicates']}",
-        "" if row["mixed"] else row["epoch_times"],
-        f"{_interval(row) or _outcome(row)} {flags.marks(row['flags'])}".rstrip(),
-        _number(row["antt"], 2),
-        _number(row["accuracy"], 3),
-    ]
+    active = [percent(row["gract"]), percent(row["smact"])]
+    joules = row["energy_per_sample"]
+    return {
+        "method": f"  {row['method']} {window}".rstrip(),
+        "ok": f"{row['completed']}/{row['replicates']}",
+        "epoch s": "" if row["mixed"] else row["epoch_times"],
+        "gain [95 %]": f"{_interval(row) or _outcome(row)} {flags.marks(row['flags'])}".rstrip(),
+        "ANTT": fixed(row["antt"], 2),
+        "GR/SM %": "/".join(part or "-" for part in active) if any(active) else "",
+        "W": fixed(row["power"], 0),
+        "mJ": significant(None if joules is None else 1000 * joules),
+        "acc.": fixed(row["accuracy"], 3),
+    }
 
 
 def _outcome(row: dict) -> str:
@@ -182,6 +208,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--expected", type=Path, metavar="CELLS.json", help="planned cells")
     parser.add_argument("--hardware", help="GPU model, where the study holds several")
     parser.add_argument("--output", type=Path, metavar="STEM", help="writes STEM.csv and STEM.md")
+    parser.add_argument("--telemetry", type=Path, metavar="STEM", help="what the GPU did, likewise")
     parser.add_argument("--print", action="store_true", help="compact table on the terminal")
     arguments = parser.parse_args(argv)
     study = load(read_runs(arguments.runs), read_expected(arguments.expected), arguments.hardware)
@@ -193,6 +220,8 @@ def main(argv: list[str] | None = None) -> int:
         text = markdown(table, study)
         page = arguments.output.with_name(arguments.output.name + ".md")
         page.write_text(text, encoding="utf-8")
+    if arguments.telemetry:
+        activity.write(activity.table(study.runs), arguments.telemetry)
     if arguments.print:
         twins = phrase(twin_checks(study.runs))
         lines = [terminal(table), twins, *_next(arguments.runs.parent)]

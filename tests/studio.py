@@ -29,7 +29,7 @@ PATIENCE = 60.0  # seconds, for a busy machine; nothing waits that long when all
 GONE_WITHIN = 10.0  # seconds, for everything to be gone after a signal
 MARK = "COLLOCATION_DRILL"
 STUDY = "drill"
-TAKEN = ("trainer", "timeout", "mig_mode")  # config keys that a cell's own command takes
+TAKEN = ("trainer", "timeout", "mig_mode", "telemetry")  # config keys that a cell's command takes
 
 PLAIN = {
     "model": "none",
@@ -241,7 +241,8 @@ class Studio:
             "--specs": str(self.results / "specs.json"),
             "--gpu": self.gpu,
         }
-        config = {"trainer": "tests.torchfree", "timeout": "{}", "mig_mode": "keep"} | self.settings
+        config = {"trainer": "tests.torchfree", "timeout": "{}", "mig_mode": "keep"}
+        config |= {"telemetry": "{}"} | self.settings
         options |= {f"--{key.replace('_', '-')}": config[key] for key in TAKEN}
         command = [sys.executable, "-m", "workflow.collocation.run"]
         command += [part for pair in options.items() for part in pair]

@@ -86,7 +86,8 @@ def cell(tmp_path, monkeypatch):
         specs = tmp_path / "specs.json"
         specs.write_text(json.dumps({planned.id: planned.spec}))
         arguments = ["--study", "s", "--cell", planned.id, "--specs", str(specs), "--gpu", "cpu"]
-        arguments += ["--trainer", "tests.torchfree", "--timeout", '{"window": 0.5}', *options]
+        arguments += ["--trainer", "tests.torchfree", "--timeout", '{"window": 0.5}']
+        arguments += ["--telemetry", '{"source": "off"}', *options]
         arguments += ["--data", str(ready), "--", str(tmp_path / "a1" / "run.json")]
         folder = tmp_path / "a1"
         (folder / "log").mkdir(parents=True)
@@ -175,7 +176,8 @@ def test_a_method_that_does_not_end_well_fails_the_cell_and_keeps_what_was_measu
     assert record.method.verified is True
     assert list(record.method.evidence) == ["barrier", "end"]
     assert all(member.windows["window"].samples_per_s > 0 for member in record.members)
-    assert record.files
+    assert list(record.files) == ["steps.parquet"]
+    assert (record.telemetry.status, record.flags) == ("off", [])
 
 
 def test_what_went_wrong_first_stays_first(cell, method):

@@ -17,6 +17,19 @@ Settings (tests/fakes/machine.py changes them):
   failures      [{"call": function or "change", "at": k, "error": code, "on": bool}]: the k-th call
                 fails and, if "on", all that follow; "change" counts all functions that change
   kill          {"at": k, "after": bool}: the caller is killed at its k-th change
+  blocks        functions that never come back: the caller hangs in C, deaf to Python's signals
+  gpm           whether the card has GPM; None: as of its capability, Hopper and newer
+  gpm_refresh_ms  between two refreshes of GPM's counters
+  gpm_stale     what a pair without a refresh in between reads: "zero", and DRAMA NaN, as was seen on
+                an H200; "nan": all ratios NaN and traffic 0
+  gpm_nan       GPM metric ids that are always NaN
+  gpm_refused   {GPM metric id, as text: the nvmlReturn of that metric}
+  gpm_unknown   GPM metric ids for which the whole call is refused
+  fields_refused  ids of field values that the card does not have
+  energy_step_ms  between two steps of the energy counter
+  dcgm          the host engine that tests/fakes/dcgmi answers for; None: none runs
+
+What the card is doing is state["activity"]: see tests/fakes/activity.py.
 """
 
 import ctypes
@@ -24,10 +37,13 @@ import fcntl
 import json
 import os
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.fakes import activity
 
 SUCCESS, INVALID, UNSUPPORTED, FORBIDDEN = 0, 2, 3, 4
 NOT_FOUND, SHORT, LOST, IN_USE, FULL = 6, 7, 15, 19, 23  # as NVML_ERROR_… in nvidia-ml-py
@@ -35,6 +51,22 @@ WHOLE = 0xFFFFFFFF  # the instance id of what runs on no instance
 WORDS = {IN_USE: "In use by another client", FULL: "Insufficient Resources"}
 MIB = 2**20
 SLICES = (1, 2, 3, 4, 7, 8, 6)  # of the compute profiles 0, 1, …
+
+# GPM metric id → what it tells, and how many of its units (per cent, MiB/s) one of ours is.
+GPM = {1: "gract", 2: "smact", 3: "smocc", 4: "integer", 5: "tenso", 10: "drama"}
+GPM |= {11: "fp64", 12: "fp32", 13: "fp16", 20: "pcie_tx", 21: "pcie_rx"}
+GPM |= {60: "nvlink_rx", 61: "nvlink_tx", 172: "ctxsw_requests", 174: "ctxsw_active"}
+GPM_UNITS = dict.fromkeys(GPM, (b"%", 100)) | dict.fromkeys((20, 21, 60, 61), (b"MiB/s", 1 / MIB))
+GPM_UNITS[172] = (b"", 1)
+# Field id → (what it tells, NVML's units in one of ours, type of the value).
+UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
+FIELDS = {
+    74: ("power_violation", 1e9, UNSIGNED_LONG_LONG),
+    75: ("thermal_violation", 1e9, UNSIGNED_LONG_LONG),
+    82: ("memory_temperature", 1, UNSIGNED_INT),
+    83: ("energy", 1e3, UNSIGNED_LONG_LONG),
+    186: ("power", 1e3, UNSIGNED_INT),
+}
 
 # Of the whole card: SMs, memory in MiB, CUDA capability, cores per SM. The tables hold MIG's only.
 CARDS = {
@@ -171,6 +203,13 @@ def put_text(buffer, text: str, room) -> None:
     buffer.value = text.encode()
 
 
+def stuck() -> None:
+    """Never come back: a mutex that this thread holds already, waited for in C."""
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+
+
 # A handle is a number in a pointer: 1 for the card, 2 with a GPU and 3 with a compute instance,
 # 4 for a MIG device.
 def put_handle(reference, kind: int, gi: str = "0", ci: str = "0", index: int = 0) -> None:
@@ -201,6 +240,8 @@ class Library:
         "nvmlErrorString",
         "nvmlSystemGetDriverVersion",
         "nvmlDeviceGetCount",
+        "nvmlGpmSampleAlloc",
+        "nvmlGpmSampleFree",
     }
     PRIVILEGED = CHANGES | {  # NVML's documentation: "Requires privileged user"
         "nvmlDeviceGetGpuInstancePossiblePlacements",
@@ -210,6 +251,7 @@ class Library:
 
     def __init__(self, folder: Path):
         self._card = Card(folder)
+        self.samples: dict[int, tuple[int, str] | None] = {}  # address → (time, entity) in it
 
     def __getattr__(self, name: str):
         plain = name.removesuffix("_v2").removesuffix("_v3").removesuffix("V")
@@ -226,6 +268,8 @@ class Library:
             if body is None:
                 return UNSUPPORTED
             state = self._card.peek()
+            if plain in state["settings"]["blocks"]:
+                stuck()
             failing = {failure["call"] for failure in state["settings"]["failures"]}
             if plain not in self.CHANGES | failing:
                 return answer(state, arguments)
@@ -323,16 +367,121 @@ class Library:
         put(minor, 0)
 
     def _nvmlDeviceGetTemperature(self, state, device, sensor, value):
-        put(value, 40)
+        put(value, int(self._now(state, "temperature")))
 
     def _nvmlDeviceGetPowerUsage(self, state, device, value):
-        put(value, 80_000)
+        put(value, int(self._now(state, "power") * 1000))
+
+    def _nvmlDeviceGetEnforcedPowerLimit(self, state, device, value):
+        put(value, 700_000)
+
+    def _nvmlDeviceGetTotalEnergyConsumption(self, state, device, value):
+        put(value, int(self._now(state, "energy") * 1000))
 
     def _nvmlDeviceGetClockInfo(self, state, device, clock, value):
-        put(value, 1500)
+        put(value, int(self._now(state, {1: "sm_clock", 2: "memory_clock"}[number(clock)])))
 
     def _nvmlDeviceGetCurrentClocksEventReasons(self, state, device, value):
-        put(value, 0)
+        put(value, int(self._now(state, "throttle")))
+
+    def _nvmlDeviceGetUtilizationRates(self, state, device, rates):
+        if state["mode"]:
+            raise Refused(UNSUPPORTED)
+        gpu, memory = self._now(state, "gpu_util"), self._now(state, "memory_util")
+        fill(rates, gpu=round(gpu * 100), memory=round(memory * 100))
+
+    def _nvmlDeviceGetViolationStatus(self, state, device, policy, status):
+        names = {0: "power_violation", 1: "thermal_violation"}
+        if number(policy) not in names:
+            raise Refused(UNSUPPORTED)
+        fill(status, violationTime=int(self._now(state, names[number(policy)]) * 1e9))
+
+    def _nvmlDeviceGetFieldValues(self, state, device, count, array):
+        for field in target(array)[: number(count)]:
+            name, scale, kind = FIELDS.get(field.fieldId, (None, 1, UNSIGNED_INT))
+            known = name and field.fieldId not in state["settings"]["fields_refused"]
+            field.nvmlReturn = SUCCESS if known else UNSUPPORTED
+            if known:
+                field.valueType = kind
+                value = int(self._now(state, name) * scale)
+                setattr(field.value, {UNSIGNED_INT: "uiVal"}.get(kind, "ullVal"), value)
+
+    def _now(self, state: dict, name: str) -> float:
+        """A gauge as it is, a counter as far as it has come."""
+        if name == "energy":
+            step = int(state["settings"]["energy_step_ms"] * 1e6)
+            at = time.monotonic_ns()
+            return activity.total(state["activity"], "power", at - at % step if step else at)
+        if name.endswith("_violation"):
+            return activity.total(state["activity"], name, time.monotonic_ns())
+        return activity.now(state["activity"], name)
+
+    # -- GPM --------------------------------------------------------------------------------------
+
+    def _nvmlGpmQueryDeviceSupport(self, state, device, support):
+        fill(support, isSupportedDevice=int(self._has_gpm(state)))
+
+    def _nvmlGpmSampleAlloc(self, state, sample):
+        address = max(self.samples, default=0x1000) + 0x1000
+        self.samples[address] = None
+        ctypes.c_uint64.from_address(ctypes.addressof(target(sample))).value = address
+
+    def _nvmlGpmSampleFree(self, state, sample):
+        self.samples.pop(self._sample(sample))
+
+    def _nvmlGpmSampleGet(self, state, device, sample):
+        self._take(state, sample, "gpu")
+
+    def _nvmlGpmMigSampleGet(self, state, device, instance, sample):
+        if str(number(instance)) not in state["instances"]:
+            raise Refused(INVALID)
+        self._take(state, sample, f"gi:{number(instance)}")
+
+    def _take(self, state: dict, sample, entity: str) -> None:
+        if not self._has_gpm(state):
+            raise Refused(UNSUPPORTED)
+        at = time.monotonic_ns()
+        refresh = int(state["settings"]["gpm_refresh_ms"] * 1e6)
+        self.samples[self._sample(sample)] = (at - at % refresh if refresh else at, entity)
+
+    def _nvmlGpmMetricsGet(self, state, reference):
+        request, settings = target(reference), state["settings"]
+        if request.version != 1 or request.numMetrics > len(request.metrics):
+            raise Refused(INVALID)
+        older, newer = (self.samples[self._sample(s)] for s in (request.sample1, request.sample2))
+        asked = request.metrics[: request.numMetrics]
+        unknown = set(settings["gpm_unknown"])
+        if not older or not newer or any(m.metricId in unknown for m in asked):
+            raise Refused(INVALID)
+        for metric in asked:
+            refused = settings["gpm_refused"].get(str(metric.metricId))
+            metric.nvmlReturn = refused or (SUCCESS if metric.metricId in GPM else UNSUPPORTED)
+            metric.value = 0.0
+            if metric.nvmlReturn == SUCCESS:
+                metric.metricInfo.unit = GPM_UNITS[metric.metricId][0]
+                metric.value = self._gpm(state, metric.metricId, older, newer)
+
+    def _gpm(self, state: dict, metric: int, older: tuple, newer: tuple) -> float:
+        name, (unit, scale) = GPM[metric], GPM_UNITS[metric]
+        (start, entity), (end, _) = older, newer
+        if metric in state["settings"]["gpm_nan"]:
+            return float("nan")
+        if start == end:  # not refreshed in between
+            nan = name == "drama" or (state["settings"]["gpm_stale"] == "nan" and unit == b"%")
+            return float("nan") if nan else 0.0
+        rate = activity.mean(state["activity"], name, start, end, entity)
+        return rate * ((end - start) / 1e9 if name == "ctxsw_requests" else scale)
+
+    def _has_gpm(self, state: dict) -> bool:
+        said = state["settings"]["gpm"]
+        return self._card.capability >= (9, 0) if said is None else said
+
+    def _sample(self, pointer) -> int:
+        """The address of a sample buffer that was allocated and not yet freed."""
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        if address not in self.samples:
+            raise Refused(INVALID)
+        return address
 
     def _nvmlDeviceGetComputeRunningProcesses(self, state, device, count, array):
         self._list(state, device, count, array, ("compute", "mps", "server"))

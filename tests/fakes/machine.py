@@ -4,8 +4,10 @@
     machine.configure(folder, permission=False)                  # while they run, too
     context = machine.attach(os.environ)                         # in a process that "uses CUDA"
     with machine.installed(folder): ...                          # pynvml of this process sees it
+    machine.does(folder, gract=0.5, power=300)                   # what the card does from now on
 
-What NVML says is tests/fakes/driver.py, what MPS does tests/fakes/nvidia-cuda-mps-control.
+What NVML says is tests/fakes/driver.py, what MPS does tests/fakes/nvidia-cuda-mps-control, what
+DCGM says tests/fakes/dcgmi.
 """
 
 import json
@@ -13,6 +15,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +23,7 @@ from pathlib import Path
 import psutil
 import pynvml
 
-from tests.fakes import driver
+from tests.fakes import activity, driver
 
 FAKES = Path(__file__).resolve().parent
 REPOSITORY = FAKES.parents[1]
@@ -37,6 +40,16 @@ DEFAULTS = {
     "host_pids": 0,
     "failures": [],
     "kill": None,
+    "blocks": [],
+    "gpm": None,
+    "gpm_refresh_ms": 0,
+    "gpm_stale": "zero",
+    "gpm_nan": [],
+    "gpm_refused": {},
+    "gpm_unknown": [],
+    "fields_refused": [],
+    "energy_step_ms": 50,
+    "dcgm": None,
 }
 
 
@@ -66,6 +79,7 @@ def create(
         "instances": {},
         "ids": 0,
         "calls": {},
+        "activity": [{"t": time.monotonic_ns()}],
         "settings": DEFAULTS | {"needs_reset": driver.CARDS[key][2] == (8, 0)},
     }
     (folder / "state.json").write_text(json.dumps(state))
@@ -97,6 +111,19 @@ def configure(folder: Path, **settings) -> None:
             raise ValueError(f"no such setting: {', '.join(unknown)}")
         state["settings"] |= settings
         state["calls"] = {}
+
+
+def does(folder: Path, entity: str = "gpu", **values: float) -> None:
+    """Have the card, or its GPU instance "gi:<id>", do this from now on; the rest stays as it is.
+
+    values: of tests/fakes/activity.py.
+    """
+    if unknown := values.keys() - activity.QUIET.keys():
+        raise ValueError(f"no such activity: {', '.join(unknown)}")
+    with driver.Card(folder).open() as state:
+        last = state["activity"][-1]
+        changed = {entity: last.get(entity, {}) | values, "t": time.monotonic_ns()}
+        state["activity"].append(last | changed)
 
 
 def fail(folder: Path, call: str, at: int = 1, error: int = 999, on: bool = False) -> None:

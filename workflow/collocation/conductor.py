@@ -4,6 +4,7 @@ The conductor knows members by their events only (models/protocol.py says which)
 end shows as an event, an exit or a time-out of a phase, and nothing can hang.
 """
 
+import math
 import signal
 import time
 from contextlib import suppress
@@ -33,6 +34,8 @@ class Conductor:
     """Members of one cell, from their start to their end.
 
     specs: one member spec each. sharing: the method's Sharing. timeouts: seconds by phase.
+    watch: who is told of members, phases and windows (telemetry.watch).
+    trace: steps that one member is to trace after the last window.
     """
 
     server: Server
@@ -42,6 +45,8 @@ class Conductor:
     log: Path
     display: Display
     timeouts: dict[str, float]
+    watch: object
+    trace: int = 0
     members: list[Tracked] = field(default_factory=list)
     handles: list[Member] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
@@ -50,6 +55,7 @@ class Conductor:
     not_in_force: str | None = None  # what the method's evidence failed with, and
     not_in_force_phase: str | None = None  # the phase that it was asked for after
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
+    traced: Path | None = None  # what was asked for by `trace`
 
     def run(self) -> None:
         """Go through all phases. Afterwards every member has ended and carries its status.
@@ -62,6 +68,8 @@ class Conductor:
             self._require("barrier", after="warm")
             self._timed("window_s", self._measure)
             self._require("end", after="window")
+            if self.trace:
+                self._timed("trace_s", self._trace)
         except CellOver:
             self._ask_after_fault()
             self._timed("stop_s", lambda: self._stop(cut_short=True))
@@ -72,6 +80,7 @@ class Conductor:
             self._timed("stop_s", self._stop)
 
     def _timed(self, name: str, step) -> None:
+        self.watch.phase(name.removesuffix("_s"))
         began = time.monotonic()
         try:
             step()
@@ -89,6 +98,7 @@ class Conductor:
             log = self.log / f"member{spec['member']}.log"
             self.handles.append(self.server.start(spec, log))
         self._reach("built", "build")
+        self.watch.members({member.member: member.pid for member in self.alive})
 
     def _reach(self, event: str, phase: str) -> None:
         """Wait until every living member has sent `event`."""
@@ -99,17 +109,22 @@ class Conductor:
         self._go_on_or_give_up()
         self.display.say(f"{event}: {len(self.alive)} of {len(self.members)}", loud=False)
 
-    def _pump(self, deadline: float, phase: str, late: list[Tracked]) -> None:
-        """Take in what has arrived; when the phase is over its time, end those who are late."""
-        self._take_in()
+    def _pump(
+        self, deadline: float, phase: str, late: list[Tracked], seconds: float = POLL_S
+    ) -> None:
+        """Take in what has arrived, or does within `seconds`; when the phase is over its time, end
+        those who are late.
+        """
+        self._take_in(seconds)
         if time.monotonic() > deadline:
             self._end_late(late, f"no end of phase '{phase}' within its time-out", phase)
         self._go_on_or_give_up()
 
-    def _take_in(self) -> None:
-        for index, event in self.server.wait(POLL_S):
+    def _take_in(self, seconds: float = POLL_S) -> None:
+        for index, event in self.server.wait(min(seconds, POLL_S)):
             if index is None:
-                self.display.say(f"fork server: {event['event']}", loud=False)
+                words = ": ".join(filter(None, (event["event"], event.get("message"))))
+                self.display.say(f"fork server: {words}", loud=False)
                 if event["event"] == "ready":
                     self.timing["server_s"] = event["seconds"]["import"]
                 continue
@@ -192,6 +207,9 @@ class Conductor:
         deadline = time.monotonic() + self.measure["settle_s"] + seconds + self.timeouts["window"]
         first: dict[int, int] = {}  # steps of each member when the window had opened
         self.display.open_bar(seconds, "s")
+        while (left := start_ns - time.monotonic_ns()) > 0:
+            self._pump(deadline, "window", [], left / 1e9)
+        self.watch.open(name)
         while True:
             now = time.monotonic_ns()
             for member in self.alive:
@@ -207,17 +225,30 @@ class Conductor:
                 break
             self.display.update(max(now - start_ns, 0) / 1e9, self._throughput())
             self._pump(deadline, "window", slow)
+        self.watch.close(name)
         self._close_window(name, start_ns, now)
+        self._linger(time.monotonic())
 
     def _epochs(self, start_ns: int) -> None:
-        """Until every member has its epochs; those that are early go on training."""
-        epochs = self.measure["epochs"]
+        """Until every member has its epochs; those that are early go on training.
+
+        The window ends when the first has them.
+        """
+        epochs, closed = self.measure["epochs"], None
         self.display.open_bar(epochs, "epochs")
+        self.watch.open("epochs")
         while any(len(member.epochs) < epochs for member in self.alive):
+            if closed is None and any(len(member.epochs) == epochs for member in self.alive):
+                self.watch.close("epochs")
+                closed = time.monotonic()
             self.display.update(min(len(m.epochs) for m in self.alive), self._throughput())
             stalest = min(self.alive, key=lambda member: member.heard_ns)
             self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
+        if closed is None:
+            self.watch.close("epochs")
+            closed = time.monotonic()
         self._close_window("epochs", start_ns, min(m.events["epoch"]["t"] for m in self.alive))
+        self._linger(closed)
 
     def _departure(self, start_ns: int) -> None:
         """A window with all, then one member leaves, then a window with those that stay."""
@@ -232,6 +263,11 @@ class Conductor:
             leaving.status = "departed"
         self._go_on_or_give_up()
         self._window(time.monotonic_ns() + int(self.measure["settle_s"] * 1e9), "after")
+
+    def _linger(self, closed: float) -> None:
+        """Have members train on while a window's last readings are taken; closed: when it was."""
+        while (left := closed + self.watch.linger_s - time.monotonic()) > 0:
+            self._pump(math.inf, "window", [], left)
 
     def _throughput(self) -> float:
         """Samples/s of all living members since go, for the person who watches."""
@@ -251,6 +287,31 @@ class Conductor:
                 seconds=round((end_ns - start_ns) / 1e9, 6),
             )
         )
+
+    # -- the trace ------------------------------------------------------------------------------
+
+    def _trace(self) -> None:
+        """Have the first member trace some steps while the others train on.
+
+        It accounts for its work before, so that nothing which comes of tracing is a fault.
+        """
+        member = self.alive[0]
+        if "trace" not in member.events["built"].get("commands", []):
+            self.display.say("no trace: the trainer knows no such command")
+            return
+        member.stopping = member.tracing = True
+        self.server.send(self.handles[member.member], f"trace {self.trace}")
+        deadline = time.monotonic() + self.timeouts["stop"]
+        while "traced" not in member.events and not member.gone:
+            self._take_in()
+            if time.monotonic() > deadline:
+                self._end_late([member], "did not stop within its time-out", "stop")
+                break
+        told = member.events.get("traced", {"message": f"member {member.member} gave none"})
+        if "file" in told:
+            self.traced = Path(self.specs[member.member]["folder"]) / told["file"]
+        else:
+            self.display.say(f"no trace: {told['message']}")
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -69,6 +69,19 @@ def plan_cores(
     return [sorted(cpu.index for cpu in cpus) for cpus in used], flags
 
 
+def spare(core_sets: list[list[int]], available: list[Cpu] | None = None) -> list[int] | None:
+    """A CPU for what runs beside the members; None where they have them all.
+
+    Of a physical core that none of them uses, where there is one.
+    """
+    available = topology() if available is None else available
+    taken = {index for cpus in core_sets for index in cpus}
+    busy = {cpu.core for cpu in available if cpu.index in taken}
+    free = [cpu for cpu in available if cpu.index not in taken]
+    found = min(free, key=lambda cpu: (cpu.core in busy, cpu), default=None)
+    return None if found is None else [found.index]
+
+
 def _size(cpus: list[Cpu], share: int) -> int:
     size = max(1, len(cpus) // share)
     threads = max(_count(cpu.core for cpu in cpus).values())

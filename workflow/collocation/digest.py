@@ -12,16 +12,27 @@ from pathlib import Path
 from workflow.collocation.study import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
+KNOWN = "COLLOCATION_DIGEST"  # "SHA-256 of the texts:their digest"
 
 
 def code_digest(root: Path = ROOT) -> str:
-    """SHA-256 (16 hex digits) over the trees of models/ and workflow/collocation/."""
-    digest = hashlib.sha256()
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(tree(path.read_bytes()).encode())
-    return digest.hexdigest()[:16]
+    """SHA-256 (16 hex digits) over the trees of models/ and workflow/collocation/.
+
+    Parsing takes longer than reading, so the environment keeps which texts gave which digest: jobs
+    inherit it, and parse nothing unless a text has changed.
+    """
+    paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
+    texts = [(path.relative_to(root).as_posix(), path.read_bytes()) for path in paths]
+    read = hashlib.sha256(repr(texts).encode()).hexdigest()
+    known, _, found = os.environ.get(KNOWN, "").partition(":")
+    if known != read:
+        digest = hashlib.sha256()
+        for name, text in texts:
+            digest.update(name.encode())
+            digest.update(tree(text).encode())
+        found = digest.hexdigest()[:16]
+        os.environ[KNOWN] = f"{read}:{found}"
+    return found
 
 
 def model_digest(model: str) -> str | None:

@@ -122,7 +122,13 @@ def _numa_node(handle) -> int | None:
 
 
 def state(device: Device) -> dict:
-    """Temperature (C), power (W), clocks (MHz), memory in use (bytes); null where not readable."""
+    """Temperature (C), power (W), clocks (MHz), memory in use (bytes), and how long (s) power and
+    heat have held the clocks down so far; null where not readable.
+    """
+
+    def held_down(policy: int):
+        return lambda h: pynvml.nvmlDeviceGetViolationStatus(h, policy).violationTime / 1e9
+
     readings = {
         "temperature_c": lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU),
         "power_w": lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000,
@@ -130,6 +136,8 @@ def state(device: Device) -> dict:
         "memory_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM),
         "memory_used_bytes": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).used,
         "throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons,
+        "power_violation_s": held_down(pynvml.NVML_PERF_POLICY_POWER),
+        "thermal_violation_s": held_down(pynvml.NVML_PERF_POLICY_THERMAL),
     }
     return {name: _read(device, read) for name, read in readings.items()}
 

@@ -3,6 +3,7 @@
 A cell's folder with a valid run.json is a finished attempt; one without is nothing.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -110,6 +111,80 @@ class File(_Part):
     sha256: str
     bytes: int
 
+    @classmethod
+    def of(cls, path: Path) -> "File":
+        """Of a file that is there."""
+        with path.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        return cls(sha256=digest, bytes=path.stat().st_size)
+
+
+Values = dict[str, float | None]  # metric → value in the vocabulary's unit, null where missing
+
+
+class Energy(_Part):
+    """What the set used in a window, in J: the counter's mean power (W) between its two readings,
+    `seconds` apart, times the window's length.
+
+    idle_joules: idle power for as long. integrated_joules: the power readings, integrated.
+    """
+
+    joules: float
+    seconds: float
+    mean_power: float
+    idle_joules: float | None = None
+    above_idle_joules: float | None = None
+    integrated_joules: float | None = None
+
+
+class WindowTelemetry(_Part):
+    """What was seen in one window.
+
+    entities: headline values by entity ("gpu", "gi:1"): of a rate the one pair of samples that
+    spans the window, of a gauge the mean, of a counter the growth. series: the means of the series.
+    members, host: means. whole_card, under MIG: means of the instances weighted by SMs, over
+    `sm_count` SMs.
+    """
+
+    seconds: float
+    entities: dict[str, Values] = {}
+    series: dict[str, Values] = {}
+    energy: Energy | None = None
+    members: dict[str, Values] = {}
+    host: Values = {}
+    whole_card: Values = {}
+
+
+class Sampler(_Part):
+    """What the sampler says of itself; longest_gap_s: between rows, in a window."""
+
+    ticks: int | None = None
+    skipped: int | None = None
+    longest_gap_s: float | None = None
+    cpu_s: float | None = None
+    tick_ms_p50: float | None = None
+    tick_ms_p95: float | None = None
+    tick_ms_max: float | None = None
+
+
+class Telemetry(_Part):
+    """What was seen from outside the members. `source` is null where there was no GPU to read.
+
+    idle: means before the first member was built. disagree: sentences. throttled: reason → share of
+    the windows' samples. strangers: who else computed on the card; null where nobody can tell.
+    """
+
+    status: Literal["complete", "incomplete", "off"]
+    reason: str | None = None
+    source: str | None = None
+    hz: float | None = None
+    idle: Values = {}
+    windows: dict[str, WindowTelemetry] = {}
+    disagree: list[str] = []
+    throttled: dict[str, float] = {}
+    strangers: list[str] | None = None
+    sampler: Sampler = Sampler()
+
 
 class Record(_Part):
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -126,6 +201,7 @@ class Record(_Part):
     members: list[Member] = []
     data: list[dict] = []
     flags: list[str] = []
+    telemetry: Telemetry | None = None
     host: dict = {}
     provenance: dict = {}
     timing: dict[str, float] = {}

@@ -23,11 +23,13 @@ from workflow.collocation.lock import device_lock
 from workflow.collocation.members import Server
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.undisturbed import ENDING
+from workflow.collocation.observation import Observation
 from workflow.collocation.outcome import Tracked, cell_status
 from workflow.collocation.progress import Display
 from workflow.collocation.record import (
     FAULTS,
     CellName,
+    File,
     Gpu,
     MethodEvidence,
     Rate,
@@ -35,8 +37,10 @@ from workflow.collocation.record import (
     Window,
     write,
 )
-from workflow.collocation.settings import ConfigError
+from workflow.collocation.settings import ConfigError, check
 from workflow.collocation.specs import member_specs, plan_shares
+from workflow.collocation.study import Sampling
+from workflow.collocation.zygote import Zygote
 
 PR_SET_PDEATHSIG = 1
 
@@ -80,6 +84,7 @@ class Run:
         self.spec = json.loads(args.specs.read_text())[args.cell]
         self.device = None if args.gpu == "cpu" else gpu.find(args.gpu)
         self.switch = args.mig_mode == "switch"
+        self.sampling = check(Sampling, json.loads(args.telemetry), "--telemetry").model_dump()
         self.frame = self._frame()
         self.fields: dict = {}
         self.timing: dict[str, float] = {}
@@ -185,9 +190,15 @@ class Run:
                 status = "failed" if isinstance(error, NotInForce) else "unsupported"
                 self._ended(status, str(error), "setup")
                 return
+            around = core_sets, self.folder, scratch, self.display
+            observation = Observation(self.sampling, self.device, sharing, *around)
+            stack.enter_context(observation)
             threads = len(core_sets[0])
-            server = stack.enter_context(Server(log / "server.log", self.args.trainer, threads))
-            import workflow.collocation.steps  # noqa: F401  (Arrow, while the server imports torch)
+            lender = Zygote.of(self.frame["provenance"])
+            server = Server(log / "server.log", self.args.trainer, threads, lender=lender)
+            stack.enter_context(server)
+            # Arrow, while the server imports torch
+            import workflow.collocation.telemetry.files  # noqa: F401
 
             specs = member_specs(
                 self.spec,
@@ -199,14 +210,21 @@ class Run:
             )
             timeouts = {**TIMEOUTS, **json.loads(self.args.timeout)}
             measure = self.spec["measure"]
-            conductor = Conductor(server, sharing, specs, measure, log, self.display, timeouts)
+            watch, trace = observation.watch, self.args.trace
+            conductor = Conductor(
+                server, sharing, specs, measure, log, self.display, timeouts, watch, trace
+            )
+            observation.see_idle()
             conductor.run()
+            self.frame["provenance"]["server"] = server.origin
             status, reason, phase = cell_status(conductor.members, conductor.after_fault)
             if found := conductor.not_in_force:
                 status, phase = "failed", conductor.not_in_force_phase
                 reason = "; ".join(filter(None, (found, reason)))
             self._ended(status, reason, phase)
             self._account(conductor, scratch)
+            self._observe(observation, conductor)
+            self._keep(conductor.traced)
 
     def _waiting(self, holder: dict) -> None:
         who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
@@ -258,6 +276,26 @@ class Run:
                 "steps.parquet": steps.write(self.folder / "steps.parquet", found, origin)
             }
         self.timing["write_s"] = round(time.monotonic() - began, 3)
+
+    def _observe(self, observation: Observation, conductor: Conductor) -> None:
+        """What the sampler saw, and the files of it beside run.json."""
+        began = time.monotonic()
+        pids = {member.pid for member in conductor.members if member.pid}
+        seen = observation.account(conductor.windows, pids)
+        self.fields["telemetry"] = seen["telemetry"]
+        self.fields["flags"] += seen["flags"]
+        self.fields["files"] = self.fields.get("files", {}) | seen["files"]
+        self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
+
+    def _keep(self, trace: Path | None) -> None:
+        """Move the trace that a member wrote beside run.json; one that is lost fails no cell."""
+        if trace is None:
+            return
+        try:
+            target = trace.rename(self.folder / trace.name)
+            self.fields.setdefault("files", {})[target.name] = File.of(target)
+        except OSError as error:
+            self.display.say(f"no trace: {error}")
 
     def _rates(self, tracked: Tracked, end_ns, windows: list[Window]) -> dict[str, Rate]:
         """The member's rate in each window that it was there for."""
@@ -343,6 +381,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--mig-mode", choices=("keep", "switch"), default="keep", help="may the cell switch it?")
     add("--trainer", default="models.train", help="module that members run")
     add("--timeout", default="{}", help="seconds by phase as JSON, over the defaults")
+    add("--trace", type=int, default=0, help="steps that a member traces after the last window")
+    add("--telemetry", default="{}", help="config's telemetry as JSON, over the defaults")
     add("--place", default="", help="place in the run, such as 3/20")
     add("--left", type=float, default=0, help="seconds that the cells after this one will take")
     add("--deadline", type=float, default=0, help="Unix time at which the time budget ends")

@@ -12,14 +12,16 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import psutil
 
-from workflow.collocation import gpu, methods, plan, provenance, record
+from workflow.collocation import gpu, methods, plan, provenance, record, zygote
 from workflow.collocation.digest import code_digest, model_digest
+from workflow.collocation.members import server_environment
 from workflow.collocation.settings import (
     ConfigError,
     load_config,
@@ -111,6 +113,8 @@ class Sitting:
             "--mig-mode": self.config.mig_mode,
             "--trainer": self.config.trainer,
             "--timeout": json.dumps(self.config.timeout),
+            "--telemetry": self.config.telemetry.model_dump_json(),
+            "--trace": self.config.trace,
             "--place": f"{place}/{len(self.jobs)}",
             "--left": round(left),
             "--deadline": os.environ.get("COLLOCATION_DEADLINE", 0),
@@ -239,6 +243,11 @@ class Sitting:
         (self.folder / "plan.json").write_text(self.expected)
         (self.folder / "runs.txt").write_text("".join(f"{path}\n" for path in self.run_files()))
 
+    def tell_jobs_the_digest(self) -> None:
+        """So that not every cell has to parse all code; see `code_digest`."""
+        if self.jobs:
+            code_digest()
+
     def missing_packages(self) -> list[str]:
         """What the jobs' training processes would fail to import."""
         if not self.jobs or self.config.trainer != "models.train":
@@ -260,6 +269,27 @@ class Sitting:
             path.unlink()
         if swept or self.later:
             (self.folder / "complete").unlink(missing_ok=True)
+
+    @property
+    def merged(self) -> bool:
+        """Whether runs.parquet is there with all that this invocation measured: it may have been
+        asked for some cells alone.
+        """
+        runs = self.folder / "runs.parquet"
+        written = [path.stat().st_mtime_ns for path in self._coming if path.exists()]
+        return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
+
+    def zygote(self) -> AbstractContextManager:
+        """One import of the trainer for all jobs, where more than one will train; see zygote.py."""
+        training = [job for job in self.jobs if self.refusal(job.cell) is None]
+        if len(training) < 2:
+            return nullcontext()
+        return zygote.hold(
+            self.config.trainer,
+            zygote.stamp({"digest": code_digest(), "versions": provenance.versions(None)}),
+            server_environment(threads=1),  # members set their own number
+            self.folder / "log" / "zygote.log",
+        )
 
     def holder(self) -> dict:
         """What a lock says of this invocation."""
@@ -333,9 +363,11 @@ def _measured(config: Config, name: str, why: str) -> tuple[str, str]:
 
 
 def _stale(device: gpu.Device | None):
-    digest = code_digest()
-    current = provenance.versions(device.driver if device else None)
-    return lambda attempt: bool(provenance.mismatches(attempt.content, digest, current))
+    @cache
+    def today():
+        return code_digest(), provenance.versions(device.driver if device else None)
+
+    return lambda attempt: bool(provenance.mismatches(attempt.content, *today()))
 
 
 def _read_json(path: Path) -> dict | None:

@@ -1,6 +1,5 @@
 """From the members' step times to rates, and to the cell's steps.parquet."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +82,8 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         np.concatenate(tick) if tick else np.array([], np.int64),
         np.concatenate(loss) if loss else np.array([], np.float32),
     ]
-    arrow = [_arrow(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-    table = pa.Table.from_arrays(arrow, schema=schema)
+    columns = [arrow(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    table = pa.Table.from_arrays(columns, schema=schema)
     pq.write_table(
         table,
         path,
@@ -92,14 +91,15 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         use_dictionary=["member"],
         column_encoding={"tick": "DELTA_BINARY_PACKED"},
     )
-    content = path.read_bytes()
-    return File(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+    return File.of(path)
 
 
-def _arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
+def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
     """The column with null for NaN; pa.array would have every cell wait until it loaded pandas."""
-    there = np.packbits(~np.isnan(column), bitorder="little")
-    values = np.ascontiguousarray(column, kind.to_pandas_dtype())  # numpy's, in spite of its name
+    missing = np.isnan(column)
+    there = np.packbits(~missing, bitorder="little")
+    values = np.where(missing, 0, column)
+    values = np.ascontiguousarray(values, kind.to_pandas_dtype())  # numpy's, in spite of its name
     return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])
 
 

@@ -392,6 +392,18 @@ class Study(Strict):
         ]
 
 
+class Sampling(Strict):
+    """What watches a cell's GPU, members and host, and how often (rows/s)."""
+
+    source: Literal["auto", "gpm", "dcgm", "nvml", "off"] = "auto"
+    hz: float = Field(10, ge=0.5, le=100)
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, source):
+        return "off" if source is False else source  # as YAML reads it
+
+
 Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
 
 
@@ -412,6 +424,8 @@ class Config(Strict):
     studies: str = "config/studies"
     trainer: str = "models.train"
     timeout: dict[Timed, Annotated[float, Field(gt=0)]] = {}
+    telemetry: Sampling = Sampling()
+    trace: StrictInt = Field(0, ge=0, le=1000)
 
     @field_validator("budget", mode="before")
     @classmethod

@@ -45,14 +45,20 @@ onstart:
         raise WorkflowError("another run has just finished cells of this study; start again")
     SITTING.write_plan()
     SITTING.pin_sources()
+    SITTING.tell_jobs_the_digest()
+    if workflow.local_exec:  # elsewhere no job could use it
+        HELD.enter_context(SITTING.zygote())
 
 
 onsuccess:
     SITTING.sweep_postponed()
-    summary = ["--runs", f"{STUDY}/runs.parquet", "--expected", f"{STUDY}/plan.json"]
-    subprocess.run([sys.executable, "-m", "analysis.tables", "--print", *summary])
+    HELD.close()
+    if SITTING.merged:
+        summary = ["--runs", f"{STUDY}/runs.parquet", "--expected", f"{STUDY}/plan.json"]
+        subprocess.run([sys.executable, "-m", "analysis.tables", "--print", *summary])
 
 
 onerror:
     SITTING.sweep_postponed()
+    HELD.close()
     print("not finished; the same command carries on where this one stopped", file=sys.stderr)

@@ -5,7 +5,12 @@ FIGURES = expand(
     arm=SITTING.arms,
     ending=["png", "pdf", "csv"],
 )
-TABLES = expand("{study}/tables/summary.{ending}", study=STUDY, ending=["csv", "md"])
+TABLES = expand(
+    "{study}/tables/{table}.{ending}",
+    study=STUDY,
+    table=["summary", "telemetry"],
+    ending=["csv", "md"],
+)
 EVIDENCE = expand("{study}/tables/evidence.{ending}", study=STUDY, ending=["csv", "md"])
 CHECKS = [f"{STUDY}/checks.json", *EVIDENCE]
 
@@ -23,6 +28,7 @@ rule figures:
         FIGURES,
         TABLES,
         CHECKS,
+        f"{STUDY}/telemetry.parquet",
 
 
 rule draw:
@@ -50,7 +56,8 @@ rule tabulate:
     input:
         runs=f"{STUDY}/runs.parquet",
     output:
-        multiext(f"{STUDY}/tables/summary", ".csv", ".md"),
+        summary=multiext(f"{STUDY}/tables/summary", ".csv", ".md"),
+        telemetry=multiext(f"{STUDY}/tables/telemetry", ".csv", ".md"),
     log:
         f"{STUDY}/log/tabulate.log",
     conda:
@@ -58,12 +65,13 @@ rule tabulate:
     params:
         expected=f"{STUDY}/plan.json",
         plan=SITTING.plan_digest,
-        stem=subpath(output[0], strip_suffix=".csv"),
+        summary=subpath(output[0], strip_suffix=".csv"),
+        telemetry=subpath(output[2], strip_suffix=".csv"),
     message:
         "tables of study {SITTING.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis.tables --runs {input.runs:q} --expected {params.expected:q}'
-        " --output {params.stem:q} > {log:q}"
+        " --output {params.summary:q} --telemetry {params.telemetry:q} > {log:q}"
 
 
 rule check_work:

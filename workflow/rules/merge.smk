@@ -1,5 +1,9 @@
+TELEMETRY = f"{STUDY}/telemetry.parquet"
+
+
 localrules:
     merge,
+    merge_telemetry,
     complete,
 
 
@@ -24,6 +28,26 @@ rule merge:
         " --output {output.runs:q} > {log:q}"
 
 
+rule merge_telemetry:
+    # What the GPU did over time: all cells' readings in one file, an empty one without a GPU.
+    input:
+        records=SITTING.run_files(),
+    output:
+        telemetry=TELEMETRY,
+    log:
+        f"{STUDY}/log/merge_telemetry.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        runs=f"{STUDY}/runs.txt",
+        study=SITTING.name,
+    message:
+        "merging the telemetry of study {SITTING.name}"
+    shell:
+        'exec "${{PYTHON:-python3}}" -m analysis.telemetry --study {params.study:q} --list {params.runs:q}'
+        " --output {output.telemetry:q} > {log:q}"
+
+
 # Who only draws what is there does not say that it is all.
 COMPLETE = [f"{STUDY}/complete"] if SITTING.measuring else []
 
@@ -35,6 +59,7 @@ rule complete:
         figures=FIGURES,
         tables=TABLES,
         checks=CHECKS,
+        telemetry=TELEMETRY,
     output:
         touch(f"{STUDY}/complete"),
     log:

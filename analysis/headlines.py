@@ -1,0 +1,81 @@
+"""What run.json's telemetry says of a cell and its windows, as columns of runs.parquet.
+
+Of the whole card: under MIG that is what all see of the card, and of its activity the mean over GPU
+instances weighted by their SMs. Missing is None.
+"""
+
+from __future__ import annotations
+
+from analysis.records import one_line
+
+CARD = "gpu"  # the entity of the whole card
+ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
+SWITCHES = ("ctxsw_active", "ctxsw_requests")
+_CARD = (*ACTIVITY, "pcie_tx", "pcie_rx", *SWITCHES, "temperature", "sm_clock")
+# Ours → theirs.
+_MEMBER = {"cpu_cores": "cpu"} | {k: k for k in ("rss", "pss", "read", "write", "gpu_memory")}
+
+
+def of_cell(record: dict) -> dict:
+    """Status, source and a note: why it is incomplete, what it contradicts, what held the GPU."""
+    telemetry = record.get("telemetry") or {}
+    notes = [telemetry.get("reason"), *(telemetry.get("disagree") or [])]
+    notes += [
+        f"{reason.replace('_', ' ')} {share:.0%} of the time".replace("%", " %")
+        for reason, share in (telemetry.get("throttled") or {}).items()
+    ]
+    notes += [f"stranger on the card: {who}" for who in telemetry.get("strangers") or []]
+    return {
+        "telemetry": telemetry.get("status"),
+        "telemetry_source": telemetry.get("source"),
+        "telemetry_note": "; ".join(one_line(note) for note in notes if note) or None,
+        "idle_power": (telemetry.get("idle") or {}).get("power"),
+    }
+
+
+def of_window(record: dict, name: str) -> dict:
+    """What the card did in a window."""
+    window = _window(record, name)
+    card = _card(window)
+    energy = window.get("energy") or {}
+    power = energy.get("mean_power")
+    return {
+        **{key: card.get(key) for key in _CARD},
+        "activity_sm_count": card.get("sm_count") or (record.get("gpu") or {}).get("sm_count"),
+        "gpu_memory_used": card.get("memory_used"),
+        # The counter knows the mean better than readings do.
+        "power": card.get("power") if power is None else power,
+        "energy_j": energy.get("joules"),
+    }
+
+
+def of_member(record: dict, name: str, member: int) -> dict:
+    """What a member's processes used in a window."""
+    found = (_window(record, name).get("members") or {}).get(str(member)) or {}
+    return {ours: found.get(theirs) for ours, theirs in _MEMBER.items()}
+
+
+def switches(record: dict) -> dict:
+    """The context switches of the first window that has them; of none, both are None."""
+    for window in record.get("windows") or []:
+        card = _card(_window(record, window.get("name")))
+        if any(card.get(key) is not None for key in SWITCHES):
+            return {key: card.get(key) for key in SWITCHES}
+    return dict.fromkeys(SWITCHES)
+
+
+def counts_switches(table) -> bool:
+    """Whether any row (of a frame with SWITCHES) has some: on an H200 the counters read 0."""
+    return bool((table[list(SWITCHES)].fillna(0) != 0).any(axis=None))
+
+
+def _window(record: dict, name: str) -> dict:
+    return ((record.get("telemetry") or {}).get("windows") or {}).get(name) or {}
+
+
+def _card(window: dict) -> dict:
+    """Headline values of the whole card."""
+    found: dict = {}
+    for values in ((window.get("entities") or {}).get(CARD), window.get("whole_card")):
+        found |= {key: value for key, value in (values or {}).items() if value is not None}
+    return found

@@ -1,0 +1,121 @@
+"""The cells' gpu.parquet files → one file: what the GPU did over time, in every cell of a study.
+
+python -m analysis.telemetry --study smoke --output telemetry.parquet CELL/run.json ...
+
+Columns: analysis.schema.TELEMETRY. A study's readings do not fit into memory: files are read one
+after the other, and written as row groups of a few cells each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from analysis.attempts import select_attempts
+from analysis.records import (
+    Problems,
+    add_input_arguments,
+    input_paths,
+    note_left_out,
+    of_study,
+    one_line,
+    read_records,
+)
+from analysis.schema import TELEMETRY
+
+FILE = "gpu.parquet"
+TIME = "t_ns"  # its time: since the cell's first window opened, as in TELEMETRY, but in ns
+ROWS = 2**17  # of a row group; all columns of one take some 20 MB
+
+
+def readings(record: dict) -> pa.Table:
+    """The rows of a cell's gpu.parquet in the columns of TELEMETRY, null where the file has none.
+
+    Raises OSError, KeyError or pa.ArrowException where it cannot be read as such a file.
+    """
+    with pa.parquet.ParquetFile(record["folder"] / FILE) as file:
+        there = set(file.schema_arrow.names)
+        found = file.read([TIME, *(name for name in TELEMETRY.names if name in there)])
+    rows, cell = len(found), record["cell"]
+    own = {
+        "cell": pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [cell["id"]]),
+        "attempt": pa.array(np.full(rows, cell["attempt"], np.int16)),
+        "t": pa.array(found[TIME].to_numpy() / 1e9),
+        "entity": found["entity"],
+        "phase": found["phase"],
+    }
+    columns = []
+    for field in TELEMETRY:
+        if field.name in own:
+            column = own[field.name]
+        elif field.name in there:
+            column = found[field.name]
+        else:
+            column = pa.nulls(rows, field.type)
+        # Unsafe: a narrower type may round.
+        columns.append(column if column.type == field.type else column.cast(field.type, safe=False))
+    return pa.Table.from_arrays(columns, schema=TELEMETRY)
+
+
+def tables(records: list[dict], problems: Problems) -> Iterator[pa.Table]:
+    """The readings of each record that has some; what cannot be read is added to `problems`."""
+    for record in records:
+        if FILE not in (record.get("files") or {}):
+            continue
+        try:
+            yield readings(record)
+        except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+            problems.append((str(record["folder"] / FILE), one_line(error)))
+
+
+def write(output: Path, found: Iterator[pa.Table]) -> None:
+    """Write the tables one after the other (zstd), as a file that is there whole or not at all."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(output.name + ".partial")
+    with pa.parquet.ParquetWriter(
+        partial, TELEMETRY, compression="zstd", use_dictionary=["cell", "entity", "phase"]
+    ) as writer:
+        waiting, rows = [], 0
+        for table in found:
+            waiting.append(table)
+            rows += len(table)
+            if rows >= ROWS:
+                _flush(writer, waiting)
+                waiting, rows = [], 0
+        if rows:
+            _flush(writer, waiting)
+    partial.replace(output)
+
+
+def _flush(writer: pa.parquet.ParquetWriter, waiting: list[pa.Table]) -> None:
+    writer.write_table(pa.concat_tables(waiting).unify_dictionaries(), row_group_size=ROWS)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.telemetry",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--output", required=True, type=Path, metavar="TELEMETRY.parquet")
+    add_input_arguments(parser)
+    arguments = parser.parse_args(argv)
+    found, problems = read_records(input_paths(arguments), ("files",))
+    records, foreign = of_study(found, arguments.study)
+    current = [record for record, is_current in select_attempts(records) if is_current]
+    current.sort(key=lambda record: record["cell"]["id"])
+    problems += foreign
+    write(arguments.output, tables(current, problems))
+    note_left_out(arguments.output, problems)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

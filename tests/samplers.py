@@ -1,0 +1,133 @@
+"""A sampler with a card of its own, for drills: `python -m tests.samplers`, as the real one.
+
+The GPU's UUID says how the card is: "works", or one of the misbehaviours below.
+"""
+
+import ctypes
+import os
+import sys
+import time
+
+from workflow.collocation.telemetry import sampler
+
+PATIENCE_S = 10.0
+
+
+class Card:
+    """Its power is the number of the reading; where it works, its energy steps when three more
+    readings are in.
+    """
+
+    def __init__(self, uuid: str):
+        self.uuid, self.readings = uuid, 0
+
+    def describe(self) -> dict:
+        return {
+            "name": "Card",
+            "cuda": sorted(name for name in os.environ if name.startswith("CUDA_")),
+            "cores": sorted(os.sched_getaffinity(0)),
+        }
+
+    def read(self) -> dict:
+        self.readings += 1
+        return {"power": float(self.readings), "memory_temperature": None}
+
+    def edge(self) -> tuple[int, float]:
+        wanted = self.readings + 3 if self.uuid == "works" else 0
+        deadline = time.monotonic() + PATIENCE_S
+        while self.readings < wanted and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return time.monotonic_ns(), float(self.readings - wanted)
+
+    def processes(self) -> dict:
+        pids = [int(pid) for pid in os.environ.get("SAMPLER_PIDS", "").split()]
+        return {"compute": [{"pid": pid, "memory": 1000} for pid in pids * 2], "mps": None}
+
+
+class Lost(Card):
+    def read(self) -> dict:
+        raise RuntimeError(f"the card is lost, reading {time.monotonic_ns()}")
+
+
+class Unanswering(Card):
+    """A call that blocks, as NVML's do: without the interpreter's lock."""
+
+    def read(self) -> dict:
+        if self.readings == 2:
+            ctypes.CDLL(None).pause()
+        return super().read()
+
+
+class Seizing(Card):
+    """One that blocks the whole interpreter."""
+
+    def read(self) -> dict:
+        if self.readings == 2:
+            ctypes.PyDLL(None).pause()
+        return super().read()
+
+
+class Crashing(Card):
+    def read(self) -> dict:
+        if self.readings == 2:
+            print("the last words", file=sys.stderr, flush=True)
+            os._exit(7)
+        return super().read()
+
+
+class Source:
+    """Samples are numbers; a span's smact is how many lay between its ends."""
+
+    name = "gpm"
+
+    def __init__(self, entities: list[str]):
+        self.entities, self.samples = entities, 0
+
+    def wait(self) -> None:
+        pass
+
+    def tick(self) -> dict:
+        self.samples += 1
+        return {entity: {"smact": 0.25} for entity in self.entities} if self.samples > 1 else {}
+
+    def open(self) -> tuple[int, int]:
+        return self.samples, time.monotonic_ns()
+
+    def span(self, begin: tuple[int, int], end: tuple[int, int]) -> dict:
+        metrics = {"smact": end[0] - begin[0]}
+        return {
+            entity: {"metrics": metrics, "start_ns": begin[1], "end_ns": end[1]}
+            for entity in self.entities
+        }
+
+    def close(self) -> None:
+        print("source closed", flush=True)
+
+
+class Failing(Source):
+    def tick(self) -> dict:
+        super().tick()
+        raise ValueError(f"no sample {self.samples}")
+
+    open = tick
+
+
+def open_card(uuid: str) -> Card:
+    if uuid == "absent":
+        raise LookupError("no such card")
+    if uuid == "silent":
+        ctypes.CDLL(None).pause()
+    cards = {"lost": Lost, "unanswering": Unanswering, "seizing": Seizing, "crashing": Crashing}
+    return cards.get(uuid, Card)(uuid)
+
+
+def open_source(uuid: str, entities: list[str], wanted: str) -> tuple[Source | None, str]:
+    if uuid == "unprofiled":
+        raise LookupError(f"no {wanted} here")
+    if wanted == "nvml":
+        return None, "asked for"
+    return (Failing if uuid == "failing" else Source)(entities), "it answers"
+
+
+if __name__ == "__main__":
+    sampler.main(None, open_card, open_source)

@@ -1,0 +1,226 @@
+"""GPM's readings under loads whose effect is known, on a real card; `-s` prints each of them.
+
+Every load is a process of its own (tests/gpu_loads.py), and this one makes no CUDA context.
+"""
+
+import itertools
+import math
+import os
+import select
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.studio import REPOSITORY
+from workflow.collocation import gpu
+from workflow.collocation.methods import mps_daemon
+from workflow.collocation.methods.evidence import PIPE_FOLDER
+from workflow.collocation.telemetry.nvml import Card
+from workflow.collocation.telemetry.sources import Source, open_source
+from workflow.collocation.telemetry.vocabulary import Unavailable
+
+CARD = gpu.find()
+pytestmark = [
+    pytest.mark.skipif(CARD is None, reason="no NVIDIA GPU"),
+    pytest.mark.skipif(CARD is not None and bool(gpu.mig_enabled(CARD)), reason="MIG mode is on"),
+]
+
+LEAD_S = 0.4  # of a load before it is looked at, and after: counters are refreshed every 100 ms
+ANSWER_S = 60.0
+ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
+# Blocks of one each: the numbers of SMs that spin.
+SPINNING = [max(CARD.sm_count // part, 1) for part in (8, 2, 1)] if CARD and CARD.sm_count else []
+
+
+class Load:
+    """A process of tests/gpu_loads.py that has its context."""
+
+    def __init__(self, process: subprocess.Popen):
+        self.process = process
+        assert self.line() == b"ready"
+
+    def line(self) -> bytes:
+        there, _, _ = select.select([self.process.stdout], [], [], ANSWER_S)
+        assert there, f"{self.process.args} says nothing for {ANSWER_S:.0f} s"
+        line = self.process.stdout.readline()
+        assert line, f"{self.process.args} ended with exit code {self.process.wait()}"
+        return line.strip()
+
+
+@contextmanager
+def load(*arguments: object, pipe: object) -> Iterator[Load]:
+    """pipe: folder of the MPS daemon, or one with none in it."""
+    command = [sys.executable, "-m", "tests.gpu_loads", *map(str, arguments)]
+    with subprocess.Popen(
+        command,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": CARD.uuid, PIPE_FOLDER: str(pipe)},
+    ) as process:
+        try:
+            yield Load(process)
+            process.stdin.close()
+            process.wait(ANSWER_S)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def running(seconds: float, *loads: Load) -> Iterator[None]:
+    """Inside, which takes so long at most, these are on."""
+    for each in loads:
+        each.process.stdin.write(f"{seconds + 2 * LEAD_S}\n".encode())
+    for each in loads:
+        each.line()
+    time.sleep(LEAD_S)
+    yield
+    left = time.monotonic_ns()
+    ends = [int(each.line()) for each in loads]
+    assert min(ends) > left, "a load was over too early"
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[Source]:
+    try:
+        found, _ = open_source(CARD.uuid, ["gpu"], "gpm")
+    except Unavailable as why:
+        pytest.skip(str(why))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def matmul(tmp_path_factory) -> Iterator[Load]:
+    if gpu.torch_build() != "cuda":
+        pytest.skip("torch is no CUDA build")
+    with load("matmul", pipe=tmp_path_factory.mktemp("no-mps")) as process:
+        yield process
+
+
+def span_of(source: Source, seconds: float) -> dict[str, float | None]:
+    """What the card does meanwhile, from one pair."""
+    begin = source.open()
+    time.sleep(seconds)
+    return source.span(begin, source.open())["gpu"]["metrics"]
+
+
+def show(what: str, values: dict[str, float | None]) -> None:
+    said = (
+        f"{name} {'null' if value is None else f'{value:.4g}'}" for name, value in values.items()
+    )
+    print(f"\n{what}: {', '.join(said)}")
+
+
+def test_idle_is_next_to_nothing(source):
+    time.sleep(1.0)
+    found = span_of(source, 2.0)
+    show("idle", found)
+    busy = {name: found[name] for name in ("gract", "smact", "tenso", "drama")}
+    assert all(value < 0.02 for value in busy.values()), (busy, gpu.processes(CARD))
+
+
+@pytest.mark.parametrize("blocks", SPINNING or [None])
+def test_smact_is_the_share_of_sms_that_spin(source, tmp_path, blocks):
+    if blocks is None:
+        pytest.skip("how many SMs the card has is not known")
+    with load("spin", blocks, pipe=tmp_path) as process, running(0.8, process):
+        found = span_of(source, 0.8)
+    show(f"{blocks} of {CARD.sm_count} SMs spin ({blocks / CARD.sm_count:.4f})", found)
+    assert found["smact"] == pytest.approx(blocks / CARD.sm_count, abs=0.02)
+
+
+def test_a_device_copy_keeps_memory_busy(source, tmp_path):
+    with load("copy", pipe=tmp_path) as process, running(1.5, process):
+        found = span_of(source, 1.5)
+    show("device copy", found)
+    assert found["drama"] >= 0.70
+
+
+def test_a_matrix_product_keeps_tensor_pipes_busy(source, matmul):
+    with running(1.5, matmul):
+        found = span_of(source, 1.5)
+    show("bf16 matrix product", found)
+    assert found["tenso"] >= 0.60
+
+
+def test_a_span_and_the_mean_of_its_ticks_agree(source, matmul):
+    ticks: list[tuple[float, dict]] = []  # seconds that a row covers, and the row
+    with running(3.2, matmul):
+        source.tick()
+        before = began = time.monotonic()
+        begin = source.open()
+        for number in range(1, 31):
+            time.sleep(max(0.0, began + number / 10 - time.monotonic()))
+            now, rows = time.monotonic(), source.tick()
+            if "gpu" in rows:  # else the next one covers this time, too
+                ticks.append((now - before, rows["gpu"]))
+                before = now
+        span = source.span(begin, source.open())["gpu"]["metrics"]
+    means = {
+        name: sum(s * row[name] for s, row in ticks) / sum(s for s, _ in ticks) for name in ACTIVITY
+    }
+    show("one pair", {name: span[name] for name in ACTIVITY})
+    show(f"mean of {len(ticks)} ticks", means)
+    assert len(ticks) >= 15
+    for name in ACTIVITY:
+        assert means[name] == pytest.approx(span[name], rel=0.02, abs=0.002), name
+
+
+def test_the_energy_counter_and_integrated_power_agree(matmul):
+    card = Card(CARD.uuid)
+    if card.edge() is None:
+        pytest.skip("the card has no energy counter")
+    with running(3.6, matmul):
+        (began, first), readings = card.edge(), []
+        until = time.monotonic() + 3.0
+        while time.monotonic() < until:
+            readings.append((time.monotonic(), card.read()["power"]))
+            time.sleep(0.1)
+        ended, last = card.edge()
+    seconds = (ended - began) / 1e9
+    areas = [(b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(readings)]
+    integrated = sum(areas) / (readings[-1][0] - readings[0][0])
+    counted = (last - first) / seconds
+    spread = statistics.stdev(power for _, power in readings)
+    show(
+        f"power over {seconds:.2f} s of matrix products, W",
+        {"counter": counted, "readings": integrated, "their standard deviation": spread},
+    )
+    assert integrated == pytest.approx(counted, rel=0.03)
+
+
+def test_context_switches_tell_naive_from_mps(source, tmp_path):
+    if shutil.which(mps_daemon.CONTROL) is None:
+        pytest.skip(f"no {mps_daemon.CONTROL}")
+
+    def two(pipe: object) -> dict[str, float | None]:
+        with ExitStack() as stack:
+            both = [stack.enter_context(load("small", pipe=pipe)) for _ in range(2)]
+            with running(1.5, *both):
+                return span_of(source, 1.5)
+
+    (tmp_path / "none").mkdir()
+    naive = two(tmp_path / "none")
+    with mps_daemon.running(CARD.uuid, tmp_path / "mps") as daemon:
+        mps = two(daemon.pipe)
+    show("two naive processes of small kernels", naive)
+    show("two under MPS", mps)
+    told = ("ctxsw_requests", "ctxsw_active")
+    factors = {name: _factor(naive[name], mps[name]) for name in told}
+    show("times as much, naive to MPS", factors)
+    assert any(factor is not None and factor >= 5 for factor in factors.values())
+
+
+def _factor(more: float | None, less: float | None) -> float | None:
+    """How many times as much; null where one is not told, or both are 0."""
+    if more is None or less is None or more == less == 0:
+        return None
+    return more / less if less else math.inf

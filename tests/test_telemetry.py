@@ -1,0 +1,861 @@
+"""A cell's telemetry: from the sampler's lines to record and files, and through real cells.
+
+The cells are run by their own command, with torch-free members, on the CPU or on the card of
+tests/fakes; what the sampler itself does is tested elsewhere.
+"""
+
+import contextlib
+import json
+import math
+import shlex
+import signal
+import subprocess
+import time
+from dataclasses import replace
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from tests.fakes import machine
+from tests.studio import SHORT, STUDY, Studio, study, until, workload
+from workflow.collocation import observation, run
+from workflow.collocation.conductor import TIMEOUTS, Conductor
+from workflow.collocation.cores import Cpu, spare
+from workflow.collocation.plan import expand
+from workflow.collocation.progress import Display
+from workflow.collocation.record import File, Record, Window
+from workflow.collocation.settings import ConfigError, load_config
+from workflow.collocation.sitting import open_sitting
+from workflow.collocation.study import Study, Workload
+from workflow.collocation.telemetry import files
+from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.vocabulary import GPU_COLUMNS
+from workflow.collocation.telemetry.watch import Silent, Watch
+from workflow.collocation.telemetry.windows import Facts, Series, summarise
+
+S = 1_000_000_000
+OPEN, CLOSE = 2 * S, 12 * S
+WINDOW = Window(name="window", start_ns=OPEN, end_ns=CLOSE, seconds=10.0)
+GPU = Facts(gpu=True, sm_count=132, own=frozenset({7}))
+RATES = {"gract": 0.9, "smact": 0.5, "tenso": 0.25}
+IDLE, BUSY = {"power": 80.0, "temperature": 30}, {"power": 300.0, "temperature": 60}
+SAMPLER = "workflow.collocation.telemetry.sampler"
+
+
+def mark(t: float, name: str, joules: float | None = None) -> dict:
+    t = int(t * S)
+    return {"t": t, "name": name, "energy": None if joules is None else [t, joules], "card": None}
+
+
+def watched(
+    hz: float = 10, source: str | None = "gpm", entities: tuple[str, ...] = ("gpu",)
+) -> Lines:
+    """13 s of a card that idles for 1 s and then is busy; a window from 2 s to 12 s."""
+    lines = Lines(head={"source": source, "why": "a test", "hz": hz, "slow_hz": 2.0})
+    lines.end = {
+        "ticks": 130,
+        "skipped": 1,
+        "cpu_s": 0.4,
+        "tick_ms": {"p50": 1, "p95": 2, "max": 3},
+    }
+    for index in range(int(13 * hz)):
+        t = int(index * S / hz)
+        gauges = (IDLE if t < S else BUSY) | {"power_violation": t / S / 10, "throttle": 0}
+        rates = RATES if source == "gpm" and index else {}
+        for entity in entities:
+            own = gauges if entity == "gpu" else {}
+            lines.gpu.append({"t": t, "e": entity, "v": own | rates})
+    for index in range(26):
+        t = index * S // 2
+        rate = None if index == 0 else 1.5
+        lines.host.append({"t": t, "v": {"cpu_busy": rate, "memory_used": 100, "load1": None}})
+        values = {"cpu": rate, "rss": 5, "pss": None, "read": None, "gpu_memory": 9}
+        lines.members.append({"t": t, "m": 0, "v": values})
+    lines.members.append({"t": int(12.1 * S), "m": 0, "w": "window", "v": {"pss": 3, "rss": 6}})
+    lines.marks = [mark(0, "phase:idle"), mark(1, "phase:build"), mark(1.5, "phase:window")]
+    lines.marks += [mark(2.02, "window:open", 1000.0), mark(12.06, "window:close", 4012.0)]
+    for entity in entities if source == "gpm" else ():
+        span = {"name": "window", "e": entity, "start_ns": OPEN, "end_ns": CLOSE, "v": dict(RATES)}
+        lines.spans.append(span)
+    lines.seen = [{"t": 0, "compute": [], "mps": []}, {"t": S, "compute": [7], "mps": []}]
+    return lines
+
+
+def told(lines: Lines, facts: Facts = GPU, windows=(WINDOW,)):
+    """Telemetry and flags; what they give is a valid record's."""
+    telemetry, flags = summarise(lines, list(windows), facts)
+    type(telemetry).model_validate(telemetry.model_dump())
+    return telemetry, flags
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def rows(*values, every: int = S) -> list[dict]:
+    return [{"t": index * every, "v": {"x": value}} for index, value in enumerate(values)]
+
+
+NOTHING = {"none": [], "null": rows(None, None), "nan": rows(math.nan, None, math.inf, "?")}
+
+
+@pytest.mark.parametrize("found", NOTHING.values(), ids=NOTHING)
+def test_what_is_missing_is_none(found):
+    series = Series(found, ["x"])
+    for value in (series.mean, series.rate, series.growth, series.integral):
+        assert value("x", 0, 10 * S) is None
+    assert series.longest_gap(0, 10 * S, any_of=["x"]) == math.inf
+
+
+def test_one_row_is_a_reading_but_no_rate():
+    series = Series(rows(4.0), ["x"])
+    assert (series.mean("x", 0, S), series.mean("x", S, 2 * S)) == (4.0, None)
+    assert series.rate("x", 0, S) is None
+    assert series.growth("x", S, 2 * S) is None  # one reading before, none after
+
+
+def test_a_rate_counts_for_as_long_as_it_is_a_mean_over():
+    series = Series(rows(None, 1.0, 2.0, None, 3.0), ["x"])  # the last one covers two seconds
+    assert series.rate("x", 0, 4 * S) == pytest.approx((1 + 2 + 3 * 2) / 4)
+    assert series.rate("x", S // 2, 3 * S // 2) == pytest.approx(1.5)
+    assert series.rate("x", 0, 8 * S) == pytest.approx(9 / 4)
+    assert series.rate("x", 0, 8 * S, known=0.9) is None
+
+
+def test_a_reading_is_integrated_between_its_neighbours():
+    series = Series(rows(0.0, 10.0, 10.0, None, 30.0))
+    assert series.integral("x", 0, 4 * S) == pytest.approx(5 + 10 + 40)
+    assert series.integral("x", S // 2, S) == pytest.approx((5 + 10) / 2 / 2)
+    assert series.growth("x", 0, 3 * S) == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("times", "gap"),
+    [
+        ([0, 1, 2, 3, 4, 5], 1.0),
+        ([0, 5], 5.0),  # none inside: the two around it
+        ([2], 2.0),  # to the window's ends
+        ([], math.inf),
+        ([4], math.inf),
+        ([-9, 1, 2, 3, 9], 1.0),
+    ],
+)
+def test_the_longest_time_without_a_row(times, gap):
+    series = Series({"t": t * S, "v": {}} for t in times)
+    assert series.longest_gap(S // 2, 4 * S) == pytest.approx(gap)
+
+
+# -- values of a window ----------------------------------------------------------------------------
+
+
+def test_headlines_come_from_the_pair_and_the_series_stands_beside():
+    lines = watched()
+    lines.spans[0]["v"] |= {"gract": 0.905, "drama": math.nan, "smocc": None}
+    telemetry, flags = told(lines)
+    window = telemetry.windows["window"]
+    headline, series = window.entities["gpu"], window.series["gpu"]
+    assert (telemetry.status, telemetry.reason, flags) == ("complete", None, [])
+    assert (telemetry.source, telemetry.hz, window.seconds) == ("gpm", 10, 10.0)
+    assert (headline["gract"], headline["smact"]) == (0.905, 0.5)
+    assert series["gract"] == pytest.approx(0.9)
+    assert headline["drama"] is headline["smocc"] is headline["fp64"] is None
+    assert headline["power"] == series["power"] == pytest.approx(300)
+    assert headline["power_violation"] == pytest.approx(1.0)
+    assert "energy" not in headline and "throttle" not in headline  # they stand elsewhere
+    assert telemetry.idle == {"seconds": 1.0} | dict.fromkeys(("sm_clock", "memory_used")) | IDLE
+    assert telemetry.sampler.model_dump() == {
+        "ticks": 130,
+        "skipped": 1,
+        "longest_gap_s": pytest.approx(0.1),
+        "cpu_s": 0.4,
+        "tick_ms_p50": 1,
+        "tick_ms_p95": 2,
+        "tick_ms_max": 3,
+    }
+
+
+def test_without_a_pair_the_mean_of_the_series_is_the_headline():
+    lines = watched(source="dcgm")
+    for row in lines.gpu:
+        row["v"] |= {"smact": 0.4}
+    telemetry, flags = told(lines)
+    assert (telemetry.source, telemetry.status, flags) == ("dcgm", "complete", [])
+    assert telemetry.windows["window"].entities["gpu"]["smact"] == pytest.approx(0.4)
+
+
+def test_plain_nvml_has_readings_and_no_activity():
+    telemetry, flags = told(watched(source="nvml"))
+    values = telemetry.windows["window"].entities["gpu"]
+    assert (telemetry.status, flags, values["smact"]) == ("complete", [], None)
+    assert values["temperature"] == 60
+
+
+def test_members_and_host():
+    window = told(watched())[0].windows["window"]
+    assert window.members == {
+        "0": {"cpu": 1.5, "read": None, "write": None, "rss": 5, "gpu_memory": 9, "pss": 3}
+    }
+    assert (window.host["cpu_busy"], window.host["memory_used"]) == (1.5, 100)
+    assert window.host["load1"] is None
+
+
+def test_a_member_that_has_left_is_not_in_the_window_after():
+    lines = watched()
+    lines.members = [row for row in lines.members if row["t"] <= 6 * S]
+    before = Window(name="before", start_ns=OPEN, end_ns=6 * S, seconds=4.0)
+    after = Window(name="after", start_ns=7 * S, end_ns=CLOSE, seconds=5.0)
+    found = told(lines, windows=(before, after))[0].windows
+    assert (list(found["before"].members), list(found["after"].members)) == (["0"], [])
+
+
+def test_without_a_gpu_there_are_no_numbers_of_one():
+    lines = watched(source=None)
+    lines.gpu, lines.seen = [], []
+    telemetry, flags = told(lines, Facts(gpu=False))
+    window = telemetry.windows["window"]
+    assert (telemetry.status, telemetry.source, flags) == ("complete", None, [])
+    assert (window.entities, window.series, window.energy) == ({}, {}, None)
+    assert (telemetry.idle, telemetry.throttled, telemetry.strangers) == ({}, {}, None)
+    assert window.members and window.host
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "pair", "apart"),
+    [
+        ("smact", 0.509, False),
+        ("smact", 0.511, True),  # 2.2 %
+        ("tenso", 0.24, True),
+        ("drama", 0.3, False),  # the series knows nothing of it
+        ("fp16", 0.3, False),
+    ],
+)
+def test_the_series_has_to_agree_with_the_pair(metric, pair, apart):
+    lines = watched()
+    lines.spans[0]["v"][metric] = pair
+    telemetry, flags = told(lines)
+    assert flags == (["telemetry_disagrees"] if apart else [])
+    assert [metric in said for said in telemetry.disagree] == [True] * apart
+
+
+def test_small_ratios_and_short_windows_are_not_held_against_each_other():
+    lines = watched()
+    for row in lines.gpu:
+        row["v"] |= {"drama": 0.001}
+    lines.spans[0]["v"]["drama"] = 0.0025
+    assert told(lines)[1] == []
+    lines.spans[0]["v"] |= {"gract": 0.5}
+    lines.spans[0]["end_ns"] = 3 * S
+    short = Window(name="window", start_ns=OPEN, end_ns=3 * S, seconds=1.0)
+    assert told(lines, windows=[short])[1] == []
+
+
+def test_energy_is_the_counters_mean_power_for_the_windows_length():
+    energy = told(watched())[0].windows["window"].energy
+    assert energy.seconds == pytest.approx(10.04)
+    assert energy.mean_power == pytest.approx(3012 / 10.04)
+    assert energy.joules == pytest.approx(3000)
+    assert energy.idle_joules == pytest.approx(800)
+    assert energy.above_idle_joules == pytest.approx(2200)
+    assert energy.integrated_joules == pytest.approx(3000)
+
+
+@pytest.mark.parametrize("joules", [3900.0, 4130.0])
+def test_energy_that_power_readings_contradict_is_flagged(joules):
+    lines = watched()
+    lines.marks[-1] = mark(12.06, "window:close", joules)
+    telemetry, flags = told(lines)
+    assert flags == ["energy_disagrees"] and "J by the GPU's counter" in telemetry.disagree[0]
+    assert telemetry.status == "complete"
+
+
+@pytest.mark.parametrize(("joules", "apart"), [(3900.0, False), (3300.0, True)])
+def test_power_readings_that_scatter_are_only_so_exact(joules, apart):
+    lines = watched()
+    for index, row in enumerate(lines.gpu):
+        row["v"]["power"] += 60 * (-1) ** index  # 3 standard errors of their mean: 18 W, or 6 %
+    lines.marks[-1] = mark(12.06, "window:close", joules)
+    telemetry, flags = told(lines)
+    energy = telemetry.windows["window"].energy
+    assert energy.integrated_joules == pytest.approx(3000, rel=0.01)
+    assert abs(energy.joules / energy.integrated_joules - 1) > 0.03
+    assert flags == (["energy_disagrees"] if apart else [])
+
+
+LATE, NONE = mark(12.7, "window:close", 4200.0), mark(12.01, "window:close")
+FELL = mark(12.01, "window:close", 3.0)
+
+
+@pytest.mark.parametrize("close", [LATE, NONE, FELL], ids=["late", "none", "fell"])
+def test_energy_without_two_edges_is_missing(close):
+    lines = watched()
+    lines.marks[-1] = close
+    telemetry, flags = told(lines)
+    assert telemetry.windows["window"].energy is None and flags == []
+
+
+def test_energy_without_an_idle_phase_has_no_idle_part():
+    lines = watched()
+    lines.gpu = [row for row in lines.gpu if row["t"] >= S]
+    telemetry, _ = told(lines)
+    energy = telemetry.windows["window"].energy
+    assert telemetry.idle == {} and energy.joules == pytest.approx(3000)
+    assert (energy.idle_joules, energy.above_idle_joules) == (None, None)
+
+
+MIG = replace(GPU, instances={"gi:1": 60, "gi:2": 32})
+
+
+@pytest.mark.parametrize(("card", "denominator"), [(132, 132), (None, 92)])
+def test_under_mig_the_whole_card_is_weighted_by_sms(card, denominator):
+    lines = watched(entities=("gpu", "gi:1", "gi:2"))
+    lines.spans[1]["v"]["smact"], lines.spans[2]["v"]["smact"] = 0.8, 0.4
+    lines.spans[2]["v"]["tenso"] = None
+    telemetry, flags = told(lines, replace(MIG, sm_count=card))
+    window = telemetry.windows["window"]
+    assert window.whole_card["sm_count"] == denominator
+    assert window.whole_card["smact"] == pytest.approx((0.8 * 60 + 0.4 * 32) / denominator)
+    assert window.whole_card["tenso"] is None  # of one instance it is not known
+    assert window.entities["gi:1"]["smact"] == 0.8 and "power" not in window.entities["gi:1"]
+    assert flags == ["telemetry_disagrees"] and len(telemetry.disagree) == 2
+
+
+def test_instances_of_unknown_size_weigh_nothing():
+    lines = watched(entities=("gpu", "gi:1"))
+    assert told(lines, replace(GPU, instances={"gi:1": None}))[0].windows["window"].whole_card == {}
+    assert told(watched())[0].windows["window"].whole_card == {}  # no MIG
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        (0x4, ["power_capped"]),
+        (0x20, ["throttled"]),
+        (0x8 | 0x80, ["throttled"]),
+        (0x1 | 0x2, []),  # idle, and clocks that somebody set
+    ],
+)
+def test_what_held_the_clocks_down(bits, expected):
+    lines = watched()
+    for row in lines.gpu:
+        if 6 * S <= row["t"] < 7 * S or row["t"] > CLOSE:
+            row["v"]["throttle"] = bits
+    telemetry, flags = told(lines)
+    assert flags == expected
+    assert all(share == pytest.approx(0.1) for share in telemetry.throttled.values())
+    assert len(telemetry.throttled) == {0x4: 1, 0x20: 1, 0x88: 2, 0x3: 1}[bits]
+
+
+@pytest.mark.parametrize(
+    ("t", "compute", "mps", "strangers"),
+    [
+        (5.0, [7, 99], [], ["PID 99"]),
+        (5.0, [7], [98], ["PID 98"]),
+        (5.0, None, None, []),
+        (12.5, [7, 99], [], []),  # after the window
+        (1.2, [7, 99], [], ["PID 99"]),  # before the barrier, and still there
+    ],
+)
+def test_strangers_between_barrier_and_end(t, compute, mps, strangers):
+    lines = watched()
+    lines.seen.append({"t": int(t * S), "compute": compute, "mps": mps})
+    telemetry, flags = told(lines)
+    assert telemetry.strangers == strangers
+    assert flags == (["shared_gpu"] if strangers else [])
+
+
+def test_where_none_of_ours_is_recognised_nobody_is_a_stranger():
+    lines = watched()
+    lines.seen = [{"t": S, "compute": [100007, 100099], "mps": []}]
+    telemetry, flags = told(lines)
+    assert telemetry.strangers is None and flags == []
+
+
+# -- what is missing -------------------------------------------------------------------------------
+
+
+def without(rows: list[dict], start: float, end: float) -> list[dict]:
+    return [row for row in rows if not start * S <= row["t"] < end * S]
+
+
+def hole(lines: Lines) -> None:
+    lines.gpu = without(lines.gpu, 5, 6.5)
+
+
+def host_hole(lines: Lines) -> None:
+    lines.host = without(lines.host, 5, 7)
+
+
+def source_gone(lines: Lines) -> None:
+    for row in lines.gpu:
+        if row["t"] > 8 * S:
+            row["v"] = row["v"] | dict.fromkeys(RATES)
+    lines.errors.append({"t": 8 * S, "where": "gpm", "message": "GPU is lost"})
+
+
+def no_pair(lines: Lines) -> None:
+    lines.spans = []
+
+
+def late_pair(lines: Lines) -> None:
+    lines.spans[0]["start_ns"] += S
+
+
+def killed(lines: Lines) -> None:
+    lines.problem, lines.end = "the sampler ended too early: killed by SIGKILL", None
+
+
+def no_card(lines: Lines) -> None:
+    lines.head |= {"source": None, "why": "NVMLError_GpuIsLost: GPU is lost"}
+    lines.gpu = []
+
+
+MISSING = {
+    hole: "window 'window': nothing of the GPU for 1.6 s",
+    host_hole: "window 'window': nothing of the host for 2.5 s",
+    source_gone: "window 'window': no gpm values of gpu for 4.0 s; gpm: GPU is lost",
+    no_pair: "window 'window': no pair of samples of gpu spans it",
+    late_pair: "window 'window': no pair of samples of gpu spans it",
+    killed: "the sampler ended too early: killed by SIGKILL",
+    no_card: "the GPU could not be read: NVMLError_GpuIsLost: GPU is lost",
+}
+
+
+@pytest.mark.parametrize("spoil", MISSING, ids=lambda spoil: spoil.__name__)
+def test_what_is_missing_is_said(spoil):
+    lines = watched()
+    spoil(lines)
+    telemetry, flags = told(lines)
+    assert (telemetry.status, telemetry.reason) == ("incomplete", MISSING[spoil])
+    assert flags == ["telemetry_incomplete"]
+
+
+def test_nothing_at_all_is_incomplete_and_no_error():
+    telemetry, flags = told(Lines(problem="the sampler did not begin"))
+    assert (
+        telemetry.reason == "the sampler did not begin; window 'window': nothing of the host at all"
+    )
+    assert flags == ["telemetry_incomplete"]
+    assert telemetry.windows["window"].entities["gpu"]["power"] is None
+    assert told(Lines(), windows=[])[0].windows == {}
+
+
+def test_slow_rows_around_a_short_window_are_enough():
+    lines = watched(hz=0.5)
+    short = Window(name="window", start_ns=int(6.1 * S), end_ns=int(6.4 * S), seconds=0.3)
+    lines.spans[0] |= {"start_ns": short.start_ns, "end_ns": short.end_ns}
+    assert told(lines, windows=[short])[0].status == "complete"
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_files_hold_every_row_and_every_column(tmp_path):
+    lines = watched(entities=("gpu", "gi:1"))
+    lines.gpu[0]["v"] |= {"memory_used": 2**40 + 1, "energy": 12.5}
+    written = files.write(tmp_path, lines, [WINDOW])
+    assert written == {name: File.of(tmp_path / name) for name in written}
+    assert sorted(written) == ["gpu.parquet", "host.parquet", "member.parquet"]
+    table = pq.read_table(tmp_path / "gpu.parquet")
+    assert table.column_names == ["t_ns", "phase", "entity", *GPU_COLUMNS]
+    assert len(table) == len(lines.gpu)
+    assert table.schema.metadata[b"origin_ns"] == str(OPEN).encode()
+    first, last = table.slice(0, 1).to_pylist()[0], table.to_pylist()[-1]
+    assert (first["t_ns"], first["phase"], first["entity"]) == (-OPEN, "idle", "gpu")
+    assert (first["memory_used"], first["energy"], first["smact"]) == (2**40 + 1, 12.5, None)
+    assert (last["phase"], last["entity"], last["power"]) == ("window", "gi:1", None)
+    assert table["fp64"].null_count == len(table)
+    types = {name: str(table.schema.field(name).type) for name in ("smact", "energy", "throttle")}
+    assert types == {"smact": "float", "energy": "double", "throttle": "int64"}
+    about = {key.decode(): value.decode() for key, value in table.schema.field(3).metadata.items()}
+    assert (about["unit"], about["source"], about["kind"]) == ("1", "gpm", "rate")
+    assert table.schema.field("power").metadata[b"source"] == b"nvml"
+    chunk = pq.ParquetFile(tmp_path / "gpu.parquet").metadata.row_group(0).column(0)
+    assert chunk.compression == "ZSTD" and "DELTA_BINARY_PACKED" in chunk.encodings
+    members = pq.read_table(tmp_path / "member.parquet").to_pylist()
+    assert [row["pss"] for row in members if row["window"] == "window"] == [3]
+
+
+def test_no_rows_no_file(tmp_path):
+    lines = watched()
+    lines.gpu, lines.members = [], []
+    assert list(files.write(tmp_path, lines, [])) == ["host.parquet"]
+    table = pq.read_table(tmp_path / "host.parquet")
+    assert table["t_ns"][0].as_py() == 0  # without a window, since the first row
+
+
+# -- what goes wrong with telemetry ----------------------------------------------------------------
+
+
+def test_telemetry_that_is_off_starts_nothing_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", pytest.fail)
+    settings = {"source": "off", "hz": 10}
+    with observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, None) as made:
+        found = made.account([WINDOW], {7})
+    assert (found["telemetry"].status, found["telemetry"].windows) == ("off", {})
+    assert (found["flags"], found["files"], list(tmp_path.iterdir())) == ([], {}, [])
+
+
+def observed(tmp_path, lines: Lines, monkeypatch) -> observation.Observation:
+    (tmp_path / "log").mkdir()
+    display = Display("cell", tmp_path / "log" / "conductor.log")
+    settings = {"source": "off", "hz": 10}
+    made = observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, display)
+    made.off = False
+    monkeypatch.setattr(made.watch, "end", lambda: lines, raising=False)
+    return made
+
+
+def test_an_error_in_telemetry_costs_the_cell_nothing_else(tmp_path, monkeypatch):
+    lines = watched(source=None)
+    lines.host[3] = {"t": "never"}
+    found = observed(tmp_path, lines, monkeypatch).account([WINDOW], {7})
+    assert found["telemetry"].status == "incomplete" and found["files"] == {}
+    assert found["flags"] == ["telemetry_incomplete"]
+    assert "Traceback" in (tmp_path / "log" / "conductor.log").read_text()
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_full_disk_is_no_fault_of_telemetry(tmp_path, monkeypatch):
+    made = observed(tmp_path, watched(source=None), monkeypatch)
+    made.folder = tmp_path / "gone"
+    with pytest.raises(OSError):
+        made.account([WINDOW], {7})
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        ([[0, 4], [1, 5]], [2]),
+        ([[0, 4], [1, 5], [2]], [3]),  # a core of its own before a sibling of somebody's
+        ([[0, 4], [1, 5], [2], [3]], [6]),
+        ([[0, 4], [1, 5], [2, 6], [3, 7]], None),
+    ],
+)
+def test_the_sampler_gets_a_core_that_no_member_has(taken, expected):
+    cpus = [Cpu(0, index % 4, index) for index in range(8)]
+    assert spare(taken, cpus) == expected
+
+
+# -- windows' ends ---------------------------------------------------------------------------------
+
+
+class Stage:
+    """A server whose members do at once as they are told, what shares the card, and who watches."""
+
+    def __init__(self, linger_s: float):
+        self.linger_s, self.released = linger_s, None
+        self.events: list[tuple[int, dict]] = []
+        self.noted: list[tuple[str, int]] = []
+        self.training: list[int] = []
+
+    def _note(self, what: str) -> None:
+        self.noted.append((what, time.monotonic_ns()))
+
+    def _tell(self, member: int, event: str, **values) -> None:
+        self.events.append((member, {"event": event, "t": time.monotonic_ns()} | values))
+
+    def start(self, spec: dict, log) -> int:
+        member = spec["member"]
+        self._tell(member, "forked", pid=100 + member)
+        self._tell(member, "built", commands=["trace"])
+        self._tell(member, "warm")
+        return member
+
+    def send(self, member: int, command: str) -> None:
+        self._note(command)
+        if command == "go":
+            self.training.append(member)
+            self._tell(member, "started")
+        elif command.startswith("trace"):
+            self._tell(member, "traced", message="none was asked for")
+        else:
+            self.training.remove(member)
+            self._tell(member, "stopped")
+            self._tell(member, "exited", code=0)
+
+    def wait(self, seconds: float) -> list[tuple[int, dict]]:
+        time.sleep(min(seconds, 0.002))
+        steps = {"steps": len(self.noted) * 100 + 100, "samples": 100}
+        for member in self.training:
+            self._tell(member, "progress", **steps)
+            self._tell(member, "epoch", epoch=0)
+        found, self.events = self.events, []
+        return found
+
+    def witness(self, reports: dict) -> dict:
+        self._note("witness")
+        return {"verified": True}
+
+    def phase(self, name: str) -> None:
+        pass
+
+    members = phase
+
+    def open(self, window: str) -> None:
+        self._note(f"open {window}")
+
+    def close(self, window: str) -> None:
+        self._note(f"close {window}")
+
+
+@pytest.mark.parametrize("kind", ["window", "departure", "epochs"])
+def test_members_go_on_for_a_moment_when_a_window_has_closed(tmp_path, kind):
+    stage = Stage(linger_s=0.05)
+    measure = {"kind": kind, "window_s": 0.05, "min_steps": 0, "settle_s": 0.0, "epochs": 2}
+    specs = [{"member": m, "workload": "plain", "batch_size": 1} for m in range(2)]
+    conductor = Conductor(
+        *(stage, stage, specs, measure | {"departs": 0}, tmp_path),
+        *(Display("cell", tmp_path / "conductor.log"), TIMEOUTS, stage),
+        trace=5,
+    )
+    conductor.run()
+    assert conductor.members[1].status == "completed"
+    pairs = list(zip(stage.noted, stage.noted[1:], strict=False))
+    ends = [(one, other) for one, other in pairs if one[0].startswith("close")]
+    after = {"close before": "stop"}
+    assert [other[0] for _, other in ends] == [after.get(one[0], "witness") for one, _ in ends]
+    assert len(ends) == len(conductor.windows) == (2 if kind == "departure" else 1)
+    assert all(other[1] - one[1] >= 0.05e9 for one, other in ends)
+
+
+def test_nothing_waits_for_readings_that_nobody_takes(tmp_path):
+    settings = {"source": "auto", "hz": 10}
+    assert Silent().linger_s == 0
+    for card, lingers in ((None, False), ("none", True)):
+        with Watch(tmp_path, tmp_path / "log", card, [], settings, None) as watching:
+            assert (watching.linger_s > 0) == lingers
+
+
+# -- real cells ------------------------------------------------------------------------------------
+
+
+def prepared(
+    studio: Studio, method: str = "naive", members: int = 2, others: int = 0, **measure
+) -> str:
+    """Plan one cell of that many members, or one of them and slower others; its attempt's name."""
+    workloads = {"plain": workload(), "slow": workload(step_s=0.012)}
+    ladders = [{"workloads": ["plain"], "counts": {members: [method]}}]
+    mixes = [{"members": {"plain": 1, "slow": others}, "methods": [method]}]
+    grid = {"mixes": mixes} if others else {"ladders": ladders}
+    content = study(measure=SHORT | measure, **grid)
+    planned = {name: Workload(**entry) for name, entry in workloads.items()}
+    cells = expand(Study.model_validate(content), planned)
+    cell = next(cell for cell in cells if cell.n == (1 + others if others else members))
+    studio.write(workloads, **{STUDY: content})
+    studio.results.mkdir(parents=True)
+    (studio.results / "specs.json").write_text(json.dumps({cell.id: cell.spec}))
+    ready = studio.data / "ready" / STUDY / "digits.json"
+    ready.parent.mkdir(parents=True)
+    (studio.data / "manifest.json").touch()
+    ready.write_text(json.dumps({"dataset": "digits", "path": str(studio.data)}))
+    return f"{cell.id}/a1"
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A studio whose data need no preparing; it must leave no process behind."""
+    made = Studio(tmp_path / "work", tmp_path / "data", tmp_path / "locks")
+    yield made
+    left = [process.cmdline() for process in made.alive()]
+    made.kill_all()
+    assert not left
+
+
+def conducted(studio: Studio, cell: str) -> dict:
+    result = studio.conduct(cell).end()
+    assert result.code == 0, result.output
+    return studio.record(cell)
+
+
+def table_of(studio: Studio, cell: str, name: str):
+    path = (studio.folder / studio.path(cell)).with_name(name)
+    assert studio.record(cell)["files"][name] == File.of(path).model_dump()
+    return pq.read_table(path)
+
+
+def test_a_cell_without_a_gpu_has_all_of_its_host(place):
+    cell = prepared(place, kind="departure", window_s=0.6, settle_s=0.3)
+    record = conducted(place, cell)
+    telemetry = record["telemetry"]
+    assert (record["status"], record["flags"]) == ("completed", [])
+    assert (telemetry["status"], telemetry["source"]) == ("complete", None)
+    assert sorted(record["files"]) == ["host.parquet", "member.parquet", "steps.parquet"]
+    assert {name: list(found["members"]) for name, found in telemetry["windows"].items()} == {
+        "before": ["0", "1"],
+        "after": ["0"],  # the last one leaves
+    }
+    for window in telemetry["windows"].values():
+        assert window["entities"] == {} and window["energy"] is None
+        assert window["host"]["cpu_busy"] > 0 and window["host"]["memory_used"] > 0
+        for values in window["members"].values():
+            assert values["cpu"] is not None and values["rss"] > values["pss"] > 0
+            assert values["gpu_memory"] is None
+    members, host = (table_of(place, cell, f"{name}.parquet") for name in ("member", "host"))
+    assert host["phase"][0].as_py() == "idle" and None not in host["memory_used"].to_pylist()
+    assert members["gpu_memory"].null_count == len(members)
+    windows = {name for name in members["window"].to_pylist() if name}
+    assert windows == {"before", "after"}
+
+
+def busy(studio: Studio, **activity: float) -> None:
+    machine.does(studio.card, gract=0.9, smact=0.5, power=300.0, **activity)
+
+
+def started(studio: Studio, cell: str, running) -> None:
+    until(lambda: "started:" in studio.log(cell), lambda: running.output)
+
+
+@contextlib.contextmanager
+def stranger(studio: Studio):
+    """Somebody else's process on the card."""
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        machine.occupy(studio.card, process.pid)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place):
+    place.with_card()
+    cell = prepared(place, "mps", window_s=2.0)
+    running = place.conduct(cell)
+    started(place, cell, running)
+    busy(place)
+    with stranger(place) as pid:
+        time.sleep(1.0)  # the lists are read twice a second
+    assert running.end().code == 0, running.output
+    record = place.record(cell)
+    telemetry = record["telemetry"]
+    assert record["flags"] == ["shared_gpu"], telemetry["reason"]
+    assert (record["status"], telemetry["status"], telemetry["source"]) == (
+        "completed",
+        "complete",
+        "gpm",
+    )
+    assert [said.split()[:2] for said in telemetry["strangers"]] == [["PID", str(pid)]]
+    window = telemetry["windows"]["window"]
+    assert 0.2 < window["entities"]["gpu"]["smact"] <= 0.5001
+    assert telemetry["idle"]["power"] == 80
+    energy = window["energy"]
+    assert 80 < energy["mean_power"] < 301 and energy["above_idle_joules"] > 0
+    assert energy["joules"] == pytest.approx(energy["mean_power"] * window["seconds"])
+    assert {m: v["gpu_memory"] for m, v in window["members"].items()} == dict.fromkeys(
+        ("0", "1"), 500 * 2**20
+    )
+    table = table_of(place, cell, "gpu.parquet")
+    assert set(table["phase"].to_pylist()) >= {"idle", "window"}
+    assert table["smact"].null_count < len(table) / 2
+    assert {"power_violation_s", "thermal_violation_s"} <= record["gpu_state"]["after"].keys()
+    Record.model_validate(record)
+
+
+def test_under_mig_the_instances_are_read_and_summed_up(place):
+    place.with_card(mig=True, gpm_refresh_ms=100)
+    cell = prepared(place, "mig", window_s=0.8)
+    busy(place)
+    record = conducted(place, cell)
+    telemetry = record["telemetry"]
+    assert (record["status"], telemetry["status"]) == ("completed", "complete"), telemetry["reason"]
+    assert telemetry["strangers"] == [] and record["flags"] == []
+    window = telemetry["windows"]["window"]
+    instances = sorted(set(window["entities"]) - {"gpu"})
+    found = [
+        facts["gpu_instance"] for facts in record["method"]["evidence"]["end"]["members"].values()
+    ]
+    assert instances == sorted(f"gi:{number}" for number in found) and len(instances) == 2
+    sms = [facts["sm_planned"] for facts in record["method"]["evidence"]["end"]["members"].values()]
+    assert window["whole_card"]["sm_count"] == 132
+    assert window["whole_card"]["smact"] == pytest.approx(0.5 * sum(sms) / 132)
+    table = table_of(place, cell, "gpu.parquet")
+    assert set(table["entity"].to_pylist()) == {"gpu", *instances}
+    read = table["smact"].drop_null().to_pylist()
+    assert set(read) == {0.5} and len(read) > len(table) / 2  # none of too close a pair
+
+
+def kill(studio: Studio, running) -> None:
+    running.find(SAMPLER).send_signal(signal.SIGKILL)
+
+
+def block(studio: Studio, running) -> None:
+    del running
+    machine.configure(studio.card, blocks=["nvmlGpmSampleGet", "nvmlDeviceGetFieldValues"])
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (kill, "the sampler ended too early: "),
+        (
+            block,
+            "the sampler got stuck in a reading: gpu; window 'window': nothing of the GPU for ",
+        ),
+    ],
+    ids=["killed", "blocked"],
+)
+def test_a_sampler_that_dies_or_hangs_costs_the_cell_its_telemetry_only(place, harm, words):
+    place.with_card(host_pids=100_000)
+    cell = prepared(place, window_s=1.5)
+    running = place.conduct(cell)
+    started(place, cell, running)
+    time.sleep(0.3)
+    harm(place, running)
+    assert running.end().code == 0, running.output
+    record = place.record(cell)
+    telemetry = record["telemetry"]
+    assert record["status"] == "completed", record["reason"]
+    assert all(m["windows"]["window"]["samples_per_s"] > 0 for m in record["members"])
+    assert telemetry["status"] == "incomplete" and telemetry["reason"].startswith(words)
+    assert record["flags"] == ["telemetry_incomplete"]
+    assert telemetry["strangers"] is None  # NVML names the host's PIDs
+    window = telemetry["windows"]["window"]
+    assert window["entities"]["gpu"]["smact"] is None and window["energy"] is None
+    assert len(table_of(place, cell, "gpu.parquet"))
+    assert not [p for p in psutil.process_iter() if SAMPLER in _command(p) and _is_in(p, place)]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _is_in(process: psutil.Process, studio: Studio) -> bool:
+    return any(str(studio.folder) in part for part in _command(process))
+
+
+def test_the_window_of_whole_epochs_ends_when_the_first_member_has_them(place):
+    place.with_card()
+    cell = prepared(place, others=1, kind="epochs", epochs=40)
+    record = conducted(place, cell)
+    telemetry, [window] = record["telemetry"], record["windows"]
+    spent = [sum(epoch["train_s"] for epoch in m["epochs"]) for m in record["members"]]
+    assert max(spent) > 2 * min(spent) and window["seconds"] < max(spent) / 1.5
+    assert (window["name"], telemetry["status"]) == ("epochs", "complete"), telemetry["reason"]
+
+
+# -- config ----------------------------------------------------------------------------------------
+
+
+def test_a_cells_command_takes_config_and_its_spec_does_not(place):
+    cell = prepared(place)
+    values = dict(pair.split("=", 1) for pair in place.config())
+    values |= {key: str(place.folder / values[key]) for key in ("workloads", "studies")}
+    values |= {"telemetry": {"source": False, "hz": 20}}  # YAML reads `off` as a boolean
+    sitting = open_sitting(values | {"results": str(place.folder / "results")})
+    arguments = run._parse([*shlex.split(sitting.arguments(cell)), "run.json"])
+    assert json.loads(arguments.telemetry) == {"source": "off", "hz": 20}
+    assert "telemetry" not in sitting.jobs[0].cell.spec
+
+
+@pytest.mark.parametrize(
+    "values", [{"hz": 0.1}, {"hz": 1000}, {"source": "nvidia-smi"}, {"rate": 1}]
+)
+def test_a_mistake_in_telemetry_is_refused(values):
+    with pytest.raises(ConfigError, match="telemetry"):
+        load_config({"telemetry": values})

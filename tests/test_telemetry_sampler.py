@@ -1,0 +1,595 @@
+"""The sampler as a process: what it writes of members, machine and card; how it may go wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.test_processes import assert_gone, is_gone
+from workflow.collocation.members import REPOSITORY
+from workflow.collocation.telemetry import host, lines, loop, watch
+from workflow.collocation.telemetry.watch import Silent, Watch
+
+PATIENCE = 20.0  # seconds, for a busy machine; nothing below waits that long when all is well
+RATES = ("cpu", "read", "write")
+
+
+class Cell:
+    """Watches in a folder of their own, the lines that they have so far, and children to watch."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.watches, self.children = folder, [], []
+
+    def watch(self, gpu: str | None = "works", entities=("gpu",), hz=50, cores=None, **settings):
+        where = self.folder / str(len(self.watches))
+        where.mkdir()
+        program = watch.PROGRAM if gpu is None else "tests.samplers"
+        settings = {"source": "auto", "hz": hz} | settings
+        made = Watch(where, where / "log", gpu, list(entities), settings, cores, program)
+        self.watches.append(made)
+        return made
+
+    def child(self) -> "Child":
+        self.children.append(Child(self.folder / f"child{len(self.children)}"))
+        return self.children[-1]
+
+    def lines(self) -> lines.Lines:
+        return lines.read(self.folder / str(len(self.watches) - 1) / "telemetry.jsonl")
+
+    def until(self, done):
+        """The lines so far as soon as done(lines) holds."""
+        deadline = time.monotonic() + PATIENCE
+        while not done(so_far := self.lines()):
+            assert time.monotonic() < deadline, so_far
+            time.sleep(0.01)
+        return so_far
+
+    def log(self) -> str:
+        return (self.folder / str(len(self.watches) - 1) / "log").read_text()
+
+
+class Child:
+    """A process to be watched: does one thing per line that it is told, and answers."""
+
+    BODY = textwrap.dedent("""
+        import os, signal, sys, time
+
+        def burn(seconds=0.1):
+            end = time.process_time() + seconds
+            while time.process_time() < end:
+                pass
+
+        def fork(work):
+            pid = os.fork()
+            if pid == 0:
+                work()
+                os._exit(0)
+            return pid
+
+        def worker():
+            os.waitpid(fork(burn), 0)
+
+        def begin():
+            global ready, held
+            (ready, told), (hold, held) = os.pipe(), os.pipe()
+            def work():
+                os.close(held)
+                burn()
+                os.write(told, b"x")
+                os.read(hold, 1)
+            global pid
+            pid = fork(work)
+            os.read(ready, 1)
+
+        def bury():
+            os.close(held)
+            os.waitpid(pid, 0)
+
+        def leave():  # a grandchild without parent, that waits for nobody
+            global pid
+            ready, told = os.pipe()
+            def work():
+                burn()
+                os.write(told, str(os.getpid()).encode())
+                time.sleep(60)
+            os.waitpid(fork(lambda: fork(work)), 0)
+            pid = int(os.read(ready, 20))
+
+        def slay():
+            os.kill(pid, signal.SIGKILL)
+            while os.path.exists(f"/proc/{pid}") and state() != "Z":
+                time.sleep(0.01)
+
+        def state():
+            with open(f"/proc/{pid}/stat") as stat:
+                return stat.read().rpartition(")")[2].split()[0]
+
+        def disown():  # the kernel buries it, and nobody is credited
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            os.close(held)
+            while os.path.exists(f"/proc/{pid}"):
+                time.sleep(0.01)
+
+        for line in sys.stdin:
+            print(eval(line) if "(" in line else exec(line), flush=True)
+    """)
+
+    def __init__(self, script: Path):
+        script.write_text(self.BODY)
+        self._process = subprocess.Popen(
+            [sys.executable, script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+        self.pid = self._process.pid
+        self.do("()")  # it has started
+
+    def do(self, what: str) -> str:
+        self._process.stdin.write(what + "\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+    def used(self) -> float:
+        return sum(float(each) for each in self.do("os.times()[:4]").strip("()\n").split(","))
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.communicate()
+
+
+@pytest.fixture
+def cell(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "SLOW_HZ", 20)
+    made = Cell(tmp_path)
+    yield made
+    for child in made.children:
+        child.end()
+    for each in made.watches:
+        each.end()
+    assert_gone(*(each.pid for each in made.watches if each.pid))
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr(watch, "END_S", 0.3)
+
+
+def names(found: list[dict]) -> list[str]:
+    return [mark["name"] for mark in found]
+
+
+# --- without a GPU ---
+
+
+def test_without_a_gpu_members_and_machine_are_complete(cell):
+    child, watching = cell.child(), cell.watch(gpu=None, cores=[min(os.sched_getaffinity(0))])
+    watching.phase("build")
+    watching.members({3: child.pid})
+    cell.until(lambda so_far: len(so_far.members) >= 2)
+    assert psutil.Process(watching.pid).cpu_affinity() == [min(os.sched_getaffinity(0))]
+    watching.open("window")
+    cell.until(lambda so_far: names(so_far.marks)[-1] == "window:open")
+    child.do("worker()")
+    watching.close("window")
+    found = watching.end()
+
+    assert found.problem is None and watching.problem is None and not found.errors
+    assert (found.gpu, found.spans, found.seen) == ([], [], [])
+    assert (found.head["source"], found.head["gpu"]) == (None, None)
+    assert names(found.marks) == ["phase:idle", "phase:build", "window:open", "window:close"]
+    assert found.marks[0]["asked"] is None
+    assert all(mark["asked"] <= mark["t"] for mark in found.marks[1:])
+    assert all(mark["energy"] is None and mark["card"] is None for mark in found.marks)
+    opened, closed = (mark["t"] for mark in found.marks[2:])
+
+    first, *others = found.host
+    assert all(first["v"][name] is None for name in ("cpu_busy", "disk_read", "disk_write"))
+    assert all(row["v"]["cpu_busy"] >= 0 and row["v"]["memory_used"] > 0 for row in others)
+    assert any(row["t"] >= opened for row in others) and others[-1]["t"] >= closed
+    rows = [row for row in found.members if "w" not in row]
+    assert {row["m"] for row in found.members} == {3}
+    assert all(rows[0]["v"][name] is None for name in RATES)
+    assert all(row["v"]["rss"] > 0 and row["v"]["threads"] >= 1 for row in rows)
+    assert all(row["v"]["gpu_memory"] is None and row["v"]["pss"] is None for row in rows)
+    pairs = zip(rows, rows[1:], strict=False)
+    burnt = sum(new["v"]["cpu"] * (new["t"] - old["t"]) / 1e9 for old, new in pairs)
+    assert burnt >= 0.05  # the worker was gone before anybody could see it
+    (pss,) = [row for row in found.members if "w" in row]
+    assert pss["w"] == "window" and pss["t"] > closed
+    assert 0 < pss["v"]["pss"] <= pss["v"]["rss"] and pss["v"]["cpu"] is None
+
+    assert found.end["ticks"] == 0 and found.end["tick_ms"]["p95"] is None
+    assert found.end["slow"]["ticks"] >= 2 and found.end["slow"]["ms"]["max"] > 0
+    assert found.end["cpu_s"] > 0 and found.end["stuck"] == []
+    assert watching.end() is found
+
+
+def test_the_rows_of_a_member_end_with_it(cell):
+    gone, stays, watching = cell.child(), cell.child(), cell.watch(gpu=None)
+    watching.members({0: gone.pid, 1: stays.pid, 2: 2**22})
+    cell.until(lambda so_far: {row["m"] for row in so_far.members} == {0, 1})
+    gone.end()
+    last = cell.until(lambda so_far: so_far.members[-2:][0]["m"] == 1).members
+    last = [row["t"] for row in last if row["m"] == 0][-1]
+    cell.until(lambda so_far: so_far.members[-1]["t"] > last)
+    found = watching.end()
+    assert found.problem is None
+    assert [row["t"] for row in found.members if row["m"] == 0][-1] == last
+    assert [error["message"] for error in found.errors] == ["member 2 is not there"]
+
+
+def test_what_it_imports_is_light():
+    code = "import sys, workflow.collocation.telemetry.sampler; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    heavy = {"numpy", "pandas", "pyarrow", "pydantic", "torch", "pynvml"}
+    assert not heavy & set(done.stdout.split())
+
+
+# --- what a member used ---
+
+
+def counted(child: Child, work: tuple[str, ...]) -> float:
+    """CPU seconds of the child's life as they are counted, looked at after each part of `work`."""
+    members = host.Members()
+    assert members.watch({0: child.pid}) == []
+    ((_, _, row),) = members.rows(None)
+    assert all(row[name] is None for name in RATES)
+    for part in work:
+        child.do(part)
+        ((_, _, row),) = members.rows(None)
+        assert all(row[name] >= 0 for name in RATES)
+    return members.trees[0].used()[0]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        ("burn()",),
+        ("worker()", "worker()"),
+        ("begin()", "bury()"),
+        ("begin()", "burn()", "bury()", "worker()"),
+    ],
+    ids=["itself", "unseen", "seen", "both"],
+)
+def test_workers_that_come_and_go_are_counted_once(cell, work):
+    child = cell.child()
+    assert counted(child, work) == pytest.approx(child.used(), abs=0.05)
+
+
+@pytest.mark.parametrize("work", [("begin()", "disown()"), ("leave()", "slay()")])
+def test_workers_that_nobody_waits_for_are_counted_as_far_as_seen(cell, work):
+    child = cell.child()
+    assert counted(child, work) == pytest.approx(child.used() + 0.1, abs=0.05)
+
+
+def test_refused_readings_are_missing_not_zero(cell, monkeypatch):
+    child, members = cell.child(), host.Members()
+    read = host._read
+
+    def refuse(path: str) -> bytes:
+        if path.endswith(("/io", "/smaps_rollup")):
+            raise PermissionError(path)
+        return read(path)
+
+    monkeypatch.setattr(host, "_read", refuse)
+    members.watch({0: child.pid})
+    members.rows(None)
+    ((_, _, row),) = members.rows({child.pid: 7, 1: 9})
+    assert (row["read"], row["write"], row["gpu_memory"]) == (None, None, 7)
+    assert row["cpu"] is not None
+    assert members.pss(0, None)["pss"] is None
+    monkeypatch.undo()
+    assert members.pss(0, None)["pss"] > 0
+    assert members.rows(None)[0][2]["read"] is None  # the row before had none
+    assert members.rows(None)[0][2]["read"] is not None
+
+
+# --- with a card ---
+
+
+def test_rows_marks_and_spans_of_a_card(cell, monkeypatch):
+    child = cell.child()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("SAMPLER_PIDS", f"{child.pid} 99")
+    with cell.watch(entities=("gpu", "gi:1")) as watching:
+        watching.members({0: child.pid})
+        cell.until(lambda so_far: len([row for row in so_far.gpu if row["e"] == "gi:1"]) > 2)
+        watching.open("before")
+        cell.until(lambda so_far: "before:open" in names(so_far.marks))
+        watching.close("before")
+        cell.until(lambda so_far: "before:close" in names(so_far.marks))
+        watching.close("never opened")
+        cell.until(lambda so_far: "never opened:close" in names(so_far.marks))
+        cell.until(lambda so_far: so_far.members and so_far.seen)
+        found = watching.end()
+
+    assert found.problem is None and not found.errors
+    assert found.head["source"] == "gpm" and found.head["why"] == "it answers"
+    assert found.head["gpu"]["cuda"] == [] and found.head["gpu"]["uuid"] == "works"
+    card = [row["v"] for row in found.gpu if row["e"] == "gpu"]
+    assert all(row["power"] >= 1 and row["memory_temperature"] is None for row in card)
+    assert {row.get("smact") for row in card} == {None, 0.25}
+    assert {json.dumps(row["v"]) for row in found.gpu if row["e"] == "gi:1"} == {'{"smact": 0.25}'}
+    for name in ("before:open", "before:close"):
+        (mark,) = [mark for mark in found.marks if mark["name"] == name]
+        assert mark["card"]["power"] > 0 and mark["energy"][0] > mark["t"] >= mark["asked"]
+        assert mark["energy"][1] >= 0  # ticks went on while the energy's step was waited for
+        assert sum(mark["t"] < row["t"] < mark["energy"][0] for row in found.gpu) >= 2
+    assert [(span["name"], span["e"]) for span in found.spans] == [
+        ("before", "gpu"),
+        ("before", "gi:1"),
+    ]
+    span = found.spans[0]
+    inside = [row for row in found.gpu if span["start_ns"] < row["t"] < span["end_ns"]]
+    assert abs(span["v"]["smact"] - len([row for row in inside if row["e"] == "gpu"])) <= 1
+    assert [(row["compute"], row["mps"]) for row in found.seen] == [(sorted([99, child.pid]), None)]
+    assert found.members[-1]["v"]["gpu_memory"] == 2000  # listed twice: once for each instance
+    assert found.end["ticks"] == len(card) and found.end["tick_ms"]["max"] > 0
+    assert "source closed" in cell.log()
+
+
+def test_plain_nvml(cell):
+    watching = cell.watch("plain", source="nvml")
+    cell.until(lambda so_far: so_far.head and so_far.gpu)
+    watching.open("window")
+    watching.close("window")
+    found = watching.end()
+    assert found.problem is None and (found.head["source"], found.spans) == ("nvml", [])
+    assert all("smact" not in row["v"] for row in found.gpu)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "where", "words"),
+    [
+        ("failing", "gpm", "ValueError: no sample"),
+        ("lost", "nvml", "RuntimeError: the card is lost"),
+        ("absent", "nvml", "LookupError: no such card"),
+        ("unprofiled", "source", "LookupError: no auto here"),
+    ],
+)
+def test_what_fails_is_said_once_and_the_rest_goes_on(cell, gpu, where, words):
+    child, watching = cell.child(), cell.watch(gpu)
+    watching.members({0: child.pid})
+    watching.open("window")
+    so_far = cell.until(lambda so_far: so_far.head and so_far.errors and so_far.members)
+    if gpu != "absent":
+        count = len(so_far.gpu) + 5
+        cell.until(lambda so_far: len(so_far.gpu) > count)
+    watching.close("window")
+    found = watching.end()
+    assert found.problem is None and found.spans == [] or gpu == "lost"
+    assert [error["where"] for error in found.errors] == [where]
+    assert found.errors[0]["message"].startswith(words)
+    assert [row["v"].get("power") is None for row in found.gpu[-1:]] == [gpu == "lost"] * (
+        gpu != "absent"
+    )
+    assert found.head["source"] == {"failing": "gpm", "lost": "gpm"}.get(gpu)
+    assert {"window:open", "window:close"} < set(names(found.marks))
+
+
+def test_late_steps_are_skipped_not_caught_up(tmp_path):
+    began = []
+
+    def step():
+        began.append(time.monotonic_ns())
+        if len(began) == 3:
+            time.sleep(0.036)
+        if len(began) == 6:
+            ticks.stop()
+
+    ticks = loop.Loop("ticks", 100, step, loop.Output(tmp_path / "lines"))
+    ticks.start()
+    ticks.join(PATIENCE)
+    assert len(ticks.took_ns) == 6 and ticks.skipped >= 3
+    assert began[-1] - began[0] >= 0.07e9  # five steps and three that were left out
+    assert ticks.cost()["max"] >= 36 > ticks.cost()["p50"]
+
+
+def test_a_step_that_waits_shifts_the_schedule(tmp_path):
+    began = []
+
+    def step():
+        began.append(time.monotonic_ns())
+        time.sleep(0.015)
+        if len(began) == 6:
+            ticks.stop()
+        return time.monotonic_ns()
+
+    ticks = loop.Loop("ticks", 100, step, loop.Output(tmp_path / "lines"))
+    ticks.start()
+    ticks.join(PATIENCE)
+    pairs = zip(began, began[1:], strict=False)
+    assert all(after - before >= 0.024e9 for before, after in pairs)
+
+
+# --- commands ---
+
+
+def test_what_is_no_command_does_no_harm(tmp_path):
+    config = {"gpu": None, "entities": [], "source": "auto", "hz": 10, "slow_hz": 50}
+    config |= {"cores": [2**20], "parent": os.getpid()}
+    command = [sys.executable, "-m", watch.PROGRAM, "--output", tmp_path / "lines"]
+    junk = b'\n{\n[]\n"open"\n\xff\xfe\n{"members": 3}\n{"members": {"a": 1}}\n{"what": 1}\n'
+    junk += b"[" * 100_000 + b"\n" + b"x" * (3 << 20) + b'\n{"phase": "build"}\n{"quit": tr'
+    done = subprocess.run(
+        [*command, "--config", json.dumps(config)],
+        input=junk,
+        cwd=REPOSITORY,
+        capture_output=True,
+        timeout=PATIENCE,
+    )
+    found = lines.read(tmp_path / "lines")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert found.problem is None and names(found.marks) == ["phase:idle", "phase:build"]
+    wheres = [error["where"] for error in found.errors]
+    assert wheres[0] == "cores" and set(wheres[1:]) == {"commands"}
+
+
+def test_a_full_pipe_is_noted_and_delays_nobody(cell, hasty):
+    watching = cell.watch()
+    cell.until(lambda so_far: so_far.gpu)
+    os.kill(watching.pid, signal.SIGSTOP)
+    for _ in range(5000):
+        watching.phase("x" * 50)
+    assert watching.problem == "the sampler does not read its commands"
+    found = watching.end()
+    assert found.gpu and found.problem == watching.problem
+    assert is_gone(watching.pid)
+
+
+# --- samplers that go wrong ---
+
+
+def test_a_sampler_that_crashes(cell):
+    watching = cell.watch("crashing")
+    deadline = time.monotonic() + PATIENCE
+    while watching.problem is None:
+        assert time.monotonic() < deadline
+        watching.phase("build")  # notices it, as soon as it has ended
+        time.sleep(0.01)
+    watching.open("window")
+    found = watching.end()
+    assert found.problem == "the sampler ended too early: exit code 7: the last words"
+    assert len(found.gpu) == 2 and found.end is None
+
+
+def test_a_sampler_that_is_killed(cell):
+    watching = cell.watch()
+    cell.until(lambda so_far: so_far.gpu)
+    os.kill(watching.pid, signal.SIGKILL)
+    found = watching.end()
+    assert found.problem == "the sampler ended too early: by signal 9"
+    assert found.gpu and watching.end() is found
+
+
+@pytest.mark.parametrize("gpu", ["unanswering", "silent"])
+def test_a_call_that_blocks_holds_up_nothing_else(cell, gpu):
+    child, watching = cell.child(), cell.watch(gpu)
+    watching.members({0: child.pid})
+    watching.open("window")
+    cell.until(lambda so_far: len(so_far.members) >= 3)
+    watching.phase("stop")
+    found = watching.end()
+    assert found.problem == "the sampler got stuck in a reading: gpu" == watching.problem
+    assert bool(found.gpu) == (gpu == "unanswering")
+    assert names(found.marks)[-1] == "phase:stop"
+    (error,) = found.errors
+    assert error["where"] == "gpu" and error["message"].startswith("a reading does not end")
+
+
+@pytest.mark.parametrize("way", ["seizing", "stopped"])
+def test_a_sampler_that_is_stuck_is_killed(cell, hasty, way):
+    watching = cell.watch("seizing" if way == "seizing" else "works")
+    cell.until(lambda so_far: len(so_far.gpu) >= 2)
+    if way == "stopped":
+        os.kill(watching.pid, signal.SIGSTOP)
+    watching.open("window")
+    watching.close("window")
+    assert watching.problem is None
+    found = watching.end()
+    assert found.problem == "the sampler did not end when told to, and was killed"
+    assert found.gpu and is_gone(watching.pid)
+
+
+def test_one_that_the_kernel_does_not_let_go_is_left_behind(cell, hasty, monkeypatch):
+    watching = cell.watch()
+    cell.until(lambda so_far: so_far.gpu)
+    os.kill(watching.pid, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "KILL_S", 0.1)
+        patch.setattr(watch.os, "killpg", lambda *_: None)
+        found = watching.end()
+    assert found.problem.endswith(
+        f"process {watching.pid} is stuck in the kernel and was left behind"
+    )
+    os.kill(watching.pid, signal.SIGKILL)
+
+
+def test_an_interrupted_run_waits_for_nothing(cell, monkeypatch):
+    watching = cell.watch("seizing")
+    cell.until(lambda so_far: len(so_far.gpu) >= 2)
+    monkeypatch.setattr(watch, "END_S", PATIENCE)
+    with pytest.raises(KeyboardInterrupt), watching:
+        raise KeyboardInterrupt
+    assert is_gone(watching.pid)
+    assert watching.problem == "the sampler ended too early: by signal 9"
+
+
+@pytest.mark.parametrize("gpu", ["works", "seizing"])
+def test_it_dies_with_its_conductor(tmp_path, gpu):
+    code = f"""
+        import time
+        from pathlib import Path
+        from workflow.collocation.telemetry.watch import Watch
+        folder = Path({str(tmp_path)!r})
+        settings = {{"source": "auto", "hz": 50}}
+        print(Watch(folder, folder / "log", {gpu!r}, ["gpu"], settings, None, "tests.samplers").pid)
+        time.sleep({PATIENCE})
+    """
+    conductor = subprocess.Popen(
+        [sys.executable, "-uc", textwrap.dedent(code)], cwd=REPOSITORY, stdout=subprocess.PIPE
+    )
+    with conductor:
+        pid = int(conductor.stdout.readline())
+        deadline = time.monotonic() + PATIENCE
+        while len(lines.read(tmp_path / "telemetry.jsonl").gpu) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        conductor.kill()
+    assert_gone(pid)
+
+
+def test_no_sampler_at_all(cell, monkeypatch):
+    monkeypatch.setattr(watch.sys, "executable", "/nowhere/python")
+    watching = cell.watch()
+    for call in (watching.phase, watching.open, watching.close):
+        call("window")
+    watching.members({0: 1})
+    found = watching.end()
+    assert found.problem.startswith("the sampler cannot be started: ")
+    assert (found.head, found.gpu, watching.pid) == (None, [], None)
+
+
+def test_off_is_silent():
+    with Silent() as silent:
+        for call in (silent.phase, silent.open, silent.close):
+            call("window")
+        silent.members({0: 1})
+        assert silent.end() == lines.Lines() and silent.problem is None
+
+
+# --- reading back ---
+
+
+def test_lines_that_are_cut_damaged_or_missing(tmp_path):
+    path = tmp_path / "lines"
+    assert lines.read(path).problem.startswith("the sampler left no readable output")
+    head, end = '{"k":"head","source":null}\n', '{"k":"end","ticks":1}\n'
+    row = '{"k":"gpu","t":%d,"e":"gpu","v":{}}\n'
+    for text, rows, problem in [
+        ("", 0, "the sampler did not begin"),
+        (head + row % 2 + row % 1 + end, 2, None),
+        (head + row % 1, 1, "the sampler did not end as it should"),
+        (head + row % 1 + row[:20], 1, "the sampler's last line is cut"),
+        (head + "nul\n[]\n" + '{"k":"gpu","e":"gpu"}\n' + end, 0, "3 of the sampler's lines"),
+    ]:
+        path.write_text(text)
+        found = lines.read(path)
+        assert len(found.gpu) == rows and (found.problem or "").startswith(problem or "")
+        assert (problem is None) == (found.problem is None)
+    assert lines.read(path).head == {"source": None}
+    path.write_text(head + row % 2 + row % 1 + end)
+    assert [each["t"] for each in lines.read(path).gpu] == [1, 2]

@@ -1,0 +1,880 @@
+"""What tells what a GPU does: GPM, DCGM and plain NVML, on the stand-ins of tests/fakes."""
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psutil
+import pynvml
+import pytest
+
+from tests.fakes import activity, driver, machine
+from workflow.collocation.telemetry import dcgm, gpm, nvml, sources
+from workflow.collocation.telemetry.vocabulary import (
+    BY_NAME,
+    GPU_COLUMNS,
+    METRICS,
+    SourceLost,
+    Unavailable,
+)
+
+ROOT = machine.REPOSITORY
+LOST, UNKNOWN, UNSUPPORTED = 15, 999, 3  # as NVML_ERROR_… in nvidia-ml-py
+HOUR_MS = 3_600_000
+BUSY = {
+    "gract": 0.9,
+    "smact": 0.5,
+    "smocc": 0.25,
+    "tenso": 0.4,
+    "drama": 0.3,
+    "pcie_tx": 1e9,
+    "nvlink_rx": 2e9,
+    "ctxsw_active": 0.02,
+    "ctxsw_requests": 500.0,
+}
+
+
+class Machine:
+    """The stand-in's machine as this process sees it."""
+
+    def __init__(self, folder: Path, uuid: str):
+        self.folder, self.uuid = folder, uuid
+
+    def set(self, **settings) -> None:
+        machine.configure(self.folder, **settings)
+
+    def does(self, entity: str = "gpu", **values) -> None:
+        machine.does(self.folder, entity, **values)
+
+    def fail(self, call: str, **how) -> None:
+        machine.fail(self.folder, call, **how)
+
+    @property
+    def state(self) -> dict:
+        return driver.Card(self.folder).peek()
+
+    @property
+    def buffers(self) -> int:
+        """GPM samples that are allocated."""
+        return len(pynvml.nvmlLib.samples)
+
+    def split(self, *places: tuple[int, int, int]) -> list[str]:
+        """Make GPU instances of (profile, start, size), each with all its SMs; gives entities."""
+        card = pynvml.nvmlDeviceGetHandleByUUID(self.uuid)
+        entities = []
+        for profile, start, size in places:
+            place = pynvml.c_nvmlGpuInstancePlacement_t(start=start, size=size)
+            made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, profile, place)
+            entities.append(f"gi:{pynvml.nvmlGpuInstanceGetInfo(made).id}")
+        return entities
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch):
+    monkeypatch.setattr(gpm, "REFRESH_S", 0.001)
+    monkeypatch.setattr(gpm, "LEAST_S", 0.0)
+    monkeypatch.setattr(dcgm, "FIRST_S", 10.0)  # the stand-in is a Python to be started
+    monkeypatch.setattr(dcgm, "ASK_S", 10.0)
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Makes the machine that this process sees: `make("a30", mig=True, ...)`."""
+    with ExitStack() as stack:
+
+        def make(card: str = "h200_141", **options) -> Machine:
+            folder = tmp_path / "machine"
+            environment = machine.create(folder, card, **options)
+            monkeypatch.setenv("FAKE_NVML", environment["FAKE_NVML"])
+            monkeypatch.setenv("PATH", environment["PATH"])
+            stack.enter_context(machine.installed(folder))
+            pynvml.nvmlInit()
+            return Machine(folder, machine.UUID)
+
+        yield make
+
+
+@pytest.fixture
+def h200(make) -> Machine:
+    return make()
+
+
+@pytest.fixture
+def a100(make) -> Machine:
+    """Without GPM; its DCGM host engine runs."""
+    return make("a100_40", dcgm={})
+
+
+def opened(source_type, uuid: str, entities: list[str]):
+    return closing(source_type(uuid, entities))
+
+
+def await_rows(source, ticks: int = 100) -> dict:
+    """The first tick with rows."""
+    for _ in range(ticks):
+        if rows := source.tick():
+            return rows
+        time.sleep(0.05)
+    raise AssertionError("no rows")
+
+
+# -- vocabulary -----------------------------------------------------------------------------------
+
+
+def test_the_vocabulary_names_each_quantity_once_with_a_unit():
+    assert len(GPU_COLUMNS) == len(set(GPU_COLUMNS)) == len(METRICS)
+    units = {"1", "B/s", "B", "W", "J", "C", "MHz", "bitmask", "1/s", "s"}
+    assert {metric.unit for metric in METRICS} <= units
+    for source in ("gpm", "dcgm"):
+        numbers = [getattr(metric, source) for metric in METRICS if getattr(metric, source)]
+        assert len(numbers) == len(set(numbers))
+
+
+@pytest.mark.parametrize(
+    ("name", "constant"),
+    {
+        "gract": "GRAPHICS_UTIL",
+        "smact": "SM_UTIL",
+        "smocc": "SM_OCCUPANCY",
+        "tenso": "ANY_TENSOR_UTIL",
+        "drama": "DRAM_BW_UTIL",
+        "fp16": "FP16_UTIL",
+        "fp32": "FP32_UTIL",
+        "fp64": "FP64_UTIL",
+        "integer": "INTEGER_UTIL",
+        "pcie_tx": "PCIE_TX_PER_SEC",
+        "pcie_rx": "PCIE_RX_PER_SEC",
+        "nvlink_tx": "NVLINK_TOTAL_TX_PER_SEC",
+        "nvlink_rx": "NVLINK_TOTAL_RX_PER_SEC",
+        "ctxsw_active": "GR0_CTXSW_ACTIVE_PCT",
+        "ctxsw_requests": "GR0_CTXSW_REQUESTS",
+    }.items(),
+)
+def test_gpm_ids_are_those_of_nvidia_ml_py(name, constant):
+    assert BY_NAME[name].gpm == getattr(pynvml, f"NVML_GPM_METRIC_{constant}")
+
+
+def test_values_come_in_one_unit_from_either_source():
+    assert BY_NAME["smact"].from_gpm(50.0) == BY_NAME["smact"].from_dcgm(0.5) == 0.5
+    assert BY_NAME["pcie_rx"].from_gpm(1.0) == BY_NAME["pcie_rx"].from_dcgm(1048576.0) == 2**20
+    assert BY_NAME["smact"].from_gpm(math.nan) is None
+    assert BY_NAME["smact"].from_dcgm(math.nan) is None
+
+
+# -- GPM ------------------------------------------------------------------------------------------
+
+
+def test_gpm_rates_are_what_the_card_did_since_the_tick_before(h200):
+    h200.does(**BUSY)
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        assert source.tick() == {}
+        time.sleep(0.01)
+        rates = source.tick()["gpu"]
+        assert set(rates) == {metric.name for metric in METRICS if metric.gpm}
+        # a count is divided by a time that is taken a moment later
+        assert rates.pop("ctxsw_requests") == pytest.approx(500.0, rel=0.2)
+        assert rates == pytest.approx({n: (activity.QUIET | BUSY)[n] for n in rates})
+        assert source.units["gract"] == "%"
+
+
+def test_one_pair_spans_a_window_of_changing_activity(h200):
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        begin = source.open()
+        for gract in (1.0, 0.0, 0.5):
+            h200.does(gract=gract)
+            source.tick()
+            time.sleep(0.02)
+        span = source.span(begin, source.open())["gpu"]
+        times = span["start_ns"], span["end_ns"]
+        assert span["end_ns"] - span["start_ns"] > 50_000_000
+        did = activity.mean(h200.state["activity"], "gract", *times)
+        assert span["metrics"]["gract"] == pytest.approx(did, abs=0.1)
+        assert source.span(begin, {}) == {}
+
+
+def test_gpu_instances_have_values_of_their_own(make):
+    h200 = make(mig=True)
+    first, second = h200.split((9, 0, 4), (9, 4, 4))
+    h200.does(first, smact=1.0)
+    h200.does(second, smact=0.25)
+    with opened(gpm.Gpm, h200.uuid, ["gpu", first, second, "gi:99"]) as source:
+        begin = source.open()
+        source.tick()
+        time.sleep(0.01)
+        rates = source.tick()
+        assert {entity: rates[entity]["smact"] for entity in rates} == pytest.approx(
+            {"gpu": 0.0, first: 1.0, second: 0.25}
+        )
+        assert list(source.silent) == ["gi:99"]
+        assert source.span(begin, source.open()).keys() == {"gpu", first, second}
+
+
+def test_a_metric_that_does_not_answer_is_null_and_the_others_stay(h200):
+    h200.does(**BUSY)
+    ids = {name: BY_NAME[name].gpm for name in ("tenso", "pcie_tx", "ctxsw_requests")}
+    h200.set(gpm_nan=[ids["tenso"]], gpm_refused={str(ids["pcie_tx"]): UNSUPPORTED})
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        source.tick()
+        rates = await_rows(source)["gpu"]
+        assert rates["tenso"] is rates["pcie_tx"] is None
+        assert rates["gract"] == pytest.approx(0.9)
+
+
+def test_metrics_that_the_driver_does_not_know_are_left_out(h200):
+    h200.does(**BUSY)
+    h200.set(gpm_unknown=[172, 174, 60])
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        source.tick()
+        rates = await_rows(source)["gpu"]
+        assert rates["gract"] == pytest.approx(0.9)
+        assert not {"ctxsw_active", "ctxsw_requests", "nvlink_rx"} & rates.keys()
+
+
+@pytest.mark.parametrize("reads", ["zero", "nan"])
+def test_a_pair_within_one_refresh_of_the_counters_gives_no_row(h200, monkeypatch, reads):
+    monkeypatch.setattr(gpm, "DOUBT_S", 10.0)
+    h200.does(**BUSY)
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        h200.set(gpm_refresh_ms=HOUR_MS, gpm_stale=reads)
+        assert source.tick() == source.tick() == source.tick() == {}
+        held = source.open()
+        assert source.span(held, source.open()) == {}
+        h200.set(gpm_refresh_ms=0)
+        assert source.tick()["gpu"]["gract"] > 0
+
+
+def test_a_pair_of_zeros_that_was_long_enough_is_one(h200, monkeypatch):
+    monkeypatch.setattr(gpm, "DOUBT_S", 0.01)
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        h200.does(**dict.fromkeys(BUSY, 0.0), pcie_rx=0.0)
+        source.tick()
+        time.sleep(0.02)
+        assert set(source.tick()["gpu"].values()) == {0.0}
+
+
+def sampled(h200) -> list[int]:
+    """When the samples that there are were taken."""
+    return sorted(taken for taken, _ in filter(None, pynvml.nvmlLib.samples.values()))
+
+
+def test_a_tick_that_is_too_early_gives_no_row_and_the_next_covers_both(h200, monkeypatch):
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        source.tick()
+        h200.does(gract=1.0)
+        monkeypatch.setattr(gpm, "LEAST_S", 60.0)
+        before = sampled(h200)
+        source.wait()  # not for that long
+        assert source.tick() == {} and sampled(h200) == before
+        h200.does(gract=0.0)
+        monkeypatch.setattr(gpm, "LEAST_S", 0.0)
+        rates, (start, end) = source.tick()["gpu"], sampled(h200)
+        did = activity.mean(h200.state["activity"], "gract", start, end)
+        assert rates["gract"] == pytest.approx(did) and did > 0
+
+
+def test_a_tick_that_is_a_little_early_can_wait(h200, monkeypatch):
+    monkeypatch.setattr(gpm, "LEAST_S", 0.02)
+    monkeypatch.setattr(gpm, "LATE_S", 60.0)
+    h200.set(gpm_refresh_ms=20)
+    h200.does(**BUSY)
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        source.wait()
+        source.tick()
+        for _ in range(10):
+            source.wait()
+            assert source.tick()["gpu"]["gract"] == pytest.approx(0.9)
+
+
+def test_a_call_that_fails_costs_one_row(h200):
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        source.tick()
+        h200.fail("nvmlGpmSampleGet", error=UNKNOWN)
+        assert source.tick() == {}
+        assert "gpu" in source.silent
+        assert source.tick()["gpu"]["gract"] == 0.0
+        h200.fail("nvmlGpmMetricsGet", error=UNKNOWN)
+        assert source.tick() == {}
+        assert source.tick()["gpu"]["gract"] == 0.0
+
+
+def test_gpm_that_fails_on_and_on_is_lost_once(h200):
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        h200.set(lost=True)
+        for _ in range(gpm.PATIENCE - 1):
+            assert source.tick() == {}
+        with pytest.raises(SourceLost, match="GPM failed 20 times in a row: .*"):
+            source.tick()
+        assert source.tick() == source.open() == {}
+
+
+def test_every_buffer_goes_back(h200):
+    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        held = h200.buffers
+        for _ in range(5):
+            source.tick()
+        assert h200.buffers == held == 2
+        source.open()
+        assert h200.buffers == 3
+    assert h200.buffers == 0
+
+
+NO_GPM = {
+    "an older card": ("a100_40", {}, "has no GPM counters"),
+    "NVML refuses the question": (
+        "h200_141",
+        {"failures": [{"call": "nvmlGpmQueryDeviceSupport", "at": 1, "error": 13, "on": True}]},
+        "does not say whether the card has GPM",
+    ),
+    "no samples": (
+        "h200_141",
+        {"failures": [{"call": "nvmlGpmSampleGet", "at": 1, "error": 4, "on": True}]},
+        "gpu: Insufficient Permissions",
+    ),
+    "no buffers": (
+        "h200_141",
+        {"failures": [{"call": "nvmlGpmSampleAlloc", "at": 1, "error": 20, "on": True}]},
+        "gives no metric",
+    ),
+    "samples, but no metrics": (
+        "h200_141",
+        {"failures": [{"call": "nvmlGpmMetricsGet", "at": 1, "error": 999, "on": True}]},
+        "gives no metric of two samples",
+    ),
+    "metrics, but no values": (
+        "h200_141",
+        {"gpm_nan": sorted(driver.GPM)},
+        "gives no metric of two samples (without an error)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_GPM)
+def test_gpm_is_unavailable_with_one_line_and_nothing_left(make, case):
+    card, settings, words = NO_GPM[case]
+    here = make(card, **settings)
+    with pytest.raises(Unavailable) as raised:
+        gpm.Gpm(here.uuid, ["gpu"])
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert here.buffers == 0
+
+
+# -- plain NVML -----------------------------------------------------------------------------------
+
+
+def test_the_card_is_read_in_the_vocabularys_units(h200):
+    h200.does(
+        gpu_util=0.75,
+        memory_util=0.5,
+        power=412.5,
+        temperature=61,
+        memory_temperature=70,
+        sm_clock=1980,
+        memory_clock=3201,
+        throttle=0x4,
+        power_violation=0.5,
+    )
+    machine.occupy(h200.folder, os.getpid())
+    read = nvml.Card(h200.uuid).read()
+    assert tuple(read) == nvml.COLUMNS
+    assert set(nvml.COLUMNS) | {m.name for m in METRICS if m.gpm} == set(GPU_COLUMNS)
+    grown = {name: read.pop(name) for name in ("energy", "power_violation")}
+    assert all(value >= 0 for value in grown.values())
+    assert read == {
+        "gpu_util": 0.75,
+        "memory_util": 0.5,
+        "memory_used": 500 * 2**20,
+        "power": 412.5,
+        "temperature": 61,
+        "memory_temperature": 70,
+        "sm_clock": 1980,
+        "memory_clock": 3201,
+        "throttle": 4,
+        "thermal_violation": 0.0,
+    }
+
+
+def test_counters_grow_with_what_the_card_does(h200):
+    h200.set(energy_step_ms=0)
+    h200.does(power=500.0, power_violation=0.5)
+    card, start = nvml.Card(h200.uuid), time.monotonic_ns()
+    first = card.read()
+    time.sleep(0.02)
+    second, seconds = card.read(), (time.monotonic_ns() - start) / 1e9
+    joules = second["energy"] - first["energy"]
+    assert 0.02 * 500 * 0.9 <= joules <= seconds * 500
+    held_down = second["power_violation"] - first["power_violation"]
+    assert 0.02 * 0.5 * 0.9 <= held_down <= seconds * 0.5
+
+
+def calls_of(h200, call: str) -> int:
+    return h200.state["calls"].get(call, 0)
+
+
+def test_one_call_reads_all_fields_and_what_is_refused_is_not_asked_again(h200, monkeypatch):
+    asked = []
+    real = pynvml.nvmlDeviceGetFieldValues
+
+    def watched(handle, ids):
+        asked.append(list(ids))
+        return real(handle, ids)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", watched)
+    h200.does(power=300.0, memory_temperature=70)
+    h200.set(fields_refused=[82, 186])
+    card = nvml.Card(h200.uuid)
+    assert asked == [[186, 83, 82, 74, 75]]
+    read = card.read()
+    assert asked[1:] == [[83, 74, 75]]
+    assert read["power"] == 300.0  # by nvmlDeviceGetPowerUsage
+    assert read["memory_temperature"] is None
+    assert read["energy"] is not None
+    assert set(card.refused) == {"power", "memory_temperature"}
+
+
+def test_without_field_values_each_has_a_call_of_its_own(h200):
+    h200.does(power=300.0)
+    h200.fail("nvmlDeviceGetFieldValues", error=UNSUPPORTED, on=True)
+    card = nvml.Card(h200.uuid)
+    read = card.read()
+    assert calls_of(h200, "nvmlDeviceGetFieldValues") == 1
+    assert read["power"] == 300.0
+    assert [name for name, value in read.items() if value is None] == ["memory_temperature"]
+    assert card.edge() is not None
+
+
+def test_a_card_that_has_nothing_more_to_give_reads_null(h200):
+    h200.does(power=300.0)
+    h200.set(
+        fields_refused=[74, 75, 82, 83, 186],
+        failures=[
+            {"call": call, "at": 1, "error": UNSUPPORTED, "on": True}
+            for call in (
+                "nvmlDeviceGetTotalEnergyConsumption",
+                "nvmlDeviceGetViolationStatus",
+                "nvmlDeviceGetUtilizationRates",
+            )
+        ],
+    )
+    card = nvml.Card(h200.uuid)
+    for _ in range(3):
+        read = card.read()
+    assert {name for name, value in read.items() if value is None} == {
+        "gpu_util",
+        "memory_util",
+        "energy",
+        "memory_temperature",
+        "power_violation",
+        "thermal_violation",
+    }
+    assert read["power"] == 300.0
+    assert calls_of(h200, "nvmlDeviceGetUtilizationRates") == 1
+    assert calls_of(h200, "nvmlDeviceGetTotalEnergyConsumption") == 1
+    assert card.edge() is None
+
+
+def test_a_passing_error_is_null_once(h200):
+    card = nvml.Card(h200.uuid)
+    h200.fail("nvmlDeviceGetTemperature", error=UNKNOWN)
+    assert card.read()["temperature"] is None
+    assert card.read()["temperature"] == 40
+    assert "temperature" in card.refused
+
+
+def test_utilisation_is_null_under_mig(make):
+    card = nvml.Card(make(mig=True).uuid)
+    assert card.read()["gpu_util"] is None
+    assert card.read()["power"] == 80.0
+
+
+def test_a_lost_card_reads_null_and_raises_nothing(h200):
+    card = nvml.Card(h200.uuid)
+    h200.set(lost=True)
+    assert set(card.read().values()) == {None}
+    assert card.processes() == {"compute": None, "mps": None}
+    assert card.edge() is None
+
+
+def test_a_card_that_is_not_there_is_said(h200):
+    with pytest.raises(pynvml.NVMLError):
+        nvml.Card("GPU-00000000-0000-4000-8000-000000000000")
+
+
+def test_processes_come_with_their_memory(h200):
+    machine.occupy(h200.folder, os.getpid(), kind="mps")
+    card = nvml.Card(h200.uuid)
+    entry = {"pid": os.getpid(), "memory": 500 * 2**20}
+    assert card.processes() == {"compute": [entry], "mps": [entry]}
+    h200.fail("nvmlDeviceGetMPSComputeRunningProcesses", error=UNSUPPORTED, on=True)
+    assert card.processes() == {"compute": [entry], "mps": None}
+
+
+def test_the_edge_of_the_energy_counter_is_a_time_within_the_call(h200):
+    h200.does(power=300.0)
+    card, before = nvml.Card(h200.uuid), time.monotonic_ns()
+    first = card.read()["energy"]
+    edges = [card.edge(), card.edge()]
+    assert before < edges[0][0] < edges[1][0] < time.monotonic_ns()
+    assert first < edges[0][1] < edges[1][1]
+    # each is what the counter held at one of its steps
+    for _, joules in edges:
+        assert joules == pytest.approx(card_total(h200, joules))
+
+
+def card_total(h200, joules: float) -> float:
+    """The nearest value that the counter can hold."""
+    history, step = h200.state["activity"], 50_000_000
+    end = time.monotonic_ns() // step
+    held = [activity.total(history, "power", t * step) for t in range(end - 100, end + 1)]
+    return min((int(value * 1000) / 1000 for value in held), key=lambda v: abs(v - joules))
+
+
+def test_an_energy_counter_that_stands_still_is_given_up(h200):
+    h200.does(power=0.0)
+    card = nvml.Card(h200.uuid)
+    time.sleep(0.06)  # its last step
+    first, before = card.read()["energy"], time.monotonic_ns()
+    at, joules = card.edge(most_s=0.02)
+    assert joules == first
+    assert before + 20_000_000 <= at <= time.monotonic_ns()
+
+
+BLOCKED = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what Python does once it gets to it
+from workflow.collocation.telemetry.nvml import Card
+print("reading", flush=True)
+Card(sys.argv[1])
+print("read", flush=True)
+"""
+
+
+def test_a_call_that_blocks_is_deaf_to_signals_of_python(h200):
+    """What a sampler that hangs in the driver looks like: only SIGKILL ends it."""
+    h200.set(blocks=["nvmlDeviceGetFieldValues"])
+    environment = os.environ | {"PYTHONPATH": f"{machine.FAKES / 'nvml'}:{ROOT}"}
+    command = [sys.executable, "-c", BLOCKED, h200.uuid]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as hung:
+        try:
+            assert hung.stdout.readline() == "reading\n"
+            time.sleep(0.3)
+            hung.terminate()
+            with pytest.raises(subprocess.TimeoutExpired):
+                hung.wait(0.5)
+        finally:
+            hung.kill()
+        assert hung.wait(5) == -signal.SIGKILL
+        assert hung.stdout.read() == ""
+
+
+# -- DCGM's text ----------------------------------------------------------------------------------
+
+# NVIDIA/DCGM issue 151, DCGM 3.1 on A100.
+INSTANCES = """\
+#Entity   GRACT        SMACT        SMOCC        TENSO
+ID
+GPU-I 21  0.000        0.000        0.000        0.000
+GPU-I 29  0.495        0.490        0.061        0.468
+GPU 4     0.571        0.571        0.071        0.549
+"""
+# DCGM 3.3.9 on H100: the first round after the engine's start is N/A.
+FIRST_ROUND = """\
+#Entity   GRACT        SMACT        DRAMA
+ID
+GPU 0     N/A          N/A          N/A
+GPU 0     0.000        0.125        0.250
+"""
+# DCGM 2.1, right-aligned (issue 3).
+OLD = """\
+# Entity  GRACT  SMACT  DRAMA
+      Id
+    GPU 0  0.000  0.125    N/A
+"""
+
+
+def parse(columns: int, text: str) -> list:
+    table = dcgm.Table(columns)
+    return [row for line in text.splitlines() if (row := table.row(line))]
+
+
+def test_rows_of_several_entities():
+    assert parse(4, INSTANCES) == [
+        ("GPU-I 21", [0.0, 0.0, 0.0, 0.0]),
+        ("GPU-I 29", [0.495, 0.490, 0.061, 0.468]),
+        ("GPU 4", [0.571, 0.571, 0.071, 0.549]),
+    ]
+
+
+def test_what_is_not_known_is_null():
+    assert parse(3, FIRST_ROUND) == [("GPU 0", [None] * 3), ("GPU 0", [0.0, 0.125, 0.25])]
+    assert parse(3, OLD) == [("GPU 0", [0.0, 0.125, None])]
+
+
+def test_headers_come_again_and_change_nothing():
+    rows = parse(3, FIRST_ROUND * 3)
+    assert rows == parse(3, FIRST_ROUND) * 3
+
+
+def test_a_column_that_is_left_blank_is_null_and_shifts_nothing():
+    header = f"{'#Entity':11}{'GRACT':13}{'PCITX':28}{'NVLTX':28}"
+    row = f"{'GPU-I 5':11}{'0.500':13}{'':28}{'123456789012':28}"
+    last = f"{'GPU-I 5':11}{'0.500':13}{'7':28}{'':28}"
+    none = f"{'GPU-I 5':11}"
+    assert parse(3, "\n".join([header, row, last, none])) == [
+        ("GPU-I 5", [0.5, None, 123456789012.0]),
+        ("GPU-I 5", [0.5, 7.0, None]),
+        ("GPU-I 5", [None] * 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "   ",
+        "ID                    (us)",
+        "#Entity   GRACT",
+        "Error setting watches. Result: -6: Feature not supported",
+        "Error: Unable to connect to host engine. Host engine connection invalid/disconnected.",
+        "Specified entity ID is valid but unknown: i:0. ParsedResult: ParsedGpu(i:0)",
+        "dmon was stopped due to receiving a signal",
+        "GPU-CI 3  0.1          0.2          0.3",
+        "Switch 1  0.1          0.2          0.3",
+        "GPU 0     0.1          0.2",  # without a header there is no telling which is missing
+        "GPU 0     0.1          0.2          0.3          0.4",
+        "GPU 12xyz",
+        "\x00\ufffd",
+    ],
+)
+def test_any_other_line_is_no_row(line):
+    assert dcgm.Table(3).row(line) is None
+
+
+def test_numbers_that_dcgm_cut_off_are_null():
+    assert parse(2, "GPU 0     12345678...  <<<NULL>>>") == [("GPU 0", [None, None])]
+
+
+# -- DCGM's engine --------------------------------------------------------------------------------
+
+
+def test_rows_of_dcgm_have_the_vocabularys_names_and_units(a100):
+    a100.does(**{name: value for name, value in BUSY.items() if BY_NAME[name].dcgm})
+    with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
+        rates = await_rows(source)["gpu"]
+        assert set(rates) == {metric.name for metric in METRICS if metric.dcgm}
+        assert rates["smact"] == 0.5
+        assert rates["nvlink_rx"] == 2e9
+        assert source.open() is None
+        assert source.span(None, None) == {}
+        dmon = source._child.pid
+    assert not psutil.pid_exists(dmon)
+
+
+def test_instances_are_found_by_nvmls_ids(make):
+    a100 = make("a100_40", mig=True, dcgm={"blank": [1011, 1012]})
+    first, second = a100.split((9, 0, 4), (14, 4, 2))
+    a100.does(first, smact=1.0, pcie_tx=1e6)
+    a100.does(second, smact=0.25)
+    with opened(dcgm.Dcgm, a100.uuid, ["gpu", first, second]) as source:
+        rates = await_rows(source)
+        assert {entity: rates[entity]["smact"] for entity in rates} == {
+            "gpu": 0.0,
+            first: 1.0,
+            second: 0.25,
+        }
+        assert rates[first]["pcie_tx"] is None
+        assert rates[first]["nvlink_tx"] is None
+        assert rates[first]["integer"] == 0.0
+    with pytest.raises(Unavailable, match="the host engine does not list gi:99"):
+        dcgm.Dcgm(a100.uuid, ["gpu", "gi:99"])
+
+
+def test_rows_since_the_tick_before_are_averaged(a100):
+    with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
+        source.tick()
+        entities = {"gpu": [[0.0] * 13, [None] * 13, [1.0] * 13]}
+        source._rows = lambda: [("gpu", row) for row in entities["gpu"]]
+        assert set(source.tick()["gpu"].values()) == {0.5}
+
+
+def test_a_field_that_the_card_has_not_does_not_cost_the_others(make):
+    a100 = make("a100_40", dcgm={"unsupported": [1006, 1016]})
+    a100.does(gract=0.75)
+    with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
+        rates = await_rows(source)["gpu"]
+        assert rates["gract"] == 0.75
+        assert not {"fp64", "integer"} & rates.keys()
+
+
+def test_an_engine_that_dies_is_lost_once_with_its_words(make):
+    a100 = make("a100_40", dcgm={"rounds": {"most": 3, "then": "die"}})
+    with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
+        with pytest.raises(SourceLost, match=r"dcgmi ended: Error getting values.*disconnected"):
+            for _ in range(200):
+                source.tick()
+                time.sleep(0.05)
+        assert source.tick() == {}
+
+
+def test_an_engine_that_falls_silent_is_lost_and_its_client_ended(make, monkeypatch):
+    monkeypatch.setattr(dcgm, "SILENCE_S", 0.5)
+    a100 = make("a100_40", dcgm={"rounds": {"most": 2, "then": "hang"}})
+    with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
+        dmon = source._child.pid
+        with pytest.raises(SourceLost, match=r"dcgmi has been silent for 0.5 s"):
+            for _ in range(200):
+                source.tick()
+                time.sleep(0.05)
+        assert source.tick() == {}
+        assert not psutil.pid_exists(dmon)
+
+
+NO_DCGM = {
+    "no engine": (None, "Unable to connect to host engine"),
+    "an engine that hangs": ({"hangs": "discovery"}, "did not answer within 0.3 s"),
+    "a card that it does not know": ({"uuid": "GPU-other"}, "does not list GPU-other"),
+    "no profiling": (
+        {"unsupported": list(range(1001, 1017))},
+        "gives no value (Error setting watches. Result: -6: Feature not supported)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_DCGM)
+def test_dcgm_is_unavailable_with_one_line(make, monkeypatch, case):
+    engine, words = NO_DCGM[case]
+    uuid = engine.pop("uuid", machine.UUID) if engine else machine.UUID
+    make("a100_40", dcgm=engine)
+    if engine and "hangs" in engine:
+        monkeypatch.setattr(dcgm, "ASK_S", 0.3)
+    with pytest.raises(Unavailable) as raised:
+        dcgm.Dcgm(uuid, ["gpu"])
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_no_dcgmi_is_said(a100, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Unavailable, match="there is no dcgmi on PATH"):
+        dcgm.Dcgm(a100.uuid, ["gpu"])
+
+
+ORPHANED = """
+import sys, time
+from workflow.collocation.telemetry.dcgm import Dcgm
+print(Dcgm(sys.argv[1], ["gpu"])._child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_dcgmi_does_not_outlive_a_killed_sampler(a100):
+    command = [sys.executable, "-c", ORPHANED, a100.uuid]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as sampler:
+        dmon = psutil.Process(int(sampler.stdout.readline()))
+        sampler.kill()
+    psutil.wait_procs([dmon], timeout=5)
+    assert not dmon.is_running() or dmon.status() == psutil.STATUS_ZOMBIE
+
+
+# -- the choice -----------------------------------------------------------------------------------
+
+CHOICES = {
+    "Hopper": ("h200_141", {}, "auto", "gpm", r"gpm answers"),
+    "Ampere with an engine": (
+        "a100_40",
+        {"dcgm": {}},
+        "auto",
+        "dcgm",
+        r"dcgm answers; not gpm: the card has no GPM counters .*",
+    ),
+    "Ampere without one": (
+        "a30",
+        {},
+        "auto",
+        None,
+        r"plain NVML is all there is; not gpm: .*; not dcgm: dcgmi discovery failed: .*",
+    ),
+    "Hopper whose GPM says nothing": (
+        "h200_141",
+        {"dcgm": {}, "gpm_nan": sorted(driver.GPM)},
+        "auto",
+        "dcgm",
+        r"dcgm answers; not gpm: GPM gives no metric .*",
+    ),
+    "DCGM asked for": ("h200_141", {"dcgm": {}}, "dcgm", "dcgm", "dcgm was asked for, and answers"),
+    "GPM asked for": ("h200_141", {}, "gpm", "gpm", "gpm was asked for, and answers"),
+    "NVML asked for": ("h200_141", {"dcgm": {}}, "nvml", None, "plain NVML was asked for"),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_the_best_source_that_answers_is_chosen_and_why_is_said(make, case):
+    card, settings, wanted, chosen, why = CHOICES[case]
+    here = make(card, **settings)
+    source, said = sources.open_source(here.uuid, ["gpu"], wanted)
+    if source:
+        source.close()
+    assert (source.name if source else None) == chosen
+    assert re.fullmatch(why, said)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ("gpm", "telemetry source gpm: the card has no GPM counters"),
+        ("dcgm", "telemetry source dcgm: dcgmi discovery failed: Error: Unable to connect"),
+        ("nvidia", "telemetry source 'nvidia' is unknown; allowed: auto, gpm, dcgm, nvml"),
+    ],
+)
+def test_what_was_asked_for_and_cannot_be_is_one_line(make, wanted, words):
+    here = make("a30")
+    with pytest.raises(ValueError, match=words) as raised:
+        sources.open_source(here.uuid, ["gpu"], wanted)
+    assert "\n" not in str(raised.value)
+
+
+# -- for people -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("card", "settings", "words"),
+    [
+        ("h200_141", {}, "source: gpm (gpm answers)"),
+        ("a100_40", {"dcgm": {}}, "source: dcgm (dcgm answers; not gpm:"),
+        ("a30", {}, "source: nvml (plain NVML is all there is; not gpm:"),
+    ],
+)
+def test_the_command_prints_the_source_and_what_a_look_costs(make, capsys, card, settings, words):
+    here = make(card, **settings)
+    here.does(gract=0.5)
+    assert sources.main(["--seconds", "0.5"]) == 0
+    printed = capsys.readouterr().out
+    assert words in printed
+    assert ("gract" in printed) == (card != "a30")
+    assert "nvml read, all of it" in printed
+    assert "energy grew every" in printed
+
+
+def test_the_command_says_in_one_line_what_cannot_be(make, capsys):
+    make("a30")
+    for arguments in (["--source", "gpm"], ["--gpu", "7"], ["--gpu", "GPU-none"]):
+        assert sources.main(arguments) == 1
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_module_is_light(h200):
+    """A sampler is started for each cell: nothing heavy may come with it."""
+    code = "import sys, workflow.collocation.telemetry.sources; print(*sys.modules)"
+    environment = os.environ | {"PYTHONPATH": f"{machine.FAKES / 'nvml'}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    heavy = {"numpy", "pandas", "pyarrow", "pydantic", "yaml", "torch"}
+    assert not heavy & set(done.stdout.split())

@@ -1,0 +1,1 @@
+"""What GPU, members and host did while a cell ran, watched from outside the training processes."""

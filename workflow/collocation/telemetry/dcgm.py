@@ -1,0 +1,269 @@
+"""Activity of the GPU from a DCGM host engine that runs here already: `dcgmi dmon`, read as text.
+
+For cards without GPM (A100, A30). Written from DCGM's sources and from output that others recorded,
+never run on hardware by this project: see tests/fakes/dcgmi for the format and where it is from.
+
+Numbers are not NVML's. DCGM's GPU id is looked up by the card's UUID in `dcgmi discovery -l`. Under
+MIG a GPU instance has an entity id of DCGM's; `dcgmi discovery -c` names it beside NVML's instance
+id ("I <GPU>/<GPU instance>"). Users saw DCGM confine a larger instance to what the smallest one
+could do (NVIDIA/DCGM issues 138 and 248), so values of unequal instances need a second witness.
+PCIe traffic of an instance is N/A (issue 88).
+"""
+
+import ctypes
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+
+from workflow.collocation.telemetry.vocabulary import METRICS, Metric, SourceLost, Unavailable
+
+DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they answer N/A or 0
+ASK_S = 3.0  # for a question to the host engine, which may hang
+FIRST_S = 4.0  # for the first row with a value: DCGM's first rows are N/A
+SILENCE_S = 5.0  # without a row, after which the engine counts as gone
+PR_SET_PDEATHSIG = 1
+HEADER = re.compile(r"\s*(#|ID\b)", re.I)  # the line of names, the line of units
+ROW = re.compile(r"\s*(GPU|GPU-I) (\d+)(?=\s|$)")
+LISTED_GPU = re.compile(r"\|\s*(\d+)\s*\|")
+INSTANCE = re.compile(r"->\s*I\s+\d+/(\d+)\s*\|.*\(EntityID:\s*(\d+)\)")
+LISTED_FIELD = re.compile(r"\|\s*(\d{4})\s*\|")
+
+
+class Table:
+    """The text of `dcgmi dmon -e`, line by line; its columns are in the order of the fields asked.
+
+    A field that an entity does not have is left blank by DCGM 3.3 and newer, so a row that is not
+    full is read by where the last header's names began.
+    """
+
+    def __init__(self, columns: int):
+        self._columns = columns
+        self._starts: list[int] = []
+
+    def row(self, line: str) -> tuple[str, list[float | None]] | None:
+        """("GPU 0" or "GPU-I 3", a value or null per column); None for any other line.
+
+        Headers come again and again; N/A, and numbers that DCGM cut off ("1234..."), are null.
+        """
+        if line.lstrip().startswith("#"):
+            names = [m.start() for m in re.finditer(r"\S+", line) if "#" not in m[0]]
+            self._starts = names[-self._columns :] if len(names) >= self._columns else []
+            return None
+        found = ROW.match(line)
+        if not found:
+            return None
+        entity = f"{found[1]} {found[2]}"
+        cells = list(re.finditer(r"\S+", line[found.end() :]))
+        if len(cells) == self._columns:
+            return entity, [_number(cell[0]) for cell in cells]
+        values: list[float | None] = [None] * self._columns
+        for cell in cells:
+            start = cell.start() + found.end()
+            if start not in self._starts:
+                return None
+            values[self._starts.index(start)] = _number(cell[0])
+        return entity, values
+
+
+class Dcgm:
+    """The rows of one `dcgmi dmon`, which ends with `close` or with the thread that opened it.
+
+    entities: "gpu", or "gi:<id>" of a GPU instance under MIG, NVML's id. Raises Unavailable with
+    one line where there is no dcgmi, no engine that answers in time, or nothing that it can say.
+    """
+
+    name = "dcgm"
+
+    def __init__(self, uuid: str, entities: list[str]):
+        program = shutil.which("dcgmi")
+        if program is None:
+            raise Unavailable("there is no dcgmi on PATH")
+        gpu = _gpu_id(_ask(program, "discovery", "-l"), uuid)
+        if gpu is None:
+            raise Unavailable(f"the host engine does not list {uuid}")
+        selectors = {f"GPU {gpu}": ("gpu", f"gpu:{gpu}")}
+        if any(entity != "gpu" for entity in entities):
+            instances = _instance_ids(_ask(program, "discovery", "-c"), uuid)
+            for ours, theirs in instances.items():
+                selectors[f"GPU-I {theirs}"] = (f"gi:{ours}", f"instance:{theirs}")
+        wanted = {row: pair for row, pair in selectors.items() if pair[0] in entities}
+        if missing := set(entities) - {entity for entity, _ in wanted.values()}:
+            raise Unavailable(f"the host engine does not list {', '.join(sorted(missing))}")
+        self._entities = {row: entity for row, (entity, _) in wanted.items()}
+        self._selector = ",".join(selector for _, selector in wanted.values())
+        self._program = program
+        self._metrics: list[Metric] = [metric for metric in METRICS if metric.dcgm is not None]
+        try:
+            self._begin()
+        except Unavailable:  # one field that the card has not makes dcgmi refuse them all
+            listed = _field_ids(_ask(program, "profile", "--list", "-i", str(gpu)))
+            known = [metric for metric in self._metrics if metric.dcgm in listed]
+            if not known or known == self._metrics:
+                raise
+            self._metrics = known
+            self._begin()
+
+    def wait(self) -> None:
+        """DCGM's rows come when they come."""
+
+    def tick(self) -> dict[str, dict[str, float | None]]:
+        """Entity → mean of its rows since the tick before; an entity missing without a new row.
+
+        Raises SourceLost once, when dcgmi has ended or is silent for SILENCE_S; then {}.
+        """
+        if self._child is None:
+            return {}
+        rows: dict[str, list[list[float | None]]] = {}
+        for entity, values in self._rows():
+            rows.setdefault(entity, []).append(values)
+        now = time.monotonic()
+        self._heard = now if rows else self._heard
+        if not rows and (self._ended or now - self._heard > SILENCE_S):
+            how = "ended" if self._ended else f"has been silent for {SILENCE_S:g} s"
+            said = f": {self._said}" if self._said else ""
+            self.close()
+            raise SourceLost(f"dcgmi {how}{said}")
+        return {
+            entity: {
+                metric.name: _mean([metric.from_dcgm(v) for v in values if v is not None])
+                for metric, values in zip(self._metrics, zip(*found, strict=True), strict=True)
+            }
+            for entity, found in rows.items()
+        }
+
+    def open(self) -> None:
+        """DCGM has no samples to hold."""
+
+    def span(self, begin: None, end: None) -> dict[str, dict]:
+        """Nothing: DCGM gives no pair that spans a time."""
+        del begin, end
+        return {}
+
+    def close(self) -> None:
+        """End dcgmi, in a second and a half at most."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        for end in (child.terminate, child.kill):
+            end()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(0.75)
+                break
+        child.stdout.close()
+
+    def _begin(self) -> None:
+        """Start dcgmi, and wait for its first row with a value."""
+        fields = ",".join(str(metric.dcgm) for metric in self._metrics)
+        arguments = ["-e", fields, "-i", self._selector, "-d", str(DELAY_MS)]
+        parent, libc = os.getpid(), ctypes.CDLL(None)
+
+        def die_with_parent() -> None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # gone before the call
+                os._exit(1)
+
+        self._table = Table(len(self._metrics))
+        self._rest, self._said, self._ended = b"", "", False
+        self._child = subprocess.Popen(
+            [self._program, "dmon", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,
+        )
+        os.set_blocking(self._child.stdout.fileno(), False)
+        deadline = time.monotonic() + FIRST_S
+        while (left := deadline - time.monotonic()) > 0 and not self._ended:
+            select.select([self._child.stdout], [], [], left)
+            if any(value is not None for _, values in self._rows() for value in values):
+                self._heard = time.monotonic()
+                return
+        self.close()
+        raise Unavailable(f"dcgmi dmon gives no value ({self._said or 'without an error'})")
+
+    def _rows(self) -> list[tuple[str, list[float | None]]]:
+        """What has come since the last call, without waiting: (entity, values)."""
+        rows = []
+        while not self._ended:
+            try:
+                read = os.read(self._child.stdout.fileno(), 1 << 16)
+            except BlockingIOError:
+                break
+            self._ended = not read
+            *lines, self._rest = (self._rest + read).split(b"\n")
+            for line in lines:
+                text = line.decode(errors="replace")
+                row = self._table.row(text)
+                if row and row[0] in self._entities:
+                    rows.append((self._entities[row[0]], row[1]))
+                elif not row and text.strip() and not HEADER.match(text):
+                    self._said = text.strip()
+        return rows
+
+
+def _ask(program: str, *arguments: str) -> str:
+    """What dcgmi answers. Raises Unavailable with its words where it fails or is too slow."""
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=ASK_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"the host engine did not answer within {ASK_S:g} s") from None
+    except OSError as error:
+        raise Unavailable(f"dcgmi does not start: {error.strerror}") from None
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        said = lines[-1] if lines else f"exit code {done.returncode}"
+        raise Unavailable(f"dcgmi {arguments[0]} failed: {said}")
+    return done.stdout
+
+
+def _gpu_id(listing: str, uuid: str) -> int | None:
+    """DCGM's id of the GPU with this UUID, from `dcgmi discovery -l`."""
+    gpu = None
+    for line in listing.splitlines():
+        if found := LISTED_GPU.match(line):
+            gpu = int(found[1])
+        if uuid in line.split():
+            return gpu
+    return None
+
+
+def _instance_ids(hierarchy: str, uuid: str) -> dict[int, int]:
+    """NVML's id of each GPU instance of this card → DCGM's, from `dcgmi discovery -c`."""
+    ids: dict[int, int] = {}
+    ours = False
+    for line in hierarchy.splitlines():
+        if line.startswith("| GPU "):
+            ours = uuid in line.split()
+        elif ours and (found := INSTANCE.search(line)):
+            ids[int(found[1])] = int(found[2])
+    return ids
+
+
+def _field_ids(listing: str) -> set[int]:
+    """The profiling fields that a GPU has, from `dcgmi profile --list`."""
+    return {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

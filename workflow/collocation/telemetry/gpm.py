@@ -1,0 +1,219 @@
+"""Activity of the GPU from NVML's GPM counters (Hopper and newer): the card's, or an instance's.
+
+A rate comes from two samples of the counters, however far apart, so a window has one exact value
+beside its series. NVML refreshes the counters about every 100 ms. A closer pair says nothing: on an
+H200 it read 0 in all metrics, with DRAMA NaN or 0 (driver 580). Such a pair gives no row; the older
+sample is kept, so that the next row covers both times.
+"""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pynvml
+
+from workflow.collocation.telemetry.vocabulary import METRICS, Metric, SourceLost, Unavailable
+
+REFRESH_S = 0.12  # a little more than the counters' own step
+TRIES = 4  # for the first pair to answer
+LEAST_S = 0.1005  # between two samples of a pair
+LATE_S = 0.015  # how long a tick may wait for that
+DOUBT_S = 0.15  # a closer pair in which nothing happened was not refreshed: even asking is traffic
+PATIENCE = 20  # ticks in a row that may fail before the source is given up
+ACTIVITY = {metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"}  # ratios
+
+
+@dataclass
+class _Sample:
+    """A buffer of NVML's, and when it was filled (monotonic ns; None: it was not)."""
+
+    buffer: object
+    t_ns: int | None = None
+
+
+class Gpm:
+    """GPM of one card. Raises Unavailable where the card or NVML gives no metric of a pair.
+
+    entities: "gpu", or "gi:<id>" of a GPU instance under MIG; one that gives no sample at the
+    beginning is left out. silent: entity → what NVML said last when it gave nothing. units:
+    metric → the unit in which NVML gives it, in its own words.
+    """
+
+    name = "gpm"
+
+    def __init__(self, uuid: str, entities: list[str]):
+        self._buffers: list = []
+        self._ticks: dict[str, tuple[_Sample, _Sample]] = {}
+        self._metrics: dict[str, tuple[Metric, ...]] = {}
+        self._failed = 0
+        self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)
+        self.silent: dict[str, str] = {}
+        self.units: dict[str, str] = {}
+        try:
+            pynvml.nvmlInit()
+            self._card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            supported = pynvml.nvmlGpmQueryDeviceSupport(self._card).isSupportedDevice
+        except pynvml.NVMLError as error:
+            raise Unavailable(f"NVML does not say whether the card has GPM ({error})") from None
+        if not supported:
+            raise Unavailable("the card has no GPM counters (Hopper and newer have)")
+        try:
+            self._begin(entities)
+        except Unavailable:
+            self.close()
+            raise
+
+    def wait(self) -> None:
+        """Until a tick is late enough after the one before, if that takes LATE_S at most."""
+        for older, _ in list(self._ticks.values())[:1]:  # the others are sampled after it
+            self._refreshed(older)
+
+    def tick(self) -> dict[str, dict[str, float | None]]:
+        """Entity → rates since the tick before; {} at the first, an entity missing when unknown.
+
+        Raises SourceLost once, when nothing has answered for PATIENCE ticks; then {}.
+        """
+        rates: dict[str, dict[str, float | None]] = {}
+        problem = None
+        for entity, (older, newer) in self._ticks.items():
+            if not self._refreshed(older):
+                continue
+            try:
+                self._fill(entity, newer)
+                found = self._rates(entity, older, newer) if older.t_ns is not None else None
+            except pynvml.NVMLError as error:
+                problem = self.silent[entity] = str(error)
+                continue
+            if found is not None:
+                rates[entity] = found
+            if found is not None or older.t_ns is None:
+                self._ticks[entity] = newer, older
+        self._failed = self._failed + 1 if problem and not rates else 0
+        if self._failed >= PATIENCE:
+            self._ticks = {}
+            raise SourceLost(f"GPM failed {PATIENCE} times in a row: {problem}")
+        return rates
+
+    def open(self) -> dict[str, _Sample]:
+        """A sample of every entity that gives one, held until `close`: an end of spans."""
+        held: dict[str, _Sample] = {}
+        for entity in self._ticks:
+            with suppress(pynvml.NVMLError):
+                sample = _Sample(self._buffer())
+                self._fill(entity, sample)
+                held[entity] = sample
+        return held
+
+    def span(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
+        """Entity → {"metrics", "start_ns", "end_ns"} between two `open`s, from one pair."""
+        spans = {}
+        for entity, older in begin.items():
+            with suppress(pynvml.NVMLError, KeyError):
+                newer = end[entity]
+                found = self._rates(entity, older, newer)
+                if found is not None:
+                    times = {"start_ns": older.t_ns, "end_ns": newer.t_ns}
+                    spans[entity] = {"metrics": found} | times
+        return spans
+
+    def close(self) -> None:
+        """Give NVML its buffers back."""
+        self._ticks = {}
+        while self._buffers:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(self._buffers.pop())
+
+    def _refreshed(self, older: _Sample) -> bool:
+        """Whether the counters are newer than that sample, after a short wait if need be."""
+        if older.t_ns is None:
+            return True
+        left = (older.t_ns - time.monotonic_ns()) / 1e9 + LEAST_S
+        if 0 < left <= LATE_S:
+            time.sleep(left)
+        return left <= LATE_S
+
+    def _begin(self, entities: list[str]) -> None:
+        """Learn from one pair of samples which entities and metrics answer."""
+        for entity in entities:
+            try:
+                older, newer = _Sample(self._buffer()), _Sample(self._buffer())
+                self._fill(entity, older)
+            except pynvml.NVMLError as error:
+                self.silent[entity] = str(error)
+                continue
+            self._ticks[entity] = older, newer
+            self._metrics[entity] = tuple(metric for metric in METRICS if metric.gpm is not None)
+        for _ in range(TRIES if self._ticks else 0):
+            time.sleep(REFRESH_S)
+            answered = [self._answers(entity) for entity in self._ticks]
+            if any(answered):
+                break
+        else:
+            said = "; ".join(f"{entity}: {words}" for entity, words in self.silent.items())
+            raise Unavailable(f"GPM gives no metric of two samples ({said or 'without an error'})")
+        for older, _ in self._ticks.values():
+            older.t_ns = None  # the first tick begins anew
+
+    def _answers(self, entity: str) -> bool:
+        """Whether some metric does now. Leaves out those for which NVML refuses the whole call."""
+        older, newer = self._ticks[entity]
+        try:
+            self._fill(entity, newer)
+            metrics = self._metrics[entity]
+            if not self._known(metrics, older, newer):
+                each = [metric for metric in metrics if self._known((metric,), older, newer)]
+                self._metrics[entity] = tuple(each) or metrics
+            return self._rates(entity, older, newer) is not None
+        except pynvml.NVMLError as error:
+            self.silent[entity] = str(error)
+            return False
+
+    def _known(self, metrics: tuple[Metric, ...], older: _Sample, newer: _Sample) -> bool:
+        with suppress(pynvml.NVMLError):
+            self._evaluate(metrics, older, newer)
+            return True
+        return False
+
+    def _rates(self, entity: str, older: _Sample, newer: _Sample) -> dict | None:
+        """Metric → value in our unit; None when the counters were not refreshed in between."""
+        metrics = self._metrics[entity]
+        values = self._evaluate(metrics, older, newer)
+        rates = dict(zip([metric.name for metric in metrics], values, strict=True))
+        if rates.get("ctxsw_requests") is not None:  # a count over the pair
+            rates["ctxsw_requests"] /= (newer.t_ns - older.t_ns) / 1e9
+        activity = [value for name, value in rates.items() if name in ACTIVITY]
+        unknown = activity and not any(value is not None for value in activity)
+        doubtful = newer.t_ns - older.t_ns < DOUBT_S * 1e9 and not any(rates.values())
+        return None if unknown or doubtful else rates
+
+    def _evaluate(
+        self, metrics: tuple[Metric, ...], older: _Sample, newer: _Sample
+    ) -> list[float | None]:
+        """A value for each metric of this pair; null for one that NVML does not give."""
+        request = self._request
+        request.numMetrics = len(metrics)
+        request.sample1, request.sample2 = older.buffer, newer.buffer
+        for index, metric in enumerate(metrics):
+            request.metrics[index].metricId = metric.gpm
+            request.metrics[index].nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
+        pynvml.nvmlGpmMetricsGet(request)
+        values = []
+        for metric, answer in zip(metrics, request.metrics, strict=False):
+            good = answer.nvmlReturn == pynvml.NVML_SUCCESS
+            values.append(metric.from_gpm(answer.value) if good else None)
+            if good and metric.name not in self.units:
+                self.units[metric.name] = (answer.metricInfo.unit or b"").decode()
+        return values
+
+    def _fill(self, entity: str, sample: _Sample) -> None:
+        sample.t_ns = None
+        if entity == "gpu":
+            pynvml.nvmlGpmSampleGet(self._card, sample.buffer)
+        else:
+            instance = int(entity.removeprefix("gi:"))
+            pynvml.nvmlGpmMigSampleGet(self._card, instance, sample.buffer)
+        sample.t_ns = time.monotonic_ns()
+
+    def _buffer(self):
+        self._buffers.append(pynvml.nvmlGpmSampleAlloc())
+        return self._buffers[-1]

@@ -1,0 +1,211 @@
+"""The conductor's side of the sampler: starts it, tells it what goes on, ends it, reads its lines.
+
+Nothing here waits for the sampler but end(), about 3 s at worst, and nothing raises for its sake:
+what is wrong with it is a sentence in `problem`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from workflow.collocation.telemetry.lines import Lines, read
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PROGRAM = "workflow.collocation.telemetry.sampler"
+SLOW_HZ = 2.0  # for members, machine and the card's lists of processes
+END_S = 2.0  # for a sampler that was told to quit
+KILL_S = 1.0  # for the kernel to end one that was killed
+LINGER_S = 0.2  # for a window's last readings: energy and activity move in steps of some 100 ms
+
+
+class Watch:
+    """One sampler, from construction to end(); leaving the context ends it too.
+
+    folder: where its lines go until they are read. log: file that takes what it prints.
+    gpu_uuid: the card, None on a machine without. entities: "gpu" and, under MIG, "gi:<id>" of the
+    instances. settings: {"source": "auto" | "gpm" | "dcgm" | "nvml", "hz": …}. cores: where it may
+    run, None for anywhere. program: the module that is started. To be made on a thread that
+    outlives it, the main one: the kernel kills the sampler when that thread ends.
+
+    problem: what was wrong with it, as soon as that is known; how it ended, once that is.
+    linger_s: how long members should go on when a window has closed, for its last readings.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        log: Path,
+        gpu_uuid: str | None,
+        entities: list[str],
+        settings: dict,
+        cores: list[int] | None,
+        program: str = PROGRAM,
+    ):
+        self.problem: str | None = None
+        self.linger_s = LINGER_S if gpu_uuid else 0.0
+        self._output, self._log = folder / "telemetry.jsonl", log
+        self._lines: Lines | None = None
+        self._process: subprocess.Popen | None = None
+        config = {
+            "gpu": gpu_uuid,
+            "entities": entities,
+            "source": settings["source"],
+            "hz": settings["hz"],
+            "slow_hz": SLOW_HZ,
+            "cores": cores,
+            "parent": os.getpid(),
+        }
+        command = [sys.executable, "-P", "-m", program, "--output", str(self._output.resolve())]
+        try:
+            self._process = self._start([*command, "--config", json.dumps(config)])
+        except OSError as error:
+            self._note(f"the sampler cannot be started: {error}")
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if kind is not None and self._process is not None:
+            self._signal()  # nobody will read what it could still say
+        self.end()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def members(self, pids: dict[int, int]) -> None:
+        """The members' PIDs by index; these and no others are looked at from now on."""
+        self._send(members=pids)
+
+    def phase(self, name: str) -> None:
+        self._send(phase=name)
+
+    def open(self, window: str) -> None:
+        self._send(open=window)
+
+    def close(self, window: str) -> None:
+        self._send(close=window)
+
+    def rows(self) -> int:
+        """How many rows it has written of the card by now."""
+        try:
+            return self._output.read_bytes().count(b'{"k":"gpu"')
+        except OSError:
+            return 0
+
+    def end(self) -> Lines:
+        """End the sampler, and all that it wrote. The second call gives the same again."""
+        if self._lines is None:
+            if self._process is not None:
+                self._finish(self._process)
+            self._lines = read(self._output)
+            self._note(self._lines.problem)
+            self._lines.problem = self.problem
+        return self._lines
+
+    def _start(self, command: list[str]) -> subprocess.Popen:
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONPATH": path},
+                process_group=0,  # Ctrl-C is for the conductor alone
+            )
+        os.set_blocking(process.stdin.fileno(), False)
+        return process
+
+    def _send(self, **command) -> None:
+        """One command, as a whole or not at all: a pipe takes what is this short in one piece."""
+        if self.problem is not None or self._process is None:
+            return
+        line = json.dumps(command | {"t": time.monotonic_ns()}, separators=(",", ":")) + "\n"
+        try:
+            os.write(self._process.stdin.fileno(), line.encode())
+        except BlockingIOError:
+            self._note("the sampler does not read its commands")
+        except (OSError, ValueError) as error:
+            self._note(self._early_end() or f"the sampler cannot be reached: {error}")
+
+    def _finish(self, process: subprocess.Popen) -> None:
+        """Bounded: END_S for it to quit, KILL_S after SIGKILL."""
+        self.problem = self._early_end() or self.problem
+        self._send(quit=True)
+        with suppress(OSError):
+            process.stdin.close()
+        if _ended(process, END_S):
+            if process.returncode != 0:
+                self.problem = self._early_end()
+            return
+        self._note("the sampler did not end when told to, and was killed")
+        self._signal()
+        if not _ended(process, KILL_S):
+            self.problem += f"; process {process.pid} is stuck in the kernel and was left behind"
+
+    def _early_end(self) -> str | None:
+        """How it ended by itself; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        how = f"exit code {code}" if code >= 0 else f"by signal {-code}"
+        said = _last_line(self._log)
+        return f"the sampler ended too early: {how}" + (f": {said}" if said else "")
+
+    def _signal(self) -> None:
+        """SIGKILL the sampler and what it may have started."""
+        if self._process.poll() is None:
+            with suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _note(self, problem: str | None) -> None:
+        self.problem = self.problem or problem
+
+
+class Silent:
+    """Where telemetry is off: takes what Watch takes, and has no lines."""
+
+    problem: str | None = None
+    pid: int | None = None
+    linger_s: float = 0.0
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def members(self, pids: dict[int, int]) -> None:
+        pass
+
+    def phase(self, name: str) -> None:
+        pass
+
+    def open(self, window: str) -> None:
+        pass
+
+    def close(self, window: str) -> None:
+        pass
+
+    def end(self) -> Lines:
+        return Lines()
+
+
+def _ended(process: subprocess.Popen, seconds: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is not None
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
