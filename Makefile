@@ -5,7 +5,8 @@
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
 # make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
 # make mig-table write this card's MIG profiles to TABLE=FILE
-# make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help
+# make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
+#                BENCH="sampler --help": what monitoring costs
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
 # Variables: STUDY, BUDGET, CONFIG="key=value ...", CARD, TABLE, BENCH, PYTHON, VENV.

@@ -4,6 +4,9 @@ A round runs every case once as the conductor's cell and once as the bare loop, 
 number of processes under the same method, with the same member specs (cores, threads, input,
 precision). Printed are the ratios of their rates, the gains over the job alone, and where a cell's
 wall time goes. No rate passes or fails; a run whose method was not in force ends it.
+
+`make bench BENCH="sampler ..."` measures what monitoring costs instead: bench/sampler_cost.py.
+`make bench BENCH=merging` measures how long the merging of telemetry takes: bench/merging.py.
 """
 
 import argparse
@@ -19,76 +22,17 @@ from pathlib import Path
 
 from analysis.evidence import proof, witnessed
 from analysis.statistics import Estimate, pooled_estimates
+from bench import merging, sampler_cost
 from bench.bare_loop import measure
+from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
 from workflow.collocation import cores, gpu, methods, plan
 from workflow.collocation.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
-from workflow.collocation.settings import load_config, load_workloads
+from workflow.collocation.settings import load_config
 from workflow.collocation.sitting import find_device
 from workflow.collocation.specs import member_specs, plan_shares
-from workflow.collocation.study import CONFIG, Study
 
-WARMUP_S, SETTLE_S = 1.0, 0.5
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
-
-
-@dataclass(frozen=True)
-class Case:
-    """So many members of a workload in a ladder up to `ladder` members."""
-
-    workload: str
-    arm: str
-    method: str
-    n: int
-    ladder: int
-
-    def __str__(self) -> str:
-        return f"{self.arm} {self.n}x {self.method}, ladder to {self.ladder}"
-
-    @property
-    def alone(self) -> "Case":
-        """What its gain is over."""
-        return Case(self.workload, self.arm, "naive", 1, self.ladder)
-
-
-# Cores per member are the machine's divided by the largest N of the ladder, alone included.
-R26 = "resnet26_cifar10_b128"
-CUDA_CASES = {
-    "alone": Case(R26, "tuned", "naive", 1, 16),
-    "mps7": Case(R26, "tuned", "mps", 7, 16),
-    "mps16": Case(R26, "tuned", "mps", 16, 16),
-    "naive7": Case(R26, "tuned", "naive", 7, 16),
-    "graph": Case(R26, "tuned_graph", "naive", 1, 16),
-}
-TINY = "tiny_resnet_digits_b32"
-CPU_CASES = {
-    "alone": Case(TINY, "faithful", "naive", 1, 2),
-    "naive2": Case(TINY, "faithful", "naive", 2, 2),
-}
-
-
-def cell_of(case: Case, seconds: float) -> plan.Cell:
-    """The plan's cell of a case, measured for that long."""
-    times = {"window_s": seconds, "warmup_s": WARMUP_S, "settle_s": SETTLE_S}
-    counts = {case.n: [case.method]} | ({case.ladder: ["naive"]} if case.ladder > case.n else {})
-    study = Study(
-        description="bench",
-        replicates=1,
-        measure={"kind": "window", "min_steps": 10, **times},
-        ladders=[{"workloads": [case.workload], "arms": [case.arm], "counts": counts}],
-    )
-    cells = plan.expand(study, load_workloads(CONFIG / "workloads.yaml"))
-    return next(cell for cell in cells if cell.n == case.n and cell.method == case.method)
-
-
-def prepare(cell: plan.Cell, data: Path) -> Path:
-    """Make the cell's dataset ready; the file that says so."""
-    member = cell.spec["members"][0]
-    ready = data / "ready" / "bench" / f"{member['dataset']}.json"
-    arguments = ["prepare", member["dataset"], "--root", data, "--ready", ready]
-    arguments += ["--input-size", member["input_size"]]
-    subprocess.run([sys.executable, "-m", "models.data", *map(str, arguments)], check=True)
-    return ready
 
 
 def ours(cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path) -> dict:
@@ -247,6 +191,11 @@ def print_costs(cases: dict[str, Case], found: dict[str, Results]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["sampler"]:
+        return sampler_cost.main(argv[1:])
+    if argv[:1] == ["merging"]:
+        return merging.main(argv[1:])
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,

@@ -1,23 +1,30 @@
 """make bench: the bare loop runs as the members do, and shows it before anything is measured."""
 
 import json
+import math
 import os
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
+
+from tests.studio import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
 from bench import __main__ as bench  # noqa: E402
-from bench import bare_loop  # noqa: E402
+from bench import bare_loop, sampler_cost  # noqa: E402
+from bench.cases import TINY  # noqa: E402
 from workflow.collocation.cores import Cpu, plan_cores  # noqa: E402
 from workflow.collocation.methods.evidence import NotInForce, Report  # noqa: E402
 from workflow.collocation.specs import member_specs, plan_shares  # noqa: E402
 
-PAIR = bench.Case(bench.TINY, "faithful", "naive", 2, 2)
+PAIR = bench.Case(TINY, "faithful", "naive", 2, 2)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +139,7 @@ def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
 
     monkeypatch.setattr(bench.methods, "enter", enter)
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
-    cell = quick(bench.Case(bench.TINY, "faithful", "mps", 2, 2))
+    cell = quick(bench.Case(TINY, "faithful", "mps", 2, 2))
     if error:
         with pytest.raises(SystemExit, match="mps/r1: MPS: member 1 is not among the clients"):
             bench.bare(cell, ready, None, tmp_path)
@@ -207,3 +214,89 @@ def test_cases_are_listed_and_a_wrong_one_is_named(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         bench.main(["--case", "mps7", "mps8"])
     assert "--case mps8: choose from alone, mps7," in capsys.readouterr().err
+
+
+# -- what monitoring costs -------------------------------------------------------------------------
+
+
+def test_the_sampler_beside_members_that_train(data, tmp_path):
+    output = tmp_path / "cost.json"
+    command = [sys.executable, "-m", "bench", "sampler", "--blocks", "2", "--segment", "0.5"]
+    command += ["--settle", "0.1", "--data", str(data), "--output", str(output)]
+    environment = os.environ | {"COLLOCATION_LOCK_DIR": str(tmp_path / "locks")}
+    environment |= {"CUDA_VISIBLE_DEVICES": "-1"}
+    run = subprocess.run(command, cwd=REPOSITORY, env=environment, text=True, capture_output=True)
+    assert run.returncode == 0, run.stderr
+    assert "block 2 of 2" in run.stdout and "2 processes on the CPU" in run.stdout
+    found = json.loads(output.read_text())["workloads"]["tiny"]
+    segments = found["segments"]
+    assert [segment["monitor"] for segment in segments] == ["off", "ours", "ours", "off"] * 2
+    edges = [segment[edge] for segment in segments for edge in ("start_ns", "end_ns")]
+    assert edges == sorted(edges)
+    for segment in segments:
+        assert len(segment["samples_per_s"]) == 2 and min(segment["samples_per_s"]) > 0
+        monitored = segment["monitor"] != "off"
+        assert (segment["cpu"] is not None) == (segment["readings"] is not None) == monitored
+    cost = found["costs"]["ours"]
+    assert cost["low"] < cost["loss_percent"] < cost["high"] and cost["pairs"] == 2
+
+
+def test_blocks_are_palindromes_and_what_drifts_evenly_cancels():
+    monitors, kept, segments = ["ours", "smi"], {"off": 1.0, "ours": 0.998, "smi": 0.97}, []
+    blocks = [sampler_cost.order(monitors, block) for block in range(2)]
+    assert blocks[0] == ["off", "ours", "smi", "smi", "ours", "off"]
+    assert blocks[1] == ["off", "smi", "ours", "ours", "smi", "off"]
+    for block, names in enumerate(blocks):
+        for name in names:
+            rate = 100 * kept[name] * math.exp(-0.01 * len(segments))
+            watched = {} if name == "off" else {"cpu": 0.02, "readings": 10}
+            segment = sampler_cost.Segment(block, name, 0, 10**9, **watched)
+            segment.samples_per_s = [0.4 * rate, 0.6 * rate]
+            segments.append(segment)
+    ours, smi = (sampler_cost.cost(monitor, segments) for monitor in monitors)
+    assert [ours[key] for key in ("loss_percent", "high")] == pytest.approx([0.2, 0.2])
+    assert smi["loss_percent"] == pytest.approx(3) and smi["readings_per_s"] == 10
+    assert (ours["within"], smi["within"], ours["pairs"], ours["cpu"]) == (True, False, 2, 0.02)
+    alone = sampler_cost.cost("ours", [s for s in segments if s.block == 0])
+    assert alone["within"] is None and alone["high"] is None
+
+
+@pytest.mark.parametrize("step_ms", [3, 120])
+@pytest.mark.parametrize("start_ms", [500, 559, 617])
+def test_where_in_a_step_a_segment_begins_does_not_matter(step_ms, start_ms):
+    ends, start = np.arange(1, 2000) * step_ms * 10**6, start_ms * 10**6
+    rate = sampler_cost.member_rate(ends, start, start + 11 * 10**8, 32)
+    assert rate == pytest.approx(32 / step_ms * 1e3)
+    with pytest.raises(sampler_cost.BenchError, match="no step in a segment"):
+        sampler_cost.member_rate(ends, ends[-1] + 1, ends[-1] + 2, 32)
+
+
+def test_rows_of_nvidia_smi_are_counted_and_its_end_is_no_result(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    monkeypatch.setattr(sampler_cost, "SMI", str(program))
+    target = sampler_cost.Target(SimpleNamespace(uuid="GPU-1"), {}, [])
+
+    def told(script):
+        program.write_text(f"#!/bin/sh\necho power\n{script}\n")
+        program.chmod(0o755)
+        with sampler_cost.Smi(target, tmp_path) as monitor:
+            deadline = time.monotonic() + 30
+            while monitor.readings() < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return monitor, sampler_cost.cpu_s(monitor.pid), monitor.process.wait(0.1)
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        told("echo 70 W; echo 71 W; exec sleep 60")
+    with pytest.raises(sampler_cost.BenchError, match="has ended"):
+        told("echo 70 W; echo 71 W")
+
+
+def test_the_sampler_bench_refuses_what_makes_no_sense(capsys):
+    for arguments, words in [
+        (["--blocks", "0"], "--blocks 0: at least 1"),
+        (["--segment", "0.4"], "--settle 0.4: less than --segment 0.4"),
+        (["--monitors", "top"], "invalid choice: 'top'"),
+    ]:
+        with pytest.raises(SystemExit):
+            bench.main(["sampler", *arguments])
+        assert words in capsys.readouterr().err

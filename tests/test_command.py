@@ -254,6 +254,9 @@ def test_a_whole_study_and_then_nothing_to_do(whole):
     studio.assert_no_orphans()
     records = studio.records()
     assert {cell: record["status"] for cell, record in records.items()} == STATUSES
+    trained = [record for record in records.values() if record["members"]]
+    assert {record["provenance"]["server"] for record in trained} == {"zygote"}
+    assert max(record["timing"]["server_s"] for record in trained[1:]) == 0
     assert studio.snakemake().nothing_to_do
 
 

@@ -1,0 +1,71 @@
+"""What `make bench` measures: workloads under methods as cells of the plan, and their data."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from workflow.collocation import plan
+from workflow.collocation.settings import load_workloads
+from workflow.collocation.study import CONFIG, Study
+
+WARMUP_S, SETTLE_S = 1.0, 0.5
+
+
+@dataclass(frozen=True)
+class Case:
+    """So many members of a workload in a ladder up to `ladder` members."""
+
+    workload: str
+    arm: str
+    method: str
+    n: int
+    ladder: int
+
+    def __str__(self) -> str:
+        return f"{self.arm} {self.n}x {self.method}, ladder to {self.ladder}"
+
+    @property
+    def alone(self) -> "Case":
+        """What its gain is over."""
+        return Case(self.workload, self.arm, "naive", 1, self.ladder)
+
+
+# Cores per member are the machine's divided by the largest N of the ladder, alone included.
+R26 = "resnet26_cifar10_b128"
+CUDA_CASES = {
+    "alone": Case(R26, "tuned", "naive", 1, 16),
+    "mps7": Case(R26, "tuned", "mps", 7, 16),
+    "mps16": Case(R26, "tuned", "mps", 16, 16),
+    "naive7": Case(R26, "tuned", "naive", 7, 16),
+    "graph": Case(R26, "tuned_graph", "naive", 1, 16),
+}
+TINY = "tiny_resnet_digits_b32"
+CPU_CASES = {
+    "alone": Case(TINY, "faithful", "naive", 1, 2),
+    "naive2": Case(TINY, "faithful", "naive", 2, 2),
+}
+
+
+def cell_of(case: Case, seconds: float) -> plan.Cell:
+    """The plan's cell of a case, measured for that long."""
+    times = {"window_s": seconds, "warmup_s": WARMUP_S, "settle_s": SETTLE_S}
+    counts = {case.n: [case.method]} | ({case.ladder: ["naive"]} if case.ladder > case.n else {})
+    study = Study(
+        description="bench",
+        replicates=1,
+        measure={"kind": "window", "min_steps": 10, **times},
+        ladders=[{"workloads": [case.workload], "arms": [case.arm], "counts": counts}],
+    )
+    cells = plan.expand(study, load_workloads(CONFIG / "workloads.yaml"))
+    return next(cell for cell in cells if cell.n == case.n and cell.method == case.method)
+
+
+def prepare(cell: plan.Cell, data: Path) -> Path:
+    """Make the cell's dataset ready; the file that says so."""
+    member = cell.spec["members"][0]
+    ready = data / "ready" / "bench" / f"{member['dataset']}.json"
+    arguments = ["prepare", member["dataset"], "--root", data, "--ready", ready]
+    arguments += ["--input-size", member["input_size"]]
+    subprocess.run([sys.executable, "-m", "models.data", *map(str, arguments)], check=True)
+    return ready

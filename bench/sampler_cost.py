@@ -1,0 +1,436 @@
+"""`make bench BENCH="sampler ..."`: what does monitoring cost the members of a cell?
+
+One launch per workload: its members train on without a pause while segments follow each other in
+palindromes, such as off, ours, smi, smi, ours, off, and in every other block with the monitors
+swapped. A monitor is started before its segment and ended after it; the first moments of a segment
+are cut off. "ours" is the sampler as it runs beside a cell, "smi" is `nvidia-smi -l 1`.
+
+A block gives each monitor one ratio: the rate in its two segments over that in the two that were
+off, geometric means, so that what drifts evenly cancels. Printed are the loss in per cent with its
+95 % interval (t over blocks, on log ratios) and the CPU time that the monitor itself took.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from analysis.evidence import witnessed
+from analysis.statistics import Estimate, pooled_estimates
+from bench.cases import CPU_CASES, Case, cell_of, prepare
+from models.protocol import die_with_parent
+from workflow.collocation import cores, gpu, methods, plan, steps
+from workflow.collocation.conductor import TIMEOUTS, Conductor
+from workflow.collocation.digest import code_digest
+from workflow.collocation.lock import device_lock
+from workflow.collocation.members import Server
+from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.outcome import cell_status
+from workflow.collocation.progress import Display
+from workflow.collocation.settings import load_config
+from workflow.collocation.sitting import find_device
+from workflow.collocation.specs import member_specs, plan_shares
+from workflow.collocation.study import Sampling
+from workflow.collocation.telemetry.watch import Silent, Watch
+
+OFF = "off"
+LIMIT = 0.5  # per cent that monitoring may cost at most
+STEADY_S = 2.0  # from go to the first block
+READY_S = 15.0  # for a monitor's first reading
+LOOK_S = 0.05  # between two looks for it
+END_S = 3.0
+FEW = 20  # steps of a member in a segment: with fewer, only whole ones count
+SMI = "nvidia-smi"
+QUERY = ["-l", "1", "--query-gpu=power.draw,utilization.gpu,memory.used,pstate", "--format=csv"]
+
+CUDA_CASES = {
+    "resnet26": Case("resnet26_cifar10_b128", "tuned", "mps", 7, 7),
+    "cait": Case("cait_xxs24_imagenet_b128", "faithful", "naive", 1, 1),
+}
+TINY_CASES = {"tiny": CPU_CASES["naive2"]}
+
+
+class BenchError(Exception):
+    """What ends the bench, as a sentence."""
+
+
+# -- monitors --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Target:
+    """What monitors look at: the card, if there is one, and members' PIDs and CPUs."""
+
+    device: gpu.Device | None
+    pids: dict[int, int]
+    core_sets: list[list[int]]
+
+
+class Ours:
+    """The sampler, as a cell has it. A context, with the process's `pid`."""
+
+    def __init__(self, target: Target, folder: Path):
+        self.target, self.folder = target, folder
+
+    def __enter__(self) -> "Ours":
+        device = self.target.device
+        self.watch = Watch(
+            self.folder,
+            self.folder / "log",
+            device.uuid if device else None,
+            ["gpu"] if device else [],
+            Sampling().model_dump(),
+            cores.spare(self.target.core_sets),
+        )
+        self.watch.members(self.target.pids)
+        self.watch.phase("window")
+        self.pid = self.watch.pid
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.watch.__exit__(*error)
+        if error[0] is None and (problem := self.watch.end().problem):
+            raise BenchError(problem)
+
+    def readings(self) -> int:
+        """Rows so far: of the card, or of the machine where there is none."""
+        path = self.folder / "telemetry.jsonl"
+        kind = b'{"k":"gpu",' if self.target.device else b'{"k":"host",'
+        return path.read_bytes().count(kind) if path.exists() else 0
+
+
+class Smi:
+    """What most people run, once a second. A context, with the process's `pid`."""
+
+    def __init__(self, target: Target, folder: Path):
+        self.command = [SMI, *QUERY, f"--id={target.device.uuid}"]
+        self.said = b""
+
+    def __enter__(self) -> "Smi":
+        self.terminal, theirs = os.openpty()  # into a file or pipe it might not write row by row
+        os.set_blocking(self.terminal, False)
+        try:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=theirs,
+                process_group=0,
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
+        finally:
+            os.close(theirs)
+        self.pid = self.process.pid
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        ended = self.process.poll()
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_S)
+        self.process.kill()
+        self.process.wait()
+        self.readings()
+        os.close(self.terminal)
+        if kind is None and ended is not None:
+            raise BenchError(f"{SMI} has ended: {' '.join(self.said.decode().split())}")
+
+    def readings(self) -> int:
+        """Rows so far; the first line names the columns."""
+        with contextlib.suppress(OSError):  # nothing there, or nobody any more
+            while data := os.read(self.terminal, 1 << 16):
+                self.said += data
+        return max(self.said.count(b"\n") - 1, 0)
+
+
+MONITORS = {"ours": Ours, "smi": Smi}
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of all threads of a process so far. Raises BenchError if it has ended."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) names
+    except OSError as error:
+        raise BenchError(f"the monitor, PID {pid}, has ended") from error
+
+
+# -- a launch --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Segment:
+    """What was measured between two times (monotonic, ns), the cut-off left out.
+
+    cpu: CPUs that the monitor kept busy. readings: of the monitor, in that time.
+    samples_per_s: of each member.
+    """
+
+    block: int
+    monitor: str
+    start_ns: int
+    end_ns: int
+    cpu: float | None = None
+    readings: int | None = None
+    samples_per_s: list[float] = field(default_factory=list)
+
+
+def order(monitors: list[str], block: int) -> list[str]:
+    """The segments of a block: they read the same from both ends."""
+    there = monitors[::-1] if block % 2 else monitors
+    return [OFF, *there, *reversed(there), OFF]
+
+
+@dataclass(kw_only=True)
+class Launch(Conductor):
+    """A cell whose window is blocks of segments."""
+
+    args: argparse.Namespace
+    target: Target
+    folder: Path
+    segments: list[Segment] = field(default_factory=list)
+
+    def _window(self, start_ns: int, name: str = "window") -> None:
+        self._until(start_ns)
+        self.target.pids = {member.member: member.pid for member in self.alive}
+        for block in range(self.args.blocks):
+            for monitor in order(self.args.monitors, block):
+                self.segments.append(self._segment(block, monitor))
+            taken = (time.monotonic_ns() - start_ns) / 1e9
+            print(f"  block {block + 1} of {self.args.blocks}, {taken:.0f} s", flush=True)
+        self._close_window(name, start_ns, time.monotonic_ns())
+
+    def _segment(self, block: int, name: str) -> Segment:
+        settled = time.monotonic_ns() + int(self.args.settle * 1e9)
+        measured_ns = int((self.args.segment - self.args.settle) * 1e9)
+        if name == OFF:
+            start = self._until(settled)
+            return Segment(block, name, start, self._until(start + measured_ns))
+        folder = self.folder / f"monitor{len(self.segments)}"
+        folder.mkdir()
+        with MONITORS[name](self.target, folder) as monitor:
+            deadline = time.monotonic() + READY_S
+            while not monitor.readings():
+                if time.monotonic() > deadline:
+                    raise BenchError(f"{name} has read nothing within {READY_S:.0f} s")
+                self._until(time.monotonic_ns() + int(LOOK_S * 1e9))
+            start = self._until(settled)
+            cpu, readings = cpu_s(monitor.pid), monitor.readings()
+            end = self._until(start + measured_ns)
+            cpu = (cpu_s(monitor.pid) - cpu) / ((end - start) / 1e9)
+            return Segment(block, name, start, end, cpu, monitor.readings() - readings)
+
+    def _until(self, end_ns: int) -> int:
+        """Listen to the members until then; the time that it is now."""
+        while (left := (end_ns - time.monotonic_ns()) / 1e9) > 0:
+            heard = min(member.heard_ns for member in self.alive) / 1e9
+            self._pump(heard + self.timeouts["window"], "window", self.alive, left)
+        return time.monotonic_ns()
+
+
+def launch(cell: plan.Cell, ready: Path, device: gpu.Device | None, args) -> list[Segment]:
+    """Run the cell for all its blocks. Raises BenchError where that does not end well."""
+    core_sets, _ = cores.plan_cores(
+        plan_shares(cell.spec), numa=device.numa_node if device else None
+    )
+    dataset = json.loads(ready.read_text())
+    key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        display = Display(cell.id, folder / "log")
+        stack.callback(display.close)
+        stack.enter_context(
+            device_lock(key, holder, lambda other: print(f"waiting for the device: {other}"))
+        )
+        try:
+            sharing = stack.enter_context(methods.enter(cell.spec, device, folder))
+        except (NotInForce, Unsupported) as error:
+            raise BenchError(f"{cell.id}: {error}") from error
+        server = stack.enter_context(Server(folder / "server.log", threads=len(core_sets[0])))
+        specs = member_specs(
+            cell.spec,
+            "cuda" if device else "cpu",
+            core_sets,
+            [sharing.environment(index) for index in range(cell.n)],
+            {dataset["dataset"]: dataset},
+            folder / "members",
+        )
+        conductor = Launch(
+            server=server,
+            sharing=sharing,
+            specs=specs,
+            measure=cell.spec["measure"],
+            log=folder,
+            display=display,
+            timeouts=TIMEOUTS,
+            watch=Silent(),
+            args=args,
+            target=Target(device, {}, core_sets),
+            folder=folder,
+        )
+        conductor.run()
+        status, reason, _ = cell_status(conductor.members, conductor.after_fault)
+        if conductor.not_in_force or status != "completed":
+            raise BenchError(f"{cell.id}: {conductor.not_in_force or reason}")
+        said = [member.record().model_dump() for member in conductor.members]
+        print(f"  {witnessed(cell.method, conductor.evidence['end'], said)}")
+        for spec in specs:
+            end_ns = steps.load(Path(spec["folder"]) / "steps.npz")["end_ns"]
+            for segment in conductor.segments:
+                rate = member_rate(end_ns, segment.start_ns, segment.end_ns, spec["batch_size"])
+                segment.samples_per_s.append(rate)
+        return conductor.segments
+
+
+# -- what it cost ----------------------------------------------------------------------------------
+
+
+def member_rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> float:
+    """Samples/s of one member between two times, by when its steps ended.
+
+    Parts of steps count at both edges, as if a step progressed evenly. Of long steps, few of which
+    end in there, only whole ones do: from the first to the last end. Raises BenchError for none.
+    """
+    inside = int(((end_ns >= start_ns) & (end_ns < stop_ns)).sum())
+    if 2 <= inside < FEW:
+        return steps.rate(end_ns, start_ns, stop_ns, batch_size).samples_per_s
+    first, last = np.interp([start_ns, stop_ns], end_ns, np.arange(len(end_ns)))
+    if first == last:
+        raise BenchError("a member made no step in a segment")
+    return float(batch_size * (last - first) / (stop_ns - start_ns) * 1e9)
+
+
+def ratios(segments: list[Segment]) -> dict[str, list[float]]:
+    """Monitor → for each block, rate under it over rate without."""
+    logs: dict[tuple[str, int], list[float]] = {}
+    for segment in segments:
+        rate = math.log(sum(segment.samples_per_s))
+        logs.setdefault((segment.monitor, segment.block), []).append(rate)
+    means = {key: statistics.fmean(values) for key, values in logs.items()}
+    found: dict[str, list[float]] = {}
+    for (monitor, block), mean in means.items():
+        if monitor != OFF:
+            found.setdefault(monitor, []).append(math.exp(mean - means[OFF, block]))
+    return found
+
+
+def cost(monitor: str, segments: list[Segment]) -> dict:
+    """Of one monitor: loss and its interval (%), blocks, CPUs kept busy, readings/s; `within`:
+    whether the interval's upper end is at most LIMIT, null without an interval.
+    """
+    estimate: Estimate = pooled_estimates({monitor: ratios(segments)[monitor]})[monitor]
+    own = [segment for segment in segments if segment.monitor == monitor]
+    seconds = sum(segment.end_ns - segment.start_ns for segment in own) / 1e9
+    low, high = (
+        None if ratio is None else 100 * (1 - ratio) for ratio in (estimate.high, estimate.low)
+    )
+    return {
+        "loss_percent": 100 * (1 - estimate.mean),
+        "low": low,
+        "high": high,
+        "pairs": estimate.replicates,
+        "cpu": statistics.fmean(segment.cpu for segment in own),
+        "readings_per_s": sum(segment.readings for segment in own) / seconds,
+        "within": None if high is None else high <= LIMIT,
+    }
+
+
+def print_costs(costs: dict[str, dict]) -> None:
+    print(f"  {'monitor':9}{'loss %':>8}{'95 %':>20}{'pairs':>7}{'CPUs':>9}{'readings/s':>12}")
+    for monitor, row in costs.items():
+        interval = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+        verdict = {None: "no interval", True: "yes", False: "NO"}[row["within"]]
+        print(
+            f"  {monitor:9}{row['loss_percent']:8.3f}{interval:>20}{row['pairs']:7}"
+            f"{row['cpu']:9.4f}{row['readings_per_s']:12.1f}   at most {LIMIT} %: {verdict}"
+        )
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def main(argv: list[str]) -> int:
+    device, _ = find_device(load_config({}))
+    known = CUDA_CASES if device else TINY_CASES
+    there = [name for name in MONITORS if name != "smi" or (device and shutil.which(SMI))]
+    parser = argparse.ArgumentParser(
+        prog="python -m bench sampler",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--workloads",
+        nargs="+",
+        choices=known,
+        default=list(known),
+        metavar="NAME",
+        help=f"{' '.join(known)} (all)",
+    )
+    add(
+        "--monitors",
+        nargs="+",
+        choices=there,
+        default=there,
+        metavar="NAME",
+        help=f"{' '.join(there)} (all)",
+    )
+    add("--blocks", type=int, default=20)
+    add("--segment", type=float, default=1.5, help="seconds of a segment (1.5), of which")
+    add("--settle", type=float, default=0.4, help="seconds are cut off at its beginning (0.4)")
+    add("--output", type=Path, help="JSON file for all segments")
+    add("--data", type=Path, default=Path("data"))
+    args = parser.parse_args(argv)
+    if args.blocks < 1:
+        parser.error(f"--blocks {args.blocks}: at least 1")
+    if not 0 <= args.settle < args.segment:
+        parser.error(f"--settle {args.settle}: less than --segment {args.segment}")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    found = {
+        "device": device.record() if device else None,
+        "digest": code_digest(),
+        "blocks": args.blocks,
+        "segment_s": args.segment,
+        "settle_s": args.settle,
+        "workloads": {},
+    }
+    for name in args.workloads:
+        case = known[name]
+        cell = cell_of(case, args.blocks * len(order(args.monitors, 0)) * args.segment)
+        cell.spec["measure"]["settle_s"] = STEADY_S
+        ready = prepare(cell, args.data)
+        print(f"{name}: {case.workload}, {case}, on {device.name if device else 'CPU'}")
+        try:
+            segments = launch(cell, ready, device, args)
+            costs = {monitor: cost(monitor, segments) for monitor in args.monitors}
+        except BenchError as error:
+            sys.exit(f"bench: {error}")
+        print_costs(costs)
+        found["workloads"][name] = {
+            "cell": cell.id,
+            "costs": costs,
+            "segments": [asdict(segment) for segment in segments],
+        }
+        if args.output:
+            args.output.parent.mkdir(parents=True, exist_ok=True)
+            args.output.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def _end(number: int, frame) -> None:
+    for other in (signal.SIGTERM, signal.SIGHUP):  # one is enough: what is under way has to end
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
