@@ -13,7 +13,8 @@ ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
 SWITCHES = ("ctxsw_active", "ctxsw_requests")
 _CARD = (*ACTIVITY, "pcie_tx", "pcie_rx", *SWITCHES, "temperature", "sm_clock")
 # Ours → theirs.
-_MEMBER = {"cpu_cores": "cpu"} | {k: k for k in ("rss", "pss", "read", "write", "gpu_memory")}
+_MEMBER = {"cpu_cores": "cpu"}
+_MEMBER |= {k: k for k in ("entity", "rss", "pss", "read", "write", "gpu_memory")}
 
 
 def of_cell(record: dict) -> dict:
@@ -50,9 +51,14 @@ def of_window(record: dict, name: str) -> dict:
 
 
 def of_member(record: dict, name: str, member: int) -> dict:
-    """What a member's processes used in a window."""
-    found = (_window(record, name).get("members") or {}).get(str(member)) or {}
-    return {ours: found.get(theirs) for ours, theirs in _MEMBER.items()}
+    """What a member's processes used in a window, and under MIG what its GPU instance did."""
+    window = _window(record, name)
+    found = (window.get("members") or {}).get(str(member)) or {}
+    entity = found.get("entity")
+    own = {} if entity == CARD else (window.get("entities") or {}).get(entity) or {}
+    return {ours: found.get(theirs) for ours, theirs in _MEMBER.items()} | {
+        f"{key}_instance": own.get(key) for key in ACTIVITY
+    }
 
 
 def switches(record: dict) -> dict:

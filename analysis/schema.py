@@ -134,6 +134,16 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("read", _REAL, "B/s", "read from storage by the member's processes"),
     ("write", _REAL, "B/s", "written to storage by them"),
     ("gpu_memory", _REAL, "B", "device memory of the member, as NVML lists it"),
+    ("entity", _TEXT, "", "where the member ran: gpu, the whole card; gi:<id>, an instance of MIG"),
+    *(
+        (
+            f"{name}_instance",
+            _REAL,
+            "1",
+            f"{name} of that GPU instance, of its SMs; null without MIG",
+        )
+        for name in ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
+    ),
 )
 
 # What telemetry.parquet holds of every reading; names and units are those of the cells' files.

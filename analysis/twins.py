@@ -22,7 +22,8 @@ def twin_checks(runs: pd.DataFrame) -> list[dict]:
     are pooled over an arm's scenarios of one family, as for STP. `differs` is null where one
     replicate gives no interval.
     """
-    cells = cell_table(runs[runs["current"]]).dropna(subset=["window", "samples_per_s"])
+    paired = runs["scenario"].isin(runs.loc[runs["method"] == TWIN, "scenario"])
+    cells = cell_table(runs[runs["current"] & paired]).dropna(subset=["window", "samples_per_s"])
     cells = cells[cells["samples_per_s"] > 0]
     by = [*_PAIR, "block", "device"]
     first, second = (cells[cells["method"] == m].set_index(by) for m in ("naive", TWIN))

@@ -128,6 +128,7 @@ def telemetry(watts=200.0, windows=("window",), members=1, **options):
     """
     card = {"gract": 0.5, "smact": 0.25, "tenso": None, "memory_used": 2e9, "temperature": 50.0}
     used = {"cpu": 1.5, "rss": 2**30, "pss": None, "read": 0.0, "write": 10.0, "gpu_memory": 2**29}
+    used |= {"entity": "gpu"}
     window = {
         "seconds": 10.0,
         "entities": {"gpu": card | options.pop("card", {})},

@@ -4,7 +4,6 @@ Every load is a process of its own (tests/gpu_loads.py), and this one makes no C
 """
 
 import itertools
-import math
 import os
 import select
 import shutil
@@ -159,6 +158,7 @@ def test_a_span_and_the_mean_of_its_ticks_agree(source, matmul):
         begin = source.open()
         for number in range(1, 31):
             time.sleep(max(0.0, began + number / 10 - time.monotonic()))
+            source.wait()
             now, rows = time.monotonic(), source.tick()
             if "gpu" in rows:  # else the next one covers this time, too
                 ticks.append((now - before, rows["gpu"]))
@@ -213,14 +213,9 @@ def test_context_switches_tell_naive_from_mps(source, tmp_path):
         mps = two(daemon.pipe)
     show("two naive processes of small kernels", naive)
     show("two under MPS", mps)
-    told = ("ctxsw_requests", "ctxsw_active")
-    factors = {name: _factor(naive[name], mps[name]) for name in told}
-    show("times as much, naive to MPS", factors)
-    assert any(factor is not None and factor >= 5 for factor in factors.values())
-
-
-def _factor(more: float | None, less: float | None) -> float | None:
-    """How many times as much; null where one is not told, or both are 0."""
-    if more is None or less is None or more == less == 0:
-        return None
-    return more / less if less else math.inf
+    told = [(name, naive[name], mps[name]) for name in ("ctxsw_requests", "ctxsw_active")]
+    counting = [(one, other) for _, one, other in told if one or other]
+    if not counting:
+        read = ", ".join(f"{name} {one} and {other}" for name, one, other in told)
+        pytest.skip(f"GPM counts no context switches here: naive and MPS read {read}")
+    assert any((one or 0.0) >= 5 * (other or 0.0) for one, other in counting)

@@ -37,7 +37,7 @@ from workflow.collocation.telemetry.windows import Facts, Series, summarise
 S = 1_000_000_000
 OPEN, CLOSE = 2 * S, 12 * S
 WINDOW = Window(name="window", start_ns=OPEN, end_ns=CLOSE, seconds=10.0)
-GPU = Facts(gpu=True, sm_count=132, own=frozenset({7}))
+GPU = Facts(gpu=True, sm_count=132, own=frozenset({7}), seats={0: "gpu"})
 RATES = {"gract": 0.9, "smact": 0.5, "tenso": 0.25}
 IDLE, BUSY = {"power": 80.0, "temperature": 30}, {"power": 300.0, "temperature": 60}
 SAMPLER = "workflow.collocation.telemetry.sampler"
@@ -194,6 +194,7 @@ def test_members_and_host():
     window = told(watched())[0].windows["window"]
     assert window.members == {
         "0": {"cpu": 1.5, "read": None, "write": None, "rss": 5, "gpu_memory": 9, "pss": 3}
+        | {"entity": "gpu"}
     }
     assert (window.host["cpu_busy"], window.host["memory_used"]) == (1.5, 100)
     assert window.host["load1"] is None
@@ -692,7 +693,7 @@ def test_a_cell_without_a_gpu_has_all_of_its_host(place):
         assert window["host"]["cpu_busy"] > 0 and window["host"]["memory_used"] > 0
         for values in window["members"].values():
             assert values["cpu"] is not None and values["rss"] > values["pss"] > 0
-            assert values["gpu_memory"] is None
+            assert values["gpu_memory"] is values["entity"] is None
     members, host = (table_of(place, cell, f"{name}.parquet") for name in ("member", "host"))
     assert host["phase"][0].as_py() == "idle" and None not in host["memory_used"].to_pylist()
     assert members["gpu_memory"].null_count == len(members)
@@ -740,6 +741,7 @@ def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place):
     assert [said.split()[:2] for said in telemetry["strangers"]] == [["PID", str(pid)]]
     window = telemetry["windows"]["window"]
     assert 0.2 < window["entities"]["gpu"]["smact"] <= 0.5001
+    assert {values["entity"] for values in window["members"].values()} == {"gpu"}
     assert telemetry["idle"]["power"] == 80
     energy = window["energy"]
     assert 80 < energy["mean_power"] < 301 and energy["above_idle_joules"] > 0
@@ -768,6 +770,8 @@ def test_under_mig_the_instances_are_read_and_summed_up(place):
         facts["gpu_instance"] for facts in record["method"]["evidence"]["end"]["members"].values()
     ]
     assert instances == sorted(f"gi:{number}" for number in found) and len(instances) == 2
+    seats = [values["entity"] for _, values in sorted(window["members"].items())]
+    assert seats == [f"gi:{number}" for number in found]
     sms = [facts["sm_planned"] for facts in record["method"]["evidence"]["end"]["members"].values()]
     assert window["whole_card"]["sm_count"] == 132
     assert window["whole_card"]["smact"] == pytest.approx(0.5 * sum(sms) / 132)

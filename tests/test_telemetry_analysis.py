@@ -51,7 +51,20 @@ def test_under_mig_the_whole_card_is_what_the_instances_add_up_to():
     seen = telemetry(whole_card=whole, card={"gract": None, "smact": None})
     [row] = merged(record("1x_a", "mig_7g", telemetry=seen)).to_dict("records")
     assert (row["gract"], row["activity_sm_count"], row["power"]) == (0.8, 132, 200)
-    assert pd.isna(row["smact"])
+    assert pd.isna(row["smact"]) and pd.isna(row["gract_instance"]) and row["entity"] == "gpu"
+
+
+def test_under_mig_a_member_has_the_values_of_its_own_instance():
+    seen = telemetry(members=3)
+    window = seen["windows"]["window"]
+    window["entities"] |= {"gi:1": {"gract": 0.9, "smact": None}, "gi:2": {"gract": 0.4}}
+    for member, entity in enumerate(("gi:2", "gi:1", "gi:3")):
+        window["members"][str(member)] = {"cpu": 1.0, "entity": entity}
+    frame = merged(record("3x_a", "mig", rates=[1, 1, 1], telemetry=seen))
+    assert frame["entity"].tolist() == ["gi:2", "gi:1", "gi:3"]
+    assert frame["gract_instance"].tolist()[:2] == [0.4, 0.9]
+    assert frame["gract_instance"].isna().tolist() == [False, False, True]
+    assert frame["smact_instance"].isna().all() and (frame["gract"] == 0.5).all()
 
 
 def test_records_from_before_and_machines_without_a_gpu_have_empty_columns():

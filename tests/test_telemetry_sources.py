@@ -281,9 +281,9 @@ def test_a_tick_that_is_too_early_gives_no_row_and_the_next_covers_both(h200, mo
 def test_a_tick_that_is_a_little_early_can_wait(h200, monkeypatch):
     monkeypatch.setattr(gpm, "LEAST_S", 0.02)
     monkeypatch.setattr(gpm, "LATE_S", 60.0)
-    h200.set(gpm_refresh_ms=20)
     h200.does(**BUSY)
     with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        h200.set(gpm_refresh_ms=20)
         source.wait()
         source.tick()
         for _ in range(10):
@@ -417,7 +417,7 @@ def calls_of(h200, call: str) -> int:
     return h200.state["calls"].get(call, 0)
 
 
-def test_one_call_reads_all_fields_and_what_is_refused_is_not_asked_again(h200, monkeypatch):
+def test_two_calls_read_all_fields_and_what_is_refused_is_not_asked_again(h200, monkeypatch):
     asked = []
     real = pynvml.nvmlDeviceGetFieldValues
 
@@ -429,13 +429,34 @@ def test_one_call_reads_all_fields_and_what_is_refused_is_not_asked_again(h200, 
     h200.does(power=300.0, memory_temperature=70)
     h200.set(fields_refused=[82, 186])
     card = nvml.Card(h200.uuid)
-    assert asked == [[186, 83, 82, 74, 75]]
+    assert asked == [[186, 83], [82, 74, 75]]
     read = card.read()
-    assert asked[1:] == [[83, 74, 75]]
+    assert asked[2:] == [[83], [74, 75]]
     assert read["power"] == 300.0  # by nvmlDeviceGetPowerUsage
     assert read["memory_temperature"] is None
     assert read["energy"] is not None
     assert set(card.refused) == {"power", "memory_temperature"}
+
+
+def test_what_changes_slowly_is_asked_for_when_told_to(h200, monkeypatch):
+    card = nvml.Card(h200.uuid)
+    asked = []
+    real = pynvml.nvmlDeviceGetFieldValues
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetFieldValues", lambda card, ids: asked.append(ids) or real(card, ids)
+    )
+    quick, whole = card.read(slow=False), card.read()
+    assert asked == [[186, 83], [186, 83], [82, 74, 75]]
+    assert {name for name in nvml.COLUMNS if name not in quick} == set(nvml.SLOW)
+    assert tuple(whole) == nvml.COLUMNS and None not in whole.values()
+    h200.set(fields_refused=[82, 83, 186])
+    card.read()
+    assert card.read(slow=False).keys() == quick.keys() and asked[-1] == [82, 74, 75]
+    h200.set(fields_refused=[])
+    card = nvml.Card(h200.uuid)
+    h200.fail("nvmlDeviceGetFieldValues", error=UNSUPPORTED, on=True)
+    assert not {*nvml.SLOW} & card.read(slow=False).keys()
+    assert card.read(slow=False)["power"] == 80.0 and card.read()["power_violation"] == 0.0
 
 
 def test_without_field_values_each_has_a_call_of_its_own(h200):

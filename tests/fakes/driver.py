@@ -20,8 +20,8 @@ Settings (tests/fakes/machine.py changes them):
   blocks        functions that never come back: the caller hangs in C, deaf to Python's signals
   gpm           whether the card has GPM; None: as of its capability, Hopper and newer
   gpm_refresh_ms  between two refreshes of GPM's counters
-  gpm_stale     what a pair without a refresh in between reads: "zero", and DRAMA NaN, as was seen on
-                an H200; "nan": all ratios NaN and traffic 0
+  gpm_stale     what a pair without a refresh in between reads: "zero", and NaN for DRAMA, as seen
+                on an H200; "nan": NaN for all ratios, and 0 for traffic
   gpm_nan       GPM metric ids that are always NaN
   gpm_refused   {GPM metric id, as text: the nvmlReturn of that metric}
   gpm_unknown   GPM metric ids for which the whole call is refused

@@ -1,10 +1,11 @@
 """`make mig-plan`: how the MIG cells of a study would divide this card, without touching it.
 
 The profile table is read from the card, also while MIG mode is off, or from a file that --table
-(`make mig-table`) wrote on another machine.
+(`make mig-table`) wrote on another machine. --json writes the layouts for analysis to draw.
 """
 
 import argparse
+import json
 import sys
 import textwrap
 from collections import Counter
@@ -13,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from workflow.collocation import gpu, plan
+from workflow.collocation import gpu, mig_maps, plan
 from workflow.collocation.methods import mig_card, mig_words
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig_layout import (
@@ -148,8 +149,13 @@ def about_card(device: gpu.Device) -> list[str]:
 
 def about_file(path: Path, card: Card) -> list[str]:
     """Lines on a table from a file."""
-    kind = card.source if card.recorded else "not read from a card; the file names its sources"
-    return [f"profile table: {path} ({kind})", "MIG mode: not known, no card was read"]
+    told = f"profile table: {path} ({_kind(card)})"
+    return [told, "MIG mode: not known, no card was read"]
+
+
+def _kind(card: Card) -> str:
+    """Where the numbers of a table from a file come from."""
+    return card.source if card.recorded else "not read from a card; the file names its sources"
 
 
 def record_table(device: gpu.Device, card: Card, path: Path) -> None:
@@ -158,8 +164,13 @@ def record_table(device: gpu.Device, card: Card, path: Path) -> None:
     Raises ConfigError where that cannot be written.
     """
     read = f"read from the card with NVML, driver {device.driver}, {datetime.now(UTC):%Y-%m-%d}"
+    _write(path, replace(card, recorded=True, source=read).dump())
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises ConfigError where that cannot be done."""
     try:
-        path.write_text(replace(card, recorded=True, source=read).dump())
+        path.write_text(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
@@ -170,22 +181,31 @@ def main(argv: list[str] | None = None) -> int:
     table = parser.add_mutually_exclusive_group()
     table.add_argument("--card", type=Path, metavar="FILE", help="plan on this table")
     table.add_argument("--table", type=Path, metavar="FILE", help="write this card's table there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the layouts there")
     args = parser.parse_args(argv)
+    if args.table and args.json:
+        parser.error("--table and --json are written one at a time")
     try:
         values = read_values(args.config)
         config = load_config(values)
         if args.card:
             card = Card.load(args.card)
-            about = about_file(args.card, card)
+            about, source = about_file(args.card, card), f"{args.card}: {_kind(card)}"
         else:
             device, card = read_card(config.gpu)
-            about = about_card(device)
+            about, source = about_card(device), f"read with NVML, driver {device.driver}"
         if args.table:
             record_table(device, card, args.table)
             print(f"{args.table}: the {len(card.profiles)} MIG profiles of {card.name}")
             return 0
         study = "paper" if config.study == "auto" else config.study  # as on a machine with a card
         sitting = open_sitting({**values, "study": study, "gpu": "cpu", "measure": None})
+        if args.json:
+            cells = _cells(sitting)
+            found = mig_maps.document(sitting.name, cells, card, source, read=not args.card)
+            _write(args.json, json.dumps(found, indent=1) + "\n")
+            print(f"{args.json}: the MIG layouts of {len(cells)} cells on {card.name}")
+            return 0
     except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2

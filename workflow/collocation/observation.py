@@ -39,6 +39,7 @@ class Observation:
         self.folder, self.display = folder, display
         self.off = settings["source"] == "off"
         self.instances = sharing.instances() if device else {}
+        self.seats = {m: sharing.entity(m) for m in range(len(core_sets))} if device else {}
         self.began = time.monotonic()
         self.watch = (
             Silent()
@@ -84,6 +85,7 @@ class Observation:
                 gpu=self.device is not None,
                 sm_count=self.device and self.device.sm_count,
                 instances=self.instances,
+                seats=self.seats,
                 own=frozenset(pids | (self.sharing.own_pids() if self.device else set())),
                 owner=owner,
             )

@@ -142,15 +142,15 @@ class WindowTelemetry(_Part):
 
     entities: headline values by entity ("gpu", "gi:1"): of a rate the one pair of samples that
     spans the window, of a gauge the mean, of a counter the growth. series: the means of the series.
-    members, host: means. whole_card, under MIG: means of the instances weighted by SMs, over
-    `sm_count` SMs.
+    members, host: means; a member's `entity` is where it ran, null without a GPU. whole_card, under
+    MIG: means of the instances weighted by SMs, over `sm_count` SMs.
     """
 
     seconds: float
     entities: dict[str, Values] = {}
     series: dict[str, Values] = {}
     energy: Energy | None = None
-    members: dict[str, Values] = {}
+    members: dict[str, dict[str, float | str | None]] = {}
     host: Values = {}
     whole_card: Values = {}
 

@@ -40,6 +40,9 @@ class Sharing(Protocol):
     def instances(self) -> dict[str, int | None]:
         """The GPU instances in use under MIG, as telemetry calls them ("gi:1"), and their SMs."""
 
+    def entity(self, member: int) -> str:
+        """Where the member runs, as telemetry calls it: "gpu", or a GPU instance."""
+
 
 def _room(method: str):
     return {"naive": naive, "mps": mps, "mig": mig}[method.split("_")[0]]

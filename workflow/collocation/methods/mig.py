@@ -123,6 +123,9 @@ class Mig:
         parts = {seat.gpu_instance: self.layout.parts[seat.part] for seat in self.seats.values()}
         return {f"gi:{gi}": part.profile.sm_count for gi, part in sorted(parts.items())}
 
+    def entity(self, member: int) -> str:
+        return f"gi:{self.seats[member].gpu_instance}"
+
     def witness(self, reports: dict[int, Report]) -> dict:
         self.pids |= {report.pid: member for member, report in reports.items()}
         self.names |= {name for pid in self.pids for name in evidence.known_as(pid)}

@@ -143,6 +143,9 @@ class Mps:
     def instances(self) -> dict[str, int | None]:
         return {}
 
+    def entity(self, member: int) -> str:
+        return "gpu"
+
     def release(self, pid: int) -> None:
         """Have the server drop one client's work, so that killing it then harms no neighbour.
 

@@ -45,6 +45,9 @@ class Naive:
     def instances(self) -> dict[str, int | None]:
         return {}
 
+    def entity(self, member: int) -> str:
+        return "gpu"
+
     def witness(self, reports: dict[int, Report]) -> dict:
         members = sorted(report.pid for report in reports.values())
         if self.device is None:

@@ -1,7 +1,8 @@
 """What plain NVML tells of a card: gauges and counters, who computes on it, when its energy grew.
 
 A sampler asks ten times a second and each call goes to the driver, so what NVML can give as field
-values is read in one call, and what the card refuses for good is not asked again.
+values is read in one call, less often where it changes slowly, and what the card refuses for good
+is not asked again.
 """
 
 import time
@@ -29,6 +30,8 @@ FIELDS = {
     "power_violation": (pynvml.NVML_FI_DEV_PERF_POLICY_POWER, 1e-9),
     "thermal_violation": (pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, 1e-9),
 }
+SLOW = ("memory_temperature", "power_violation", "thermal_violation")
+QUICK = tuple(name for name in FIELDS if name not in SLOW)
 TYPES = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -78,7 +81,8 @@ class Card:
         self._fields = tuple(FIELDS)  # those that the card answers
         self.refused: dict[str, str] = {}
         self.readers: dict[str, Callable[[], dict[str, float | None]]] = {
-            "fields": self._read_fields,
+            "fields": lambda: self._read_fields(QUICK),
+            "slow fields": lambda: self._read_fields(SLOW),
             "utilisation": self._utilisation,
         }
         for column, call in CALLS.items():
@@ -97,11 +101,16 @@ class Card:
             "power_limit": limit,
         }
 
-    def read(self) -> dict[str, float | None]:
-        """COLUMNS of the vocabulary, in its units; null where the card does not answer."""
-        values = dict.fromkeys(COLUMNS)
+    def read(self, slow: bool = True) -> dict[str, float | None]:
+        """COLUMNS of the vocabulary, in its units; null where the card does not answer.
+
+        slow: also those of SLOW, which are left out else.
+        """
+        left_out = () if slow else (*SLOW, "slow fields")
+        values = dict.fromkeys(name for name in COLUMNS if name not in left_out)
         for label, reader in list(self.readers.items()):
-            values |= self._ask(label, reader)
+            if label not in left_out:
+                values |= self._ask(label, reader)
         return values
 
     def processes(self) -> dict[str, list[dict[str, int | None]] | None]:
@@ -147,7 +156,7 @@ class Card:
             self.refused[label] = str(error)
             if error.value in NEVER:
                 self.readers.pop(label, None)
-                if label == "fields":
+                if label.endswith("fields"):
                     self._without(self._fields)
             return {}
 
@@ -158,9 +167,11 @@ class Card:
         rates = pynvml.nvmlDeviceGetUtilizationRates(self.handle)
         return {"gpu_util": rates.gpu / 100, "memory_util": rates.memory / 100}
 
-    def _read_fields(self, *only: str) -> dict[str, float | None]:
-        """The field values, or `only` some of them, in one call."""
-        names = only or self._fields
+    def _read_fields(self, wanted: tuple[str, ...]) -> dict[str, float | None]:
+        """Those of these field values that the card answers, in one call."""
+        names = [name for name in wanted if name in self._fields]
+        if not names:
+            return {}
         fields = pynvml.nvmlDeviceGetFieldValues(self.handle, [FIELDS[name][0] for name in names])
         values: dict[str, float | None] = {}
         for name, field in zip(names, fields, strict=True):
@@ -179,11 +190,9 @@ class Card:
         for name in names:
             if name in FALLBACKS:
                 self._add(name, FALLBACKS[name])
-        if not self._fields:
-            self.readers.pop("fields", None)
 
     def _energy(self) -> float | None:
         if "energy" in self._fields:
-            return self._ask("energy", lambda: self._read_fields("energy")).get("energy")
+            return self._ask("energy", lambda: self._read_fields(("energy",))).get("energy")
         reader = self.readers.get("energy")
         return self._ask("energy", reader).get("energy") if reader else None

@@ -42,6 +42,7 @@ class Gpu:
         self._config, self._output = config, output
         self._open_card, self._open_source = open_card, open_source
         self._card = self._source = None
+        self._every = math.ceil(config["hz"] / config["slow_hz"])  # ticks: what changes slowly
         self._held: dict[str, object] = {}  # window → the source's sample at its opening
         self._edges: list[threading.Thread] = []
         self._seen: dict | None = None
@@ -83,7 +84,7 @@ class Gpu:
         _head(self._output, config, self._about, name, why)
 
     def _tick(self) -> int | None:
-        """A row of each entity; when its rates end, for which NVML's readings must not delay them."""
+        """A row of each entity; when it was taken: rates end before NVML's readings begin."""
         if self._card is None:
             return None
         source = self._source
@@ -91,7 +92,8 @@ class Gpu:
             self._said(source.name, source.wait)
         now = time.monotonic_ns()
         rates = self._said(source.name, source.tick) if source else None
-        rows = {"gpu": self._said("nvml", self._card.read) or {}}
+        slow = len(self.ticks.took_ns) % self._every == 0
+        rows = {"gpu": self._said("nvml", lambda: self._card.read(slow)) or {}}
         for entity, values in (rates or {}).items():
             rows[entity] = rows.get(entity, {}) | values
         for entity, values in rows.items():

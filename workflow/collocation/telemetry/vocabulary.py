@@ -73,6 +73,7 @@ METRICS = (
     _traffic("pcie_rx", "received by the GPU over PCIe", 21, 1010),
     _traffic("nvlink_tx", "sent by the GPU over all NVLinks", 61, 1011),
     _traffic("nvlink_rx", "received by the GPU over all NVLinks", 60, 1012),
+    # Driver 580 gave 0 for these two on an H200, for two processes that run in turn as well.
     _ratio("ctxsw_active", "share of time in which engine GR0 switched contexts", 174, None),
     Metric("ctxsw_requests", "1/s", "rate", "context switches asked of engine GR0", gpm=172),
     Metric("gpu_util", "1", "gauge", "NVML utilisation: share of time in which a kernel ran"),

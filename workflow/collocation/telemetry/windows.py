@@ -61,13 +61,14 @@ class Facts:
     """What the lines do not say of a cell.
 
     gpu: whether it had one. sm_count: SMs of the whole card. instances: MIG entity → its SMs, {}
-    without MIG; null where unknown. own: PIDs under which NVML may list what the cell started.
-    owner: how sentences name the process of a PID.
+    without MIG; null where unknown. seats: member → the entity that it runs on. own: PIDs under
+    which NVML may list what the cell started. owner: how sentences name the process of a PID.
     """
 
     gpu: bool
     sm_count: int | None = None
     instances: dict[str, int | None] = field(default_factory=dict)
+    seats: dict[int, str] = field(default_factory=dict)
     own: frozenset[int] = frozenset()
     owner: Callable[[int], str] = "PID {}".format
 
@@ -234,7 +235,7 @@ class Summary:
         start, end = window.start_ns, window.end_ns
         series = {entity: self._series(entity, start, end) for entity in self.entities}
         headlines = {entity: self._headlines(entity, window, series[entity]) for entity in series}
-        members = {str(m): self._member(m, window) for m in self.members}
+        members = {m: self._member(m, window) for m in self.members}
         host = {name: self.host.rate(name, start, end) for name in HOST_RATES}
         host |= {name: self.host.mean(name, start, end) for name in HOST_GAUGES}
         return WindowTelemetry(
@@ -242,7 +243,11 @@ class Summary:
             entities=headlines,
             series=series,
             energy=self._energy(window) if self.facts.gpu else None,
-            members={m: values for m, values in members.items() if _any(values)},
+            members={
+                str(m): {"entity": self.facts.seats.get(m)} | values
+                for m, values in members.items()
+                if _any(values)
+            },
             host=host if _any(host) else {},
             whole_card=self._whole_card(headlines),
         )
