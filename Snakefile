@@ -16,6 +16,7 @@ configfile: Path(workflow.basedir, "config", "config.yaml")
 include: "workflow/rules/common.smk"
 include: "workflow/rules/datasets.smk"
 include: "workflow/rules/collocate.smk"
+include: "workflow/rules/claims.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/merge.smk"
 
@@ -27,6 +28,8 @@ rule all:
         FIGURES,
         TABLES,
         CHECKS,
+        CLAIMS,
+        GUIDELINES,
         COMPLETE,
     message:
         "study {SITTING.name} is complete: {STUDY}"

@@ -23,7 +23,8 @@ class Study:
     """What figures and tables draw: runs (member rows, current attempts), cells, and a note.
 
     telemetry: the study's telemetry.parquet, if there is one to look at. reported: the paper's
-    values (analysis.reported.read), to stand beside ours.
+    values (analysis.reported.read), to stand beside ours. mig_layouts: JSON of the layouts that
+    the study's MIG cells take on its card.
     """
 
     runs: pd.DataFrame
@@ -32,6 +33,7 @@ class Study:
     note: str
     telemetry: Path | None = None
     reported: pd.DataFrame | None = None
+    mig_layouts: Path | None = None
 
     def arms(self) -> list[str]:
         return sorted(self.cells["arm"].unique()) if len(self.cells) else []

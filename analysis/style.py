@@ -20,7 +20,7 @@ from analysis.names import family_of, method_order
 
 # Inches; a figure over both columns of a two-column paper.
 PAGE_WIDTH = 7.16
-FORMATS = ("png", "pdf")
+FORMATS = ("png", "pdf", "svg")
 SMALL, TEXT, TITLE = 6.0, 7.0, 8.5
 INK, GREY, FAINT = "#222222", "#666666", "#DDDDDD"
 
@@ -100,6 +100,7 @@ RC = {
     "lines.linewidth": 1.0,
     "pdf.fonttype": 42,
     "ps.fonttype": 42,
+    "svg.hashsalt": "gpu-collocation-study",
     "figure.dpi": 100,
     "savefig.dpi": 250,
 }
@@ -259,21 +260,29 @@ def sentence(title: str, text: str) -> plt.Figure:
     return fig
 
 
+def files(stem: Path) -> list[Path]:
+    """What `save` writes for a stem."""
+    return [stem.with_name(f"{stem.name}.{kind}") for kind in (*FORMATS, "csv")]
+
+
 def save(fig: plt.Figure, stem: Path, drawn: pd.DataFrame) -> list[Path]:
-    """Write STEM.png, STEM.pdf and STEM.csv (the drawn data); the same input gives equal bytes."""
+    """Write STEM.png, .pdf, .svg and STEM.csv (the drawn data); equal input gives equal bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     metadata = {
         "png": {"Software": None},
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+        "svg": {"Date": None, "Creator": None},
     }
-    paths = []
-    for kind in FORMATS:
-        path = stem.with_name(f"{stem.name}.{kind}")
+    *pictures, table = files(stem)
+    for kind, path in zip(FORMATS, pictures, strict=True):
         partial = path.with_name(path.name + ".partial")
         fig.savefig(partial, format=kind, metadata=metadata[kind])
         partial.replace(path)
-        paths.append(path)
-    plt.close(fig)
-    table = stem.with_name(stem.name + ".csv")
+    close(fig)
     drawn.to_csv(table, index=False)
-    return [*paths, table]
+    return [*pictures, table]
+
+
+def close(fig: plt.Figure) -> None:
+    """Forget a figure."""
+    plt.close(fig)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from analysis import checks, evidence, flags, losses, merge, metrics, statistics, style, tables
 from analysis.cells import NOT_RUN, load, read_runs, summarise
+from analysis.figures import stem, stems
 from analysis.figures.__main__ import main as draw
 from analysis.names import METHODS, method_order
 from analysis.twins import phrase, twin_checks
@@ -518,8 +519,8 @@ def test_the_twin_is_in_checks_and_tables_and_in_no_figure(tmp_path, capsys):
 
     merge.write(merge.merge(records)[0], tmp_path / "runs.parquet")
     runs = ["--runs", str(tmp_path / "runs.parquet")]
-    draw(["all", *runs, "--output", str(tmp_path / "figures")])
     for name in ("epoch_time", "throughput_gain"):
+        draw([name, *runs, "--output", str(tmp_path / "figures" / name)])
         drawn = pd.read_csv(tmp_path / "figures" / f"{name}_faithful.csv")
         assert {"naive", "mps"} <= set(drawn["method"]) and "naive_again" not in set(
             drawn["method"]
@@ -670,7 +671,8 @@ def drawn(tmp_path_factory):
     (folder / "expected.json").write_text(json.dumps(expected))
     arguments = ["--runs", str(folder / "runs.parquet"), "--arm", "faithful"]
     arguments += ["--expected", str(folder / "expected.json")]
-    assert draw(["all", *arguments, "--output", str(folder / "figures")]) == 0
+    for name in ("epoch_time", "throughput_gain"):
+        assert draw([name, *arguments, "--output", str(folder / "figures" / name)]) == 0
     return folder
 
 
@@ -714,7 +716,7 @@ def test_the_same_study_gives_the_same_bytes(drawn, tmp_path):
     arguments = ["epoch_time", "--runs", str(drawn / "runs.parquet"), "--output"]
     assert draw([*arguments, str(tmp_path / "once")]) == 0
     assert draw([*arguments, str(tmp_path / "twice")]) == 0
-    for kind in ("png", "pdf", "csv"):
+    for kind in ("png", "pdf", "svg", "csv"):
         once, twice = (tmp_path / f"{n}_faithful.{kind}" for n in ("once", "twice"))
         assert once.read_bytes() == twice.read_bytes()
 
@@ -728,9 +730,24 @@ def test_footer_names_what_was_measured(drawn):
 @pytest.mark.parametrize("records", [[], [record("2x_a", status="out_of_memory", rates=[None])]])
 def test_an_empty_or_failed_study_gives_figures(tmp_path, records):
     merge.write(merge.merge(records)[0], tmp_path / "runs.parquet")
-    arguments = ["all", "--runs", str(tmp_path / "runs.parquet"), "--arm", "faithful"]
-    assert draw([*arguments, "--output", str(tmp_path)]) == 0
-    assert (tmp_path / "throughput_gain_faithful.png").exists()
+    arguments = ["--runs", str(tmp_path / "runs.parquet"), "--arm", "faithful"]
+    for name in ("epoch_time", "throughput_gain"):
+        assert draw([name, *arguments, "--output", str(tmp_path / name)]) == 0
+        assert (tmp_path / f"{name}_faithful.png").exists()
+
+
+def test_all_figures_of_a_study_are_drawn_once(tmp_path, monkeypatch):
+    merge.write(merge.merge([record("1x_a"), record("2x_a", "mps")])[0], tmp_path / "runs.parquet")
+    monkeypatch.setattr(style, "FORMATS", ("svg",))  # what is looked for is whether, not how
+    arguments = ["all", "--runs", str(tmp_path / "runs.parquet"), "--output", str(tmp_path / "all")]
+    assert draw(arguments) == 0
+    names = {stem(*task) for task in stems(["faithful"])}
+    pictures = {path.stem: path.stat().st_mtime_ns for path in (tmp_path / "all").glob("*.svg")}
+    assert set(pictures) == names
+    (tmp_path / "all" / "memory_faithful.svg").unlink()
+    assert draw(arguments) == 0
+    again = {path.stem: path.stat().st_mtime_ns for path in (tmp_path / "all").glob("*.svg")}
+    assert {name for name in names if again[name] != pictures[name]} == {"memory_faithful"}
 
 
 def test_summary_table(drawn, capsys):

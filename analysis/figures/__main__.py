@@ -2,47 +2,119 @@
 
     python -m analysis.figures all --runs results/smoke/runs.parquet --output results/smoke/figures
     python -m analysis.figures epoch_time --runs ... --arm faithful --output STEM
+    python -m analysis.figures timeline --runs ... --cell SCENARIO/ARM/METHOD/r1 --output STEM
 
-With `all`, --output is a folder that gets <figure>_<arm>.{png,pdf,csv}; with one figure it is a
-stem that gets <stem>_<arm>.{png,pdf,csv}.
+With `all`, --output is a folder that gets <figure>_<arm>.{png,pdf,svg,csv}, and drawn.json, by
+which a figure whose content has not changed is not written again; with one figure it is a stem.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 
-from analysis import style
-from analysis.cells import load, read_expected, read_runs
-from analysis.figures import FIGURES
+import matplotlib.text
+from matplotlib.figure import Figure
+
+from analysis import reported, style
+from analysis.cells import Study, load, read_expected, read_runs
+from analysis.figures import NAMES, stem, stems
+
+PROCESSES = 2  # what a small machine has; more would only hold more of the study in memory
+DRAWN = "drawn.json"
+_study: Study | None = None  # of this process and those forked from it
+
+
+def content(figure: Figure, table: str, code: str) -> str:
+    """A digest of all that a figure shows: its data, its words, and the code that drew it."""
+    words = [text.get_text() for text in figure.findobj(matplotlib.text.Text)]
+    return hashlib.sha256(json.dumps([table, words, code]).encode()).hexdigest()[:16]
+
+
+def code_digest() -> str:
+    """Of the package's texts."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def draw_one(
+    name: str, arm: str | None, target: Path, known: str | None, code: str, **options
+) -> tuple[str, list[Path]]:
+    """Draw into TARGET.{png,…} unless that shows `known` already; its content, files written."""
+    figure, drawn = import_module(f"analysis.figures.{name}").draw(_study, arm, **options)
+    found = content(figure, drawn.to_csv(index=False), code)
+    if found == known and all(path.exists() for path in style.files(target)):
+        style.close(figure)
+        return found, []
+    return found, style.save(figure, target, drawn)
+
+
+def draw_all(folder: Path, arms: list[str]) -> list[Path]:
+    """Draw what has changed; the files written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    note, code = folder / DRAWN, code_digest()
+    known = json.loads(note.read_text()) if note.exists() else {}
+    tasks = stems(arms)
+    # Forked, so that none loads libraries and study anew; the longest first.
+    with ProcessPoolExecutor(min(PROCESSES, os.cpu_count() or 1), get_context("fork")) as pool:
+        jobs = {
+            stem(*task): pool.submit(
+                draw_one, *task, folder / stem(*task), known.get(stem(*task)), code
+            )
+            for task in tasks
+        }
+        results = {name: job.result() for name, job in jobs.items()}
+    note.write_text(json.dumps({name: digest for name, (digest, _) in results.items()}, indent=1))
+    return [path for _, written in results.values() for path in written]
 
 
 def main(argv: list[str] | None = None) -> int:
+    global _study
     parser = argparse.ArgumentParser(
         prog="python -m analysis.figures",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=["all", *FIGURES], help="which figure")
+    parser.add_argument("name", choices=["all", *NAMES], help="which figure")
     parser.add_argument("--runs", required=True, type=Path, metavar="RUNS.parquet")
     parser.add_argument("--expected", type=Path, metavar="CELLS.json", help="planned cells")
-    parser.add_argument("--arm", action="append", help="draw only this arm (may be repeated)")
+    parser.add_argument("--telemetry", type=Path, metavar="TELEMETRY.parquet")
+    parser.add_argument("--reported", type=Path, metavar="REPORTED.csv", help="the paper's values")
+    parser.add_argument("--mig-layouts", type=Path, metavar="LAYOUTS.json", help="if it is there")
+    parser.add_argument("--arm", help="only this; default: all, of one figure the first")
+    parser.add_argument("--cell", help="of the timeline: which cell")
     parser.add_argument("--hardware", help="GPU model to draw, where the study holds several")
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER|STEM")
     arguments = parser.parse_args(argv)
 
     expected = read_expected(arguments.expected)
     study = load(read_runs(arguments.runs), expected, arguments.hardware)
-    for arm in arguments.arm or study.arms():
-        for name in FIGURES if arguments.name == "all" else [arguments.name]:
-            single = arguments.output.with_name(f"{arguments.output.name}_{arm}")
-            stem = arguments.output / f"{name}_{arm}" if arguments.name == "all" else single
-            figure, drawn = FIGURES[name](study, arm)
-            for path in style.save(figure, stem, drawn):
-                print(path)
-    if not (arguments.arm or study.arms()):
+    papers = reported.read(arguments.reported) if arguments.reported else None
+    layouts = arguments.mig_layouts
+    layouts = layouts if layouts and layouts.exists() else None
+    _study = replace(study, telemetry=arguments.telemetry, reported=papers, mig_layouts=layouts)
+    arms = [arguments.arm] if arguments.arm else study.arms()
+    if not arms:
         sys.stderr.write(f"nothing to draw: {arguments.runs} holds no cells\n")
+        return 0
+    if arguments.name == "all":
+        written = draw_all(arguments.output, arms)
+    else:
+        arm = next(arm for name, arm in stems(arms) if name == arguments.name)
+        options = {"cell": arguments.cell} if arguments.cell else {}
+        target = arguments.output.with_name(stem(arguments.output.name, arm))
+        written = draw_one(arguments.name, arm, target, None, "", **options)[1]
+    print(*written, sep="\n")
     return 0
 
 

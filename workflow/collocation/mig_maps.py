@@ -30,6 +30,15 @@ def document(study: str, cells: Iterable[Cell], card: Card, source: str, read: b
     }
 
 
+def mig_cells(cells: Iterable[Cell]) -> list[Cell]:
+    """The MIG cells among these, one of each scenario and method: ladders, then mixes, by size."""
+    found = {(c.scenario, c.method): c for c in cells if c.method.split("_")[0] == "mig"}
+    return sorted(
+        found.values(),
+        key=lambda cell: ("+" in cell.scenario, cell.n, cell.scenario, cell.method),
+    )
+
+
 def _cell(cell: Cell, card: Card) -> dict:
     """A cell's GPU instances, or the reason why there are none."""
     found = {"scenario": cell.scenario, "method": cell.method, "n": cell.n}

@@ -45,7 +45,7 @@ def page(sitting: Sitting, card: Card, about: list[str]) -> str:
     about: lines that say where the card's table comes from.
     """
     rows_of: dict[str, list[tuple[str, ...]]] = {}
-    for cell in _cells(sitting):
+    for cell in mig_maps.mig_cells(sitting.cells):
         rows_of.setdefault(cell.scenario, []).extend(_rows(cell, card))
     blocks: dict[tuple, list[str]] = {}
     for scenario, rows in rows_of.items():
@@ -61,15 +61,6 @@ def page(sitting: Sitting, card: Card, about: list[str]) -> str:
     marks = {row[3] for row in table} | {row[4] for row in table}
     notes = [f"{mark}  {note}" for mark, note in NOTES.items() if mark in marks]
     return "\n".join([*lines, *([""] if notes else []), *notes])
-
-
-def _cells(sitting: Sitting) -> list[plan.Cell]:
-    """Its MIG cells, one of each scenario and method: ladders, then mixes, by size."""
-    cells = {(c.scenario, c.method): c for c in sitting.cells if c.method.split("_")[0] == "mig"}
-    return sorted(
-        cells.values(),
-        key=lambda cell: ("+" in cell.scenario, cell.n, cell.scenario, cell.method),
-    )
 
 
 def _rows(cell: plan.Cell, card: Card) -> list[tuple[str, ...]]:
@@ -201,7 +192,7 @@ def main(argv: list[str] | None = None) -> int:
         study = "paper" if config.study == "auto" else config.study  # as on a machine with a card
         sitting = open_sitting({**values, "study": study, "gpu": "cpu", "measure": None})
         if args.json:
-            cells = _cells(sitting)
+            cells = mig_maps.mig_cells(sitting.cells)
             found = mig_maps.document(sitting.name, cells, card, source, read=not args.card)
             _write(args.json, json.dumps(found, indent=1) + "\n")
             print(f"{args.json}: the MIG layouts of {len(cells)} cells on {card.name}")

@@ -19,9 +19,11 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation import gpu, methods, plan, provenance, record, zygote
+from workflow.collocation import gpu, methods, mig_maps, plan, provenance, record, zygote
 from workflow.collocation.digest import code_digest, model_digest
 from workflow.collocation.members import server_environment
+from workflow.collocation.methods import mig_card
+from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.settings import (
     ConfigError,
     load_config,
@@ -242,6 +244,20 @@ class Sitting:
         (self.folder / "specs.json").write_text(json.dumps(specs, sort_keys=True) + "\n")
         (self.folder / "plan.json").write_text(self.expected)
         (self.folder / "runs.txt").write_text("".join(f"{path}\n" for path in self.run_files()))
+
+    def write_mig_layouts(self) -> None:
+        """mig_layouts.json: where the study's MIG cells lie on this card, if it can be read."""
+        cells = mig_maps.mig_cells(self.cells)
+        if self.device is None or not cells:
+            return
+        try:
+            card = mig_card.read(self.device)
+        except (NotInForce, Unsupported):
+            return
+        if card is not None:
+            source = f"read with NVML, driver {self.device.driver}"
+            found = mig_maps.document(self.name, cells, card, source, read=True)
+            (self.folder / "mig_layouts.json").write_text(json.dumps(found, indent=1) + "\n")
 
     def tell_jobs_the_digest(self) -> None:
         """So that not every cell has to parse all code; see `code_digest`."""

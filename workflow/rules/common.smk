@@ -8,6 +8,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 sys.path.insert(0, workflow.basedir)
+from analysis.figures import stem, stems
 from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.show import banner
@@ -28,6 +29,7 @@ if SITTING.set_environment():  # jobs of some executors read the Snakefile again
 
 STUDY = SITTING.folder.as_posix()
 CELLS = SITTING.cells_folder.as_posix()
+REPORTED = Path(workflow.basedir, "config", "reported.csv")
 HELD = ExitStack()
 
 
@@ -44,6 +46,7 @@ onstart:
     if not SITTING.still_planned():
         raise WorkflowError("another run has just finished cells of this study; start again")
     SITTING.write_plan()
+    SITTING.write_mig_layouts()
     SITTING.pin_sources()
     SITTING.tell_jobs_the_digest()
     if workflow.local_exec:  # elsewhere no job could use it

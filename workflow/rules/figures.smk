@@ -1,9 +1,8 @@
 FIGURES = expand(
-    "{study}/figures/{figure}_{arm}.{ending}",
+    "{study}/figures/{figure}.{ending}",
     study=STUDY,
-    figure=["epoch_time", "throughput_gain"],
-    arm=SITTING.arms,
-    ending=["png", "pdf", "csv"],
+    figure=[stem(name, arm) for name, arm in stems(SITTING.arms)],
+    ending=["png", "pdf", "svg", "csv"],
 )
 TABLES = expand(
     "{study}/tables/{table}.{ending}",
@@ -28,27 +27,34 @@ rule figures:
         FIGURES,
         TABLES,
         CHECKS,
+        CLAIMS,
+        GUIDELINES,
         f"{STUDY}/telemetry.parquet",
 
 
 rule draw:
-    # All figures in one process: loading the libraries takes longer than drawing.
+    # All figures in one process: loading the libraries takes longer than drawing. What is there is
+    # kept: a figure whose content has not changed is not written again.
     input:
         runs=f"{STUDY}/runs.parquet",
+        telemetry=f"{STUDY}/telemetry.parquet",
+        reported=REPORTED,
     output:
-        FIGURES,
+        update(FIGURES),
     log:
         f"{STUDY}/log/draw.log",
     conda:
         "../../envs/environment.yaml"
     params:
         expected=f"{STUDY}/plan.json",
+        layouts=f"{STUDY}/mig_layouts.json",
         plan=SITTING.plan_digest,
         folder=subpath(output[0], parent=True),
     message:
         "drawing the figures of study {SITTING.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis.figures all --runs {input.runs:q} --expected {params.expected:q}'
+        " --telemetry {input.telemetry:q} --reported {input.reported:q} --mig-layouts {params.layouts:q}"
         " --output {params.folder:q} > {log:q}"
 
 

@@ -1,0 +1,138 @@
+"""Step latency by workload, method and count: its median, and how far its tail reaches."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from analysis import style
+from analysis.cells import Study
+from analysis.figures import slots
+from analysis.figures.slots import Place, Slot
+from analysis.words import significant
+
+TITLE = "Step latency"
+CAPTION = (
+    "Time from the end of one training step to the end of the next, as the GPU finished them: the "
+    "median (bar), the 95th percentile (dash) and the 99th (end of the line) over the steps of the "
+    "window. Each is the median over members that train the same, then over replicates; the points "
+    "are the replicates of the median and of the 99th percentile. Numbers are the 99th percentile "
+    "above the median. In the panel of a mix each workload has a bar of its own, in the order of "
+    "the title, and the unit is the median step of that workload alone."
+)
+_QUANTILES = ["step_ms_p50", "step_ms_p95", "step_ms_p99"]
+_COLUMNS = ["workload", "member", "block", *_QUANTILES]
+_HIGH, _LEFT = (0.9, 1.27), 0.46  # inches: axes and line of panels, labels of the y axis
+_LINE = {"color": style.INK, "lw": 0.8, "zorder": 4}
+_INK = {"mfc": style.INK, "mec": style.INK, "mew": 0.2}
+
+
+def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
+    """Draw one arm; returns the figure and one row per member, window and replicate (ms)."""
+    found = slots.panels(study, arm, _QUANTILES)
+    none = pd.DataFrame(columns=[*slots.COLUMNS, *_COLUMNS, "status"])
+    if not found:
+        return style.sentence(TITLE, f"No cells in arm {arm} yet."), none
+    if cells := slots.nothing(found, *_QUANTILES):
+        text = f"None of the {cells} completed cells of arm {arm} holds step times."
+        return style.sentence(TITLE, text), none
+
+    placed = slots.layout(found, _LEFT, lambda slot: max(len(_workloads(slot)), 1))
+    fig, top = style.page(
+        f"{TITLE}, arm {arm}",
+        "bar: median, dash: 95th, end of the line: 99th percentile of the steps of a window; "
+        "numbers: 99th above median",
+        [
+            *slots.methods(found, lambda slot: slot.has(*_QUANTILES)),
+            Line2D([], [], ls="", marker=r"$\ddag$", ms=5.5, label="95th, 99th", **_INK),
+            *slots.replicated(found),
+        ],
+        placed.lines * _HIGH[1] - 0.2,
+        slots.foot(study, found),
+    )
+    for title, places in placed.places.items():
+        ax = placed.axes(fig, title, top, _LEFT, _HIGH)
+        _draw_panel(ax, places, _units(found[title]) if " + " in title else None)
+    return fig, slots.drawn(found, _rows, _COLUMNS)
+
+
+def _workloads(slot: Slot) -> dict[str, dict[str, list[float]]]:
+    """Workload → percentile → a value per replicate, ms: the median over members alike."""
+    alike: dict[str, dict[int, list[dict]]] = {}
+    for row in slot.rows:
+        alike.setdefault(row["workload"], {}).setdefault(row["block"], []).append(row)
+    return {
+        workload: {
+            name: [v for rows in blocks.values() if (v := slots.middle(slots.known(rows, name)))]
+            for name in _QUANTILES
+        }
+        for workload, blocks in sorted(alike.items())
+    }
+
+
+def _units(found: list[Slot]) -> dict[str, float]:
+    """Workload → its median step alone, ms."""
+    units = {}
+    for slot in found:
+        if slot.n == 1:
+            for workload, quantiles in _workloads(slot).items():
+                units[workload] = slots.middle(quantiles["step_ms_p50"])
+    return units
+
+
+def _bars(slot: Slot, units: dict[str, float] | None) -> list[dict[str, list[float]]]:
+    """Percentile → a value per replicate, of each workload; in `units`, without any in ms."""
+    bars = []
+    for workload, quantiles in _workloads(slot).items():
+        unit = 1.0 if units is None else units.get(workload)
+        bars.append({q: [v / unit for v in own] if unit else [] for q, own in quantiles.items()})
+    return bars
+
+
+def _draw_panel(ax: plt.Axes, places: list[Place], units: dict[str, float] | None) -> None:
+    shown = [own for place in places for bar in _bars(place.slot, units) for own in bar.values()]
+    top = max((value for own in shown for value in own), default=0.0)
+    if top:
+        ax.set_ylim(0, 1.45 * top)
+        ax.yaxis.set_major_locator(plt.MaxNLocator(4))
+        ax.set_ylabel("step (ms)" if units is None else "step (× alone)")
+    else:
+        ax.set_yticks([])
+    for place in places:
+        bars = _bars(place.slot, units)
+        if not any(own for bar in bars for own in bar.values()):
+            missing = "no baseline" if place.slot.has(*_QUANTILES) else "no steps"
+            slots.hole(ax, place, missing)
+            continue
+        for i, (at, quantiles) in enumerate(zip(place.bars(len(bars)), bars, strict=True)):
+            _draw_bar(ax, at, quantiles, place.slot.look)
+            middle, _, last = map(slots.middle, quantiles.values())
+            told = [significant(value, 3 if units is None else 2) for value in (last, middle)]
+            slots.number(
+                ax,
+                Place(place.slot, at[0] - at[1] / 2, at[1]),
+                max((value for own in quantiles.values() for value in own), default=0.0),
+                "\n".join([place.slot.marks() if i == 0 else "", *told]),
+                **({"beside": 0.0} if len(bars) > 1 else {}),
+            )
+
+
+def _draw_bar(
+    ax: plt.Axes, at: tuple[float, float], quantiles: dict[str, list[float]], look: style.Look
+) -> None:
+    """The percentiles of one workload in a slot; at: centre and width."""
+    middle, late, last = map(slots.middle, quantiles.values())
+    if middle is not None:
+        slots.bar(ax, at, middle, look)
+    if middle is not None and last is not None:
+        ax.plot([at[0]] * 2, [middle, last], **_LINE)
+    for value, wide in ((late, 0.4), (last, 0.6)):
+        if value is not None:
+            ax.plot([at[0] - wide * at[1] / 2, at[0] + wide * at[1] / 2], [value] * 2, **_LINE)
+    for name in ("step_ms_p50", "step_ms_p99"):
+        slots.points(ax, at, quantiles[name])
+
+
+def _rows(slot: Slot) -> list[dict]:
+    return [{key: row[key] for key in _COLUMNS} for row in slot.rows]
