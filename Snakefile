@@ -16,7 +16,6 @@ configfile: Path(workflow.basedir, "config", "config.yaml")
 include: "workflow/rules/common.smk"
 include: "workflow/rules/datasets.smk"
 include: "workflow/rules/collocate.smk"
-include: "workflow/rules/claims.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/merge.smk"
 
@@ -26,10 +25,7 @@ rule all:
     input:
         SITTING.run_files(),
         FIGURES,
-        TABLES,
-        CHECKS,
-        CLAIMS,
-        GUIDELINES,
+        TEXTS,
         COMPLETE,
     message:
         "study {SITTING.name} is complete: {STUDY}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 def t_cdf(t: float, df: int) -> float:
@@ -25,6 +26,7 @@ def t_cdf(t: float, df: int) -> float:
     return 0.5 * (1 + inner)
 
 
+@lru_cache(maxsize=4096)
 def t_quantile(probability: float, df: int) -> float:
     """Inverse of `t_cdf` by bisection, to about 1e-12 relative."""
     if not 0 < probability < 1:

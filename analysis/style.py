@@ -186,7 +186,7 @@ def page(
     """
     rows = _legend_rows(handles)
     top = 0.66 + 0.16 * len(rows)
-    width = int(PAGE_WIDTH * 72 / (SMALL * 0.52))
+    width = int(PAGE_WIDTH * 72 / (SMALL * 0.55))
     lines = textwrap.wrap("; ".join(part for part in foot if part), width)
     fig = new_figure(top + content + 0.1 + 0.1 * len(lines))
     height = fig.get_size_inches()[1]

@@ -16,9 +16,18 @@ import pandas as pd
 
 from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first
+from analysis.figures import marks
 from analysis.names import method_order, parse_scenario
 
-_TITLE = "Epoch time per instance"
+TITLE = "Epoch time per instance"
+CAPTION = (
+    "The paper's F3: time of one epoch of the nominal training set, by number of collocated "
+    "instances and method. Every bar is an instance (median over replicates, each of which is a "
+    "point), from its throughput in the window, or from whole epochs where the group says so; the "
+    "number above is the median over instances and replicates. Serial is N times the job alone, "
+    "computed: a method whose bars are lower gains throughput. A dashed box says how a set of jobs "
+    "ended that gave no time."
+)
 _COLUMNS = ["panel", "n", "variant", "method", "member", "block", "epoch_time_s", "status"]
 _UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 _PANEL, _GAP = 1.05, 0.45  # inches
@@ -68,7 +77,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     panels = {w: _blocks(cells[cells["family"] == w], runs, w, looks) for w in small_first(cells)}
     if not panels:
         text = f"No cells of equal members in arm {arm} yet."
-        return style.sentence(_TITLE, text), pd.DataFrame(columns=_COLUMNS)
+        return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
     blocks = [b for panel in panels.values() for b in panel]
     methods = sorted({b.method for b in blocks if len(b.points)}, key=method_order)
@@ -76,7 +85,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     note = "* not every replicate completed" if partial else ""
     shown = runs[runs["scenario"].isin(cells["scenario"])]
     fig, top = style.page(
-        f"{_TITLE}, arm {arm}",
+        f"{TITLE}, arm {arm}",
         "one bar per collocated instance: its median over replicates; "
         "number: median over instances and replicates",
         [*(style.swatch(looks[m]) for m in methods), style.replicate_point()],
@@ -108,14 +117,24 @@ def _blocks(
         marked = flags.union(group["flags"])
         place = (parsed.n, parsed.variant, method)
         blocks.append(Block(*place, looks[method], points, statuses, marked))
-    alone = runs[(runs["scenario"] == f"1x_{workload}") & (runs["method"] == "naive")]
-    for n in sorted({b.n for b in blocks if b.n > 1 and not b.variant}):
-        serial = alone.assign(epoch_time_s=n * alone["epoch_time_s"])
-        if len(serial):
-            baseline = next(b for b in blocks if b.group == ("", 1) and b.method == "naive")
-            place = (n, "", "serial", looks["serial"])
-            blocks.append(Block(*place, serial, flags=baseline.flags))
+    blocks += [_serial(blocks, *group, looks["serial"]) for group in {b.group for b in blocks}]
+    blocks = [block for block in blocks if block is not None]
     return sorted(blocks, key=lambda b: (*b.group, method_order(b.method)))
+
+
+def _serial(blocks: list[Block], variant: str, n: int, look: style.Look) -> Block | None:
+    """N times the job alone of the same variant; None for one job, and where neither that nor
+    anything to hold against it was measured.
+    """
+    beside = [b for b in blocks if b.group == (variant, n) and len(b.points)]
+    alone = [b for b in blocks if b.group == (variant, 1) and b.method == "naive" and len(b.points)]
+    if n == 1 or not (alone or beside):
+        return None
+    if not alone:
+        return Block(n, variant, "serial", look, beside[0].points.iloc[:0], {"no_baseline": 1})
+    points = alone[0].points
+    times = points.assign(epoch_time_s=n * points["epoch_time_s"])
+    return Block(n, variant, "serial", look, times, flags=alone[0].flags)
 
 
 def _common_widths(panels: list[list[Block]]) -> dict[tuple, float]:
@@ -185,25 +204,11 @@ def _draw_bars(ax: plt.Axes, edge: float, block: Block, seconds: float) -> None:
             edgecolor=style.INK,
             linewidth=0.4,
         )
-        spread = [
-            (k - (len(heights) - 1) / 2) * min(0.22 * width, 0.3) for k in range(len(heights))
-        ]
-        ax.plot(
-            [centre + s for s in spread],
-            heights,
-            ls="",
-            marker="o",
-            ms=1.9,
-            mfc="white",
-            mec=style.INK,
-            mew=0.4,
-            zorder=4,
-            clip_on=False,
-        )
+        marks.replicates(ax, centre, width, heights.tolist())
         highest = max(highest, heights.max())
     typical = (block.points["epoch_time_s"] / seconds).median()
     label = f"{typical:.3g}{'' if block.complete else '*'} {flags.marks(block.flags)}".rstrip()
-    room = _inches(ax, block.width + _BESIDE / 3)
+    room = marks.inches(ax, block.width + _BESIDE / 3)
     ax.annotate(
         label,
         (edge + block.width / 2, highest),
@@ -216,38 +221,12 @@ def _draw_bars(ax: plt.Axes, edge: float, block: Block, seconds: float) -> None:
     )
 
 
-def _inches(ax: plt.Axes, width: float) -> float:
-    """A width on the x axis in inches."""
-    left, right = ax.get_xlim()
-    return width / (right - left) * ax.get_position().width * style.PAGE_WIDTH
-
-
 def _draw_hole(ax: plt.Axes, edge: float, block: Block) -> None:
     """A dashed box with the outcome in the place of the bars."""
     status = dominant_status(block.statuses)
     outcome = "no epoch time" if status == "completed" else style.status_label(status)
-    ax.bar(
-        edge + block.width / 2,
-        0.74,
-        block.width,
-        transform=ax.get_xaxis_transform(),
-        facecolor="#F6F6F6",
-        edgecolor="#999999",
-        linewidth=0.5,
-        linestyle=(0, (2, 2)),
-    )
-    ax.text(
-        edge + block.width / 2,
-        0.37,
-        f"{block.look.short}\n{outcome}",
-        transform=ax.get_xaxis_transform(),
-        rotation=90,
-        ha="center",
-        va="center",
-        ma="center",
-        linespacing=1.0,
-        size=min(_LABEL, _inches(ax, block.width) * 72 / 2.4),
-    )
+    size = min(_LABEL, marks.inches(ax, block.width) * 72 / 2.4)
+    marks.hole(ax, edge + block.width / 2, block.width, f"{block.look.short}\n{outcome}", size)
 
 
 def _drawn(panels: dict[str, list[Block]]) -> pd.DataFrame:

@@ -15,19 +15,28 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first, summarise
+from analysis.figures import marks
+from analysis.figures.reported_gains import OLD, OLD_SAID, gains
 from analysis.names import method_order, parse_scenario
+from analysis.views import Key
 
-_TITLE = "Throughput gain"
+TITLE = "Throughput gain"
+CAPTION = (
+    "Throughput gain by number of collocated instances and method: STP, the sum over members of "
+    "throughput over throughput alone in the same block; for equal jobs, the time of N jobs one "
+    "after the other over that of N together. Both axes are logarithmic; the dashed line and "
+    "the level strokes are the ideal N, 1 is as fast as serial. Marks are geometric means over "
+    "replicates, each of which is a point; 95 % intervals are on log ratios and pool the variance "
+    "over a workload's cells. Large hollow marks are what the paper reports of the same job under "
+    "the method of that shape (an A100 with 40 GB). Below, mixes of different jobs."
+)
 _COLUMNS = ["panel", "scenario", "n", "variant", "method", "block", "stp", "status"]
-_COLUMNS += ["mean", "low", "high"]
-_WIDEST = 4.0  # an interval that says less than this is in the table only, not a line across all
+_COLUMNS += ["mean", "low", "high", "source"]
 _ACROSS = 3
-_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 # Inches: a ladder's data, margins, and a lane of a mix.
 _DATA, _LEFT, _BETWEEN, _GAP, _LANE = 1.5, 0.42, 0.4, 0.55, 0.095
 _HOLE = 5.0  # points: text size of outcomes
@@ -45,9 +54,11 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     mixes = groups[groups["mixed"]]
     if not panels and mixes.empty:
         text = f"No collocated cells in arm {arm} yet."
-        return style.sentence(_TITLE, text), pd.DataFrame(columns=_COLUMNS)
+        return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
     shown = pd.concat([*panels.values(), mixes])
+    measured = [data for data in panels.values() if data["stp"].notna().any()]
+    said = _reported(study, arm, pd.concat(measured)) if measured else {}
     # Only rows of panels in which something did not complete have a strip for it; a panel without
     # any gain needs none, its outcomes take the place of the data.
     titles = list(panels)
@@ -60,9 +71,9 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     note = "fewer points than replicates: the others did not complete" if partial else ""
     runs = runs[runs["scenario"].isin(shown["scenario"])]
     fig, top = style.page(
-        f"{_TITLE} (STP), arm {arm}",
+        f"{TITLE} (STP), arm {arm}",
         "sum over members of throughput / throughput alone, within the block; 1: as fast as serial",
-        _handles(shown),
+        _handles(shown, said),
         ladders + (len(scenarios) * lane + 0.4 if scenarios else -0.1),
         [*style.footer_parts(runs), note, study.note],
     )
@@ -73,7 +84,8 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         place = (_LEFT + i % _ACROSS * (width + _BETWEEN), below, width, _DATA + strip)
         ax = style.place(fig, *place)
         empty = data["stp"].isna().all()
-        _draw_ladder(ax, data, cells, shown, 1.0 if empty else strip / (_DATA + strip))
+        strip = 1.0 if empty else strip / (_DATA + strip)
+        _draw_ladder(ax, data, cells, shown, said, strip)
         # Long names shrink: a bold character is about 0.67 of its size wide.
         size = min(style.TEXT, (width + _BETWEEN / 2) * 72 / (0.67 * len(panel)))
         ax.set_title(panel, loc="left", weight="bold", pad=4, size=size)
@@ -82,7 +94,24 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     if scenarios:
         place = (2.3, top + ladders, style.PAGE_WIDTH - 2.4, len(scenarios) * lane)
         _draw_mixes(style.place(fig, *place), scenarios, mixes, cells)
-    return fig, _drawn(shown, cells)
+    return fig, pd.concat([_drawn(shown, cells), _drawn_reported(shown, said)], ignore_index=True)
+
+
+def _reported(study: Study, arm: str, shown: pd.DataFrame) -> dict[tuple[str, str], tuple]:
+    """Scenario and method → source and gain that the paper reports of it, of the arm `faithful`.
+
+    Also of sets of which ours did not complete; not of those that the figure does not have.
+    """
+    if study.reported is None or arm != "faithful":
+        return {}
+    told = {key: gain.first for key, gain in gains(study.reported).items() if len(key.parts) == 1}
+    found = {}
+    for scenario, method in set(zip(shown["scenario"], shown["method"], strict=True)):
+        parsed = parse_scenario(scenario)
+        source, gain = told.get(Key.of(parsed.parts, method, parsed.variant), (None, None))
+        if gain:
+            found[scenario, method] = (source, gain)
+    return found
 
 
 def _panels(groups: pd.DataFrame, families: list[str]) -> dict[str, pd.DataFrame]:
@@ -95,12 +124,17 @@ def _panels(groups: pd.DataFrame, families: list[str]) -> dict[str, pd.DataFrame
 
 
 def _draw_ladder(
-    ax: plt.Axes, data: pd.DataFrame, cells: pd.DataFrame, shown: pd.DataFrame, strip: float
+    ax: plt.Axes,
+    data: pd.DataFrame,
+    cells: pd.DataFrame,
+    shown: pd.DataFrame,
+    said: dict[tuple[str, str], tuple],
+    strip: float,
 ) -> None:
     """Gain against N; the lowest `strip` of the axes (1: all of it) is kept for outcomes."""
     ladders = shown[~shown["mixed"]]
     counts = sorted({int(n) for n in ladders["n"]})
-    values = cells.loc[~cells["mixed"], "stp"].dropna()
+    values = [*cells.loc[~cells["mixed"], "stp"].dropna(), *(gain for _, gain in said.values())]
     low, high = min([0.8, *values]) / 1.12, max([2.0, *values, *counts]) * 1.12
     # Room for the methods that stand aside: a factor of 1.05 for each 5 points.
     pad = 1.25 * 1.05 ** (_spread(ladders["method"].nunique()) / 5)
@@ -119,6 +153,10 @@ def _draw_ladder(
             _draw_group(ax, row["n"], row, cells, (shift, 0.0))
         aside = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
         look = line["look"].iloc[0]
+        for scenario, n in zip(line["scenario"], line["n"], strict=True):
+            if strip < 1 and (scenario, method) in said:
+                source, gain = said[scenario, method]
+                ax.plot([n], [gain], transform=aside, **_reported_mark(source, look.marker))
         drawn = {"color": look.colour, "ls": look.dashes, "lw": 1.1}
         ax.plot(known["n"], known["stp"], **drawn, zorder=2, transform=aside)
     if strip == 1:
@@ -137,9 +175,23 @@ def _draw_ladder(
             linespacing=1.05,
             size=_HOLE,
         )
-    _plain_ticks(ax.xaxis, counts)
-    _plain_ticks(ax.yaxis, [t for t in (0.5, 1, 2, 3, 5, 7, 10) if t > low and strip < 1])
+    marks.plain_ticks(ax.xaxis, counts)
+    marks.plain_ticks(ax.yaxis, [t for t in (0.5, 1, 2, 3, 5, 7, 10) if t > low and strip < 1])
     ax.set_xlabel("collocated instances (N)", labelpad=2)
+
+
+def _reported_mark(source: str, marker: str) -> dict:
+    """Larger than ours, around or behind which it stands; grey if of the older source."""
+    edge = style.GREY if source == OLD else style.INK
+    return {
+        "ls": "",
+        "marker": marker,
+        "ms": 5.8,
+        "mfc": "none",
+        "mec": edge,
+        "mew": 0.7,
+        "zorder": 3,
+    }
 
 
 def _draw_ideal(ax: plt.Axes, counts: list[int], aside: float) -> None:
@@ -223,7 +275,7 @@ def _draw_group(
     scale = ax.figure.dpi_scale_trans
     transform = ax.transData + ScaledTranslation(shift[0] / 72, shift[1] / 72, scale)
     values = _replicates(cells, row)["stp"]
-    if pd.notna(row["low"]) and row["high"] <= _WIDEST * row["low"]:
+    if pd.notna(row["low"]) and row["high"] <= marks.WIDEST * row["low"]:
         ends = place([row["low"], row["high"]])
         ax.plot(*ends, color=style.INK, lw=0.9, transform=transform, zorder=3, marker="")
     ax.plot(
@@ -237,10 +289,10 @@ def _draw_group(
         transform=transform,
         zorder=4,
     )
-    if marks := flags.marks(row["flags"]):
+    if sign := flags.marks(row["flags"]):
         end = row["stp"] if upright or pd.isna(row["high"]) else row["high"]
         ax.annotate(
-            marks,
+            sign,
             (at, end) if upright else (end, at),
             (shift[0] - 2, 2.5) if upright else (4, shift[1]),
             textcoords="offset points",
@@ -288,7 +340,7 @@ def _draw_mixes(
             else:
                 _draw_group(ax, y, row, cells, (0.0, up), upright=False)
     ax.axvline(1, color=style.GREY, lw=0.6, zorder=1)
-    _plain_ticks(ax.xaxis, [t for t in _TICKS if low <= t <= high])
+    marks.plain_ticks(ax.xaxis, marks.log_ticks(low, high))
     ax.set_yticks(range(len(scenarios)), [_two_lines(parse_scenario(s).label) for s in scenarios])
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", visible=False)
@@ -301,20 +353,17 @@ def _two_lines(label: str) -> str:
     return " +\n".join([parts[0], " + ".join(parts[1:])])
 
 
-def _plain_ticks(axis, ticks: list) -> None:
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _handles(shown: pd.DataFrame) -> list[Line2D]:
+def _handles(shown: pd.DataFrame, said: dict[tuple[str, str], tuple]) -> list[Line2D]:
     measured = shown[shown["stp"].notna()].set_index("method")["look"].to_dict()
     handles = [style.line(measured[m]) for m in sorted(measured, key=method_order)]
     handles.append(Line2D([], [], color=style.GREY, lw=0.8, ls=(0, (4, 2)), label="ideal (N)"))
     if (shown["completed"] > 1).any():
         handles.append(style.replicate_point())
     if shown["low"].notna().any():
-        handles.append(Line2D([], [], color=style.INK, lw=0.9, label="95 % interval"))
+        handles.append(marks.interval())
+    for source in sorted({source for source, _ in said.values()}, key=lambda s: (s == OLD, s)):
+        label = f"reported ({source}{f': {OLD_SAID}' if source == OLD else ''})"
+        handles.append(Line2D([], [], **_reported_mark(source, "o"), label=label))
     return handles
 
 
@@ -334,4 +383,15 @@ def _drawn(shown: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
             if status == "completed" and pd.isna(cell["stp"]):
                 status = "no_baseline"
             rows.append(base | {"block": cell["block"], "stp": cell["stp"], "status": status})
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _drawn_reported(shown: pd.DataFrame, said: dict[tuple[str, str], tuple]) -> pd.DataFrame:
+    rows = []
+    for row in shown.to_dict("records"):
+        if (row["scenario"], row["method"]) in said:
+            source, gain = said[row["scenario"], row["method"]]
+            base = {k: row[k] for k in ("scenario", "n", "variant", "method")}
+            base |= {"panel": row["family"], "stp": gain, "status": "reported", "source": source}
+            rows.append(base)
     return pd.DataFrame(rows, columns=_COLUMNS)

@@ -9,6 +9,7 @@ from snakemake.exceptions import WorkflowError
 
 sys.path.insert(0, workflow.basedir)
 from analysis.figures import stem, stems
+from analysis.pages import FILES as PAGE_FILES
 from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.show import banner
@@ -30,6 +31,7 @@ if SITTING.set_environment():  # jobs of some executors read the Snakefile again
 STUDY = SITTING.folder.as_posix()
 CELLS = SITTING.cells_folder.as_posix()
 REPORTED = Path(workflow.basedir, "config", "reported.csv")
+CLAIMS = Path(workflow.basedir, "config", "claims.yaml")
 HELD = ExitStack()
 
 

@@ -4,31 +4,20 @@ FIGURES = expand(
     figure=[stem(name, arm) for name, arm in stems(SITTING.arms)],
     ending=["png", "pdf", "svg", "csv"],
 )
-TABLES = expand(
-    "{study}/tables/{table}.{ending}",
-    study=STUDY,
-    table=["summary", "telemetry"],
-    ending=["csv", "md"],
-)
-EVIDENCE = expand("{study}/tables/evidence.{ending}", study=STUDY, ending=["csv", "md"])
-CHECKS = [f"{STUDY}/checks.json", *EVIDENCE]
+TEXTS = [f"{STUDY}/{name}" for name in PAGE_FILES]
 
 
 localrules:
     figures,
     draw,
-    tabulate,
-    check_work,
+    write_pages,
 
 
 rule figures:
     # Figures and tables of what is there: plans no cell with --config measure=false.
     input:
         FIGURES,
-        TABLES,
-        CHECKS,
-        CLAIMS,
-        GUIDELINES,
+        TEXTS,
         f"{STUDY}/telemetry.parquet",
 
 
@@ -58,45 +47,25 @@ rule draw:
         " --output {params.folder:q} > {log:q}"
 
 
-rule tabulate:
+rule write_pages:
+    # Tables, checks, claims, guidelines: in one process, as the figures are.
     input:
         runs=f"{STUDY}/runs.parquet",
+        claims=CLAIMS,
+        reported=REPORTED,
     output:
-        summary=multiext(f"{STUDY}/tables/summary", ".csv", ".md"),
-        telemetry=multiext(f"{STUDY}/tables/telemetry", ".csv", ".md"),
+        TEXTS,
     log:
-        f"{STUDY}/log/tabulate.log",
-    conda:
-        "../../envs/environment.yaml"
-    params:
-        expected=f"{STUDY}/plan.json",
-        plan=SITTING.plan_digest,
-        summary=subpath(output[0], strip_suffix=".csv"),
-        telemetry=subpath(output[2], strip_suffix=".csv"),
-    message:
-        "tables of study {SITTING.name}"
-    shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.tables --runs {input.runs:q} --expected {params.expected:q}'
-        " --output {params.summary:q} --telemetry {params.telemetry:q} > {log:q}"
-
-
-rule check_work:
-    # Did every member do the same work, was each method in force, what differs within the study?
-    input:
-        runs=f"{STUDY}/runs.parquet",
-    output:
-        checks=f"{STUDY}/checks.json",
-        evidence=EVIDENCE,
-    log:
-        f"{STUDY}/log/check_work.log",
+        f"{STUDY}/log/write_pages.log",
     conda:
         "../../envs/environment.yaml"
     params:
         runs=f"{STUDY}/runs.txt",
+        plan=SITTING.plan_digest,
         study=SITTING.name,
-        evidence=subpath(output[1], strip_suffix=".csv"),
+        folder=STUDY,
     message:
-        "comparing the work of the cells of study {SITTING.name}"
+        "tables, checks, claims and guidelines of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.checks --study {params.study:q} --list {params.runs:q}'
-        " --output {output.checks:q} --evidence {params.evidence:q} > {log:q}"
+        'exec "${{PYTHON:-python3}}" -m analysis.pages --study {params.study:q} --folder {params.folder:q}'
+        " --list {params.runs:q} --claims {input.claims:q} --reported {input.reported:q} > {log:q}"

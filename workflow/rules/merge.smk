@@ -57,8 +57,7 @@ rule complete:
     input:
         records=SITTING.run_files(),
         figures=FIGURES,
-        tables=TABLES,
-        checks=CHECKS,
+        pages=TEXTS,
         telemetry=TELEMETRY,
     output:
         touch(f"{STUDY}/complete"),

@@ -1,0 +1,260 @@
+"""How much of the gain survives a well-written job: the arms of a study side by side.
+
+A row per workload that was measured in more than one arm. Left: its throughput alone. Right: the
+gain (STP) at each count, by method and arm, of every arm against its own job alone.
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from analysis import flags, style
+from analysis.cells import Study, is_baseline, small_first, summarise
+from analysis.figures import marks
+from analysis.names import TWIN, method_order
+from analysis.pooling import pooled
+from analysis.statistics import Estimate
+from analysis.words import significant
+
+TITLE = "Gain by how well a job is written"
+CAPTION = (
+    "How much of the gain survives a well-written job. Left: throughput of the job alone, as the "
+    "paper's jobs are written (faithful), with bf16, channels_last and no sync (tuned), and with "
+    "the whole step in one CUDA graph besides (tuned_graph); the factor is over faithful, within "
+    "the block. Right: throughput gain (STP) of each arm against its own job alone, of every count "
+    "and method that two arms have; per cent: (STP − 1) / (faithful STP − 1), the share of the "
+    "faithful arm's gain over serial that is left, where that gain is 10 % or more. Bars are "
+    "geometric means over replicates, each of which is a point; 95 % intervals are on log ratios "
+    "with a variance pooled over a workload's cells."
+)
+_COLUMNS = ["workload", "n", "method", "arm", "quantity", "block", "value", "mean", "low", "high"]
+_COLUMNS += ["kept", "status"]
+_ARMS = ("faithful", "tuned", "tuned_graph")
+# Colour and hatch; arms are no methods and have a hue of their own.
+_LOOKS = {
+    "faithful": ("#A63D2F", ""),
+    "tuned": ("#E39B7B", "////"),
+    "tuned_graph": ("#F8E1D4", "...."),
+}
+# A gain below this is none, of which no share can be left.
+_LEAST = 0.1
+# Inches: a workload's panel and what is below it; left edges and widths of the two axes.
+_DATA, _GAP, _ALONE, _GAINS = 0.95, 0.55, (0.52, 1.05), (1.98, 5.1)
+_TEXT = 5.2  # points
+_BESIDE, _APART = 0.6, 1.6  # bars' widths between methods and between counts
+
+
+def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame]:
+    """Draw all arms; returns the figure and one row per replicate, or per cell without a number."""
+    plain = ~study.cells["mixed"] & (study.cells["variant"] == "") & (study.cells["method"] != TWIN)
+    cells = study.cells[plain]
+    several = cells.groupby("family")["arm"].nunique() > 1
+    workloads = [w for w in small_first(cells[cells["arm"] == _ARMS[0]]) if several[w]]
+    if not workloads:
+        text = "No workload was measured in arm faithful and in another one."
+        return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
+
+    cells = cells[cells["family"].isin(workloads)]
+    runs = study.runs[study.runs["scenario"].isin(cells["scenario"])]
+    runs = runs[runs["method"] != TWIN]
+    shorts = {m: look.short for m, look in style.looks(cells["method"], runs).items()}
+    groups, alone = summarise(cells), _alone(cells)
+    ratios = pooled(alone, "ratio", ["family", "arm"], fixed=alone["arm"] == _ARMS[0])
+    arms = {
+        w: sorted(own, key=_order) for w, own in cells.groupby("family")["arm"].agg(set).items()
+    }
+    partial = ((groups["completed"] > 0) & (groups["completed"] < groups["replicates"])).any()
+    fig, top = style.page(
+        TITLE,
+        "gain (STP): of each arm against its own job alone; per cent: share of the faithful arm's "
+        "gain over serial that is left",
+        _handles(sorted(set(cells["arm"]), key=_order), groups),
+        len(workloads) * (_DATA + _GAP) - 0.1,
+        [
+            *style.footer_parts(runs),
+            "* not every replicate completed" if partial else "",
+            study.note,
+        ],
+    )
+    rows = []
+    for i, workload in enumerate(workloads):
+        below = top + i * (_DATA + _GAP)
+        ax = style.place(fig, _ALONE[0], below, _ALONE[1], _DATA)
+        ax.set_title(workload, loc="left", weight="bold", pad=7)
+        rows += _draw_alone(ax, workload, arms[workload], cells, alone, ratios)
+        ax = style.place(fig, _GAINS[0], below, _GAINS[1], _DATA)
+        own = groups[(groups["family"] == workload) & (groups["n"] > 1)]
+        rows += _draw_gains(ax, workload, own, cells, shorts)
+    return fig, pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _order(arm: str) -> tuple[int, str]:
+    return (_ARMS.index(arm) if arm in _ARMS else len(_ARMS)), arm
+
+
+def _alone(cells: pd.DataFrame) -> pd.DataFrame:
+    """Completed jobs alone, with their rate over that of the faithful arm in block and device."""
+    place = ["family", "block", "device"]
+    own = cells[is_baseline(cells) & cells["samples_per_s"].notna()]
+    faithful = own[own["arm"] == _ARMS[0]].drop_duplicates(place).set_index(place)["samples_per_s"]
+    own = own.join(faithful.rename("faithful"), on=place)
+    return own.assign(ratio=own["samples_per_s"] / own["faithful"])
+
+
+def _draw_alone(
+    ax: plt.Axes,
+    workload: str,
+    arms: list[str],
+    cells: pd.DataFrame,
+    alone: pd.DataFrame,
+    ratios: dict[tuple, Estimate],
+) -> list[dict]:
+    """A bar per arm: samples/s alone, and the factor over faithful."""
+    rows = []
+    ax.set_xlim(-0.7, max(len(arms), 2) - 0.3)
+    baselines = cells[is_baseline(cells) & (cells["family"] == workload)]
+    for at, arm in enumerate(arms):
+        own = alone[(alone["family"] == workload) & (alone["arm"] == arm)].set_index("block")
+        base = {"workload": workload, "n": 1, "method": "naive", "arm": arm}
+        if own.empty:
+            statuses = baselines[baselines["arm"] == arm].set_index("block")["status"]
+            rows += _hole(ax, at, 0.8, arm, statuses, base | {"quantity": "alone"})
+            continue
+        found = pooled(own, "samples_per_s", ["arm"])[(arm,)]
+        # Of a rate itself an interval says nothing: its ratio to the faithful arm's has one.
+        rate, ratio = Estimate(found.mean, None, None, 1), ratios.get((workload, arm))
+        values = own["samples_per_s"]
+        marks.bar(ax, at, 0.8, rate, values.tolist(), _look(arm))
+        marked = flags.marks(flags.union(own["flags"]))
+        lines = [f"{ratio.mean:.2f}×"] if ratio and arm != _ARMS[0] else []
+        _above(ax, at, values.max(), [f"{significant(rate.mean)} {marked}".rstrip(), *lines])
+        rows += _rows(base | {"quantity": "alone"}, values, rate)
+        if ratio and arm != _ARMS[0]:
+            rows += _rows(base | {"quantity": "alone_ratio"}, own["ratio"].dropna(), ratio)
+    _scale(ax)
+    ax.set_xticks([])
+    ax.set_ylabel("alone (samples/s)")
+    return rows
+
+
+def _draw_gains(
+    ax: plt.Axes,
+    workload: str,
+    groups: pd.DataFrame,
+    cells: pd.DataFrame,
+    shorts: dict[str, str],
+) -> list[dict]:
+    """Bars by count, method and arm."""
+    rows, edge, ticks, before = [], 0.0, [], None
+    found = groups.groupby(["n", "method"])["arm"].agg(set)
+    widths = {
+        (int(n), method): sorted(own, key=_order)
+        for (n, method), own in found.items()
+        if len(own) > 1
+    }
+    ordered = sorted(widths, key=lambda s: (s[0], method_order(s[1])))
+    apart = len({n for n, _ in ordered}) - 1
+    total = sum(map(len, widths.values())) + _BESIDE * (len(ordered) - 1)
+    ax.set_xlim(-0.6, max(total + (_APART - _BESIDE) * apart, 14.0) - 0.4)
+    ax.axhline(1, color=style.GREY, lw=0.6, zorder=1)
+    for place in ordered:
+        if before is not None:
+            edge += _BESIDE if before == place[0] else _APART
+        before = place[0]
+        start = edge
+        kept = _faithful_gain(groups[_same(groups, place)])
+        for arm in widths[place]:
+            row = groups[_same(groups, place) & (groups["arm"] == arm)].iloc[0]
+            same = (cells["scenario"] == row["scenario"]) & (cells["method"] == place[1])
+            own = cells[same & (cells["arm"] == arm)].set_index("block")
+            base = {"workload": workload, "n": place[0], "method": place[1], "arm": arm}
+            base |= {"quantity": "gain"}
+            if pd.isna(row["stp"]):
+                rows += _hole(ax, edge, 0.9, arm, own["status"], base)
+            else:
+                rows += _draw_gain(ax, edge, arm, row, own["stp"].dropna(), kept, base)
+            edge += 1
+        ticks.append(((start + edge - 1) / 2, f"{shorts[place[1]]}\n{place[0]}×"))
+    ax.set_xticks([x for x, _ in ticks], [label for _, label in ticks])
+    ax.tick_params(axis="x", length=0)
+    _scale(ax)
+    ax.set_ylabel("gain (STP)")
+    return rows
+
+
+def _same(groups: pd.DataFrame, place: tuple[int, str]) -> pd.Series:
+    return (groups["n"] == place[0]) & (groups["method"] == place[1])
+
+
+def _faithful_gain(groups: pd.DataFrame) -> float | None:
+    """STP − 1 of the faithful arm, where there is a gain of which a share can be left."""
+    own = groups[(groups["arm"] == _ARMS[0]) & groups["stp"].notna()]
+    if own.empty:
+        return None
+    row = own.iloc[0]
+    surely = row["stp"] >= 1 + _LEAST and not (pd.notna(row["low"]) and row["low"] <= 1)
+    return row["stp"] - 1 if surely else None
+
+
+def _draw_gain(
+    ax: plt.Axes,
+    at: float,
+    arm: str,
+    row: pd.Series,
+    values: pd.Series,
+    faithful: float | None,
+    base: dict,
+) -> list[dict]:
+    low, high = (None if pd.isna(row[end]) else row[end] for end in ("low", "high"))
+    estimate = Estimate(row["stp"], low, high, len(values))
+    marks.bar(ax, at, 0.9, estimate, values.tolist(), _look(arm))
+    partial = "" if row["completed"] == row["replicates"] else "*"
+    lines = [f"{row['stp']:.2f} {partial}{flags.marks(row['flags'])}".rstrip()]
+    kept = (row["stp"] - 1) / faithful if faithful and arm != _ARMS[0] else None
+    if kept is not None:
+        lines.append(f"{100 * kept:.0f} %".replace("-", "−"))
+    _above(ax, at, max(values.max(), row["stp"], high or 0.0), lines)
+    return _rows(base | {"kept": kept}, values, estimate)
+
+
+def _rows(base: dict, values: pd.Series, estimate: Estimate) -> list[dict]:
+    numbers = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+    told = base | numbers | {"status": "completed"}
+    return [told | {"block": block, "value": value} for block, value in values.items()]
+
+
+def _hole(
+    ax: plt.Axes, at: float, width: float, arm: str, statuses: pd.Series, base: dict
+) -> list[dict]:
+    """How the cells of an arm ended; nothing where it has none."""
+    if statuses.empty:
+        return []
+    size = min(_TEXT, marks.inches(ax, width) * 72 / 2.4)
+    marks.hole(ax, at, width, f"{arm}\n{marks.outcome(statuses)}", size)
+    return [base | {"block": b, "status": marks.missing(s)} for b, s in statuses.items()]
+
+
+def _above(ax: plt.Axes, at: float, height: float, lines: list[str]) -> None:
+    """Lines of text above a bar."""
+    place = {"textcoords": "offset points", "ha": "center", "va": "bottom", "size": _TEXT - 0.4}
+    ax.annotate("\n".join(lines), (at, height), (0, 2.5), linespacing=0.95, **place)
+
+
+def _scale(ax: plt.Axes) -> None:
+    """Room for the text above the highest bar."""
+    ax.set_ylim(0, max(ax.get_ylim()[1], ax.dataLim.y1) * 1.22)
+    ax.yaxis.set_major_locator(plt.MaxNLocator(4, steps=[1, 2, 5, 10]))
+
+
+def _look(arm: str) -> style.Look:
+    return style.Look(arm, arm, *_LOOKS.get(arm, ("#AAAAAA", "**")), "o")
+
+
+def _handles(arms: list[str], groups: pd.DataFrame) -> list:
+    handles: list = [style.swatch(_look(arm)) for arm in arms]
+    if (groups["completed"] > 1).any():
+        handles.append(style.replicate_point())
+    if groups["low"].notna().any():
+        handles.append(marks.interval())
+    return handles
