@@ -23,6 +23,7 @@ import psutil
 import yaml
 
 from tests.fakes import machine
+from workflow.collocation import digest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATIENCE = 60.0  # seconds, for a busy machine; nothing waits that long when all is well
@@ -178,7 +179,9 @@ class Studio:
         foreign = ("COLLOCATION_", "TORCHFREE_", "SNAKEMAKE_", "MEMBER_LIES", "FAKE_", "CUDA_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         path = filter(None, [str(self.repository), kept.get("PYTHONPATH")])
+        digest.code_digest()  # which puts KNOWN there: no command need parse the code of today
         return kept | {
+            digest.KNOWN: os.environ[digest.KNOWN],
             "PYTHONPATH": os.pathsep.join(path),
             "COLLOCATION_LOCK_DIR": str(self.locks),
             "XDG_STATE_HOME": str(self.locks / "state"),

@@ -10,7 +10,8 @@ import time
 import pandas
 import pytest
 
-from tests.studio import REPOSITORY, Studio, alone, study, workload
+from tests.studio import REPOSITORY, Running, Studio, alone, study, workload
+from workflow.collocation import show
 
 PLAIN = "1x_plain/faithful/naive/r1"
 LADDERS = [
@@ -40,20 +41,55 @@ STATUSES = {
 CATALOGUE = {"plain": workload(), "other": workload(step_s=0.004)}
 
 
+OWN_CELL = "1x_my_net--epochs/faithful/naive/r1/a1"
+OWN_NET = """from torch import nn
+
+
+def net(num_classes, width=8):
+    body = nn.Conv2d(3, width, 3, stride=2), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*body, nn.Linear(width * 15 * 15, num_classes))
+"""
+
+
+def start_whole(studio: Studio) -> Running:
+    mix = {"members": {"other": 1, "plain": 1}, "methods": ["naive"]}
+    return studio.write(CATALOGUE, drill=study(ladders=LADDERS, mixes=[mix])).start()
+
+
+def start_own(studio: Studio) -> Running:
+    """A workload of one's own, trained for real."""
+    measure = {"kind": "epochs", "epochs": 2}
+    ladder = {"workloads": ["my_net"], "counts": {1: ["naive"]}, "measure": measure}
+    own = workload() | {"model": "mine:net", "model_args": {"width": 4}}
+    studio.write({"my_net": own}, drill=study(ladders=[ladder]))
+    (studio.folder / "mine.py").write_text(OWN_NET)
+    path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
+    config = {"trainer": "models.train"}
+    return studio.start(*studio.only(OWN_CELL), config=config, PYTHONPATH=path)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def started(request, module_studio):
-    """The whole tiny study, begun before the tests that need no finished one."""
-    if not any("whole" in item.fixturenames for item in request.session.items):
-        return None
-    mix = {"members": {"other": 1, "plain": 1}, "methods": ["naive"]}
-    studio = module_studio().write(CATALOGUE, drill=study(ladders=LADDERS, mixes=[mix]))
-    return studio, studio.start()
+    """What takes long, begun before the tests that do not wait for it: (studio, running)."""
+    found = {}
+    for name, start in {"whole": start_whole, "own": start_own}.items():
+        if any(name in item.fixturenames for item in request.session.items):
+            studio = module_studio()
+            found[name] = studio, start(studio)
+    return found
 
 
 @pytest.fixture(scope="module")
 def whole(started):
     """The tiny study after its first run, which nobody changes, and that run."""
-    studio, running = started
+    studio, running = started["whole"]
+    return studio, running.end()
+
+
+@pytest.fixture(scope="module")
+def own(started):
+    """The workload of one's own after its run, and that run."""
+    studio, running = started["own"]
     return studio, running.end()
 
 
@@ -110,24 +146,28 @@ def assert_one_line(lines: list[str], expected: str) -> None:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_before_anything_runs(studio, name):
+def test_a_mistake_is_one_line_before_anything_runs(studio, name, monkeypatch, capsys):
     mistake, expected = MISTAKES[name]
     studio.write(
         mistake.get("workloads", {"plain": workload()}), drill=mistake.get("study", entry())
     )
-    result = studio.plan(config=mistake.get("config"))
-    assert result.code != 0
-    assert len(result.output.splitlines()) == 1
-    assert_one_line(result.output.splitlines(), expected)
+    monkeypatch.chdir(studio.folder)
+    assert show.main(["--config", *studio.config(**mistake.get("config", {}))]) != 0
+    said = capsys.readouterr()
+    assert not said.out and len(said.err.splitlines()) == 1
+    assert_one_line(said.err.splitlines(), expected)
 
 
 @pytest.mark.parametrize("name", ["config key", "unknown workload"])
-def test_snakemake_says_the_same_and_writes_nothing(studio, name):
+def test_the_commands_say_the_same_and_write_nothing(studio, name):
     mistake, expected = MISTAKES[name]
     studio.write({"plain": workload()}, drill=mistake.get("study", entry()))
+    plan = studio.plan(config=mistake.get("config"))
+    assert plan.code != 0 and len(plan.output.splitlines()) == 1
     result = studio.snakemake(config=mistake.get("config"))
     assert result.code != 0
-    assert_one_line(result.output.splitlines(), expected)
+    for said in (plan, result):
+        assert_one_line(said.output.splitlines(), expected)
     assert not studio.results.exists()
 
 
@@ -146,15 +186,14 @@ def test_a_dry_run_of_a_thousand_cells(studio):
 
 def test_a_gpu_that_is_not_there_is_no_reason_to_measure_on_the_cpu(studio):
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
-    result = studio.snakemake("--dry-run", config={"gpu": 7})
+    result = studio.plan(config={"gpu": 7})
     assert result.code != 0 and "gpu: 7" in result.output and "Traceback" not in result.output
 
 
 def test_there_is_nothing_to_draw_of_a_study_without_results(studio):
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
-    result = studio.snakemake("--", "figures", config={"measure": "false"})
+    result = studio.plan(config={"measure": "false"})
     assert result.code != 0 and "drill holds no results; there are: none" in result.output
-    assert not (studio.folder / "results" / "drill" / "figures").exists()
 
 
 def test_make_plan_says_what_fits_a_budget(studio):
@@ -181,7 +220,7 @@ def test_cells_never_overlap_whatever_the_cores(studio):
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
     run = studio.snakemake("--cores", "8", "--workflow-profile", "none", "--until", "collocate")
     assert run.code == 0, run.output
-    assert "waiting for" not in run.output
+    assert "waiting for" not in run.output and "Traceback" not in run.output
     windows = sorted(
         (window["start_ns"], window["end_ns"])
         for record in studio.records().values()
@@ -194,12 +233,13 @@ def test_cells_never_overlap_whatever_the_cores(studio):
 
 def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
-    first = studio.measure(config={"budget": "15s"})
+    first = studio.measure(config={"budget": "26s"})
     assert first.code == 0 and "1 to run now, 1 left for later (budget)" in first.output
     assert [r["status"] for r in studio.records().values()] == ["completed"]
 
     # The time is over sooner than planned: the rest is put off, and no marker of it stays.
-    over = studio.snakemake(COLLOCATION_DEADLINE=str(round(time.time()) - 1))
+    late = str(round(time.time()) - 1)
+    over = studio.snakemake("--until", "merge", COLLOCATION_DEADLINE=late)
     assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
     assert [r["status"] for r in studio.records().values()] == ["completed"]
 
@@ -207,36 +247,14 @@ def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
     assert rest.code == 0, rest.output
     assert [r["status"] for r in studio.records().values()] == ["completed"] * 2
     assert set(pandas.read_csv(studio.results / "runs.csv")["block"]) == {1, 2}
-    assert studio.snakemake().nothing_to_do
+    assert (studio.results / "complete").exists() and "0 to run now" in studio.plan().output
 
 
-OWN_NET = """from torch import nn
-
-
-def net(num_classes, width=8):
-    body = nn.Conv2d(3, width, 3, stride=2), nn.ReLU(), nn.Flatten()
-    return nn.Sequential(*body, nn.Linear(width * 15 * 15, num_classes))
-"""
-
-
-def test_a_workload_of_ones_own_trains_for_real(studio):
+def test_a_workload_of_ones_own_trains_for_real(own):
     """One catalogue entry with module:function, measured by the real trainer on the CPU."""
-    studio.folder.mkdir(parents=True)
-    (studio.folder / "mine.py").write_text(OWN_NET)
-    own = workload() | {"model": "mine:net", "model_args": {"width": 4}}
-    ladders = [
-        {
-            "workloads": ["my_net"],
-            "counts": {1: ["naive"]},
-            "measure": {"kind": "epochs", "epochs": 2},
-        }
-    ]
-    studio.write({"my_net": own}, drill=study(ladders=ladders))
-    cell = "1x_my_net--epochs/faithful/naive/r1/a1"
-    path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
-    run = studio.measure(cell, config={"trainer": "models.train"}, PYTHONPATH=path)
+    studio, run = own
     assert run.code == 0, run.output
-    record = studio.record(cell)
+    record = studio.record(OWN_CELL)
     assert record["status"] == "completed", record["reason"]
     (member,) = record["members"]
     assert member["parameters"] == 4 * 3 * 9 + 4 + (4 * 15 * 15 + 1) * 10
@@ -339,12 +357,12 @@ def test_a_changed_workload_reruns_its_cells_alone(copied):
         assert f"{cell}  (its settings changed)" in plan
     changed["other"]["description"] = "says nothing of what is trained"
     copied.write(changed | {"unused": workload()})
-    assert copied.snakemake("--dry-run").planned == 2
+    assert "2 to run now" in copied.plan().output
 
 
 def test_without_measuring_nothing_is_planned(copied):
     copied.write({"plain": workload(step_s=0.009), "other": workload(step_s=0.009)})
-    assert copied.snakemake("--dry-run").planned == 10
+    assert "10 to run now" in copied.plan().output
     assert copied.snakemake("--dry-run", config={"measure": "false"}).planned == 0
 
 
@@ -357,14 +375,15 @@ def test_a_corrupt_record_is_measured_again_and_stays(copied):
     paths[short].write_text(whole_text[: len(whole_text) // 2])
     before = {cell: path.read_text() for cell, path in paths.items()}
 
-    run = copied.snakemake()
+    run = copied.snakemake("--until", "merge")
     assert run.code == 0, run.output
     named = next(line for line in run.output.splitlines() if "  corrupt" in line)
     assert all(copied.path(cell).as_posix() in named for cell in paths)
     assert {cell: path.read_text() for cell, path in paths.items()} == before
     for cell in paths:
         assert copied.record(cell.replace("/a1", "/a2"))["status"] == "completed"
-    assert copied.snakemake().nothing_to_do
+    assert set(pandas.read_csv(copied.results / "runs.csv")["cell"] + "/a1") == set(STATUSES)
+    assert "0 to run now" in copied.plan().output
     copied.assert_no_orphans()
 
 

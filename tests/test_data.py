@@ -336,11 +336,11 @@ def test_generated_clicks_are_learnable(tmp_path):
 
 
 def test_photographs_have_imagenets_sizes(tmp_path):
-    dataset = make(tmp_path, "imagenet", train=256, validation=16)
+    dataset = make(tmp_path, "imagenet", train=128, validation=16)
     paths = sorted((dataset.data / "train").rglob("*.JPEG"))
     sizes = np.array([path.stat().st_size for path in paths])
     shapes = np.array([Image.open(path).size for path in paths])
-    assert len(paths) == 256 and 90e3 < sizes.mean() < 130e3
+    assert len(paths) == 128 and 90e3 < sizes.mean() < 130e3
     assert 440 < shapes[:, 0].mean() < 540 and 340 < shapes[:, 1].mean() < 440
     assert np.median(shapes.max(1)) == 500
 
@@ -351,8 +351,9 @@ def test_photographs_have_imagenets_sizes(tmp_path):
 @pytest.mark.parametrize("name", list(SMALL))
 def test_a_seed_reproduces_every_byte(tmp_path, name):
     size = 0 if name == "criteo" else 32
+    few = {"train": 16, "validation": 8} if name == "imagenet" else {}
     folders = [
-        make(tmp_path / str(index), name, seed=seed, input_sizes=[size]).folder
+        make(tmp_path / str(index), name, seed=seed, input_sizes=[size], **few).folder
         for index, seed in enumerate([1, 1, 2])
     ]
     first, again, other = (digest(folder) for folder in folders)
@@ -521,26 +522,27 @@ def test_real_image_folder(data_root, tmp_path, capsys):
 
 
 def test_a_half_made_or_old_folder_is_rebuilt(tmp_path):
-    made = make(tmp_path, "cifar10", input_sizes=[32])
+    few = {"train": 40, "validation": 10, "input_sizes": [32]}
+    made = make(tmp_path, "cifar10", **few)
     whole, manifest = digest(made.folder), made.folder / "manifest.json"
 
     def stamp() -> int:
         return manifest.stat().st_ino
 
     before = stamp()
-    make(tmp_path, "cifar10", input_sizes=[32])
+    make(tmp_path, "cifar10", **few)
     assert stamp() == before  # nothing to do
 
     manifest.unlink()
     with pytest.raises(DataError, match="not prepared"):
         open_dataset("cifar10", made.folder)
-    make(tmp_path, "cifar10", input_sizes=[32])
+    make(tmp_path, "cifar10", **few)
     assert digest(made.folder) == whole
 
     manifest.write_text(json.dumps({**made.manifest, "format_version": 0}))
     with pytest.raises(DataError, match="format version 0"):
         open_dataset("cifar10", made.folder)
-    make(tmp_path, "cifar10", input_sizes=[32])
+    make(tmp_path, "cifar10", **few)
     assert digest(made.folder) == whole
 
     (made.folder / "cifar-10-batches-py/test_batch").write_bytes(b"")
@@ -548,7 +550,7 @@ def test_a_half_made_or_old_folder_is_rebuilt(tmp_path):
         made.open("validation")
     leftover = made.folder.parent / f".{made.folder.name}.tmp-dead"
     leftover.mkdir()
-    make(tmp_path, "cifar10", input_sizes=[32])
+    make(tmp_path, "cifar10", **few)
     assert digest(made.folder) == whole and not leftover.exists()
 
 
@@ -575,7 +577,7 @@ def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(cifar10_module, "write_meta", full)
     common = ["cifar10", "--root", tmp_path, "--source", "synthetic", "--train", 20]
-    assert run(*common) == 2
+    assert run(*common, "--validation", 10) == 2
     assert [path for path in (tmp_path / "synthetic").iterdir() if path.is_dir()] == []
 
 

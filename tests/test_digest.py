@@ -130,6 +130,16 @@ def test_a_file_that_moves_changes_the_digest(repository):
     assert code_digest(repository) != before
 
 
+def test_jobs_of_a_sitting_parse_only_code_that_has_changed(repository, monkeypatch):
+    """The environment, which jobs inherit, says which texts gave which digest."""
+    monkeypatch.setenv(digest.KNOWN, "")
+    before, parsed = code_digest(repository), []
+    monkeypatch.setattr(digest, "tree", lambda text: parsed.append(text) or "")
+    assert code_digest(repository) == before and not parsed
+    (repository / "models" / "train.py").write_text("steps = 2\n")
+    assert code_digest(repository) != before and len(parsed) == 3
+
+
 def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
@@ -143,8 +153,10 @@ def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
     assert digest.model_digest("resnet26") is digest.model_digest("no.such:net") is None
 
 
-def test_this_repositorys_digest_is_stable():
-    assert code_digest() == code_digest()
+def test_this_repositorys_digest_is_stable(monkeypatch):
+    first = code_digest()
+    monkeypatch.setenv(digest.KNOWN, "")
+    assert code_digest() == first
 
 
 # -- provenance -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
@@ -161,11 +162,12 @@ def test_a_killed_fork_server_fails_the_cell(interrupted):
 
 def test_after_all_these_ends_the_next_run_completes(interrupted):
     studio = interrupted
-    run = studio.measure()
-    assert run.code == 0, run.output
     last = [block(number) for number in range(1, len(ENDS) + 1)] + [block(len(ENDS) + 1, 2)]
+    run = studio.measure(*last)
+    assert run.code == 0, run.output
     assert [studio.record(cell)["status"] for cell in last] == ["completed"] * len(last)
-    assert "0 to run now" in studio.plan().output
+    plan = studio.plan().output
+    assert f"{len(last)} measured, {len(last)} to run now" in plan and "2x_plain" not in plan
     studio.assert_no_orphans()
 
 
@@ -174,10 +176,10 @@ def test_after_all_these_ends_the_next_run_completes(interrupted):
 
 @pytest.fixture
 def two(tmp_path, data):
-    """Two working folders that share their device locks."""
+    """Two working folders that share their device locks, with two and with one cell to run."""
     studios = [Studio(tmp_path / name, data, tmp_path / "locks") for name in ("first", "second")]
-    for made in studios:
-        made.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
+    for made, blocks in zip(studios, (2, 1), strict=True):
+        made.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=blocks))
     yield studios
     for made in studios:
         made.kill_all()
@@ -194,41 +196,42 @@ def spans(studio: Studio) -> list[tuple[int, int]]:
 
 def test_two_invocations_at_once(two):
     first, second = two
-    order = [
-        re.search(r"r\d", line)[0] for line in first.plan().output.splitlines() if CELL[:8] in line
-    ]
-    cell = f"{CELL[:-2]}{order[0]}/a1"
-    with first.held(cell, "--until", "collocate") as (running, hold):
+    with first.held(f"{CELL}/a1", "--until", "collocate") as (running, hold):
         refused = first.measure()
         assert refused.code != 0
         assert f"is in use by pid {running.process.pid}" in refused.output
         assert "Traceback" not in refused.output
 
         waiting = second.start("--until", "collocate")
-        words = f"waiting for the CPU, held by study drill, cell {cell[:-3]}"
+        words = f"waiting for the CPU, held by study drill, cell {CELL}"
         until(lambda: words in waiting.output, lambda: waiting.output)
         hold.unlink()
         assert running.end().code == 0, running.output
         assert waiting.end().code == 0, waiting.output
-    for made in two:
+    for made, blocks in zip(two, (2, 1), strict=True):
         made.assert_no_orphans()
-        assert [record["status"] for record in made.records().values()] == ["completed"] * 2
-        assert "2 measured, 0 to run now" in made.plan().output
+        assert [record["status"] for record in made.records().values()] == ["completed"] * blocks
     assert max(r["timing"]["lock_wait_s"] for r in second.records().values()) > 0
     lived = sorted(spans(first) + spans(second))
-    assert len(lived) == 4
+    assert len(lived) == 3
     assert all(end <= begin for (_, end), (begin, _) in zip(lived, lived[1:], strict=False))
 
 
-def test_a_dead_holders_lock_is_free_at_once(two):
-    first, second = two
-    with first.held(f"{CELL}/a1", *first.only(f"{CELL}/a1")) as (running, _):
-        waiting = second.start(*second.only(f"{CELL}/a1"))
-        until(lambda: "waiting for the CPU" in waiting.output, lambda: waiting.output)
-        running.find("workflow.collocation.run").send_signal(signal.SIGKILL)
-        assert waiting.end().code == 0
-        first.assert_no_orphans()
-    assert second.record(f"{CELL}/a1")["status"] == "completed"
+def test_a_dead_holders_lock_is_free_at_once(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
+    assert studio.prepare().code == 0
+    hold = studio.folder / "hold"
+    hold.touch()
+    first, second = f"{CELL}/a1", f"{CELL[:-1]}2/a1"
+    holder = studio.conduct(first, TORCHFREE_HOLD=str(hold))
+    until(lambda: "started:" in studio.log(first), lambda: holder.output)
+    waiting = studio.conduct(second)
+    until(lambda: "waiting for the CPU" in waiting.output, lambda: waiting.output)
+    holder.process.kill()
+    assert waiting.end().code == 0
+    assert holder.end().code != 0
+    studio.assert_no_orphans()
+    assert studio.record(second)["status"] == "completed"
 
 
 # -- the disk and the data -------------------------------------------------------------------------
@@ -286,8 +289,9 @@ def test_files_that_may_not_grow(studio):
         result = running.end()
         studio.assert_no_orphans()
     assert result.code != 0
-    assert not studio.records()
-    assert_next_run_completes(studio)
+    assert not studio.records() and not studio.partial_files()
+    assert studio.conduct(f"{CELL}/a1").end().code == 0
+    assert studio.record(f"{CELL}/a1")["status"] == "completed"
 
 
 def test_a_damaged_dataset_stops_the_run_with_its_reason(studio, tmp_path):
@@ -312,15 +316,17 @@ def test_a_damaged_dataset_stops_the_run_with_its_reason(studio, tmp_path):
 
 def test_data_that_vanished_are_prepared_again(studio, tmp_path):
     """The file that says where they are outlived them."""
-    ignored = shutil.ignore_patterns("ready")
-    studio.data = shutil.copytree(studio.data, tmp_path / "data", ignore=ignored)
-    write_one_cell(studio)
-    with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, _):
-        running.signal_group(signal.SIGKILL)
-        studio.assert_no_orphans()
-    assert list(studio.data.glob("ready/*/*.json"))
-    (studio.data / "prepared").rename(studio.data / "elsewhere")
+    studio.data = tmp_path / "data"
+    studio.settings["source"] = "synthetic"
+    catalogue = {"plain": workload() | {"dataset": "cifar10"}}
+    sizes = {"cifar10": {"train": 20, "validation": 10}}
+    studio.write(catalogue, drill=study(ladders=alone("plain"), datasets=sizes))
+    assert studio.prepare().code == 0
+    [ready] = studio.data.glob("ready/*/*.json")
+    made = Path(json.loads(ready.read_text())["path"])
+    made.rename(tmp_path / "elsewhere")
     assert_next_run_completes(studio)
+    assert made.is_dir()
 
 
 # -- members that end badly ------------------------------------------------------------------------
@@ -372,11 +378,11 @@ def test_out_of_memory_of_one_member_keeps_the_rates_of_the_survivors(faulty):
 def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
     studio, _ = faulty
     cell = "1x_killed_window/faithful/naive/r1"
-    for attempt in (2, 3):
-        assert studio.measure(f"{cell}/a{attempt}").code == 0  # it has a record
+    assert studio.measure(f"{cell}/a2").code == 0  # it has a record
+    assert studio.conduct(f"{cell}/a3").end().code == 0
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2, 3)] == ["failed"] * 3
-    assert f"{cell}/a" not in studio.plan().output
-    assert studio.snakemake("--dry-run").planned == len(FAULTS) - 1
+    plan = studio.plan().output
+    assert f"{len(FAULTS) - 1} to run now" in plan and cell not in plan
     check = studio.plan("--check")
     assert check.code == 1
     assert f"{cell}: failed (attempt 3; not tried again)" in check.output
@@ -386,8 +392,10 @@ def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
 def test_a_fault_that_passes_is_forgotten_by_the_next_run(faulty):
     studio, _ = faulty
     studio.write_study("drill", study(ladders=alone("plain", "exits_stop")))
-    run = studio.snakemake(TORCHFREE_BEHAVE="yes")
+    assert studio.plan("--check").code == 1
+    run = studio.measure(TORCHFREE_BEHAVE="yes")
     assert run.code == 0, run.output
     cell = "1x_exits_stop/faithful/naive/r1"
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2)] == ["failed", "completed"]
-    assert studio.snakemake().nothing_to_do
+    assert studio.plan("--check").code == 0
+    assert "0 to run now" in studio.plan().output

@@ -214,6 +214,8 @@ def test_state(nvml):
         "memory_clock_mhz": 2619,
         "memory_used_bytes": 2**30,
         "throttle_reasons": 4,
+        "power_violation_s": None,  # this card does not tell
+        "thermal_violation_s": None,
     }
 
 

@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from itertools import chain, combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -597,23 +599,28 @@ def test_mig_plan_tells_of_a_table_that_cannot_be_read(tmp_path, capsys):
     assert "none.json: cannot be read" in capsys.readouterr().err
 
 
-def mig_plan_on(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "workflow.collocation.mig_plan", *arguments]
-    return subprocess.run(
-        command, cwd=REPOSITORY, env=os.environ | environment, capture_output=True, text=True
-    )
+@pytest.fixture
+def on_card(tmp_path):
+    """A function that makes this process see a card, and gives its folder."""
+    with ExitStack() as stack:
+
+        def see(name: str = "h200_141", **settings) -> Path:
+            machine.create(tmp_path / "machine", name, **settings)
+            stack.enter_context(machine.installed(tmp_path / "machine"))
+            return tmp_path / "machine"
+
+        yield see
 
 
 @pytest.mark.parametrize("name", ["a30", "a100_40", "h200_141"])
-def test_a_recorded_table_is_the_cards(name, tmp_path):
-    environment = machine.create(tmp_path / "machine", name)
-    before = json.loads((tmp_path / "machine" / "state.json").read_text())
-    run = mig_plan_on(environment, "--table", str(tmp_path / "table.json"))
-    assert run.returncode == 0, run.stderr
+def test_a_recorded_table_is_the_cards(name, tmp_path, on_card):
+    card = on_card(name)
+    before = json.loads((card / "state.json").read_text())
+    assert mig_plan.main(["--table", str(tmp_path / "table.json")]) == 0
     recorded = Card.load(tmp_path / "table.json")
     assert recorded == replace(CARDS[name], recorded=True)
     assert "driver 580.159" in recorded.source
-    after = json.loads((tmp_path / "machine" / "state.json").read_text())
+    after = json.loads((card / "state.json").read_text())
     assert "change" not in after["calls"]
     assert after | {"calls": {}} == before | {"calls": {}}
 
@@ -633,26 +640,34 @@ def test_a_recorded_table_is_the_cards(name, tmp_path):
     ],
 )
 def test_mig_plan_reads_this_card_and_its_mode(name, mig, said, tmp_path):
-    run = mig_plan_on(machine.create(tmp_path / "machine", name, mig=mig), "--config", "study=kick")
+    """By the command that `make mig-plan` runs."""
+    run = subprocess.run(
+        [sys.executable, "-m", "workflow.collocation.mig_plan", "--config", "study=kick"],
+        cwd=REPOSITORY,
+        env=os.environ | machine.create(tmp_path / "machine", name, mig=mig),
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0, run.stderr
     assert f"on {CARDS[name].name}\n  profile table: read from the card GPU-" in run.stdout
     assert said in run.stdout
 
 
-def test_mig_plan_on_a_card_without_mig_names_the_tables(tmp_path):
-    run = mig_plan_on(machine.create(tmp_path / "machine", "none"))
-    assert run.returncode == 2
-    assert "has no MIG; give a recorded table" in run.stderr
+def test_mig_plan_on_a_card_without_mig_names_the_tables(on_card, capsys):
+    on_card("none")
+    assert mig_plan.main([]) == 2
+    assert "has no MIG; give a recorded table" in capsys.readouterr().err
 
 
-def test_mig_plan_without_rights_names_the_tables(tmp_path):
-    run = mig_plan_on(machine.create(tmp_path / "machine", permission=False))
-    assert run.returncode == 2
-    assert run.stderr.startswith("MIG: no permission on NVIDIA H200 for reading its profiles; ")
-    assert "give a recorded table with --card (CARD=FILE in make): tests/cards/" in run.stderr
+def test_mig_plan_without_rights_names_the_tables(on_card, capsys):
+    on_card(permission=False)
+    assert mig_plan.main([]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("MIG: no permission on NVIDIA H200 for reading its profiles; ")
+    assert "give a recorded table with --card (CARD=FILE in make): tests/cards/" in told
 
 
-def test_a_table_that_cannot_be_written(tmp_path):
-    run = mig_plan_on(machine.create(tmp_path / "machine"), "--table", str(tmp_path))
-    assert run.returncode == 2
-    assert run.stderr == f"{tmp_path}: cannot be written: Is a directory\n"
+def test_a_table_that_cannot_be_written(tmp_path, on_card, capsys):
+    on_card()
+    assert mig_plan.main(["--table", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"{tmp_path}: cannot be written: Is a directory\n"

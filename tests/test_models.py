@@ -25,6 +25,7 @@ from models.dlrm import DlrmJob, table_rows  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from models.vision import VisionJob, build_model  # noqa: E402
+from tests.fakes.data import FakeClicks, FakeImages  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
@@ -77,34 +78,6 @@ def member_spec(folder: Path, /, **changes) -> dict:
         "folder": str(folder),
     }
     return {**spec, **changes}
-
-
-class FakeImages:
-    """40 px images whose brightness tells their class."""
-
-    classes, train_size, validation_size = 4, 96, 24
-    nominal_train_size, nominal_validation_size = 160, 40
-
-    def resident(self, split, input_size, samples):
-        n = min(samples, self.train_size if split == "train" else self.validation_size)
-        labels = np.arange(n) % self.classes
-        noise = np.random.default_rng(0).integers(0, 40, (n, 3, 40, 40))
-        images = (noise + labels[:, None, None, None] * 60).astype(np.uint8)
-        return {"images": images, "labels": labels}
-
-
-class FakeClicks:
-    """Rows whose label follows one dense value and one id."""
-
-    classes, train_size, validation_size = 2, 4096, 512
-    nominal_train_size, nominal_validation_size = 4096, 512
-
-    def resident(self, split, input_size, samples):
-        rng = np.random.default_rng(0)
-        dense = rng.normal(size=(samples, 13)).astype(np.float32)
-        sparse = rng.integers(0, 2**32, (samples, 26))
-        label = (dense[:, 0] + 2.0 * (sparse[:, 1] % 3 == 0) > 0.7).astype(np.float32)
-        return {"dense": dense, "sparse": sparse, "label": label}
 
 
 @pytest.fixture(autouse=True)
@@ -478,34 +451,68 @@ def test_onednn_is_out_of_memory_only_under_a_cap():
     assert train.is_out_of_memory(error, capped=True) and not train.is_out_of_memory(error)
 
 
-def python(code: str, **options) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+CAPPED = """
+    import json, os, sys
+    import models.data
+    from models import train
+    from models.protocol import Channel
+    from tests.fakes.data import FakeImages
+
+    models.data.open_dataset = lambda name, path: FakeImages()
+    commands, _ = os.pipe()
+    sys.exit(train.main(json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
+"""
+LOADING = """
+    import time, torch
+    from multiprocessing import active_children
+    from models.inputs import Files
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            return torch.zeros(3, 4, 4, dtype=torch.uint8), 0
+
+    spec = {"input": {"workers": 2}, "kind": "vision", "batch_size": 4, "seed": 1,
+            "channels_last": True}
+    Files(Data(), spec, torch.device("cpu")).batch(0)
+    source = Files(Data(), spec, torch.device("cpu"))
+    images, labels = source.batch(0)
+    assert images.shape == (4, 3, 4, 4) and images.is_contiguous(
+        memory_format=torch.channels_last)
+    print(*(each.pid for each in active_children()), flush=True)
+    time.sleep(600)
+"""
 
 
-def test_a_memory_cap_gives_a_real_out_of_memory(tmp_path):
+@pytest.fixture(scope="module")
+def children(tmp_path_factory):
+    """Processes for two tests, begun at once: what they import takes longer than what they do."""
     spec = member_spec(
-        tmp_path, model="resnet26", batch_size=256, memory_limit_bytes=200 << 20, threads=2
+        tmp_path_factory.mktemp("capped"),
+        model="resnet26",
+        batch_size=256,
+        memory_limit_bytes=200 << 20,
+        threads=2,
     )
-    child = python(
-        """
-        import json, os, sys
-        sys.path.insert(0, "tests")
-        import models.data, test_models
-        from models import train
-        from models.protocol import Channel
-        models.data.open_dataset = lambda name, path: test_models.FakeImages()
-        commands, _ = os.pipe()
-        sys.exit(train.main(json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
-        """,
-        env={**os.environ, "SPEC": json.dumps(spec)},
-        stderr=subprocess.DEVNULL,
-    )
+    begun = {
+        code: subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            cwd=ROOT,
+            env={**os.environ, "SPEC": json.dumps(spec)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for code in (CAPPED, LOADING)
+    }
+    yield begun
+    for child in begun.values():
+        child.kill()
+        child.communicate()
+
+
+def test_a_memory_cap_gives_a_real_out_of_memory(children):
+    child = children[CAPPED]
     events = [json.loads(line) for line in child.communicate(timeout=120)[0].splitlines()]
     assert child.returncode == 3
     assert events[-1]["out_of_memory"] and events[-1]["phase"] == "warm"
@@ -514,30 +521,8 @@ def test_a_memory_cap_gives_a_real_out_of_memory(tmp_path):
 # -- inputs ----------------------------------------------------------------------------------
 
 
-def test_loader_workers_die_with_a_killed_member():
-    child = python(
-        """
-        import time, torch
-        from multiprocessing import active_children
-        from models.inputs import Files
-
-        class Data(torch.utils.data.Dataset):
-            def __len__(self):
-                return 8
-            def __getitem__(self, index):
-                return torch.zeros(3, 4, 4, dtype=torch.uint8), 0
-
-        spec = {"input": {"workers": 2}, "kind": "vision", "batch_size": 4, "seed": 1,
-                "channels_last": True}
-        Files(Data(), spec, torch.device("cpu")).batch(0)
-        source = Files(Data(), spec, torch.device("cpu"))
-        images, labels = source.batch(0)
-        assert images.shape == (4, 3, 4, 4) and images.is_contiguous(
-            memory_format=torch.channels_last)
-        print(*(each.pid for each in active_children()), flush=True)
-        time.sleep(600)
-        """
-    )
+def test_loader_workers_die_with_a_killed_member(children):
+    child = children[LOADING]
     workers = [psutil.Process(int(pid)) for pid in child.stdout.readline().split()]
     assert len(workers) >= 2
     child.send_signal(signal.SIGKILL)

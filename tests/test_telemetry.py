@@ -31,7 +31,7 @@ from workflow.collocation.study import Study, Workload
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.vocabulary import GPU_COLUMNS
-from workflow.collocation.telemetry.watch import Silent, Watch
+from workflow.collocation.telemetry.watch import Silent
 from workflow.collocation.telemetry.windows import Facts, Series, summarise
 
 S = 1_000_000_000
@@ -622,12 +622,8 @@ def test_members_go_on_for_a_moment_when_a_window_has_closed(tmp_path, kind):
     assert all(other[1] - one[1] >= 0.05e9 for one, other in ends)
 
 
-def test_nothing_waits_for_readings_that_nobody_takes(tmp_path):
-    settings = {"source": "auto", "hz": 10}
+def test_nothing_waits_for_readings_that_nobody_takes():
     assert Silent().linger_s == 0
-    for card, lingers in ((None, False), ("none", True)):
-        with Watch(tmp_path, tmp_path / "log", card, [], settings, None) as watching:
-            assert (watching.linger_s > 0) == lingers
 
 
 # -- real cells ------------------------------------------------------------------------------------
@@ -692,7 +688,7 @@ def test_a_cell_without_a_gpu_has_all_of_its_host(place):
         assert window["entities"] == {} and window["energy"] is None
         assert window["host"]["cpu_busy"] > 0 and window["host"]["memory_used"] > 0
         for values in window["members"].values():
-            assert values["cpu"] is not None and values["rss"] > values["pss"] > 0
+            assert values["cpu"] is not None and values["rss"] > (values["pss"] or 0) >= 0
             assert values["gpu_memory"] is values["entity"] is None
     members, host = (table_of(place, cell, f"{name}.parquet") for name in ("member", "host"))
     assert host["phase"][0].as_py() == "idle" and None not in host["memory_used"].to_pylist()

@@ -22,12 +22,14 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
+from array import array
 from pathlib import Path
 
-import numpy as np
-
-from tests.fakes import driver, machine
 from tests.lies import Lie, lie_of
+
+if "FAKE_NVML" in os.environ:  # elsewhere a server is there in half the time
+    from tests.fakes import driver, machine
 
 PHASES = ("before", "build", "warm", "window", "stop")
 NUMBERS = {"step_s": 0.01, "validation_s": 0.0, "epoch_steps": 5, "memory_mb": 0}
@@ -275,12 +277,12 @@ def train(spec: dict, channel, script: Script) -> None:
     script.at("stop")
     context.synchronise()
     print(f"until {time.monotonic_ns()}")
-    np.savez(
+    savez(
         Path(spec["folder"]) / "steps.npz",
-        end_ns=np.array(ends, dtype=np.int64),
-        wait_ns=np.zeros(len(ends), dtype=np.int64),
-        loss_step=np.array([number for number, _ in losses], dtype=np.int64),
-        loss=np.array([value for _, value in losses], dtype=np.float32),
+        end_ns=array("q", ends),
+        wait_ns=array("q", bytes(8 * len(ends))),
+        loss_step=array("q", [number for number, _ in losses]),
+        loss=array("f", [value for _, value in losses]),
     )
     channel.emit(
         "stopped",
@@ -291,6 +293,17 @@ def train(spec: dict, channel, script: Script) -> None:
         data_wait_share=0.0,
         file="steps.npz",
     )
+
+
+def savez(path: Path, **arrays: array) -> None:
+    """As numpy's, which would take longer to import than everything else here."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, values in arrays.items():
+            kind = {"q": "<i8", "f": "<f4"}[values.typecode]
+            header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({len(values)},)}}"
+            header = f"{header:117}\n".encode()  # 128 bytes with the ten before it
+            magic = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+            file.writestr(f"{name}.npy", magic + header + values.tobytes())
 
 
 def loss(seed: int, step: int) -> float:

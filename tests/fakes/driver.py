@@ -88,6 +88,7 @@ class Card:
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
+        self.state_file = str(self.folder / "state.json")  # every call looks at it
         table = json.loads((self.folder / "card.json").read_text())
         self.key, self.name = table["key"], table["name"]
         self.sms, self.memory_mib, self.capability, self.cores = CARDS[self.key]
@@ -113,9 +114,9 @@ class Card:
 
     def peek(self) -> dict:
         """The state, not to be changed."""
-        version = (self.folder / "state.json").stat().st_mtime_ns
+        version = os.stat(self.state_file).st_mtime_ns  # noqa: PTH116 (twice as fast)
         if version != self.state["version"]:
-            self.state = json.loads((self.folder / "state.json").read_text())
+            self.state = json.loads(Path(self.state_file).read_text())
         return self.state
 
     def processes(self) -> dict[int, dict]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 _here = Path(__file__).parent.resolve()
 _elsewhere = [folder for folder in sys.path if Path(folder or ".").resolve() != _here]
-_real = importlib.machinery.PathFinder.find_spec(__name__, _elsewhere).origin
-exec(compile(Path(_real).read_text(), _real, "exec"))  # the real one loads no library on import
+_real = importlib.machinery.PathFinder.find_spec(__name__, _elsewhere).loader
+exec(_real.get_code(__name__))  # the real one loads no library on import
 
 sys.path.append(str(_here.parents[2]))
 from tests.fakes.driver import Library  # noqa: E402

@@ -47,7 +47,7 @@ class Watch:
         program: str = PROGRAM,
     ):
         self.problem: str | None = None
-        self.linger_s = LINGER_S if gpu_uuid else 0.0
+        self.linger_s = LINGER_S
         self._output, self._log = folder / "telemetry.jsonl", log
         self._lines: Lines | None = None
         self._process: subprocess.Popen | None = None
