@@ -2,14 +2,17 @@
 # make study     install, then run the study (paper on a CUDA machine, smoke elsewhere)
 # make test      install, then lint and run the whole test suite
 # make figures   install without torch, then draw what is there; plans no GPU job
+# make report    Snakemake's report of what is there, as report.zip and report.html in the study's folder
+# make compare   two studies side by side: make compare A=results/x B=results/y; OUT: another folder
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
 # make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
 # make mig-table write this card's MIG profiles to TABLE=FILE
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
 #                BENCH="sampler --help": what monitoring costs
+# make schemas captions   write config models as JSON Schema, figures' captions as files
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, CONFIG="key=value ...", CARD, TABLE, BENCH, PYTHON, VENV.
+# Variables: STUDY, BUDGET, CONFIG="key=value ...", A, B, OUT, CARD, TABLE, BENCH, PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
 
 PYTHON ?= python3
@@ -31,7 +34,7 @@ SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 SNAKEMAKE = $(PY) -m snakemake --cores 1 --resources gpu=1
 
 .DEFAULT_GOAL := help
-.PHONY: help study figures plan test lint format schemas mig-plan mig-table bench wheelhouse clean
+.PHONY: help study figures report compare plan test lint format schemas captions mig-plan mig-table bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -41,6 +44,14 @@ study: $(TRAIN)
 
 figures: $(BASE)
 	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- figures
+
+report: $(BASE)
+	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- report
+
+OUT ?= results/compare/$(notdir $(patsubst %/,%,$(A)))-$(notdir $(patsubst %/,%,$(B)))
+compare: $(BASE)
+	@$(if $(and $(A),$(B)),,echo "make compare A=results/x B=results/y" >&2; exit 2)
+	@$(PY) -m analysis.compare $(A) $(B) --output $(OUT)
 
 plan: $(BASE)
 	@$(PY) -m workflow.collocation.show --config $(SETTINGS)
@@ -61,6 +72,9 @@ format: $(DEV)
 
 schemas: $(BASE)
 	$(PY) -m workflow.collocation.study
+
+captions: $(BASE)
+	$(PY) -m analysis.captions --output workflow/report/figures
 
 mig-plan: $(BASE)
 	@$(PY) -m workflow.collocation.mig_plan --config $(SETTINGS) $(if $(CARD),--card $(CARD))

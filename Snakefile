@@ -16,6 +16,7 @@ configfile: Path(workflow.basedir, "config", "config.yaml")
 include: "workflow/rules/common.smk"
 include: "workflow/rules/datasets.smk"
 include: "workflow/rules/collocate.smk"
+include: "workflow/rules/report.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/merge.smk"
 
@@ -26,6 +27,7 @@ rule all:
         SITTING.run_files(),
         FIGURES,
         TEXTS,
+        CONTENTS,
         COMPLETE,
     message:
         "study {SITTING.name} is complete: {STUDY}"

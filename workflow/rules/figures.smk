@@ -18,6 +18,7 @@ rule figures:
     input:
         FIGURES,
         TEXTS,
+        CONTENTS,
         f"{STUDY}/telemetry.parquet",
 
 
@@ -63,7 +64,7 @@ rule write_pages:
         runs=f"{STUDY}/runs.txt",
         plan=SITTING.plan_digest,
         study=SITTING.name,
-        folder=STUDY,
+        folder=subpath(output[0], parent=True),
     message:
         "tables, checks, claims and guidelines of study {SITTING.name}"
     shell:
