@@ -284,7 +284,7 @@ def test_a_tick_that_is_a_little_early_can_wait(h200, monkeypatch):
     h200.does(**BUSY)
     with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
         h200.set(gpm_refresh_ms=20)
-        source.wait()
+        time.sleep(0.02)  # a refresh after the card became busy
         source.tick()
         for _ in range(10):
             source.wait()
