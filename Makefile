@@ -51,7 +51,7 @@ report: $(BASE)
 OUT ?= results/compare/$(notdir $(patsubst %/,%,$(A)))-$(notdir $(patsubst %/,%,$(B)))
 compare: $(BASE)
 	@$(if $(and $(A),$(B)),,echo "make compare A=results/x B=results/y" >&2; exit 2)
-	@$(PY) -m analysis.compare $(A) $(B) --output $(OUT)
+	@$(PY) -m analysis.compare.page $(A) $(B) --output $(OUT)
 
 plan: $(BASE)
 	@$(PY) -m workflow.collocation.show --config $(SETTINGS)
@@ -74,7 +74,7 @@ schemas: $(BASE)
 	$(PY) -m workflow.collocation.study
 
 captions: $(BASE)
-	$(PY) -m analysis.captions --output workflow/report/figures
+	$(PY) -m analysis.figures.captions --output workflow/report/figures
 
 mig-plan: $(BASE)
 	@$(PY) -m workflow.collocation.mig_plan --config $(SETTINGS) $(if $(CARD),--card $(CARD))

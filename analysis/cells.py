@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow.parquet
 
 from analysis import flags, metrics
+from analysis.merging.schema import SCHEMA
 from analysis.names import ALONE_VARIANTS, TWIN, method_order, parse_scenario
-from analysis.schema import SCHEMA
 from analysis.statistics import pooled_estimates
 
 NOT_RUN = "not_run"

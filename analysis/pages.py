@@ -31,7 +31,10 @@ def commands(
 ) -> list[tuple[Callable[[list[str]], int], list]]:
     """Each module's main with its arguments; `folder` is the study's, with runs.parquet in it."""
     # Not above: the Snakefile reads FILES, and must not wait for pandas.
-    from analysis import checks, claims, guidelines, pair_table, prediction, tables
+    from analysis.claims import command as claims
+    from analysis.guidelines import page as guidelines
+    from analysis.tables import checks, pair_table, prediction
+    from analysis.tables import summary as tables
 
     drawn = ["--runs", folder / "runs.parquet", "--expected", folder / "plan.json"]
     beside = [*drawn, "--reported", reported]

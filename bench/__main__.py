@@ -20,8 +20,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.evidence import proof, witnessed
 from analysis.statistics import Estimate, pooled_estimates
+from analysis.tables.evidence import proof, witnessed
 from bench import merging, sampler_cost
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare

@@ -2,8 +2,8 @@
 
 Cells with a gpu.parquet and a run.json each are synthesised in a temporary folder: the columns that
 the sampler writes, every metric with noise of its own, so that nothing compresses better than what
-a GPU gives. Then `python -m analysis.telemetry` merges them on as many cores as asked for. The
-figures are printed; none passes or fails.
+a GPU gives. Then `python -m analysis.merging.telemetry` merges them on as many cores as asked for.
+The figures are printed; none passes or fails.
 """
 
 import argparse
@@ -28,7 +28,7 @@ MEMBERS = 7
 MERGE = """
 import os, sys
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv[1])])
-from analysis.telemetry import main
+from analysis.merging.telemetry import main
 code = main(sys.argv[2:])
 status = open("/proc/self/status").read()
 print(status.split("VmHWM:")[1].split()[0])

@@ -28,8 +28,8 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.evidence import witnessed
 from analysis.statistics import Estimate, pooled_estimates
+from analysis.tables.evidence import witnessed
 from bench.cases import CPU_CASES, Case, cell_of, prepare
 from models.protocol import die_with_parent
 from workflow.collocation import cores, gpu, methods, plan, steps

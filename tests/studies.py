@@ -2,7 +2,8 @@
 
 import json
 
-from analysis import checks, merge
+from analysis.merging import merge
+from analysis.tables import checks
 
 
 def furnish(folder, records, expected=()):

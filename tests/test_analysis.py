@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import checks, evidence, flags, losses, merge, metrics, statistics, style, tables
+from analysis import flags, metrics, statistics, style
 from analysis.cells import NOT_RUN, load, read_runs, summarise
 from analysis.figures import stem, stems
 from analysis.figures.__main__ import main as draw
+from analysis.merging import losses, merge
 from analysis.names import METHODS, method_order
+from analysis.tables import checks, evidence
+from analysis.tables import summary as tables
 from analysis.twins import phrase, twin_checks
 from tests.records import TRAIN_SIZE, merged, record
 

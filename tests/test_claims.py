@@ -16,16 +16,21 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import advice, claims, claims_page, guidelines, quantities, reported, verdicts
+from analysis import quantities, reported
 from analysis.cells import load as load_study
 from analysis.cells import read_runs, summarise
-from analysis.claim_rules import Claim, ClaimError, Claims, load
-from analysis.judge import gather, judge
+from analysis.claims import command as claims
+from analysis.claims import page as claims_page
+from analysis.claims import verdicts
+from analysis.claims.judge import gather, judge
+from analysis.claims.rules import Claim, ClaimError, Claims, load
+from analysis.claims.verdicts import Verdict
+from analysis.guidelines import advice
+from analysis.guidelines import page as guidelines
+from analysis.merging.schema import SCHEMA
 from analysis.names import parse_scenario
 from analysis.quantities import Measurements
-from analysis.schema import SCHEMA
 from analysis.statistics import Estimate, t_quantile, tost
-from analysis.verdicts import Verdict
 from analysis.views import Key, views_of_runs
 from tests.studio import REPOSITORY
 

@@ -5,8 +5,9 @@ import math
 import pandas as pd
 import pytest
 
-from analysis import compare, side_by_side
 from analysis.cells import load
+from analysis.compare import page as compare
+from analysis.compare import side_by_side
 from analysis.statistics import pooled_estimates
 from tests.records import merged, record, telemetry
 from tests.studies import furnish

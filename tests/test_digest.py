@@ -93,7 +93,7 @@ def repository(tmp_path):
         "models/train.py": "steps = 1\n",
         "models/data/digits.py": "size = 8\n",
         "workflow/collocation/run.py": "wait = 2\n",
-        "analysis/merge.py": "rows = 3\n",
+        "analysis/merging/merge.py": "rows = 3\n",
         "tests/test_run.py": "assert True\n",
         "README.md": "words\n",
     }
@@ -105,7 +105,7 @@ def repository(tmp_path):
 
 def test_analysis_and_words_do_not_enter_the_digest(repository):
     before = code_digest(repository)
-    for name in ("analysis/merge.py", "tests/test_run.py", "README.md"):
+    for name in ("analysis/merging/merge.py", "tests/test_run.py", "README.md"):
         (repository / name).write_text("changed = True\n")
     (repository / "models" / "notes.md").write_text("words\n")
     (repository / "models" / "train.py").write_text("# the number of steps\nsteps = 1\n")

@@ -15,13 +15,13 @@ import pytest
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from analysis import explain
 from analysis import pages as texts
 from analysis.explorer import __main__ as explorer
 from analysis.explorer import points, timelines
 from analysis.figures import stem, stems
-from analysis.schema import TELEMETRY
+from analysis.merging.schema import TELEMETRY
 from analysis.statistics import pooled_estimates
+from analysis.web import explain
 from tests.browser import Browser
 from tests.records import merged, record, telemetry
 from tests.studies import furnish

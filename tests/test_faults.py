@@ -22,7 +22,9 @@ import pynvml
 import pytest
 import yaml
 
-from analysis import checks, flags, losses
+from analysis import flags
+from analysis.merging import losses
+from analysis.tables import checks
 from tests.fakes import driver, machine
 from tests.lies import LATER_STEPS, lies
 from tests.studio import REPOSITORY, SHORT, STUDY, Running, Studio, study, until, workload

@@ -8,8 +8,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from analysis import claim_rules, merge, pair, pair_table, reported
+from analysis import reported
 from analysis.cells import load, read_runs, summarise
+from analysis.claims import rules as claim_rules
 from analysis.figures import (
     arms,
     epoch_time,
@@ -18,8 +19,10 @@ from analysis.figures import (
     slowdown_map,
     throughput_gain,
 )
+from analysis.merging import merge
 from analysis.names import TWIN
 from analysis.pooling import pooled
+from analysis.tables import pair, pair_table
 from tests.records import TRAIN_SIZE, merged, record, telemetry
 from tests.studio import REPOSITORY
 

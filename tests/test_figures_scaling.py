@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import decomposition, prediction, schema
 from analysis.cells import load
 from analysis.figures import decomposition as decomposition_figure
+from analysis.figures import decomposition_data as decomposition
 from analysis.figures import scaling, timeline
-from analysis.merge import write
+from analysis.merging import schema
+from analysis.merging.merge import write
+from analysis.tables import prediction
 from tests.records import merged, record, telemetry
 
 A, B = "resnet26_a", "resnet152_b"

@@ -6,9 +6,10 @@ from html import unescape
 
 import pytest
 
-from analysis import belief, captions, environment, explain, flags, readable
-from analysis.explain import READABLE
-from analysis.figures import NAMES
+from analysis import flags
+from analysis.figures import NAMES, captions
+from analysis.web import belief, environment, explain, readable
+from analysis.web.explain import READABLE
 from tests import test_faults as drills
 from tests.records import merged, record, telemetry
 from tests.studies import furnish

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import activity, checks, evidence, flags, metrics, schema, tables
-from analysis import telemetry as merging
+from analysis import flags, metrics
 from analysis.cells import load, read_runs, summarise
-from analysis.merge import merge, write
+from analysis.merging import schema
+from analysis.merging import telemetry as merging
+from analysis.merging.merge import merge, write
+from analysis.tables import activity, checks, evidence
+from analysis.tables import summary as tables
 from bench import merging as benchmark
 from tests.records import merged, record, telemetry
 from workflow.collocation.record import Telemetry, Window

@@ -13,9 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from analysis import decomposition, flags, style
+from analysis import flags, style
 from analysis.cells import Study, small_first
-from analysis.decomposition import PARTS
+from analysis.figures import decomposition_data as decomposition
+from analysis.figures.decomposition_data import PARTS
 
 TITLE = "What the gain under MPS is made of"
 CAPTION = (

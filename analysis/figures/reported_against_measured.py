@@ -14,13 +14,13 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from analysis import flags, style
-from analysis import pair as pair_of_jobs
 from analysis.cells import NOT_RUN, Study
 from analysis.figures import marks
 from analysis.figures.reported_gains import OLD, OLD_SAID, SOURCES, Gains, gains
 from analysis.names import method_order
 from analysis.quantities import Measurements
 from analysis.statistics import Estimate
+from analysis.tables import pair as pair_of_jobs
 from analysis.views import Key, views_of_runs
 
 TITLE = "Reported against measured"

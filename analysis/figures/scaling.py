@@ -14,10 +14,11 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from analysis import flags, prediction, style
+from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first
 from analysis.names import method_order, parse_scenario
-from analysis.prediction import PAYS, SATURATED, SMACT
+from analysis.tables import prediction
+from analysis.tables.prediction import PAYS, SATURATED, SMACT
 from analysis.views import Key
 
 TITLE = "Gain predicted from jobs alone"

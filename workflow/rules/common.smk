@@ -60,7 +60,7 @@ onsuccess:
     HELD.close()
     if SITTING.merged:
         summary = ["--runs", f"{STUDY}/runs.parquet", "--expected", f"{STUDY}/plan.json"]
-        subprocess.run([sys.executable, "-m", "analysis.tables", "--print", *summary])
+        subprocess.run([sys.executable, "-m", "analysis.tables.summary", "--print", *summary])
 
 
 onerror:

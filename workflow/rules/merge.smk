@@ -24,7 +24,7 @@ rule merge:
     message:
         "merging the records of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.merge --study {params.study:q} --list {params.runs:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis.merging.merge --study {params.study:q} --list {params.runs:q}'
         " --output {output.runs:q} > {log:q}"
 
 
@@ -44,7 +44,7 @@ rule merge_telemetry:
     message:
         "merging the telemetry of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.telemetry --study {params.study:q} --list {params.runs:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis.merging.telemetry --study {params.study:q} --list {params.runs:q}'
         " --output {output.telemetry:q} > {log:q}"
 
 

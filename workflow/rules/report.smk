@@ -3,7 +3,7 @@ from importlib.util import find_spec
 
 from snakemake.io import report as in_report  # at a line's start `report` is a directive
 
-from analysis.explain import BELIEF, FILES as EXPLANATIONS, READABLE, TEXTS as READ
+from analysis.web.explain import BELIEF, FILES as EXPLANATIONS, READABLE, TEXTS as READ
 from analysis.figures import CATEGORIES
 
 # Its libraries are large, and a GPU node does without: there no explorer is made.
@@ -92,7 +92,7 @@ rule explain:
     message:
         "why the numbers of study {SITTING.name} can be believed"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.explain --folder {params.folder:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis.web.explain --folder {params.folder:q} > {log:q}'
 
 
 rule report_contents:

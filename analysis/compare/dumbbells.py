@@ -8,8 +8,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis import style
+from analysis.compare.side_by_side import place
 from analysis.names import parse_scenario
-from analysis.side_by_side import place
 
 TITLE = "Two studies side by side"
 CAPTION = (

@@ -1,6 +1,6 @@
 """What the cells of a study were measured on and with, and where two studies differ in it.
 
-python -m analysis.environment --runs results/smoke/runs.parquet --output environment.md
+python -m analysis.web.environment --runs results/smoke/runs.parquet --output environment.md
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def markdown(runs: pd.DataFrame) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.environment",
+        prog="python -m analysis.web.environment",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

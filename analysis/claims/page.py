@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 from tabulate import tabulate
 
-from analysis.claim_rules import Need
-from analysis.findings import Finding, Reported, Result
+from analysis.claims.findings import Finding, Reported, Result
+from analysis.claims.rules import Need
+from analysis.claims.verdicts import MEANING, Verdict
 from analysis.quantities import quantity
-from analysis.verdicts import MEANING, Verdict
 from analysis.views import View
 
 _NONE = "-"

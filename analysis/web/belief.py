@@ -1,6 +1,7 @@
 """Why you can believe these numbers: one page of what was checked of a study, and what was not.
 
-python -m analysis.belief --runs results/smoke/runs.parquet --checks results/smoke/checks.json \\
+python -m analysis.web.belief --runs results/smoke/runs.parquet \\
+    --checks results/smoke/checks.json \\
     --evidence results/smoke/tables/evidence.csv --bench results/smoke/bench --output belief.html
 
 Every number on it is counted in these files. --bench: a folder that may hold sampler.json (`make
@@ -17,9 +18,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import environment, flags, losses, style, twins, web
+from analysis import flags, style, twins, web
 from analysis.cells import read_runs
+from analysis.merging import losses
 from analysis.names import method_order
+from analysis.web import environment
 from analysis.words import fixed, significant
 
 MEASURED = ("completed", "out_of_memory")
@@ -268,7 +271,7 @@ def page(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame, bench: Path |
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.belief",
+        prog="python -m analysis.web.belief",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,6 @@
 """The cells' gpu.parquet files → one file: what the GPU did over time, in every cell of a study.
 
-python -m analysis.telemetry --study smoke --output telemetry.parquet CELL/run.json ...
+python -m analysis.merging.telemetry --study smoke --output telemetry.parquet CELL/run.json ...
 
 Columns: analysis.schema.TELEMETRY. A study's readings do not fit into memory: files are read one
 after the other, and written as row groups of a few cells each.
@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from analysis.attempts import select_attempts
-from analysis.records import (
+from analysis.merging.attempts import select_attempts
+from analysis.merging.records import (
     Problems,
     add_input_arguments,
     input_paths,
@@ -27,7 +27,7 @@ from analysis.records import (
     one_line,
     read_records,
 )
-from analysis.schema import TELEMETRY
+from analysis.merging.schema import TELEMETRY
 
 FILE = "gpu.parquet"
 TIME = "t_ns"  # its time: since the cell's first window opened, as in TELEMETRY, but in ns
@@ -99,7 +99,7 @@ def _flush(writer: pa.parquet.ParquetWriter, waiting: list[pa.Table]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.telemetry",
+        prog="python -m analysis.merging.telemetry",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,7 @@
 """Does what the paper claims hold here? By rules that were fixed before the measurement.
 
-python -m analysis.claims --runs results/h200/runs.parquet --expected results/h200/plan.json \\
+python -m analysis.claims.command --runs results/h200/runs.parquet \\
+    --expected results/h200/plan.json \\
     --claims config/claims.yaml --reported config/reported.csv --output results/h200/claims
 
 Writes STEM.md (for people), STEM.csv (a row per number that a verdict rests on), STEM.json (all).
@@ -17,11 +18,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import claims_page, reported
+from analysis import reported
 from analysis.cells import read_expected, read_runs
-from analysis.claim_rules import Claim, ClaimError, load
-from analysis.findings import Result
-from analysis.judge import gather, judge
+from analysis.claims import page as claims_page
+from analysis.claims.findings import Result
+from analysis.claims.judge import gather, judge
+from analysis.claims.rules import Claim, ClaimError, load
 from analysis.views import views_of_runs
 
 ARM = "faithful"
@@ -80,7 +82,7 @@ def _shown(path: Path) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.claims",
+        prog="python -m analysis.claims.command",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,8 +1,8 @@
 """The summary of a study: one row per scenario and method, as CSV, Markdown or for a terminal.
 
-python -m analysis.tables --runs results/smoke/runs.parquet --output results/smoke/tables/summary \\
-    --telemetry results/smoke/tables/telemetry
-python -m analysis.tables --runs results/smoke/runs.parquet --print
+python -m analysis.tables.summary --runs results/smoke/runs.parquet \\
+    --output results/smoke/tables/summary --telemetry results/smoke/tables/telemetry
+python -m analysis.tables.summary --runs results/smoke/runs.parquet --print
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis import activity, flags
+from analysis import flags
 from analysis.cells import OF_THE_GPU, Study, load, read_expected, read_runs, summarise
 from analysis.names import parse_scenario
+from analysis.tables import activity
 from analysis.twins import phrase, twin_checks
 from analysis.words import fixed, percent, significant, told
 
@@ -200,7 +201,7 @@ def _next(folder: Path) -> Iterator[str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.tables",
+        prog="python -m analysis.tables.summary",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

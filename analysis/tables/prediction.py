@@ -1,6 +1,7 @@
 """What a set of jobs gains under MPS, predicted from its jobs alone, beside what was measured.
 
-python -m analysis.prediction --runs results/paper/runs.parquet --output results/paper/prediction
+python -m analysis.tables.prediction --runs results/paper/runs.parquet \\
+    --output results/paper/prediction
 
 Writes STEM.csv (a row per set) and STEM.md. Three predictors, in a growing order of what they need:
 
@@ -382,7 +383,7 @@ def _set_line(row: dict) -> dict[str, str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.prediction",
+        prog="python -m analysis.tables.prediction",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

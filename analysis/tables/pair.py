@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import metrics, reported
-from analysis.claim_rules import Need
+from analysis.claims.rules import Need
 from analysis.names import family_of, parse_scenario
 from analysis.quantities import Measurements, Quantity, quantity, why_missing
 from analysis.views import DEPARTURE, Key, differences

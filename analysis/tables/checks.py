@@ -1,6 +1,6 @@
 """Was the same work done, what differs within a study, and which numbers are suspect?
 
-python -m analysis.checks --study smoke --output results/smoke/checks.json \\
+python -m analysis.tables.checks --study smoke --output results/smoke/checks.json \\
     --evidence results/smoke/tables/evidence CELL/run.json ...
 
 --evidence: also write STEM.csv and STEM.md, what proves that each cell's method was in force.
@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import evidence, flags
-from analysis.losses import DIFFERS, loss_checks
-from analysis.merge import merge
-from analysis.records import add_input_arguments, input_paths, read_records
+from analysis import flags
+from analysis.merging.losses import DIFFERS, loss_checks
+from analysis.merging.merge import merge
+from analysis.merging.records import add_input_arguments, input_paths, read_records
+from analysis.tables import evidence
 from analysis.twins import phrase, twin_checks
 
 
@@ -66,7 +67,7 @@ def flagged(runs: pd.DataFrame) -> dict[str, list[str]]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.checks",
+        prog="python -m analysis.tables.checks",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,6 @@
 """Markdown files of a study as one self-contained HTML page each, for the report.
 
-python -m analysis.readable --output results/smoke/report results/smoke/claims.md ...
+python -m analysis.web.readable --output results/smoke/report results/smoke/claims.md ...
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def page(markdown: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.readable",
+        prog="python -m analysis.web.readable",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis import reported, verdicts
-from analysis.claim_rules import Claim, Need, Status
-from analysis.comparisons import compare
-from analysis.findings import Evidence, Result
-from analysis.fitting import check_fit
+from analysis import reported
+from analysis.claims import verdicts
+from analysis.claims.comparisons import compare
+from analysis.claims.findings import Evidence, Result
+from analysis.claims.fitting import check_fit
+from analysis.claims.rules import Claim, Need, Status
+from analysis.claims.verdicts import Verdict
 from analysis.quantities import Measurements, quantity, why_missing
-from analysis.verdicts import Verdict
 from analysis.views import View, differences
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis import headlines
+from analysis.merging import headlines
 from analysis.names import method_order, parse_scenario
 from analysis.words import fixed, percent, significant, told
 

@@ -1,6 +1,6 @@
 """Two studies side by side: two GPUs, two drivers, two versions of the code. Nothing is averaged.
 
-python -m analysis.compare results/paper ../other/results/paper --output results/compare/two
+python -m analysis.compare.page results/paper ../other/results/paper --output results/compare/two
 
 Writes comparison.md and .csv into the folder: first what differs (hardware, driver, trainer digest,
 data source, ...), then gain, throughput alone and energy per sample; and a figure for each arm.
@@ -16,10 +16,12 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis import dumbbells, environment, flags, side_by_side, style
+from analysis import flags, style
 from analysis.cells import Study, load, read_expected, read_runs
+from analysis.compare import dumbbells, side_by_side
+from analysis.compare.side_by_side import UNPLANNED
 from analysis.names import parse_scenario
-from analysis.side_by_side import UNPLANNED
+from analysis.web import environment
 from analysis.words import significant
 
 _TITLES = {
@@ -125,7 +127,7 @@ def _table(rows: list[dict]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.compare",
+        prog="python -m analysis.compare.page",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from analysis import verdicts
-from analysis.claim_rules import Additive, Equal, Greater, Less, Order, Saturates, Where
-from analysis.findings import Evidence, Finding, Reported
+from analysis.claims import verdicts
+from analysis.claims.findings import Evidence, Finding, Reported
+from analysis.claims.rules import Additive, Equal, Greater, Less, Order, Saturates, Where
+from analysis.claims.verdicts import Above, Below, Verdict, Within
 from analysis.quantities import Measurements, Quantity, quantity, why_missing
-from analysis.verdicts import Above, Below, Verdict, Within
 from analysis.views import Key, alone
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from analysis.claim_rules import Claim
+from analysis.claims.rules import Claim
+from analysis.claims.verdicts import Verdict
 from analysis.quantities import Measurements
 from analysis.statistics import Estimate
-from analysis.verdicts import Verdict
 from analysis.views import View
 
 

@@ -1,6 +1,6 @@
 """run.json files → one table, one row per member, cell and window (columns: analysis.schema).
 
-python -m analysis.merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
+python -m analysis.merging.merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from analysis import energy, headlines, metrics
-from analysis.attempts import select_attempts
+from analysis import metrics
 from analysis.flags import add_flags
-from analysis.losses import loss_checks
-from analysis.records import (
+from analysis.merging import energy, headlines
+from analysis.merging.attempts import select_attempts
+from analysis.merging.losses import loss_checks
+from analysis.merging.records import (
     add_input_arguments,
     device_of,
     input_paths,
@@ -29,7 +30,7 @@ from analysis.records import (
     one_line,
     read_records,
 )
-from analysis.schema import SCHEMA
+from analysis.merging.schema import SCHEMA
 
 
 def rows_of(record: dict, current: bool = True) -> list[dict]:
@@ -210,7 +211,7 @@ def write(table: pa.Table, output: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis.merge", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m analysis.merging.merge", description=__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--output", required=True, type=Path, metavar="RUNS.parquet")
     add_input_arguments(parser)

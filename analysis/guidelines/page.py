@@ -1,7 +1,7 @@
 """Which method, and how many jobs at a time? For each workload of a study, from its own cells.
 
-python -m analysis.guidelines --runs results/h200/runs.parquet --expected results/h200/plan.json \\
-    --output results/h200/guidelines
+python -m analysis.guidelines.page --runs results/h200/runs.parquet \\
+    --expected results/h200/plan.json --output results/h200/guidelines
 
 Writes STEM.md (sentences) and STEM.csv (the options that they choose from). --slowdown and --memory
 set the bounds; both may be repeated.
@@ -18,9 +18,9 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis import advice
-from analysis.advice import Option, Subject
 from analysis.cells import Study, load, read_expected, read_runs
+from analysis.guidelines import advice
+from analysis.guidelines.advice import Option, Subject
 from analysis.names import family_of, method_order
 from analysis.quantities import Measurements
 from analysis.views import Key, differences, views_of_runs
@@ -292,7 +292,7 @@ def _counted(counts: Counter) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.guidelines",
+        prog="python -m analysis.guidelines.page",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from itertools import combinations
 
-from analysis.records import is_baseline
+from analysis.merging.records import is_baseline
 
 AGREES, DIFFERS = "agrees", "differs"
 NEEDS_TWO, NO_LOSS = "needs two alone runs", "no loss recorded"

@@ -1,6 +1,6 @@
 """What stands around a study's numbers, in one process: environment, belief page, texts as pages.
 
-    python -m analysis.explain --folder results/smoke
+    python -m analysis.web.explain --folder results/smoke
 
 Reads what analysis.merge and analysis.pages have written there. Each can be written by itself, with
 the command of its module: environment, belief, readable.
@@ -25,14 +25,14 @@ FILES = (ENVIRONMENT, BELIEF, *READABLE.values())
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.explain",
+        prog="python -m analysis.web.explain",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--folder", required=True, type=Path, help="of the study")
     folder = parser.parse_args(argv).folder
     # Not above: the Snakefile reads FILES, and must not wait for pandas.
-    from analysis import belief, environment, readable
+    from analysis.web import belief, environment, readable
 
     runs = ["--runs", folder / "runs.parquet"]
     checked = ["--checks", folder / "checks.json", "--evidence", folder / "tables/evidence.csv"]

@@ -1,6 +1,7 @@
 """T1: DLRM beside ResNet152 in the paper's layout, ours and what is reported.
 
-python -m analysis.pair_table --runs results/h200/runs.parquet --expected results/h200/plan.json \\
+python -m analysis.tables.pair_table --runs results/h200/runs.parquet \\
+    --expected results/h200/plan.json \\
     --reported config/reported.csv --output results/h200/tables/pair
 
 Writes STEM.csv (every number), STEM.md and STEM.tex (ours, in brackets what is reported).
@@ -23,11 +24,12 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis import flags, metrics, pair, reported
+from analysis import flags, metrics, reported
 from analysis.cells import Study, load, read_expected, read_runs
 from analysis.names import method_order
-from analysis.pair import ARM, SOURCE, Jobs
 from analysis.quantities import Measurements, quantity
+from analysis.tables import pair
+from analysis.tables.pair import ARM, SOURCE, Jobs
 from analysis.views import Key, View, alone, views_of_runs
 from analysis.words import fixed, percent, told
 
@@ -306,7 +308,7 @@ def latex(table: Table) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.pair_table",
+        prog="python -m analysis.tables.pair_table",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

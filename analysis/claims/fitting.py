@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from analysis import verdicts
-from analysis.claim_rules import Status
-from analysis.findings import Evidence, Finding, Reported
+from analysis.claims import verdicts
+from analysis.claims.findings import Evidence, Finding, Reported
+from analysis.claims.rules import Status
+from analysis.claims.verdicts import Verdict
 from analysis.quantities import Measurements, quantity, why_missing
 from analysis.statistics import Estimate
-from analysis.verdicts import Verdict
 from analysis.views import Key, alone, statuses
 
 _RULE = "tells the end: out of memory above 1, completed below"

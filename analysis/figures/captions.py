@@ -1,6 +1,6 @@
 """The figures' captions as files, which is how Snakemake's report wants them.
 
-python -m analysis.captions --output workflow/report/figures
+python -m analysis.figures.captions --output workflow/report/figures
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def captions() -> dict[str, str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.captions",
+        prog="python -m analysis.figures.captions",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -33,9 +33,9 @@ import pandas as pd
 
 from analysis.cells import NOT_RUN, Study, dominant_status
 from analysis.names import ALONE_VARIANTS
-from analysis.prediction import not_run
 from analysis.quantities import Measurements, quantity
 from analysis.statistics import Estimate
+from analysis.tables.prediction import not_run
 from analysis.views import Key, statuses, views_of_runs
 
 GAINS = ("gaps", "switches", "overlap")

@@ -1,0 +1,1 @@
+"""Which claims of the paper hold here: rules of config/claims.yaml, judged one by one."""

@@ -1,0 +1,1 @@
+"""Which method, how many at once: sentences filled from the tables."""
