@@ -11,7 +11,7 @@ import pyarrow.parquet
 
 from analysis import flags, metrics
 from analysis.merging.schema import SCHEMA
-from analysis.names import ALONE_VARIANTS, TWIN, method_order, parse_scenario
+from analysis.names import ALONE_VARIANTS, ANCHOR, TWIN, method_order, parse_scenario
 from analysis.statistics import pooled_estimates
 
 NOT_RUN = "not_run"
@@ -45,8 +45,19 @@ class Study:
 
 
 def read_runs(path: Path) -> pd.DataFrame:
-    """Member rows of a merged study; missing numbers are NaN, missing text None."""
+    """Member rows of a merged study's grid; missing numbers are NaN, missing text None."""
+    runs = read_all_runs(path)
+    return runs[~is_anchor(runs)].reset_index(drop=True)
+
+
+def read_all_runs(path: Path) -> pd.DataFrame:
+    """The same with the anchors of its sittings."""
     return pyarrow.parquet.read_table(path, schema=SCHEMA).to_pandas()
+
+
+def is_anchor(runs: pd.DataFrame) -> pd.Series:
+    """Which rows are of cells that a sitting begins with."""
+    return runs["scenario"].map(lambda name: parse_scenario(name).variant == ANCHOR).astype(bool)
 
 
 def read_expected(path: Path | None) -> list[dict]:

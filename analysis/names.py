@@ -16,6 +16,9 @@ METHODS += ("mig", "mig_7g", "mig_4g", "mig_1g2x", "mig_shared", "mig_mps")
 # Variants of an alone cell that other cells are normalised by, each within its own input.
 ALONE_VARIANTS = ("", "files")
 
+# What a sitting begins with: holds sittings against each other, and is no part of the grid.
+ANCHOR = "anchor"
+
 _PART = re.compile(r"(\d+)x_(.+)")
 
 

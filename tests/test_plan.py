@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.collocation.plan import Cell, expand
+from workflow.collocation.plan import Cell, anchor_numbers, anchors, expand
 from workflow.collocation.settings import ConfigError, load_study, load_workloads
 from workflow.collocation.study import CONFIG, METHODS, Study
 
@@ -31,6 +31,8 @@ LIMITS = {
 # Experiment 37: A on a 1g, B on a 2g, C on a 4g instance.
 A, B, C = "resnet26_cifar10_b128", "resnet50_imagenet64_b128", "resnet152_imagenet_b32"
 SMALL, DLRM = "resnet26_cifar10_b32", "dlrm_criteo_b2048"
+MIDDLE = ("efficientnetv2_s_imagenet64_b128", "cait_xxs24_imagenet_b128")
+HALF_DOZEN = (SMALL, A, B, C, DLRM, *MIDDLE)
 
 
 def small_study(**changes) -> Study:
@@ -72,7 +74,7 @@ def alone(*workloads: str, arm: str = "faithful") -> set:
 
 
 def test_paper_is_the_papers_grid_and_its_controls():
-    middle = ["efficientnetv2_s_imagenet64_b128", "cait_xxs24_imagenet_b128", C]
+    middle = [*MIDDLE, C]
     shared = ("naive", "mps")
     tuned = {1: ("naive",), 2: shared, 3: shared, 7: shared}
     graph = {1: ("naive",), 2: shared, 7: shared}
@@ -88,9 +90,17 @@ def test_paper_is_the_papers_grid_and_its_controls():
         | alone(B, DLRM)
         | {(f"{n}x_{A}--files", "faithful", m) for n in (1, 3, 7) for m in shared[: min(n, 2)]}
         | {(f"1x_{name}--allcores", "faithful", "naive") for name in (SMALL, C)}
-        | {(f"1x_{B}+1x_{A}--departure", "faithful", m) for m in ("naive", "mps", "mig")}
+        | {(f"1x_{B}+1x_{A}--departure", "faithful", m) for m in (*shared, "mps_equal", "mig")}
     )
-    epochs = {
+    parts = {(f"1x_{name}", "faithful", f"mps_{n}g") for name in HALF_DOZEN for n in (1, 2, 3)}
+    once = {
+        *parts,
+        *((f"1x_{name}", "faithful", "mps") for name in (B, DLRM)),
+        *(
+            (f"1x_{DLRM}+1x_{C}--departure", "faithful", method)
+            for method in ("naive", "mps", "mig_shared")
+        ),
+    } | {
         (f"{scenario}--epochs", "faithful", method)
         for scenario, method in [
             (f"1x_{SMALL}", "naive"),
@@ -99,7 +109,7 @@ def test_paper_is_the_papers_grid_and_its_controls():
         ]
     }
     cells = GRIDS["paper"]
-    assert triples(cells) == expected | epochs
+    assert triples(cells) == expected | once
     assert triples(cells, 2) == triples(cells, 3) == expected
     assert {cell.replicate for cell in cells} == {1, 2, 3}
 
@@ -122,7 +132,65 @@ def test_paper_slices_and_measures():
 
 
 def test_paper_serial_is_never_run():
-    assert {cell.method for cell in GRIDS["paper"]} <= set(METHODS)
+    own = set(STUDIES["paper"].variants)
+    assert {cell.method for cell in GRIDS["paper"]} <= {*METHODS, *own}
+
+
+# -- the reference study --------------------------------------------------------------------------
+
+
+def test_h200_first_measures_what_its_conclusions_rest_on():
+    cells = [cell for cell in GRIDS["h200"] if cell.tier == 1]
+    shared = {1: ("naive", "mps"), **dict.fromkeys((2, 3, 7), ("naive", "mps"))}
+    far = {1: ("naive", "mps")} | dict.fromkeys((2, 3, 7, 12, 16, 24), ("mps",))
+    graph = {1: ("naive",)} | dict.fromkeys((2, 4, 7), ("mps",))
+    expected = (
+        ladder(SMALL, C, counts=shared)
+        | ladder(A, arm="tuned", counts=far)
+        | ladder(A, arm="tuned_graph", counts=graph)
+        | mix({DLRM: 1, C: 1}, "naive", "mps")
+        | alone(DLRM)
+    )
+    assert all(triples(cells, block) == expected for block in range(1, 6))
+    assert len(cells) == 5 * len(expected)
+    assert [cell.tier for cell in GRIDS["h200"]] == sorted(cell.tier for cell in GRIDS["h200"])
+
+
+def test_h200_holds_the_papers_cells_but_some_within_mig():
+    ours = triples(GRIDS["h200"])
+    lacking = {cell.method for cell in GRIDS["paper"]} - {cell.method for cell in GRIDS["h200"]}
+    assert lacking == {"mig_1g2x", "mig_mps"}
+    within = [c for c in GRIDS["paper"] if c.method not in lacking | {"mps_overlap", "mig_shared"}]
+    assert {(c.scenario, c.arm, c.method) for c in within} <= ours
+
+
+def test_a_tier_comes_whole_before_the_next_and_a_cell_of_two_belongs_to_the_first():
+    ladders = [
+        {"workloads": [SMALL], "counts": {2: ["naive"]}, "tier": 2},
+        {"workloads": [A], "counts": {2: ["naive"]}},
+    ]
+    mixes = [{"members": {SMALL: 1, A: 1}, "methods": ["mps"], "tier": 3}]
+    cells = expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)
+    of = {(cell.scenario, cell.replicate): cell.tier for cell in cells}
+    assert of[f"2x_{A}", 2] == of[f"1x_{A}", 2] == 1
+    assert of[f"2x_{SMALL}", 1] == of[f"1x_{SMALL}", 1] == 2
+    assert of[f"1x_{SMALL}+1x_{A}", 1] == 3
+    order = [(cell.tier, cell.replicate) for cell in cells]
+    assert order == sorted(order)
+
+
+def test_anchors_are_trained_as_baselines_are_and_are_none():
+    study = small_study(anchor=[SMALL, C])
+    cells = {cell.id: cell for cell in expand(study, WORKLOADS)}
+    first = anchors(study, WORKLOADS, [3])
+    assert [cell.id for cell in first] == [
+        f"1x_{name}--anchor/faithful/naive/r3" for name in (SMALL, C)
+    ]
+    for cell, name in zip(first, (SMALL, C), strict=True):
+        assert cell.spec == cells[f"1x_{name}/faithful/naive/r1"].spec
+        assert not cell.needs
+    assert anchor_numbers([*cells, *(cell.id for cell in first)]) == [3]
+    assert not anchors(small_study(), WORKLOADS, [1])
 
 
 VARIANTS = {
@@ -270,11 +338,12 @@ def test_specs_are_the_same_after_a_journey_through_json(name):
 def test_blocks_one_after_the_other_and_random_within():
     cells = GRIDS["paper"]
     assert [c.replicate for c in cells] == sorted(c.replicate for c in cells)
+    often = triples(cells, 2)
     orders = [
         [
-            (c.scenario, c.arm, c.method)
+            triple
             for c in cells
-            if c.replicate == block and "--epochs" not in c.scenario
+            if c.replicate == block and (triple := (c.scenario, c.arm, c.method)) in often
         ]
         for block in (1, 2, 3)
     ]

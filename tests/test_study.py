@@ -277,7 +277,7 @@ def test_unknown_study():
     refused(
         lambda: load_study(STUDIES, "papr", WORKLOADS),
         "--config: study: 'papr' is not in config/studies",
-        "archive, kick, methods, paper, smoke; did you mean 'paper'?",
+        "archive, h200, kick, methods, paper, smoke; did you mean 'paper'?",
     )
 
 

@@ -8,7 +8,7 @@ or a folder brought back from another machine does not have.
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
 from workflow.collocation.settings import ConfigError
@@ -19,6 +19,7 @@ OVERHEAD_PER_MEMBER_S = 1.0
 EPOCH_S = 20.0
 NEW = "not measured yet"
 REFUSED_S = 2.0  # a cell that will be 'unsupported'
+ANCHOR = "--anchor"  # ends the scenario of a cell that a sitting begins with
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Cell:
     method: str
     replicate: int
     spec: dict  # all that decides what is measured; JSON types only
+    tier: int = 1  # all cells of a tier come before those of the next
 
     @property
     def id(self) -> str:
@@ -42,6 +44,8 @@ class Cell:
     @property
     def needs(self) -> set[str]:
         """Ids of the alone cells of the same block that this cell is normalised by."""
+        if self.scenario.endswith(ANCHOR):
+            return set()
         return {
             f"{baseline_scenario(member['workload'], member['input']['mode'] == 'files')}"
             f"/{self.arm}/naive/r{self.replicate}"
@@ -74,9 +78,10 @@ def expand(
 ) -> list[Cell]:
     """Every cell of the grid, baselines of all workloads included, in the order in which they run.
 
-    sources: digests of the code of workloads whose model is the user's own. Blocks (replicates)
-    come one after the other; within a block the order is random, but a function of the seed and of
-    the cell alone, so that a cell that is added moves no other.
+    sources: digests of the code of workloads whose model is the user's own. Tier by tier, blocks
+    (replicates) come one after the other; within a block the order is random, but a function of
+    the seed and of the cell alone, so that a cell that is added moves no other. A cell that
+    several groups plan belongs to the first of their tiers.
     """
     drafts = list(_drafts(study, workloads))
     share = _shares(drafts)
@@ -84,12 +89,49 @@ def expand(
     for draft in sorted(drafts, key=lambda draft: draft.get("baseline", False)):
         cell = _cell(study, workloads, sources or {}, share, **draft)
         known = cells.setdefault(cell.id, cell)
+        if cell.tier < known.tier:
+            cells[cell.id] = replace(known, tier=cell.tier)
         if known.spec != cell.spec and not draft.get("baseline"):
             raise ConfigError(
                 f"{cell.id}: two entries of the study plan this cell with different settings; "
                 "allowed: one"
             )
-    return sorted(cells.values(), key=lambda cell: (cell.replicate, _shuffle(study.seed, cell.id)))
+    return sorted(
+        cells.values(),
+        key=lambda cell: (cell.tier, cell.replicate, _shuffle(study.seed, cell.id)),
+    )
+
+
+def anchors(
+    study: Study,
+    workloads: dict[str, Workload],
+    numbers: Iterable[int],
+    sources: dict[str, str] | None = None,
+) -> list[Cell]:
+    """The anchor workloads alone, once for each number: what a sitting begins with.
+
+    They are trained as the baselines of the study's first arm are, and are no baseline.
+    """
+    share = _shares(list(_drafts(study, workloads)))
+    arm, files = study.arms[0], {name: w.input.mode == "files" for name, w in workloads.items()}
+    found = []
+    for number in numbers:
+        for name in study.anchor:
+            group = Ladder(workloads=[name], counts={1: ["naive"]})
+            cell = _cell(
+                *(study, workloads, sources or {}, {(name, arm): share.get((name, arm), 1)}),
+                *(group, arm, number, [name], "naive"),
+                baseline=True,
+            )
+            scenario = baseline_scenario(name, files[name]) + ANCHOR
+            found.append(replace(cell, scenario=scenario))
+    return found
+
+
+def anchor_numbers(attempts: Iterable[str]) -> list[int]:
+    """Those of the anchors among cell ids that were tried."""
+    parts = [cell.split("/") for cell in attempts]
+    return sorted({int(p[-1].removeprefix("r")) for p in parts if p[0].endswith(ANCHOR)})
 
 
 def _drafts(study: Study, workloads) -> Iterable[dict]:
@@ -169,6 +211,7 @@ def _cell(
         method=method,
         replicate=replicate,
         spec=spec,
+        tier=group.tier,
     )
 
 
@@ -232,6 +275,14 @@ def pending(
         )
         for rank, cell in enumerate(cells)
         if why[cell.id]
+    ]
+
+
+def begin(anchors: list[Cell], attempts: dict[str, list[Attempt]]) -> list[Job]:
+    """The jobs of a sitting's anchors: before all others."""
+    return [
+        Job(cell, attempt=1, why="begins a sitting", rank=-1, estimate_s=estimate(cell, attempts))
+        for cell in anchors
     ]
 
 

@@ -7,12 +7,13 @@ the file, the key and what is allowed (`ConfigError`).
 import difflib
 import re
 import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from workflow.collocation.study import ARMS, ROOT, Config, Ladder, Study, Workload
+from workflow.collocation.study import ARMS, ROOT, Config, Ladder, Mix, Study, Workload, not_allowed
 
 CONFIG_SOURCE = "config/config.yaml or --config"
 
@@ -166,14 +167,22 @@ def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study
     study = check(Study, read_yaml(path), source)
     for where, group in study.groups():
         key = "workloads" if isinstance(group, Ladder) else "members"
-        for workload in getattr(group, key):
+        for workload in _named(group):
             if workload not in workloads:
                 raise ConfigError(
                     f"{source}: {where}.{key}: unknown workload '{workload}'; allowed: "
                     f"{', '.join(workloads)}{_hint(workload, workloads)}"
                 )
             _check_arms(f"{source}: {where}", group, study, workload, workloads[workload])
+    planned = {name for _, group in study.groups() for name in _named(group)}
+    for name in study.anchor:
+        if name not in planned:
+            raise ConfigError(f"{source}: " + not_allowed("anchor", name, sorted(planned)))
     return study
+
+
+def _named(group: Ladder | Mix) -> Iterable[str]:
+    return group.workloads if isinstance(group, Ladder) else group.members
 
 
 def _check_arms(where, group, study, name, workload) -> None:

@@ -46,6 +46,7 @@ class Sitting:
     cells: list[plan.Cell]
     device: gpu.Device | None
     attempts: dict[str, list[record.Attempt]]
+    anchors: list[plan.Cell] = field(default_factory=list)  # of this sitting and those before
     jobs: list[plan.Job] = field(default_factory=list)
     later: list[plan.Job] = field(default_factory=list)
     _refusals: dict[str, str | None] = field(default_factory=dict)
@@ -72,7 +73,8 @@ class Sitting:
 
     def run_files(self) -> list[str]:
         """run.json of every attempt that exists and counts, and of every job to run."""
-        done = [a.path for a in plan.finished(self.cells, self.attempts, self.study.sealed)]
+        counted = [*self.cells, *self.anchors]
+        done = [a.path for a in plan.finished(counted, self.attempts, self.study.sealed)]
         return [path.as_posix() for path in (*done, *self._coming)]
 
     @property
@@ -325,7 +327,9 @@ def open_sitting(values: dict) -> Sitting:
     sources = {name: digest for name, digest in digests.items() if digest}
     cells = plan.expand(study, workloads, sources)
     attempts = record.scan(Path(config.results, name, "cells"))
-    sitting = Sitting(config, name, why, study, cells, device, attempts)
+    numbers = plan.anchor_numbers(attempts)
+    known = plan.anchors(study, workloads, numbers, sources)
+    sitting = Sitting(config, name, why, study, cells, device, attempts, known)
     if sitting.measuring:
         pending = plan.pending(
             cells,
@@ -335,8 +339,14 @@ def open_sitting(values: dict) -> Sitting:
             config.attempts,
             _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
         )
+        number = max(numbers, default=0) + 1
+        first = plan.begin(plan.anchors(study, workloads, [number], sources), attempts)
         budget = seconds(config.budget) if config.budget is not None else None
-        sitting.jobs, sitting.later = plan.within(pending, budget)
+        left = None if budget is None else budget - sum(job.estimate_s for job in first)
+        sitting.jobs, sitting.later = plan.within(pending, left)
+        if any(sitting.refusal(job.cell) is None for job in sitting.jobs):
+            sitting.jobs = first + sitting.jobs
+            sitting.anchors += [job.cell for job in first]
         os.environ.setdefault("COLLOCATION_SITTING", uuid.uuid4().hex[:12])
         if budget is not None:
             os.environ.setdefault("COLLOCATION_DEADLINE", str(round(time.time() + budget)))

@@ -166,6 +166,7 @@ class Group(Strict):
     measure: MeasureOverride = MeasureOverride()
     input: Literal["resident", "files"] | None = None
     replicates: StrictInt | None = Field(None, ge=1)
+    tier: StrictInt = Field(1, ge=1)
 
 
 class Variant(Strict):
@@ -328,7 +329,11 @@ class Impossible(Strict):
 
 
 class Study(Strict):
-    """A named grid of cells: scenario x method x arm x replicate."""
+    """A named grid of cells: scenario x method x arm x replicate.
+
+    anchor: workloads whose job alone begins every sitting, so that sittings can be held against
+    each other.
+    """
 
     description: str
     seed: StrictInt = Field(42, ge=0)
@@ -338,6 +343,7 @@ class Study(Strict):
     measure: Measure = Measure()
     datasets: dict[Dataset, Sizes] = {}
     variants: dict[VariantName, Variant] = {}
+    anchor: list[Name] = []
     ladders: list[Ladder] = []
     mixes: list[Mix] = []
     impossible: list[Impossible] = []
