@@ -16,7 +16,8 @@ ENVIRONMENT, BELIEF = "tables/environment.md", "belief.html"
 # Texts and tables that the report shows: Markdown is no page for a browser.
 TEXTS = ("claims.md", "guidelines.md")
 TEXTS += tuple(
-    f"tables/{name}.md" for name in ("summary", "pair", "prediction", "telemetry", "evidence")
+    f"tables/{name}.md"
+    for name in ("summary", "pair", "prediction", "telemetry", "evidence", "variance")
 )
 # Page → file.
 READABLE = {Path(text).stem: f"report/{Path(text).stem}.html" for text in (*TEXTS, ENVIRONMENT)}

@@ -11,7 +11,11 @@ EXPLORER = ["explorer.html"] if find_spec("altair") and find_spec("vl_convert") 
 # Category of the report → page → file.
 PAGES = {
     "Claims and guidelines": {name: READABLE[name] for name in ("claims", "guidelines")},
-    "Why you can believe it": {"belief": BELIEF, "evidence": READABLE["evidence"]},
+    "Why you can believe it": {
+        "belief": BELIEF,
+        "evidence": READABLE["evidence"],
+        "variance": READABLE["variance"],
+    },
     "Explorer": {"explorer": name for name in EXPLORER},
     "Tables": {name: READABLE[name] for name in ("summary", "pair", "prediction", "telemetry")},
     "Data and environment": {"environment": READABLE["environment"], "runs": "runs.csv"},

@@ -1,0 +1,134 @@
+"""Within and between blocks, between sittings: against closed forms and drawn numbers."""
+
+import math
+import statistics
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.cells import read_all_runs
+from analysis.merging.merge import merge
+from analysis.tables import variance
+from tests.records import record
+from tests.studies import furnish
+
+SMALL = "small"
+COUNTS = {1: "naive", 2: "mps", 3: "mps", 7: "mps"}
+logs = st.floats(-0.2, 0.2)
+
+
+def rows(records) -> pd.DataFrame:
+    """The table of hand-made records."""
+    return variance.table(merge(records)[0].to_pandas())
+
+
+def fitted(noise: dict[tuple[int, int], float]) -> pd.DataFrame:
+    """The same of cells by count and block, without the way there."""
+    cells = [
+        {"scenario": f"{n}x_{SMALL}", "method": COUNTS[n], "n": n, "block": b, "device": "GPU"}
+        | {"log_rate": 3.0 / n + off}
+        for (n, b), off in noise.items()
+    ]
+    return pd.DataFrame(variance.additive(pd.DataFrame(cells)), columns=variance.COLUMNS)
+
+
+def one(found: pd.DataFrame, kind: str, members: str | None = None) -> dict:
+    chosen = found[found["kind"] == kind]
+    chosen = chosen if members is None else chosen[chosen["members"] == members]
+    [row] = chosen.to_dict("records")
+    return row
+
+
+def balanced(noise: dict[tuple[int, int], float]) -> list[dict]:
+    """(count, block) → log of the rate's departure; a cell of each count in each block."""
+    return [
+        record(f"{n}x_{SMALL}", COUNTS[n], block, rates=(1000 / n * math.exp(off),) * n)
+        for (n, block), off in noise.items()
+    ]
+
+
+@given(st.lists(logs, min_size=9, max_size=9))
+def test_a_balanced_study_has_the_two_way_closed_form(offs):
+    counts, blocks = (1, 2, 3), (1, 2, 3)
+    noise = dict(zip([(n, b) for n in counts for b in blocks], offs, strict=True))
+    found = fitted(noise)
+    of_cell = {n: statistics.fmean(noise[n, b] for b in blocks) for n in counts}
+    of_block = {b: statistics.fmean(noise[n, b] for n in counts) for b in blocks}
+    mean = statistics.fmean(offs)
+    rest = [noise[n, b] - of_cell[n] - of_block[b] + mean for n in counts for b in blocks]
+    within = one(found, variance.WITHIN)
+    assert within["df"] == 4 and within["values"] == 9 and within["members"] == variance.FEW
+    assert within["cv"] == pytest.approx(math.sqrt(sum(r * r for r in rest) / 4), abs=1e-9)
+    between = one(found, variance.BLOCKS)
+    assert between["cv"] == pytest.approx(statistics.stdev(of_block.values()), abs=1e-9)
+    widest = max(of_block.values()) - min(of_block.values())
+    assert between["spread"] == pytest.approx(math.expm1(widest), abs=1e-9)
+
+
+@given(st.lists(logs, min_size=3, max_size=3))
+def test_a_block_that_is_slower_in_all_cells_alike_varies_between_blocks_only(offs):
+    noise = {(n, b): off for n in COUNTS for b, off in enumerate(offs, 1)}
+    found = fitted(noise)
+    for members in (variance.FEW, variance.CROWD):
+        assert one(found, variance.WITHIN, members)["cv"] == pytest.approx(0, abs=1e-9)
+    assert one(found, variance.BLOCKS)["cv"] == pytest.approx(statistics.stdev(offs), abs=1e-9)
+
+
+def test_seven_members_are_counted_apart_and_share_the_degrees_of_freedom():
+    noise = {(n, b): (0.05 if (n, b) == (7, 2) else 0.0) for n in COUNTS for b in (1, 2, 3)}
+    found = rows(balanced(noise))
+    few, many = (one(found, variance.WITHIN, m) for m in (variance.FEW, variance.CROWD))
+    assert (few["values"], many["values"]) == (9, 3)
+    assert few["df"] + many["df"] == 6 and few["df"] == 4.5
+    assert (few["bound"], many["bound"]) == (0.02, 0.03)
+    assert many["cv"] > few["cv"]
+
+
+def test_one_block_or_one_cell_tells_nothing_of_variation():
+    lone = one(rows(balanced({(1, 1): 0.0})), variance.WITHIN)
+    assert pd.isna(lone["cv"]) and lone["df"] == 0
+    assert pd.isna(
+        one(rows(balanced({(n, 1): 0.1 for n in COUNTS})), variance.WITHIN, variance.FEW)["cv"]
+    )
+    assert rows([]).empty
+
+
+def test_what_did_not_complete_or_has_no_window_is_no_value():
+    records = balanced({(n, b): 0.0 for n in (1, 2) for b in (1, 2)})
+    records += [record(f"3x_{SMALL}", "mps", 1, rates=(None,) * 3, status="out_of_memory")]
+    records += [record(f"2x_{SMALL}--epochs", rates=(1.0, 1.0))]
+    assert one(rows(records), variance.WITHIN)["values"] == 4
+
+
+def test_a_mix_is_one_number_whatever_its_units():
+    records = [
+        record("1x_fast+2x_slow", "mps", block, rates=(1e6 * up, 1.0 * up, 3.0 * up))
+        for block, up in ((1, 1.0), (2, 1.1))
+    ]
+    found = rows(records)
+    assert one(found, variance.BLOCKS)["spread"] == pytest.approx(0.1)
+    assert one(found, variance.BLOCKS)["workloads"] == "fast+slow"
+
+
+def test_anchors_hold_sittings_against_each_other_and_count_nowhere_else(tmp_path):
+    records = balanced({(n, b): 0.0 for n in (1, 2) for b in (1, 2)})
+    for number, rate in ((1, 1000.0), (2, 1010.0), (3, 1020.0)):
+        anchor = record(
+            f"1x_{SMALL}--anchor", replicate=number, rates=(rate,), sitting=f"s{number}"
+        )
+        records.append(anchor)
+    folder = furnish(tmp_path, records)
+    runs = read_all_runs(folder / "runs.parquet")
+    found = variance.table(runs)
+    between = one(found, variance.SITTINGS)
+    assert (between["values"], between["df"]) == (3, 2)
+    assert between["spread"] == pytest.approx(0.02)
+    assert one(found, variance.WITHIN)["values"] == 4
+    assert (
+        variance.main(["--runs", str(folder / "runs.parquet"), "--output", str(tmp_path / "v")])
+        == 0
+    )
+    text = (tmp_path / "v.md").read_text()
+    assert "| between sittings" in text and "within" in text and "3 sittings" in text
