@@ -46,14 +46,16 @@ def twin_checks(runs: pd.DataFrame) -> list[dict]:
 def phrase(rows: list[dict]) -> str:
     """The result of `twin_checks` in words; empty where there is no twin.
 
-    `A/A: 1.002 (0.996-1.009), no difference`; for several scenarios how many differ, and how many
+    `A/A: 1.002 (0.996-1.009), no difference above 0.9 %`, the most that can hide; for several scenarios how many differ, and how many
     would by chance.
     """
     if not rows:
         return ""
     if len(rows) == 1:
-        verdict = {True: "a difference", False: "no difference", None: "one replicate"}
-        return f"A/A: {_ratio(rows[0])}, {verdict[rows[0]['differs']]}"
+        verdict = {True: "a difference", False: "no difference above ", None: "one replicate"}
+        said = verdict[rows[0]["differs"]]
+        hidden = f"{100 * hides(rows[0]):.2g} %" if rows[0]["differs"] is False else ""
+        return f"A/A: {_ratio(rows[0])}, {said}{hidden}"
     widest = _ratio(max(rows, key=lambda row: abs(math.log(row["ratio"]))))
     told = [row for row in rows if row["differs"] is not None]
     if not told:
@@ -62,6 +64,11 @@ def phrase(rows: list[dict]) -> str:
     chance = f"{(1 - _CONFIDENCE) * len(told):.2g} would by chance"
     which = f": {'; '.join(apart)}" if apart else f", widest {widest}"
     return f"A/A: {len(apart)} of {len(told)} scenarios differ ({chance}){which}"
+
+
+def hides(row: dict) -> float:
+    """The largest difference that an interval cannot exclude, as a ratio less 1."""
+    return math.expm1(max(-math.log(row["low"]), math.log(row["high"])))
 
 
 def _ratio(row: dict) -> str:

@@ -24,6 +24,8 @@ from analysis.twins import phrase, twin_checks
 from analysis.words import fixed, percent, significant, told
 
 WIDTH = 100
+_PAGES = {"figures": "figures", "summary": "tables/summary.md", "claims": "claims.md"}
+_PAGES |= {"explorer": "explorer.html", "why to believe it": "belief.html"}
 _NUMBERS = ["epoch_time_s", "stp", "low", "high", "antt", "jain", "saving", "accuracy"]
 _NUMBERS += OF_THE_GPU
 
@@ -190,11 +192,11 @@ def _seconds(value: float) -> str:
 
 
 def _next(folder: Path) -> Iterator[str]:
-    """Where to look next: what is there of a study's figures and summary, seen from here."""
+    """Where to look next: what is there of a study's pages and tables, seen from here."""
     here = Path.cwd()
     if folder.is_absolute() and folder.is_relative_to(here):
         folder = folder.relative_to(here)
-    for name, path in (("figures", "figures"), ("summary", "tables/summary.md")):
+    for name, path in _PAGES.items():
         if (folder / path).exists():
             yield f"{name}: {folder / path}"
 

@@ -107,14 +107,10 @@ def pairs(checks: list[dict]) -> list[dict]:
             "ratio": fixed(row["ratio"], 3),
             "interval": "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}",
             "verdict": verdict[row["differs"]],
-            "hidden": "" if row["low"] is None else f"{100 * _hidden(row):.1f} %",
+            "hidden": "" if row["low"] is None else f"{100 * twins.hides(row):.1f} %",
         }
         for row in checks
     ]
-
-
-def _hidden(row: dict) -> float:
-    return max(abs(1 - row["low"]), abs(row["high"] - 1))
 
 
 def flagged(runs: pd.DataFrame, found: dict[str, list[str]]) -> list[dict]:
