@@ -46,8 +46,8 @@ def twin_checks(runs: pd.DataFrame) -> list[dict]:
 def phrase(rows: list[dict]) -> str:
     """The result of `twin_checks` in words; empty where there is no twin.
 
-    `A/A: 1.002 (0.996-1.009), no difference above 0.9 %`, the most that can hide; for several scenarios how many differ, and how many
-    would by chance.
+    `A/A: 1.002 (0.996-1.009), no difference above 0.9 %`, the most that can hide; for several
+    scenarios how many differ, and how many would by chance.
     """
     if not rows:
         return ""

@@ -210,7 +210,7 @@ def _twins(checks: list[dict]) -> tuple[str, bool]:
     """A/A in a sentence: an interval that holds 1 may be wide, and then says little."""
     if not checks:
         return "A/A was not measured with this study.", False
-    told = [_hidden(row) for row in checks if row["low"] is not None]
+    told = [twins.hides(row) for row in checks if row["low"] is not None]
     hides = (
         f"; intervals this wide hide differences of up to {100 * max(told):.0f} %" if told else ""
     )
