@@ -7,6 +7,7 @@ wall time goes. No rate passes or fails; a run whose method was not in force end
 
 `make bench BENCH="sampler ..."` measures what monitoring costs instead: bench/sampler_cost.py.
 `make bench BENCH=merging` measures how long the merging of telemetry takes: bench/merging.py.
+`make bench BENCH="smact ..."` reads SMACT while some SMs are known to be busy: bench/calibration.py.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from analysis.statistics import Estimate, pooled_estimates
 from analysis.tables.evidence import proof, witnessed
-from bench import merging, sampler_cost
+from bench import calibration, merging, sampler_cost
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
 from workflow.collocation import cores, gpu, methods, plan
@@ -32,6 +33,7 @@ from workflow.collocation.settings import load_config
 from workflow.collocation.sitting import find_device
 from workflow.collocation.specs import member_specs, plan_shares
 
+OTHERS = {"sampler": sampler_cost.main, "merging": merging.main, "smact": calibration.main}
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
 
 
@@ -192,10 +194,8 @@ def print_costs(cases: dict[str, Case], found: dict[str, Results]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["sampler"]:
-        return sampler_cost.main(argv[1:])
-    if argv[:1] == ["merging"]:
-        return merging.main(argv[1:])
+    if argv and argv[0] in OTHERS:
+        return OTHERS[argv[0]](argv[1:])
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,

@@ -1,25 +1,20 @@
 """GPM's readings under loads whose effect is known, on a real card; `-s` prints each of them.
 
-Every load is a process of its own (tests/gpu_loads.py), and this one makes no CUDA context.
+Every load is a process of its own (bench/gpu_loads.py), and this one makes no CUDA context.
 """
 
 import itertools
-import os
-import select
 import shutil
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 
-from tests.studio import REPOSITORY
+from bench.calibration import Load, load, running, span_of, spinning
 from workflow.collocation import gpu
 from workflow.collocation.methods import mps_daemon
-from workflow.collocation.methods.evidence import PIPE_FOLDER
 from workflow.collocation.telemetry.nvml import Card
 from workflow.collocation.telemetry.sources import Source, open_source
 from workflow.collocation.telemetry.vocabulary import Unavailable
@@ -30,60 +25,9 @@ pytestmark = [
     pytest.mark.skipif(CARD is not None and bool(gpu.mig_enabled(CARD)), reason="MIG mode is on"),
 ]
 
-LEAD_S = 0.4  # of a load before it is looked at, and after: counters are refreshed every 100 ms
-ANSWER_S = 60.0
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
 # Blocks of one each: the numbers of SMs that spin.
 SPINNING = [max(CARD.sm_count // part, 1) for part in (8, 2, 1)] if CARD and CARD.sm_count else []
-
-
-class Load:
-    """A process of tests/gpu_loads.py that has its context."""
-
-    def __init__(self, process: subprocess.Popen):
-        self.process = process
-        assert self.line() == b"ready"
-
-    def line(self) -> bytes:
-        there, _, _ = select.select([self.process.stdout], [], [], ANSWER_S)
-        assert there, f"{self.process.args} says nothing for {ANSWER_S:.0f} s"
-        line = self.process.stdout.readline()
-        assert line, f"{self.process.args} ended with exit code {self.process.wait()}"
-        return line.strip()
-
-
-@contextmanager
-def load(*arguments: object, pipe: object) -> Iterator[Load]:
-    """pipe: folder of the MPS daemon, or one with none in it."""
-    command = [sys.executable, "-m", "tests.gpu_loads", *map(str, arguments)]
-    with subprocess.Popen(
-        command,
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=REPOSITORY,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": CARD.uuid, PIPE_FOLDER: str(pipe)},
-    ) as process:
-        try:
-            yield Load(process)
-            process.stdin.close()
-            process.wait(ANSWER_S)
-        finally:
-            process.kill()
-
-
-@contextmanager
-def running(seconds: float, *loads: Load) -> Iterator[None]:
-    """Inside, which takes so long at most, these are on."""
-    for each in loads:
-        each.process.stdin.write(f"{seconds + 2 * LEAD_S}\n".encode())
-    for each in loads:
-        each.line()
-    time.sleep(LEAD_S)
-    yield
-    left = time.monotonic_ns()
-    ends = [int(each.line()) for each in loads]
-    assert min(ends) > left, "a load was over too early"
 
 
 @pytest.fixture(scope="module")
@@ -100,15 +44,8 @@ def source() -> Iterator[Source]:
 def matmul(tmp_path_factory) -> Iterator[Load]:
     if gpu.torch_build() != "cuda":
         pytest.skip("torch is no CUDA build")
-    with load("matmul", pipe=tmp_path_factory.mktemp("no-mps")) as process:
+    with load(CARD, "matmul", pipe=tmp_path_factory.mktemp("no-mps")) as process:
         yield process
-
-
-def span_of(source: Source, seconds: float) -> dict[str, float | None]:
-    """What the card does meanwhile, from one pair."""
-    begin = source.open()
-    time.sleep(seconds)
-    return source.span(begin, source.open())["gpu"]["metrics"]
 
 
 def show(what: str, values: dict[str, float | None]) -> None:
@@ -127,17 +64,16 @@ def test_idle_is_next_to_nothing(source):
 
 
 @pytest.mark.parametrize("blocks", SPINNING or [None])
-def test_smact_is_the_share_of_sms_that_spin(source, tmp_path, blocks):
+def test_smact_is_the_share_of_sms_that_spin(source, blocks):
     if blocks is None:
         pytest.skip("how many SMs the card has is not known")
-    with load("spin", blocks, pipe=tmp_path) as process, running(0.8, process):
-        found = span_of(source, 0.8)
+    found = spinning(source, CARD, blocks)
     show(f"{blocks} of {CARD.sm_count} SMs spin ({blocks / CARD.sm_count:.4f})", found)
     assert found["smact"] == pytest.approx(blocks / CARD.sm_count, abs=0.02)
 
 
 def test_a_device_copy_keeps_memory_busy(source, tmp_path):
-    with load("copy", pipe=tmp_path) as process, running(1.5, process):
+    with load(CARD, "copy", pipe=tmp_path) as process, running(1.5, process):
         found = span_of(source, 1.5)
     show("device copy", found)
     assert found["drama"] >= 0.70
@@ -203,7 +139,7 @@ def test_context_switches_tell_naive_from_mps(source, tmp_path):
 
     def two(pipe: object) -> dict[str, float | None]:
         with ExitStack() as stack:
-            both = [stack.enter_context(load("small", pipe=pipe)) for _ in range(2)]
+            both = [stack.enter_context(load(CARD, "small", pipe=pipe)) for _ in range(2)]
             with running(1.5, *both):
                 return span_of(source, 1.5)
 
