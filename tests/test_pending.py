@@ -386,12 +386,23 @@ def test_estimates_are_what_other_replicates_took():
     for entry, took in zip(found, (100.0, 61.0, 20.0), strict=True):
         entry.content["timing"]["total_s"] = took
     ignored = attempt(other, 4, "failed"), attempt(other, 5, "corrupt")
-    assert plan.estimate(THREE, by_id([*found, *ignored])) == 60.0  # the median, less the waiting
-    longer = attempt(other, 6, "completed", spec={**other.spec, "measure": {"kind": "epochs"}})
-    assert plan.estimate(THREE, by_id([longer])) == plan.estimate(THREE, {})
+    estimates = plan.Estimates(by_id([*found, *ignored]))
+    assert estimates.of(THREE) == 60.0  # the median, less the waiting
+    epochs = {"kind": "epochs", "epochs": 2}
+    longer = attempt(other, 6, "completed", spec={**other.spec, "measure": epochs})
+    assert plan.Estimates(by_id([*found, longer])).of(THREE) == 60.0
     untimed = attempt(other, 7, "completed")
     del untimed.content["timing"]
-    assert plan.estimate(THREE, by_id([untimed])) == plan.estimate(THREE, {})
+    assert plan.Estimates(by_id([untimed])).of(THREE) == plan.Estimates({}).of(THREE)
+
+
+def test_the_rule_of_thumb_is_as_far_off_as_it_was():
+    other = cell_of(f"2x_{A}", "mps")
+    half = attempt(other, 1, "completed")
+    half.content["timing"]["total_s"] = 1.0 + plan.Estimates({}).of(other) / 2
+    estimates = plan.Estimates(by_id([half]))
+    assert estimates.of(other) == pytest.approx(plan.Estimates({}).of(other) / 2)
+    assert estimates.of(THREE) == pytest.approx(plan.Estimates({}).of(THREE) / 2)
 
 
 @pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
@@ -401,8 +412,8 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     two, seven = (
         next(c for c in cells if c.n == n and c.spec["measure"]["kind"] == measure) for n in (2, 7)
     )
-    assert plan.estimate(two, {}) > 10
-    assert plan.estimate(seven, {}) > plan.estimate(two, {})
+    assert plan.Estimates({}).of(two) > 10
+    assert plan.Estimates({}).of(seven) > plan.Estimates({}).of(two)
 
 
 def test_refused_cells_take_next_to_no_time():

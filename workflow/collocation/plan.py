@@ -6,6 +6,7 @@ or a folder brought back from another machine does not have.
 """
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -265,13 +266,14 @@ def pending(
             for needed in cell.needs & planned.keys():
                 if not why[needed] and not _answered_on(planned[needed], attempts, device, most):
                     why[needed] = f"baseline on {device}"
+    estimates = Estimates(attempts)
     return [
         Job(
             cell=cell,
             attempt=_next(attempts.get(cell.id, [])),
             why=why[cell.id],
             rank=rank,
-            estimate_s=REFUSED_S if refusal(cell) else estimate(cell, attempts),
+            estimate_s=REFUSED_S if refusal(cell) else estimates.of(cell),
         )
         for rank, cell in enumerate(cells)
         if why[cell.id]
@@ -280,8 +282,9 @@ def pending(
 
 def begin(anchors: list[Cell], attempts: dict[str, list[Attempt]]) -> list[Job]:
     """The jobs of a sitting's anchors: before all others."""
+    estimates = Estimates(attempts)
     return [
-        Job(cell, attempt=1, why="begins a sitting", rank=-1, estimate_s=estimate(cell, attempts))
+        Job(cell, attempt=1, why="begins a sitting", rank=-1, estimate_s=estimates.of(cell))
         for cell in anchors
     ]
 
@@ -384,26 +387,46 @@ def finished(
     ]
 
 
-def estimate(cell: Cell, attempts: dict[str, list[Attempt]]) -> float:
-    """Seconds a cell will take: as another replicate of it took, else a rule of thumb."""
-    timings = [
-        attempt.content.get("timing", {})
-        for other, found in attempts.items()
-        if other.rsplit("/", 1)[0] == cell.id.rsplit("/", 1)[0]
-        for attempt in found
-        if attempt.status in MEASURED
-        and attempt.content["spec"].get("measure") == cell.spec["measure"]
-    ]
-    took = [t["total_s"] - t.get("lock_wait_s", 0) for t in timings if "total_s" in t]
-    if took:
-        return sorted(took)[len(took) // 2]
-    measure = cell.spec["measure"]
+class Estimates:
+    """Seconds that cells will take, from what others of the study took."""
+
+    def __init__(self, attempts: dict[str, list[Attempt]]):
+        self._took: dict[str, list[tuple[dict, float]]] = {}  # cell but for its block: measure, s
+        off = []
+        for attempt in itertools.chain.from_iterable(attempts.values()):
+            timing = (attempt.content or {}).get("timing", {})
+            if attempt.status in MEASURED and "total_s" in timing:
+                seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
+                measure = attempt.content["spec"].get("measure")
+                self._took.setdefault(_blockless(attempt.cell), []).append((measure, seconds))
+                if measure:
+                    off.append(seconds / _rule_of_thumb(attempt.content["spec"]))
+        # On this machine cells may all be faster than the rule has it.
+        self._off = _median(off) if off else 1.0
+
+    def of(self, cell: Cell) -> float:
+        """As another replicate of it took, else by a rule of thumb, as far off as it was so far."""
+        measure = cell.spec["measure"]
+        took = [s for known, s in self._took.get(_blockless(cell.id), []) if known == measure]
+        return _median(took) if took else self._off * _rule_of_thumb(cell.spec)
+
+
+def _blockless(cell_id: str) -> str:
+    return cell_id.rsplit("/", 1)[0]
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _rule_of_thumb(spec: dict) -> float:
+    measure = spec["measure"]
     windows = {"window": 1, "departure": 2, "epochs": measure.get("epochs", 0)}[measure["kind"]]
     return (
         OVERHEAD_S
-        + OVERHEAD_PER_MEMBER_S * cell.n
-        + measure["settle_s"]
-        + measure["warmup_s"]
+        + OVERHEAD_PER_MEMBER_S * len(spec["members"])
+        + measure.get("settle_s", 0)
+        + measure.get("warmup_s", 0)
         + windows * measure.get("window_s", EPOCH_S)
     )
 
