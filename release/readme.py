@@ -1,0 +1,271 @@
+"""The measured parts of README.md, from a shipped study: what was found, how far to trust it.
+
+python -m release.readme results/h200            # writes them between their marks in README.md
+python -m release.readme results/h200 --check    # 1 if they are others than README.md holds
+
+A part stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. No number of a measurement is
+typed into README.md anywhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+from tabulate import tabulate
+
+from analysis.cells import read_runs
+from analysis.figures import stem, stems
+from analysis.names import parse_scenario
+from analysis.tables.variance import WITHIN
+from analysis.web import environment
+from analysis.words import fixed
+from release.evaluation import cost
+
+ROOT = Path(__file__).resolve().parents[1]
+MARKS = "<!-- {name}: begin -->\n{text}\n<!-- {name}: end -->"
+NOTHING = "*No study is shipped yet: `make study` measures one, and `make readme` fills this in.*"
+SHOWN = ("throughput_gain_faithful", "arms")  # figures that README shows
+DIFFERS = ("contradicted", "direction only")
+ORDER = ("holds", *reversed(DIFFERS), "inconclusive", "not comparable", "not testable here")
+ARMS = {"faithful": "as the paper wrote it", "tuned": "tuned", "tuned_graph": "one CUDA graph"}
+
+
+class ReadmeError(Exception):
+    """README.md that lacks a mark, as a sentence."""
+
+
+# -- what was found --------------------------------------------------------------------------------
+
+
+def findings(study: Path, link: str) -> str:
+    """Study, two figures, gains, verdicts, and where the paper's claims are not confirmed.
+
+    link: the study's folder as README.md names it.
+    """
+    runs = read_runs(study / "runs.parquet")
+    verdicts = json.loads((study / "claims.json").read_text(encoding="utf-8"))
+    there = [name for name in SHOWN if (study / "figures" / f"{name}.png").exists()]
+    pictures = [f"![{name.replace('_', ' ')}]({link}/figures/{name}.png)" for name in there]
+    parts = [
+        _measured(runs, study),
+        *pictures,
+        _gains(pd.read_csv(study / "tables" / "summary.csv")),
+        _claims(verdicts, link),
+        _differences(verdicts),
+        _repeats(pd.read_csv(study / "tables" / "variance.csv"), link),
+        f"All of it: [claims]({link}/claims.md), [guidelines]({link}/guidelines.md), "
+        f"[summary]({link}/tables/summary.md), `{link}/explorer.html`, `{link}/belief.html`.",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _measured(runs: pd.DataFrame, study: Path) -> str:
+    """What the study is."""
+    planned = json.loads((study / "plan.json").read_text(encoding="utf-8"))
+    cells = runs[runs["current"]].drop_duplicates("cell")
+    counts = cells["status"].value_counts().to_dict()
+    missing = len({cell["id"] for cell in planned} - set(cells["cell"]))
+    counts |= {"not run": missing} if missing else {}
+    ended = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
+    told = environment.values(runs)
+    what = [", ".join(told.get("GPU or CPU", ["no hardware"]))]
+    what += [f"{name} {', '.join(told[name])}" for name in ("driver", "torch") if name in told]
+    data = ", ".join(told.get("data", []))
+    done = cells[cells["status"] == "completed"]
+    blocks, sittings, machines = (done[name].nunique() for name in ("block", "sitting", "machine"))
+    return (
+        f"Study `{study.name}` on {', '.join(what)}: {len(planned)} cells, {ended}; "
+        f"{_many(blocks, 'replicate')} at most, {_many(sittings, 'sitting')} on "
+        f"{_many(machines, 'machine')}. Data: {data}."
+    )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _gains(summary: pd.DataFrame) -> str:
+    """STP of copies of one job: at seven, and the most there is, by arm and method."""
+    parsed = summary["scenario"].map(parse_scenario)
+    alike = parsed.map(lambda p: not p.mixed and not p.variant and p.n > 1).astype(bool)
+    rows = summary[alike & summary["method"].isin(["naive", "mps"]) & summary["stp"].notna()]
+    shown = []
+    by = rows.groupby(["family", "arm"], sort=True)
+    for (workload, arm), own in sorted(
+        by, key=lambda item: (item[0][0], [*ARMS].index(item[0][1]))
+    ):
+        at_seven = {m: own[(own["n"] == 7) & (own["method"] == m)] for m in ("naive", "mps")}
+        best = own.loc[own["stp"].idxmax()]
+        shown.append(
+            {
+                "job": workload,
+                "written": ARMS.get(arm, arm),
+                "7, plain processes": _gain(at_seven["naive"]),
+                "7 under MPS": _gain(at_seven["mps"]),
+                "most": f"{_gain(best.to_frame().T)} ({best['n']:.0f}×, {best['method']})",
+            }
+        )
+    if not shown:
+        return ""
+    table = tabulate(shown, "keys", "github", disable_numparse=True)
+    return (
+        "Throughput gain (STP: what the jobs do together, over one of them alone, written the same "
+        f"way), with 95 % intervals:\n\n{table}"
+    )
+
+
+def _gain(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return "–"
+    row = rows.iloc[0]
+    interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
+    return f"{row['stp']:.2f}{interval}"
+
+
+def _claims(verdicts: dict, link: str) -> str:
+    by: dict[str, list[str]] = {}
+    for claim in verdicts["claims"]:
+        by.setdefault(claim["verdict"], []).append(claim["id"])
+    lines = [f"- {name}: {len(by[name])} ({', '.join(by[name])})" for name in ORDER if name in by]
+    lines += [f"- {name}: {len(ids)}" for name, ids in by.items() if name not in ORDER]
+    head = (
+        f"The paper's {len(verdicts['claims'])} claims, by rules fixed before measuring "
+        f"([{verdicts['rules']}]({verdicts['rules']}), commit {verdicts['commit']}):"
+    )
+    return "\n".join([head, "", *lines])
+
+
+def _differences(verdicts: dict) -> str:
+    """Claims that are not confirmed as they stand, and what the data say."""
+    lines = [
+        f"- **{claim['id']}**, {claim['verdict']}: {claim['text']} {_why(claim)}"
+        for claim in verdicts["claims"]
+        if claim["verdict"] in DIFFERS
+    ]
+    return "\n".join(["Where we differ:", "", *lines]) if lines else ""
+
+
+def _why(claim: dict) -> str:
+    return f"*{claim['why'][:1].upper()}{claim['why'][1:].rstrip('.')}.*"
+
+
+def _repeats(variance: pd.DataFrame, link: str) -> str:
+    within = variance[(variance["kind"] == WITHIN) & variance["cv"].notna()]
+    if within.empty:
+        return ""
+    above = within[within["cv"] > within["bound"]]
+    worst = within.loc[within["cv"].idxmax()]
+    return (
+        f"Rates repeat within a block to {100 * within['cv'].median():.1f} % (median over jobs), "
+        f"at worst {100 * worst['cv']:.1f} % ({worst['workloads']}, {worst['arm']}, "
+        f"{worst['members']}); {len(above)} of {len(within)} are above the bound that was set "
+        f"beforehand ([table]({link}/tables/variance.md))."
+    )
+
+
+# -- instruments -----------------------------------------------------------------------------------
+
+
+def instruments(study: Path, link: str) -> str:
+    """What SMACT reads of known loads, and what sampling costs."""
+    lines = []
+    if found := _json(study / "bench" / "smact.json"):
+        pairs = [
+            f"{row['busy_sms']} of {row['sm_count']} SMs busy "
+            f"({row['busy_sms'] / row['sm_count']:.4f}), SMACT {row['smact']:.4f}"
+            for row in found["readings"]
+        ]
+        lines.append(f"- Calibrated on an {found['device']['name']}: {'; '.join(pairs)}.")
+    if found := _json(study / "bench" / "sampler.json"):
+        for workload, own in found["workloads"].items():
+            costs = [_cost(monitor, values) for monitor, values in own["costs"].items()]
+            lines.append(f"- What monitoring costs {workload}: {'; '.join(costs)}.")
+    where = f"From {link}/bench.\n\n" if lines else ""
+    return where + "\n".join(lines) if lines else NOTHING
+
+
+def _cost(monitor: str, found: dict) -> str:
+    name = {"ours": "our sampler at 10 Hz", "smi": "`nvidia-smi -l 1`"}.get(monitor, monitor)
+    interval = "" if found["low"] is None else f" [{found['low']:.2f}, {found['high']:.2f}]"
+    return f"{name} {found['loss_percent']:.2f} %{interval} of throughput"
+
+
+def _json(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+def times(study: Path, link: str) -> str:
+    """GPU time behind each figure, which is also wall time: one cell at a time has the GPU."""
+    runs = read_runs(study / "runs.parquet")
+    rows = []
+    for name, arm in stems(sorted(runs["arm"].dropna().unique())):
+        minutes = cost(runs if arm is None else runs[runs["arm"] == arm])
+        rows.append(
+            (f"[{stem(name, arm)}]({link}/figures/{stem(name, arm)}.svg)", fixed(minutes, 0))
+        )
+    table = tabulate(rows, ("figure", "minutes on the GPU"), "github", disable_numparse=True)
+    return (
+        "One cell at a time has the GPU, so its time is wall time. A figure needs the cells of its "
+        f"arm, measured once for all figures; in all {fixed(cost(runs), 0)} minutes.\n\n"
+        f"<details><summary>By figure</summary>\n\n{table}\n\n</details>"
+    )
+
+
+PARTS: dict[str, Callable[[Path, str], str]] = {
+    "findings": findings,
+    "instruments": instruments,
+    "times": times,
+}
+
+
+def fill(text: str, study: Path | None, link: str) -> str:
+    """README's text with its parts; study: the shipped one's folder, if there is one.
+
+    Raises ReadmeError where a mark is missing.
+    """
+    for name, make in PARTS.items():
+        pattern = re.escape(MARKS).replace(r"\{name\}", name).replace(r"\{text\}", "(.*?)")
+        if not re.search(pattern, text, re.DOTALL):
+            raise ReadmeError(
+                f"README.md: no part '<!-- {name}: begin -->' to '<!-- {name}: end -->'"
+            )
+        part = MARKS.format(name=name, text=make(study, link) if study else NOTHING)
+        text = re.sub(pattern, lambda found, part=part: part, text, flags=re.DOTALL)
+    return text
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m release.readme",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("study", type=Path, help="the shipped study's folder")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if parts differ")
+    given = parser.parse_args(argv)
+    there = given.study if (given.study / "runs.parquet").exists() else None
+    text = given.readme.read_text(encoding="utf-8")
+    try:
+        filled = fill(text, there, given.study.as_posix().rstrip("/"))
+    except ReadmeError as error:
+        sys.exit(str(error))
+    if given.check:
+        if filled != text:
+            print("README.md: its measured parts are not the study's; run `make readme`")
+        return int(filled != text)
+    given.readme.write_text(filled, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
