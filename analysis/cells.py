@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 import pyarrow.parquet
@@ -98,18 +104,17 @@ def cell_table(runs: pd.DataFrame, expected: list[dict] = ()) -> pd.DataFrame:
     nominal epoch of each member. An out-of-memory cell keeps its survivors' rates in `runs` only.
     """
     rows, seen = [], set()
-    for key, members in runs.groupby(_KEY, sort=True):
+    for key, members in _grouped(runs[_USED], _KEY):
         seen.add(key)
-        first = members.iloc[0]
-        base = {c: first[c] for c in ("study", "cell", "attempt", "n", "status", "reason", "phase")}
-        base |= dict(zip(_KEY, key, strict=True)) | {"hardware": first["hardware"]}
-        base |= {c: first[c] for c in ("device", "measure", "flags")}
-        windows = members.dropna(subset=["window"])
-        if first["status"] != "completed" or windows.empty:
+        base = {column: members[0][column] for column in _OF_A_CELL}
+        windows = {}
+        for member in members:
+            if pd.notna(member["window"]):
+                windows.setdefault(member["window"], []).append(member)
+        if base["status"] != "completed" or not windows:
             rows.append(base)
-            continue
-        for name, window in windows.groupby("window", sort=False):
-            rows.append(base | {"window": name} | _cell_metrics(window))
+        else:
+            rows += [base | {"window": w} | _cell_metrics(own) for w, own in windows.items()]
     for cell in expected:
         key = (cell["arm"], cell["scenario"], cell["method"], cell["replicate"])
         if key not in seen:
@@ -136,24 +141,49 @@ _CELL_NUMBERS = [
 ]
 
 
-def _cell_metrics(members: pd.DataFrame) -> dict:
-    rates, progress = members["samples_per_s"], members["progress"]
+# What cell_table reads of runs: of a cell's first row, and of each member.
+_OF_A_CELL = [*_KEY, "study", "cell", "attempt", "n", "status", "reason", "phase", "hardware"]
+_OF_A_CELL += ["device", "measure", "flags"]
+_USED = [*_OF_A_CELL, "window", "samples_per_s", "progress", "epoch_time_s", "nominal_train_size"]
+_USED += ["baseline_samples_per_s", *OF_THE_GPU]
+
+
+def _grouped(table: pd.DataFrame, by: list[str]) -> Iterator[tuple[tuple, list[dict]]]:
+    """Groups of rows as dicts, in the order of their keys: a frame for each takes far longer."""
+    rows = table.sort_values(by, kind="stable").to_dict("records")
+    for key, group in groupby(rows, key=itemgetter(*by)):
+        yield key, list(group)
+
+
+def _median(rows: list[dict], column: str) -> float:
+    """Of the values that are there; NaN without any."""
+    values = [row[column] for row in rows if pd.notna(row[column])]
+    return median(values) if values else math.nan
+
+
+def _cell_metrics(members: list[dict]) -> dict:
+    rates, progress, work, alone = (
+        [member[column] for member in members]
+        for column in ("samples_per_s", "progress", "nominal_train_size", "baseline_samples_per_s")
+    )
     result = {
-        "samples_per_s": metrics.aggregate_throughput(rates) if rates.notna().all() else None,
-        "epoch_time_s": members["epoch_time_s"].median(),
-        **{column: members[column].iloc[0] for column in OF_THE_GPU},
+        "samples_per_s": metrics.aggregate_throughput(rates) if _whole(rates) else None,
+        "epoch_time_s": _median(members, "epoch_time_s"),
+        **{column: members[0][column] for column in OF_THE_GPU},
     }
-    if progress.isna().any():
+    if not _whole(progress):
         return result | {"note": "no baseline"}
-    values = progress.tolist()
-    result |= {"stp": metrics.stp(values), "antt": metrics.antt(values)}
-    result |= {"jain": metrics.jain(values)}
-    work, alone = members["nominal_train_size"], members["baseline_samples_per_s"]
-    if work.notna().all():
-        result["makespan_s"] = metrics.makespan(work.tolist(), rates.tolist(), alone.tolist())
-        result["serial_s"] = metrics.serial_time(work.tolist(), alone.tolist())
+    result |= {"stp": metrics.stp(progress), "antt": metrics.antt(progress)}
+    result |= {"jain": metrics.jain(progress)}
+    if _whole(work):
+        result["makespan_s"] = metrics.makespan(work, rates, alone)
+        result["serial_s"] = metrics.serial_time(work, alone)
         result["saving"] = metrics.saving(result["makespan_s"], result["serial_s"])
     return result
+
+
+def _whole(values: list[float | None]) -> bool:
+    return all(pd.notna(value) for value in values)
 
 
 def is_baseline(cells: pd.DataFrame) -> pd.Series:
@@ -177,30 +207,32 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
         fixed = set(family[is_baseline(family)].groupby([*group, "window"]).groups)
         estimates |= pooled_estimates(ratios, fixed)
     rows = []
-    for key, cell in cells.groupby(group, sort=True):
-        statuses = cell.drop_duplicates("block")["status"].value_counts().to_dict()
-        first = cell.iloc[0]
+    for key, cell in _grouped(cells, group):
+        statuses = Counter({row["block"]: row["status"] for row in reversed(cell)}.values())
         base = dict(zip(group, key, strict=True))
-        base |= {c: first[c] for c in ("n", "family", "variant", "mixed")}
-        base |= {"replicates": sum(statuses.values()), "completed": statuses.get("completed", 0)}
-        base["statuses"] = statuses
-        base["flags"] = flags.union(cell["flags"])
-        base["reason"] = next((r for r in cell["reason"] if isinstance(r, str) and r), None)
-        windows = cell.dropna(subset=["window"])
-        for name, window in windows.groupby("window", sort=False):
+        base |= {c: cell[0][c] for c in ("n", "family", "variant", "mixed")}
+        base |= {"replicates": statuses.total(), "completed": statuses["completed"]}
+        base["statuses"] = dict(statuses.most_common())
+        base["flags"] = flags.union(row["flags"] for row in cell)
+        reasons = (row["reason"] for row in cell)
+        base["reason"] = next((r for r in reasons if isinstance(r, str) and r), None)
+        windows = {}
+        for row in cell:
+            if pd.notna(row["window"]):
+                windows.setdefault(row["window"], []).append(row)
+        for name, window in windows.items():
             estimate = estimates.get((*key, name))
             rows.append(
                 base
                 | {"window": name}
-                | {c: window[c].median() for c in ("epoch_time_s", "antt", "jain", "saving")}
-                | {c: window[c].median() for c in OF_THE_GPU}
+                | {c: _median(window, c) for c in _MEDIANS}
                 | {
                     "stp": estimate.mean if estimate else None,
                     "low": estimate.low if estimate else None,
                     "high": estimate.high if estimate else None,
                 }
             )
-        if windows.empty:
+        if not windows:
             rows.append(base)
     by = ("arm", "mixed", "family", "variant", "n", "scenario")
     rows.sort(key=lambda r: (*(r[k] for k in by), method_order(r["method"])))
@@ -208,6 +240,9 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
     columns += ["statuses", "reason", "flags", "epoch_time_s", "stp", "low", "high", "antt", "jain"]
     columns += ["saving", *OF_THE_GPU]
     return pd.DataFrame(rows, columns=columns).astype({"mixed": bool})
+
+
+_MEDIANS = ("epoch_time_s", "antt", "jain", "saving", *OF_THE_GPU)
 
 
 def small_first(cells: pd.DataFrame) -> list[str]:

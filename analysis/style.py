@@ -12,6 +12,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
+from fontTools import subset
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -105,6 +106,9 @@ RC = {
     "savefig.dpi": 250,
 }
 mpl.rcParams.update(RC)
+# A PDF's text is laid out already: what fonts say of layout is of no use in it, and reading that is
+# most of what embedding a font takes. Other versions of fontTools may lack the list.
+getattr(subset.Options, "_drop_tables_default", []).extend(("GSUB", "GPOS", "GDEF", "kern"))
 
 
 def looks(methods: Iterable[str], rows: pd.DataFrame) -> dict[str, Look]:
@@ -265,6 +269,9 @@ def files(stem: Path) -> list[Path]:
     return [stem.with_name(f"{stem.name}.{kind}") for kind in (*FORMATS, "csv")]
 
 
+SAVED = {"png": {"pil_kwargs": {"compress_level": 3}}}  # 6 would be 4 % smaller, and slow
+
+
 def save(fig: plt.Figure, stem: Path, drawn: pd.DataFrame) -> list[Path]:
     """Write STEM.png, .pdf, .svg and STEM.csv (the drawn data); equal input gives equal bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +283,7 @@ def save(fig: plt.Figure, stem: Path, drawn: pd.DataFrame) -> list[Path]:
     *pictures, table = files(stem)
     for kind, path in zip(FORMATS, pictures, strict=True):
         partial = path.with_name(path.name + ".partial")
-        fig.savefig(partial, format=kind, metadata=metadata[kind])
+        fig.savefig(partial, format=kind, metadata=metadata[kind], **SAVED.get(kind, {}))
         partial.replace(path)
     close(fig)
     drawn.to_csv(table, index=False)

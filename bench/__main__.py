@@ -7,7 +7,8 @@ wall time goes. No rate passes or fails; a run whose method was not in force end
 
 `make bench BENCH="sampler ..."` measures what monitoring costs instead: bench/sampler_cost.py.
 `make bench BENCH=merging` measures how long the merging of telemetry takes: bench/merging.py.
-`make bench BENCH="smact ..."` reads SMACT while some SMs are known to be busy: bench/calibration.py.
+`make bench BENCH=figures` measures how long drawing a whole study takes: bench/figures.py.
+`make bench BENCH="smact ..."` reads SMACT while so many SMs are busy: bench/calibration.py.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from analysis.statistics import Estimate, pooled_estimates
 from analysis.tables.evidence import proof, witnessed
-from bench import calibration, merging, sampler_cost
+from bench import calibration, figures, merging, sampler_cost
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
 from workflow.collocation import cores, gpu, methods, plan
@@ -33,7 +34,12 @@ from workflow.collocation.settings import load_config
 from workflow.collocation.sitting import find_device
 from workflow.collocation.specs import member_specs, plan_shares
 
-OTHERS = {"sampler": sampler_cost.main, "merging": merging.main, "smact": calibration.main}
+OTHERS = {
+    "sampler": sampler_cost.main,
+    "merging": merging.main,
+    "figures": figures.main,
+    "smact": calibration.main,
+}
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
 
 

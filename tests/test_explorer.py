@@ -424,7 +424,7 @@ def report(begun):
     """The folder with report.html and, unpacked, report.zip."""
     studio, running = begun
     result = running.end()
-    assert result.code == 0 and "explor" not in result.output, result.output
+    assert result.code == 0 and "rule explore" not in result.output, result.output
     with zipfile.ZipFile(studio.results / "report.zip") as archive:
         archive.extractall(studio.results)
     return studio.results

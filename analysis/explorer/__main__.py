@@ -9,9 +9,10 @@ One file that asks for nothing: Vega, Vega-Lite and the data stand in it.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
-from functools import cache
+from contextlib import suppress
 from pathlib import Path
 
 import altair as alt
@@ -82,11 +83,21 @@ def page(
 _METRIC = ("key", "label", "unit", "says", "member", "ratio", "reference")
 
 
-@cache
 def bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed, of the Vega-Lite version that Altair writes."""
+    """Vega, Vega-Lite and Vega-Embed, of the Vega-Lite version that Altair writes.
+
+    Made once for these versions, and kept in the user's cache folder where one can be written.
+    """
     version = re.match(r"v(\d+\.\d+)", alt.SCHEMA_VERSION)[1]
-    return vl_convert.javascript_bundle(vl_version=version)
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    kept = caches / "gpu-collocation" / f"vega-{version}-{vl_convert.__version__}.js"
+    try:
+        return kept.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        made = vl_convert.javascript_bundle(vl_version=version)
+    with suppress(OSError):
+        web.write(made, kept)
+    return made
 
 
 def _study(runs: pd.DataFrame) -> str:

@@ -52,7 +52,7 @@ def level(
     mean = {"mfc": look.colour, "mec": style.INK, "mew": 0.5}
     ax.plot([estimate.mean], [at], ls="", marker=look.marker, ms=4.2, **mean, zorder=4)
     if len(values) > 1:
-        ax.plot(values, [at] * len(values), ms=1.5, mew=0.3, **_REPLICATE)
+        _points(ax, values, [at] * len(values), ms=1.5, mew=0.3)
 
 
 def lanes(ax: plt.Axes) -> None:
@@ -93,7 +93,18 @@ def replicates(ax: plt.Axes, centre: float, width: float, values: Sequence[float
     """A point per replicate, side by side over a bar."""
     step, middle = min(0.22 * width, 0.3), (len(values) - 1) / 2
     places = [centre + (k - middle) * step for k in range(len(values))]
-    ax.plot(places, values, ms=1.9, mew=0.4, clip_on=False, **_REPLICATE)
+    _points(ax, places, values, ms=1.9, mew=0.4, clip_on=False)
+
+
+def _points(ax: plt.Axes, x: Sequence[float], y: Sequence[float], **look) -> None:
+    """Replicates' points; those of an axes are one line: thousands of artists take seconds."""
+    there = next((line for line in ax.lines if line.get_label() == "_replicates"), None)
+    if there is None:
+        ax.plot(x, y, label="_replicates", **look, **_REPLICATE)
+        return
+    there.set_data([*there.get_xdata(), *x], [*there.get_ydata(), *y])
+    ax.update_datalim(list(zip(x, y, strict=True)))
+    ax.autoscale(None)  # at the next drawing, where limits are automatic
 
 
 def hole(ax: plt.Axes, centre: float, width: float, text: str, size: float) -> None:

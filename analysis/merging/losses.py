@@ -7,6 +7,8 @@ import math
 from collections import defaultdict
 from itertools import combinations
 
+import numpy as np
+
 from analysis.merging.records import is_baseline
 
 AGREES, DIFFERS = "agrees", "differs"
@@ -21,10 +23,9 @@ FLOOR = 0.02
 CEILING = 0.1
 
 
-def distance(a: dict[int, float], b: dict[int, float], steps: set[int]) -> float:
-    """Root mean square of a − b over `steps`, relative to that of b; inf if a is not finite."""
-    difference = sum((a[s] - b[s]) ** 2 for s in steps)
-    scale = sum(b[s] ** 2 for s in steps)
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Root mean square of a − b (losses by step), relative to that of b; inf if a is not finite."""
+    difference, scale = float(((a - b) ** 2).sum()), float((b**2).sum())
     if not math.isfinite(difference) or scale == 0:
         return 0.0 if difference == 0 else math.inf
     return math.sqrt(difference / scale)
@@ -43,12 +44,13 @@ def compare(
         return NO_LOSS, None, None
     if not alone:
         return NEEDS_TWO, None, None
-    steps = set(curve).intersection(*alone)
+    steps = sorted(set(curve).intersection(*alone))
     if not steps:
         return NO_LOSS, None, None
-    spread = max((distance(a, b, steps) for a, b in combinations(alone, 2)), default=0.0)
+    own, *others = (np.array([losses[s] for s in steps]) for losses in (curve, *alone))
+    spread = max((distance(a, b) for a, b in combinations(others, 2)), default=0.0)
     tolerance = min(max(FACTOR * spread, FLOOR), CEILING)
-    found = min(distance(curve, a, steps) for a in alone)
+    found = min(distance(own, other) for other in others)
     if found <= tolerance:
         return AGREES, found, tolerance
     # One alone run does not tell how far two of them may be apart.
@@ -97,10 +99,10 @@ def _basis(count: int) -> str | None:
 def _pair(entries: list[dict]) -> tuple[str, float | None, float | None]:
     """Two alone runs can only be held against the ceiling."""
     first, second = (e["curve"] for e in entries)
-    steps = set(first) & set(second)
+    steps = sorted(set(first) & set(second))
     if not steps:
         return NO_LOSS, None, None
-    found = distance(first, second, steps)
+    found = distance(*(np.array([curve[s] for s in steps]) for curve in (first, second)))
     return (AGREES if found <= CEILING else DIFFERS), found, CEILING
 
 
