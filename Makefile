@@ -4,6 +4,11 @@
 # make figures   install without torch, then draw what is there; plans no GPU job
 # make report    Snakemake's report of what is there, as report.zip and report.html in the study's folder
 # make compare   two studies side by side: make compare A=results/x B=results/y; OUT: another folder
+# make verify    do the shipped results follow from the raw files? STUDY=h200; default: all that ship
+# make artifact  one archive of code, raw and derived results, and how to evaluate it: STUDY=h200 OUT=FILE
+# make contribute   anonymised, checked bundle of a study measured elsewhere: STUDY=x OUT=FILE
+# make seal      check a finished study and make it one that ships: STUDY=h200
+# make readme    write the measured parts of README.md from the study that ships: STUDY=h200
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
 # make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
 # make mig-table write this card's MIG profiles to TABLE=FILE
@@ -34,7 +39,7 @@ SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 SNAKEMAKE = $(PY) -m snakemake --cores 1 --resources gpu=1
 
 .DEFAULT_GOAL := help
-.PHONY: help study figures report compare plan test lint format schemas captions mig-plan mig-table bench wheelhouse clean
+.PHONY: help study figures report compare verify artifact contribute seal readme plan test lint format schemas captions mig-plan mig-table bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -43,7 +48,7 @@ study: $(TRAIN)
 	$(SNAKEMAKE) --config $(SETTINGS)
 
 figures: $(BASE)
-	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- figures
+	$(PY) -m snakemake --cores 2 --config measure=false $(SETTINGS) -- figures
 
 report: $(BASE)
 	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- report
@@ -53,11 +58,28 @@ compare: $(BASE)
 	@$(if $(and $(A),$(B)),,echo "make compare A=results/x B=results/y" >&2; exit 2)
 	@$(PY) -m analysis.compare.page $(A) $(B) --output $(OUT)
 
+verify: $(BASE)
+	@$(PY) -m release.verify $(if $(filter-out auto,$(STUDY)),results/$(STUDY))
+
+seal: $(BASE)
+	@$(call named)
+	@$(PY) -m release.seal results/$(STUDY)
+
+readme: $(BASE)
+	@$(call named)
+	@$(PY) -m release.readme results/$(STUDY)
+
+artifact contribute: $(BASE)
+	@$(call named)
+	@$(PY) -m release.$@ results/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
+
+named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
+
 plan: $(BASE)
 	@$(PY) -m workflow.collocation.show --config $(SETTINGS)
 
 test: lint
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: $(DEV)
 	$(PY) -m ruff check .

@@ -49,6 +49,7 @@ Main = Callable[[dict, Channel], int]
 # a member sets its number of threads itself, and what is imported looks at none of the others.
 ADOPTED = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "SHLVL", "PWD", "OLDPWD", "_"}
 ADOPTED |= {"TMPDIR", "TMP", "TEMP", "TEMPDIR"}  # Snakemake sets them for its jobs
+ADOPTED |= {"PS1"}  # activate exports it, and the shell of Snakemake's jobs drops it
 OURS = "COLLOCATION_"
 NAMESPACES = ("cgroup", "mnt", "net", "pid", "user")
 LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_CORE"]

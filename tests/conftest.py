@@ -1,5 +1,7 @@
 """What the tests of the whole command share: prepared data, device locks of their own."""
 
+import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +10,31 @@ from pathlib import Path
 import pytest
 
 from tests.studio import REPOSITORY, Studio
+from workflow.collocation import gpu
+
+# Modules by what they take, longest first; of the others it does not matter.
+LONG = (
+    "test_command",
+    "test_release",
+    "test_drills",
+    "test_faults",
+    "test_models",
+    "test_mig",
+    "test_explorer",
+    "test_data",
+    "test_bench",
+    "test_trace",
+    "test_telemetry",
+    "test_mps",
+    "test_mig_layout",
+    "test_telemetry_sources",
+    "test_analysis",
+    "test_figures_mixes",
+    "test_telemetry_sampler",
+    "test_run",
+    "test_shipped",
+    "test_anchors",
+)
 
 
 def pytest_configure(config):
@@ -18,12 +45,32 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two at a time, as CI has cores; on a GPU, which tests must have for themselves, in turn."""
+    return 0 if gpu.find() else 2
+
+
+def pytest_collection_modifyitems(items):
+    """Long modules first: pytest-xdist gives each to one worker (`--dist loadfile`), for its tests
+    share what is expensive, and so the workers end together.
+    """
+
+    def rank(item) -> int:
+        return LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)
+
+    items.sort(key=rank)
+
+
 @pytest.fixture(scope="session")
 def data(tmp_path_factory) -> Path:
     """A data folder in which the digits are prepared, so that this is paid for once."""
-    folder = tmp_path_factory.mktemp("data")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "data"
     command = [sys.executable, "-m", "models.data", "prepare", "digits", "--root", str(folder)]
-    subprocess.run([*command, "--input-size", "32"], check=True, cwd=REPOSITORY)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the other worker of pytest-xdist may be at it
+        if not folder.exists():
+            subprocess.run([*command, "--input-size", "32"], check=True, cwd=REPOSITORY)
     return folder
 
 

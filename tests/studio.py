@@ -26,7 +26,7 @@ from tests.fakes import machine
 from workflow.collocation import digest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PATIENCE = 60.0  # seconds, for a busy machine; nothing waits that long when all is well
+PATIENCE = 240.0  # seconds, for a busy machine; nothing waits that long when all is well
 GONE_WITHIN = 10.0  # seconds, for everything to be gone after a signal
 MARK = "COLLOCATION_DRILL"
 STUDY = "drill"
@@ -185,6 +185,7 @@ class Studio:
             "PYTHONPATH": os.pathsep.join(path),
             "COLLOCATION_LOCK_DIR": str(self.locks),
             "XDG_STATE_HOME": str(self.locks / "state"),
+            "PS1": "(.venv) $ ",  # as an activated environment exports it
             "TMPDIR": str(self.folder),  # what a SIGKILL leaves goes with the test's folder
             MARK: self.mark,
             **self.surroundings,

@@ -92,17 +92,16 @@ def test_a_process_that_fails_is_named_and_the_others_end(specs):
 
 
 def test_the_bare_loop_warms_up_as_a_member_does(specs, monkeypatch):
-    began, warmed, sent = [], [], []
+    clock, began, warmed, sent = [0.0], [], [], []
 
     def step(number):
         assert number == len(began)
-        began.append(time.monotonic())
-        time.sleep(0.01 if number else 0.4)
+        began.append(clock[0])
+        clock[0] += 0.01 if number else 0.4
         return torch.zeros(())
 
-    wire = SimpleNamespace(
-        send=sent.append, recv=lambda: warmed.append((len(began), time.monotonic()))
-    )
+    wire = SimpleNamespace(send=sent.append, recv=lambda: warmed.append((len(began), clock[0])))
+    monkeypatch.setattr(bare_loop, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(bare_loop, "make_step", lambda *_: step)
     monkeypatch.setattr(os, "_exit", lambda _code: None)
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
@@ -110,6 +109,7 @@ def test_the_bare_loop_warms_up_as_a_member_does(specs, monkeypatch):
         for seconds in (0, 0.3):
             began.clear()
             spec = specs[0] | {"warmup_steps": 5, "warmup_s": seconds}
+            clock[0] = 0.0
             bare_loop.process(spec, 0.1, 0.2, wire)
     finally:
         torch.set_num_threads(threads)
@@ -221,8 +221,8 @@ def test_cases_are_listed_and_a_wrong_one_is_named(monkeypatch, capsys):
 
 def test_the_sampler_beside_members_that_train(data, tmp_path):
     output = tmp_path / "cost.json"
-    command = [sys.executable, "-m", "bench", "sampler", "--blocks", "2", "--segment", "0.5"]
-    command += ["--settle", "0.1", "--data", str(data), "--output", str(output)]
+    command = [sys.executable, "-m", "bench", "sampler", "--blocks", "2", "--segment", "0.3"]
+    command += ["--settle", "0.05", "--data", str(data), "--output", str(output)]
     environment = os.environ | {"COLLOCATION_LOCK_DIR": str(tmp_path / "locks")}
     environment |= {"CUDA_VISIBLE_DEVICES": "-1"}
     run = subprocess.run(command, cwd=REPOSITORY, env=environment, text=True, capture_output=True)
@@ -276,19 +276,19 @@ def test_rows_of_nvidia_smi_are_counted_and_its_end_is_no_result(tmp_path, monke
     monkeypatch.setattr(sampler_cost, "SMI", str(program))
     target = sampler_cost.Target(SimpleNamespace(uuid="GPU-1"), {}, [])
 
-    def told(script):
+    def told(script, seconds):
         program.write_text(f"#!/bin/sh\necho power\n{script}\n")
         program.chmod(0o755)
         with sampler_cost.Smi(target, tmp_path) as monitor:
             deadline = time.monotonic() + 30
             while monitor.readings() < 2 and time.monotonic() < deadline:
                 time.sleep(0.01)
-            return monitor, sampler_cost.cpu_s(monitor.pid), monitor.process.wait(0.1)
+            return monitor, sampler_cost.cpu_s(monitor.pid), monitor.process.wait(seconds)
 
     with pytest.raises(subprocess.TimeoutExpired):
-        told("echo 70 W; echo 71 W; exec sleep 60")
+        told("echo 70 W; echo 71 W; exec sleep 60", 0.1)
     with pytest.raises(sampler_cost.BenchError, match="has ended"):
-        told("echo 70 W; echo 71 W")
+        told("echo 70 W; echo 71 W", 30)
 
 
 def test_the_sampler_bench_refuses_what_makes_no_sense(capsys):

@@ -10,7 +10,7 @@ import time
 import pandas
 import pytest
 
-from tests.studio import REPOSITORY, Running, Studio, alone, study, workload
+from tests.studio import REPOSITORY, Studio, alone, study, workload
 from workflow.collocation import show
 
 PLAIN = "1x_plain/faithful/naive/r1"
@@ -51,46 +51,12 @@ def net(num_classes, width=8):
 """
 
 
-def start_whole(studio: Studio) -> Running:
-    mix = {"members": {"other": 1, "plain": 1}, "methods": ["naive"]}
-    return studio.write(CATALOGUE, drill=study(ladders=LADDERS, mixes=[mix])).start()
-
-
-def start_own(studio: Studio) -> Running:
-    """A workload of one's own, trained for real."""
-    measure = {"kind": "epochs", "epochs": 2}
-    ladder = {"workloads": ["my_net"], "counts": {1: ["naive"]}, "measure": measure}
-    own = workload() | {"model": "mine:net", "model_args": {"width": 4}}
-    studio.write({"my_net": own}, drill=study(ladders=[ladder]))
-    (studio.folder / "mine.py").write_text(OWN_NET)
-    path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
-    config = {"trainer": "models.train"}
-    return studio.start(*studio.only(OWN_CELL), config=config, PYTHONPATH=path)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def started(request, module_studio):
-    """What takes long, begun before the tests that do not wait for it: (studio, running)."""
-    found = {}
-    for name, start in {"whole": start_whole, "own": start_own}.items():
-        if any(name in item.fixturenames for item in request.session.items):
-            studio = module_studio()
-            found[name] = studio, start(studio)
-    return found
-
-
 @pytest.fixture(scope="module")
-def whole(started):
+def whole(module_studio):
     """The tiny study after its first run, which nobody changes, and that run."""
-    studio, running = started["whole"]
-    return studio, running.end()
-
-
-@pytest.fixture(scope="module")
-def own(started):
-    """The workload of one's own after its run, and that run."""
-    studio, running = started["own"]
-    return studio, running.end()
+    mix = {"members": {"other": 1, "plain": 1}, "methods": ["naive"]}
+    studio = module_studio().write(CATALOGUE, drill=study(ladders=LADDERS, mixes=[mix]))
+    return studio, studio.snakemake()
 
 
 @pytest.fixture
@@ -228,13 +194,15 @@ def test_cells_never_overlap_whatever_the_cores(studio):
     )
     assert len(windows) == 3
     assert all(end <= start for (_, end), (start, _) in zip(windows, windows[1:], strict=False))
-    assert all(record["timing"]["lock_wait_s"] < 0.1 for record in studio.records().values())
 
 
 def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
-    first = studio.measure(config={"budget": "26s"})
-    assert first.code == 0 and "1 to run now, 1 left for later (budget)" in first.output
+    """The second cell is thought to take minutes, so that the first fits whatever a start takes."""
+    long = alone("plain")[0] | {"measure": {"kind": "epochs", "epochs": 10}, "tier": 2}
+    studio.write({"plain": workload()}, drill=study(ladders=[*alone("plain"), long]))
+    first = studio.measure(config={"budget": "3m"})
+    assert first.code == 0, first.output
+    assert "1 to run now, 1 left for later (budget)" in first.output
     assert [r["status"] for r in studio.records().values()] == ["completed"]
 
     # The time is over sooner than planned: the rest is put off, and no marker of it stays.
@@ -243,16 +211,22 @@ def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
     assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
     assert [r["status"] for r in studio.records().values()] == ["completed"]
 
-    rest = studio.snakemake()
+    rest = studio.snakemake("--until", "merge")
     assert rest.code == 0, rest.output
     assert [r["status"] for r in studio.records().values()] == ["completed"] * 2
-    assert set(pandas.read_csv(studio.results / "runs.csv")["block"]) == {1, 2}
-    assert (studio.results / "complete").exists() and "0 to run now" in studio.plan().output
+    assert len(set(pandas.read_csv(studio.results / "runs.csv")["cell"])) == 2
+    assert "0 to run now" in studio.plan().output
 
 
-def test_a_workload_of_ones_own_trains_for_real(own):
+def test_a_workload_of_ones_own_trains_for_real(studio):
     """One catalogue entry with module:function, measured by the real trainer on the CPU."""
-    studio, run = own
+    measure = {"kind": "epochs", "epochs": 2}
+    ladder = {"workloads": ["my_net"], "counts": {1: ["naive"]}, "measure": measure}
+    own = workload() | {"model": "mine:net", "model_args": {"width": 4}}
+    studio.write({"my_net": own}, drill=study(ladders=[ladder]))
+    (studio.folder / "mine.py").write_text(OWN_NET)
+    path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
+    run = studio.measure(OWN_CELL, config={"trainer": "models.train"}, PYTHONPATH=path)
     assert run.code == 0, run.output
     record = studio.record(OWN_CELL)
     assert record["status"] == "completed", record["reason"]
@@ -275,7 +249,7 @@ def test_a_whole_study_and_then_nothing_to_do(whole):
     trained = [record for record in records.values() if record["members"]]
     assert {record["provenance"]["server"] for record in trained} == {"zygote"}
     assert max(record["timing"]["server_s"] for record in trained[1:]) == 0
-    assert studio.snakemake().nothing_to_do
+    assert (studio.results / "complete").exists() and studio.snakemake().nothing_to_do
 
 
 def test_the_first_lines_say_what_runs_and_why(whole):

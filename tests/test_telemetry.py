@@ -652,9 +652,10 @@ def prepared(
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path_factory):
     """A studio whose data need no preparing; it must leave no process behind."""
-    made = Studio(tmp_path / "work", tmp_path / "data", tmp_path / "locks")
+    folder = tmp_path_factory.mktemp("place")  # short, for the sockets of an MPS daemon
+    made = Studio(folder / "work", folder / "data", folder / "locks")
     yield made
     left = [process.cmdline() for process in made.alive()]
     made.kill_all()
@@ -717,6 +718,12 @@ def stranger(studio: Studio):
         process.wait()
 
 
+def is_seen(studio: Studio, pid: int) -> bool:
+    """By the sampler, in a list of the card's processes."""
+    [telling] = studio.folder.rglob("telemetry.jsonl")
+    return str(pid) in telling.read_text()
+
+
 def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place):
     place.with_card()
     cell = prepared(place, "mps", window_s=2.0)
@@ -724,7 +731,7 @@ def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place):
     started(place, cell, running)
     busy(place)
     with stranger(place) as pid:
-        time.sleep(1.0)  # the lists are read twice a second
+        until(lambda: is_seen(place, pid), lambda: "the lists are read twice a second")
     assert running.end().code == 0, running.output
     record = place.record(cell)
     telemetry = record["telemetry"]

@@ -294,7 +294,7 @@ def test_the_tables_columns_are_the_samplers():
 
 
 def test_merging_series_needs_no_pandas():
-    code = "import sys, analysis.telemetry;"
+    code = "import sys, analysis.merging.telemetry;"
     code += "assert not {'pandas', 'torch', 'workflow', 'models'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -178,7 +178,7 @@ def test_where_there_is_no_zygote_a_cell_starts_its_own(tmp_path):
 
 def test_a_zygote_that_fails_to_import_leaves_that_to_the_cells(tmp_path):
     """Asked while it still imports; the cell's own server then says what is wrong."""
-    (tmp_path / "broken.py").write_text("import time; time.sleep(0.3); import no_such_module")
+    (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(members.REPOSITORY)])}
     log = tmp_path / "zygote.log"
     with zygote.hold("broken", CODE, server_environment(1) | path, log):

@@ -11,6 +11,7 @@ which a figure whose content has not changed is not written again; with one figu
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -66,7 +67,9 @@ def draw_all(folder: Path, arms: list[str]) -> list[Path]:
     known = json.loads(note.read_text()) if note.exists() else {}
     tasks = stems(arms)
     # Forked, so that none loads libraries and study anew; the longest first.
-    with ProcessPoolExecutor(min(PROCESSES, os.cpu_count() or 1), get_context("fork")) as pool:
+    workers = min(PROCESSES, os.cpu_count() or 1)
+    # What a figure is made of lives until it is saved: looking for garbage takes a tenth of the time.
+    with ProcessPoolExecutor(workers, get_context("fork"), initializer=gc.disable) as pool:
         jobs = {
             stem(*task): pool.submit(
                 draw_one, *task, folder / stem(*task), known.get(stem(*task)), code

@@ -270,6 +270,7 @@ class Library:
                 return UNSUPPORTED
             state = self._card.peek()
             if plain in state["settings"]["blocks"]:
+                (self._card.folder / "stuck").touch()  # somebody is
                 stuck()
             failing = {failure["call"] for failure in state["settings"]["failures"]}
             if plain not in self.CHANGES | failing:
