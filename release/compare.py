@@ -1,0 +1,198 @@
+"""Shipped against derived, value by value: tables, JSON and texts; numbers to a part in 10⁹.
+
+Each comparison yields sentences, of at most MOST differences. Bytes are never compared: another
+version of a library may write the same values in another way.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice, zip_longest
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+RELATIVE = 1e-9
+MOST = 20
+# The commit of the rules is git's to tell: an archive has none. Their SHA-256 stands beside it.
+_COMMIT = re.compile(r"\bcommit (unknown|[0-9a-f]{7,40}(, changed since)?)")
+_NOT_COMPARED = ("commit", "rules_commit")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?")
+_NAMES = ("cell", "attempt", "member", "window", "scenario", "arm", "method", "claim", "t")
+
+
+def equal(one: float, other: float) -> bool:
+    """Whether two numbers are one; NaN is NaN."""
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return one == other or abs(one - other) <= RELATIVE * max(abs(one), abs(other))
+
+
+def files(shipped: Path, derived: Path) -> list[str]:
+    """Sentences of how two files of one kind differ; the kind is told by the ending."""
+    try:
+        compare = _BY_ENDING.get(shipped.suffix, _texts)
+        found = list(islice(compare(shipped, derived), MOST + 1))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return [f"cannot be read: {' '.join(str(error).split())}"]
+    return found if len(found) <= MOST else [*found[:MOST], "and more"]
+
+
+def _csv(shipped: Path, derived: Path) -> Iterator[str]:
+    with shipped.open(encoding="utf-8", newline="") as one:
+        ours = list(csv.reader(one))
+    with derived.open(encoding="utf-8", newline="") as other:
+        theirs = list(csv.reader(other))
+    columns, other_columns = (rows[0] if rows else [] for rows in (ours, theirs))
+    if columns != other_columns:
+        yield f"columns: {_pair(','.join(columns), ','.join(other_columns))}"
+        return
+    if len(ours) != len(theirs):
+        yield f"{len(ours) - 1} rows shipped, {len(theirs) - 1} derived"
+    for number, (row, other) in enumerate(zip(ours[1:], theirs[1:], strict=False), 1):
+        if row == other:
+            continue
+        named = dict(zip(columns, row, strict=False))
+        for column, mine, yours in zip_longest(columns, row, other, fillvalue=""):
+            if column not in _NOT_COMPARED and not _same_text(mine, yours):
+                yield f"{_row(named, number)} column {column}: {_pair(mine, yours)}"
+
+
+def _row(values: dict, number: int) -> str:
+    """How a row is named: by what it is of, else by its number."""
+    parts = [f"{key} {values[key]}" for key in _NAMES if values.get(key) not in (None, "")]
+    return ", ".join(parts) or f"row {number}"
+
+
+def _pair(shipped: object, derived: object) -> str:
+    return f"shipped {_short(shipped)}, derived {_short(derived)}"
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value in (None, "") else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _same_text(one: str, other: str) -> bool:
+    """Whether two texts are one but for the last digits of their numbers."""
+    if one == other:
+        return True
+    if _NUMBER.sub("#", one) != _NUMBER.sub("#", other):
+        return False
+    pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
+    return all(a == b or equal(float(a), float(b)) for a, b in pairs)
+
+
+def _parquet(shipped: Path, derived: Path) -> Iterator[str]:
+    one, other = pq.read_table(shipped), pq.read_table(derived)
+    if one.schema.names != other.schema.names or one.schema.types != other.schema.types:
+        apart = set(zip(one.schema.names, map(str, one.schema.types), strict=True)) ^ set(
+            zip(other.schema.names, map(str, other.schema.types), strict=True)
+        )
+        yield f"columns differ: {', '.join(sorted({name for name, _ in apart})) or 'in order'}"
+        return
+    if len(one) != len(other):
+        yield f"{len(one)} rows shipped, {len(other)} derived{_cells_apart(one, other)}"
+        return
+    for place in one.schema.names:
+        for row in _differing(one[place], other[place]):
+            keys = [key for key in _NAMES if key in one.schema.names]
+            named = {key: one[key][int(row)].as_py() for key in keys}
+            pair = _pair(one[place][int(row)].as_py(), other[place][int(row)].as_py())
+            yield f"{_row(named, int(row) + 1)} column {place}: {pair}"
+
+
+def _cells_apart(one: pa.Table, other: pa.Table) -> str:
+    """Cells that have more or fewer rows on one side than on the other."""
+    if "cell" not in one.schema.names:
+        return ""
+    counts = [
+        dict(map(tuple, map(dict.values, t["cell"].value_counts().to_pylist())))
+        for t in (one, other)
+    ]
+    apart = sorted(c for c in {*counts[0], *counts[1]} if counts[0].get(c) != counts[1].get(c))
+    return f": cell {', '.join(apart[:3])}{' and more' if len(apart) > 3 else ''}"
+
+
+def _differing(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
+    """The rows in which two columns of one type and length differ."""
+    if pa.types.is_floating(one.type):
+        there = [np.asarray(c.is_valid()) for c in (one, other)]
+        a, b = (c.fill_null(0).to_numpy() for c in (one, other))
+        with np.errstate(invalid="ignore"):
+            near = (a == b) | (np.abs(a - b) <= RELATIVE * np.maximum(np.abs(a), np.abs(b)))
+        near |= np.isnan(a) & np.isnan(b)
+        return np.flatnonzero((there[0] != there[1]) | (there[0] & ~near))
+    if one.equals(other):
+        return np.array([], int)
+    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+    return np.array([row for row, (a, b) in enumerate(pairs) if a != b], int)
+
+
+def _json(shipped: Path, derived: Path) -> Iterator[str]:
+    values = (json.loads(path.read_text(encoding="utf-8")) for path in (shipped, derived))
+    yield from differing(*values)
+
+
+def differing(one: object, other: object, where: str = "") -> Iterator[str]:
+    """Sentences of how two JSON values differ, each with its place."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        named = {**other, **one}  # in the order of either
+        for key in named:
+            if key not in _NOT_COMPARED:
+                yield from differing(one.get(key), other.get(key), f"{where}.{key}".lstrip("."))
+    elif isinstance(one, list) and isinstance(other, list):
+        if len(one) != len(other):
+            yield f"{where}: {len(one)} entries shipped, {len(other)} derived"
+        for index, pair in enumerate(zip(one, other, strict=False)):
+            yield from differing(*pair, f"{where}[{_label(one[index], index)}]")
+    elif not _same_value(one, other):
+        yield f"{where}: {_pair(one, other)}"
+
+
+def _label(value: object, index: int) -> str:
+    """What an entry of a list calls itself, else its number."""
+    if isinstance(value, dict):
+        own = {k: value.get(k) for k in ("id", "cell", "member") if value.get(k) is not None}
+        return " ".join(map(str, own.values())) or str(index)
+    return str(index)
+
+
+def _same_value(one: object, other: object) -> bool:
+    if isinstance(one, str) and isinstance(other, str):
+        return _same_text(one, other)
+    if isinstance(one, bool) or isinstance(other, bool) or None in (one, other):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return equal(one, other)
+    return one == other
+
+
+def _texts(shipped: Path, derived: Path) -> Iterator[str]:
+    texts = (_COMMIT.sub("commit", p.read_text(encoding="utf-8")) for p in (shipped, derived))
+    pairs = zip_longest(*(text.splitlines() for text in texts))
+    for number, (mine, yours) in enumerate(pairs, 1):
+        if mine is None or yours is None or not _same_text(mine, yours):
+            yield f"line {number}: {_apart(mine, yours)}"
+
+
+def _apart(mine: str | None, yours: str | None) -> str:
+    """Both lines from where they part."""
+    if mine is None or yours is None:
+        return _pair(mine, yours)
+    start = next((i for i, (a, b) in enumerate(zip(mine, yours, strict=False)) if a != b), 0)
+    start = max(start - 20, 0)
+    return _pair(mine[start:], yours[start:])
+
+
+_BY_ENDING: dict[str, Callable[[Path, Path], Iterator[str]]] = {
+    ".csv": _csv,
+    ".parquet": _parquet,
+    ".json": _json,
+}

@@ -1,0 +1,169 @@
+"""Strings that should not leave a machine: its name, its users, their paths, addresses.
+
+Looked for in texts, JSON, Parquet (values, names, metadata), archives, and, where bytes are no
+text, the machine's own names only. GPU UUIDs and random machine aliases may stay.
+"""
+
+from __future__ import annotations
+
+import getpass
+import gzip
+import io
+import os
+import re
+import socket
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# Names that many machines have tell nothing.
+COMMON = {"localhost", "localhost.localdomain", "root", "user", "vm", "ubuntu", "debian", "host"}
+SHORTEST = 3  # characters of a name that is looked for in texts
+SHORTEST_IN_BYTES = 6  # where chance would spell shorter ones
+PLACES = "home|Users|root|work|tmp|mnt|media|scratch|var|opt|srv|workspace|workspaces|private"
+PLACES += "|gpfs|lustre|data|nfs|export|shared"
+_PATH = re.compile(rf"(?<![\w.:/<*-])/(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*")
+_WINDOWS = re.compile(r"(?<![\w])[A-Za-z]:\\Users\\[\w.-]+")
+_ADDRESS = re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_SERIAL = re.compile(r'"(?:\w*serial_?(?:number|no)|(?:gpu|board|card)_?serial)"', re.IGNORECASE)
+_OWNER = re.compile(r"PID \d+ \([^()]*, owner [^()]*\)")
+# What code says of every machine.
+HARMLESS = ("/tmp/gpu-collocation-locks", "/tmp/nvidia-mps", "127.0.0.1", "0.0.0.0")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found, and where: the file, and the place in it."""
+
+    file: str
+    where: str
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{f', {self.where}' if self.where else ''}: {self.kind} {self.text!r}"
+
+
+def own_names() -> dict[str, str]:
+    """This machine's names and its user's, each with what it is."""
+    names = {socket.gethostname(): "host name", socket.getfqdn(): "host name"}
+    names |= {name.partition(".")[0]: "host name" for name in list(names)}
+    for variable in ("USER", "LOGNAME", "SUDO_USER"):
+        names[os.environ.get(variable, "")] = "user name"
+    try:
+        names[getpass.getuser()] = "user name"
+        names[str(Path.home())] = "home folder"
+    except (KeyError, OSError, RuntimeError):  # a user without a name, or without a home
+        pass
+    return names
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Finds private strings; `names`: text → what it is, besides patterns that hold anywhere."""
+
+    names: dict[str, str] = field(default_factory=own_names)
+
+    @cached_property
+    def _named(self) -> dict[str, re.Pattern]:
+        kept = (n for n in self.names if len(n) >= SHORTEST and n.lower() not in COMMON)
+        kept = (name for name in kept if name not in ("/root", "/home"))
+        return {name: re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in kept}
+
+    def in_text(self, text: str) -> Iterator[tuple[str, str]]:
+        """(kind, what was found), each once."""
+        seen = set()
+        for kind, found in self._all(text):
+            if found not in seen and not found.startswith(HARMLESS):
+                seen.add(found)
+                yield kind, found
+
+    def _all(self, text: str) -> Iterator[tuple[str, str]]:
+        patterns = {"path": (_PATH, _WINDOWS), "process of somebody": (_OWNER,)}
+        patterns |= {"serial number": (_SERIAL,)}
+        for kind, several in patterns.items():
+            for pattern in several:
+                yield from ((kind, found[0]) for found in pattern.finditer(text))
+        for found in _ADDRESS.finditer(text):
+            parts = [int(part) for part in found[0].split(".")]
+            if all(part < 256 for part in parts) and max(parts) > 9:  # 7.6.1.1 is a section
+                yield "address", found[0]
+        for name, pattern in self._named.items():
+            if pattern.search(text):
+                yield self.names[name], name
+
+    def strip(self, text: str) -> str:
+        """The text with what was found replaced by what it was."""
+        for kind, found in list(self.in_text(text)):
+            text = text.replace(found, f"<{kind}>")
+        return text
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def in_file(self, path: Path, name: str | None = None) -> list[Finding]:
+        return self.in_bytes(path.read_bytes(), name or path.name)
+
+    def in_bytes(self, content: bytes, name: str) -> list[Finding]:
+        """What a file's content holds; archives are looked into."""
+        if content[:4] == b"PAR1":
+            return list(self._parquet(content, name))
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+            if not name.endswith((".tar.gz", ".tgz")):
+                return self.in_bytes(content, name.removesuffix(".gz"))
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                members = ((m, archive.extractfile(m)) for m in archive if m.isfile())
+                return [f for m, file in members for f in self.in_bytes(file.read(), m.name)]
+        if content[:4] == b"PK\x03\x04":
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                return [f for n in archive.namelist() for f in self.in_bytes(archive.read(n), n)]
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError:
+            return list(self._bytes(content, name))
+        return list(self._lines(text, name))
+
+    def _lines(self, text: str, name: str) -> Iterator[Finding]:
+        for kind, found in self.in_text(text):
+            line = text.count("\n", 0, text.index(found)) + 1
+            yield Finding(name, f"line {line}", kind, found)
+
+    def _bytes(self, content: bytes, name: str) -> Iterator[Finding]:
+        for own, pattern in self._named.items():
+            there = len(own) >= SHORTEST_IN_BYTES and own.encode() in content
+            if there and pattern.search(content.decode("latin-1")):
+                yield Finding(name, "", self.names[own], own)
+
+    def _parquet(self, content: bytes, name: str) -> Iterator[Finding]:
+        table = pq.read_table(io.BytesIO(content))
+        for where, text in _texts(table):
+            for kind, found in self.in_text(text):
+                yield Finding(name, where, kind, found)
+
+
+def _texts(table: pa.Table) -> Iterator[tuple[str, str]]:
+    """All texts of a Parquet table, with their places."""
+    for key, value in (table.schema.metadata or {}).items():
+        if key != b"ARROW:schema":  # the same again, encoded
+            yield "metadata", f"{key.decode()}={value.decode(errors='replace')}"
+    for schema_field in table.schema:
+        yield "column names", schema_field.name
+        for value in (schema_field.metadata or {}).values():
+            yield f"metadata of {schema_field.name}", value.decode(errors="replace")
+        kind = schema_field.type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            values = table[schema_field.name].cast(pa.string()).unique().to_pylist()
+            yield from ((f"column {schema_field.name}", v) for v in values if v)
+
+
+def in_files(folder: Path, names: Iterable[str], detector: Detector | None = None) -> list[Finding]:
+    """What the files of a folder hold."""
+    detector = detector or Detector()
+    return [f for name in names for f in detector.in_file(folder / name, name)]

@@ -1,0 +1,172 @@
+"""Do the shipped results follow from the shipped raw files? One line per artefact.
+
+    python -m release.verify results/h200 ...      without a folder: every study that ships
+
+Everything derived is made anew in a temporary folder and compared value by value. Raw files are
+held against MANIFEST.sha256, against raw.csv (what the tables were made from) and against each
+other. Ends with 1 if anything differs, with 2 if there was nothing to verify.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from release import cells, compare, derive, ledger, manifest
+from release.contents import LEDGER, MANIFEST, Attempt, by_value, listed, owner, shipped
+
+RAW = "raw files"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is said of an artefact: that it follows, or one way in which it does not."""
+
+    artefact: str
+    wrong: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"DIFFERS {self.artefact}: {self.wrong}" if self.wrong else f"ok {self.artefact}"
+
+
+def verify(study: Path) -> Iterator[Line]:
+    """All that can be said of a study's folder. Never raises for what the folder holds."""
+    try:
+        known = manifest.read(study / MANIFEST)
+        ledgered = ledger.read(study)
+    except (OSError, ValueError) as error:
+        yield Line(MANIFEST, str(error))
+        return
+    found = manifest.digests(study, shipped(study))
+    yield from _said(MANIFEST, held_against(known, found), f"{len(known)} files")
+    if ledgered is None:
+        yield Line(LEDGER, "is missing: nothing says what the tables were made from")
+    else:
+        yield from _said(LEDGER, ledger.differences(ledgered, found), f"{len(ledgered)} raw files")
+    yield from raw(study, found)
+    yield from derived(study, sorted({*known, *found}))
+
+
+def held_against(known: dict[str, str], found: dict[str, str]) -> list[str]:
+    """Sentences: files that are not as a manifest has them. What is compared by value (tables,
+    texts) may have other bytes, and there may be more of it.
+    """
+    said = []
+    for name in sorted({*known, *found}):
+        if name not in found:
+            said.append(f"{owner(name)} is missing")
+        elif by_value(name):
+            continue
+        elif name not in known:
+            said.append(f"{owner(name)} is not listed")
+        elif known[name] != found[name]:
+            said.append(f"{owner(name)} is not the file that was shipped")
+    return said
+
+
+def raw(study: Path, found: dict[str, str]) -> Iterator[Line]:
+    """The raw files against each other: an attempt's, the plan, the list of records."""
+    attempts = cells.attempts(found)
+    said = []
+    with ProcessPoolExecutor(derive.PROCESSES, get_context("fork")) as pool:
+        size = max(len(attempts) // (4 * derive.PROCESSES), 1)
+        tasks = [(study, attempt, found) for attempt in attempts]
+        for attempt, wrong in zip(attempts, pool.map(_check, tasks, chunksize=size), strict=True):
+            said += [f"cell {attempt}: {what}" for what in wrong]
+    try:
+        said += cells.check_plan(study) + unlisted(study, attempts)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        said.append(f"plan.json or runs.txt: {type(error).__name__}: {error}")
+    counted = f"{len(attempts)} attempts: rates, losses and telemetry follow from their readings"
+    yield from _said(RAW, said, counted)
+
+
+def _check(task: tuple[Path, Attempt, dict[str, str]]) -> list[str]:
+    return cells.check(*task)
+
+
+def unlisted(study: Path, attempts: list[Attempt]) -> list[str]:
+    """Sentences: attempts that are there and that the tables leave out, and the other way round."""
+    named, there = set(listed(study)), {f"{attempt.folder}/run.json" for attempt in attempts}
+    said = [f"{owner(name)} is not in runs.txt" for name in sorted(there - named)]
+    return said + [f"{owner(name)} is in runs.txt only" for name in sorted(named - there)]
+
+
+def derived(study: Path, names: list[str]) -> Iterator[Line]:
+    """Everything derived, made anew and compared."""
+    wanted = [name for name in names if by_value(name)]
+    with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
+        try:
+            made = derive.lay(study, study_name(study), Path(scratch))
+            derive.everything(made, wanted)
+        except (derive.NotDerived, OSError, ValueError) as error:
+            yield Line("derived results", f"cannot be made: {error}")
+            return
+        folder = Path(scratch) / made.folder
+        for note in sorted(folder.glob("*.unreadable.txt")):
+            yield Line(note.name.split(".")[0], f"leaves out {note.read_text().strip()}")
+        for name in wanted:
+            if not (study / name).exists():
+                continue  # its absence is said beside the manifest
+            if (folder / name).exists():
+                yield from _said(name, compare.files(study / name, folder / name))
+            else:
+                yield Line(name, "is derived from nothing here")
+
+
+def study_name(study: Path) -> str:
+    """What the study's records call it. Raises ValueError where there is none."""
+    for name in listed(study):
+        return str(json.loads((study / name).read_text(encoding="utf-8")).get("study"))
+    raise ValueError("runs.txt lists no record")
+
+
+def _said(artefact: str, wrong: list[str], counted: str = "") -> Iterator[Line]:
+    if wrong:
+        yield from (Line(artefact, what) for what in wrong)
+    else:
+        yield Line(f"{artefact} ({counted})" if counted else artefact)
+
+
+def sealed_studies(results: Path) -> list[Path]:
+    """The studies that ship."""
+    return sorted(path.parent for path in results.glob(f"*/{MANIFEST}"))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m release.verify",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("studies", nargs="*", type=Path, metavar="RESULTS/STUDY")
+    studies = parser.parse_args(argv).studies or sealed_studies(Path("results"))
+    if not studies:
+        sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
+        return 2
+    wrong = 0
+    for study in studies:
+        print(f"{study}: root {_root(study)}", flush=True)
+        for line in verify(study):
+            print(line.text, flush=True)
+            wrong += bool(line.wrong)
+    print(f"{wrong} differences" if wrong else "all follows from the raw files")
+    return 1 if wrong else 0
+
+
+def _root(study: Path) -> str:
+    """The digest of the study's ledger, which a README can repeat."""
+    path = study / LEDGER
+    return manifest.root(path.read_text(encoding="utf-8")) if path.exists() else "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
