@@ -68,7 +68,7 @@ def draw_all(folder: Path, arms: list[str]) -> list[Path]:
     tasks = stems(arms)
     # Forked, so that none loads libraries and study anew; the longest first.
     workers = min(PROCESSES, os.cpu_count() or 1)
-    # What a figure is made of lives until it is saved: looking for garbage takes a tenth of the time.
+    # What a figure is made of lives until it is saved: collecting takes a tenth of the time.
     with ProcessPoolExecutor(workers, get_context("fork"), initializer=gc.disable) as pool:
         jobs = {
             stem(*task): pool.submit(
