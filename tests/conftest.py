@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.studio import REPOSITORY, Studio
@@ -35,6 +36,16 @@ LONG = (
     "test_shipped",
     "test_anchors",
 )
+
+
+# The same examples each time, without a deadline: the machine may be busy.
+hypothesis.settings.register_profile(
+    "patient",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_configure(config):

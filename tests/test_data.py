@@ -167,7 +167,7 @@ def test_resident_holds_the_files(data_root):
     assert labels == resident["labels"].tolist() and not known
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     width=st.integers(1, 90),
     height=st.integers(1, 90),
@@ -180,7 +180,7 @@ def test_fit_gives_the_side_and_invents_no_colour(width, height, side, colour):
     assert np.array_equal(np.unique(pixels.reshape(3, -1), axis=1)[:, 0], colour)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(blocks=st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=9), max_size=12))
 def test_npy_writer_is_numpys_format(tmp_path_factory, blocks):
     path = tmp_path_factory.mktemp("npy") / "x.npy"
@@ -245,7 +245,7 @@ def test_criteo_reads_no_more_rows_than_asked(tmp_path):
     assert (record["train_size"], record["validation_size"]) == (3, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2**32 - 1)), min_size=1, max_size=30))
 def test_hexadecimal_round_trip(values):
     text = pa.array([None if value is None else f"{value:x}" for value in values], pa.string())

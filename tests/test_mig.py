@@ -482,7 +482,7 @@ def any_layout(bench: Bench, seeds: list[int]) -> list[tuple]:
     return chosen
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(list(TABLES)), found_layouts, st.lists(st.sampled_from("1234"), min_size=1))
 def test_apply_then_take_away_changes_nothing(key, seeds, wanted):
     with benches(key) as made:

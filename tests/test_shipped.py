@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from release.contents import MANIFEST
 from tests.studio import STUDY, Studio, alone, study, workload
+from workflow.collocation import sitting
 
 GIT = ["git", "-c", "user.name=A", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
 TARGETS = ["all", "figures", "report"]
@@ -20,7 +22,8 @@ def shipped(module_studio) -> Studio:
     more = [{"workloads": ["plain"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}]
     # Today's catalogue is another one, too: what was measured stays what it is.
     catalogue = {"plain": workload(step_s=0.001)}
-    made.write(catalogue, drill=study(ladders=more, sealed=True))
+    made.write(catalogue, drill=study(ladders=more))
+    (made.results / MANIFEST).touch()
     return made
 
 
@@ -59,6 +62,10 @@ def test_no_way_of_handing_it_on_plans_a_cell(shipped, tmp_path, way):
     assert run.code == 0, run.output
     assert "draw" in run.output or run.nothing_to_do
     assert run.planned == 0 and "dataset" not in run.output, run.output
+
+
+def test_both_rooms_know_it_by_the_same_file():
+    assert sitting.MANIFEST == MANIFEST
 
 
 def test_measuring_it_has_to_be_asked_for(shipped):

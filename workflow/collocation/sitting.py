@@ -32,6 +32,7 @@ from workflow.collocation.settings import (
 )
 from workflow.collocation.study import ROOT, Config, Study, seconds
 
+MANIFEST = "MANIFEST.sha256"  # of a study that ships; see release/
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
@@ -54,7 +55,12 @@ class Sitting:
     @property
     def measuring(self) -> bool:
         """Whether cells may be planned: a sealed study is an input unless config says otherwise."""
-        return not self.study.sealed if self.config.measure is None else self.config.measure
+        return not self.sealed if self.config.measure is None else self.config.measure
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the study ships: its folder has a manifest (`make seal`)."""
+        return (self.folder / MANIFEST).exists()
 
     # -- paths, relative to the working directory -----------------------------------------------
 
@@ -74,7 +80,7 @@ class Sitting:
     def run_files(self) -> list[str]:
         """run.json of every attempt that exists and counts, and of every job to run."""
         counted = [*self.cells, *self.anchors]
-        done = [a.path for a in plan.finished(counted, self.attempts, self.study.sealed)]
+        done = [a.path for a in plan.finished(counted, self.attempts, self.sealed)]
         return [path.as_posix() for path in (*done, *self._coming)]
 
     @property
@@ -209,7 +215,7 @@ class Sitting:
     def mismatched(self) -> list[record.Attempt]:
         """Measured attempts that today's code or versions would not reproduce as they are."""
         stale = _stale(self.device)
-        found = plan.finished(self.cells, self.attempts, self.study.sealed)
+        found = plan.finished(self.cells, self.attempts, self.sealed)
         return [
             attempt for attempt in found if attempt.status in record.MEASURED and stale(attempt)
         ]

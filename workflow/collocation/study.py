@@ -338,7 +338,6 @@ class Study(Strict):
     description: str
     seed: StrictInt = Field(42, ge=0)
     replicates: StrictInt = Field(3, ge=1)
-    sealed: bool = False
     arms: list[Arm] = Field(["faithful"], min_length=1)
     measure: Measure = Measure()
     datasets: dict[Dataset, Sizes] = {}

@@ -1,4 +1,5 @@
 # One sitting of the study: its config checked, its cells planned, its folder locked.
+import os
 import re
 import subprocess
 import sys
@@ -30,8 +31,9 @@ if SITTING.set_environment():  # jobs of some executors read the Snakefile again
 
 STUDY = SITTING.folder.as_posix()
 CELLS = SITTING.cells_folder.as_posix()
-REPORTED = Path(workflow.basedir, "config", "reported.csv")
-CLAIMS = Path(workflow.basedir, "config", "claims.yaml")
+# From the working directory: the report, which may be handed on, names them.
+CONFIG = os.path.relpath(Path(workflow.basedir, "config"))
+REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
 HELD = ExitStack()
 
 
