@@ -1,5 +1,6 @@
 # make help      this list
 # make study     install, then run the study (paper on a CUDA machine, smoke elsewhere)
+# make cells     install, then measure only: neither tables nor figures
 # make test      install, then lint and run the whole test suite
 # make figures   install without torch, then draw what is there; plans no GPU job
 # make report    Snakemake's report of what is there, as report.zip and report.html in the study's folder
@@ -39,13 +40,16 @@ SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 SNAKEMAKE = $(PY) -m snakemake --cores 1 --resources gpu=1
 
 .DEFAULT_GOAL := help
-.PHONY: help study figures report compare verify artifact contribute seal readme plan test lint format schemas captions mig-plan mig-table bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact contribute seal readme plan test lint format schemas captions mig-plan mig-table bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
 
 study: $(TRAIN)
 	$(SNAKEMAKE) --config $(SETTINGS)
+
+cells: $(TRAIN)
+	$(SNAKEMAKE) --config $(SETTINGS) --until collocate
 
 figures: $(BASE)
 	$(PY) -m snakemake --cores 2 --config measure=false $(SETTINGS) -- figures

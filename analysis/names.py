@@ -18,6 +18,8 @@ ALONE_VARIANTS = ("", "files")
 
 # What a sitting begins with: holds sittings against each other, and is no part of the grid.
 ANCHOR = "anchor"
+# Members with fixed work, until the last is done: tries the rule of the table of the pair.
+COMPLETION = "completion"
 
 _PART = re.compile(r"(\d+)x_(.+)")
 

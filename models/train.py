@@ -243,10 +243,13 @@ class Member:
     def told_to_stop(self) -> bool:
         """Looks for a command without waiting; remembers a stop, and steps to trace after it."""
         if not self.stopping and (command := self.channel.poll()):
-            word, _, steps = command.partition(" ")
-            self.stopping = word in ("stop", "trace")
-            self.trace_steps = int(steps) if word == "trace" else 0
+            self.heed(command)
         return self.stopping
+
+    def heed(self, command: str) -> None:
+        word, _, steps = command.partition(" ")
+        self.stopping = word in ("stop", "trace")
+        self.trace_steps = int(steps) if word == "trace" else 0
 
     def report(self) -> None:
         """A progress event, if the last one is old enough and the window is open."""
@@ -303,7 +306,9 @@ class Member:
         return (time.monotonic() - began) / batches
 
     def go(self) -> None:
-        """Epochs with validation if the spec asks for some, then steps until told to stop."""
+        """Epochs with validation if the spec asks for some, then steps until told to stop, or as
+        many as its `work` is, of which `done` tells.
+        """
         self.fresh_record()
         self.go_step, self.go_ns = self.step, time.monotonic_ns()
         self.reported_ns = self.go_ns
@@ -328,7 +333,12 @@ class Member:
                 loss=sum(losses) / len(losses) if losses else None,
                 **{"accuracy": None, self.job.metric: result},
             )
-        self.train(None)
+        self.train(self.spec.get("work"))
+        if not self.stopping:
+            self.clock.finish()
+            self.channel.emit("done", t=self.clock.end_ns[-1])
+        while not self.stopping:
+            self.heed(self.channel.wait())
 
     def validate(self) -> float:
         """The job's metric over the validation set; of a part of it when told to stop."""

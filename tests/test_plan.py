@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from workflow.collocation.plan import Cell, anchor_numbers, anchors, expand
 from workflow.collocation.settings import ConfigError, load_study, load_workloads
-from workflow.collocation.study import CONFIG, METHODS, Study
+from workflow.collocation.study import CONFIG, KINDS, METHODS, Study
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))
@@ -97,7 +97,7 @@ def test_paper_is_the_papers_grid_and_its_controls():
         *parts,
         *((f"1x_{name}", "faithful", "mps") for name in (B, DLRM)),
         *(
-            (f"1x_{DLRM}+1x_{C}--departure", "faithful", method)
+            (f"1x_{DLRM}+1x_{C}--completion", "faithful", method)
             for method in ("naive", "mps", "mig_shared")
         ),
     } | {
@@ -126,7 +126,7 @@ def test_paper_slices_and_measures():
     assert departure["members"][departure["measure"]["departs"]]["workload"] == B
     for cell in GRIDS["paper"]:
         measure = cell.spec["measure"]
-        assert measure["kind"] == "epochs" or (
+        assert measure["kind"] in ("epochs", "completion") or (
             measure["window_s"] >= 10 and measure["min_steps"] >= 30
         )
 
@@ -140,43 +140,71 @@ def test_paper_serial_is_never_run():
 
 
 def test_h200_first_measures_what_its_conclusions_rest_on():
-    cells = [cell for cell in GRIDS["h200"] if cell.tier == 1]
+    cells = [cell for cell in GRIDS["h200"] if cell.replicate <= 5]
     shared = {1: ("naive", "mps"), **dict.fromkeys((2, 3, 7), ("naive", "mps"))}
-    far = {1: ("naive", "mps")} | dict.fromkeys((2, 3, 7, 12, 16, 24), ("mps",))
+    far = dict.fromkeys((2, 3, 12, 16, 24), ("mps",)) | dict.fromkeys((1, 7), ("naive", "mps"))
     graph = {1: ("naive",)} | dict.fromkeys((2, 4, 7), ("mps",))
     expected = (
         ladder(SMALL, C, counts=shared)
         | ladder(A, arm="tuned", counts=far)
         | ladder(A, arm="tuned_graph", counts=graph)
         | mix({DLRM: 1, C: 1}, "naive", "mps")
-        | alone(DLRM)
+        | alone(DLRM, A)
     )
-    assert all(triples(cells, block) == expected for block in range(1, 6))
-    assert len(cells) == 5 * len(expected)
-    assert [cell.tier for cell in GRIDS["h200"]] == sorted(cell.tier for cell in GRIDS["h200"])
+    once = {(f"1x_{DLRM}+1x_{C}--completion", "faithful", m) for m in ("naive", "mps")}
+    assert triples(cells) == expected | once
+    assert all(triples(cells, block) == expected for block in range(2, 6))
+    shares = {m["cores_of"] for cell in cells for m in cell.spec["members"]}
+    assert shares == {2, 7}  # of the pair's DLRM, and of all others
 
 
 def test_h200_holds_the_papers_cells_but_some_within_mig():
-    ours = triples(GRIDS["h200"])
-    lacking = {cell.method for cell in GRIDS["paper"]} - {cell.method for cell in GRIDS["h200"]}
-    assert lacking == {"mig_1g2x", "mig_mps"}
-    within = [c for c in GRIDS["paper"] if c.method not in lacking | {"mps_overlap", "mig_shared"}]
-    assert {(c.scenario, c.arm, c.method) for c in within} <= ours
+    ours = {(c.scenario, c.arm, c.method) for c in GRIDS["h200"]}
+    paper = {(c.scenario, c.arm, c.method) for c in GRIDS["paper"]}
+    assert paper - ours == {
+        (f"2x_{A}", "faithful", "mps_overlap"),  # which is no limit
+        (f"2x_{C}", "faithful", "mps_overlap"),
+        (f"1x_{DLRM}+1x_{C}--completion", "faithful", "mig_shared"),
+    }
 
 
-def test_a_tier_comes_whole_before_the_next_and_a_cell_of_two_belongs_to_the_first():
+def test_blocks_are_counted_through_tiers_and_each_has_its_baselines():
     ladders = [
-        {"workloads": [SMALL], "counts": {2: ["naive"]}, "tier": 2},
+        {"workloads": [SMALL], "counts": {2: ["naive"]}, "tier": 2, "replicates": 1},
         {"workloads": [A], "counts": {2: ["naive"]}},
     ]
     mixes = [{"members": {SMALL: 1, A: 1}, "methods": ["mps"], "tier": 3}]
     cells = expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)
-    of = {(cell.scenario, cell.replicate): cell.tier for cell in cells}
-    assert of[f"2x_{A}", 2] == of[f"1x_{A}", 2] == 1
-    assert of[f"2x_{SMALL}", 1] == of[f"1x_{SMALL}", 1] == 2
-    assert of[f"1x_{SMALL}+1x_{A}", 1] == 3
-    order = [(cell.tier, cell.replicate) for cell in cells]
-    assert order == sorted(order)
+    blocks: dict[int, set[str]] = {}
+    for cell in cells:
+        blocks.setdefault(cell.replicate, set()).add(cell.scenario)
+    pair = {f"1x_{SMALL}+1x_{A}", f"1x_{SMALL}", f"1x_{A}"}
+    assert blocks == {
+        **dict.fromkeys((1, 2), {f"2x_{A}", f"1x_{A}"}),
+        3: {f"2x_{SMALL}", f"1x_{SMALL}"},
+        **dict.fromkeys((4, 5), pair),
+    }
+    assert [cell.replicate for cell in cells] == sorted(cell.replicate for cell in cells)
+
+
+def test_cores_are_divided_for_no_more_members_than_the_study_says():
+    ladders = [{"workloads": [SMALL], "counts": {24: ["mps"], 2: ["mps"]}}]
+    for most, share in ((None, 24), (7, 7), (48, 24)):
+        cells = expand(small_study(ladders=ladders, mixes=[], cores_for=most), WORKLOADS)
+        assert {m["cores_of"] for c in cells for m in c.spec["members"]} == {share}
+
+
+def test_a_completion_gives_each_member_its_work():
+    mix = {"members": {SMALL: 2, A: 1}, "methods": ["naive"], "work": {SMALL: 30, A: 7}}
+    mixes = [mix | {"measure": {"kind": "completion"}}]
+    cells = expand(small_study(ladders=[], mixes=mixes, replicates=1), WORKLOADS)
+    by_scenario = {cell.scenario: cell.spec for cell in cells}
+    spec = by_scenario[f"2x_{SMALL}+1x_{A}--completion"]
+    assert [member["work"] for member in spec["members"]] == [30, 30, 7]
+    assert spec["measure"] == {"kind": "completion", "warmup_s": 3.0, "settle_s": 1.0}
+    for alone_cell in (f"1x_{SMALL}", f"1x_{A}"):
+        assert by_scenario[alone_cell]["measure"]["kind"] == "window"
+        assert "work" not in by_scenario[alone_cell]["members"][0]
 
 
 def test_anchors_are_trained_as_baselines_are_and_are_none():
@@ -278,7 +306,7 @@ def test_smoke_has_each_family_status_and_measure():
     assert {member["dataset"] for member in members} == {
         *("digits", "imagenet64", "imagenet", "criteo")
     }
-    assert {cell.spec["measure"]["kind"] for cell in cells} == {"window", "epochs", "departure"}
+    assert {cell.spec["measure"]["kind"] for cell in cells} == set(KINDS)
     assert {cell.n for cell in cells} == {1, 2, 3}
     assert {cell.method for cell in cells} >= {"naive", "mps", "mig"}
     assert any(member["memory_limit_mb"] for member in members)
@@ -304,14 +332,17 @@ def test_baselines_are_their_own_and_plain(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cores_are_constant_over_a_workloads_ladder(name):
-    """Alone, collocated and in mixes; and no cell gets more than there is."""
+    """Alone, collocated and in mixes; and no cell gets more than there is, unless it is larger than
+    the cores are meant for.
+    """
+    most = STUDIES[name].cores_for or 48
     shares: dict[tuple, set] = {}
     for cell in GRIDS[name]:
         members = cell.spec["members"]
         if "--allcores" in cell.scenario:
             assert [member["cores_of"] for member in members] == [None]
             continue
-        assert sum(1 / member["cores_of"] for member in members) <= 1 + 1e-9
+        assert sum(1 / member["cores_of"] for member in members) <= max(1, cell.n / most) + 1e-9
         for member in members:
             shares.setdefault((member["workload"], cell.arm), set()).add(member["cores_of"])
     assert all(len(found) == 1 for found in shares.values())

@@ -215,6 +215,26 @@ STUDY_MISTAKES = {
         SMALL,
         ["mixes.0.departs: allowed with measure {kind: departure} only"],
     ),
+    "a completion without work": (
+        "mixes.0",
+        {
+            "members": {SMALL: 1, "dlrm_criteo_b2048": 1},
+            "methods": ["naive"],
+            "measure": {"kind": "completion"},
+            "work": {SMALL: 3},
+        },
+        ["mixes.0.work: give the steps of 'dlrm_criteo_b2048'"],
+    ),
+    "work without completion": (
+        "mixes.0",
+        {"members": {SMALL: 2}, "methods": ["naive"], "work": {SMALL: 3}},
+        ["mixes.0.work: allowed with measure {kind: completion} only"],
+    ),
+    "a completion of a ladder": (
+        "measure",
+        {"kind": "completion"},
+        ["ladders.0: a completion is measured of 'mixes' only"],
+    ),
     "departure of one alone": (
         "ladders.0.measure",
         {"kind": "departure"},

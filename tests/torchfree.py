@@ -271,6 +271,10 @@ def train(spec: dict, channel, script: Script) -> None:
                     accuracy=1 - losses[-1][1],
                 )
                 epoch_began = now
+            if len(ends) == spec.get("work"):
+                channel.emit("done", t=ends[-1])
+                command = channel.wait()
+                break
         if command != "stop":
             raise ValueError(f"unknown command {command!r}")
 

@@ -31,7 +31,7 @@ from analysis.merging.records import (
     read_records,
 )
 from analysis.merging.schema import SCHEMA
-from analysis.names import ANCHOR, parse_scenario
+from analysis.names import ANCHOR, COMPLETION, parse_scenario
 
 
 def rows_of(record: dict, current: bool = True) -> list[dict]:
@@ -160,6 +160,8 @@ def add_progress(rows: list[dict], baseline_cells: set[tuple[str, int]]) -> None
         rate = row.get("samples_per_s")
         if parse_scenario(row["scenario"]).variant == ANCHOR:
             continue  # of no block
+        if row.get("window") == COMPLETION:
+            continue  # some of it was trained alone
         if baseline is None or rate is None or not math.isfinite(rate):
             continue
         row["baseline_cell"] = baseline["cell"]

@@ -32,7 +32,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("batch_size", _INT, "samples", "samples per step"),
     ("input_mode", _TEXT, "", "files (data loader) or resident (subset kept on the device)"),
     ("seed", _INT, "", "the member's seed"),
-    ("measure", _TEXT, "", "window, epochs or departure"),
+    ("measure", _TEXT, "", "window, epochs, departure or completion"),
     ("window", _TEXT, "", "window that the row's rates belong to"),
     ("window_s", _REAL, "s", "length of that window"),
     (

@@ -185,7 +185,7 @@ class Conductor:
         """What the method's evidence failed with after a member's fault, if it did."""
         return self.evidence.get("fault", {}).get("reason")
 
-    # -- the three measures ---------------------------------------------------------------------
+    # -- the measures ---------------------------------------------------------------------
 
     def _measure(self) -> None:
         for member in self.alive:
@@ -197,6 +197,8 @@ class Conductor:
             self._epochs(started)
         elif self.measure["kind"] == "departure":
             self._departure(settled)
+        elif self.measure["kind"] == "completion":
+            self._completion(started)
         else:
             self._window(settled)
 
@@ -263,6 +265,23 @@ class Conductor:
             leaving.status = "departed"
         self._go_on_or_give_up()
         self._window(time.monotonic_ns() + int(self.measure["settle_s"] * 1e9), "after")
+
+    def _completion(self, start_ns: int) -> None:
+        """Until every member has done its work; who is early waits idly for the others.
+
+        The window ends with the last step.
+        """
+        self.display.open_bar(len(self.alive), "jobs")
+        self.watch.open("completion")
+        while late := [member for member in self.alive if "done" not in member.events]:
+            self.display.update(len(self.alive) - len(late), self._throughput())
+            stalest = min(late, key=lambda member: member.heard_ns)
+            self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
+        self.watch.close("completion")
+        closed = time.monotonic()
+        last = max(member.events["done"]["t"] for member in self.alive)
+        self._close_window("completion", start_ns, last + 1)
+        self._linger(closed)
 
     def _linger(self, closed: float) -> None:
         """Have members train on while a window's last readings are taken; closed: when it was."""

@@ -19,7 +19,7 @@ import psutil
 from workflow.collocation import zygote
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-EVENTS = {"built", "warm", "started", "progress", "epoch", "stopped", "traced", "error"}
+EVENTS = {"built", "warm", "started", "progress", "epoch", "done", "stopped", "traced", "error"}
 LINE_LIMIT = 1 << 20  # bytes; a longer "line" is no event
 QUIT_S = 15.0  # for the kernel to take down members that hold much GPU memory
 ANSWER_S = 60.0  # for the zygote, which may still be importing

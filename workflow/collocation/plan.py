@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
 from workflow.collocation.settings import ConfigError
-from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
+from workflow.collocation.study import ARMS, MOST_MEMBERS, Ladder, Mix, Study, Workload
 
 OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
 OVERHEAD_PER_MEMBER_S = 1.0
@@ -32,7 +32,6 @@ class Cell:
     method: str
     replicate: int
     spec: dict  # all that decides what is measured; JSON types only
-    tier: int = 1  # all cells of a tier come before those of the next
 
     @property
     def id(self) -> str:
@@ -80,27 +79,22 @@ def expand(
     """Every cell of the grid, baselines of all workloads included, in the order in which they run.
 
     sources: digests of the code of workloads whose model is the user's own. Tier by tier, blocks
-    (replicates) come one after the other; within a block the order is random, but a function of
-    the seed and of the cell alone, so that a cell that is added moves no other. A cell that
-    several groups plan belongs to the first of their tiers.
+    (replicates) come one after the other, and are counted through all tiers, so that each has
+    baselines of its own; within a block the order is random, but a function of the seed and of the
+    cell alone, so that a cell that is added moves no other.
     """
     drafts = list(_drafts(study, workloads))
-    share = _shares(drafts)
+    share = _shares(study, drafts)
     cells: dict[str, Cell] = {}
     for draft in sorted(drafts, key=lambda draft: draft.get("baseline", False)):
         cell = _cell(study, workloads, sources or {}, share, **draft)
         known = cells.setdefault(cell.id, cell)
-        if cell.tier < known.tier:
-            cells[cell.id] = replace(known, tier=cell.tier)
         if known.spec != cell.spec and not draft.get("baseline"):
             raise ConfigError(
                 f"{cell.id}: two entries of the study plan this cell with different settings; "
                 "allowed: one"
             )
-    return sorted(
-        cells.values(),
-        key=lambda cell: (cell.tier, cell.replicate, _shuffle(study.seed, cell.id)),
-    )
+    return sorted(cells.values(), key=lambda cell: (cell.replicate, _shuffle(study.seed, cell.id)))
 
 
 def anchors(
@@ -113,7 +107,7 @@ def anchors(
 
     They are trained as the baselines of the study's first arm are, and are no baseline.
     """
-    share = _shares(list(_drafts(study, workloads)))
+    share = _shares(study, list(_drafts(study, workloads)))
     arm, files = study.arms[0], {name: w.input.mode == "files" for name, w in workloads.items()}
     found = []
     for number in numbers:
@@ -136,15 +130,24 @@ def anchor_numbers(attempts: Iterable[str]) -> list[int]:
 
 
 def _drafts(study: Study, workloads) -> Iterable[dict]:
-    for group in (*study.ladders, *study.mixes):
+    groups = (*study.ladders, *study.mixes)
+    longest: dict[int, int] = {}  # tier → its blocks
+    for group in groups:
+        longest[group.tier] = max(longest.get(group.tier, 0), _replicates(study, group))
+    for group in groups:
+        before = sum(blocks for tier, blocks in longest.items() if tier < group.tier)
         for arm in group.arms or study.arms:
-            for replicate in range(1, (group.replicates or study.replicates) + 1):
+            for replicate in range(before + 1, before + _replicates(study, group) + 1):
                 common = {"group": group, "arm": arm, "replicate": replicate}
                 for names, methods in _scenarios(group):
                     for method in methods:
                         yield {**common, "names": names, "method": method}
                     for name in dict.fromkeys(names):
                         yield {**common, "names": [name], "method": "naive", "baseline": True}
+
+
+def _replicates(study: Study, group: Ladder | Mix) -> int:
+    return group.replicates or study.replicates
 
 
 def _scenarios(group: Ladder | Mix):
@@ -156,16 +159,18 @@ def _scenarios(group: Ladder | Mix):
             yield [workload] * count, methods
 
 
-def _shares(drafts) -> dict[tuple, int]:
+def _shares(study: Study, drafts) -> dict[tuple, int]:
     """(workload, arm) → the largest number of members that it shares the machine with.
 
-    Cores per member are the machine's divided by this, constant over the ladder, alone included.
+    Cores per member are the machine's divided by this, constant over the ladder, alone included;
+    at most by the study's `cores_for`, and members of larger cells have cores in common.
     """
     share: dict[tuple, int] = {}
+    most = study.cores_for or MOST_MEMBERS
     for draft in drafts:
         for name in draft["names"]:
             key = (name, draft["arm"])
-            share[key] = max(share.get(key, 1), len(draft["names"]))
+            share[key] = max(share.get(key, 1), min(len(draft["names"]), most))
     return share
 
 
@@ -187,6 +192,8 @@ def _cell(
     ]
     for member in members:
         member.update(study.limits(method, member["workload"], len(members)))
+        if mix and group.work:
+            member["work"] = group.work[member["workload"]]
         if mix and method.startswith("mig"):
             member["slice"] = group.slices[member["workload"]]
         if member["workload"] in sources:
@@ -212,7 +219,6 @@ def _cell(
         method=method,
         replicate=replicate,
         spec=spec,
-        tier=group.tier,
     )
 
 
@@ -421,7 +427,8 @@ def _median(values: list[float]) -> float:
 
 def _rule_of_thumb(spec: dict) -> float:
     measure = spec["measure"]
-    windows = {"window": 1, "departure": 2, "epochs": measure.get("epochs", 0)}[measure["kind"]]
+    times = {"window": 1, "departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
+    windows = times[measure["kind"]]
     return (
         OVERHEAD_S
         + OVERHEAD_PER_MEMBER_S * len(spec["members"])

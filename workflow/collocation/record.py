@@ -55,7 +55,7 @@ class Gpu(_Part):
 class Window(_Part):
     """A stretch of the monotonic clock (ns) in which every member named by the cell trained."""
 
-    name: Literal["window", "epochs", "before", "after"]
+    name: Literal["window", "epochs", "before", "after", "completion"]
     start_ns: int
     end_ns: int
     seconds: float

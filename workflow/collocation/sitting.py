@@ -345,15 +345,21 @@ def open_sitting(values: dict) -> Sitting:
             config.attempts,
             _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
         )
+        sitting_id = os.environ.setdefault("COLLOCATION_SITTING", uuid.uuid4().hex[:12])
+        begun = any(
+            attempt.content and attempt.content["provenance"].get("sitting") == sitting_id
+            for cell in known
+            for attempt in attempts.get(cell.id, [])
+        )
         number = max(numbers, default=0) + 1
-        first = plan.begin(plan.anchors(study, workloads, [number], sources), attempts)
+        new = [] if begun else plan.anchors(study, workloads, [number], sources)
+        first = plan.begin(new, attempts)
         budget = seconds(config.budget) if config.budget is not None else None
         left = None if budget is None else budget - sum(job.estimate_s for job in first)
         sitting.jobs, sitting.later = plan.within(pending, left)
         if any(sitting.refusal(job.cell) is None for job in sitting.jobs):
             sitting.jobs = first + sitting.jobs
             sitting.anchors += [job.cell for job in first]
-        os.environ.setdefault("COLLOCATION_SITTING", uuid.uuid4().hex[:12])
         if budget is not None:
             os.environ.setdefault("COLLOCATION_DEADLINE", str(round(time.time() + budget)))
     return sitting

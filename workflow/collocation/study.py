@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+KINDS = ("window", "epochs", "departure", "completion")
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config"
 SCHEMAS = ROOT / "workflow" / "schemas"
@@ -133,7 +134,7 @@ class Workload(Strict):
 class Measure(Strict):
     """How a cell is measured; seconds, steps and epochs."""
 
-    kind: Literal["window", "epochs", "departure"] = "window"
+    kind: Literal[KINDS] = "window"
     window_s: float = Field(10, gt=0)
     min_steps: StrictInt = Field(30, ge=3)
     warmup_s: float = Field(3.0, ge=0)
@@ -142,16 +143,15 @@ class Measure(Strict):
 
     def resolved(self) -> dict:
         """Only the keys that matter for this kind."""
-        keys = {"kind", "warmup_s", "settle_s"} | (
-            {"epochs"} if self.kind == "epochs" else {"window_s", "min_steps"}
-        )
+        own = {"epochs": {"epochs"}, "completion": set()}
+        keys = {"kind", "warmup_s", "settle_s"} | own.get(self.kind, {"window_s", "min_steps"})
         return self.model_dump(include=keys)
 
 
 class MeasureOverride(Strict):
     """What a group of cells measures differently from its study."""
 
-    kind: Literal["window", "epochs", "departure"] | None = None
+    kind: Literal[KINDS] | None = None
     window_s: float | None = Field(None, gt=0)
     min_steps: StrictInt | None = Field(None, ge=3)
     warmup_s: float | None = Field(None, ge=0)
@@ -260,12 +260,16 @@ class Ladder(Group):
 
 
 class Mix(Group):
-    """Different workloads on one GPU. `slices` says what MIG gives each of them."""
+    """Different workloads on one GPU. `slices` says what MIG gives each of them.
+
+    departs: who leaves, of a departure. work: steps of each, of a completion.
+    """
 
     members: dict[Name, Count] = Field(min_length=1)
     methods: list[Method] = Field(min_length=1)
     slices: dict[Name, Slice] = {}
     departs: Name | None = None
+    work: dict[Name, Annotated[StrictInt, Field(ge=1)]] = {}
 
     @property
     def least(self) -> int:
@@ -279,7 +283,7 @@ class Mix(Group):
 
     @model_validator(mode="after")
     def _names_are_members(self):
-        for name in [*self.slices, *([self.departs] if self.departs else [])]:
+        for name in [*self.slices, *([self.departs] if self.departs else []), *self.work]:
             if name not in self.members:
                 raise ValueError(f"'{name}' is not among its members: {', '.join(self.members)}")
         if any(method.startswith("mig") for method in self.methods):
@@ -332,7 +336,7 @@ class Study(Strict):
     """A named grid of cells: scenario x method x arm x replicate.
 
     anchor: workloads whose job alone begins every sitting, so that sittings can be held against
-    each other.
+    each other. cores_for: cores are divided among at most so many members.
     """
 
     description: str
@@ -343,6 +347,7 @@ class Study(Strict):
     datasets: dict[Dataset, Sizes] = {}
     variants: dict[VariantName, Variant] = {}
     anchor: list[Name] = []
+    cores_for: Count | None = None
     ladders: list[Ladder] = []
     mixes: list[Mix] = []
     impossible: list[Impossible] = []
@@ -386,6 +391,19 @@ class Study(Strict):
                 raise ValueError(f"{where}: a departure needs at least 2 members; allowed: 2 to 48")
             if isinstance(group, Mix) and group.departs and not departure:
                 raise ValueError(f"{where}.departs: allowed with measure {{kind: departure}} only")
+        return self
+
+    @model_validator(mode="after")
+    def _completions_have_work(self):
+        for where, group in self.groups():
+            completion = (group.measure.kind or self.measure.kind) == "completion"
+            work = group.work if isinstance(group, Mix) else {}
+            if completion and not isinstance(group, Mix):
+                raise ValueError(f"{where}: a completion is measured of 'mixes' only")
+            if completion and (missing := [name for name in group.members if name not in work]):
+                raise ValueError(f"{where}.work: give the steps of '{missing[0]}'")
+            if work and not completion:
+                raise ValueError(f"{where}.work: allowed with measure {{kind: completion}} only")
         return self
 
     def groups(self) -> list[tuple[str, Ladder | Mix]]:

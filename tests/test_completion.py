@@ -1,0 +1,60 @@
+"""Fixed work for each member, to the end of the last."""
+
+import pytest
+
+from analysis.cells import load, read_runs
+from tests.studio import Studio, study, workload
+
+CELL = "1x_plain+1x_slow--completion/faithful/naive/r1/a1"
+WORK = {"plain": 40, "slow": 60}
+
+
+@pytest.fixture(scope="module")
+def studio(module_studio) -> Studio:
+    mix = {"members": {"plain": 1, "slow": 1}, "methods": ["naive"], "work": WORK}
+    mixes = [mix | {"measure": {"kind": "completion"}}]
+    made = module_studio().write(
+        {"plain": workload(), "slow": workload(step_s=0.012)}, drill=study(mixes=mixes)
+    )
+    result = made.snakemake("--", "results/drill/runs.parquet")
+    assert result.code == 0, result.output
+    return made
+
+
+def test_everybody_does_its_work_and_the_window_ends_with_the_last_step(studio):
+    record = studio.record(CELL)
+    assert record["status"] == "completed" and record["method"]["verified"] is not False
+    [window] = record["windows"]
+    assert window["name"] == "completion"
+    assert 60 * 0.012 <= window["seconds"] < 10
+    for member in record["members"]:
+        rate = member["windows"]["completion"]
+        assert rate["steps"] == WORK[member["workload"]] and rate["drift"] is None
+        assert member["status"] == "completed"
+
+
+def test_it_is_merged_without_progress_and_no_figure_draws_it(studio):
+    runs = read_runs(studio.results / "runs.parquet")
+    rows = runs[runs["window"] == "completion"]
+    assert len(rows) == 2 and rows["progress"].isna().all()
+    cells, drawn = load(runs).drawn("faithful")
+    assert not cells["scenario"].str.contains("completion").any()
+    assert not drawn["scenario"].str.contains("completion").any()
+    assert set(cells["scenario"]) == {"1x_plain", "1x_slow"}
+
+
+def test_a_member_killed_before_its_work_is_done_fails_the_cell(studio):
+    mix = {
+        "members": {"plain": 1, "dies": 1},
+        "methods": ["naive"],
+        "work": {"plain": 5, "dies": 90},
+    }
+    mixes = [mix | {"measure": {"kind": "completion"}}]
+    studio.write(
+        {"plain": workload(), "dies": workload(die={"phase": "window", "signal": 9})},
+        drill=study(mixes=mixes),
+    )
+    cell = "1x_dies+1x_plain--completion/faithful/naive/r1/a1"
+    studio.measure(cell)
+    record = studio.record(cell)
+    assert record["status"] == "failed" and "signal 9" in record["reason"]
