@@ -1,4 +1,4 @@
-"""All tables, checks, claims and guidelines of a study, in one process.
+"""All tables, checks, claims, guidelines, and the pages around them, of a study, in one process.
 
     python -m analysis.pages --study smoke --folder results/smoke --list results/smoke/runs.txt
 
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from analysis.web import explain
+
 FILES = (
     "checks.json",
     *("claims.md", "claims.csv", "claims.json"),
@@ -23,7 +25,12 @@ FILES = (
         for ending in ("csv", "md")
     ),
     "tables/pair.tex",
+    "tables/summary.txt",
+    *explain.FILES,
 )
+# What to open when a study has run.
+_NEXT = {"figures": "figures", "summary": "tables/summary.md", "claims": "claims.md"}
+_NEXT |= {"explorer": "explorer.html", "why to believe it": explain.BELIEF}
 
 
 def commands(
@@ -49,7 +56,24 @@ def commands(
         (prediction.main, [*drawn, "--output", of_tables / "prediction"]),
         (claims.main, [*beside, "--claims", rules, "--output", folder / "claims"]),
         (guidelines.main, [*drawn, "--output", folder / "guidelines"]),
+        (explain.main, ["--folder", folder]),
     ]
+
+
+def closing(folder: Path) -> str:
+    """What a run ends with: the summary, if it is of the runs there, and where to look next.
+
+    `folder` is the study's; paths are told as seen from here.
+    """
+    summary, runs = folder / "tables/summary.txt", folder / "runs.parquet"
+    told = []
+    if summary.exists() and runs.exists() and summary.stat().st_mtime >= runs.stat().st_mtime:
+        told.append(summary.read_text(encoding="utf-8").rstrip())
+    here = Path.cwd()
+    if folder.is_absolute() and folder.is_relative_to(here):
+        folder = folder.relative_to(here)
+    told += [f"{name}: {folder / path}" for name, path in _NEXT.items() if (folder / path).exists()]
+    return "\n".join(told)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from release import archive, code, evaluation, manifest, private, verify
+from release import archive, code, evaluation, manifest, private, readme, verify
 from release.contents import LEDGER, MANIFEST
 from release.derive import ROOT
 
@@ -35,6 +35,8 @@ def contents(study: Path, minutes: int) -> dict[str, Path | bytes]:
     folder = f"results/{study.name}"
     files: dict[str, Path | bytes] = {name: ROOT / name for name in code.tracked(ROOT)}
     files.pop(MANIFEST, None)  # of an archive that this one is made from
+    text = (ROOT / verify.README).read_text(encoding="utf-8")
+    files[verify.README] = readme.fill(text, study, folder).encode()  # this study's, not another's
     detector = private.Detector()
     own = [*known, MANIFEST, *_reports(study, detector)]
     of_study = {f"{folder}/{name}": study / name for name in own}
@@ -43,7 +45,7 @@ def contents(study: Path, minutes: int) -> dict[str, Path | bytes]:
     facts = evaluation.Facts(
         study=study.name,
         folder=folder,
-        size=sum(path.stat().st_size for path in files.values()),
+        size=sum(map(_size, files.values())),
         study_size=sum(path.stat().st_size for path in of_study.values()),
         files=len(files) + 2,
         root=manifest.root(ledger),
@@ -70,6 +72,10 @@ def _reports(study: Path, detector: private.Detector) -> Iterator[str]:
 def _private(detector: private.Detector, name: str, source: Path | bytes) -> list:
     content = source if isinstance(source, bytes) else source.read_bytes()
     return detector.in_bytes(content, name)
+
+
+def _size(source: Path | bytes) -> int:
+    return len(source) if isinstance(source, bytes) else source.stat().st_size
 
 
 def _digest(source: Path | bytes) -> str:

@@ -175,8 +175,12 @@ def _same_value(one: object, other: object) -> bool:
 
 
 def _texts(shipped: Path, derived: Path) -> Iterator[str]:
-    texts = (_COMMIT.sub("commit", p.read_text(encoding="utf-8")) for p in (shipped, derived))
-    pairs = zip_longest(*(text.splitlines() for text in texts))
+    yield from texts(*(path.read_text(encoding="utf-8") for path in (shipped, derived)))
+
+
+def texts(shipped: str, derived: str) -> Iterator[str]:
+    """Sentences of how two texts differ, each with its line."""
+    pairs = zip_longest(*(_COMMIT.sub("commit", t).splitlines() for t in (shipped, derived)))
     for number, (mine, yours) in enumerate(pairs, 1):
         if mine is None or yours is None or not _same_text(mine, yours):
             yield f"line {number}: {_apart(mine, yours)}"

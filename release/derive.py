@@ -59,20 +59,25 @@ def lay(study: Path, name: str, there: Path) -> Derivation:
     return made
 
 
-def everything(made: Derivation, wanted: Iterable[str]) -> None:
-    """Derive all that makes up these files, on PROCESSES cores. Raises NotDerived."""
-    wanted = set(wanted)
+def everything(made: Derivation, only: Iterable[str] | None = None) -> None:
+    """Derive all that there is, or what makes up these files, on PROCESSES cores.
+
+    Raises NotDerived.
+    """
+    wanted = None if only is None else set(only)
     for module in LOADED:  # once, before the processes are forked
         import_module(module)
     with ProcessPoolExecutor(PROCESSES, get_context("fork")) as pool:
         first = [pool.submit(merge, made), pool.submit(merge_telemetry, made)]
         _all(first)
         rest = []
-        if any(name.startswith("figures/") for name in wanted):
+        if wanted is None or any(name.startswith("figures/") for name in wanted):
             rest.append(pool.submit(draw, made))
-        if EXPLORER in wanted and find_spec("altair") and find_spec("vl_convert"):
+        explores = find_spec("altair") and find_spec("vl_convert")
+        if explores and (wanted is None or EXPLORER in wanted):
             rest.append(pool.submit(explore, made))
-        if any(not name.startswith("figures/") for name in wanted - {*MERGED, EXPLORER}):
+        own = {*MERGED, EXPLORER}
+        if wanted is None or any(not n.startswith("figures/") for n in wanted - own):
             rest.append(pool.submit(write_texts, made))
         _all(rest)
 
@@ -100,11 +105,9 @@ def merge_telemetry(made: Derivation) -> None:
 def write_texts(made: Derivation) -> None:
     """Tables, checks, claims, guidelines, and the pages made of them."""
     from analysis import pages
-    from analysis.web import explain
 
     of = ["--study", made.name, "--folder", made.folder, "--list", made.folder / "runs.txt"]
     _run(made, "pages", pages.main, [*of, "--claims", CLAIMS, "--reported", REPORTED])
-    _run(made, "explain", explain.main, ["--folder", made.folder])
 
 
 def explore(made: Derivation) -> None:

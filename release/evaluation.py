@@ -7,7 +7,6 @@ it, the command that makes that, and the time that measuring its cells took.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +18,7 @@ from analysis.cells import read_runs
 from analysis.claims.rules import Claim, Test, load
 from analysis.figures import NAMES, stem, stems
 from analysis.web import environment
+from release.cost import cost, of_figure
 from release.derive import CLAIMS, RUNS
 
 # What shows a claim's number: quantity, or rule where it has none → figure, or table.
@@ -71,17 +71,11 @@ def shown_by(test: Test) -> str:
     return MIXES if getattr(test, "mix", None) and name in NAMES and name != "memory" else name
 
 
-def cost(runs: pd.DataFrame, cells: Iterable[str] | None = None) -> float:
-    """Minutes that the cells took to measure, all attempts in the table; None: all cells."""
-    own = runs if cells is None else runs[runs["cell"].isin(list(cells))]
-    return float(own.drop_duplicates(["cell", "attempt"])["total_s"].sum() / 60)
-
-
 def page(study: Path, facts: Facts, verdicts: dict) -> str:
     """The page; verdicts: claims.json of the study."""
     runs = read_runs(study / RUNS)
     parts = [_head(runs, facts), _start(facts), _claims(runs, facts, verdicts)]
-    return "\n\n".join([*parts, _figures(runs, facts), _anew(runs, facts)]) + "\n"
+    return "\n\n".join([*parts, _figures(study, runs, facts), _anew(runs, facts)]) + "\n"
 
 
 def _head(runs: pd.DataFrame, facts: Facts) -> str:
@@ -171,20 +165,21 @@ def _file(shown: str, arm: str) -> str:
     return f"figures/{stem(shown, arm)}" if shown in NAMES else shown
 
 
-def _figures(runs: pd.DataFrame, facts: Facts) -> str:
+def _figures(study: Path, runs: pd.DataFrame, facts: Facts) -> str:
     arms = sorted(runs["arm"].dropna().unique())
     rows = []
     for name, arm in stems(arms):
         module = import_module(f"analysis.figures.{name}")
-        own = runs if arm is None else runs[runs["arm"] == arm]
-        took = _minutes(cost(own))
-        rows.append((f"`figures/{stem(name, arm)}`", module.TITLE, arm or "all", took))
-    head = ("file (svg, pdf, png; csv: what is drawn)", "figure", "arm", "measuring its arm (min)")
+        took = of_figure(study, name, arm, runs)
+        minutes = _minutes(took.minutes) + ("" if took.own else " (all of its arm)")
+        rows.append((f"`figures/{stem(name, arm)}`", module.TITLE, arm or "all", minutes))
+    head = ("file (svg, pdf, png; csv: what is drawn)", "figure", "arm", "measuring (min)")
     table = tabulate(rows, head, "github", disable_numparse=True)
     return f"""## Figures
 
 All by `make figures STUDY={facts.study}`. `make report` makes one page of figures, tables and
-claims; `{facts.folder}/explorer.html` shows the study in a browser, offline.
+claims; `{facts.folder}/explorer.html` shows the study in a browser, offline. `measuring` is the
+time of the cells that a figure draws, and of those alone that they are normalised by.
 
 {table}"""
 

@@ -14,6 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -25,18 +26,21 @@ from analysis.names import parse_scenario
 from analysis.tables.variance import WITHIN
 from analysis.web import environment
 from analysis.words import fixed
-from release.evaluation import cost
+from release import compare, manifest, reasons
+from release.contents import LEDGER
+from release.cost import cost, of_figure
 
 ROOT = Path(__file__).resolve().parents[1]
-MARKS = "<!-- {name}: begin -->\n{text}\n<!-- {name}: end -->"
 NOTHING = "*No study is shipped yet: `make study` measures one, and `make readme` fills this in.*"
 SHOWN = ("throughput_gain_faithful", "arms")  # figures that README shows
 DIFFERS = ("contradicted", "direction only")
-ORDER = ("holds", *reversed(DIFFERS), "inconclusive", "not comparable", "not testable here")
+OPEN = ("inconclusive", "not comparable")
+ORDER = ("holds", *reversed(DIFFERS), *OPEN, "not testable here")
+_OF = re.compile(r"\]\((\S+)/" + re.escape(LEDGER) + r"\): `[0-9a-f]{64}`")
 ARMS = {"faithful": "as the paper wrote it", "tuned": "tuned", "tuned_graph": "one CUDA graph"}
 
 
-class ReadmeError(Exception):
+class ReadmeError(ValueError):
     """README.md that lacks a mark, as a sentence."""
 
 
@@ -57,10 +61,11 @@ def findings(study: Path, link: str) -> str:
         *pictures,
         _gains(pd.read_csv(study / "tables" / "summary.csv")),
         _claims(verdicts, link),
-        _differences(verdicts),
+        _reasons(verdicts, runs),
         _repeats(pd.read_csv(study / "tables" / "variance.csv"), link),
         f"All of it: [claims]({link}/claims.md), [guidelines]({link}/guidelines.md), "
         f"[summary]({link}/tables/summary.md), `{link}/explorer.html`, `{link}/belief.html`.",
+        _root(study, link),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -141,14 +146,18 @@ def _claims(verdicts: dict, link: str) -> str:
     return "\n".join([head, "", *lines])
 
 
-def _differences(verdicts: dict) -> str:
-    """Claims that are not confirmed as they stand, and what the data say."""
-    lines = [
-        f"- **{claim['id']}**, {claim['verdict']}: {claim['text']} {_why(claim)}"
-        for claim in verdicts["claims"]
-        if claim["verdict"] in DIFFERS
-    ]
-    return "\n".join(["Where we differ:", "", *lines]) if lines else ""
+def _reasons(verdicts: dict, runs: pd.DataFrame) -> str:
+    """Claims that are not confirmed as they stand, and what the data say of why."""
+    parts = []
+    for head, wanted in (("Where we differ:", DIFFERS), ("What stays open:", OPEN)):
+        lines = [
+            f"- **{claim['id']}**, {claim['verdict']}: {claim['text']} {_why(claim)} "
+            f"{reasons.facts(claim, runs)}".rstrip()
+            for claim in verdicts["claims"]
+            if claim["verdict"] in wanted
+        ]
+        parts += ["\n".join([head, "", *lines])] if lines else []
+    return "\n\n".join([*parts, reasons.RULE]) if parts else ""
 
 
 def _why(claim: dict) -> str:
@@ -167,6 +176,15 @@ def _repeats(variance: pd.DataFrame, link: str) -> str:
         f"{worst['members']}); {len(above)} of {len(within)} are above the bound that was set "
         f"beforehand ([table]({link}/tables/variance.md))."
     )
+
+
+def _root(study: Path, link: str) -> str:
+    """What holds the raw files from outside their folder; nothing before a study is sealed."""
+    path = study / LEDGER
+    if not path.exists():
+        return ""
+    root = manifest.root(path.read_text(encoding="utf-8"))
+    return f"SHA-256 of the list of its raw files, [{LEDGER}]({link}/{LEDGER}): `{root}`."
 
 
 # -- instruments -----------------------------------------------------------------------------------
@@ -208,14 +226,14 @@ def times(study: Path, link: str) -> str:
     runs = read_runs(study / "runs.parquet")
     rows = []
     for name, arm in stems(sorted(runs["arm"].dropna().unique())):
-        minutes = cost(runs if arm is None else runs[runs["arm"] == arm])
-        rows.append(
-            (f"[{stem(name, arm)}]({link}/figures/{stem(name, arm)}.svg)", fixed(minutes, 0))
-        )
+        took = of_figure(study, name, arm, runs)
+        minutes = fixed(took.minutes, 0) + ("" if took.own else " (all of its arm)")
+        rows.append((f"[{stem(name, arm)}]({link}/figures/{stem(name, arm)}.svg)", minutes))
     table = tabulate(rows, ("figure", "minutes on the GPU"), "github", disable_numparse=True)
     return (
-        "One cell at a time has the GPU, so its time is wall time. A figure needs the cells of its "
-        f"arm, measured once for all figures; in all {fixed(cost(runs), 0)} minutes.\n\n"
+        "One cell at a time has the GPU, so its time is wall time. A figure's is that of the cells "
+        "it draws and of those alone that they are normalised by; a cell is measured once for all "
+        f"figures: in all {fixed(cost(runs), 0)} minutes.\n\n"
         f"<details><summary>By figure</summary>\n\n{table}\n\n</details>"
     )
 
@@ -233,14 +251,43 @@ def fill(text: str, study: Path | None, link: str) -> str:
     Raises ReadmeError where a mark is missing.
     """
     for name, make in PARTS.items():
-        pattern = re.escape(MARKS).replace(r"\{name\}", name).replace(r"\{text\}", "(.*?)")
-        if not re.search(pattern, text, re.DOTALL):
-            raise ReadmeError(
-                f"README.md: no part '<!-- {name}: begin -->' to '<!-- {name}: end -->'"
-            )
-        part = MARKS.format(name=name, text=make(study, link) if study else NOTHING)
-        text = re.sub(pattern, lambda found, part=part: part, text, flags=re.DOTALL)
+        start, end = _place(text, name)
+        text = text[:start] + (make(study, link) if study else NOTHING) + text[end:]
     return text
+
+
+def _place(text: str, name: str) -> tuple[int, int]:
+    """Where a part stands. Raises ReadmeError where it has no marks."""
+    begin, end = (f"<!-- {name}: {mark} -->" for mark in ("begin", "end"))
+    found = re.search(f"{re.escape(begin)}\n(.*?)\n{re.escape(end)}", text, re.DOTALL)
+    if found is None:
+        raise ReadmeError(f"README.md: no part '{begin}' to '{end}'")
+    return found.span(1)
+
+
+def is_filled(text: str) -> bool:
+    """Whether README's parts are those of a study. Raises ReadmeError where a mark is missing."""
+    return text != fill(text, None, "")
+
+
+def named(text: str) -> str:
+    """The folder of the study that README's findings say they are of; empty where they name none.
+
+    Raises ReadmeError where a mark is missing.
+    """
+    start, end = _place(text, "findings")
+    found = _OF.search(text[start:end])
+    return found[1] if found else ""
+
+
+def differences(text: str, study: Path, link: str) -> list[str]:
+    """Sentences: lines of README's parts that the study does not give. Raises ReadmeError."""
+    said = []
+    for name, make in PARTS.items():
+        start, end = _place(text, name)
+        lines = compare.texts(text[start:end], make(study, link))
+        said += [f"{name}, {line}" for line in islice(lines, compare.MOST)]
+    return said
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,7 +4,8 @@
 
 Everything derived is made anew in a temporary folder and compared value by value. Raw files are
 held against MANIFEST.sha256, against raw.csv (what the tables were made from) and against each
-other. Ends with 1 if anything differs, with 2 if there was nothing to verify.
+other; README.md's measured parts, where they are of the study, against what it gives. Ends with 1
+if anything differs, with 2 if there was nothing to verify.
 """
 
 from __future__ import annotations
@@ -19,10 +20,19 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from release import cells, compare, derive, ledger, manifest
-from release.contents import LEDGER, MANIFEST, Attempt, by_value, listed, owner, shipped
+from release import cells, compare, derive, ledger, manifest, readme
+from release.contents import (
+    CONTRIBUTED,
+    LEDGER,
+    MANIFEST,
+    Attempt,
+    by_value,
+    listed,
+    owner,
+    shipped,
+)
 
-RAW = "raw files"
+RAW, README = "raw files", "README.md"
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,7 @@ def verify(study: Path) -> Iterator[Line]:
         yield from _said(LEDGER, ledger.differences(ledgered, found), f"{len(ledgered)} raw files")
     yield from raw(study, found)
     yield from derived(study, sorted({*known, *found}))
+    yield from readme_parts(study)
 
 
 def held_against(known: dict[str, str], found: dict[str, str]) -> list[str]:
@@ -103,10 +114,12 @@ def unlisted(study: Path, attempts: list[Attempt]) -> list[str]:
 def derived(study: Path, names: list[str]) -> Iterator[Line]:
     """Everything derived, made anew and compared."""
     wanted = [name for name in names if by_value(name)]
+    # A bundle ships merged tables only; of any other study all that analysis makes has to ship.
+    bundle = CONTRIBUTED in names
     with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
         try:
             made = derive.lay(study, study_name(study), Path(scratch))
-            derive.everything(made, wanted)
+            derive.everything(made, wanted if bundle else None)
         except (derive.NotDerived, OSError, ValueError) as error:
             yield Line("derived results", f"cannot be made: {error}")
             return
@@ -120,6 +133,31 @@ def derived(study: Path, names: list[str]) -> Iterator[Line]:
                 yield from _said(name, compare.files(study / name, folder / name))
             else:
                 yield Line(name, "is derived from nothing here")
+        for name in sorted({*filter(by_value, shipped(folder))} - {*names}):
+            if not name.endswith(".unreadable.txt"):
+                yield Line(name, "follows from the raw files, and is not among what ships")
+
+
+def readme_parts(study: Path, root: Path = derive.ROOT) -> Iterator[Line]:
+    """The measured parts of the README beside the code (in `root`), where they are of this study.
+
+    They repeat the digest of the ledger, so that not even a study altered as a whole passes.
+    """
+    folder = study.resolve()
+    if not folder.is_relative_to(root):
+        return
+    link = folder.relative_to(root).as_posix()
+    try:
+        text = (root / README).read_text(encoding="utf-8")
+        other = readme.named(text)
+        if other != link and (
+            not readme.is_filled(text) or (other and (root / other / MANIFEST).exists())
+        ):
+            return  # it is of none, or of another study that ships
+        wrong = readme.differences(text, study, link)
+    except (OSError, ValueError, KeyError) as error:
+        wrong = [f"cannot be compared: {error}"]
+    yield from _said(README, wrong)
 
 
 def study_name(study: Path) -> str:

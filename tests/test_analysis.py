@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from itertools import permutations
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import flags, metrics, statistics, style
+from analysis import flags, metrics, pages, style
 from analysis.cells import NOT_RUN, load, read_runs, summarise
 from analysis.figures import stem, stems
 from analysis.figures.__main__ import main as draw
@@ -75,35 +77,6 @@ def test_makespan_of_two_jobs():
     # 100 s at half speed for the short job; the long one has 150 of 200 left, alone at 1/s.
     assert metrics.makespan([50, 200], [0.5, 0.5], [1, 1]) == pytest.approx(250)
     assert metrics.makespan([1, 1], [0, 0], [1, 1]) == math.inf
-
-
-# Intervals
-
-
-@pytest.mark.parametrize(
-    ("p", "df", "value"),
-    [(0.975, 1, 12.7062), (0.975, 2, 4.30265), (0.975, 5, 2.57058), (0.95, 10, 1.81246)]
-    + [(0.975, 30, 2.04227), (0.995, 3, 5.84091), (0.5, 4, 0.0), (0.025, 5, -2.57058)],
-)
-def test_t_quantile_against_the_printed_table(p, df, value):
-    assert statistics.t_quantile(p, df) == pytest.approx(value, abs=2e-4)
-
-
-@given(st.floats(0.5, 0.999), st.integers(1, 60))
-def test_t_quantile_inverts_the_distribution(p, df):
-    assert statistics.t_cdf(statistics.t_quantile(p, df), df) == pytest.approx(p, abs=1e-9)
-
-
-def test_intervals_pool_the_variance_and_never_invent_one():
-    ratios = {"a": [1.0, math.e**2], "b": [2.0, 2.0], "one": [3.0], "self": [1.0, 1.0]}
-    found = statistics.pooled_estimates(ratios, fixed={"self"})
-    # Squares 2 over 2 degrees of freedom: s = 1, half width t(2) / √2.
-    half = 4.302653 / math.sqrt(2)
-    assert found["a"].mean == pytest.approx(math.e)
-    assert math.log(found["b"].high / 2) == pytest.approx(half, rel=1e-5)
-    assert math.log(found["a"].low) == pytest.approx(1 - half, rel=1e-5)
-    assert found["one"].low is None and found["one"].mean == pytest.approx(3)
-    assert found["self"].low is None
 
 
 # Merge
@@ -199,20 +172,24 @@ def test_suspect_numbers_are_flagged_for_the_whole_cell():
         record("1x_a", rates=[1000]),
         record("2x_a", rates=[1060, 900], flags=["cores_shared"]),
         record("3x_a", rates=[400] * 3, drift=-0.01),
-        record("7x_a", rates=[1040] * 7, drift=0.0099),
+        record("4x_a", rates=[400] * 4, drift=0.05, drift_error=0.03),
+        record("5x_a", rates=[400] * 5, drift=-0.05, drift_error=0.02),
+        record("7x_a", rates=[1040] * 7, drift=0.0099, drift_error=0.001),
     )
     found = frame.groupby("scenario")["flags"].agg(set).to_dict()
     assert found == {
         "1x_a": {""},
         "2x_a": {"cores_shared;suspect_baseline"},
         "3x_a": {"unsteady"},
+        "4x_a": {""},  # two standard errors are more
+        "5x_a": {"unsteady"},
         "7x_a": {""},
     }
     table = summarise(load(frame).cells).set_index("scenario")["flags"]
     assert flags.marks(table["2x_a"]) == "!+" and flags.marks(table["3x_a"]) == "~"
     footer = "; ".join(style.footer_parts(frame)).replace("\u00a0", " ")
-    assert "unsteady (drift of 1 % or more): 1 of 4 cells" in footer
-    assert "progress above 1.05, suspect baseline: 1 of 4 cells" in footer
+    assert "unsteady (drift beyond 1 % and noise): 2 of 6 cells" in footer
+    assert "progress above 1.05, suspect baseline: 1 of 6 cells" in footer
 
 
 @pytest.mark.parametrize(("rates", "suspect"), [([1030, 1031], True), ([1030, 980], False)])
@@ -528,9 +505,8 @@ def test_the_twin_is_in_checks_and_tables_and_in_no_figure(tmp_path, capsys):
         assert {"naive", "mps"} <= set(drawn["method"]) and "naive_again" not in set(
             drawn["method"]
         )
-    capsys.readouterr()
-    tables.main([*runs, "--print", "--output", str(tmp_path / "summary")])
-    printed = capsys.readouterr().out
+    tables.main([*runs, "--output", str(tmp_path / "summary")])
+    printed = (tmp_path / "summary.txt").read_text()
     assert "naive_again" in printed and "\nA/A: 1.010 (" in printed
     assert "A/A: 1.010 (" in (tmp_path / "summary.md").read_text()
 
@@ -753,11 +729,11 @@ def test_all_figures_of_a_study_are_drawn_once(tmp_path, monkeypatch):
     assert {name for name in names if again[name] != pictures[name]} == {"memory_faithful"}
 
 
-def test_summary_table(drawn, capsys):
+def test_summary_table(drawn):
     stem = drawn / "tables" / "summary"
-    arguments = ["--runs", str(drawn / "runs.parquet"), "--output", str(stem), "--print"]
+    arguments = ["--runs", str(drawn / "runs.parquet"), "--output", str(stem)]
     assert tables.main(arguments) == 0
-    printed = capsys.readouterr().out
+    printed = stem.with_suffix(".txt").read_text()
     assert max(len(line) for line in printed.splitlines()) <= tables.WIDTH
     for part in ("2x_a", "mps", "unsupported", "out of memory", "2/2", "~ unsteady"):
         assert part in printed
@@ -765,8 +741,6 @@ def test_summary_table(drawn, capsys):
     mix = lines[lines.index("1x_a+1x_b") + 1]
     assert mix.startswith("  mps ") and "] ~" in mix
     assert "GR/SM" not in printed and "acc." not in printed  # nothing is known of these
-    ends = [f"figures: {drawn / 'figures'}", f"summary: {stem.with_suffix('.md')}"]
-    assert printed.splitlines()[-2:] == ends
     table = pd.read_csv(stem.with_suffix(".csv")).set_index(["scenario", "method"])
     study = load(read_runs(drawn / "runs.parquet"))
     stps = study.cells.set_index(["scenario", "method"])["stp"]["2x_a", "mps"]
@@ -775,6 +749,21 @@ def test_summary_table(drawn, capsys):
     assert row["stp"] == pytest.approx(math.sqrt(stps.prod()), abs=1e-5)
     assert pd.isna(table.loc[("1x_a", "naive")]["low"])
     assert "generated data" in stem.with_suffix(".md").read_text()
+
+
+def test_a_run_ends_with_the_summary_of_its_runs_and_where_to_look(tmp_path, monkeypatch):
+    study = tmp_path / "results" / "x"
+    (study / "tables").mkdir(parents=True)
+    assert pages.closing(study) == ""
+    text = study / "tables" / "summary.txt"
+    text.write_text("a table\n")
+    for name in ("runs.parquet", "belief.html"):
+        (study / name).touch()
+    os.utime(text, (1, 1))
+    monkeypatch.chdir(tmp_path)
+    assert pages.closing(study) == f"why to believe it: {Path('results', 'x', 'belief.html')}"
+    os.utime(study / "runs.parquet", (1, 1))
+    assert pages.closing(study).splitlines()[0] == "a table"
 
 
 def test_a_mix_too_long_for_a_line_wraps_a_member_a_line_and_no_other():

@@ -154,7 +154,8 @@ def test_estimates_are_those_of_the_statistics_or_medians(made):
         "mig": [1.6],
         "mix": [40 / 50 + 500 / 1000],
     }
-    expected = pooled_estimates(ratios, {"alone"})
+    blocks = {method: dict(enumerate(values, 1)) for method, values in ratios.items()}
+    expected = pooled_estimates(blocks, {"alone"})
     for method in ("naive", "mps", "mig"):
         found, wanted = estimate("stp", method), expected[method]
         assert found["mean"] == pytest.approx(wanted.mean, rel=1e-5)

@@ -1,7 +1,13 @@
 """What makes drawing quick changes nothing that is drawn."""
 
+import math
+import subprocess
+import sys
+
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
+from PIL import Image
 
 from analysis import style
 from analysis.explorer import __main__ as explorer
@@ -24,10 +30,24 @@ def test_replicates_of_many_bars_are_one_line_with_all_points_in_its_limits(axes
     marks.replicates(axes, 1.0, 0.5, [3.0, 4.0])
     marks.replicates(axes, 2.0, 0.5, [5.0, 60.0])
     (line,) = axes.lines
-    assert list(line.get_ydata()) == [3.0, 4.0, 5.0, 60.0]
-    assert line.get_xdata()[0] < 1.0 < line.get_xdata()[1] < line.get_xdata()[2] < 2.0
+    x, y = line.get_xdata(), line.get_ydata()
+    assert [*y[:2], *y[3:]] == [3.0, 4.0, 5.0, 60.0] and math.isnan(y[2])
+    assert x[0] < 1.0 < x[1] < x[3] < 2.0 < x[4]
     assert axes.get_ylim()[1] > 60.0
     assert not axes.get_legend_handles_labels()[0]
+
+
+def test_what_looks_alike_is_one_artist_and_other_looks_are_others(axes):
+    for x in (1.0, 3.0):
+        marks.box(axes, (x, 2.0), 1.0, 7.0, fc="white")
+        marks.label(axes, (x, 2.0), "text", 0, 2.5)
+        for colour in ("black", "white"):
+            marks.strokes(axes, [x, x + 1], [3.0, 3.0], color=colour)
+    (boxes,) = axes.collections
+    assert [path.vertices.max(axis=0).tolist() for path in boxes.get_paths()] == [[2, 9], [4, 9]]
+    assert [line.get_color() for line in axes.lines] == ["black", "white"]
+    assert len({id(text.get_transform()) for text in axes.texts}) == 1
+    assert axes.get_xlim()[0] < 1 and axes.get_xlim()[1] > 4 and axes.get_ylim()[1] > 9
 
 
 def test_limits_that_were_set_stay(axes):
@@ -35,6 +55,23 @@ def test_limits_that_were_set_stay(axes):
     for at in (1.0, 2.0):
         marks.replicates(axes, at, 0.5, [3.0, 60.0])
     assert axes.get_ylim() == (0, 10)
+
+
+def test_the_png_is_the_pdfs_page(axes, tmp_path):
+    figure = axes.figure
+    figure.set_size_inches(3, 2)
+    marks.box(axes, (0, 0), 1, 1, fc="red")
+    style.save(figure, tmp_path / "x", pd.DataFrame())
+    with Image.open(tmp_path / "x.png") as image:
+        assert image.size == (600, 400) and image.mode == "RGB"
+        assert image.getpixel((0, 0)) == (255, 255, 255)
+        assert image.getpixel((300, 200)) == (255, 0, 0)
+
+
+def test_pages_do_not_wait_for_matplotlib():
+    code = "import sys, analysis.pages, analysis.explorer.__main__, analysis.web.belief;"
+    code += "assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_pdfs_fonts_hold_no_tables_of_layout(axes, tmp_path):

@@ -3,15 +3,17 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis import pages
-from release import readme
-from tests.records import record
+from analysis.cells import read_runs
+from release import cost, readme, reasons
+from release.verify import sealed_studies
+from tests.records import merged, record, telemetry
 from tests.studies import furnish
 from tests.studio import REPOSITORY
 
-SHIPPED = REPOSITORY / "results" / "h200"
 PLAIN = {"faithful": 1000.0, "tuned": 4000.0}
 
 
@@ -42,10 +44,14 @@ def made(tmp_path_factory) -> Path:
     return study(tmp_path_factory.mktemp("studies") / "mine")
 
 
-def test_readme_holds_what_the_shipped_study_gives():
-    there = SHIPPED if (SHIPPED / "runs.parquet").exists() else None
+def test_readme_holds_what_a_shipped_study_gives():
+    """That of the one it names; it names one as soon as any ships."""
     text = (REPOSITORY / "README.md").read_text()
-    assert readme.fill(text, there, "results/h200") == text, "run `make readme`"
+    link = readme.named(text)
+    ship = [f"results/{study.name}" for study in sealed_studies(REPOSITORY / "results")]
+    assert link in ship or not ship and not link, "run `make readme`"
+    there = REPOSITORY / link if link else None
+    assert readme.fill(text, there, link) == text, "run `make readme`"
 
 
 def test_gains_stand_apart_by_arm_with_intervals(made):
@@ -63,12 +69,111 @@ def test_another_study_gives_another_text(made, tmp_path):
     assert "2.00 [" in readme.findings(other, "x") != readme.findings(made, "x")
 
 
-def test_claims_are_counted_and_those_that_differ_are_told_with_their_reason(made, tmp_path):
+def test_claims_are_counted_and_those_that_differ_are_told_with_their_reason(made):
     claims = json.loads((made / "claims.json").read_text())
     assert f"The paper's {len(claims['claims'])} claims" in readme.findings(made, "x")
     claims["claims"][0] |= {"verdict": "contradicted", "why": "the interval lies below 1"}
-    text = readme._differences(claims)
-    assert claims["claims"][0]["id"] in text and "*The interval lies below 1.*" in text
+    claims["claims"][1] |= {"verdict": "inconclusive", "why": "one replicate has no interval"}
+    runs = read_runs(made / "runs.parquet")
+    differ, left_open, *_ = readme._reasons(claims, runs).split("What stays open:")
+    assert claims["claims"][0]["id"] in differ and "*The interval lies below 1.*" in differ
+    assert claims["claims"][1]["id"] in left_open and "One replicate" in left_open
+
+
+def claim(cells: list[str], verdict: str = "contradicted") -> dict:
+    """A claim as claims.json has it, with one number of these cells, after one without any."""
+    number = {"mean": 1.904, "low": 1.8, "high": 2.0}
+    told = [{"source": "SUIT25", "value": 2.5, "status": "completed", "verdict": "holds"}]
+    empty = {"what": "gain", "unit": "", "verdict": "not testable here", "estimate": None}
+    empty |= {"reported": [], "cells": []}
+    own = empty | {"verdict": verdict, "estimate": number, "reported": told, "cells": cells}
+    return {"id": "C1", "verdict": verdict, "findings": [empty, own]}
+
+
+def measured(gract: float | None, **options) -> list[dict]:
+    """A pair and its job alone, on a card of 8 GB."""
+    card = {"gract": gract, "smact": gract and gract / 2}
+    own = {"gpu_memory": 8 * 10**9} | options
+    alone = telemetry(card=card | {"memory_used": 2e9}, whole_card={"sm_count": 132})
+    both = telemetry(card={"gract": 0.99, "memory_used": 3.5e9}, members=2)
+    return [
+        record("1x_small", telemetry=alone, **own),
+        record("2x_small", "mps", rates=(900.0, 900.0), telemetry=both, **own),
+    ]
+
+
+def test_a_verdict_stands_beside_what_was_measured_of_its_jobs():
+    cells = ["2x_small/faithful/mps/r1"]
+    text = reasons.facts(claim(cells), merged(*measured(0.55)))
+    assert "Measured: gain 1.90 [1.80, 2.00]; reported 2.50 (SUIT25)." in text
+    assert "Alone, small: GRACT 0.55, SMACT 0.28" in text and "2.0 GB, launch-bound." in text
+    assert "The 2 together: 3.5 of the card's 8.0 GB." in text
+    busy = reasons.facts(claim(cells), merged(*measured(0.95)))
+    assert "GRACT 0.95" in busy and "not launch-bound" in busy
+
+
+def test_nothing_is_said_of_what_was_not_measured():
+    cells = ["2x_small/faithful/mps/r1"]
+    runs = merged(*measured(None))
+    assert "GRACT" not in reasons.facts(claim(cells), runs)
+    assert "launch" not in reasons.facts(claim(cells), runs)
+    assert reasons.facts(claim([]), runs) == ""
+    apart = measured(0.55)
+    apart[0]["gpu"]["uuid"] = "GPU-2"  # no alone run on that GPU
+    assert "Alone" not in reasons.facts(claim(cells), merged(*apart))
+
+
+def test_jobs_that_read_files_are_not_called_launch_bound():
+    cells = ["2x_small--files/faithful/mps/r1"]
+    alone, both = measured(0.3)
+    files = [
+        record("1x_small--files", telemetry=alone["telemetry"]),
+        record("2x_small--files", "mps", rates=(9.0, 9.0), telemetry=both["telemetry"]),
+    ]
+    text = reasons.facts(claim(cells), merged(*files))
+    assert "GRACT 0.30" in text and "launch" not in text
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+SMALL = {"panel": "small", "n": 7, "variant": None, "method": "mps"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "cells"),
+    [
+        ([{"cell": "7x_small/faithful/mps/r2"}, {"cell": None}], {"7x_small/faithful/mps/r2"}),
+        ([{"scenario": "7x_small", "method": "mps", "block": 1}], {"7x_small/faithful/mps/r1"}),
+        ([SMALL | {"block": 2.0}], {"7x_small/faithful/mps/r2"}),
+        ([SMALL | {"block": None}], {f"7x_small/faithful/mps/r{r}" for r in (1, 2)}),
+        ([SMALL | {"variant": "files"}], set()),
+        ([SMALL | {"method": "serial"}], set()),
+        ([{"jobs": "7× small", "method": "mps", "n": 7, "block": 1}], {"7x_small/faithful/mps/r1"}),
+        (
+            [{"workload": "small", "n": 7, "block": 1, "naive": 1.2, "mps": 3.0}],
+            {f"7x_small/faithful/{m}/r1" for m in ("naive", "mps")},
+        ),
+        ([{"part": "error", "workload": None, "n": None, "method": None}], set()),
+        ([{"group": "b + a", "n": 2, "method": "mps"}], {"1x_a+1x_b/faithful/mps/r1"}),
+        ([{"layout": "7g", "profile": "7g"}], None),
+    ],
+)
+def test_the_cells_that_a_figure_is_drawn_from(rows, cells):
+    pair = record("1x_a+1x_b", "mps", rates=(1.0, 1.0))
+    own = [one for one in records(3.0) if one["cell"]["arm"] == "faithful"]
+    assert cost.cells_drawn(pd.DataFrame(rows), merged(*own, pair)) == cells
+
+
+def test_a_figure_takes_its_cells_and_those_that_they_are_normalised_by(made, tmp_path):
+    runs = read_runs(made / "runs.parquet")
+    (tmp_path / "figures").mkdir()
+    rows = pd.DataFrame([{"scenario": "7x_small", "method": "mps", "block": 1}])
+    rows.to_csv(tmp_path / "figures" / "slowdown_map_faithful.csv", index=False)
+    took = cost.of_figure(tmp_path, "slowdown_map", "faithful", runs)
+    assert took == cost.Cost(40 / 60, True)
+    whole = cost.of_figure(tmp_path, "memory", "faithful", runs)  # its data are not there
+    assert whole == cost.Cost(6 * 20 / 60, False)
+    assert "2 (all of its arm)" in readme.times(made, "x")
 
 
 def test_instruments_are_told_where_they_were_measured(made, tmp_path):

@@ -1,12 +1,16 @@
 """What reviewers use: verify, artifact, contribute, seal, on a study measured with stand-ins."""
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,22 +18,25 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from analysis.cells import read_runs
 from analysis.claims.rules import load
 from analysis.compare import page
-from analysis.figures import NAMES
+from analysis.figures import NAMES, stems
 from release import (
     archive,
     cells,
     compare,
+    cost,
     derive,
     evaluation,
     ledger,
     manifest,
     private,
+    readme,
     seal,
     verify,
 )
-from release.contents import LEDGER, MANIFEST, Attempt, shipped
+from release.contents import LEDGER, MANIFEST, Attempt, by_value, shipped
 from tests.studio import REPOSITORY, STUDY, Studio, study, workload
 
 PAIR = Attempt("2x_plain/faithful/naive/r1", 1)
@@ -39,11 +46,41 @@ PROCESS = "PID 12 (their_tool, {} them)".format("owner")
 SERIAL = "_".join(("board", "serial"))
 
 
-def command(module: str, *arguments, cwd: Path = REPOSITORY) -> subprocess.CompletedProcess:
-    """`python -m release.MODULE ...`, of the code in that folder."""
+def command(module: str, cwd: Path) -> subprocess.CompletedProcess:
+    """`python -m release.MODULE`, of the code in that folder."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    line = [sys.executable, "-m", f"release.{module}", *map(str, arguments)]
+    line = [sys.executable, "-m", f"release.{module}"]
     return subprocess.run(line, cwd=cwd, env=kept, capture_output=True, text=True)
+
+
+def call(module: str, *arguments) -> subprocess.CompletedProcess:
+    """`python -m release.MODULE ...` of this code, without a process, which imports for long."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = import_module(f"release.{module}").main([str(a) for a in arguments])
+        except SystemExit as ended:
+            code = 1
+            err.write(f"{ended.code}\n")
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def derived_already(study: Path) -> Iterator[None]:
+    """Whatever derives everything is given what was derived of this study before, where that its
+    raw files give it is looked at by another test.
+    """
+    names = [name for name in shipped(study) if by_value(name)]
+
+    def again(made: derive.Derivation) -> None:
+        for name in names:
+            target = made.there / made.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(study / name, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(derive, "everything", lambda made, only=None: again(made))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +93,7 @@ def measured(module_studio) -> Studio:
     result = studio.write({"plain": workload()}, **{STUDY: content}).measure()
     assert result.code == 0, result.output
     made = derive.lay(studio.results, STUDY, studio.folder / "derived")
-    derive.everything(made, ["figures/arms.csv", "checks.json"])
+    derive.everything(made)
     for path in (made.there / made.folder).iterdir():
         if not path.is_symlink() and path.name != "runs.txt":
             copy = shutil.copytree if path.is_dir() else shutil.copyfile
@@ -66,7 +103,8 @@ def measured(module_studio) -> Studio:
 
 @pytest.fixture(scope="module")
 def sealed(measured) -> Path:
-    done = command("seal", measured.results)
+    with derived_already(measured.results):
+        done = call("seal", measured.results)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 completed, 1 unsupported" in done.stdout
     return measured.results
@@ -119,8 +157,9 @@ def change(record: dict, path: tuple) -> None:
 # -- verify ------------------------------------------------------------------------------------
 
 
-def test_an_altered_rate_is_found_with_all_hashes_recomputed(copy):
-    """And an altered table; both are named, with their cells."""
+def test_an_altered_rate_is_found_with_all_hashes_recomputed(copy, monkeypatch):
+    """And an altered table; both are named, with their cells. As where no explorer can be made."""
+    monkeypatch.setattr(derive, "find_spec", lambda name: None)
     path = copy / PAIR.folder / "run.json"
     record = json.loads(path.read_text())
     record["members"][1]["windows"]["window"]["samples_per_s"] *= 1.0001
@@ -128,7 +167,7 @@ def test_an_altered_rate_is_found_with_all_hashes_recomputed(copy):
     table = copy / "tables" / "evidence.csv"
     table.write_text(table.read_text().replace(",completed,", ",unsupported,", 1))
     reseal(copy, with_ledger=True)
-    done = command("verify", copy)
+    done = call("verify", copy)
     assert done.returncode == 1
     found = [line for line in done.stdout.splitlines() if line.startswith("DIFFERS")]
     assert any("raw files" in line and str(PAIR) in line for line in found)
@@ -223,12 +262,73 @@ def test_files_of_the_study_that_are_altered_or_lost_or_new_are_named(copy):
     assert "plan.json differs from what the tables were made from" in wrong(copy)
 
 
-def test_nothing_to_verify_is_said_in_a_line(tmp_path):
-    (tmp_path / "release").symlink_to(REPOSITORY / "release")
-    (tmp_path / "analysis").symlink_to(REPOSITORY / "analysis")
-    (tmp_path / "workflow").symlink_to(REPOSITORY / "workflow")
-    done = command("verify", cwd=tmp_path)
+def test_nothing_to_verify_is_said_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("verify")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+def test_what_is_lost_with_its_line_of_the_manifest_is_named(copy, sealed):
+    """Also where nothing of its kind is left, so that no other file asks for it to be made."""
+    lost = ["claims.md", *(name for name in shipped(copy) if name.startswith("figures/"))]
+    for name in lost:
+        (copy / name).unlink()
+    reseal(copy)
+    with derived_already(sealed):
+        said = [line for line in verify.derived(copy, shipped(copy)) if line.wrong]
+    assert sorted(line.artefact for line in said) == sorted(lost)
+    assert all("is not among what ships" in line.wrong for line in said)
+
+
+def test_all_is_derived_whatever_ships(copy, monkeypatch):
+    asked = []
+    monkeypatch.setattr(derive, "everything", lambda made, only=None: asked.append(only))
+    list(verify.derived(copy, ["claims.md"]))
+    list(verify.derived(copy, ["runs.csv", "CONTRIBUTED.md"]))
+    assert asked == [None, ["runs.csv"]]
+
+
+@pytest.fixture
+def told(copy) -> Path:
+    """The repository's README with the parts of the sealed study, beside its results."""
+    path = copy.parents[1] / "README.md"
+    text = (REPOSITORY / "README.md").read_text()
+    path.write_text(readme.fill(text, copy, f"results/{STUDY}"))
+    return path
+
+
+def said_of_readme(copy: Path) -> list[str]:
+    return [line.text for line in verify.readme_parts(copy, copy.parents[1])]
+
+
+def test_a_study_altered_as_a_whole_is_not_the_readme_s(copy, told):
+    """A number that no other file repeats, with all that is derived and all hashes made anew."""
+    assert said_of_readme(copy) == ["ok README.md"]
+    path = copy / PAIR.folder / "run.json"
+    record = json.loads(path.read_text())
+    record["members"][0]["pid"] = 1
+    path.write_text(json.dumps(record))
+    reseal(copy, with_ledger=True)
+    (line,) = said_of_readme(copy)
+    assert line.startswith("DIFFERS README.md: findings, line ") and "raw.csv" in line
+
+
+def test_an_altered_readme_is_found_and_one_of_another_study_is_not_compared(copy, told):
+    text = told.read_text()
+    told.write_text(text.replace("3 completed", "4 completed"))
+    assert len(said_of_readme(copy)) == 1
+    root = manifest.root((copy / LEDGER).read_text())
+    told.write_text(text.replace(root, "0" * 63))  # names no study
+    assert len(said_of_readme(copy)) == 1
+    told.write_text(text.replace(f"results/{STUDY}", "results/other"))  # that is not there
+    assert said_of_readme(copy)[0].startswith("DIFFERS")
+    (copy.parent / "other").mkdir()
+    (copy.parent / "other" / MANIFEST).touch()
+    assert said_of_readme(copy) == []
+    told.write_text(readme.fill(text, None, ""))
+    assert said_of_readme(copy) == []
+    told.write_text("no marks")
+    assert "no part" in said_of_readme(copy)[0]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +368,7 @@ def test_a_sealed_attempt_never_changes(copy):
     record["timing"]["total_s"] += 1
     path.write_text(json.dumps(record))
     before = (copy / LEDGER).read_text()
-    done = command("seal", copy)
+    done = call("seal", copy)
     assert done.returncode == 1 and (copy / LEDGER).read_text() == before
     assert f"cell {PAIR}: run.json has changed since it was sealed" in done.stderr
 
@@ -292,7 +392,8 @@ def unpacked(sealed, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("elsewhere")
     (sealed / "report.html").write_text(f"<p>{SECRET}</p>")
     (sealed / "report.zip").write_text("<p>nothing</p>")
-    done = command("artifact", sealed, "--output", folder / "study.tar.gz")
+    with derived_already(sealed):
+        done = call("artifact", sealed, "--output", folder / "study.tar.gz")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.startswith("left out report.html: ") and done.stderr.count("\n") == 1
     with tarfile.open(folder / "study.tar.gz") as packed:
@@ -313,7 +414,7 @@ def test_the_archive_verifies_elsewhere_and_plans_no_gpu_job(unpacked, measured)
     lines = done.stdout.splitlines()
     for artefact in ("runs.parquet", "telemetry.parquet", "claims.json", "tables/summary.csv"):
         assert f"ok {artefact}" in lines
-    assert "ok figures/epoch_time_faithful.csv" in lines
+    assert "ok figures/epoch_time_faithful.csv" in lines and "ok README.md" in lines
     assert lines[-1] == "all follows from the raw files" and "DIFFERS" not in done.stdout
     ledger_there = (unpacked / "results" / STUDY / LEDGER).read_text()
     assert manifest.root(ledger_there) in lines[0]
@@ -343,6 +444,20 @@ def test_the_page_names_every_claim_and_figure(unpacked):
     assert {name for name in shown if name not in NAMES} == {"tables/pair.md"}
 
 
+def test_the_time_of_every_figure_is_that_of_its_own_cells(sealed):
+    """Whatever its data call a set of jobs."""
+    runs = read_runs(sealed / "runs.parquet")
+    completed = runs[runs["status"] == "completed"]
+    took = {n: cost.of_figure(sealed, n, arm, runs) for n, arm in stems(["faithful"])}
+    assert all(one.own for one in took.values())
+    assert took["mig_layouts"].minutes == 0
+    ladders = ("epoch_time", "throughput_gain", "activity", "memory", "latency", "energy")
+    for name in (*ladders, "decomposition"):
+        wanted = completed if name == "decomposition" else runs
+        assert took[name].minutes == pytest.approx(cost.cost(wanted)), name
+    assert 0 < took["timeline"].minutes < took["epoch_time"].minutes
+
+
 def test_an_archive_of_the_same_files_is_the_same(tmp_path):
     (tmp_path / "tool").write_text("x")
     (tmp_path / "tool").chmod(0o755)
@@ -357,7 +472,7 @@ def test_an_archive_of_the_same_files_is_the_same(tmp_path):
 
 
 def test_a_study_that_is_not_sealed_makes_no_archive(tmp_path):
-    done = command("artifact", tmp_path, "--output", tmp_path / "a.tar.gz")
+    done = call("artifact", tmp_path, "--output", tmp_path / "a.tar.gz")
     assert done.returncode == 1 and "make seal" in done.stderr
 
 
@@ -371,7 +486,7 @@ def test_a_contribution_is_anonymous_verifies_and_compares(copy, tmp_path):
     record["telemetry"]["strangers"] = [PROCESS]
     record["files"]["trace.json.gz"] = {"sha256": "0" * 64, "bytes": 1}
     path.write_text(json.dumps(record))
-    done = command("contribute", copy, "--output", tmp_path / "bundle.tar.gz")
+    done = call("contribute", copy, "--output", tmp_path / "bundle.tar.gz")
     assert done.returncode == 0, done.stdout + done.stderr
     with tarfile.open(tmp_path / "bundle.tar.gz") as packed:
         packed.extractall(tmp_path / "theirs", filter="data")
@@ -393,7 +508,7 @@ def test_what_cannot_be_taken_out_is_refused_with_its_place(copy, tmp_path):
     record["gpu_state"][SERIAL] = 1650
     path.write_text(json.dumps(record))
     (copy / "datasets" / "digits.json").write_text(json.dumps({"path": SECRET}))
-    done = command("contribute", copy, "--output", tmp_path / "bundle.tar.gz")
+    done = call("contribute", copy, "--output", tmp_path / "bundle.tar.gz")
     assert done.returncode == 1 and not (tmp_path / "bundle.tar.gz").exists()
     assert "private: datasets/digits.json, line 1: path" in done.stderr
     assert f"private: {PAIR.folder}/run.json, line" in done.stderr and "serial" in done.stderr

@@ -19,9 +19,11 @@ import altair as alt
 import pandas as pd
 import vl_convert
 
-from analysis import flags, reported, style, web
+from analysis import flags, reported, web
 from analysis.cells import Study, load, read_expected, read_runs
 from analysis.explorer import charts, points, timelines
+from analysis.looks import footer_parts
+from analysis.looks import looks as looks_of
 from analysis.names import TWIN, method_order
 
 
@@ -43,7 +45,7 @@ def page(
     rows = [row for study in studies(runs, expected) for row in points.cell_rows(study)]
     current = runs[runs["current"] & (runs["method"] != TWIN)]
     names = sorted({row["method"] for row in rows}, key=method_order)
-    looks = style.looks(names, current)
+    looks = looks_of(names, current)
     data = {
         "study": _study(runs),
         "metrics": [{key: getattr(metric, key) for key in _METRIC} for metric in points.METRICS],
@@ -72,7 +74,7 @@ def page(
         "explorer.html",
         study=data["study"],
         warnings=_warnings(current),
-        about="; ".join(part for part in style.footer_parts(current) if part not in counted) + ".",
+        about="; ".join(part for part in footer_parts(current) if part not in counted) + ".",
         flags=counted,
         bins=timelines.MOST,
         data=web.json_text(data),

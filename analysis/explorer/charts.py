@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 
 from analysis.explorer.timelines import LINES
-from analysis.style import FAINT, GREY, INK
+from analysis.looks import FAINT, GREY, INK
 
 # matplotlib's markers → Vega's shapes, or paths in a square from -1 to 1.
 SHAPES = {

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from analysis import style
 from analysis.cells import Study
-from analysis.figures import reported_marks, slots
+from analysis.figures import marks, reported_marks, slots
 from analysis.figures.slots import Place, Slot
 from analysis.words import percent
 
@@ -38,6 +38,7 @@ _HIGH, _LEFT = (0.85, 1.22), 0.46  # inches: axes and line of panels, labels of 
 _INSET = 0.56  # width of SMACT's bar over GRACT's
 _DIAMOND = {"ls": "", "marker": "D", "ms": 2.8, "mfc": style.INK, "mec": "white", "mew": 0.3}
 _DIAMOND |= {"zorder": 5}
+_WITHIN = {"fc": "white", "ec": style.INK, "lw": 0.5, "zorder": 1.1}  # above all of GRACT
 
 
 def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
@@ -122,12 +123,12 @@ def _draw_bar(ax: plt.Axes, at: tuple[float, float], rows: list[dict], look: sty
     if gract is not None:
         slots.bar(ax, at, gract, look)
     if smact is not None:
-        ax.bar(at[0], smact, inner, fc="white", ec=style.INK, lw=0.5)
+        marks.box(ax, (at[0] - inner / 2, 0), inner, smact, **_WITHIN)
     if smocc is not None:
         ends = at[0] - inner / 2, at[0] + inner / 2
-        ax.plot(ends, [smocc] * 2, color=style.INK, lw=1.1, zorder=4)
+        marks.strokes(ax, ends, [smocc] * 2, color=style.INK, lw=1.1, zorder=4)
     if drama is not None:
-        ax.plot(at[0], drama, **(_DIAMOND | {"ms": min(2.8, 0.4 * at[1] * 72)}))
+        marks.strokes(ax, [at[0]], [drama], **(_DIAMOND | {"ms": min(2.8, 0.4 * at[1] * 72)}))
     for metric in ("gract", "smact"):
         slots.points(ax, at, percents[metric])
 

@@ -111,12 +111,12 @@ def _draw_slot(
         ends.append(serial)
         across = place.left - 0.1 * place.width, place.left + 1.1 * place.width
         for look in (_BEHIND, _SERIAL):
-            ax.plot(across, [serial] * 2, zorder=3, **look)
+            marks.strokes(ax, across, [serial] * 2, zorder=3, **look)
     if ratio is not None and serial is not None:
         if not marks.wide(ratio):
             span = [serial * ratio.low, serial * ratio.high]
             ends.append(span[1])
-            ax.plot([place.centre] * 2, span, color=style.INK, lw=0.9, zorder=4)
+            marks.strokes(ax, [place.centre] * 2, span, color=style.INK, lw=0.9, zorder=4)
         if ratio.error is not None or ratio.mean != 1:
             told = _percent(ratio.mean - 1)
     slots.points(ax, at, values)

@@ -10,6 +10,7 @@ departures; so are workloads that were only measured alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -175,9 +176,9 @@ def _draw_panel(ax: plt.Axes, workload: str, blocks: list[Block], centres: dict)
             edge += block.width + _BESIDE
     ax.set_xticks(
         [centres[group] for group in groups],
-        [f"{n}×" + (f" ({variant})" if variant else "") for variant, n in groups],
+        ["\n".join(filter(None, (f"{n}×", variant))) for variant, n in groups],
     )
-    ax.tick_params(axis="x", length=0)
+    ax.tick_params(axis="x", length=0, labelsize=style.SMALL)
     if top:
         ax.set_ylim(0, top / seconds * 1.16)
         ax.yaxis.set_major_locator(plt.MaxNLocator(4))
@@ -191,33 +192,27 @@ def _draw_bars(ax: plt.Axes, edge: float, block: Block, seconds: float) -> None:
     look, members = block.look, block.members
     width = block.width / len(members)
     highest = 0.0
+    points = block.points.sort_values("block")
+    heights: dict[int, list[float]] = {}
+    for member, height in zip(points["member"], points["epoch_time_s"] / seconds, strict=True):
+        heights.setdefault(member, []).append(height)
     for i, member in enumerate(members):
-        values = block.points[block.points["member"] == member].sort_values("block")
-        heights = values["epoch_time_s"] / seconds
-        centre = edge + (i + 0.5) * width
-        ax.bar(
-            centre,
-            heights.median(),
-            width,
-            color=look.colour,
-            hatch=look.hatch,
-            edgecolor=style.INK,
-            linewidth=0.4,
-        )
-        marks.replicates(ax, centre, width, heights.tolist())
-        highest = max(highest, heights.max())
-    typical = (block.points["epoch_time_s"] / seconds).median()
+        values, centre = heights[member], edge + (i + 0.5) * width
+        marks.filled(ax, centre, width, median(values), look)
+        marks.replicates(ax, centre, width, values)
+        highest = max(highest, *values)
+    typical = median(value for values in heights.values() for value in values)
     label = f"{typical:.3g}{'' if block.complete else '*'} {flags.marks(block.flags)}".rstrip()
     room = marks.inches(ax, block.width + _BESIDE / 3)
-    ax.annotate(
-        label,
+    marks.label(
+        ax,
         (edge + block.width / 2, highest),
-        (0, 2.5),
-        textcoords="offset points",
+        label,
+        0,
+        2.5,
         ha="center",
         va="bottom",
         size=_LABEL * min(1.0, room / style.text_width(label, _LABEL)),
-        annotation_clip=False,
     )
 
 

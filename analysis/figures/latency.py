@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.cells import Study
-from analysis.figures import slots
+from analysis.figures import marks, slots
 from analysis.figures.slots import Place, Slot
 from analysis.words import significant
 
@@ -18,11 +18,14 @@ CAPTION = (
     "median (bar), the 95th percentile (dash) and the 99th (end of the line) over the steps of the "
     "window. Each is the median over members that train the same, then over replicates; the points "
     "are the replicates of the median and of the 99th percentile. Numbers are the 99th percentile "
-    "above the median. In the panel of a mix each workload has a bar of its own, in the order of "
+    "above the median. Of a window with fewer than 20 steps the 95th is not shown, with fewer than "
+    "100 not the 99th. In the panel of a mix each workload has a bar of its own, in the order of "
     "the title, and the unit is the median step of that workload alone."
 )
 _QUANTILES = ["step_ms_p50", "step_ms_p95", "step_ms_p99"]
-_COLUMNS = ["workload", "member", "block", *_QUANTILES]
+# Steps of a window from which on they tell more than its slowest step would.
+_LEAST = {"step_ms_p50": 1, "step_ms_p95": 20, "step_ms_p99": 100}
+_COLUMNS = ["workload", "member", "block", "steps", *_QUANTILES]
 _HIGH, _LEFT = (0.9, 1.27), 0.46  # inches: axes and line of panels, labels of the y axis
 _LINE = {"color": style.INK, "lw": 0.8, "zorder": 4}
 _INK = {"mfc": style.INK, "mec": style.INK, "mew": 0.2}
@@ -30,7 +33,7 @@ _INK = {"mfc": style.INK, "mec": style.INK, "mew": 0.2}
 
 def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     """Draw one arm; returns the figure and one row per member, window and replicate (ms)."""
-    found = slots.panels(study, arm, _QUANTILES)
+    found = slots.panels(study, arm, ["steps", *_QUANTILES])
     none = pd.DataFrame(columns=[*slots.COLUMNS, *_COLUMNS, "status"])
     if not found:
         return style.sentence(TITLE, f"No cells in arm {arm} yet."), none
@@ -64,11 +67,16 @@ def _workloads(slot: Slot) -> dict[str, dict[str, list[float]]]:
         alike.setdefault(row["workload"], {}).setdefault(row["block"], []).append(row)
     return {
         workload: {
-            name: [v for rows in blocks.values() if (v := slots.middle(slots.known(rows, name)))]
+            name: [v for rows in blocks.values() if (v := slots.middle(_told(rows, name)))]
             for name in _QUANTILES
         }
         for workload, blocks in sorted(alike.items())
     }
+
+
+def _told(rows: list[dict], quantile: str) -> list[float]:
+    """Its values, of windows with steps enough."""
+    return slots.known([row for row in rows if row["steps"] >= _LEAST[quantile]], quantile)
 
 
 def _units(found: list[Slot]) -> dict[str, float]:
@@ -108,7 +116,8 @@ def _draw_panel(ax: plt.Axes, places: list[Place], units: dict[str, float] | Non
         for i, (at, quantiles) in enumerate(zip(place.bars(len(bars)), bars, strict=True)):
             _draw_bar(ax, at, quantiles, place.slot.look)
             middle, _, last = map(slots.middle, quantiles.values())
-            told = [significant(value, 3 if units is None else 2) for value in (last, middle)]
+            digits = 3 if units is None else 2
+            told = [significant(v, digits) for v in (last, middle) if v is not None]
             slots.number(
                 ax,
                 Place(place.slot, at[0] - at[1] / 2, at[1]),
@@ -125,11 +134,13 @@ def _draw_bar(
     middle, late, last = map(slots.middle, quantiles.values())
     if middle is not None:
         slots.bar(ax, at, middle, look)
-    if middle is not None and last is not None:
-        ax.plot([at[0]] * 2, [middle, last], **_LINE)
+    end = late if last is None else last
+    if middle is not None and end is not None:
+        marks.strokes(ax, [at[0]] * 2, [middle, end], **_LINE)
     for value, wide in ((late, 0.4), (last, 0.6)):
         if value is not None:
-            ax.plot([at[0] - wide * at[1] / 2, at[0] + wide * at[1] / 2], [value] * 2, **_LINE)
+            ends = at[0] - wide * at[1] / 2, at[0] + wide * at[1] / 2
+            marks.strokes(ax, ends, [value] * 2, **_LINE)
     for name in ("step_ms_p50", "step_ms_p99"):
         slots.points(ax, at, quantiles[name])
 

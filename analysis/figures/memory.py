@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from analysis import style
 from analysis.cells import Study
-from analysis.figures import reported_marks, slots
+from analysis.figures import marks, reported_marks, slots
 from analysis.figures.slots import Place, Slot
 from analysis.words import percent, significant
 
@@ -33,6 +33,10 @@ _HEADROOM = 1.42  # for three lines of numbers
 _FARTHEST = 2.0  # a capacity above so many times the data is off the axis, unless it was hit
 _USED = {"color": style.INK, "lw": 1.4, "solid_capstyle": "butt"}
 _BEHIND = {"color": "white", "lw": 2.6, "solid_capstyle": "butt"}
+_EDGES = [  # of a member in a stack
+    {"color": colour, "lw": width, "zorder": zorder, "solid_capstyle": "butt"}
+    for colour, width, zorder in (("white", 1.2, 2), (style.INK, 0.4, 2.1))
+]
 _CAPACITY = {"color": style.INK, "lw": 0.9, "ls": (0, (5, 2))}
 
 
@@ -140,8 +144,8 @@ def _draw_slot(ax: plt.Axes, place: Place, capacity: float | None) -> None:
     if used is not None:
         aside = 0.12 * place.width
         ends = place.left - aside, place.left + place.width + aside
-        ax.plot(ends, [used] * 2, zorder=5, **_BEHIND)
-        ax.plot(ends, [used] * 2, zorder=5, **_USED)
+        marks.strokes(ax, ends, [used] * 2, zorder=5, **_BEHIND)
+        marks.strokes(ax, ends, [used] * 2, zorder=5.1, **_USED)
         told.append(significant(used))
         told += [f"{percent(used / capacity)} %"] if capacity else []
     slots.number(ax, place, max(highest, used or 0.0), "\n".join(told))
@@ -156,12 +160,11 @@ def _draw_stack(ax: plt.Axes, place: Place, peaks: list[tuple[float, float]]) ->
     for peak, resident in peaks[:-1]:
         level += peak - resident
         # Edges that show on a dark colour as on a pale one.
-        for width, colour in ((1.2, "white"), (0.4, style.INK)):
-            ends = place.left, place.left + place.width
-            ax.plot(ends, [level] * 2, lw=width, color=colour, solid_capstyle="butt", zorder=2)
+        for edge in _EDGES:
+            marks.strokes(ax, (place.left, place.left + place.width), [level] * 2, **edge)
     data = sum(resident for _, resident in peaks)
     if data:
-        slots.bar(ax, at, data, look, bottom=own, color="white", hatch="")
+        marks.box(ax, (place.left, own), place.width, data, fc="white", ec=style.INK, lw=0.4)
     return own + data
 
 

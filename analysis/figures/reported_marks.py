@@ -7,6 +7,7 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.cells import Study
+from analysis.figures import marks
 from analysis.figures.slots import Panels, Place, Slot
 from analysis.names import parse_scenario
 
@@ -50,7 +51,8 @@ def draw(ax: plt.Axes, place: Place, found: Values, scale: float) -> None:
     for source, low, high in of(place.slot, found):
         ends = sorted({low * scale, high * scale})
         at = [place.left + place.width + 0.02] * len(ends)
-        ax.plot(at, ends, color=style.INK, lw=0.5, marker=_mark(source), zorder=6, **_LOOK)
+        look = {"color": style.INK, "lw": 0.5, "marker": _mark(source), "zorder": 6}
+        marks.strokes(ax, at, ends, **look, **_LOOK)
 
 
 def handles(shown: Panels, found: Values, said: dict[str, str]) -> list:

@@ -276,10 +276,9 @@ def _line(title: str, own: dict[tuple, float], common: dict[tuple, float]) -> di
 # -- drawing --------------------------------------------------------------------------------------
 
 
-def bar(ax: plt.Axes, at: tuple[float, float], height: float, look: style.Look, **more) -> None:
+def bar(ax: plt.Axes, at: tuple[float, float], height: float, look: style.Look) -> None:
     """A bar of a method; at: its centre and width."""
-    drawn = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.INK, "linewidth": 0.4}
-    ax.bar(at[0], height, at[1], **(drawn | more))
+    marks.filled(ax, *at, height, look)
 
 
 def points(ax: plt.Axes, at: tuple[float, float], values: list[float]) -> None:
@@ -297,16 +296,16 @@ def number(ax: plt.Axes, place: Place, height: float, text: str, beside: float =
     size = TEXT * min(1.0, (place.width + beside) / longest) if longest else 0.0
     if size < _SMALLEST:
         return
-    ax.annotate(
-        text,
+    marks.label(
+        ax,
         (place.centre, height),
-        (0, 2.5),
-        textcoords="offset points",
+        text,
+        0,
+        2.5,
         ha="center",
         va="bottom",
         linespacing=0.95,
         size=size,
-        annotation_clip=False,
         zorder=7,
         bbox={"fc": "white", "ec": "none", "pad": 0.2},
     )

@@ -1,8 +1,7 @@
 """Throughput gain (STP, Σ normalised progress) by method and count, and of mixes.
 
 A panel per workload with gain against N on logarithmic axes, where the ideal y = N is a straight
-line and equal ratios have equal lengths; methods stand side by side at N, and a level stroke is
-the ideal there. Below, the mixes as groups. Every replicate is a point, the larger mark their
+line and equal ratios have equal lengths; methods stand side by side at N. Below, the mixes as groups. Every replicate is a point, the larger mark their
 geometric mean, the bar its 95 % interval (two replicates or more, unless it spans more than a
 factor of four).
 """
@@ -15,7 +14,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.transforms import ScaledTranslation
 
 from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first, summarise
@@ -28,8 +26,8 @@ TITLE = "Throughput gain"
 CAPTION = (
     "Throughput gain by number of collocated instances and method: STP, the sum over members of "
     "throughput over throughput alone in the same block; for equal jobs, the time of N jobs one "
-    "after the other over that of N together. Both axes are logarithmic; the dashed line and "
-    "the level strokes are the ideal N, 1 is as fast as serial. Marks are geometric means over "
+    "after the other over that of N together. Both axes are logarithmic; the dashed line is "
+    "the ideal N, 1 is as fast as serial. Marks are geometric means over "
     "replicates, each of which is a point; 95 % intervals are on log ratios and pool the variance "
     "over a workload's cells. Large hollow marks are what the paper reports of the same job under "
     "the method of that shape (an A100 with 40 GB). Below, mixes of different jobs."
@@ -41,6 +39,8 @@ _ACROSS = 3
 _DATA, _LEFT, _BETWEEN, _GAP, _LANE = 1.5, 0.42, 0.4, 0.55, 0.095
 _HOLE = 5.0  # points: text size of outcomes
 _ASIDE = 16.0  # points: less than from N = 2 to 3
+# Scenario and method → block, status, stp and whether it is a mix, of each replicate.
+Cells = dict[tuple[str, str], list[dict]]
 
 
 def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
@@ -56,7 +56,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         text = f"No collocated cells in arm {arm} yet."
         return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
-    shown = pd.concat([*panels.values(), mixes])
+    shown, replicates = pd.concat([*panels.values(), mixes]), _by_set(cells)
     measured = [data for data in panels.values() if data["stp"].notna().any()]
     said = _reported(study, arm, pd.concat(measured)) if measured else {}
     # Only rows of panels in which something did not complete have a strip for it; a panel without
@@ -85,7 +85,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         ax = style.place(fig, *place)
         empty = data["stp"].isna().all()
         strip = 1.0 if empty else strip / (_DATA + strip)
-        _draw_ladder(ax, data, cells, shown, said, strip)
+        _draw_ladder(ax, data, replicates, shown, said, strip)
         # Long names shrink: a bold character is about 0.67 of its size wide.
         size = min(style.TEXT, (width + _BETWEEN / 2) * 72 / (0.67 * len(panel)))
         ax.set_title(panel, loc="left", weight="bold", pad=4, size=size)
@@ -93,8 +93,9 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
             ax.set_ylabel("throughput gain (STP)", labelpad=2)
     if scenarios:
         place = (2.3, top + ladders, style.PAGE_WIDTH - 2.4, len(scenarios) * lane)
-        _draw_mixes(style.place(fig, *place), scenarios, mixes, cells)
-    return fig, pd.concat([_drawn(shown, cells), _drawn_reported(shown, said)], ignore_index=True)
+        _draw_mixes(style.place(fig, *place), scenarios, mixes, replicates)
+    drawn = [_drawn(shown, replicates), _drawn_reported(shown, said)]
+    return fig, pd.concat(drawn, ignore_index=True)
 
 
 def _reported(study: Study, arm: str, shown: pd.DataFrame) -> dict[tuple[str, str], tuple]:
@@ -126,22 +127,22 @@ def _panels(groups: pd.DataFrame, families: list[str]) -> dict[str, pd.DataFrame
 def _draw_ladder(
     ax: plt.Axes,
     data: pd.DataFrame,
-    cells: pd.DataFrame,
+    cells: Cells,
     shown: pd.DataFrame,
     said: dict[tuple[str, str], tuple],
     strip: float,
 ) -> None:
     """Gain against N; the lowest `strip` of the axes (1: all of it) is kept for outcomes."""
     ladders = shown[~shown["mixed"]]
-    counts = sorted({int(n) for n in ladders["n"]})
-    values = [*cells.loc[~cells["mixed"], "stp"].dropna(), *(gain for _, gain in said.values())]
+    counts = sorted({int(n) for n in data["n"]})
+    values = [*_all_gains(cells, False), *(gain for _, gain in said.values())]
     low, high = min([0.8, *values]) / 1.12, max([2.0, *values, *counts]) * 1.12
     # Room for the methods that stand aside: a factor of 1.05 for each 5 points.
     pad = 1.25 * 1.05 ** (_spread(ladders["method"].nunique()) / 5)
     ax.set(xscale="log", yscale="log", xlim=(min(counts) / pad, max(counts) * pad))
     if strip < 1:
         ax.set_ylim(low / (high / low) ** (strip / (1 - strip)), high)
-        _draw_ideal(ax, counts, max(map(abs, _shifts(data).values())))
+        _draw_ideal(ax)
         ax.axhline(1, color=style.GREY, lw=0.6, zorder=1)
     outcomes = _outcomes(data)
     if outcomes:
@@ -151,7 +152,7 @@ def _draw_ladder(
         known = line.dropna(subset=["stp"])
         for row in known.to_dict("records"):
             _draw_group(ax, row["n"], row, cells, (shift, 0.0))
-        aside = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
+        aside = marks.offset(ax, shift, 0.0)
         look = line["look"].iloc[0]
         for scenario, n in zip(line["scenario"], line["n"], strict=True):
             if strip < 1 and (scenario, method) in said:
@@ -194,15 +195,10 @@ def _reported_mark(source: str, marker: str) -> dict:
     }
 
 
-def _draw_ideal(ax: plt.Axes, counts: list[int], aside: float) -> None:
-    """y = N, and its height at each N, level across marks that stand up to `aside` points off."""
-    left, right = ax.get_xlim()
-    reach = (right / left) ** ((aside + 2) / (ax.get_position().width * style.PAGE_WIDTH * 72))
-    look = {"color": style.GREY, "lw": 0.8, "zorder": 1}
-    ends = (ax.get_ylim()[0], right)
-    ax.plot(ends, ends, ls=(0, (4, 2)), **look)
-    for n in counts:
-        ax.plot((n / reach, n * reach), (n, n), **look)
+def _draw_ideal(ax: plt.Axes) -> None:
+    """y = N."""
+    ends = ax.get_ylim()[0], ax.get_xlim()[1]
+    ax.plot(ends, ends, ls=(0, (4, 2)), color=style.GREY, lw=0.8, zorder=1)
 
 
 def _shifts(data: pd.DataFrame) -> dict[str, float]:
@@ -267,60 +263,59 @@ def _outcome(row: dict) -> str:
 
 
 def _draw_group(
-    ax: plt.Axes, at: float, row: dict, cells: pd.DataFrame, shift: tuple, upright: bool = True
+    ax: plt.Axes, at: float, row: dict, cells: Cells, shift: tuple, upright: bool = True
 ) -> None:
     """One method's replicates, mean and interval at N (or a mix's row), `shift` points aside."""
     look = row["look"]
     place = (lambda v: ([at] * len(v), v)) if upright else (lambda v: (v, [at] * len(v)))
-    scale = ax.figure.dpi_scale_trans
-    transform = ax.transData + ScaledTranslation(shift[0] / 72, shift[1] / 72, scale)
-    values = _replicates(cells, row)["stp"]
+    aside = marks.offset(ax, *shift)
+    values = _gains(cells, row)
     if pd.notna(row["low"]) and row["high"] <= marks.WIDEST * row["low"]:
         ends = place([row["low"], row["high"]])
-        ax.plot(*ends, color=style.INK, lw=0.9, transform=transform, zorder=3, marker="")
-    ax.plot(
+        marks.strokes(ax, *ends, aside, color=style.INK, lw=0.9, zorder=3, marker="")
+    marks.strokes(
+        ax,
         *place([row["stp"]]),
+        aside,
         ls="",
         marker=look.marker,
         ms=4.2,
         mfc=look.colour,
         mec=style.INK,
         mew=0.5,
-        transform=transform,
         zorder=4,
     )
     if sign := flags.marks(row["flags"]):
         end = row["stp"] if upright or pd.isna(row["high"]) else row["high"]
-        ax.annotate(
-            sign,
+        marks.label(
+            ax,
             (at, end) if upright else (end, at),
-            (shift[0] - 2, 2.5) if upright else (4, shift[1]),
-            textcoords="offset points",
+            sign,
+            *((shift[0] - 2, 2.5) if upright else (4, shift[1])),
             ha="right" if upright else "left",
             va="bottom" if upright else "center",
             size=style.SMALL,
             weight="bold",
         )
     if len(values) > 1:
-        ax.plot(
-            *place(values.tolist()),
+        marks.strokes(
+            ax,
+            *place(values),
+            aside,
             ls="",
             marker="o",
             ms=1.5,
             mfc="white",
             mec=style.INK,
             mew=0.3,
-            transform=transform,
             zorder=5,
         )
 
 
-def _draw_mixes(
-    ax: plt.Axes, scenarios: list[str], groups: pd.DataFrame, cells: pd.DataFrame
-) -> None:
+def _draw_mixes(ax: plt.Axes, scenarios: list[str], groups: pd.DataFrame, cells: Cells) -> None:
     """Mixes from top to bottom, gain to the right; a dashed tick marks the ideal N."""
     counts = [parse_scenario(s).n for s in scenarios]
-    values = cells.loc[cells["mixed"], "stp"].dropna()
+    values = _all_gains(cells, True)
     low, high = min([0.9, *values]) / 1.1, max([*values, *counts]) * 1.08
     room = 0.26 if groups["stp"].isna().any() else 0.0
     ax.set(xscale="log", xlim=(low / (high / low) ** (room / (1 - room)), high))
@@ -335,8 +330,8 @@ def _draw_mixes(
             up = 72 * _LANE * ((len(rows) - 1) / 2 - i)
             if pd.isna(row["stp"]):
                 text = f"{row['look'].short}: {_outcome(row)}"
-                place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
-                ax.annotate(text, (0, y), (4, up), va="center", size=5.4, **place)
+                place = marks.offset(ax, 4, up, across=True)
+                ax.text(0, y, text, va="center", size=5.4, transform=place)
             else:
                 _draw_group(ax, y, row, cells, (0.0, up), upright=False)
     ax.axvline(1, color=style.GREY, lw=0.6, zorder=1)
@@ -367,18 +362,32 @@ def _handles(shown: pd.DataFrame, said: dict[tuple[str, str], tuple]) -> list[Li
     return handles
 
 
-def _replicates(cells: pd.DataFrame, row: dict) -> pd.DataFrame:
-    same = (cells["scenario"] == row["scenario"]) & (cells["method"] == row["method"])
-    return cells[same & cells["stp"].notna()].sort_values("block")
+def _by_set(cells: pd.DataFrame) -> Cells:
+    """Rows of `cells`, by block."""
+    found: Cells = {}
+    columns = ["scenario", "method", "block", "status", "stp", "mixed"]
+    for row in cells[columns].sort_values("block").to_dict("records"):
+        found.setdefault((row["scenario"], row["method"]), []).append(row)
+    return found
 
 
-def _drawn(shown: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+def _gains(cells: Cells, row: dict) -> list[float]:
+    """The replicates' of a summary row."""
+    found = cells.get((row["scenario"], row["method"]), [])
+    return [cell["stp"] for cell in found if pd.notna(cell["stp"])]
+
+
+def _all_gains(cells: Cells, mixed: bool) -> list[float]:
+    rows = (row for own in cells.values() for row in own)
+    return [row["stp"] for row in rows if row["mixed"] == mixed and pd.notna(row["stp"])]
+
+
+def _drawn(shown: pd.DataFrame, cells: Cells) -> pd.DataFrame:
     rows = []
     for row in shown.to_dict("records"):
         base = {k: row[k] for k in ("scenario", "n", "variant", "method", "low", "high")}
         base |= {"panel": "mixes" if row["mixed"] else row["family"], "mean": row["stp"]}
-        same = (cells["scenario"] == row["scenario"]) & (cells["method"] == row["method"])
-        for cell in cells[same].sort_values("block").to_dict("records"):
+        for cell in cells.get((row["scenario"], row["method"]), []):
             status = cell["status"]
             if status == "completed" and pd.isna(cell["stp"]):
                 status = "no_baseline"

@@ -50,7 +50,7 @@ def rows_of(record: dict, current: bool = True) -> list[dict]:
             row |= headlines.of_member(record, name, member["member"])
             for key in ("steps", "samples_per_s", "step_ms_p50", "step_ms_p95", "step_ms_p99"):
                 row[key] = window.get(key)
-            row["drift"] = window.get("drift")
+            row["drift"], row["drift_error"] = window.get("drift"), window.get("drift_error")
             rows.append(row | _epoch_time(row, member))
     return rows or [base]
 

@@ -56,6 +56,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("step_ms_p95", _REAL, "ms", "95th percentile of step time"),
     ("step_ms_p99", _REAL, "ms", "99th percentile of step time"),
     ("drift", _REAL, "1", "mean step of the last third over that of the first third, minus 1"),
+    ("drift_error", _REAL, "1", "standard error of drift, by batch means; null for a few steps"),
     ("data_wait_share", _REAL, "1", "share of the time in which the step loop waited for input"),
     ("input_share", _REAL, "1", "resident input: time to make a batch over step time"),
     ("parameters", _INT, "", "parameter count"),

@@ -41,7 +41,8 @@ def readings(record: dict) -> pa.Table:
     """
     with pa.parquet.ParquetFile(record["folder"] / FILE) as file:
         there = set(file.schema_arrow.names)
-        found = file.read([TIME, *(name for name in TELEMETRY.names if name in there)])
+        wanted = [TIME, *(name for name in TELEMETRY.names if name in there)]
+        found = file.read(wanted, use_threads=False)  # a small file is read before they start
     rows, cell = len(found), record["cell"]
     own = {
         "cell": pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [cell["id"]]),

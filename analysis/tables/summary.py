@@ -1,17 +1,18 @@
-"""The summary of a study: one row per scenario and method, as CSV, Markdown or for a terminal.
+"""The summary of a study: one row per scenario and method, as CSV, Markdown and for a terminal.
 
 python -m analysis.tables.summary --runs results/smoke/runs.parquet \\
     --output results/smoke/tables/summary --telemetry results/smoke/tables/telemetry
-python -m analysis.tables.summary --runs results/smoke/runs.parquet --print
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import textwrap
-from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 from tabulate import tabulate
@@ -24,10 +25,9 @@ from analysis.twins import phrase, twin_checks
 from analysis.words import fixed, percent, significant, told
 
 WIDTH = 100
-_PAGES = {"figures": "figures", "summary": "tables/summary.md", "claims": "claims.md"}
-_PAGES |= {"explorer": "explorer.html", "why to believe it": "belief.html"}
 _NUMBERS = ["epoch_time_s", "stp", "low", "high", "antt", "jain", "saving", "accuracy"]
 _NUMBERS += OF_THE_GPU
+_OF_MEMBERS = ["epoch_time_s", "accuracy", "source"]
 
 
 def summary(study: Study) -> pd.DataFrame:
@@ -38,16 +38,23 @@ def summary(study: Study) -> pd.DataFrame:
     table = summarise(study.cells)
     keys = ["arm", "scenario", "method", "window"]
     runs = study.runs[study.runs["status"] == "completed"]
+    # Filtering the whole table for each row takes far longer.
+    members: dict[tuple, list[dict]] = {}
+    for row in runs[[*keys, "workload", *_OF_MEMBERS]].to_dict("records"):
+        members.setdefault(itemgetter(*keys)(row), []).append(row)
     epoch_times, accuracy, source = [], [], []
-    for row in table[keys].to_dict("records"):
-        same = (runs[keys[:3]] == pd.Series({k: row[k] for k in keys[:3]})).all(axis=1)
-        rows = runs[same & (runs["window"] == row["window"])]
-        medians = rows.groupby("workload", sort=False)["epoch_time_s"].median().dropna()
-        times = [_seconds(value) for value in medians]
-        names = [f"{name} {time}" for name, time in zip(medians.index, times, strict=True)]
-        epoch_times.append(" / ".join(times if len(times) < 2 else names))
-        accuracy.append(rows["accuracy"].median() if len(rows) else None)
-        source.append("/".join(sorted(rows["source"].dropna().unique())))
+    for place in zip(*(table[key] for key in keys), strict=True):
+        rows = members.get(place, [])
+        by_workload: dict[str, list[float]] = {}
+        for row in rows:
+            if pd.notna(row["epoch_time_s"]):
+                by_workload.setdefault(row["workload"], []).append(row["epoch_time_s"])
+        times = {name: _seconds(median(values)) for name, values in by_workload.items()}
+        names = [f"{name} {time}" for name, time in times.items()]
+        epoch_times.append(" / ".join(times.values() if len(times) < 2 else names))
+        known = [row["accuracy"] for row in rows if pd.notna(row["accuracy"])]
+        accuracy.append(median(known) if known else math.nan)
+        source.append("/".join(sorted({r["source"] for r in rows if pd.notna(r["source"])})))
     table["status"] = [_status(row) for row in table.to_dict("records")]
     return table.assign(epoch_times=epoch_times, accuracy=accuracy, source=source)
 
@@ -67,8 +74,8 @@ def _interval(row: dict) -> str:
     return text if pd.isna(row["low"]) else f"{text} [{row['low']:.3f}, {row['high']:.3f}]"
 
 
-def markdown(table: pd.DataFrame, study: Study) -> str:
-    """The table as Markdown, with the hardware and how to read it."""
+def markdown(table: pd.DataFrame, study: Study, twins: str) -> str:
+    """The table as Markdown, with the hardware, what A/A says (`twins`), and how to read it."""
     rows = [
         {
             "arm": row["arm"],
@@ -105,7 +112,7 @@ def markdown(table: pd.DataFrame, study: Study) -> str:
     )
     if table[OF_THE_GPU].notna().any(axis=None):
         legend += f"\n{activity.HEADLINES}\n"
-    if twins := phrase(twin_checks(study.runs)):
+    if twins:
         legend += (
             f"\n{twins}: aggregate rate of naive_again over that of naive, with 95 % intervals.\n"
         )
@@ -191,16 +198,6 @@ def _seconds(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _next(folder: Path) -> Iterator[str]:
-    """Where to look next: what is there of a study's pages and tables, seen from here."""
-    here = Path.cwd()
-    if folder.is_absolute() and folder.is_relative_to(here):
-        folder = folder.relative_to(here)
-    for name, path in _PAGES.items():
-        if (folder / path).exists():
-            yield f"{name}: {folder / path}"
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m analysis.tables.summary",
@@ -210,9 +207,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", required=True, type=Path, metavar="RUNS.parquet")
     parser.add_argument("--expected", type=Path, metavar="CELLS.json", help="planned cells")
     parser.add_argument("--hardware", help="GPU model, where the study holds several")
-    parser.add_argument("--output", type=Path, metavar="STEM", help="writes STEM.csv and STEM.md")
+    parser.add_argument("--output", type=Path, metavar="STEM", help="writes STEM.csv, .md, .txt")
     parser.add_argument("--telemetry", type=Path, metavar="STEM", help="what the GPU did, likewise")
-    parser.add_argument("--print", action="store_true", help="compact table on the terminal")
     arguments = parser.parse_args(argv)
     study = load(read_runs(arguments.runs), read_expected(arguments.expected), arguments.hardware)
     table = summary(study)
@@ -220,15 +216,13 @@ def main(argv: list[str] | None = None) -> int:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         flat = table.drop(columns="statuses").round(dict.fromkeys(_NUMBERS, 6))
         flat.to_csv(arguments.output.with_name(arguments.output.name + ".csv"), index=False)
-        text = markdown(table, study)
-        page = arguments.output.with_name(arguments.output.name + ".md")
-        page.write_text(text, encoding="utf-8")
+        twins = phrase(twin_checks(study.runs))
+        lines = "\n".join(filter(None, [terminal(table), twins]))
+        for ending, text in ((".md", markdown(table, study, twins)), (".txt", f"{lines}\n")):
+            page = arguments.output.with_name(arguments.output.name + ending)
+            page.write_text(text, encoding="utf-8")
     if arguments.telemetry:
         activity.write(activity.table(study.runs), arguments.telemetry)
-    if arguments.print:
-        twins = phrase(twin_checks(study.runs))
-        lines = [terminal(table), twins, *_next(arguments.runs.parent)]
-        print(*(line for line in lines if line), sep="\n")
     return 0
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import flags, style, twins, web
+from analysis import flags, looks, twins, web
 from analysis.cells import read_runs
 from analysis.merging import losses
 from analysis.names import method_order
@@ -241,7 +241,7 @@ def page(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame, bench: Path |
     return web.render(
         "belief.html",
         study=checks["study"],
-        about="; ".join(part for part in style.footer_parts(current) if part not in counted),
+        about="; ".join(part for part in looks.footer_parts(current) if part not in counted),
         summary=summary(current, checks, evidence),
         methods=methods(evidence),
         lies=LIES.values(),

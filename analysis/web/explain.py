@@ -2,8 +2,8 @@
 
     python -m analysis.web.explain --folder results/smoke
 
-Reads what analysis.merge and analysis.pages have written there. Each can be written by itself, with
-the command of its module: environment, belief, readable.
+Reads what the merge and the tables have written there; analysis.pages ends with it. Each can be
+written by itself, with the command of its module: environment, belief, readable.
 """
 
 from __future__ import annotations

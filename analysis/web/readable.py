@@ -24,7 +24,7 @@ def page(markdown: str) -> str:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
     headings = [b.content for a, b in pairwise(tokens) if a.type == "heading_open"]
-    body = parser.render(markdown)
+    body = parser.renderer.render(tokens, parser.options, {})
     body = body.replace("<table>", '<div class="scroll"><table>')
     body = body.replace("</table>", "</table></div>")
     return web.render("text.html", title=(headings or ["Results"])[0], text=Markup(body))

@@ -70,6 +70,7 @@ class Rate(_Part):
     step_ms_p95: float | None = None
     step_ms_p99: float | None = None
     drift: float | None = None
+    drift_error: float | None = None
 
 
 class Loss(_Part):

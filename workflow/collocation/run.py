@@ -307,7 +307,7 @@ class Run:
                 rates[window.name] = steps.epochs_rate(tracked.epochs, size)
             elif window.name == "completion":  # whose end is alone, and faster
                 rate = steps.rate(end_ns, window.start_ns, window.end_ns, size)
-                rates[window.name] = rate.model_copy(update={"drift": None})
+                rates[window.name] = rate.model_copy(update={"drift": None, "drift_error": None})
             elif not (tracked.status == "departed" and window.name == "after"):
                 rates[window.name] = steps.rate(end_ns, window.start_ns, window.end_ns, size)
         return rates

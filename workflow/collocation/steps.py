@@ -10,6 +10,8 @@ from workflow.collocation.record import File, Loss, Rate
 
 TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100
+# A third of a window in so many parts: each longer than what makes neighbouring steps alike.
+BATCHES = 10
 
 
 def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
@@ -17,13 +19,15 @@ def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Ra
 
     end_ns: int64 [steps], when each step had finished on the device. Throughput counts the steps
     between the first and the last step end in the window, so that it does not depend on where in
-    a step the window opens. drift: mean step of the last third / of the first third - 1.
+    a step the window opens. drift: mean step of the last third / of the first third - 1;
+    drift_error: its standard error, None below BATCHES steps a third.
     """
     inside = end_ns[(end_ns >= start_ns) & (end_ns < stop_ns)]
     if len(inside) < 2:
         return Rate(steps=len(inside), samples_per_s=None)
     took = np.diff(inside) / 1e6
     third = len(took) // 3
+    ends = (took[:third], took[-third:])
     p50, p95, p99 = np.percentile(took, [50, 95, 99])
     return Rate(
         steps=len(inside),
@@ -31,8 +35,21 @@ def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Ra
         step_ms_p50=float(p50),
         step_ms_p95=float(p95),
         step_ms_p99=float(p99),
-        drift=float(took[-third:].mean() / took[:third].mean() - 1) if third else None,
+        drift=float(ends[1].mean() / ends[0].mean() - 1) if third else None,
+        drift_error=_drift_error(*ends) if third >= BATCHES else None,
     )
+
+
+def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
+    """Standard error of the ratio of two means, of step times (> 0), by batch means.
+
+    Steps are no independent draws: neighbours are slow together, which their own scatter hides.
+    """
+    relative = 0.0
+    for steps in (first, last):
+        means = [batch.mean() for batch in np.array_split(steps, BATCHES)]
+        relative += np.var(means, ddof=1) / BATCHES / steps.mean() ** 2
+    return float(last.mean() / first.mean() * np.sqrt(relative))
 
 
 def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:

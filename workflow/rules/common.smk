@@ -1,7 +1,6 @@
 # One sitting of the study: its config checked, its cells planned, its folder locked.
 import os
 import re
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,7 @@ from snakemake.exceptions import WorkflowError
 
 sys.path.insert(0, workflow.basedir)
 from analysis.figures import stem, stems
-from analysis.pages import FILES as PAGE_FILES
+from analysis.pages import FILES as PAGE_FILES, closing
 from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.show import banner
@@ -61,8 +60,7 @@ onsuccess:
     SITTING.sweep_postponed()
     HELD.close()
     if SITTING.merged:
-        summary = ["--runs", f"{STUDY}/runs.parquet", "--expected", f"{STUDY}/plan.json"]
-        subprocess.run([sys.executable, "-m", "analysis.tables.summary", "--print", *summary])
+        print(closing(SITTING.folder))
 
 
 onerror:

@@ -49,11 +49,13 @@ rule draw:
 
 
 rule write_pages:
-    # Tables, checks, claims, guidelines: in one process, as the figures are.
+    # Tables, checks, claims, guidelines, and the pages that explain them: in one process, as the
+    # figures are.
     input:
         runs=f"{STUDY}/runs.parquet",
         claims=CLAIMS,
         reported=REPORTED,
+        bench=[path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
     output:
         TEXTS,
     log:
@@ -66,7 +68,7 @@ rule write_pages:
         study=SITTING.name,
         folder=subpath(output[0], parent=True),
     message:
-        "tables, checks, claims and guidelines of study {SITTING.name}"
+        "tables, checks, claims and pages of study {SITTING.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis.pages --study {params.study:q} --folder {params.folder:q}'
         " --list {params.runs:q} --claims {input.claims:q} --reported {input.reported:q} > {log:q}"

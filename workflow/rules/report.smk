@@ -1,9 +1,9 @@
-# The explorer, the page on what the numbers rest on, and Snakemake's report of it all.
+# The explorer, and Snakemake's report of all pages.
 from importlib.util import find_spec
 
 from snakemake.io import report as in_report  # at a line's start `report` is a directive
 
-from analysis.web.explain import BELIEF, FILES as EXPLANATIONS, READABLE, TEXTS as READ
+from analysis.web.explain import BELIEF, READABLE
 from analysis.figures import CATEGORIES
 
 # Its libraries are large, and a GPU node does without: there no explorer is made.
@@ -49,7 +49,6 @@ report: "../report/workflow.rst"
 
 localrules:
     explore,
-    explain,
     report_contents,
     make_report,
     report,
@@ -75,28 +74,6 @@ rule explore:
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis.explorer --runs {input.runs:q} --expected {params.expected:q}'
         " --telemetry {input.telemetry:q} --reported {input.reported:q} --output {output:q} > {log:q}"
-
-
-rule explain:
-    # Environment and provenance, why the numbers can be believed, texts and tables as pages.
-    input:
-        f"{STUDY}/runs.parquet",
-        f"{STUDY}/checks.json",
-        f"{STUDY}/tables/evidence.csv",
-        [f"{STUDY}/{name}" for name in READ],
-        [path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
-    output:
-        [f"{STUDY}/{name}" for name in EXPLANATIONS],
-    log:
-        f"{STUDY}/log/explain.log",
-    conda:
-        "../../envs/environment.yaml"
-    params:
-        folder=subpath(input[0], parent=True),
-    message:
-        "why the numbers of study {SITTING.name} can be believed"
-    shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.web.explain --folder {params.folder:q} > {log:q}'
 
 
 rule report_contents:
