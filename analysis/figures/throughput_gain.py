@@ -1,9 +1,9 @@
 """Throughput gain (STP, Σ normalised progress) by method and count, and of mixes.
 
 A panel per workload with gain against N on logarithmic axes, where the ideal y = N is a straight
-line and equal ratios have equal lengths; methods stand side by side at N. Below, the mixes as groups. Every replicate is a point, the larger mark their
-geometric mean, the bar its 95 % interval (two replicates or more, unless it spans more than a
-factor of four).
+line and equal ratios have equal lengths; methods stand side by side at N. Below, the mixes as
+groups. Every replicate is a point, the larger mark their geometric mean, the bar its 95 % interval
+(two replicates or more, unless it spans more than a factor of four).
 """
 
 from __future__ import annotations
