@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from analysis import flags, metrics
 from analysis.merging.schema import SCHEMA
-from analysis.names import ALONE_VARIANTS, ANCHOR, TWIN, method_order, parse_scenario
+from analysis.names import ALONE_VARIANTS, ANCHOR, COMPLETION, TWIN, method_order, parse_scenario
 from analysis.statistics import pooled_estimates
 
 NOT_RUN = "not_run"
@@ -28,6 +28,7 @@ _KEY = ["arm", "scenario", "method", "block"]
 class Study:
     """What figures and tables draw: runs (member rows, current attempts), cells, and a note.
 
+    with_references: runs, and those of jobs alone on other devices that parts of a block ran on.
     telemetry: the study's telemetry.parquet, if there is one to look at. reported: the paper's
     values (analysis.reported.read), to stand beside ours. mig_layouts: JSON of the layouts that
     the study's MIG cells take on its card.
@@ -37,6 +38,7 @@ class Study:
     cells: pd.DataFrame
     hardware: str
     note: str
+    with_references: pd.DataFrame
     telemetry: Path | None = None
     reported: pd.DataFrame | None = None
     mig_layouts: Path | None = None
@@ -45,9 +47,18 @@ class Study:
         return sorted(self.cells["arm"].unique()) if len(self.cells) else []
 
     def drawn(self, arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """What figures show of an arm: its cells and its runs, without naive's twin."""
-        tables = (self.cells, self.runs)
-        return tuple(t[(t["arm"] == arm) & (t["method"] != TWIN)] for t in tables)
+        """What figures show of an arm: its cells and its runs.
+
+        Without naive's twin, pairs run to completion, which try the rule of a table, and jobs alone
+        with a part of the SMs, which stand in the figure of scaling.
+        """
+        return tuple(t[(t["arm"] == arm) & ~_elsewhere(t)] for t in (self.cells, self.runs))
+
+
+def _elsewhere(table: pd.DataFrame) -> pd.Series:
+    method, scenario = (table[name].astype(str) for name in ("method", "scenario"))
+    partial = (table["n"] == 1) & method.str.startswith("mps_")
+    return (method == TWIN) | partial | scenario.str.endswith(f"--{COMPLETION}")
 
 
 def read_runs(path: Path) -> pd.DataFrame:
@@ -78,7 +89,7 @@ def load(runs: pd.DataFrame, expected: list[dict] = (), hardware: str | None = N
     with most completed cells, and the note says what was left out. Expected cells without a
     record become rows of status `not_run`.
     """
-    runs = runs[runs["current"]].copy()
+    every, runs = runs, runs[runs["current"]]
     done = runs[runs["status"] == "completed"].drop_duplicates(_KEY)["hardware"].value_counts()
     note = ""
     if hardware is None:
@@ -88,12 +99,13 @@ def load(runs: pd.DataFrame, expected: list[dict] = (), hardware: str | None = N
             else ""
         )
     # Cells that never got to a device have no hardware to be mixed up with.
-    runs = runs[(runs["hardware"] == hardware) | (runs["status"] != "completed")]
+    every = every[(every["hardware"] == hardware) | (every["status"] != "completed")]
+    runs = every[every["current"]].copy()
     left_out = {name: int(count) for name, count in done.items() if name != hardware}
     if left_out:
         names = ", ".join(f"{count} on {name}" for name, count in sorted(left_out.items()))
         note = f"cells on other hardware left out: {names}"
-    return Study(runs, cell_table(runs, expected), hardware, note)
+    return Study(runs, cell_table(runs, expected), hardware, note, every)
 
 
 def cell_table(runs: pd.DataFrame, expected: list[dict] = ()) -> pd.DataFrame:
@@ -203,7 +215,10 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
     estimates = {}
     usable = cells[cells["stp"].notna() & (cells["stp"] > 0)]
     for _, family in usable.groupby(["arm", "family"]):
-        ratios = {k: g["stp"].tolist() for k, g in family.groupby([*group, "window"])}
+        ratios = {
+            key: dict(zip(zip(own["block"], own["device"], strict=True), own["stp"], strict=True))
+            for key, own in family.groupby([*group, "window"])
+        }
         fixed = set(family[is_baseline(family)].groupby([*group, "window"]).groups)
         estimates |= pooled_estimates(ratios, fixed)
     rows = []

@@ -27,8 +27,9 @@ TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
 SUSPECT = (UNSTEADY, SUSPECT_BASELINE, UNEVEN, UNVERIFIED, THROTTLED, SHARED_GPU)
 KNOWN = (*SUSPECT, POWER_CAPPED, *TELEMETRY)
 
-# A window whose last third is this much faster or slower than its first was not in a steady state.
-DRIFT = 0.01
+# A window whose last third is this much faster or slower than its first was not in a steady state,
+# unless thirds that noisy may differ by as much: so many standard errors.
+DRIFT, DRIFT_ERRORS = 0.01, 2.0
 # Collocation cannot make a member faster: beyond this, its alone run was slow.
 PROGRESS = 1.05
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
@@ -36,7 +37,7 @@ PROGRESS = 1.05
 SPREAD = 0.2
 
 _MEANING = {
-    UNSTEADY: f"unsteady (drift of {DRIFT:.0%} or more)".replace("%", " %"),
+    UNSTEADY: f"unsteady (drift beyond {DRIFT:.0%} and noise)".replace("%", " %"),
     SUSPECT_BASELINE: f"progress above {PROGRESS}, suspect baseline",
     UNEVEN: f"like members' rates differ by over {SPREAD:.0%}".replace("%", " %"),
     UNVERIFIED: "method not proven in force",
@@ -70,8 +71,13 @@ def marks(flags: object) -> str:
 
 
 def legend(columns: Iterable[object]) -> list[str]:
-    """What each mark means, a phrase per flag that occurs: `~ unsteady (drift of 1 % or more)`."""
+    """What each mark means, a phrase per flag that occurs: `? method not proven in force`."""
     return [_phrase(flag) for flag in _ordered(split(union(columns)))]
+
+
+def meaning(flag: str) -> str:
+    """What a flag says, as a phrase."""
+    return _MEANING.get(flag, flag)
 
 
 def counted(rows: pd.DataFrame) -> list[str]:
@@ -86,7 +92,7 @@ def counted(rows: pd.DataFrame) -> list[str]:
 
 
 def _phrase(flag: str) -> str:
-    return f"{marks(flag)} {_MEANING.get(flag, flag)}"
+    return f"{marks(flag)} {meaning(flag)}"
 
 
 def _ordered(flags: Iterable[str]) -> list[str]:
@@ -106,7 +112,7 @@ def add_flags(rows: list[dict]) -> None:
         cells[row["cell"], row["attempt"]].append(row)
     for members in cells.values():
         found = [members[0]["flags"]]
-        if any(abs(row.get("drift") or 0.0) >= DRIFT for row in members):
+        if any(_unsteady(row) for row in members):
             found.append(UNSTEADY)
         if any(
             (row.get("progress") or 0.0) > PROGRESS or (lows.get(_place(row)) or 0.0) > 1
@@ -118,6 +124,12 @@ def add_flags(rows: list[dict]) -> None:
             found += [UNVERIFIED] * (members[0]["method_verified"] is not True)
         for row in members:
             row["flags"] = union(found)
+
+
+def _unsteady(row: dict) -> bool:
+    """Old records have no standard error."""
+    noise = DRIFT_ERRORS * (row.get("drift_error") or 0.0)
+    return abs(row.get("drift") or 0.0) >= max(DRIFT, noise)
 
 
 def _uneven(rows: list[dict]) -> bool:
@@ -154,12 +166,13 @@ def _place(row: dict) -> tuple:
 
 def _lowest_progress(rows: list[dict]) -> dict[tuple, float | None]:
     """Lower end of each place's 95 % interval; variances pooled as for STP, per arm and family."""
-    families: dict[tuple, dict[tuple, list[float]]] = defaultdict(lambda: defaultdict(list))
+    families: dict[tuple, dict[tuple, dict]] = defaultdict(lambda: defaultdict(dict))
     itself = set()
     for row in rows:
         if row.get("progress") and row["current"]:
             family = parse_scenario(row["scenario"]).family
-            families[row["arm"], family][_place(row)].append(row["progress"])
+            block = row["block"], row["device"]
+            families[row["arm"], family][_place(row)][block] = row["progress"]
             if row["baseline_cell"] == row["cell"]:
                 itself.add(_place(row))
     return {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from analysis.statistics import Estimate, pooled_estimates
+
+# What shares a baseline: a replicate on one device.
+BLOCK = ["block", "device"]
 
 
 def pooled(
@@ -20,19 +23,21 @@ def pooled(
 ) -> dict[tuple, Estimate]:
     """Keys → the estimate of `column` (> 0, a row per replicate) over the rows that share them.
 
-    The variance is pooled over rows that share `within` (analysis.statistics). `fixed` marks rows
-    that are 1 by construction. Values that are missing, infinite or not above 0 do not count.
+    The variance is pooled over rows that share `within`; those of a BLOCK share a baseline
+    (analysis.statistics). `fixed` marks rows that are 1 by construction. Values that are missing,
+    infinite or not above 0 do not count.
     """
     values = rows[column].astype(float)
     usable = rows[np.isfinite(values) & (values > 0)]
-    ratios: dict[tuple, dict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for pool, key, value in zip(
+    ratios: dict[tuple, dict[tuple, dict[tuple, float]]] = defaultdict(lambda: defaultdict(dict))
+    for pool, key, block, value in zip(
         usable[list(within)].itertuples(index=False, name=None),
         usable[list(keys)].itertuples(index=False, name=None),
+        usable[BLOCK].itertuples(index=False, name=None),
         usable[column],
         strict=True,
     ):
-        ratios[pool][key].append(value)
+        ratios[pool][key][block] = value
     itself = set()
     if fixed is not None:
         itself = set(usable.loc[fixed[usable.index], list(keys)].itertuples(index=False, name=None))

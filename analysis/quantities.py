@@ -107,7 +107,7 @@ class Quantity:
     missing: str = "no alone run on the same GPU in its block"
     window: str = ""  # the window of a departure cell that it is of: before, unless it says so
     by_method: bool = False  # variance is pooled over cells of the same method only
-    relative: bool = False  # 1 by construction where the cell is its own baseline
+    relative: bool = False  # to its jobs alone: 1 where the cell is its own baseline
 
 
 _NOT_RECORDED = "the telemetry of its window does not hold it"
@@ -141,7 +141,8 @@ def quantity(
         whose = f" of {member}" if member else ""
         return Quantity(f"slowdown{whose}", lambda view: slowdown(view, member), relative=True)
     if name == "time":
-        return Quantity("time for fixed work over serial", time_of_fixed_work(work or {}))
+        time = time_of_fixed_work(work or {})
+        return Quantity("time for fixed work over serial", time, relative=True)
     return _QUANTITIES[name]
 
 
@@ -150,8 +151,9 @@ class Measurements:
 
     def __init__(self, views: Iterable[View]):
         self._views: dict[Key, list[View]] = defaultdict(list)
+        self._elsewhere: dict[Key, list[View]] = defaultdict(list)
         for view in views:
-            self._views[view.key].append(view)
+            (self._views if view.current else self._elsewhere)[view.key].append(view)
 
     def cells(self) -> list[Key]:
         """Every key that has a view."""
@@ -163,37 +165,33 @@ class Measurements:
         views = self._views.get(key, [])
         return [v for v in views if not wanted or v.window in (None, wanted)]
 
+    def references(self, key: Key, window: str = "") -> dict[tuple[int, str], View]:
+        """Block and device → the key's completed cell there: what others there are held against.
+
+        A job alone that was measured anew on another device has one on each.
+        """
+        views = [*self.at(key, window), *self._elsewhere.get(key, [])]
+        return {view.place: view for view in reversed(views) if view.completed}
+
     def values(
         self, what: Quantity, key: Key, over: Key | None = None, parts: bool = False
     ) -> list[tuple[View, float]]:
         """The quantity of each completed replicate; divided, within block and device, by that of
         `over`, or with `parts` by the sum over its jobs alone.
         """
+        divisors = [(1, over)] if over is not None else []
+        if parts:
+            divisors = [(count, alone(name)) for name, count in key.parts]
+        there = [(count, self.references(each, what.window)) for count, each in divisors]
         found = []
         for view in self.at(key, what.window):
             value = what.of(view) if view.completed else None
-            below = 1.0
-            if over is not None:
-                below = self._same_place(what, over, view)
-            elif parts:
-                below = self._sum_of_parts(what, view)
-            if value and below:
+            sizes = [(count, what.of(at[view.place])) for count, at in there if view.place in at]
+            known = len(sizes) == len(there) and all(size for _, size in sizes)
+            if value and known:
+                below = math.fsum(count * size for count, size in sizes) if there else 1.0
                 found.append((view, value / below))
         return found
-
-    def _same_place(self, what: Quantity, key: Key, view: View) -> float | None:
-        for other in self.at(key, what.window):
-            if other.completed and (other.block, other.device) == (view.block, view.device):
-                return what.of(other)
-        return None
-
-    def _sum_of_parts(self, what: Quantity, view: View) -> float | None:
-        sizes = [
-            (count, self._same_place(what, alone(name), view)) for name, count in view.key.parts
-        ]
-        if any(size is None for _, size in sizes):
-            return None
-        return math.fsum(count * size for count, size in sizes)
 
     def estimate(
         self, what: Quantity, key: Key, over: Key | None = None, parts: bool = False
@@ -201,18 +199,19 @@ class Measurements:
         """Geometric mean over replicates (see `values`), with its 95 % interval.
 
         The variance is pooled over all cells of the key's family, each taken over the same
-        reference; of other GPU models, data or code than the key's own they do not count.
+        reference; of other GPU models, data or code than the key's own they do not count. Cells of
+        one block and device are not independent (analysis.statistics).
         """
         own = provenance(view for view, _ in self.values(what, key, over, parts))
         ratios, fixed = {}, set()
         for other in self._views:
             if other.family != key.family or (what.by_method and other.method != key.method):
                 continue
-            ratios[other] = [
-                value
+            ratios[other] = {
+                view.place: value
                 for view, value in self.values(what, other, over, parts)
                 if other == key or agree(view.provenance, own)
-            ]
+            }
             itself = parts or (over is None and what.relative)
             if other == over or (itself and other.is_baseline):
                 fixed.add(other)

@@ -28,9 +28,9 @@ def twin_checks(runs: pd.DataFrame) -> list[dict]:
     by = [*_PAIR, "block", "device"]
     first, second = (cells[cells["method"] == m].set_index(by) for m in ("naive", TWIN))
     ratios = (second["samples_per_s"] / first["samples_per_s"]).dropna()
-    families: dict[tuple, dict[tuple, list[float]]] = defaultdict(dict)
+    families: dict[tuple, dict[tuple, dict]] = defaultdict(dict)
     for key, values in ratios.groupby(level=_PAIR, sort=True):
-        families[key[:2]][key] = values.tolist()
+        families[key[:2]][key] = values.droplevel(_PAIR).to_dict()
     results = []
     for family in families.values():
         for key, found in pooled_estimates(family, confidence=_CONFIDENCE).items():

@@ -98,6 +98,12 @@ class View:
     # What must be equal in a comparison: field → values, the baseline's included.
     provenance: Mapping[str, frozenset[str]] = field(default_factory=dict)
     flags: str = ""
+    current: bool = True  # False: a job alone whose block went on elsewhere; a reference only
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Block and device: what is compared shares them."""
+        return self.block, self.device
 
     @property
     def completed(self) -> bool:
@@ -133,17 +139,21 @@ def agree(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]
 def views_of_runs(
     runs: pd.DataFrame, expected: Iterable[dict] = (), arm: str = "faithful"
 ) -> list[View]:
-    """The current cells of one arm, a view per replicate and window; `runs` are member rows of
+    """The cells of one arm, a view per replicate and window; `runs` are member rows of
     runs.parquet. Expected cells without a record become views of status `not_run`.
+
+    Attempts that are not current are there only as references: completed jobs alone on devices
+    where other cells of their block were measured.
     """
     known = [name for name in _COLUMNS if name in runs]
     rows = runs.loc[runs["arm"] == arm, known].astype(object)
     sources, cells = defaultdict(list), defaultdict(list)
     for row in rows.where(rows.notna(), None).to_dict("records"):
         sources[row["cell"], row["device"]].append(_provenance(row))
-        if row["current"]:
+        if row["current"] or row["status"] == "completed":
             cells[row["scenario"], row["method"], row["block"], row["attempt"]].append(row)
     views = [view for members in cells.values() for view in _views(members, sources)]
+    views = [view for view in views if view.current or view.key.is_baseline]
     seen = {(scenario, method, block) for scenario, method, block, _ in cells}
     for cell in expected:
         place = cell["scenario"], cell["method"], cell["replicate"]
@@ -168,6 +178,7 @@ def _views(rows: list[dict], sources: dict) -> Iterable[View]:
         reason=first["reason"],
         cell=first["cell"],
         flags=first["flags"] or "",
+        current=bool(first["current"]),
     )
     windows = defaultdict(list)
     for row in rows:
@@ -233,8 +244,10 @@ def _union(found: list[dict]) -> dict[str, frozenset[str]]:
 
 
 def differences(views: Iterable[View]) -> list[str]:
-    """What must be equal in a comparison and is not, a phrase per field; methods not proven."""
-    views = list({(view.cell, view.window): view for view in views}.values())
+    """What must be equal in a comparison and is not, a phrase per field; methods not proven, and
+    GPUs that were not the cells' own.
+    """
+    views = list({(view.cell, view.device, view.window): view for view in views}.values())
     found = []
     for name, values in sorted(provenance(views).items()):
         if len(values) > 1:
@@ -247,10 +260,17 @@ def differences(views: Iterable[View]) -> list[str]:
                 for value, count in counts.items()
             )
             found.append(f"{name} differs: {listed}")
-    unproven = sum(flags.UNVERIFIED in flags.split(view.flags) for view in views)
-    if unproven:
-        found.append(f"the method was not proven in force in {unproven} of {len(views)} cells")
+    if cells := flagged(views, flags.UNVERIFIED):
+        found.append(f"the method was not proven in force in {cells}")
+    if cells := flagged(views, flags.SHARED_GPU):
+        found.append(f"somebody else's process was on the GPU in {cells}")
     return found
+
+
+def flagged(views: Iterable[View], flag: str) -> str:
+    """How many of the views' cells carry a flag, `3 of 10 cells`; empty for none."""
+    carried = {(v.cell, v.device, v.window): flag in flags.split(v.flags) for v in views}
+    return f"{sum(carried.values())} of {len(carried)} cells" if any(carried.values()) else ""
 
 
 def statuses(views: Iterable[View]) -> dict[str, int]:

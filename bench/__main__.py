@@ -152,7 +152,8 @@ def gains(cases: dict[str, Case], found: dict[str, Results]) -> dict[str, dict[s
             if case.n > 1 and case.alone in names:
                 base = getattr(found[names[case.alone]], who)
                 rates = getattr(found[name], who)
-                ratios[name] = [rate / one for rate, one in zip(rates, base, strict=True)]
+                paired = enumerate(zip(rates, base, strict=True))
+                ratios[name] = {turn: rate / one for turn, (rate, one) in paired}
         for name, estimate in pooled_estimates(ratios).items():
             estimates.setdefault(name, {})[who] = estimate
     return estimates

@@ -312,17 +312,17 @@ def member_rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int
     return float(batch_size * (last - first) / (stop_ns - start_ns) * 1e9)
 
 
-def ratios(segments: list[Segment]) -> dict[str, list[float]]:
+def ratios(segments: list[Segment]) -> dict[str, dict[int, float]]:
     """Monitor → for each block, rate under it over rate without."""
     logs: dict[tuple[str, int], list[float]] = {}
     for segment in segments:
         rate = math.log(sum(segment.samples_per_s))
         logs.setdefault((segment.monitor, segment.block), []).append(rate)
     means = {key: statistics.fmean(values) for key, values in logs.items()}
-    found: dict[str, list[float]] = {}
+    found: dict[str, dict[int, float]] = {}
     for (monitor, block), mean in means.items():
         if monitor != OFF:
-            found.setdefault(monitor, []).append(math.exp(mean - means[OFF, block]))
+            found.setdefault(monitor, {})[block] = math.exp(mean - means[OFF, block])
     return found
 
 

@@ -11,8 +11,8 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
 
     Options: arm, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows (list of
     per-member dicts of window → rate, in place of rates), epochs, losses (per member), source,
-    drift (of every window), flags, limits (in every member's spec), evidence, verified, sm_count,
-    uuids, telemetry, sitting, gpu_memory (bytes).
+    drift and drift_error (of every window), flags, limits (in every member's spec), evidence,
+    verified, sm_count, uuids, telemetry, sitting, gpu_memory (bytes).
     """
     parsed = parse_scenario(scenario)
     names = [name for name, count in parsed.parts for _ in range(count)]
@@ -42,6 +42,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
                     "samples_per_s": rate,
                     "step_ms_p50": 3.0,
                     "drift": options.get("drift", 0.001),
+                    "drift_error": options.get("drift_error"),
                 }
                 for name, rate in windows.items()
             },

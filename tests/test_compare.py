@@ -41,7 +41,7 @@ def rows():
 def test_each_study_keeps_its_own_mean_and_interval(rows):
     gain = rows.loc["gain", PAIR, "mps"]
     for side, ratios in (("a", [180 / 100, 190 / 110]), ("b", [240 / 200, 250 / 210])):
-        wanted = pooled_estimates({PAIR: ratios})[PAIR]
+        wanted = pooled_estimates({PAIR: dict(enumerate(ratios))})[PAIR]
         assert gain[side] == pytest.approx(wanted.mean)
         assert gain[f"{side}_low"] == pytest.approx(wanted.low, rel=1e-3)
         assert gain[f"{side}_n"] == 2

@@ -385,23 +385,37 @@ def test_the_table_needs_what_the_claims_need():
     assert all(list(pair.needs(DLRM)) == each for each in needs)
 
 
-@pytest.mark.parametrize(("after", "agrees"), [(1.0, True), (0.9, False)])
-def test_a_pair_that_one_job_leaves_tries_the_rule(values, after, agrees):
-    """Windows of 10 s each: DLRM goes on alone at `after` of its rate alone."""
+def completed_pair(block: int, seconds: float, gpu="GPU-1") -> dict:
+    """The pair under MPS to the end of 90,000 samples of DLRM and 2,000 of ResNet152."""
+    windows = [{"completion": 1.0}, {"completion": 1.0}]
+    found = record(f"{PAIR}--completion", "mps", block, windows=windows, gpu=gpu)
+    found["windows"][0]["seconds"] = seconds
+    batches = zip(found["members"], found["spec"]["members"], (90_000, 2_000), strict=True)
+    for member, spec, samples in batches:
+        member["windows"]["completion"]["steps"] = samples // 10
+        spec["batch_size"] = 10
+    return found
+
+
+@pytest.mark.parametrize(("off", "agrees"), [(1.0, True), (0.9, False)])
+def test_a_pair_run_to_completion_tries_the_rule(values, off, agrees):
     records = pair_records()
     for block, factor in ((1, UP), (2, DOWN)):
-        windows = [
-            {"before": 0.8 * factor * 9000.0, "after": after * 9000.0},
-            {"before": 0.95 * factor * 300.0},
-        ]
-        records.append(record(f"{PAIR}--departure", "mps", block, windows=windows))
+        short = 2_000 / (0.95 * 300.0 * factor)  # then DLRM goes on alone
+        left = 90_000 - 0.8 * 9000.0 * factor * short
+        records.append(completed_pair(block, (short + left / 9000.0) / off))
     table = table_of(records, values)
     mps = table.rows.set_index("row").loc["MPS"]
-    assert mps["completion"] == pytest.approx((10 + 10 * after) / 20)
-    assert mps["completion_blocks"] == 2
+    assert mps["completion"] == pytest.approx(off) and mps["completion_blocks"] == 2
     assert ("(agrees within 3 %)" in pair_table.markdown(table)) == agrees
-    untried = pair_table.markdown(table_of(pair_records(), values))
-    assert "The rule was not tried" in untried
+
+
+def test_a_rule_that_was_not_tried_says_why(values):
+    text = pair_table.markdown(table_of(pair_records(), values))
+    assert "The rule was not tried: no cell in which" in text
+    elsewhere = [*pair_records(), completed_pair(1, 10.0, gpu="GPU-2")]
+    text = pair_table.markdown(table_of(elsewhere, values))
+    assert "The rule was not tried: the pair was run" in text and "on another GPU" in text
 
 
 def test_a_saving_beyond_the_bound_is_explained(values):

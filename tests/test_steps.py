@@ -93,6 +93,32 @@ def test_drift_is_last_third_against_first_third():
     assert steps.rate(ends(10, 20), 0, 2 * ORIGIN, 1).drift is None
 
 
+def test_noise_of_thirds_that_do_not_differ_is_within_its_standard_errors():
+    """Steps of one length but for noise, some of it slow: drift is real beyond two errors, and a
+    third of a window that is 5 % slower is."""
+    random = np.random.default_rng(5)
+    beyond, errors, drifts = 0, [], []
+    for _ in range(300):
+        slow = np.repeat(random.normal(0, 0.02, 100), 9)  # noise that lasts for some steps
+        took = 10 * (1 + slow + random.normal(0, 0.05, 900))
+        found = steps.rate(ends(*took), 0, 2 * ORIGIN, 1)
+        beyond += abs(found.drift) > 2 * found.drift_error
+        errors.append(found.drift_error)
+        drifts.append(found.drift)
+    assert beyond / 300 < 0.1
+    assert np.mean(errors) == pytest.approx(np.std(drifts), rel=0.2)
+    took[600:] *= 1.05
+    slower = steps.rate(ends(*took), 0, 2 * ORIGIN, 1)
+    assert slower.drift > 2 * slower.drift_error
+
+
+def test_a_few_steps_have_a_drift_and_no_error():
+    found = steps.rate(ends(*[10, 10, 11] * 3), 0, 2 * ORIGIN, 1)
+    assert found.drift == pytest.approx(0) and found.drift_error is None
+    even = steps.rate(ends(*[10] * 60), 0, 2 * ORIGIN, 1)
+    assert even.drift_error == pytest.approx(0, abs=1e-9)
+
+
 def test_one_slow_step_counts_for_the_rate():
     found = steps.rate(ends(10, 10, 10, 70), 0, 2 * ORIGIN, 32)
     assert found.samples_per_s == pytest.approx(32 * 4 / 0.1)

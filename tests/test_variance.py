@@ -3,6 +3,7 @@
 import math
 import statistics
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from tests.records import record
 from tests.studies import furnish
 
 SMALL = "small"
-COUNTS = {1: "naive", 2: "mps", 3: "mps", 7: "mps"}
+COUNTS = {1: "naive"} | dict.fromkeys(range(2, 9), "mps")
 logs = st.floats(-0.2, 0.2)
 
 
@@ -62,14 +63,16 @@ def test_a_balanced_study_has_the_two_way_closed_form(offs):
     assert within["df"] == 4 and within["values"] == 9 and within["members"] == variance.FEW
     assert within["cv"] == pytest.approx(math.sqrt(sum(r * r for r in rest) / 4), abs=1e-9)
     between = one(found, variance.BLOCKS)
-    assert between["cv"] == pytest.approx(statistics.stdev(of_block.values()), abs=1e-9)
+    # A block's mean over three cells has a third of the rest's variance, whatever the blocks do.
+    own = statistics.variance(of_block.values()) - sum(r * r for r in rest) / 4 / 3
+    assert between["cv"] ** 2 == pytest.approx(max(own, 0.0), abs=1e-9)
     widest = max(of_block.values()) - min(of_block.values())
     assert between["spread"] == pytest.approx(math.expm1(widest), abs=1e-9)
 
 
 @given(st.lists(logs, min_size=3, max_size=3))
 def test_a_block_that_is_slower_in_all_cells_alike_varies_between_blocks_only(offs):
-    noise = {(n, b): off for n in COUNTS for b, off in enumerate(offs, 1)}
+    noise = {(n, b): off for n in (1, 2, 3, 7) for b, off in enumerate(offs, 1)}
     found = fitted(noise)
     for members in (variance.FEW, variance.CROWD):
         assert one(found, variance.WITHIN, members)["cv"] == pytest.approx(0, abs=1e-9)
@@ -77,7 +80,7 @@ def test_a_block_that_is_slower_in_all_cells_alike_varies_between_blocks_only(of
 
 
 def test_seven_members_are_counted_apart_and_share_the_degrees_of_freedom():
-    noise = {(n, b): (0.05 if (n, b) == (7, 2) else 0.0) for n in COUNTS for b in (1, 2, 3)}
+    noise = {(n, b): (0.05 if (n, b) == (7, 2) else 0.0) for n in (1, 2, 3, 7) for b in (1, 2, 3)}
     found = rows(balanced(noise))
     few, many = (one(found, variance.WITHIN, m) for m in (variance.FEW, variance.CROWD))
     assert (few["values"], many["values"]) == (9, 3)
@@ -86,11 +89,57 @@ def test_seven_members_are_counted_apart_and_share_the_degrees_of_freedom():
     assert many["cv"] > few["cv"]
 
 
+def test_a_cell_with_one_replicate_brings_no_degree_of_freedom():
+    random = np.random.default_rng(1)
+    noise = {(n, b): random.normal(0, 0.02) for n in (1, 2, 3) for b in (1, 2, 3)}
+    alone = one(fitted(noise), variance.WITHIN, variance.FEW)
+    noise |= {(7, 1): 0.3}
+    found = fitted(noise)
+    few, many = (one(found, variance.WITHIN, m) for m in (variance.FEW, variance.CROWD))
+    assert (few["df"], few["cv"]) == (alone["df"], pytest.approx(alone["cv"]))
+    assert (many["df"], many["values"]) == (0, 1) and pd.isna(many["cv"])
+
+
+def test_what_less_than_one_degree_of_freedom_says_is_no_variation():
+    """Two cells in two blocks, of each kind one: half a degree each."""
+    found = fitted({(1, 1): 0.0, (1, 2): 0.1, (7, 1): 0.0, (7, 2): 0.0})
+    for members in (variance.FEW, variance.CROWD):
+        row = one(found, variance.WITHIN, members)
+        assert row["df"] == 0.5 and pd.isna(row["cv"])
+    assert one(found, variance.BLOCKS)["cv"] == 0
+
+
+def test_variation_is_as_it_was_drawn():
+    """N >= 7 noisier, some cells once only, no block effect: each with its own, on average."""
+    random = np.random.default_rng(2)
+    squares = {variance.FEW: [], variance.CROWD: [], variance.ALL: []}
+    for _ in range(300):
+        noise = {(n, b): random.normal(0, 0.02) for n in (1, 2, 3, 7, 8) for b in (1, 2, 3, 4)}
+        noise |= {(n, 1): random.normal(0, 0.02) for n in (4, 5, 6)}
+        for row in fitted(noise).to_dict("records"):
+            squares[row["members"]].append(row["cv"] ** 2)
+    for members in (variance.FEW, variance.CROWD):
+        assert math.sqrt(statistics.fmean(squares[members])) == pytest.approx(0.02, rel=0.05)
+    assert statistics.median(squares[variance.ALL]) == pytest.approx(0, abs=0.004**2)
+
+
+def test_variation_between_blocks_is_without_that_within():
+    random = np.random.default_rng(4)
+    found = []
+    for _ in range(200):
+        blocks = random.normal(0, 0.03, 4)
+        cells = {(n, b): blocks[b] + random.normal(0, 0.03) for n in (1, 2) for b in range(4)}
+        found.append(one(fitted(cells), variance.BLOCKS)["cv"] ** 2)
+    assert math.sqrt(statistics.fmean(found)) == pytest.approx(0.03, rel=0.1)
+
+
 def test_one_block_or_one_cell_tells_nothing_of_variation():
     lone = one(rows(balanced({(1, 1): 0.0})), variance.WITHIN)
     assert pd.isna(lone["cv"]) and lone["df"] == 0
     assert pd.isna(
-        one(rows(balanced({(n, 1): 0.1 for n in COUNTS})), variance.WITHIN, variance.FEW)["cv"]
+        one(rows(balanced({(n, 1): 0.1 for n in (1, 2, 3, 7)})), variance.WITHIN, variance.FEW)[
+            "cv"
+        ]
     )
     assert rows([]).empty
 

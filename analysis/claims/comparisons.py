@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from analysis.claims import verdicts
 from analysis.claims.findings import Evidence, Finding, Reported
-from analysis.claims.rules import Additive, Equal, Greater, Less, Order, Saturates, Where
+from analysis.claims.rules import Additive, Equal, Greater, Less, Order, Saturates
 from analysis.claims.verdicts import Above, Below, Verdict, Within
 from analysis.quantities import Measurements, Quantity, quantity, why_missing
 from analysis.views import Key, alone
@@ -29,6 +29,12 @@ class Comparison:
         if self.parts:
             return [alone(name) for name, _ in self.key.parts]
         return [self.over] if self.over else []
+
+    @property
+    def refers_to(self) -> list[Key]:
+        """All that it is held against: its references and, of a relative number, its jobs alone."""
+        jobs = [alone(name) for name, _ in self.key.parts] if self.what.relative else []
+        return list(dict.fromkeys([*self.references, *jobs]))
 
     @property
     def where(self) -> str:
@@ -89,36 +95,32 @@ def _bounds(test: Greater | Less | Equal) -> Above | Below | Within:
 
 
 def compare(test, sources: Iterable[str], evidence: Evidence) -> tuple[list[Finding], list[str]]:
-    """A finding per number, and what was left out: a workload that is none of the test's business
-    (`where`), or that lacks what would tell.
+    """A finding per number, and what was left out: workloads that are none of the test's business
+    (`where`) by what they read alone. Where that was not read, the number cannot be tested.
     """
     numbers, where = comparisons(test, evidence.work), getattr(test, "where", None)
     if where is None:
         return [_finding(number, sources, evidence) for number in numbers], []
     found, notes = [], []
     for number in numbers:
-        left_out = _left_out(number, where, evidence.measured)
-        if left_out:
-            notes.append(f"left out: {left_out}")
-        else:
+        what, key = quantity(where.of), alone(number.key.parts[0][0])
+        value = evidence.measured.mean(what, key)
+        if value is None:
+            found.append(_untested(number, why_missing(evidence.measured, what, key)))
+        elif where.admits(value):
             found.append(_finding(number, sources, evidence))
+        else:
+            notes.append(f"left out: {key.label} reads {value:.3g} {what.name}")
     if not found:
-        what = quantity(where.of).name
-        why = f"no workload that was measured is known to read {where.words} {what} alone"
+        why = f"no workload reads {where.words} {quantity(where.of).name} alone"
         rule = numbers[0].bounds.words
         found = [Finding("", numbers[0].what.name, "", rule, Verdict.NOT_TESTABLE, why)]
     return found, notes
 
 
-def _left_out(number: Comparison, where: Where, measured: Measurements) -> str:
-    """Why a number does not count; empty if it does."""
-    what, key = quantity(where.of), alone(number.key.parts[0][0])
-    value = measured.mean(what, key)
-    if value is None:
-        return why_missing(measured, what, key)
-    if not where.admits(value):
-        return f"{key.label} reads {value:.3g} {what.name}"
-    return number.missing(measured)
+def _untested(number: Comparison, why: str) -> Finding:
+    words = number.bounds.words
+    return Finding(number.where, number.what.name, "", words, Verdict.NOT_TESTABLE, why)
 
 
 def _finding(number: Comparison, sources: Iterable[str], evidence: Evidence) -> Finding:
@@ -142,12 +144,12 @@ def _finding(number: Comparison, sources: Iterable[str], evidence: Evidence) -> 
     estimate = measured.estimate(what, key, number.over, number.parts)
     verdict = bounds.verdict(estimate)
     views = [view for view, _ in measured.values(what, key, number.over, number.parts)]
-    places = {(view.block, view.device) for view in views}
+    places = {view.place for view in views}
     views += [
         view
-        for reference in number.references
-        for view in measured.at(reference, what.window)
-        if view.completed and (view.block, view.device) in places
+        for reference in number.refers_to
+        for place, view in measured.references(reference, what.window).items()
+        if place in places
     ]
     why = f"{number.where}: {bounds.because(verdict, estimate)}"
     return replace(found, verdict=verdict, why=why, estimate=estimate, views=tuple(views))

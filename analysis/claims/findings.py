@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from analysis import flags
 from analysis.claims.rules import Claim
 from analysis.claims.verdicts import Verdict
 from analysis.quantities import Measurements
@@ -48,6 +49,11 @@ class Finding:
     ended: str = ""  # how its cells ended, where that is looked at
     reported: tuple[Reported, ...] = ()
     views: tuple[View, ...] = ()
+
+    @property
+    def flags(self) -> str:
+        """Those of its cells, as in one cell of the flags column."""
+        return flags.union(view.flags for view in self.views)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def check_fit(
         for key in measured.cells()
         if key.n > 1 and not key.variant and key.method in test.methods
     ]
-    found, notes, needs, missing, fitting = [], [], [], [], 0
+    found, notes, needs, close, missing, fitting = [], [], [], [], [], 0
     for key in keys:
         views = [view for view in measured.at(key) if view.status in _ENDS]
         need = _need(key, measured, test.part)
@@ -37,16 +37,17 @@ def check_fit(
             lacking = need if isinstance(need, str) else ""
             missing.append(lacking or why_missing(measured, quantity("gain"), key))
             continue
-        needs.append(need)
         ended, fits = statuses(views), verdicts.fits(need, test.tolerance)
+        told = ", ".join(f"{count}× {status.replace('_', ' ')}" for status, count in ended.items())
         if fits is None:
             notes.append(f"left out: {key.label} needs {need:.2f} of the memory, too close to tell")
+            close.append(f"{key.label} needs {need:.2f} of it, too close to tell: {told}")
             continue
         verdict = verdicts.outcome(fits, ended)
+        needs.append((need, told if verdict != Verdict.HOLDS else "which fits"))
         if fits and verdict == Verdict.HOLDS:
             fitting += 1
             continue
-        told = ", ".join(f"{count}× {status.replace('_', ' ')}" for status, count in ended.items())
         found.append(
             Finding(
                 where=key.label,
@@ -63,12 +64,15 @@ def check_fit(
         )
     if fitting:
         notes.append(f"{fitting} sets that fit completed")
-    told = {finding.verdict for finding in found if finding.estimate.mean > 1}
-    if not told and Verdict.CONTRADICTED not in {finding.verdict for finding in found}:
-        why = missing[0] if missing else "the study has no such cell"
+    exceeds = any(finding.estimate.mean > 1 for finding in found)
+    if not exceeds and Verdict.CONTRADICTED not in {finding.verdict for finding in found}:
+        said = []
         if needs:
-            why = f"the most that was measured needs {max(needs):.2f} of the memory, which fits"
-        found = [_untested(test, key, why, sources, evidence) for key in test.cells() or [None]]
+            most, end = max(needs)
+            said.append(f"the most that was measured needs {most:.2f} of the memory, {end}")
+        said += close
+        why = "; ".join(said) or next(iter(missing), "the study has no such cell")
+        found += [_untested(test, key, why, sources, evidence) for key in test.cells() or [None]]
     return found, notes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis import reported
+from analysis import flags, reported
 from analysis.claims import verdicts
 from analysis.claims.comparisons import compare
 from analysis.claims.findings import Evidence, Result
@@ -14,7 +14,10 @@ from analysis.claims.fitting import check_fit
 from analysis.claims.rules import Claim, Need, Status
 from analysis.claims.verdicts import Verdict
 from analysis.quantities import Measurements, quantity, why_missing
-from analysis.views import View, differences
+from analysis.views import View, differences, flagged
+
+# What makes a number suspect, though its cells compare.
+_SUSPECT = (flags.THROTTLED, flags.SUSPECT_BASELINE)
 
 
 def gather(views: Iterable[View], values: pd.DataFrame) -> Evidence:
@@ -39,6 +42,9 @@ def judge(claim: Claim, evidence: Evidence) -> Result:
     deciding = next(finding for finding in findings if finding.verdict == verdict)
     why = deciding.why
     used = [view for finding in findings for view in finding.views]
+    for flag in _SUSPECT:
+        if cells := flagged(used, flag):
+            notes.append(f"suspect: {flags.meaning(flag)} in {cells}")
     if used:
         for need in claim.needs:
             used += [view for view in evidence.measured.at(need.key()) if view.completed]

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 from tabulate import tabulate
 
+from analysis import flags
 from analysis.claims.findings import Finding, Reported, Result
 from analysis.claims.rules import Need
 from analysis.claims.verdicts import MEANING, Verdict
@@ -58,6 +59,7 @@ def csv_table(results: Sequence[Result], head: Head) -> pd.DataFrame:
                     "reported_source": told[0].source if told else None,
                     "reported_verdict": str(told[0].verdict) if told else None,
                     "why": finding.why,
+                    "flags": finding.flags,
                     "cells": " ".join(sorted({view.cell for view in finding.views})),
                     "rules_commit": head.commit,
                 }
@@ -93,6 +95,7 @@ def _finding_json(finding: Finding) -> dict:
         "estimate": asdict(finding.estimate) if finding.estimate else None,
         "reported": [asdict(told) | {"verdict": str(told.verdict)} for told in finding.reported],
         "cells": sorted({view.cell for view in finding.views}),
+        "flags": flags.split(finding.flags),
     }
 
 
@@ -111,11 +114,17 @@ def markdown(results: Sequence[Result], head: Head) -> str:
         f"Reported values: `{head.reported}`.",
         _overview(results),
         "Measured: the number that decides, with its 95 % interval; a claim may rest on more. "
-        "Reported: the same of the paper, from the first source that has it.",
+        "Reported: the same of the paper, from the first source that has it." + _legend(results),
         "\n".join(f"- **{v}**: {MEANING[v]}." for v in reversed(Verdict) if verdicts[v]),
         *(_paragraph(result) for result in results),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _legend(results: Sequence[Result]) -> str:
+    """What the marks behind numbers mean; empty where there are none."""
+    found = flags.legend(finding.flags for result in results for finding in result.findings)
+    return f" Marks, if any of a number's cells has them: {'; '.join(found)}." if found else ""
 
 
 def _overview(results: Sequence[Result]) -> str:
@@ -170,14 +179,17 @@ def _need(need: Need) -> str:
 
 
 def _measured(finding: Finding) -> str:
-    """`1.974 [1.951, 1.997]`, with the unit, and how the cell ended where that is looked at."""
+    """`1.974 [1.951, 1.997] ~`, with the unit, how its cells ended where that is looked at, and the
+    marks of its cells.
+    """
     estimate = finding.estimate
     if estimate is None:
         return _NONE
     text = _number(estimate.mean)
     if estimate.low is not None:
         text += f" [{_number(estimate.low)}, {_number(estimate.high)}]"
-    return "; ".join(filter(None, (f"{text} {finding.unit}".rstrip(), finding.ended)))
+    told = "; ".join(filter(None, (f"{text} {finding.unit}".rstrip(), finding.ended)))
+    return f"{told} {flags.marks(finding.flags)}".rstrip()
 
 
 def _told(reported: Reported, source: bool = False) -> str:

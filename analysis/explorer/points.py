@@ -15,9 +15,9 @@ import pandas as pd
 
 from analysis import flags, reported
 from analysis.cells import Study, is_baseline
+from analysis.looks import STATUS
 from analysis.names import TWIN, Scenario, method_order, parse_scenario
 from analysis.statistics import pooled_estimates
-from analysis.style import STATUS
 
 
 @dataclass(frozen=True)
@@ -279,9 +279,10 @@ def estimates(rows: list[dict]) -> list[dict]:
         families: dict[tuple, dict[tuple, list[tuple]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             family = families[row["hardware"], row["arm"], row["family"]]
+            block = row["replicate"], row["about"].get("GPU")
             for workload, values in _by_workload(metric, row):
                 key = tuple(row[k] for k in _PLACE)
-                family[(*key, workload)].append((values, row["baseline"]))
+                family[(*key, workload)].append((block, values, row["baseline"]))
         for family in families.values():
             for key, summary in (_ratios if metric.ratio else _medians)(family):
                 place = dict(zip((*_PLACE, "member"), key, strict=True))
@@ -308,10 +309,10 @@ def _by_workload(metric: Metric, row: dict) -> Iterator[tuple[str | None, list[f
 
 def _ratios(family: dict[tuple, list[tuple]]) -> Iterator[tuple[tuple, dict]]:
     positive = {
-        key: [geometric_mean(values) for values, _ in replicates if min(values) > 0]
+        key: {block: geometric_mean(own) for block, own, _ in replicates if min(own) > 0}
         for key, replicates in family.items()
     }
-    fixed = {key for key, replicates in family.items() if all(itself for _, itself in replicates)}
+    fixed = {key for key, replicates in family.items() if all(itself for *_, itself in replicates)}
     for key, estimate in pooled_estimates(positive, fixed).items():
         yield (
             key,
@@ -326,7 +327,7 @@ def _ratios(family: dict[tuple, list[tuple]]) -> Iterator[tuple[tuple, dict]]:
 
 def _medians(family: dict[tuple, list[tuple]]) -> Iterator[tuple[tuple, dict]]:
     for key, replicates in family.items():
-        middle = median(value for values, _ in replicates for value in values)
+        middle = median(value for _, values, _ in replicates for value in values)
         summary = {"mean": _number(middle), "low": None, "high": None}
         yield key, summary | {"replicates": len(replicates)}
 

@@ -59,7 +59,7 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
     runs = study.runs[study.runs["scenario"].isin(cells["scenario"])]
     runs = runs[runs["method"] != TWIN]
     shorts = {m: look.short for m, look in style.looks(cells["method"], runs).items()}
-    groups, alone = summarise(cells), _alone(cells)
+    groups, alone = summarise(cells), _alone(cells, study.with_references)
     ratios = pooled(alone, "ratio", ["family", "arm"], fixed=alone["arm"] == _ARMS[0])
     arms = {
         w: sorted(own, key=_order) for w, own in cells.groupby("family")["arm"].agg(set).items()
@@ -93,12 +93,19 @@ def _order(arm: str) -> tuple[int, str]:
     return (_ARMS.index(arm) if arm in _ARMS else len(_ARMS)), arm
 
 
-def _alone(cells: pd.DataFrame) -> pd.DataFrame:
-    """Completed jobs alone, with their rate over that of the faithful arm in block and device."""
-    place = ["family", "block", "device"]
+def _alone(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Completed jobs alone, with their rate over that of the faithful arm in block and device.
+
+    `runs` hold also those of the faithful arm that are references only.
+    """
     own = cells[is_baseline(cells) & cells["samples_per_s"].notna()]
-    faithful = own[own["arm"] == _ARMS[0]].drop_duplicates(place).set_index(place)["samples_per_s"]
-    own = own.join(faithful.rename("faithful"), on=place)
+    faithful = runs[(runs["arm"] == _ARMS[0]) & (runs["status"] == "completed")]
+    faithful = faithful[
+        faithful["scenario"].isin(own["scenario"]) & (faithful["method"] == "naive")
+    ]
+    rates = faithful.dropna(subset=["samples_per_s"]).groupby(["scenario", "block", "device"])
+    rates = rates["samples_per_s"].first().rename("faithful")
+    own = own.join(rates, on=rates.index.names)
     return own.assign(ratio=own["samples_per_s"] / own["faithful"])
 
 
@@ -121,7 +128,7 @@ def _draw_alone(
             statuses = baselines[baselines["arm"] == arm].set_index("block")["status"]
             rows += _hole(ax, at, 0.8, arm, statuses, base | {"quantity": "alone"})
             continue
-        found = pooled(own, "samples_per_s", ["arm"])[(arm,)]
+        found = pooled(own.reset_index(), "samples_per_s", ["arm"])[(arm,)]
         # Of a rate itself an interval says nothing: its ratio to the faithful arm's has one.
         rate, ratio = Estimate(found.mean, None, None, 1), ratios.get((workload, arm))
         values = own["samples_per_s"]
@@ -237,8 +244,8 @@ def _hole(
 
 def _above(ax: plt.Axes, at: float, height: float, lines: list[str]) -> None:
     """Lines of text above a bar."""
-    place = {"textcoords": "offset points", "ha": "center", "va": "bottom", "size": _TEXT - 0.4}
-    ax.annotate("\n".join(lines), (at, height), (0, 2.5), linespacing=0.95, **place)
+    place = {"ha": "center", "va": "bottom", "size": _TEXT - 0.4}
+    marks.label(ax, (at, height), "\n".join(lines), 0, 2.5, linespacing=0.95, **place)
 
 
 def _scale(ax: plt.Axes) -> None:

@@ -77,7 +77,7 @@ def table(study: Study, arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     ratio to naive's, both over all blocks. status: completed, or why there are no parts: an outcome
     of cells, no_baseline or no_telemetry; `of` says of which: mps, naive or alone.
     """
-    measured = Measurements(views_of_runs(study.runs, not_run(study), arm))
+    measured = Measurements(views_of_runs(study.with_references, not_run(study), arm))
     keys = [
         key
         for key in measured.cells()
@@ -102,16 +102,15 @@ def _others(key: Key) -> tuple[Key, Key]:
 def _blocks(measured: Measurements, key: Key) -> list[dict]:
     """The levels of each block (and device) that has all of them."""
     single, plain = _others(key)
-    looked = {
-        "mps": (quantity("gain"), key),
-        "naive": (quantity("gain"), plain),
-        "gract": (quantity("gract"), single),
-        "smact": (quantity("smact"), single),
-    }
+    gain = quantity("gain")
     values = {
-        name: {(v.block, v.device): value for v, value in measured.values(what, where)}
-        for name, (what, where) in looked.items()
+        name: {view.place: value for view, value in measured.values(gain, where)}
+        for name, where in (("mps", key), ("naive", plain))
     }
+    jobs = measured.references(single)
+    for name in ("gract", "smact"):
+        read = ((place, quantity(name).of(job)) for place, job in jobs.items())
+        values[name] = {place: value for place, value in read if value}
     found = []
     for place in sorted(set.intersection(*(set(of) for of in values.values()))):
         own = {name: of[place] for name, of in values.items()}

@@ -116,12 +116,18 @@ def least_energy(options: Iterable[Option]) -> Option | None:
     return min(known, key=lambda option: option.energy_ratio, default=None)
 
 
-def not_told_apart(measured: Measurements, best: Option, options: Sequence[Option]) -> list[Option]:
-    """The other options that `best` is not shown to gain more than (95 %, within blocks)."""
-    found = []
+def not_told_apart(
+    measured: Measurements, best: Option, options: Sequence[Option]
+) -> tuple[list[Option], list[Option]]:
+    """The other options that `best` is not shown to gain more than (95 %, within blocks); and those
+    that share no block on one GPU with it.
+    """
+    close, unpaired = [], []
     for other in options:
         if other.key != best.key:
             ratio = measured.estimate(GAIN, best.key, other.key)
-            if ratio is not None and ratio.low is not None and ratio.low <= 1:
-                found.append(other)
-    return found
+            if ratio is None:
+                unpaired.append(other)
+            elif ratio.low is None or ratio.low <= 1:
+                close.append(other)
+    return close, unpaired

@@ -169,9 +169,14 @@ def _throughput(measured: Measurements, subject: Subject, best: Option) -> str:
             text += " One replicate has no interval: a hint."
         elif best.gain.low <= 1:
             text += " That it gains at all is not shown: the interval includes 1."
-    if close := advice.not_told_apart(measured, best, subject.options):
-        names = "; ".join(f"{_set(option.key)} ({option.gain.mean:.2f})" for option in close)
-        text += f" Not told apart from it: {names}."
+    close, unpaired = advice.not_told_apart(measured, best, subject.options)
+    for said, options in (
+        ("Not told apart from it", close),
+        ("Not compared with it on one GPU", unpaired),
+    ):
+        if options:
+            names = "; ".join(f"{_set(option.key)} ({option.gain.mean:.2f})" for option in options)
+            text += f" {said}: {names}."
     return text
 
 

@@ -1,5 +1,5 @@
 """The paper's pair of complementary jobs, DLRM and ResNet152: which cells are of it, whether they
-compare to the paper's, and whether the rule for fixed work tells what such work takes.
+compare to the paper's.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis import metrics, reported
+from analysis import reported
 from analysis.claims.rules import Need
-from analysis.names import family_of, parse_scenario
+from analysis.names import parse_scenario
 from analysis.quantities import Measurements, Quantity, quantity, why_missing
-from analysis.views import DEPARTURE, Key, differences
+from analysis.views import Key, differences
 
 ARM, SOURCE = "faithful", "SLIDES"
 
@@ -111,43 +111,3 @@ def unlike(jobs: Jobs, measured: Measurements) -> str:
     if {jobs.long, jobs.short} != jobs.asked:
         said.append(f"the paper's jobs are {' and '.join(sorted(jobs.asked))}")
     return "; ".join([*said, *differences(used)])
-
-
-def completions(jobs: Jobs, method: str, runs: pd.DataFrame, measured: Measurements) -> list[float]:
-    """What the rule says of the time that the work of a departure cell takes, over what it took.
-
-    One number per replicate in which a member of the pair left. The work is what each member did
-    in the windows before and after; the rule's rates are those of the pair's own cell and of the
-    jobs alone in the same block, on the same GPU. The moment of leaving, between the windows, is
-    on neither side.
-    """
-    rows = runs[(runs["arm"] == ARM) & (runs["status"] == "completed")]
-    rows = rows[rows["current"] & (rows["method"] == method)]
-    views = {
-        (view.block, view.device): view
-        for view in measured.at(jobs.key(method))
-        if view.completed and view.progresses() is not None
-    }
-    left_key, found = jobs.key(method, DEPARTURE), []
-    for _, members in rows.groupby("cell", sort=True):
-        scenario = parse_scenario(members["scenario"].iloc[0])
-        if Key.of(scenario.parts, method, scenario.variant) != left_key:
-            continue
-        view = views.get((members["block"].iloc[0], members["device"].iloc[0]))
-        lengths = members.groupby("window")["window_s"].first()
-        whole = set(lengths.index) == {"before", "after"} and members["samples_per_s"].notna().all()
-        if view is None or not whole:
-            continue
-        work = (members["samples_per_s"] * members["window_s"]).groupby(members["workload"]).sum()
-        collocated = {m.workload: m.rate for m in view.members}
-        after = (
-            collocated
-            if family_of(method) == "mig"
-            else {m.workload: m.alone for m in view.members}
-        )
-        names = list(collocated)
-        said = metrics.makespan(
-            *([each[name] for name in names] for each in (work, collocated, after))
-        )
-        found.append(said / lengths.sum())
-    return found

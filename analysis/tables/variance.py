@@ -5,8 +5,9 @@ python -m analysis.tables.variance --runs results/h200/runs.parquet \\
 
 Of each arm and set of workloads, log rate = cell + block + rest, by least squares over all its
 cells measured in a window. A block is a replicate on one GPU. The rest's standard deviation is the
-coefficient of variation within blocks, the block effects' that between them. A sitting begins with
-its anchors, jobs alone, whose rates are held against each other.
+coefficient of variation within blocks, the block effects' that between them, less what the rest
+alone would have them differ by. A sitting begins with its anchors, jobs alone, whose rates are held
+against each other.
 """
 
 from __future__ import annotations
@@ -59,27 +60,36 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def additive(cells: pd.DataFrame) -> list[dict]:
-    """The rows of an arm's set of workloads, from those of `rates`."""
+    """The rows of an arm's set of workloads, from those of `rates`.
+
+    The degrees of freedom of some of the values are Σ (1 − leverage): a cell with one replicate is
+    fitted exactly and has none. With less than one there is no CV.
+    """
     y = cells["log_rate"].to_numpy()
     cell, names = pd.factorize(pd.MultiIndex.from_frame(cells[["scenario", "method"]]))
     block, blocks = pd.factorize(pd.MultiIndex.from_frame(cells[["block", "device"]]))
     design = np.hstack([np.eye(len(names))[cell], np.eye(len(blocks))[block]])
-    solution, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
-    rest, df = y - design @ solution, len(y) - rank
-    effects = solution[len(names) :]
+    inverse = np.linalg.pinv(design)
+    solution = inverse @ y
+    rest, free = y - design @ solution, 1 - np.einsum("ij,ji->i", design, inverse)
     many = (cells["n"] >= MANY).to_numpy()
     rows = []
     for members, among, bound in ((FEW, ~many, BOUND), (CROWD, many, BOUND_MANY)):
         count = int(among.sum())
         if count:
-            own = df * count / len(y)  # they share the effects, and so the degrees of freedom
+            own = float(free[among].sum())
             found = {"kind": WITHIN, "members": members, "bound": bound, "values": count}
-            found |= {"groups": len(np.unique(block[among])), "df": round(own, 2)}
-            rows.append(found | {"cv": _root(float(rest[among] @ rest[among]), own)})
+            found |= {"groups": len(np.unique(block[among])), "df": abs(round(own, 2))}
+            rows.append(found | {"cv": _root(_variance(rest[among], own))})
     if len(blocks) > 1:
-        off = float(((effects - effects.mean()) ** 2).sum())
+        effects, weights = solution[len(names) :], inverse[len(names) :]
+        effects, weights = effects - effects.mean(), weights - weights.mean(axis=0)
+        df, within = len(blocks) - 1, _variance(rest, float(free.sum()))
+        own = None
+        if within is not None:
+            own = (float(effects @ effects) - within * float((weights**2).sum())) / df
         found = {"kind": BLOCKS, "members": ALL, "values": len(y), "groups": len(blocks)}
-        found |= {"df": len(blocks) - 1, "cv": _root(off, len(blocks) - 1)}
+        found |= {"df": df, "cv": _root(own)}
         rows.append(found | {"spread": math.expm1(effects.max() - effects.min())})
     return rows
 
@@ -97,8 +107,14 @@ def _sittings(runs: pd.DataFrame) -> list[dict]:
     return rows
 
 
-def _root(squares: float, df: float) -> float | None:
-    return math.sqrt(squares / df) if df > 1e-9 else None
+def _variance(rest: np.ndarray, df: float) -> float | None:
+    """None with less than one degree of freedom, but for rounding."""
+    return float(rest @ rest) / df if df > 1 - 1e-6 else None
+
+
+def _root(variance: float | None) -> float | None:
+    """0 for a variance that came out below, as differences of two may."""
+    return None if variance is None else math.sqrt(max(variance, 0.0))
 
 
 def markdown(rows: pd.DataFrame, machines: int, sittings: int) -> str:
@@ -126,7 +142,9 @@ def markdown(rows: pd.DataFrame, machines: int, sittings: int) -> str:
         "Log rate = cell + block + rest, fitted over all cells of an arm's set of workloads that "
         "were measured in a window; a block is a replicate on one GPU, with baselines of its own. "
         f"*{WITHIN.capitalize()}*: the rest, from which gains, ratios within a block, suffer. "
-        f"*{BLOCKS.capitalize()}*: the block effects, which cancel in them. "
+        f"*{BLOCKS.capitalize()}*: the block effects, which cancel in them, without what the rest "
+        "makes of them. A value's degrees of freedom are those that the fit leaves it: none for a "
+        "cell with one replicate; below one there is no CV. "
         f"*{SITTINGS.capitalize()}*: the anchors, jobs alone that each sitting begins with. "
         f"Nothing is left out. The study has {sittings} sittings on {machines} machines."
     )
