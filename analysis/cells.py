@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 import pandas as pd
 import pyarrow.parquet
@@ -241,6 +241,7 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
                 base
                 | {"window": name}
                 | {c: _median(window, c) for c in _MEDIANS}
+                | {"antt": _geometric(window, "antt")}
                 | {
                     "stp": estimate.mean if estimate else None,
                     "low": estimate.low if estimate else None,
@@ -257,7 +258,13 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({"mixed": bool})
 
 
-_MEDIANS = ("epoch_time_s", "antt", "jain", "saving", *OF_THE_GPU)
+_MEDIANS = ("epoch_time_s", "jain", "saving", *OF_THE_GPU)
+
+
+def _geometric(rows: list[dict], column: str) -> float | None:
+    """The geometric mean, as figures have it, of the values above 0."""
+    values = [row[column] for row in rows if pd.notna(row[column]) and row[column] > 0]
+    return geometric_mean(values) if values else None
 
 
 def small_first(cells: pd.DataFrame) -> list[str]:

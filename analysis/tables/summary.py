@@ -102,9 +102,9 @@ def markdown(table: pd.DataFrame, study: Study, twins: str) -> str:
     legend = (
         "\n\nSTP: sum of normalised progress (1 = serial), geometric mean over n completed "
         "replicates; interval: log ratios, variance pooled over a workload's cells, none for one "
-        "replicate. ANTT: mean slowdown. Epoch time: median over instances and replicates. "
-        f"unsteady: a member's speed in the last third of its window is {flags.DRIFT:.0%} or more "
-        "off that in the first; suspect baseline: a "
+        "replicate. ANTT: mean slowdown, geometric over replicates. Epoch time: median over "
+        "instances and replicates. unsteady: a member's speed in the last third of its window is "
+        f"{flags.DRIFT:.0%} or more, and two standard errors, off that in the first; suspect baseline: a "
         f"member faster than alone (progress above {flags.PROGRESS}, or above 1 by its interval); "
         f"uneven: a member further than {flags.SPREAD:.0%} from the median of the others like it; "
         "unverified: the method was not proven in force. "
