@@ -184,7 +184,8 @@ def _cell_metrics(members: list[dict]) -> dict:
         **{column: members[0][column] for column in OF_THE_GPU},
     }
     if not _whole(progress):
-        return result | {"note": "no baseline"}
+        fixed = members[0]["window"] == COMPLETION
+        return result | {"note": "fixed work" if fixed else "no baseline"}
     result |= {"stp": metrics.stp(progress), "antt": metrics.antt(progress)}
     result |= {"jain": metrics.jain(progress)}
     if _whole(work):

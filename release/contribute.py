@@ -116,6 +116,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("study", type=Path, metavar="RESULTS/STUDY")
     parser.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
     given = parser.parse_args(argv)
+    if not (given.study / "runs.txt").exists():
+        sys.exit(f"{given.study} is no finished study: it has no runs.txt")
     with tempfile.TemporaryDirectory(prefix="contribute-") as scratch:
         try:
             name, files = build(given.study, Path(scratch))

@@ -27,10 +27,11 @@ from analysis.tables.variance import WITHIN
 from analysis.web import environment
 from analysis.words import fixed
 from release import compare, manifest, reasons
-from release.contents import LEDGER
+from release.contents import LEDGER, MANIFEST
 from release.cost import cost, of_figure
 
 ROOT = Path(__file__).resolve().parents[1]
+UNKNOWN = "*What monitoring costs was not measured with the study that ships.*"
 NOTHING = "*No study is shipped yet: `make study` measures one, and `make readme` fills this in.*"
 SHOWN = ("throughput_gain_faithful", "arms")  # figures that README shows
 DIFFERS = ("contradicted", "direction only")
@@ -205,7 +206,7 @@ def instruments(study: Path, link: str) -> str:
             costs = [_cost(monitor, values) for monitor, values in own["costs"].items()]
             lines.append(f"- What monitoring costs {workload}: {'; '.join(costs)}.")
     where = f"From {link}/bench.\n\n" if lines else ""
-    return where + "\n".join(lines) if lines else NOTHING
+    return where + "\n".join(lines) if lines else UNKNOWN
 
 
 def _cost(monitor: str, found: dict) -> str:
@@ -300,6 +301,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if parts differ")
     given = parser.parse_args(argv)
+    if not given.check and not (given.study / MANIFEST).exists():
+        sys.exit(f"{given.study} is no study that ships: it has no {MANIFEST} (make seal)")
     there = given.study if (given.study / "runs.parquet").exists() else None
     text = given.readme.read_text(encoding="utf-8")
     try:

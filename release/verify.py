@@ -190,6 +190,9 @@ def main(argv: list[str] | None = None) -> int:
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
+    for study in studies:
+        if not (study / MANIFEST).exists():
+            sys.exit(f"{study} is no study that ships: it has no {MANIFEST} (make seal)")
     wrong = 0
     for study in studies:
         print(f"{study}: root {_root(study)}", flush=True)

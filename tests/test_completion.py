@@ -3,6 +3,8 @@
 import pytest
 
 from analysis.cells import load, read_runs
+from release import cells, manifest
+from release.contents import Attempt, shipped
 from tests.studio import Studio, study, workload
 
 CELL = "1x_plain+1x_slow--completion/faithful/naive/r1/a1"
@@ -37,10 +39,16 @@ def test_it_is_merged_without_progress_and_no_figure_draws_it(studio):
     runs = read_runs(studio.results / "runs.parquet")
     rows = runs[runs["window"] == "completion"]
     assert len(rows) == 2 and rows["progress"].isna().all()
-    cells, drawn = load(runs).drawn("faithful")
-    assert not cells["scenario"].str.contains("completion").any()
+    left, drawn = load(runs).drawn("faithful")
+    assert not left["scenario"].str.contains("completion").any()
     assert not drawn["scenario"].str.contains("completion").any()
-    assert set(cells["scenario"]) == {"1x_plain", "1x_slow"}
+    assert set(left["scenario"]) == {"1x_plain", "1x_slow"}
+
+
+def test_its_record_follows_from_its_steps(studio):
+    attempt, _ = Attempt.of(f"cells/{CELL}/run.json")
+    found = manifest.digests(studio.results, shipped(studio.results))
+    assert cells.check(studio.results, attempt, found) == []
 
 
 def test_a_member_killed_before_its_work_is_done_fails_the_cell(studio):

@@ -24,6 +24,7 @@ from analysis.names import TWIN
 from analysis.pooling import pooled
 from analysis.tables import pair, pair_table
 from tests.records import TRAIN_SIZE, merged, record, telemetry
+from tests.studies import furnish
 from tests.studio import REPOSITORY
 
 S, L = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
@@ -302,6 +303,15 @@ def test_every_study_gives_figures_or_a_sentence(records, values):
         numbers = [c for c in ("stp", "mean", "worst", "epoch_time_s") if c in table]
         without = ~table["status"].isin(["completed", "reported"])
         assert table.loc[without, numbers].isna().all(axis=None)
+
+
+def test_a_study_whose_cells_all_failed_is_drawn_as_read_from_its_file(tmp_path):
+    records = [record(f"{n}x_{S}", status="failed", rates=[None] * n) for n in (1, 2)]
+    furnish(tmp_path, records)
+    study = load(read_runs(tmp_path / "runs.parquet"))
+    for module in FIGURES:
+        _, said = look(module, study)
+        assert said
 
 
 # The pair (T1)

@@ -199,7 +199,7 @@ def test_no_driver(nvml):
     nvml.missing = {"nvmlInit"}
     assert gpu.find() is None
     assert refusal("1") == (
-        "gpu: '1' was asked for, but there is no NVIDIA driver here; allowed: auto"
+        "gpu: '1' was asked for, but there is no NVIDIA driver here; allowed: auto, cpu"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from analysis import pages
 from analysis.cells import read_runs
 from release import cost, readme, reasons
+from release.contents import MANIFEST
 from release.verify import sealed_studies
 from tests.records import merged, record, telemetry
 from tests.studies import furnish
@@ -177,7 +178,7 @@ def test_a_figure_takes_its_cells_and_those_that_they_are_normalised_by(made, tm
 
 
 def test_instruments_are_told_where_they_were_measured(made, tmp_path):
-    assert readme.instruments(made, "x") == readme.NOTHING
+    assert readme.instruments(made, "x") == readme.UNKNOWN
     folder = tmp_path / "bench"
     folder.mkdir()
     reading = {"busy_sms": 66, "sm_count": 132, "smact": 0.5004}
@@ -201,6 +202,9 @@ def test_the_command_writes_and_checks(made, tmp_path):
     target.write_text((REPOSITORY / "README.md").read_text())
     command = [str(made), "--readme", str(target)]
     assert readme.main([*command, "--check"]) == 1
+    with pytest.raises(SystemExit, match="is no study that ships"):
+        readme.main(command)
+    (made / MANIFEST).touch()
     assert readme.main(command) == 0
     assert "Throughput gain (STP" in target.read_text()
     assert readme.main([*command, "--check"]) == 0

@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
         a = read("A", arguments.a, arguments.hardware_a)
         b = read("B", arguments.b, arguments.hardware_b)
     except OSError as error:
-        sys.exit(f"{error.filename}: {error.strerror}; is it the folder of a merged study?")
+        sys.exit(f"{error}; is it the folder of a merged study?")
     rows = side_by_side.rows(a.study, b.study)
     arguments.output.mkdir(parents=True, exist_ok=True)
     page = arguments.output / "comparison.md"

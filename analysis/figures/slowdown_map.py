@@ -108,6 +108,8 @@ def _table(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per cell of the map: worst, antt, replicates, planned, status, flags."""
     done = runs[(runs["status"] == "completed") & runs["window"].notna()]
     slowest = done.groupby([*_KEY, "block"])["slowdown"].agg(lambda s: s.max(skipna=False))
+    # Where no cell has a window, its column holds no text.
+    cells = cells.astype({"window": object})
     cells = cells.join(slowest.rename("worst"), on=[*_KEY, "block"])
     worst, antt = (pooled(cells, column, _KEY) for column in ("worst", "antt"))
     windows = cells.groupby(["scenario", "method"])["window"].transform("first")

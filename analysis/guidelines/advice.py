@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from analysis import flags
 from analysis.names import TWIN, method_order
 from analysis.quantities import (
     Measurements,
@@ -44,6 +45,7 @@ class Option:
     memory_is_reserved: bool
     energy_per_sample: float | None
     energy_ratio: float | None
+    flags: str = ""  # of its cells, as runs.parquet has them
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def _option(measured: Measurements, key: Key) -> Option | None:
         memory_is_reserved=used is None,
         energy_per_sample=measured.mean(_ENERGY, key),
         energy_ratio=measured.mean(_ENERGY_RATIO, key),
+        flags=flags.union(view.flags for view in measured.at(key) if view.completed),
     )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
+from analysis import flags
 from analysis.cells import Study, load, read_expected, read_runs
 from analysis.guidelines import advice
 from analysis.guidelines.advice import Option, Subject
@@ -78,11 +79,12 @@ def markdown(
     if names:
         where = study.hardware or "no device"
         parts.append(f"From study {', '.join(names)}, measured on {where}. {study.note}".strip())
-    tables = []
+    tables, options = [], []
     for arm in study.arms():
         views = views_of_runs(study.runs, expected, arm)
         measured = Measurements(views)
         found = advice.subjects(measured)
+        options += [option for subject in found for option in subject.options]
         tables.append(table(found, arm))
         parts.append(f"## Arm `{arm}`")
         if apart := differences(view for view in views if view.completed):
@@ -94,6 +96,8 @@ def markdown(
         for subject in found:
             parts.append(f"### {subject.name}")
             parts += _advice(measured, subject, slowdowns, memory)
+    if marked := flags.legend(option.flags for option in options):
+        parts.append(f"Marks of a number: {'; '.join(marked)}.")
     if not tables:
         parts.append("The study holds no cell: there is nothing to advise from.")
     parts.append(_LEGEND)
@@ -266,7 +270,9 @@ def _number(value: float | None) -> str:
 def _gain(option: Option, bare: bool = False) -> str:
     estimate = option.gain
     text = f"{estimate.mean:.2f}" if bare else f"gain {estimate.mean:.2f}"
-    return text if estimate.low is None else f"{text} [{estimate.low:.2f}, {estimate.high:.2f}]"
+    if estimate.low is not None:
+        text += f" [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return f"{text} {flags.marks(option.flags)}".rstrip()
 
 
 def _jobs(key: Key) -> str:

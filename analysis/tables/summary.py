@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from analysis import flags
 from analysis.cells import OF_THE_GPU, Study, load, read_expected, read_runs, summarise
-from analysis.names import parse_scenario
+from analysis.names import COMPLETION, parse_scenario
 from analysis.tables import activity
 from analysis.twins import phrase, twin_checks
 from analysis.words import fixed, percent, significant, told
@@ -177,7 +177,9 @@ def _line(row: dict) -> dict[str, str]:
 
 
 def _outcome(row: dict) -> str:
-    return "no baseline" if row["status"] == "completed" else row["status"][:22]
+    if row["status"] != "completed":
+        return row["status"][:22]
+    return "fixed work" if row["window"] == COMPLETION else "no baseline"
 
 
 def _wrapped(scenario: str, width: int) -> str:

@@ -67,7 +67,8 @@ def find(wanted: str | int = "auto") -> Device | None:
     except pynvml.NVMLError:
         if wanted != "auto":
             raise ConfigError(
-                f"gpu: {wanted!r} was asked for, but there is no NVIDIA driver here; allowed: auto"
+                f"gpu: {wanted!r} was asked for, but there is no NVIDIA driver here; "
+                "allowed: auto, cpu"
             ) from None
         return None
     readable = (_or_none(lambda i=i: _device(i)) for i in range(pynvml.nvmlDeviceGetCount()))

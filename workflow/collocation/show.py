@@ -25,6 +25,10 @@ def banner(sitting: Sitting) -> str:
         + (f", {len(sitting.later)} left for later (budget)" if sitting.later else "")
         + (f", about {hours:.1f} h" if hours >= 0.95 else f", about {hours * 60:.0f} min"),
     ]
+    if sitting.sealed and not sitting.measuring:
+        lines.append(
+            "  sealed: it ships as it is; '--config measure=true' measures what is missing"
+        )
     if sitting.datasets:
         lines.append(f"  data: {', '.join(_source(sitting, name) for name in sitting.datasets)}")
     corrupt = [a for found in sitting.attempts.values() for a in found if a.content is None]

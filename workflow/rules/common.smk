@@ -61,6 +61,8 @@ onsuccess:
     HELD.close()
     if SITTING.merged:
         print(closing(SITTING.folder))
+    if SITTING.later:
+        print(f"{len(SITTING.later)} cells are left for later (budget): the same command carries on")
 
 
 onerror:
