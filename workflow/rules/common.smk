@@ -62,7 +62,9 @@ onsuccess:
     if SITTING.merged:
         print(closing(SITTING.folder))
     if SITTING.later:
-        print(f"{len(SITTING.later)} cells are left for later (budget): the same command carries on")
+        print(
+            f"{len(SITTING.later)} cells are left for later (budget): the same command carries on"
+        )
 
 
 onerror:
