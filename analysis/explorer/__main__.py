@@ -9,6 +9,7 @@ One file that asks for nothing: Vega, Vega-Lite and the data stand in it.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import sys
@@ -145,4 +146,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # as in analysis.pages
     sys.exit(main())
