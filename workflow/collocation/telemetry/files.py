@@ -1,7 +1,8 @@
 """gpu.parquet, member.parquet, host.parquet: what the sampler saw over time, as it saw it.
 
 Wide: a row a time (and entity, or member), a typed column a metric, null where missing. Columns
-that are null throughout stay; a table without rows is not written.
+that are null throughout stay; a table without rows is not written. A column's metadata hold its
+unit, kind and source; vocabulary.py says what it is.
 """
 
 from collections.abc import Callable, Iterable
@@ -65,6 +66,7 @@ def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
             path,
             compression="zstd",
             use_dictionary=["phase", *table.keys],
+            write_statistics=False,  # a third of so short a file would say what is in it
             column_encoding={"t_ns": "DELTA_BINARY_PACKED"},
         )
         files[path.name] = File.of(path)
@@ -86,7 +88,6 @@ def _arrow(table: Table, origin_ns: int, changes: list[tuple[int, str]]) -> pa.T
     for metric in table.metrics:
         kind = _type(metric)
         about = {"unit": metric.unit, "kind": metric.kind, "source": table.source(metric)}
-        about["description"] = metric.description
         fields.append(pa.field(metric.name, kind, metadata=about))
         columns.append(arrow(series.column(metric.name), kind))
     schema = pa.schema(fields, metadata={"origin_ns": str(origin_ns)})
