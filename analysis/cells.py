@@ -119,10 +119,7 @@ def cell_table(runs: pd.DataFrame, expected: list[dict] = ()) -> pd.DataFrame:
     for key, members in _grouped(runs[_USED], _KEY):
         seen.add(key)
         base = {column: members[0][column] for column in _OF_A_CELL}
-        windows = {}
-        for member in members:
-            if pd.notna(member["window"]):
-                windows.setdefault(member["window"], []).append(member)
+        windows = _by_window(members)
         if base["status"] != "completed" or not windows:
             rows.append(base)
         else:
@@ -165,6 +162,15 @@ def _grouped(table: pd.DataFrame, by: list[str]) -> Iterator[tuple[tuple, list[d
     rows = table.sort_values(by, kind="stable").to_dict("records")
     for key, group in groupby(rows, key=itemgetter(*by)):
         yield key, list(group)
+
+
+def _by_window(rows: list[dict]) -> dict[str, list[dict]]:
+    """Window → its rows, of those that have one, in the order in which they come."""
+    found: dict[str, list[dict]] = {}
+    for row in rows:
+        if pd.notna(row["window"]):
+            found.setdefault(row["window"], []).append(row)
+    return found
 
 
 def _median(rows: list[dict], column: str) -> float:
@@ -232,10 +238,7 @@ def summarise(cells: pd.DataFrame) -> pd.DataFrame:
         base["flags"] = flags.union(row["flags"] for row in cell)
         reasons = (row["reason"] for row in cell)
         base["reason"] = next((r for r in reasons if isinstance(r, str) and r), None)
-        windows = {}
-        for row in cell:
-            if pd.notna(row["window"]):
-                windows.setdefault(row["window"], []).append(row)
+        windows = _by_window(cell)
         for name, window in windows.items():
             estimate = estimates.get((*key, name))
             rows.append(

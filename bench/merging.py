@@ -112,7 +112,7 @@ def merge(listed: Path, output: Path, cores: int) -> tuple[float, float, int]:
     )
     took, spent = time.monotonic() - began, cpu_of_children() - spent
     if run.returncode:
-        sys.exit(f"bench: analysis.telemetry ended with exit code {run.returncode}")
+        sys.exit(f"bench: analysis.merging.telemetry ended with exit code {run.returncode}")
     return took, spent, int(run.stdout) * 1024
 
 

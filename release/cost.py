@@ -63,9 +63,7 @@ def cells_drawn(drawn: pd.DataFrame, runs: pd.DataFrame) -> set[str] | None:
     for cell in runs.drop_duplicates("cell").to_dict("records"):
         for key in _names(parse_scenario(cell["scenario"])):
             known.setdefault((*key, cell["method"]), []).append(cell)
-    columns = [
-        c for c in ("scenario", *_JOBS, "n", "variant", "method", "arm", "block") if c in drawn
-    ]
+    columns = [column for column in (*_JOBS, *_OTHER) if column in drawn]
     found = set()
     for row in drawn[columns].drop_duplicates().to_dict("records"):
         told = {column: value for column, value in row.items() if pd.notna(value)}

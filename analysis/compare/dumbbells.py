@@ -33,7 +33,7 @@ _LONG = 52  # characters of a label that fit on a line
 def draw(
     rows: pd.DataFrame, arm: str, names: dict[str, str], foot: list[str]
 ) -> tuple[plt.Figure, pd.DataFrame]:
-    """Draw one arm of analysis.side_by_side.rows; `names`: what `a` and `b` are; `foot`: phrases.
+    """Draw one arm of side_by_side.rows; `names`: what `a` and `b` are; `foot`: phrases.
 
     Returns the figure and the rows drawn: those of which both studies have a value.
     """

@@ -66,7 +66,7 @@ def read(letter: str, folder: Path, hardware: str | None) -> Side:
 
 
 def differences(a: Side, b: Side) -> pd.DataFrame:
-    """What differs between the studies: a row per field (analysis.environment)."""
+    """What differs between the studies: a row per field (analysis.web.environment)."""
     found = environment.differences(a.study.runs, b.study.runs)
     return pd.DataFrame(found, columns=["what differs", "A", "B"])
 

@@ -2,7 +2,7 @@
 several jobs at a time; and what is missing to N: saturation, and the rest.
 
 A row per workload and N on one logarithmic axis, where factors are lengths that add up
-(analysis.decomposition): from 1 to the gain, and on to N.
+(decomposition_data): from 1 to the gain, and on to N.
 """
 
 from __future__ import annotations

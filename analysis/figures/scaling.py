@@ -1,7 +1,7 @@
 """SM-scaling curves, and the gain under MPS that they predict beside what was measured.
 
 Above a panel per workload: its progress alone under MPS against its share of the SMs, and what one
-of N alike makes at 1/N. Below, each predictor's gain (analysis.prediction) against the measured
+of N alike makes at 1/N. Below, each predictor's gain (tables.prediction) against the measured
 one, and the paper's rule of thumb, which only says whether to collocate.
 """
 

@@ -1,4 +1,4 @@
-"""run.json files → one table, one row per member, cell and window (columns: analysis.schema).
+"""run.json files → one table, one row per member, cell and window (columns: merging.schema).
 
 python -m analysis.merging.merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
 """

@@ -65,7 +65,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("memory_peak_allocated", _INT, "B", "peak of tensors on the device"),
     ("memory_peak_reserved", _INT, "B", "peak held by the allocator"),
     ("loss_last", _REAL, "", "last recorded training loss"),
-    ("loss_check", _TEXT, "", "does the loss at step k agree with alone runs (analysis.losses)"),
+    ("loss_check", _TEXT, "", "does the loss at step k agree with alone runs (merging.losses)"),
     ("epochs_done", _INT, "epochs", "whole epochs trained"),
     ("accuracy", _REAL, "1", "top-1 validation accuracy after the last whole epoch"),
     ("validation_loss", _REAL, "", "validation loss after the last whole epoch"),

@@ -2,7 +2,7 @@
 
 python -m analysis.merging.telemetry --study smoke --output telemetry.parquet CELL/run.json ...
 
-Columns: analysis.schema.TELEMETRY. A study's readings do not fit into memory: files are read one
+Columns: analysis.merging.schema. A study's readings do not fit into memory: files are read one
 after the other, and written as row groups of a few cells each.
 """
 

@@ -107,8 +107,9 @@ def anchors(
 
     They are trained as the baselines of the study's first arm are, and are no baseline.
     """
-    share = _shares(study, list(_drafts(study, workloads)))
-    arm, files = study.arms[0], {name: w.input.mode == "files" for name, w in workloads.items()}
+    if not study.anchor:  # as in most studies: the grid need not be gone through again
+        return []
+    share, arm = _shares(study, _drafts(study, workloads)), study.arms[0]
     found = []
     for number in numbers:
         for name in study.anchor:
@@ -118,7 +119,8 @@ def anchors(
                 *(group, arm, number, [name], "naive"),
                 baseline=True,
             )
-            scenario = baseline_scenario(name, files[name]) + ANCHOR
+            files = workloads[name].input.mode == "files"
+            scenario = baseline_scenario(name, files) + ANCHOR
             found.append(replace(cell, scenario=scenario))
     return found
 
