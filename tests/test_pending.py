@@ -405,6 +405,13 @@ def test_the_rule_of_thumb_is_as_far_off_as_it_was():
     assert estimates.of(THREE) == pytest.approx(plan.Estimates({}).of(THREE) / 2)
 
 
+def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
+    early = attempt(cell_of(f"2x_{A}", "mps"), 1, "out_of_memory")
+    early.content["timing"]["total_s"] = 2.0
+    assert plan.Estimates(by_id([early])).of(THREE) == plan.Estimates({}).of(THREE)
+    assert plan.Estimates(by_id([early])).of(cell_of(f"2x_{A}", "mps")) == 1.0  # its like will, too
+
+
 @pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
 def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     ladders = [{"workloads": [A], "counts": {2: ["mps"], 7: ["mps"]}, "measure": {"kind": measure}}]
