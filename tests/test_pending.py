@@ -412,6 +412,14 @@ def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
     assert plan.Estimates(by_id([early])).of(cell_of(f"2x_{A}", "mps")) == 1.0  # its like will, too
 
 
+def test_work_of_unknown_length_says_nothing_of_other_cells():
+    other = cell_of(f"2x_{A}", "mps")
+    measure = {"kind": "completion", "settle_s": 0, "warmup_s": 0}
+    quick = attempt(other, 1, "completed", spec={**other.spec, "measure": measure})
+    quick.content["timing"]["total_s"] = 2.0
+    assert plan.Estimates(by_id([quick])).of(THREE) == plan.Estimates({}).of(THREE)
+
+
 @pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
 def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     ladders = [{"workloads": [A], "counts": {2: ["mps"], 7: ["mps"]}, "measure": {"kind": measure}}]

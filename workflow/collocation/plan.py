@@ -407,7 +407,8 @@ class Estimates:
                 seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
                 measure = attempt.content["spec"].get("measure")
                 self._took.setdefault(_blockless(attempt.cell), []).append((measure, seconds))
-                if measure and attempt.status == "completed":  # others may have ended early
+                # Others end early, or with work of which nobody knows how long it takes.
+                if attempt.status == "completed" and "window_s" in (measure or {}):
                     off.append(seconds / _rule_of_thumb(attempt.content["spec"]))
         # On this machine cells may all be faster than the rule has it.
         self._off = _median(off) if off else 1.0
