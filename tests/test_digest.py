@@ -7,6 +7,7 @@ import pytest
 
 from workflow.collocation import digest, provenance
 from workflow.collocation.digest import code_digest, tree
+from workflow.collocation.study import ROOT
 
 SOURCE = '''
 """A module."""
@@ -93,6 +94,7 @@ def repository(tmp_path):
         "models/train.py": "steps = 1\n",
         "models/data/digits.py": "size = 8\n",
         "workflow/collocation/run.py": "wait = 2\n",
+        "workflow/collocation/show.py": "width = 80\n",
         "analysis/merging/merge.py": "rows = 3\n",
         "tests/test_run.py": "assert True\n",
         "README.md": "words\n",
@@ -105,7 +107,8 @@ def repository(tmp_path):
 
 def test_analysis_and_words_do_not_enter_the_digest(repository):
     before = code_digest(repository)
-    for name in ("analysis/merging/merge.py", "tests/test_run.py", "README.md"):
+    beside = "workflow/collocation/show.py"
+    for name in ("analysis/merging/merge.py", "tests/test_run.py", "README.md", beside):
         (repository / name).write_text("changed = True\n")
     (repository / "models" / "notes.md").write_text("words\n")
     (repository / "models" / "train.py").write_text("# the number of steps\nsteps = 1\n")
@@ -122,6 +125,25 @@ def test_code_that_trains_or_measures_enters_the_digest(repository, name):
     changed = code_digest(repository)
     (repository / name).unlink()
     assert len({before, changed, code_digest(repository)}) == 3
+
+
+def test_nothing_that_a_cell_runs_imports_what_is_left_out():
+    paths = {
+        path.relative_to(ROOT).as_posix(): path
+        for package in digest.PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert paths.keys() > digest.BESIDE
+    left_out = {name.removesuffix(".py").replace("/", ".") for name in digest.BESIDE}
+    for name in paths.keys() - digest.BESIDE:
+        for node in ast.walk(ast.parse(paths[name].read_text())):
+            if isinstance(node, ast.Import):
+                imported = {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            else:
+                continue
+            assert not imported & left_out, name
 
 
 def test_a_file_that_moves_changes_the_digest(repository):

@@ -193,8 +193,9 @@ def test_without_a_gpu_members_and_machine_are_complete(cell):
     opened, closed = (mark["t"] for mark in found.marks[2:])
 
     first, *others = found.host
-    assert all(first["v"][name] is None for name in ("cpu_busy", "disk_read", "disk_write"))
-    assert all(row["v"]["cpu_busy"] >= 0 and row["v"]["memory_used"] > 0 for row in others)
+    assert all(first["v"][name] is None for name in ("cpu_busy", "cpu_stolen", "disk_read"))
+    assert all(row["v"]["cpu_busy"] >= 0 and row["v"]["cpu_stolen"] >= 0 for row in others)
+    assert all(row["v"]["memory_used"] > 0 for row in others)
     assert any(row["t"] >= opened for row in others) and others[-1]["t"] >= closed
     rows = [row for row in found.members if "w" not in row]
     assert {row["m"] for row in found.members} == {3}

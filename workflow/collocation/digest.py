@@ -1,7 +1,7 @@
 """A digest of what is trained and how it is run: the syntax trees of the code that matters.
 
-Comments, docstrings, formatting and analysis code do not enter it, so editing them never makes
-measured cells look different.
+Comments, docstrings, formatting, analysis code and what only plans and prints do not enter it, so
+editing them never makes measured cells look different.
 """
 
 import ast
@@ -12,17 +12,21 @@ from pathlib import Path
 from workflow.collocation.study import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
+# What plans and prints: no process of a cell imports it.
+_BESIDE = ("mig_maps", "mig_plan", "plan", "show", "sitting")
+BESIDE = {f"workflow/collocation/{name}.py" for name in _BESIDE}
 KNOWN = "COLLOCATION_DIGEST"  # "SHA-256 of the texts:their digest"
 
 
 def code_digest(root: Path = ROOT) -> str:
-    """SHA-256 (16 hex digits) over the trees of models/ and workflow/collocation/.
+    """SHA-256 (16 hex digits) over the trees of models/ and workflow/collocation/ but BESIDE.
 
     Parsing takes longer than reading, so the environment keeps which texts gave which digest: jobs
     inherit it, and parse nothing unless a text has changed.
     """
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
-    texts = [(path.relative_to(root).as_posix(), path.read_bytes()) for path in paths]
+    named = [(path.relative_to(root).as_posix(), path) for path in paths]
+    texts = [(name, path.read_bytes()) for name, path in named if name not in BESIDE]
     read = hashlib.sha256(repr(texts).encode()).hexdigest()
     known, _, found = os.environ.get(KNOWN, "").partition(":")
     if known != read:

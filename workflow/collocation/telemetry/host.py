@@ -197,7 +197,7 @@ class Machine:
     """The whole machine, also in a container; the disks are the physical ones."""
 
     def __init__(self):
-        self._before: tuple[int, float, int | None, int | None] | None = None
+        self._before: tuple[int, float, float | None, int | None, int | None] | None = None
 
     def row(self) -> tuple[int, dict[str, float | None]]:
         """(time, values): cores busy and disk rates (B/s) since the call before; sizes now."""
@@ -205,15 +205,15 @@ class Machine:
         times = psutil.cpu_times()
         # guest times are within user's; a hypervisor's `steal` is not our use
         busy = times.user + times.nice + times.system + times.irq + times.softirq
-        read, written = _disks()
-        before, self._before = self._before, (now, busy, read, written)
+        before, self._before = self._before, (now, busy, getattr(times, "steal", None), *_disks())
         memory = psutil.virtual_memory()
         return now, {
             "cpu_busy": _rate(before, self._before, 1),
+            "cpu_stolen": _rate(before, self._before, 2),
             "memory_used": memory.used,
             "memory_available": memory.available,
-            "disk_read": _rate(before, self._before, 2),
-            "disk_write": _rate(before, self._before, 3),
+            "disk_read": _rate(before, self._before, 3),
+            "disk_write": _rate(before, self._before, 4),
             "load1": os.getloadavg()[0],
         }
 

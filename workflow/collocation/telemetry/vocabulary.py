@@ -104,6 +104,7 @@ MEMBER_METRICS = (
 )
 HOST_METRICS = (
     Metric("cpu_busy", "1", "rate", "CPU cores in use, by whomever"),
+    Metric("cpu_stolen", "1", "rate", "CPU cores that the hypervisor gave to others; null: untold"),
     Metric("memory_used", "B", "gauge", "memory in use"),
     Metric("memory_available", "B", "gauge", "memory that can be had without swapping"),
     Metric("disk_read", "B/s", "rate", "read from the physical disks"),

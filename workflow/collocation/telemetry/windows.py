@@ -26,7 +26,7 @@ WHOLE_CARD = (*ACTIVITY, "fp16", "fp32", "fp64", "integer")  # ratios, which SMs
 IDLE = ("power", "temperature", "sm_clock", "memory_used")
 MEMBER_RATES = ("cpu", "read", "write")
 MEMBER_GAUGES = ("rss", "gpu_memory")
-HOST_RATES = ("cpu_busy", "disk_read", "disk_write")
+HOST_RATES = ("cpu_busy", "cpu_stolen", "disk_read", "disk_write")
 HOST_GAUGES = ("memory_used", "memory_available", "load1")
 
 LEAST_GAP_S, GAP_TICKS = 0.5, 3  # a longer stretch without a row is a hole
