@@ -32,7 +32,7 @@ APART, APART_RATIO = (
 _RATES = {
     "gpu.parquet": None,  # each column says whether it is one
     "member.parquet": ("cpu", "read", "write"),
-    "host.parquet": ("cpu_busy", "disk_read", "disk_write"),
+    "host.parquet": ("cpu_busy", "cpu_stolen", "disk_read", "disk_write"),
 }
 
 
