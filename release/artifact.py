@@ -8,7 +8,6 @@ Of a sealed study that verifies. The same files give the same bytes. Unpacked an
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -16,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from release import archive, code, evaluation, manifest, private, readme, verify
+from release import archive, arguments, code, evaluation, manifest, private, readme, verify
 from release.contents import LEDGER, MANIFEST
 from release.derive import ROOT
 
@@ -85,14 +84,7 @@ def _digest(source: Path | bytes) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m release.artifact",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("study", type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
-    given = parser.parse_args(argv)
+    given = arguments.of_study("release.artifact", __doc__, argv, output=True)
     if not (given.study / MANIFEST).exists():
         sys.exit(f"{given.study} is not sealed: make seal STUDY={given.study.name}")
     began = time.monotonic()

@@ -18,13 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from release.align import ABSENT, apart
+
 RELATIVE = 1e-9
 MOST = 20
+GONE, NEW = "is not derived", "is derived, and does not ship"
 # The commit of the rules is git's to tell: an archive has none. Their SHA-256 stands beside it.
 _COMMIT = re.compile(r"\bcommit (unknown|[0-9a-f]{7,40}(, changed since)?)")
 _NOT_COMPARED = ("commit", "rules_commit")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?")
-_NAMES = ("cell", "attempt", "member", "window", "scenario", "arm", "method", "claim", "t")
+_CELL = re.compile(r"(?<![\w+.-])[\w+.-]+/\w+/\w+/r\d+")
+_IN_A_CELL = ("scenario", "arm", "method")
+_NAMES = ("cell", "attempt", "member", "window", *_IN_A_CELL, "claim", "t")
 
 
 def equal(one: float, other: float) -> bool:
@@ -53,21 +58,55 @@ def _csv(shipped: Path, derived: Path) -> Iterator[str]:
     if columns != other_columns:
         yield f"columns: {_pair(','.join(columns), ','.join(other_columns))}"
         return
-    if len(ours) != len(theirs):
-        yield f"{len(ours) - 1} rows shipped, {len(theirs) - 1} derived"
-    for number, (row, other) in enumerate(zip(ours[1:], theirs[1:], strict=False), 1):
-        if row == other:
-            continue
-        named = dict(zip(columns, row, strict=False))
+    named = [{_key(_name(columns, row)): row for row in rows[1:]} for rows in (ours, theirs)]
+    if all(len(of) == len(rows) - 1 for of, rows in zip(named, (ours, theirs), strict=True)):
+        yield from _by_name(columns, *named)
+    else:
+        yield from _by_place(columns, ours[1:], theirs[1:])
+
+
+def _by_name(columns: list[str], ours: dict, theirs: dict) -> Iterator[str]:
+    """Of rows that are each of something else, which is their key."""
+    for key, row in ours.items():
+        name = _name(columns, row) or "row 1"
+        if key not in theirs:
+            yield f"{name} {GONE}"
+        else:
+            yield from _cells_of(name, columns, row, theirs[key])
+    for key, row in theirs.items():
+        if key not in ours:
+            yield f"{_name(columns, row) or 'row 1'} {NEW}"
+    if [key for key in ours if key in theirs] != [key for key in theirs if key in ours]:
+        yield "rows are in another order"
+
+
+def _by_place(columns: list[str], ours: list, theirs: list) -> Iterator[str]:
+    """Of rows of which several may be of the same."""
+    for place, row, other in apart(ours, theirs, lambda row: _key(",".join(row))):
+        name = _name(columns, other if row is ABSENT else row) or f"row {place + 1}"
+        if ABSENT in (row, other):
+            yield f"{name}: {_pair(*('' if r is ABSENT else ','.join(r) for r in (row, other)))}"
+        else:
+            yield from _cells_of(name, columns, row, other)
+
+
+def _cells_of(name: str, columns: list[str], row: list[str], other: list[str]) -> Iterator[str]:
+    if row != other:
         for column, mine, yours in zip_longest(columns, row, other, fillvalue=""):
             if column not in _NOT_COMPARED and not _same_text(mine, yours):
-                yield f"{_row(named, number)} column {column}: {_pair(mine, yours)}"
+                yield f"{name} column {column}: {_pair(mine, yours)}"
 
 
-def _row(values: dict, number: int) -> str:
-    """How a row is named: by what it is of, else by its number."""
-    parts = [f"{key} {values[key]}" for key in _NAMES if values.get(key) not in (None, "")]
-    return ", ".join(parts) or f"row {number}"
+def _name(columns: list[str], row: list[str]) -> str:
+    """What a row is of; empty where none of its columns says so."""
+    return _called(dict(zip(columns, row, strict=False)))
+
+
+def _called(values: dict) -> str:
+    """The same of a row with these values. A cell's id holds scenario, arm and method."""
+    names = [name for name in _NAMES if values.get(name) not in (None, "")]
+    names = [name for name in names if "cell" not in names or name not in _IN_A_CELL]
+    return ", ".join(f"{name} {values[name]}" for name in names)
 
 
 def _pair(shipped: object, derived: object) -> str:
@@ -77,6 +116,11 @@ def _pair(shipped: object, derived: object) -> str:
 def _short(value: object) -> str:
     text = "nothing" if value in (None, "") else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _key(text: str) -> str:
+    """Equal for most texts that are one but for the last digits of their numbers."""
+    return _NUMBER.sub(lambda number: f"{float(number[0]):.12g}", text)
 
 
 def _same_text(one: str, other: str) -> bool:
@@ -105,7 +149,7 @@ def _parquet(shipped: Path, derived: Path) -> Iterator[str]:
             keys = [key for key in _NAMES if key in one.schema.names]
             named = {key: one[key][int(row)].as_py() for key in keys}
             pair = _pair(one[place][int(row)].as_py(), other[place][int(row)].as_py())
-            yield f"{_row(named, int(row) + 1)} column {place}: {pair}"
+            yield f"{_called(named) or f'row {row + 1}'} column {place}: {pair}"
 
 
 def _cells_apart(one: pa.Table, other: pa.Table) -> str:
@@ -148,10 +192,12 @@ def differing(one: object, other: object, where: str = "") -> Iterator[str]:
             if key not in _NOT_COMPARED:
                 yield from differing(one.get(key), other.get(key), f"{where}.{key}".lstrip("."))
     elif isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other):
-            yield f"{where}: {len(one)} entries shipped, {len(other)} derived"
-        for index, pair in enumerate(zip(one, other, strict=False)):
-            yield from differing(*pair, f"{where}[{_label(one[index], index)}]")
+        for index, mine, yours in apart(one, other, lambda entry: _key(json.dumps(entry))):
+            place = f"{where}[{_label(yours if mine is ABSENT else mine, index)}]"
+            if ABSENT in (mine, yours):
+                yield f"{place} {GONE if yours is ABSENT else NEW}"
+            else:
+                yield from differing(mine, yours, place)
     elif not _same_value(one, other):
         yield f"{where}: {_pair(one, other)}"
 
@@ -180,19 +226,23 @@ def _texts(shipped: Path, derived: Path) -> Iterator[str]:
 
 def texts(shipped: str, derived: str) -> Iterator[str]:
     """Sentences of how two texts differ, each with its line."""
-    pairs = zip_longest(*(_COMMIT.sub("commit", t).splitlines() for t in (shipped, derived)))
-    for number, (mine, yours) in enumerate(pairs, 1):
-        if mine is None or yours is None or not _same_text(mine, yours):
-            yield f"line {number}: {_apart(mine, yours)}"
+    lines = [_COMMIT.sub("commit", t).splitlines() for t in (shipped, derived)]
+    for place, mine, yours in apart(*lines, _key):
+        if ABSENT in (mine, yours) or not _same_text(mine, yours):
+            yield f"line {place + 1}{_apart(mine, yours)}"
 
 
-def _apart(mine: str | None, yours: str | None) -> str:
-    """Both lines from where they part."""
-    if mine is None or yours is None:
-        return _pair(mine, yours)
-    start = next((i for i, (a, b) in enumerate(zip(mine, yours, strict=False)) if a != b), 0)
-    start = max(start - 20, 0)
-    return _pair(mine[start:], yours[start:])
+def _apart(mine: object, yours: object) -> str:
+    """Both lines from where they part, and the last cell that they name before."""
+    if ABSENT in (mine, yours):
+        line, start = (yours if mine is ABSENT else mine), None
+        pair = _pair(*("" if one is ABSENT else one or "an empty line" for one in (mine, yours)))
+    else:
+        pairs = enumerate(zip(mine, yours, strict=False))
+        line, start = mine, next((i for i, (a, b) in pairs if a != b), min(len(mine), len(yours)))
+        pair = _pair(*(one[max(start - 20, 0) :] for one in (mine, yours)))
+    cells = [found[0] for found in _CELL.finditer(line, 0, len(line) if start is None else start)]
+    return f", cell {cells[-1]}: {pair}" if cells else f": {pair}"
 
 
 _BY_ENDING: dict[str, Callable[[Path, Path], Iterator[str]]] = {

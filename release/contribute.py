@@ -10,14 +10,13 @@ random alias stay.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from release import anonymise, archive, cells, derive, ledger, manifest, private, verify
+from release import anonymise, archive, arguments, cells, derive, ledger, manifest, private, verify
 from release.contents import (
     CONTRIBUTED,
     LEDGER,
@@ -108,14 +107,7 @@ def build(study: Path, scratch: Path) -> tuple[str, dict[str, Path]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m release.contribute",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("study", type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
-    given = parser.parse_args(argv)
+    given = arguments.of_study("release.contribute", __doc__, argv, output=True)
     if not (given.study / "runs.txt").exists():
         sys.exit(f"{given.study} is no finished study: it has no runs.txt")
     with tempfile.TemporaryDirectory(prefix="contribute-") as scratch:

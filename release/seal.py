@@ -8,14 +8,13 @@ private is found and the size is one for git. An attempt that was sealed before 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from release import cells, ledger, manifest, private, verify
+from release import arguments, cells, ledger, manifest, private, verify
 from release.contents import LEDGER, MANIFEST, RUN, owner, shipped
 
 MOST_BYTES = 30_000_000
@@ -71,13 +70,7 @@ def seal(study: Path, names: list[str]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m release.seal",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("study", type=Path, metavar="RESULTS/STUDY")
-    study = parser.parse_args(argv).study
+    study = arguments.of_study("release.seal", __doc__, argv).study
     if not (study / "runs.txt").exists():
         sys.exit(f"{study} is no finished study: it has no runs.txt")
     names = shipped(study)

@@ -2,10 +2,12 @@
 
     python -m release.verify results/h200 ...      without a folder: every study that ships
 
-Everything derived is made anew in a temporary folder and compared value by value. Raw files are
-held against MANIFEST.sha256, against raw.csv (what the tables were made from) and against each
-other; README.md's measured parts, where they are of the study, against what it gives. Ends with 1
-if anything differs, with 2 if there was nothing to verify.
+Everything derived is made anew in a temporary folder and compared value by value: a line of a text
+or a row of a table that changed, is new or is lost is one difference. Raw files are held against
+MANIFEST.sha256, against raw.csv (what the tables were made from) and against each other; the
+measured parts of README.md, where they are of the study, against what it gives. An artefact's line
+names its first differences, --all every one. Ends with 1 if anything differs, with 2 if there was
+nothing to verify.
 """
 
 from __future__ import annotations
@@ -33,18 +35,30 @@ from release.contents import (
 )
 
 RAW, README = "raw files", "README.md"
+SHOWN = 3  # differences that an artefact's line names
 
 
 @dataclass(frozen=True)
 class Line:
-    """What is said of an artefact: that it follows, or one way in which it does not."""
+    """What is said of an artefact: that it follows, or in which ways it does not."""
 
     artefact: str
-    wrong: str = ""
+    wrong: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        return f"DIFFERS {self.artefact}: {self.wrong}" if self.wrong else f"ok {self.artefact}"
+        """One line, whatever there is to say."""
+        if not self.wrong:
+            return f"ok {self.artefact}"
+        more = ["and more"] if len(self.wrong) > SHOWN else []
+        return f"DIFFERS {self.artefact}: {'; '.join([*self.wrong[:SHOWN], *more])}"
+
+    @property
+    def full(self) -> str:
+        """The same with a line for each difference."""
+        if not self.wrong:
+            return self.text
+        return "\n  ".join([f"DIFFERS {self.artefact}:", *self.wrong])
 
 
 def verify(study: Path) -> Iterator[Line]:
@@ -53,14 +67,14 @@ def verify(study: Path) -> Iterator[Line]:
         known = manifest.read(study / MANIFEST)
         ledgered = ledger.read(study)
     except (OSError, ValueError) as error:
-        yield Line(MANIFEST, str(error))
+        yield Line(MANIFEST, (str(error),))
         return
     found = manifest.digests(study, shipped(study))
-    yield from _said(MANIFEST, held_against(known, found), f"{len(known)} files")
+    yield _said(MANIFEST, held_against(known, found), f"{len(known)} files")
     if ledgered is None:
-        yield Line(LEDGER, "is missing: nothing says what the tables were made from")
+        yield Line(LEDGER, ("is missing: nothing says what the tables were made from",))
     else:
-        yield from _said(LEDGER, ledger.differences(ledgered, found), f"{len(ledgered)} raw files")
+        yield _said(LEDGER, ledger.differences(ledgered, found), f"{len(ledgered)} raw files")
     yield from raw(study, found)
     yield from derived(study, sorted({*known, *found}))
     yield from readme_parts(study)
@@ -84,20 +98,25 @@ def held_against(known: dict[str, str], found: dict[str, str]) -> list[str]:
 
 
 def raw(study: Path, found: dict[str, str]) -> Iterator[Line]:
-    """The raw files against each other: an attempt's, the plan, the list of records."""
+    """The raw files against each other: an attempt's, of each that is wrong; the plan, the list of
+    records.
+    """
     attempts = cells.attempts(found)
-    said = []
+    sound = True
     with ProcessPoolExecutor(derive.PROCESSES, get_context("fork")) as pool:
         size = max(len(attempts) // (4 * derive.PROCESSES), 1)
         tasks = [(study, attempt, found) for attempt in attempts]
         for attempt, wrong in zip(attempts, pool.map(_check, tasks, chunksize=size), strict=True):
-            said += [f"cell {attempt}: {what}" for what in wrong]
+            if wrong:
+                sound = False
+                yield Line(f"{RAW} of cell {attempt}", tuple(wrong))
     try:
-        said += cells.check_plan(study) + unlisted(study, attempts)
+        said = cells.check_plan(study) + unlisted(study, attempts)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said.append(f"plan.json or runs.txt: {type(error).__name__}: {error}")
-    counted = f"{len(attempts)} attempts: rates, losses and telemetry follow from their readings"
-    yield from _said(RAW, said, counted)
+        said = [f"plan.json or runs.txt: {type(error).__name__}: {error}"]
+    if said or sound:
+        counted = f"{len(attempts)} attempts: rates, losses and telemetry follow from readings"
+        yield _said(RAW, said, counted)
 
 
 def _check(task: tuple[Path, Attempt, dict[str, str]]) -> list[str]:
@@ -121,21 +140,22 @@ def derived(study: Path, names: list[str]) -> Iterator[Line]:
             made = derive.lay(study, study_name(study), Path(scratch))
             derive.everything(made, wanted if bundle else None)
         except (derive.NotDerived, OSError, ValueError) as error:
-            yield Line("derived results", f"cannot be made: {error}")
+            yield Line("derived results", (f"cannot be made: {error}",))
             return
         folder = Path(scratch) / made.folder
         for note in sorted(folder.glob("*.unreadable.txt")):
-            yield Line(note.name.split(".")[0], f"leaves out {note.read_text().strip()}")
+            left_out = " ".join(note.read_text(encoding="utf-8").split())
+            yield Line(note.name.split(".")[0], (f"leaves out {left_out}",))
         for name in wanted:
             if not (study / name).exists():
                 continue  # its absence is said beside the manifest
             if (folder / name).exists():
-                yield from _said(name, compare.files(study / name, folder / name))
+                yield _said(name, compare.files(study / name, folder / name))
             else:
-                yield Line(name, "is derived from nothing here")
+                yield Line(name, ("is derived from nothing here",))
         for name in sorted({*filter(by_value, shipped(folder))} - {*names}):
             if not name.endswith(".unreadable.txt"):
-                yield Line(name, "follows from the raw files, and is not among what ships")
+                yield Line(name, ("follows from the raw files, and is not among what ships",))
 
 
 def readme_parts(study: Path, root: Path = derive.ROOT) -> Iterator[Line]:
@@ -157,7 +177,7 @@ def readme_parts(study: Path, root: Path = derive.ROOT) -> Iterator[Line]:
         wrong = readme.differences(text, study, link)
     except (OSError, ValueError, KeyError) as error:
         wrong = [f"cannot be compared: {error}"]
-    yield from _said(README, wrong)
+    yield _said(README, wrong)
 
 
 def study_name(study: Path) -> str:
@@ -167,11 +187,10 @@ def study_name(study: Path) -> str:
     raise ValueError("runs.txt lists no record")
 
 
-def _said(artefact: str, wrong: list[str], counted: str = "") -> Iterator[Line]:
+def _said(artefact: str, wrong: list[str], counted: str = "") -> Line:
     if wrong:
-        yield from (Line(artefact, what) for what in wrong)
-    else:
-        yield Line(f"{artefact} ({counted})" if counted else artefact)
+        return Line(artefact, tuple(wrong))
+    return Line(f"{artefact} ({counted})" if counted else artefact)
 
 
 def sealed_studies(results: Path) -> list[Path]:
@@ -186,7 +205,9 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("studies", nargs="*", type=Path, metavar="RESULTS/STUDY")
-    studies = parser.parse_args(argv).studies or sealed_studies(Path("results"))
+    parser.add_argument("--all", action="store_true", help="name every difference, a line each")
+    given = parser.parse_args(argv)
+    studies = given.studies or sealed_studies(Path("results"))
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
@@ -197,9 +218,10 @@ def main(argv: list[str] | None = None) -> int:
     for study in studies:
         print(f"{study}: root {_root(study)}", flush=True)
         for line in verify(study):
-            print(line.text, flush=True)
+            print(line.full if given.all else line.text, flush=True)
             wrong += bool(line.wrong)
-    print(f"{wrong} differences" if wrong else "all follows from the raw files")
+    several = "1 artefact differs" if wrong == 1 else f"{wrong} artefacts differ"
+    print(several if wrong else "all follows from the raw files")
     return 1 if wrong else 0
 
 

@@ -592,6 +592,10 @@ def test_evidence_in_one_phrase_a_cell(tmp_path, capsys):
             "MPS server 123: 2 clients, NVML agrees, memory limit not proven (the card is full)",
         ),
         (
+            record("2x_a", "mps_lost", status="out_of_memory", verified=None),
+            "out of memory before it was witnessed",
+        ),
+        (
             record("2x_a", "mig", **two, **parts, evidence={"end": mig}, sm_count=60),
             "MIG 2x 3g.71gb: 2 devices, NVML's PIDs do not compare, 60 SMs each",
         ),
@@ -620,6 +624,7 @@ def test_evidence_in_one_phrase_a_cell(tmp_path, capsys):
     }
     assert says["2x_a/faithful/naive/r1"] == "yes" and says["3x_a/faithful/mig/r1"] == ""
     assert says["2x_a/faithful/mps_1g/r1"] == "not proven"
+    assert says["2x_a/faithful/mps_lost/r1"] == "out of memory first"
     checks.main(["--study", "nobody's", *output])
     assert pd.read_csv(tmp_path / "t" / "seen.csv").empty
     capsys.readouterr()

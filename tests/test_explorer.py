@@ -228,6 +228,29 @@ def test_several_gpu_models_are_kept_apart():
     assert [row["hardware"] for row in rows].count("Other GPU") == 1
 
 
+def test_without_a_gpu_it_speaks_of_none(tmp_path):
+    """Neither in its own words nor in those of a cell."""
+    page, data = build(tmp_path, PROCESSORS)
+    assert data["gpu"] is False and data["rows"][0]["about"]["CPU"] == "Test CPU"
+    assert all("GPU" not in row["about"] for row in data["rows"])
+    words = re.sub(r"<(script|style).*?</\1>", "", page.read_text(), flags=re.S)
+    assert "share one machine" in words and "GPU" not in words.replace("without a GPU", "")
+    blocks = {e["replicates"] for e in data["estimates"] if e["metric"] == "stp"}
+    assert blocks == {2}
+
+
+def test_with_a_gpu_it_says_what_a_click_shows(made):
+    words, data = " ".join(made[0].read_text().split()), made[1]
+    assert data["gpu"] is True and "jobs share one GPU." in words
+    assert "for what the GPU did over time" in words and "Timelines hold" in words
+
+
+# Two replicates of a pair on the CPU, of a workload of which the paper reports nothing.
+PROCESSORS = [
+    record(f"{n}x_small_b8", replicate=block, rates=[1e3 / n] * n, gpu=None, study="processors")
+    for n in (1, 2)
+    for block in (1, 2)
+]
 POOR = {
     "empty": [],
     "single": [record(ALONE, rates=[1000.0])],
@@ -388,6 +411,21 @@ def test_nothing_can_leave_the_page(browser, made):
 def test_poor_studies_open(browser, poor, name):
     browser.open(poor[name][0])
     browser.until(lambda: browser.text("#status"))
+    assert browser.messages() == []
+
+
+def test_a_cell_without_a_gpu_has_details(browser, tmp_path):
+    browser.open(build(tmp_path, PROCESSORS)[0])
+    browser.until(lambda: marks(browser))
+    ActionChains(browser.driver).move_to_element(marks(browser)[0]).perform()
+    tip = browser.until(lambda: browser.text("#vg-tooltip-element"))
+    assert "CPU Test CPU" in tip and "details" in tip and "GPU" not in tip
+    browser.find("#cells button").click()
+    title = browser.until(lambda: browser.text("#timeline-title"))
+    assert title.startswith("Details: 1x_small_b8/") and "GPU" not in browser.text("#timeline")
+    browser.find("#save-csv").click()
+    head = browser.downloaded("processors-stp.csv").splitlines()[0].split(",")
+    assert "CPU" in head and "GPU" not in head
     assert browser.messages() == []
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from html import unescape
 
+import pandas as pd
 import pytest
 
 from analysis import flags
@@ -58,9 +59,63 @@ def test_it_counts_what_the_records_say(tmp_path):
     assert "A/A: 1.000" in text and "no difference" in text and "hide differences of up to" in text
     assert "things that should be the same differ: digest" in text
     assert re.search(r"throttled ↓ GPU throttled by heat or hardware 1 list", text)
-    assert "mig 0 0 0 1 MIG mode is off" in text
+    assert "mig 0 0 0 0 1 MIG mode is off" in text
     assert "The data of images were generated (synthetic)." in text
     assert text.count("Not measured with this study") == 2  # sampler, SMACT
+
+
+def test_why_a_loss_cannot_be_told_is_counted(tmp_path):
+    """Losses of one run alone are compared, too: what is near them agrees."""
+    records = [
+        record(ALONE, rates=[100.0], losses=[CURVE]),
+        record(PAIR, rates=[60.0, 60.0], losses=[CURVE, OTHER]),
+        record("2x_other_b8", rates=[60.0, 60.0], losses=[CURVE] * 2),
+        record("1x_silent_b8", rates=[60.0], losses=[[]]),
+    ]
+    text = page(tmp_path, records)
+    assert "1 of 6 members' losses agree" in text and "5 cannot be told" in text
+    assert "With one run alone, what is within 2 % of it agrees" in text
+    _, _, why = text.partition("Cannot be told: ")
+    assert why.startswith(
+        "there is no other run alone to compare with, or none that agrees with another (3); "
+        "more than 2 % from the only run alone to compare with, and one does not tell how far two "
+        "may be apart (1); no loss was recorded (1)."
+    )
+    assert "fewer than two" not in text
+
+
+def test_without_a_loss_that_cannot_be_told_no_reason_is_given(tmp_path):
+    assert "Cannot be told:" not in page(tmp_path, twins([1.0, 1.01]))
+
+
+def test_a_cell_that_ran_out_of_memory_is_counted_apart(tmp_path):
+    """One that ended before the window did; of others the witnesses' word counts."""
+    seen, untold = {"verified": True}, {"verified": None}
+    ended = {"status": "out_of_memory", "rates": [None, 1.0]}
+    records = [
+        record(PAIR, "mps", rates=[90.0, 90.0]),
+        record(PAIR, "mps", 2, **ended, verified=True, evidence={"barrier": seen, "end": seen}),
+        record(PAIR, "mps", 3, **ended, verified=None),
+        record(PAIR, "mps", 4, **ended, verified=None, evidence={"barrier": seen, "fault": untold}),
+        record(PAIR, "mps", 5, **ended, verified=None, evidence={"barrier": seen, "end": untold}),
+        record(PAIR, "mps", 6, **ended, verified=False, evidence={"fault": {"verified": False}}),
+    ]
+    text = page(tmp_path, records)
+    assert "In 2 of 6 cells measured, the method was proven in force" in text
+    assert "; 2 ran out of memory before it could be." in text
+    assert "measured proven not proven out of memory first" in text
+    assert " mps 6 2 2 2 nothing was witnessed" in text
+
+
+def test_a_study_whose_other_cells_ran_out_of_memory_is_proven(tmp_path):
+    cells = [record(ALONE), record(PAIR, status="out_of_memory", rates=[None] * 2, verified=None)]
+    furnish(tmp_path, cells)
+    runs, checks = merged(*cells), json.loads((tmp_path / "checks.json").read_text())
+    evidence = tmp_path / "tables" / "evidence.csv"
+    evidence = pd.read_csv(evidence, dtype=str, keep_default_na=False)
+    sentence, good = belief.summary(runs, checks, evidence)[0]
+    assert sentence.startswith("In 1 of 2 cells measured") and good
+    assert not belief.summary(runs, checks, evidence.iloc[1:])[0][1]  # nothing was proven
 
 
 def test_what_a_bench_measured_stands_on_it(tmp_path):

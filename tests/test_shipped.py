@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from release import manifest, sealed
 from release.contents import MANIFEST
+from release.contents import shipped as files
 from tests.studio import STUDY, Studio, alone, study, workload
 from workflow.collocation import sitting
 
@@ -62,6 +64,51 @@ def test_no_way_of_handing_it_on_plans_a_cell(shipped, tmp_path, way):
     assert run.code == 0, run.output
     assert "draw" in run.output or run.nothing_to_do
     assert run.planned == 0 and "dataset" not in run.output, run.output
+
+
+CELL = "1x_plain/faithful/naive/r1"
+
+
+def seal(results: Path) -> None:
+    """The manifest alone."""
+    (results / MANIFEST).write_text(manifest.text(manifest.digests(results, files(results))))
+
+
+def test_drawing_it_from_other_raw_files_is_said_and_done(shipped, tmp_path):
+    """In one line; and none where there is nothing to do."""
+    folder = tmp_path / "there"
+    shutil.copytree(shipped.folder, folder)
+    there = elsewhere(shipped, folder)
+    draw = ["--", f"results/{STUDY}/runs.parquet"]
+    seal(there.results)
+    idle = there.snakemake(*draw)
+    assert idle.nothing_to_do and "is sealed" not in idle.output
+    record = there.results / "cells" / CELL / "a1" / "run.json"
+    record.write_text(record.read_text() + "\n")
+    before = (there.results / "runs.parquet").stat().st_mtime_ns
+    run = there.snakemake(*draw)
+    (line,) = [line for line in run.output.splitlines() if "is sealed" in line]
+    # The plan is today's, by another catalogue.
+    assert f"and not as it was: cell {CELL} a1: run.json, plan.json; what is made now" in line
+    assert f"'make verify STUDY={STUDY}'" in line and f"'make seal STUDY={STUDY}'" in line
+    assert run.code == 0 and (there.results / "runs.parquet").stat().st_mtime_ns > before
+
+
+def test_what_is_said_of_a_sealed_study(tmp_path):
+    results = tmp_path / "h200"
+    results.mkdir()
+    assert sealed.notice(results) == ""
+    for name in ("plan.json", "runs.txt", "claims.md"):
+        (results / name).write_text(name)
+    seal(results)
+    (results / "claims.md").write_text("derived")
+    assert "may have other bytes than MANIFEST.sha256 lists; 'make" in sealed.notice(results)
+    (results / "runs.txt").unlink()
+    (results / "plan.json").write_text("another")
+    assert "is sealed, and not as it was: plan.json, runs.txt; what" in sealed.notice(results)
+    (results / MANIFEST).write_text("no digest")
+    line = sealed.notice(results)
+    assert "line 1: not a SHA-256 and a name" in line and "\n" not in line
 
 
 def test_both_rooms_know_it_by_the_same_file():

@@ -351,7 +351,7 @@ def test_context_switches_stand_beside_the_methods_proof(tmp_path):
 def test_context_switches_that_count_nothing_are_not_shown(tmp_path, seen):
     records = [record("1x_a"), record("2x_a", rates=[1, 1], telemetry=telemetry(card=seen))]
     table = evidence.table(records)
-    assert list(table) == ["cell", "status", "method", "verified", "proof"]
+    assert list(table) == ["cell", "status", "method", "verified", "in_force", "proof"]
     evidence.write(table, tmp_path / "evidence")
     assert "context switches" not in (tmp_path / "evidence.md").read_text()
     write(merge(records)[0], tmp_path / "runs.parquet")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.cells import read_all_runs
 from analysis.merging.merge import merge
-from analysis.tables import variance
+from analysis.tables import two_way, variance
 from tests.records import record
 from tests.studies import furnish
 
@@ -29,7 +29,7 @@ def fitted(noise: dict[tuple[int, int], float]) -> pd.DataFrame:
     """The same of cells by count and block, without the way there."""
     cells = [
         {"scenario": f"{n}x_{SMALL}", "method": COUNTS[n], "n": n, "block": b, "device": "GPU"}
-        | {"log_rate": 3.0 / n + off}
+        | {"hardware": "Test GPU", "log_rate": 3.0 / n + off}
         for (n, b), off in noise.items()
     ]
     return pd.DataFrame(variance.additive(pd.DataFrame(cells)), columns=variance.COLUMNS)
@@ -86,7 +86,17 @@ def test_seven_members_are_counted_apart_and_share_the_degrees_of_freedom():
     assert (few["values"], many["values"]) == (9, 3)
     assert few["df"] + many["df"] == 6 and few["df"] == 4.5
     assert (few["bound"], many["bound"]) == (0.02, 0.03)
-    assert many["cv"] > few["cv"]
+    # What the noisy cell leaves in the rest of the others is not theirs.
+    assert few["cv"] == pytest.approx(0, abs=1e-6)
+    assert many["cv"] == pytest.approx(statistics.stdev([0, 0.05, 0]))
+
+
+def test_one_cell_of_each_kind_cannot_be_told_apart():
+    """What the one has too much, the other has too little: they share it."""
+    random = np.random.default_rng(3)
+    found = fitted({(n, b): random.normal(0, 0.02) for n in (1, 7) for b in (1, 2, 3, 4)})
+    few, many = (one(found, variance.WITHIN, m) for m in (variance.FEW, variance.CROWD))
+    assert few["cv"] == pytest.approx(many["cv"])
 
 
 def test_a_cell_with_one_replicate_brings_no_degree_of_freedom():
@@ -106,21 +116,100 @@ def test_what_less_than_one_degree_of_freedom_says_is_no_variation():
     for members in (variance.FEW, variance.CROWD):
         row = one(found, variance.WITHIN, members)
         assert row["df"] == 0.5 and pd.isna(row["cv"])
-    assert one(found, variance.BLOCKS)["cv"] == 0
+    assert one(found, variance.BLOCKS)["cv"] == pytest.approx(0, abs=1e-6)
+
+
+# A ladder of three blocks of which cells are missing, and some that were measured once.
+HOLES = [(n, b) for n in (1, 2, 3, 4, 7, 8) for b in (1, 2, 3)]
+HOLES = [place for place in HOLES if place not in ((2, 3), (3, 1), (7, 1), (8, 2))]
+HOLES += [(5, 1), (6, 3)]
 
 
 def test_variation_is_as_it_was_drawn():
-    """N >= 7 noisier, some cells once only, no block effect: each with its own, on average."""
+    """With holes and without a block effect: each with its own, on average."""
     random = np.random.default_rng(2)
     squares = {variance.FEW: [], variance.CROWD: [], variance.ALL: []}
-    for _ in range(300):
-        noise = {(n, b): random.normal(0, 0.02) for n in (1, 2, 3, 7, 8) for b in (1, 2, 3, 4)}
-        noise |= {(n, 1): random.normal(0, 0.02) for n in (4, 5, 6)}
-        for row in fitted(noise).to_dict("records"):
+    for _ in range(200):
+        drawn = dict(zip(HOLES, random.normal(0, 0.02, len(HOLES)), strict=True))
+        for row in fitted(drawn).to_dict("records"):
             squares[row["members"]].append(row["cv"] ** 2)
     for members in (variance.FEW, variance.CROWD):
         assert math.sqrt(statistics.fmean(squares[members])) == pytest.approx(0.02, rel=0.05)
     assert statistics.median(squares[variance.ALL]) == pytest.approx(0, abs=0.004**2)
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "between"),
+    [(0.02, 0.02, 0.05), (0.01, 0.05, 0.03), (0.03, 0.01, 0.02), (0.02, 0.03, 0.0)],
+)
+def test_each_part_of_the_variance_is_found_whatever_the_others_are(few, many, between):
+    """In a layout with holes, on average over draws: none is the lower for being among louder ones.
+    As variances, which may be below 0; a CV of such a one would count as 0.
+    """
+    random = np.random.default_rng(6)
+    n, block = np.array(HOLES).T
+    crowd = n >= variance.MANY
+    cell = np.unique(n, return_inverse=True)[1]
+    true, found = np.where(crowd, many, few), []
+    for _ in range(1500):
+        effects, rest = random.normal(0, between, 4), random.normal(0, true)
+        layout = two_way.fit(3 / n + effects[block] + rest, cell, block - 1)
+        within = two_way.variances(layout, [~crowd, crowd])
+        found.append([*within, two_way.between(layout, np.where(crowd, *within[::-1]))[1]])
+    means, errors = np.mean(found, axis=0), np.std(found, axis=0) / math.sqrt(len(found))
+    wanted = np.array([few, many, between]) ** 2
+    assert (np.abs(means - wanted) < 3 * errors).all()
+    assert means[:2] == pytest.approx(wanted[:2], rel=0.1, abs=0.1 * few**2)
+
+
+def test_no_number_of_cells_makes_rounding_an_effect():
+    """A layout has one direction at least that rates say nothing of: cells up and blocks down."""
+    random = np.random.default_rng(5)
+    cells = [
+        {"scenario": f"{n}x_{SMALL}", "method": f"mps_{m}", "n": n, "block": b, "device": "GPU"}
+        | {"hardware": "Test GPU", "log_rate": 9.0 + random.normal(0, 0.02)}
+        for n in range(1, 7)
+        for m in range(10)
+        for b in range(12)
+    ]
+    found = pd.DataFrame(variance.additive(pd.DataFrame(cells)))
+    assert one(found, variance.WITHIN)["df"] == 59 * 11
+    assert one(found, variance.WITHIN)["cv"] == pytest.approx(0.02, rel=0.05)
+    assert one(found, variance.BLOCKS)["spread"] < 0.02
+
+
+def test_gpu_models_are_not_compared():
+    """Two of them, one 3 times as fast, but not equally in all cells: each has cells of its own."""
+    records = [
+        record(f"{n}x_{SMALL}", "naive", b, rates=(speed**n * b,) * n, attempt=a, **place)
+        for a, (speed, place) in enumerate(
+            ((1.0, {"gpu": "GPU-1"}), (3.0, {"gpu": "GPU-2", "gpu_name": "Other GPU"})), 1
+        )
+        for n in (1, 2)
+        for b in (2 * a, 2 * a + 1)
+    ]
+    records += [
+        record(f"1x_{SMALL}--anchor", replicate=a, rates=(rate,), sitting=f"s{a}", **place)
+        for a, (rate, place) in enumerate(
+            [(1000.0, {}), (1010.0, {}), (3000.0, {"gpu": "GPU-2", "gpu_name": "Other GPU"})], 1
+        )
+    ]
+    found = rows(records)
+    assert one(found, variance.WITHIN)["cv"] == pytest.approx(0, abs=1e-9)
+    assert one(found, variance.WITHIN)["df"] == 2
+    between = one(found, variance.BLOCKS)
+    assert (between["groups"], between["df"]) == (4, 2)
+    assert between["spread"] == pytest.approx(3 / 2 - 1)  # 3 over 2, and 5 over 4
+    sittings = one(found, variance.SITTINGS)
+    assert (sittings["values"], sittings["df"]) == (3, 1)
+    assert sittings["spread"] == pytest.approx(0.01)
+    assert sittings["cv"] == pytest.approx(math.log(1.01) / math.sqrt(2))
+
+
+def test_blocks_without_a_cell_in_common_are_not_compared():
+    found = fitted({(1, 1): 0.0, (2, 1): 0.0, (3, 2): 1.0, (4, 2): 1.0})
+    between = one(found, variance.BLOCKS)
+    assert between["df"] == 0 and pd.isna(between["cv"]) and pd.isna(between["spread"])
 
 
 def test_variation_between_blocks_is_without_that_within():
@@ -180,4 +269,4 @@ def test_anchors_hold_sittings_against_each_other_and_count_nowhere_else(tmp_pat
         == 0
     )
     text = (tmp_path / "v.md").read_text()
-    assert "| between sittings" in text and "within" in text and "3 sittings" in text
+    assert "| between sittings" in text and "within" in text and "3 sittings on 1 machine." in text

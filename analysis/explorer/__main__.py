@@ -49,6 +49,7 @@ def page(
     looks = looks_of(names, current)
     data = {
         "study": _study(runs),
+        "gpu": bool(current["gpu_uuid"].notna().any()),
         "metrics": [{key: getattr(metric, key) for key in _METRIC} for metric in points.METRICS],
         "methods": [
             {
@@ -78,6 +79,8 @@ def page(
         about="; ".join(part for part in footer_parts(current) if part not in counted) + ".",
         flags=counted,
         bins=timelines.MOST,
+        gpu=data["gpu"],
+        reported=bool(data["reported"]),
         data=web.json_text(data),
         bundle=web.script(bundle()),
     )
@@ -118,7 +121,7 @@ def _warnings(runs: pd.DataFrame) -> list[str]:
         )
     hardware = sorted(runs.loc[runs["status"] == "completed", "hardware"].dropna().unique())
     if len(hardware) > 1:
-        found.append(f"Cells of several GPU models, shown one at a time: {', '.join(hardware)}.")
+        found.append(f"Cells of several kinds of hardware, one at a time: {', '.join(hardware)}.")
     if runs.empty:
         found.append("Nothing was measured yet: there is nothing to show.")
     return found

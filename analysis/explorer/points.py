@@ -61,7 +61,7 @@ METRICS = (
         "progress",
         "Progress of each member",
         "rate ÷ rate alone",
-        "A member's rate together over its rate alone, from the same replicate and GPU.",
+        "A member's rate together over its rate alone, from the same replicate and device.",
         member=True,
         ratio=True,
         reference=1.0,
@@ -247,8 +247,10 @@ def _about(members: list[dict]) -> dict[str, str]:
         return ", ".join(sorted(found - {""}))
 
     data = {f"{row['dataset']}: {_SOURCES.get(row['source'], row['source'])}" for row in members}
+    gpu = f"{told('gpu_name')}, {_short(told)}" if told("gpu_uuid") else ""
     about = {
-        "GPU": told("hardware") if not told("gpu_uuid") else f"{told('gpu_name')}, {_short(told)}",
+        "GPU": gpu,
+        "CPU": told("hardware") if not gpu else "",
         "driver": told("driver"),
         "data": ", ".join(sorted(data)) if told("source") else "",
         "telemetry": told("telemetry_source"),
@@ -279,7 +281,7 @@ def estimates(rows: list[dict]) -> list[dict]:
         families: dict[tuple, dict[tuple, list[tuple]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             family = families[row["hardware"], row["arm"], row["family"]]
-            block = row["replicate"], row["about"].get("GPU")
+            block = row["replicate"], row["about"].get("GPU", row["about"].get("CPU"))
             for workload, values in _by_workload(metric, row):
                 key = tuple(row[k] for k in _PLACE)
                 family[(*key, workload)].append((block, values, row["baseline"]))

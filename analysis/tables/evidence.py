@@ -11,13 +11,15 @@ from analysis.merging import headlines
 from analysis.merging.attempts import select_attempts
 from analysis.names import family_of, method_order, parse_scenario
 
-_MEASURED = ("completed", "out_of_memory")
-COLUMNS = ["cell", "status", "method", "verified", "proof", *headlines.SWITCHES]
+MEASURED = ("completed", "out_of_memory")
+# Was the method in force? What the witnesses of a measured cell come to, in words.
+PROVEN, DENIED, UNTOLD, TOO_EARLY = "yes", "no", "not proven", "out of memory first"
+COLUMNS = ["cell", "status", "method", "verified", "in_force", "proof", *headlines.SWITCHES]
 
 
 def table(records: list[dict]) -> pd.DataFrame:
-    """One row per current cell: its id, status and method, whether verified, a phrase, and the
-    GPU's context switches, columns that are only there where some were counted.
+    """One row per current cell: its id, status and method, whether verified, that in words, a
+    phrase, and the GPU's context switches, columns that are only there where some were counted.
     """
     current = [record for record, is_current in select_attempts(records) if is_current]
     current.sort(key=_place)
@@ -27,6 +29,7 @@ def table(records: list[dict]) -> pd.DataFrame:
             "status": record["status"],
             "method": record["cell"]["method"],
             "verified": (record.get("method") or {}).get("verified"),
+            "in_force": in_force(record),
             "proof": proof(record),
             **headlines.switches(record),
         }
@@ -44,17 +47,33 @@ def _place(record: dict) -> tuple:
     return cell["arm"], *order, method_order(cell["method"]), cell["replicate"]
 
 
+def in_force(record: dict) -> str:
+    """What the witnesses of a cell come to; nothing where nothing was measured.
+
+    A cell that ran out of memory may have ended before its witnesses could be asked a last time:
+    that is no doubt of theirs.
+    """
+    if record["status"] not in MEASURED:
+        return ""
+    method = record.get("method") or {}
+    if method.get("verified") is not None:
+        return PROVEN if method["verified"] else DENIED
+    ended = record["status"] != "completed" and "end" not in (method.get("evidence") or {})
+    return TOO_EARLY if ended else UNTOLD
+
+
 def proof(record: dict) -> str:
     """What the witnesses said of a measured cell; of any other its reason.
 
     One witness speaks for all: what it says of servers and places, a later one has to find again.
     """
-    if record["status"] not in _MEASURED:
+    if record["status"] not in MEASURED:
         return str(record.get("reason") or "no reason was given")
     seen = (record.get("method") or {}).get("evidence") or {}
     when = next((name for name in ("end", "barrier", *seen) if seen.get(name)), None)
     if when is None:
-        return "nothing was witnessed"
+        early = in_force(record) == TOO_EARLY
+        return "out of memory before it was witnessed" if early else "nothing was witnessed"
     text = witnessed(record["cell"]["method"], seen[when], record.get("members") or [])
     return text if when == "end" else f"{text} (at the {when} only)"
 
@@ -115,13 +134,6 @@ def _counted(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{plural if number != 1 else ''}"
 
 
-def _words(row: dict) -> str:
-    """What a table says of a row's `verified`; nothing where nothing was measured."""
-    if row["verified"] is None or pd.isna(row["verified"]):
-        return "not proven" if row["status"] in _MEASURED else ""
-    return "yes" if row["verified"] else "no"
-
-
 def _switches(share: float | None, requests: float | None) -> str:
     """`1.2 % of the time, 340/s`."""
     parts = ["" if pd.isna(share) else f"{100 * share:.2g} % of the time"]
@@ -133,10 +145,8 @@ def write(rows: pd.DataFrame, stem: Path) -> None:
     """Write STEM.csv and STEM.md."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     rows.to_csv(stem.with_name(stem.name + ".csv"), index=False)
-    shown = rows.assign(
-        verified=[_words(row) for row in rows.to_dict("records")],
-        proof=[text.replace("|", "\\|") for text in rows["proof"]],
-    )
+    shown = rows.assign(proof=[text.replace("|", "\\|") for text in rows["proof"]])
+    shown = shown.drop(columns="verified").rename(columns={"in_force": "in force"})
     if headlines.SWITCHES[0] in shown:
         both = zip(*(shown.pop(key) for key in headlines.SWITCHES), strict=True)
         shown["context switches"] = [_switches(*pair) for pair in both]

@@ -4,10 +4,10 @@ python -m analysis.tables.variance --runs results/h200/runs.parquet \\
     --output results/h200/tables/variance
 
 Of each arm and set of workloads, log rate = cell + block + rest, by least squares over all its
-cells measured in a window. A block is a replicate on one GPU. The rest's standard deviation is the
-coefficient of variation within blocks, the block effects' that between them, less what the rest
-alone would have them differ by. A sitting begins with its anchors, jobs alone, whose rates are held
-against each other.
+cells measured in a window. A block is a replicate on one GPU, a cell one on one model of GPU. The
+rest's standard deviation is the coefficient of variation within blocks, the block effects' that
+between them, less what the rest alone would have them differ by. A sitting begins with its anchors,
+jobs alone, whose rates are held against each other.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tabulate import tabulate
 
 from analysis.cells import is_anchor, read_all_runs
 from analysis.names import parse_scenario
+from analysis.tables import two_way
 from analysis.words import fixed, told
 
 MANY = 7  # members from which on a cell may vary more
@@ -30,7 +31,7 @@ BOUND, BOUND_MANY = 0.02, 0.03  # of the variation within blocks, set before the
 FEW, CROWD, ALL = f"N < {MANY}", f"N ≥ {MANY}", "all"
 WITHIN, BLOCKS, SITTINGS = "within blocks", "between blocks", "between sittings"
 COLUMNS = ["kind", "arm", "workloads", "members", "cv", "bound", "values", "groups", "df", "spread"]
-_RATE = ["arm", "family", "scenario", "method", "n", "block", "device", "attempt"]
+_RATE = ["arm", "family", "scenario", "method", "n", "block", "hardware", "device", "attempt"]
 
 
 def rates(runs: pd.DataFrame) -> pd.DataFrame:
@@ -63,53 +64,45 @@ def additive(cells: pd.DataFrame) -> list[dict]:
     """The rows of an arm's set of workloads, from those of `rates`.
 
     The degrees of freedom of some of the values are Σ (1 − leverage): a cell with one replicate is
-    fitted exactly and has none. With less than one there is no CV.
+    fitted exactly and has none. With less than one there is no CV. Blocks are held against those
+    that they have cells in common with.
     """
-    y = cells["log_rate"].to_numpy()
-    cell, names = pd.factorize(pd.MultiIndex.from_frame(cells[["scenario", "method"]]))
+    cell, _ = pd.factorize(pd.MultiIndex.from_frame(cells[["scenario", "method", "hardware"]]))
     block, blocks = pd.factorize(pd.MultiIndex.from_frame(cells[["block", "device"]]))
-    design = np.hstack([np.eye(len(names))[cell], np.eye(len(blocks))[block]])
-    inverse = np.linalg.pinv(design)
-    solution = inverse @ y
-    rest, free = y - design @ solution, 1 - np.einsum("ij,ji->i", design, inverse)
+    layout = two_way.fit(cells["log_rate"].to_numpy(), cell, block)
     many = (cells["n"] >= MANY).to_numpy()
-    rows = []
-    for members, among, bound in ((FEW, ~many, BOUND), (CROWD, many, BOUND_MANY)):
-        count = int(among.sum())
-        if count:
-            own = float(free[among].sum())
-            found = {"kind": WITHIN, "members": members, "bound": bound, "values": count}
-            found |= {"groups": len(np.unique(block[among])), "df": abs(round(own, 2))}
-            rows.append(found | {"cv": _root(_variance(rest[among], own))})
+    groups = [(FEW, ~many, BOUND), (CROWD, many, BOUND_MANY)]
+    groups = [group for group in groups if group[1].any()]
+    found = two_way.variances(layout, [among for _, among, _ in groups])
+    [noise] = two_way.variances(layout, [np.ones(len(cells), bool)])
+    rest, rows = np.full(len(cells), math.nan if noise is None else noise), []
+    for (members, among, bound), variance in zip(groups, found, strict=True):
+        if variance is not None:
+            rest[among] = max(variance, 0.0)
+        row = {"kind": WITHIN, "members": members, "bound": bound, "values": int(among.sum())}
+        row |= {"groups": len(np.unique(block[among])), "cv": _root(variance)}
+        rows.append(row | {"df": abs(round(two_way.freedom(layout, among), 2))})
     if len(blocks) > 1:
-        effects, weights = solution[len(names) :], inverse[len(names) :]
-        effects, weights = effects - effects.mean(), weights - weights.mean(axis=0)
-        df, within = len(blocks) - 1, _variance(rest, float(free.sum()))
-        own = None
-        if within is not None:
-            own = (float(effects @ effects) - within * float((weights**2).sum())) / df
-        found = {"kind": BLOCKS, "members": ALL, "values": len(y), "groups": len(blocks)}
-        found |= {"df": df, "cv": _root(own)}
-        rows.append(found | {"spread": math.expm1(effects.max() - effects.min())})
+        df, variance, span = two_way.between(layout, rest)
+        row = {"kind": BLOCKS, "members": ALL, "values": len(cells), "groups": len(blocks)}
+        row |= {"df": df, "cv": None if noise is None else _root(variance)}
+        rows.append(row | {"spread": None if span is None else math.expm1(span)})
     return rows
 
 
 def _sittings(runs: pd.DataFrame) -> list[dict]:
-    """Of each anchor, how its rate differs from sitting to sitting."""
+    """Of each anchor, how its rate differs from sitting to sitting on one model of GPU."""
     rows = []
     for (arm, family), found in rates(runs).groupby(["arm", "family"], sort=True):
-        logs = found["log_rate"]
+        logs = found.groupby("hardware")["log_rate"]
+        off = found["log_rate"] - logs.transform("mean")
         row = {"kind": SITTINGS, "arm": arm, "workloads": family, "members": "alone"}
-        row |= {"values": len(logs), "groups": len(logs), "df": len(logs) - 1}
-        if len(logs) > 1:
-            row |= {"cv": float(logs.std()), "spread": math.expm1(logs.max() - logs.min())}
+        row |= {"values": len(off), "groups": len(off), "df": len(off) - logs.ngroups}
+        if row["df"]:
+            span = (logs.max() - logs.min()).max()
+            row |= {"cv": math.sqrt(float(off @ off) / row["df"]), "spread": math.expm1(span)}
         rows.append(row)
     return rows
-
-
-def _variance(rest: np.ndarray, df: float) -> float | None:
-    """None with less than one degree of freedom, but for rounding."""
-    return float(rest @ rest) / df if df > 1 - 1e-6 else None
 
 
 def _root(variance: float | None) -> float | None:
@@ -141,14 +134,20 @@ def markdown(rows: pd.DataFrame, machines: int, sittings: int) -> str:
     notes = (
         "Log rate = cell + block + rest, fitted over all cells of an arm's set of workloads that "
         "were measured in a window; a block is a replicate on one GPU, with baselines of its own. "
-        f"*{WITHIN.capitalize()}*: the rest, from which gains, ratios within a block, suffer. "
-        f"*{BLOCKS.capitalize()}*: the block effects, which cancel in them, without what the rest "
-        "makes of them. A value's degrees of freedom are those that the fit leaves it: none for a "
-        "cell with one replicate; below one there is no CV. "
-        f"*{SITTINGS.capitalize()}*: the anchors, jobs alone that each sitting begins with. "
-        f"Nothing is left out. The study has {sittings} sittings on {machines} machines."
+        f"*{WITHIN.capitalize()}*: the rest, from which gains, ratios within a block, suffer; of "
+        "cells with few members and with many each their own, where the cells that there are tell "
+        f"them apart. *{BLOCKS.capitalize()}*: the block effects, which cancel in gains, without "
+        "what the rest makes of them; of blocks with cells in common, on one model of GPU. A "
+        "value's degrees of freedom are those that the fit leaves it: none for a cell with one "
+        f"replicate; below one there is no CV. *{SITTINGS.capitalize()}*: the anchors, jobs alone "
+        "that each sitting begins with, on one model of GPU. Nothing is left out. The study has "
+        f"{_counted(sittings, 'sitting')} on {_counted(machines, 'machine')}."
     )
     return f"# How well rates repeat\n\n{text}\n\n{notes}\n"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _percent(value: float | None) -> float | None:

@@ -22,10 +22,10 @@ from analysis import flags, looks, twins, web
 from analysis.cells import read_runs
 from analysis.merging import losses
 from analysis.names import method_order
+from analysis.tables.evidence import MEASURED, PROVEN, TOO_EARLY
 from analysis.web import environment
 from analysis.words import fixed, significant
 
-MEASURED = ("completed", "out_of_memory")
 # What tests/test_faults.py has members and machines do, through the real commands; by its names.
 LIES = {
     "other_pipe": "a member uses another MPS pipe folder, and so runs without MPS",
@@ -52,7 +52,8 @@ FAULTS = {
 
 
 def methods(evidence: pd.DataFrame) -> list[dict]:
-    """Per method: measured cells, in how many it was proven, in how many not; a proof, a reason.
+    """Per method: measured cells, in how many it was proven, in how many not, and how many ran out
+    of memory before it could be; a proof, a reason.
 
     `evidence`: rows of tables/evidence.csv as text.
     """
@@ -60,14 +61,15 @@ def methods(evidence: pd.DataFrame) -> list[dict]:
     for method in sorted(evidence["method"].unique(), key=method_order):
         rows = evidence[evidence["method"] == method]
         measured = rows["status"].isin(MEASURED)
-        proven = measured & (rows["verified"] == "True")
+        proven, early = (rows["in_force"] == words for words in (PROVEN, TOO_EARLY))
         reasons = Counter(rows.loc[~measured, "proof"])
         found.append(
             {
                 "method": method,
                 "measured": int(measured.sum()),
                 "proven": int(proven.sum()),
-                "unproven": int((measured & ~proven).sum()),
+                "unproven": int((measured & ~proven & ~early).sum()),
+                "early": int(early.sum()),
                 "proof": next(iter(rows.loc[proven, "proof"]), ""),
                 "not_measured": int((~measured).sum()),
                 "reason": reasons.most_common(1)[0][0] if reasons else "",
@@ -96,6 +98,20 @@ def work(checks: list[dict]) -> list[dict]:
             }
         )
     return found
+
+
+def why_untold(checks: list[dict]) -> str:
+    """Why the losses of some members cannot be told: each reason, and of how many."""
+    # One that was held against a single run alone and is not near it has a basis.
+    found = Counter((row["loss_check"], bool(row["basis"])) for row in checks)
+    reasons = {
+        (losses.NEEDS_TWO, False): "there is no other run alone to compare with, or none that "
+        "agrees with another",
+        (losses.NEEDS_TWO, True): f"more than {100 * losses.FLOOR:g} % from the only run alone to "
+        "compare with, and one does not tell how far two may be apart",
+        (losses.NO_LOSS, False): "no loss was recorded",
+    }
+    return "; ".join(f"{words} ({found[key]})" for key, words in reasons.items() if found[key])
 
 
 def pairs(checks: list[dict]) -> list[dict]:
@@ -167,18 +183,18 @@ def calibration(content: dict) -> list[dict]:
 
 def summary(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame) -> list[tuple[str, bool]]:
     """The page in short: a sentence each, and whether it is good news."""
-    measured = evidence["status"].isin(MEASURED)
-    proven = int((measured & (evidence["verified"] == "True")).sum())
+    proven, early = (int((evidence["in_force"] == words).sum()) for words in (PROVEN, TOO_EARLY))
     told = Counter(row["loss_check"] for row in checks["loss"])
     differing = told[losses.DIFFERS]
     untold = len(checks["loss"]) - told[losses.AGREES] - differing
     suspect = set().union(*(checks["flags"].get(flag, []) for flag in flags.SUSPECT), set())
     seen = set().union(*(checks["flags"].get(flag, []) for flag in flags.TELEMETRY), set())
-    cells = int(measured.sum())
+    cells = int(evidence["status"].isin(MEASURED).sum())
+    other = f"; {early} ran out of memory before it could be" if early else ""
     found = [
         (
-            f"In {proven} of {_cells(cells)} measured, the method was proven in force.",
-            proven == cells > 0,
+            f"In {proven} of {_cells(cells)} measured, the method was proven in force{other}.",
+            proven > 0 and proven + early == cells,
         ),
         (
             f"{told[losses.AGREES]} of {len(checks['loss'])} members' losses agree with those of "
@@ -248,6 +264,7 @@ def page(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame, bench: Path |
         faults=FAULTS.values(),
         pairs=pairs(checks["aa"]),
         work=work(checks["loss"]),
+        untold=why_untold(checks["loss"]),
         tolerance={
             "factor": f"{losses.FACTOR:g}",
             "floor": f"{100 * losses.FLOOR:g} %",

@@ -1,5 +1,6 @@
-// DATA: study, metrics, methods, rows, estimates, reported, timelines, lines, specs (see
-// analysis/explorer/__main__.py). Everything that is drawn comes from it; nothing is fetched.
+// DATA: study, gpu (whether there was one), metrics, methods, rows, estimates, reported, timelines,
+// lines, specs (see analysis/explorer/__main__.py). Everything that is drawn comes from it; nothing
+// is fetched.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const ALL = "*";
 const CARD = "gpu";
@@ -242,9 +243,12 @@ function tip(row, title) {
     ...(row.flags.length ? { flags: row.flags.join("; ") } : {}),
     ...(row.baseline ? { baseline: "progress is taken against this cell" } : {}),
     ...row.about,
-    click: DATA.timelines[row.id] ? "what the GPU did over time" : "details; no readings of the GPU",
+    click: DATA.timelines[row.id] ? "what the GPU did over time" : ["details", ...unread()].join("; "),
   };
 }
+
+// What is said of a cell without readings: without a GPU there is nothing to miss.
+const unread = () => (DATA.gpu ? ["no readings of the GPU"] : []);
 
 function formatTooltip(value, sanitize) {
   const lines = Object.entries(value.tip ?? value).map(
@@ -380,11 +384,11 @@ function show(id) {
   const row = DATA.rows.find((found) => found.id === id);
   const timeline = DATA.timelines[id];
   $("timeline").hidden = false;
-  $("timeline-title").textContent = `What the GPU did: ${id}`;
+  $("timeline-title").textContent = `${timeline ? "What the GPU did" : "Details"}: ${id}`;
   const about = Object.entries(row.about).map(([key, text]) => `${key} ${text}`);
   const status = row.why ? `${row.status}: ${row.why}` : row.status;
-  const bin = timeline ? `each point the mean of ${number(timeline.bin)} s` : "no readings of the GPU";
-  $("timeline-text").textContent = [status, ...row.flags, bin, ...about].join("; ");
+  const bin = timeline ? [`each point the mean of ${number(timeline.bin)} s`] : unread();
+  $("timeline-text").textContent = [status, ...row.flags, ...bin, ...about].join("; ");
   const entities = timeline ? Object.keys(timeline.entities) : [];
   const called = (name) => (name === CARD ? "the whole card" : name.replace("gi:", "GPU instance "));
   $("entity").replaceChildren(...entities.map((name) => option(name, called(name))));
@@ -461,7 +465,8 @@ function saveCsv() {
   const cells = new Map(DATA.rows.map((row) => [keyOf(row.id, row.window), row]));
   const columns = ["kind", "study", "workload", "place", "method", "arm", "cell", "replicate", "window"];
   columns.push("metric", "unit", "value", "low", "high", "status", "why", "flags");
-  columns.push("GPU", "driver", "data", "telemetry", "torch", "started", "sitting", "source");
+  columns.push(...["GPU", "driver", "CPU"].filter((name) => DATA.rows.some((row) => row.about[name])));
+  columns.push("data", "telemetry", "torch", "started", "sitting", "source");
   const told = { study: DATA.study, metric: metric.key, unit: metric.unit, arm: state.arm };
   const bounds = new Map();
   for (const row of rows) if (row.kind === "interval") bounds.set(keyOf(row.facet, row.place, row.method), row);

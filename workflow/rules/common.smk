@@ -10,6 +10,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, workflow.basedir)
 from analysis.figures import stem, stems
 from analysis.pages import FILES as PAGE_FILES, closing
+from release.sealed import notice
 from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.show import banner
@@ -52,6 +53,8 @@ onstart:
     SITTING.write_mig_layouts()
     SITTING.pin_sources()
     SITTING.tell_jobs_the_digest()
+    if said := notice(SITTING.folder):  # after the plan is written, which is one of its files
+        print(said, file=sys.stderr)
     if workflow.local_exec:  # elsewhere no job could use it
         HELD.enter_context(SITTING.zygote())
 
