@@ -1,5 +1,6 @@
 """The grids of the shipped studies, and the laws of a grid and its order."""
 
+import itertools
 import json
 from collections import Counter
 
@@ -151,9 +152,9 @@ def test_h200_first_measures_what_its_conclusions_rest_on():
         | mix({DLRM: 1, C: 1}, "naive", "mps")
         | alone(DLRM, A)
     )
-    once = {(f"1x_{DLRM}+1x_{C}--completion", "faithful", m) for m in ("naive", "mps")}
-    assert triples(cells) == expected | once
-    assert all(triples(cells, block) == expected for block in range(2, 6))
+    to_the_end = {(f"1x_{DLRM}+1x_{C}--completion", "faithful", m) for m in ("naive", "mps")}
+    assert all(triples(cells, block) == expected | to_the_end for block in (1, 2, 3))
+    assert all(triples(cells, block) == expected for block in (4, 5))
     shares = {m["cores_of"] for cell in cells for m in cell.spec["members"]}
     assert shares == {2, 7}  # of the pair's DLRM, and of all others
 
@@ -381,6 +382,17 @@ def test_blocks_one_after_the_other_and_random_within():
     assert set(orders[0]) == set(orders[1]) == set(orders[2])
     assert orders[0] != sorted(orders[0])
     assert orders[0] != orders[1] != orders[2]
+
+
+def test_within_a_block_workload_by_workload():
+    cells = GRIDS["paper"]
+    orders = []
+    for block in (1, 2, 3):
+        firsts = [c.spec["members"][0]["workload"] for c in cells if c.replicate == block]
+        runs = [name for name, _ in itertools.groupby(firsts)]
+        assert len(runs) == len(set(runs))
+        orders.append(runs)
+    assert orders[0] != orders[1] != orders[2] and orders[0] != sorted(orders[0])
 
 
 def test_the_order_is_the_seeds():
