@@ -13,15 +13,15 @@ from analysis.views import Key
 
 def completions(
     jobs: Jobs, method: str, runs: pd.DataFrame, measured: Measurements
-) -> tuple[list[float], int]:
+) -> tuple[dict[tuple, float], int]:
     """What the rule says of the time that fixed work takes, over what it took: one number per
-    replicate of the pair run to completion. And how many more there are without the pair's own
-    cell in the same block, on the same GPU.
+    replicate of the pair run to completion, by its place. And how many more there are without the
+    pair's own cell in the same block, on the same GPU.
 
     The work is the samples of each member; the time is from the start to the last step. The rule's
     rates are those of the pair's own cell, and of the jobs alone.
     """
-    wanted, found, lone = jobs.key(method, COMPLETION), [], 0
+    wanted, found, lone = jobs.key(method, COMPLETION), {}, 0
     views = {
         view.place: view
         for view in measured.at(jobs.key(method))
@@ -42,5 +42,5 @@ def completions(
         alone = {m.workload: m.alone for m in view.members}
         after = collocated if family_of(method) == "mig" else alone
         each = ([of[name] for name in collocated] for of in (done, collocated, after))
-        found.append(metrics.makespan(*each) / members["window_s"].iloc[0])
+        found[view.place] = metrics.makespan(*each) / members["window_s"].iloc[0]
     return found, lone

@@ -28,6 +28,7 @@ from analysis import flags, metrics, reported
 from analysis.cells import Study, load, read_expected, read_runs
 from analysis.names import method_order
 from analysis.quantities import Measurements, quantity
+from analysis.statistics import pooled_estimates
 from analysis.tables import pair
 from analysis.tables.completion import completions
 from analysis.tables.pair import ARM, SOURCE, Jobs
@@ -45,7 +46,7 @@ _MISSING = "–"
 COLUMNS = ["row", "method", "status", "replicates"]
 COLUMNS += [name for value in _BESIDE for name in (value, f"{value}_reported")]
 COLUMNS += ["saving_low", "saving_high", "bound", "stp", "stp_low", "stp_high"]
-COLUMNS += ["completion", "completion_blocks", "lone", "flags"]
+COLUMNS += ["completion", "completion_low", "completion_high", "completion_blocks", "lone", "flags"]
 _TEXT = ("row", "method", "status", "flags")
 
 
@@ -129,7 +130,10 @@ def _pair_row(
     for column in ("short_h", "long_h", "total_h"):
         row[column] = _mean([end[column] for end in ends])
     checks, lone = completions(jobs, method, runs, measured)
-    row |= {"completion": _mean(checks), "completion_blocks": len(checks), "lone": lone}
+    row |= {"completion_blocks": len(checks), "lone": lone}
+    for tried in pooled_estimates({method: checks}).values():
+        row |= {"completion": tried.mean}
+        row |= {"completion_low": tried.low, "completion_high": tried.high}
     long, short = jobs.models[jobs.long], jobs.models[jobs.short]
     times = {"long_h": long, "short_h": short, "total_h": ""}
     return row | _reported(values, {long, short}, method, times)
@@ -292,13 +296,23 @@ def _completion(table: Table) -> str:
         )
     found = []
     for row in rows.to_dict("records"):
-        off = row["completion"] - 1
-        agrees = "agrees" if abs(off) <= AGREES else "does not agree"
-        found.append(f"{row['row']} {100 * off:+.1f} % ({agrees} within {100 * AGREES:.0f} %)")
+        off = f"{100 * (row['completion'] - 1):+.1f} %"
+        if pd.notna(row["completion_low"]):
+            low, high = (100 * (row[f"completion_{end}"] - 1) for end in ("low", "high"))
+            off += f" [{low:+.1f}, {high:+.1f}]"
+        found.append(f"{row['row']} {off} ({_agrees(row)} within {100 * AGREES:.0f} %)")
     return (
         "The rule against cells in which both jobs run to the end of fixed work, a fraction of the "
         f"table's: time by the rule, against the time it took: {'; '.join(found)}."
     )
+
+
+def _agrees(row: dict) -> str:
+    """By the mean; where that is off, the interval must be, too, to say that it does not."""
+    if abs(row["completion"] - 1) <= AGREES:
+        return "agrees"
+    apart = row["completion_low"] > 1 + AGREES or row["completion_high"] < 1 - AGREES
+    return "does not agree" if apart or pd.isna(row["completion_low"]) else "may or may not agree"
 
 
 def markdown(table: Table) -> str:
