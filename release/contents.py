@@ -2,7 +2,7 @@
 
 Raw are the cells' files and the few of the whole study that no analysis can make again. Everything
 else that ships is derived. What runs leave behind (logs, locks, specs, Snakemake's report) does not
-ship.
+ship, nor what is large and soon made again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ MANIFEST = "MANIFEST.sha256"
 LEDGER = "raw.csv"
 RUN = "run.json"
 CONTRIBUTED = "CONTRIBUTED.md"  # what says of a bundle where it is from
-IMAGES = (".png", ".pdf", ".svg")
-# Of an invocation, not of a study; drawn.json says what need not be drawn again.
+IMAGES = (".png", ".pdf")
+# Of an invocation, not of a study; drawn.json says what need not be drawn again. telemetry.parquet
+# and the SVGs are large and made again in seconds.
 NEVER = ("specs.json", "complete", "report.zip", "report.html", "figures/drawn.json")
+NEVER += ("telemetry.parquet",)
+UNSHIPPED = (".svg", ".partial")
 RAW = re.compile(r"cells/.+|(plan|mig_layouts)\.json|runs\.txt|(datasets|bench)/[^/]+\.json")
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/(.+)")
 
@@ -55,7 +58,7 @@ def _name(folder: Path):
 def _ships(name: str) -> bool:
     parts = name.split("/")
     passing = "log" in parts or any(part.startswith(".") for part in parts)
-    return not passing and name not in (*NEVER, MANIFEST) and not name.endswith(".partial")
+    return not passing and name not in (*NEVER, MANIFEST) and not name.endswith(UNSHIPPED)
 
 
 def is_raw(name: str) -> bool:

@@ -173,7 +173,7 @@ def _figures(study: Path, runs: pd.DataFrame, facts: Facts) -> str:
         took = of_figure(study, name, arm, runs)
         minutes = _minutes(took.minutes) + ("" if took.own else " (all of its arm)")
         rows.append((f"`figures/{stem(name, arm)}`", module.TITLE, arm or "all", minutes))
-    head = ("file (svg, pdf, png; csv: what is drawn)", "figure", "arm", "measuring (min)")
+    head = ("file (pdf, png; csv: what is drawn)", "figure", "arm", "measuring (min)")
     table = tabulate(rows, head, "github", disable_numparse=True)
     return f"""## Figures
 

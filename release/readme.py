@@ -229,7 +229,7 @@ def times(study: Path, link: str) -> str:
     for name, arm in stems(sorted(runs["arm"].dropna().unique())):
         took = of_figure(study, name, arm, runs)
         minutes = fixed(took.minutes, 0) + ("" if took.own else " (all of its arm)")
-        rows.append((f"[{stem(name, arm)}]({link}/figures/{stem(name, arm)}.svg)", minutes))
+        rows.append((f"[{stem(name, arm)}]({link}/figures/{stem(name, arm)}.pdf)", minutes))
     table = tabulate(rows, ("figure", "minutes on the GPU"), "github", disable_numparse=True)
     return (
         "One cell at a time has the GPU, so its time is wall time. A figure's is that of the cells "

@@ -2,8 +2,9 @@
 
     python -m release.seal results/h200
 
-Written only if every cell is accounted for, everything derived follows from the raw files, nothing
-private is found and the size is one for git. An attempt that was sealed before must be unchanged.
+Records and pictures are made compact first. Written only if every cell is accounted for, everything
+derived follows from the raw files, nothing private is found and the size is one for git. An attempt
+that was sealed before must be unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from release import arguments, cells, ledger, manifest, private, verify
+from release import arguments, cells, compact, ledger, manifest, private, verify
 from release.contents import LEDGER, MANIFEST, RUN, owner, shipped
 
 MOST_BYTES = 30_000_000
@@ -75,6 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit(f"{study} is no finished study: it has no runs.txt")
     names = shipped(study)
     try:
+        compact.files(study, names)
         why_not = refusals(study, names)
         counted = outcomes(study, names) if not why_not else {}
     except (OSError, ValueError, KeyError) as error:

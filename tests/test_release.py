@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from PIL import Image
 
 from analysis.cells import read_runs
 from analysis.claims.rules import load
@@ -25,6 +27,7 @@ from analysis.figures import NAMES, stems
 from release import (
     archive,
     cells,
+    compact,
     compare,
     cost,
     derive,
@@ -152,6 +155,28 @@ def change(record: dict, path: tuple) -> None:
     for key in path[:-1]:
         record = record[key]
     record[path[-1]] = record[path[-1]] * 2 + 1
+
+
+# -- compact -----------------------------------------------------------------------------------
+
+
+def test_what_ships_is_compact_and_says_and_shows_the_same(tmp_path):
+    said = {"status": "completed", "number": 0.1 + 0.2, "text": "a, b: c", "none": None}
+    (tmp_path / "run.json").write_text(json.dumps({"cell": said, "list": [1, 2.5]}, indent=1))
+    shades = np.add.outer(np.arange(120), np.arange(90)).astype(np.uint8)
+    Image.fromarray(np.stack([shades, shades[::-1], shades], axis=-1)).save(tmp_path / "a.png")
+    before, seen = (tmp_path / "run.json").stat(), np.asarray(Image.open(tmp_path / "a.png"))
+    sizes = []
+    for _ in range(2):
+        compact.files(tmp_path, ["run.json", "a.png"])
+        sizes.append([(tmp_path / name).read_bytes() for name in ("run.json", "a.png")])
+    after, picture = (tmp_path / "run.json").stat(), Image.open(tmp_path / "a.png")
+    assert sizes[0] == sizes[1]
+    assert json.loads(sizes[0][0]) == {"cell": said, "list": [1, 2.5]}
+    assert after.st_size < before.st_size and after.st_mtime_ns == before.st_mtime_ns
+    assert picture.mode == "P"
+    assert np.abs(np.asarray(picture.convert("RGB")).astype(int) - seen).max() < 25
+    assert not list(tmp_path.glob("*.partial"))
 
 
 # -- verify ------------------------------------------------------------------------------------
@@ -416,7 +441,7 @@ def test_the_archive_verifies_elsewhere_and_plans_no_gpu_job(unpacked, measured)
     done = command("verify", cwd=unpacked)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    for artefact in ("runs.parquet", "telemetry.parquet", "claims.json", "tables/summary.csv"):
+    for artefact in ("runs.parquet", "claims.json", "tables/summary.csv"):
         assert f"ok {artefact}" in lines
     assert "ok figures/epoch_time_faithful.csv" in lines and "ok README.md" in lines
     assert lines[-1] == "all follows from the raw files" and "DIFFERS" not in done.stdout
