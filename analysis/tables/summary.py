@@ -130,19 +130,30 @@ _GPU_LEGEND = (
 def terminal(table: pd.DataFrame) -> str:
     """A compact table of gains, at most 100 columns wide, an arm after the other.
 
-    Each scenario has a line of its own. Columns of which nothing is known are left out.
+    Each scenario has a line of its own. What was not run is named in one line: methods of a
+    scenario, scenarios of an arm. Columns of which nothing is known are left out.
     """
     lines = told([_line(row) for row in table.to_dict("records")])
     sections = []
     for arm, rows in table.groupby("arm", sort=True):
-        body = [lines[place] for place in rows.index]
-        widths = {title: max(len(title), *(len(line[title]) for line in body)) for title in body[0]}
-        text = [f"arm {arm}", _joined({title: title for title in widths}, widths)]
-        text.append(_joined({title: "-" * width for title, width in widths.items()}, widths))
-        repeated = rows["scenario"].eq(rows["scenario"].shift())
-        for scenario, again, line in zip(rows["scenario"], repeated, body, strict=True):
-            text += [] if again else [_wrapped(scenario, WIDTH)]
-            text.append(_joined(line, widths))
+        ran = rows[rows["status"] != "not run"]
+        text = [f"arm {arm}"]
+        if len(ran):
+            body = [lines[place] for place in ran.index]
+            widths = {of: max(len(of), *(len(line[of]) for line in body)) for of in body[0]}
+            text.append(_joined({title: title for title in widths}, widths))
+            text.append(_joined({title: "-" * width for title, width in widths.items()}, widths))
+        idle = []
+        for scenario, of in rows.groupby("scenario", sort=False):
+            there = [place for place in of.index if place in ran.index]
+            if not there:
+                idle.append(scenario)
+                continue
+            text += [_wrapped(scenario, WIDTH), *(_joined(lines[place], widths) for place in there)]
+            if left := [m for place, m in of["method"].items() if place not in there]:
+                text.append(_filled(f"  not run: {', '.join(dict.fromkeys(left))}"))
+        if idle:
+            text.append(_filled(f"not run: {', '.join(idle)}"))
         sections.append("\n".join(text))
     if legend := flags.legend(table["flags"]):
         sections.append(textwrap.fill("; ".join(legend), WIDTH))
@@ -195,6 +206,10 @@ def _wrapped(scenario: str, width: int) -> str:
             part = "    " + part[cut:]
         lines.append(part)
     return "\n".join(lines)
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _seconds(value: float) -> str:
