@@ -9,12 +9,12 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-import pandas as pd
 import pypdfium2
 from fontTools import subset
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from analysis import fonts
 from analysis.looks import (  # noqa: F401  figures find all of their looks here
     FAINT,
     GREY,
@@ -35,8 +35,7 @@ SMALL, TEXT, TITLE = 6.0, 7.0, 8.5
 
 
 RC = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
+    "font.family": fonts.families(),
     "font.size": TEXT,
     "axes.titlesize": TEXT,
     "axes.labelsize": TEXT,
@@ -169,7 +168,7 @@ def files(stem: Path) -> list[Path]:
     return [stem.with_name(f"{stem.name}.{kind}") for kind in (*FORMATS, "csv")]
 
 
-def save(fig: plt.Figure, stem: Path, drawn: pd.DataFrame) -> list[Path]:
+def save(fig: plt.Figure, stem: Path, drawn: str) -> list[Path]:
     """Write STEM.png, .pdf, .svg and STEM.csv (the drawn data); equal input gives equal bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     metadata = {
@@ -185,7 +184,7 @@ def save(fig: plt.Figure, stem: Path, drawn: pd.DataFrame) -> list[Path]:
             fig.savefig(partial, format=kind, metadata=metadata[kind])
         partial.replace(path)
     close(fig)
-    drawn.to_csv(table, index=False)
+    table.write_text(drawn, encoding="utf-8")
     return [*pictures, table]
 
 

@@ -1,16 +1,16 @@
 """What makes drawing quick changes nothing that is drawn."""
 
 import math
+import re
 import subprocess
 import sys
 
 import matplotlib.pyplot as plt
-import pandas as pd
 import pytest
 from PIL import Image
 
 from analysis import style
-from analysis.explorer import __main__ as explorer
+from analysis.explorer import kept
 from analysis.figures import marks
 from bench import figures as bench
 from workflow.collocation import record
@@ -43,8 +43,9 @@ def test_what_looks_alike_is_one_artist_and_other_looks_are_others(axes):
         marks.label(axes, (x, 2.0), "text", 0, 2.5)
         for colour in ("black", "white"):
             marks.strokes(axes, [x, x + 1], [3.0, 3.0], color=colour)
-    (boxes,) = axes.collections
-    assert [path.vertices.max(axis=0).tolist() for path in boxes.get_paths()] == [[2, 9], [4, 9]]
+    (boxes,) = axes.patches
+    corners = boxes.get_path().vertices.reshape(2, 5, 2)
+    assert corners.max(axis=1).tolist() == [[2, 9], [4, 9]]
     assert [line.get_color() for line in axes.lines] == ["black", "white"]
     assert len({id(text.get_transform()) for text in axes.texts}) == 1
     assert axes.get_xlim()[0] < 1 and axes.get_xlim()[1] > 4 and axes.get_ylim()[1] > 9
@@ -61,7 +62,7 @@ def test_the_png_is_the_pdfs_page(axes, tmp_path):
     figure = axes.figure
     figure.set_size_inches(3, 2)
     marks.box(axes, (0, 0), 1, 1, fc="red")
-    style.save(figure, tmp_path / "x", pd.DataFrame())
+    style.save(figure, tmp_path / "x", "")
     with Image.open(tmp_path / "x.png") as image:
         assert image.size == (600, 400) and image.mode == "RGB"
         assert image.getpixel((0, 0)) == (255, 255, 255)
@@ -74,24 +75,31 @@ def test_pages_do_not_wait_for_matplotlib():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_pdfs_fonts_hold_no_tables_of_layout(axes, tmp_path):
-    axes.set_title("AV fi")
-    written = tmp_path / "drawn.pdf"
-    axes.figure.savefig(written, metadata={"CreationDate": None})
-    assert b"DejaVuSans" in written.read_bytes()
-    assert {"GSUB", "GPOS"} <= set(style.subset.Options().drop_tables)
+def test_the_pdf_embeds_the_lean_fonts_and_no_letter_is_missing(axes, tmp_path, recwarn):
+    axes.set_title("N ≥ 7× ± 95 %", fontweight="bold")
+    axes.set_xlabel("Ω → time (µs) ♥")  # the last is not in them
+    style.save(axes.figure, tmp_path / "x", "")
+    written = (tmp_path / "x.pdf").read_bytes()
+    embedded = set(re.findall(rb"\+(DejaVu[\w-]+)", written))
+    assert b"/FontFile2" in written and embedded >= {b"DejaVuSansLean", b"DejaVuSansLean-Bold"}
+    assert not recwarn.list
 
 
-def test_the_explorers_library_is_made_once(tmp_path, monkeypatch):
+def test_what_the_explorer_needs_for_every_study_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = []
-    monkeypatch.setattr(
-        explorer.vl_convert, "javascript_bundle", lambda **_: made.append(1) or "vega"
-    )
-    assert [explorer.bundle(), explorer.bundle()] == ["vega", "vega"] and made == [1]
+    monkeypatch.setattr(kept, "_bundle", lambda: made.append("vega") or "vega")
+    monkeypatch.setattr(kept, "_made", lambda: made.append("charts") or "{}")
+    assert [kept.library(), kept.library()] == ["vega", "vega"] and made == ["vega"]
+    assert [kept.charts(), kept.charts()] == [{}, {}] and made == ["vega", "charts"]
     (tmp_path / "file").touch()  # a folder where nothing can be written
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert explorer.bundle() == "vega" and len(made) == 2
+    assert kept.library() == "vega" and len(made) == 3
+
+
+def test_a_page_that_is_kept_waits_for_no_altair():
+    code = "import sys, analysis.explorer.__main__; assert 'altair' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_bench_makes_a_study_that_is_read_and_changes_one_cell(tmp_path, monkeypatch):

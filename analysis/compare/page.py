@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     names = {"a": a.name, "b": b.name}
     for arm in sorted(rows["arm"].unique()):
         figure, drawn = dumbbells.draw(rows, arm, names, [*a.foot(arm), *b.foot(arm)])
-        style.save(figure, arguments.output / f"side_by_side_{arm}", drawn)
+        style.save(figure, arguments.output / f"side_by_side_{arm}", drawn.to_csv(index=False))
     print(page)
     return 0
 

@@ -8,21 +8,21 @@ One file that asks for nothing: Vega, Vega-Lite and the data stand in it.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import os
-import re
+
+if __name__ == "__main__":
+    gc.disable()  # as in analysis.figures
+
+import argparse
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-import altair as alt
 import pandas as pd
-import vl_convert
 
 from analysis import flags, reported, web
 from analysis.cells import Study, load, read_expected, read_runs
-from analysis.explorer import charts, points, timelines
+from analysis.explorer import kept, points, timelines
+from analysis.explorer.shapes import SHAPES
 from analysis.looks import footer_parts
 from analysis.looks import looks as looks_of
 from analysis.names import TWIN, method_order
@@ -56,7 +56,7 @@ def page(
                 "key": name,
                 "label": looks[name].label,
                 "colour": looks[name].colour,
-                "shape": charts.SHAPES[looks[name].marker],
+                "shape": SHAPES[looks[name].marker],
             }
             for name in names
         ],
@@ -69,7 +69,7 @@ def page(
             {key: getattr(line, key) for key in ("key", "label", "panel", "step")}
             for line in timelines.LINES
         ],
-        "specs": {"cells": charts.cells(), "timeline": charts.timeline()},
+        "specs": kept.charts(),
     }
     counted = flags.counted(current)
     return web.render(
@@ -82,28 +82,11 @@ def page(
         gpu=data["gpu"],
         reported=bool(data["reported"]),
         data=web.json_text(data),
-        bundle=web.script(bundle()),
+        library=web.script(kept.library()),
     )
 
 
 _METRIC = ("key", "label", "unit", "says", "member", "ratio", "reference")
-
-
-def bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed, of the Vega-Lite version that Altair writes.
-
-    Made once for these versions, and kept in the user's cache folder where one can be written.
-    """
-    version = re.match(r"v(\d+\.\d+)", alt.SCHEMA_VERSION)[1]
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    kept = caches / "gpu-collocation" / f"vega-{version}-{vl_convert.__version__}.js"
-    try:
-        return kept.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        made = vl_convert.javascript_bundle(vl_version=version)
-    with suppress(OSError):
-        web.write(made, kept)
-    return made
 
 
 def _study(runs: pd.DataFrame) -> str:
@@ -149,5 +132,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    gc.disable()  # as in analysis.pages
     sys.exit(main())

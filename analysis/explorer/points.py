@@ -146,6 +146,10 @@ METRICS = (
 )
 # Of the cell table; all others are columns of the member rows.
 _OF_CELLS = ("stp", "antt", "samples_per_s")
+# Of the member rows, what is read here.
+_USED = [*("arm", "scenario", "method", "block", "window", "workload", "dataset", "source")]
+_USED += ["hardware", "gpu_uuid", "gpu_name", "driver", "telemetry_source", "torch", "started_at"]
+_USED += ["sitting", *(metric.key for metric in METRICS)]
 # Ours → the column of analysis.reported.conclusions, and what that is multiplied by.
 _REPORTED = {"epoch_time_s": ("epoch_time_s", 1.0), "stp": ("gain", 1.0)}
 _REPORTED |= {"gpu_memory_used": ("memory_gb", 1.0)}
@@ -183,6 +187,7 @@ def cell_rows(study: Study) -> list[dict]:
 
 def _by_window(runs: pd.DataFrame) -> dict[tuple, list[dict]]:
     found: dict[tuple, list[dict]] = defaultdict(list)
+    runs = runs[[name for name in _USED if name in runs]]
     for row in runs.astype(object).where(runs.notna(), None).to_dict("records"):
         found[_identity(row)].append(row)
     return found

@@ -17,8 +17,9 @@ import pandas as pd
 import pyarrow.parquet
 
 # Bytes of JSON that all cells may take together; bins of a cell: at most, at least.
-LIMIT = 3_500_000
+LIMIT = 2_000_000
 MOST, LEAST = 150, 12
+_LETTERS = 4.2  # that a value takes in JSON, about
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def of_cells(telemetry: Path | None, cells: set[str]) -> dict[str, dict]:
         return {}
     rows = _read(telemetry)
     rows = rows[rows["cell"].isin(cells)]
-    bins = MOST
+    bins = max(LEAST, min(MOST, int(LIMIT / (_LETTERS * max(_series(rows), 1)))))
     while True:
         found = reduced(rows, bins)
         size = len(json.dumps(found, separators=(",", ":")))
@@ -71,6 +72,13 @@ def _read(telemetry: Path) -> pd.DataFrame:
     columns = ["cell", "t", "entity", "phase", *(line.key for line in LINES)]
     table = pyarrow.parquet.read_table(telemetry, columns=columns)
     return table.to_pandas().sort_values(["cell", "t"], kind="stable", ignore_index=True)
+
+
+def _series(rows: pd.DataFrame) -> int:
+    """How many lines there are, of all entities of all cells."""
+    read = rows[[line.key for line in LINES]].notna()
+    pair = pd.factorize(rows["cell"])[0] * 1000 + pd.factorize(rows["entity"])[0]
+    return sum(len(np.unique(pair[there.to_numpy()])) for _, there in read.items())
 
 
 def reduced(rows: pd.DataFrame, bins: int) -> dict[str, dict]:

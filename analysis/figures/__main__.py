@@ -5,13 +5,18 @@
     python -m analysis.figures timeline --runs ... --cell SCENARIO/ARM/METHOD/r1 --output STEM
 
 With `all`, --output is a folder that gets <figure>_<arm>.{png,pdf,svg,csv}, and drawn.json, by
-which a figure whose content has not changed is not written again; with one figure it is a stem.
+which a figure that is given the same is not made again, nor one that shows the same written again;
+with one figure it is a stem.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
+
+if __name__ == "__main__":
+    gc.disable()  # looking for garbage while libraries load takes a fifth of that time
+
+import argparse
 import hashlib
 import json
 import os
@@ -27,7 +32,7 @@ from matplotlib.figure import Figure
 
 from analysis import reported, style
 from analysis.cells import Study, load, read_expected, read_runs
-from analysis.figures import NAMES, stem, stems
+from analysis.figures import NAMES, inputs, stem, stems
 
 PROCESSES = 2  # what a small machine has; more would only hold more of the study in memory
 DRAWN = "drawn.json"
@@ -52,32 +57,44 @@ def draw_one(
     name: str, arm: str | None, target: Path, known: str | None, code: str, **options
 ) -> tuple[str, list[Path]]:
     """Draw into TARGET.{png,…} unless that shows `known` already; its content, files written."""
-    figure, drawn = import_module(f"analysis.figures.{name}").draw(_study, arm, **options)
-    found = content(figure, drawn.to_csv(index=False), code)
-    if found == known and all(path.exists() for path in style.files(target)):
+    given = inputs.seen(_study, name, arm)
+    figure, drawn = import_module(f"analysis.figures.{name}").draw(given, arm, **options)
+    table = drawn.to_csv(index=False)
+    found = content(figure, table, code)
+    if found == known:
         style.close(figure)
         return found, []
-    return found, style.save(figure, target, drawn)
+    return found, style.save(figure, target, table)
 
 
 def draw_all(folder: Path, arms: list[str]) -> list[Path]:
     """Draw what has changed; the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     note, code = folder / DRAWN, code_digest()
+    # Figure → digests of what it was given, and of what it shows.
     known = json.loads(note.read_text()) if note.exists() else {}
-    tasks = stems(arms)
+    known = {
+        name: digests
+        for name, digests in known.items()
+        if isinstance(digests, list) and all(path.exists() for path in style.files(folder / name))
+    }
+    given = {
+        stem(*task): digest and f"{digest}-{code[:16]}"
+        for task, digest in inputs.digests(_study, stems(arms)).items()
+    }
     # Forked, so that none loads libraries and study anew; the longest first.
     workers = min(PROCESSES, os.cpu_count() or 1)
     # What a figure is made of lives until it is saved: collecting takes a tenth of the time.
     with ProcessPoolExecutor(workers, get_context("fork"), initializer=gc.disable) as pool:
-        jobs = {
-            stem(*task): pool.submit(
-                draw_one, *task, folder / stem(*task), known.get(stem(*task)), code
-            )
-            for task in tasks
-        }
+        jobs = {}
+        for task in stems(arms):
+            name = stem(*task)
+            before, shown = known.get(name, (None, None))
+            if before is None or before != given[name]:
+                jobs[name] = pool.submit(draw_one, *task, folder / name, shown, code)
         results = {name: job.result() for name, job in jobs.items()}
-    note.write_text(json.dumps({name: digest for name, (digest, _) in results.items()}, indent=1))
+    found = known | {name: (given[name], shown) for name, (shown, _) in results.items()}
+    note.write_text(json.dumps({name: found[name] for name in given}, indent=1))
     return [path for _, written in results.values() for path in written]
 
 
@@ -105,6 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     papers = reported.read(arguments.reported) if arguments.reported else None
     layouts = arguments.mig_layouts
     layouts = layouts if layouts and layouts.exists() else None
+    study = inputs.plain(study)
     _study = replace(study, telemetry=arguments.telemetry, reported=papers, mig_layouts=layouts)
     arms = [arguments.arm] if arguments.arm else study.arms()
     if not arms:

@@ -154,12 +154,11 @@ def _draw_gains(
 ) -> list[dict]:
     """Bars by count, method and arm."""
     rows, edge, ticks, before = [], 0.0, [], None
-    found = groups.groupby(["n", "method"])["arm"].agg(set)
-    widths = {
-        (int(n), method): sorted(own, key=_order)
-        for (n, method), own in found.items()
-        if len(own) > 1
-    }
+    drawn: dict[tuple[int, str], dict[str, dict]] = {}  # count and method → arm → its row
+    for row in groups.to_dict("records"):
+        drawn.setdefault((int(row["n"]), row["method"]), {}).setdefault(row["arm"], row)
+    widths = {place: sorted(own, key=_order) for place, own in drawn.items() if len(own) > 1}
+    replicates = dict(iter(cells.groupby(["scenario", "method", "arm"])))
     ordered = sorted(widths, key=lambda s: (s[0], method_order(s[1])))
     apart = len({n for n, _ in ordered}) - 1
     total = sum(map(len, widths.values())) + _BESIDE * (len(ordered) - 1)
@@ -170,11 +169,10 @@ def _draw_gains(
             edge += _BESIDE if before == place[0] else _APART
         before = place[0]
         start = edge
-        kept = _faithful_gain(groups[_same(groups, place)])
+        kept = _faithful_gain(drawn[place].get(_ARMS[0]))
         for arm in widths[place]:
-            row = groups[_same(groups, place) & (groups["arm"] == arm)].iloc[0]
-            same = (cells["scenario"] == row["scenario"]) & (cells["method"] == place[1])
-            own = cells[same & (cells["arm"] == arm)].set_index("block")
+            row = drawn[place][arm]
+            own = replicates[row["scenario"], place[1], arm].set_index("block")
             base = {"workload": workload, "n": place[0], "method": place[1], "arm": arm}
             base |= {"quantity": "gain"}
             if pd.isna(row["stp"]):
@@ -190,16 +188,10 @@ def _draw_gains(
     return rows
 
 
-def _same(groups: pd.DataFrame, place: tuple[int, str]) -> pd.Series:
-    return (groups["n"] == place[0]) & (groups["method"] == place[1])
-
-
-def _faithful_gain(groups: pd.DataFrame) -> float | None:
+def _faithful_gain(row: dict | None) -> float | None:
     """STP − 1 of the faithful arm, where there is a gain of which a share can be left."""
-    own = groups[(groups["arm"] == _ARMS[0]) & groups["stp"].notna()]
-    if own.empty:
+    if row is None or pd.isna(row["stp"]):
         return None
-    row = own.iloc[0]
     surely = row["stp"] >= 1 + _LEAST and not (pd.notna(row["low"]) and row["low"] <= 1)
     return row["stp"] - 1 if surely else None
 
@@ -208,7 +200,7 @@ def _draw_gain(
     ax: plt.Axes,
     at: float,
     arm: str,
-    row: pd.Series,
+    row: dict,
     values: pd.Series,
     faithful: float | None,
     base: dict,

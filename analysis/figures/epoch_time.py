@@ -10,6 +10,7 @@ departures; so are workloads that were only measured alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 
 import matplotlib.pyplot as plt
@@ -54,7 +55,7 @@ class Block:
     def group(self) -> tuple[str, int]:
         return self.variant, self.n
 
-    @property
+    @cached_property
     def members(self) -> list[int]:
         return sorted(self.points["member"].unique())
 
@@ -75,7 +76,8 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     looks = style.looks(study.cells["method"], study.runs)
     collocated = set(cells.loc[cells["n"] > 1, "family"]) or set(cells["family"])
     cells = cells[cells["family"].isin(collocated)]
-    panels = {w: _blocks(cells[cells["family"] == w], runs, w, looks) for w in small_first(cells)}
+    points = _points(runs)
+    panels = {w: _blocks(cells[cells["family"] == w], points, looks) for w in small_first(cells)}
     if not panels:
         text = f"No cells of equal members in arm {arm} yet."
         return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
@@ -104,20 +106,25 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     return fig, _drawn(panels)
 
 
-def _blocks(
-    cells: pd.DataFrame, runs: pd.DataFrame, workload: str, looks: dict[str, style.Look]
-) -> list[Block]:
-    """The blocks of one workload, in drawing order, with serial blocks for N > 1."""
+def _points(runs: pd.DataFrame) -> dict[tuple | None, pd.DataFrame]:
+    """Scenario and method → the times there are; None: without any."""
     runs = runs[(runs["status"] == "completed") & runs["epoch_time_s"].notna()]
     runs = runs[["scenario", "method", "member", "block", "epoch_time_s"]]
+    return {None: runs.iloc[:0], **dict(iter(runs.groupby(["scenario", "method"])))}
+
+
+def _blocks(
+    cells: pd.DataFrame, points: dict[tuple | None, pd.DataFrame], looks: dict[str, style.Look]
+) -> list[Block]:
+    """The blocks of one workload, in drawing order, with serial blocks for N > 1."""
     blocks = []
     for (scenario, method), group in cells.groupby(["scenario", "method"]):
         parsed = parse_scenario(scenario)
-        points = runs[(runs["scenario"] == scenario) & (runs["method"] == method)]
         statuses = group["status"].value_counts().to_dict()
         marked = flags.union(group["flags"])
         place = (parsed.n, parsed.variant, method)
-        blocks.append(Block(*place, looks[method], points, statuses, marked))
+        own = points.get((scenario, method), points[None])
+        blocks.append(Block(*place, looks[method], own, statuses, marked))
     blocks += [_serial(blocks, *group, looks["serial"]) for group in {b.group for b in blocks}]
     blocks = [block for block in blocks if block is not None]
     return sorted(blocks, key=lambda b: (*b.group, method_order(b.method)))

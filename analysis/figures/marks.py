@@ -8,10 +8,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
-from matplotlib.collections import PathCollection
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -25,6 +25,7 @@ WIDEST = 4.0
 _TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 _ROOM = 0.17  # inches from tick to tick
 _TEXT = 5.2  # points
+_BOX = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 _REPLICATE = {"ls": "", "marker": "o", "mfc": "white", "mec": style.INK, "zorder": 5}
 # Of each axes: what is drawn alike is one artist, for thousands of them take seconds.
 _shared: WeakKeyDictionary[plt.Axes, dict[tuple, Any]] = WeakKeyDictionary()
@@ -66,16 +67,16 @@ def strokes(
 
 
 def box(ax: plt.Axes, corner: tuple[float, float], width: float, height: float, **look) -> None:
-    """As a patch of `ax.bar`, from its lower left corner: those of one look are one collection."""
+    """As a patch of `ax.bar`, from its lower left corner: those of one look are one path."""
     boxes = _of(
         ax,
         ("boxes", *sorted(look.items())),
-        lambda: ax.add_collection(PathCollection([], **look), autolim=False),
+        lambda: ax.add_artist(PathPatch(Path(np.empty((0, 2))), **look)),
     )
     (left, low), (right, high) = corner, (corner[0] + width, corner[1] + height)
-    boxes.get_paths().append(
-        Path([(left, low), (right, low), (right, high), (left, high), (left, low)], closed=True)
-    )
+    corners = [(left, low), (right, low), (right, high), (left, high), (left, low)]
+    corners = [*boxes.get_path().vertices.tolist(), *corners]
+    boxes.set_path(Path(corners, _BOX * (len(corners) // len(_BOX))))
     _reached(ax, [(left, low), (right, high)])
 
 

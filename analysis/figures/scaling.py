@@ -121,12 +121,12 @@ def _known(sets: pd.DataFrame) -> pd.Series:
 def _with_cells(sets: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """`sets` with the gain of each replicate (values: by block) and the marks of their flags."""
     cells = cells[cells["variant"] == ""]
-    cells = cells.assign(jobs=cells["scenario"].map(_jobs))
-    values, marked = [], []
-    for jobs, method in zip(sets["jobs"], sets["method"], strict=True):
-        own = cells[(cells["jobs"] == jobs) & (cells["method"] == method)]
-        values.append(own.dropna(subset=["stp"]).set_index("block")["stp"].to_dict())
-        marked.append(flags.marks(flags.union(own["flags"])))
+    by_set: dict[tuple, list[dict]] = {}
+    for cell in cells[["scenario", "method", "block", "stp", "flags"]].to_dict("records"):
+        by_set.setdefault((_jobs(cell["scenario"]), cell["method"]), []).append(cell)
+    found = [by_set.get(key, []) for key in zip(sets["jobs"], sets["method"], strict=True)]
+    values = [{c["block"]: c["stp"] for c in own if pd.notna(c["stp"])} for own in found]
+    marked = [flags.marks(flags.union(cell["flags"] for cell in own)) for own in found]
     return sets.assign(values=values, marks=marked)
 
 

@@ -8,6 +8,7 @@ are inches.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
@@ -28,6 +29,7 @@ _RIGHT = 0.05
 _WIDEST = 2.6
 _WIDE = 0.64  # of its size: a digit, and other characters at most in the mean
 _WINDOWS = ("before", "after")
+_OF_A_CELL = ["scenario", "method", "family", "block", "status", "flags", "window"]
 
 
 @dataclass(frozen=True)
@@ -116,17 +118,18 @@ def panels(study: Study, arm: str, columns: list[str], departures: bool = True) 
     looks = style.looks(study.cells["method"], study.runs)
     families = set(cells.loc[cells["n"] > 1, "family"]) or set(cells["family"])
     order = [family for family in small_first(cells) if family in families]
+    by_set: dict[tuple, list[dict]] = {}  # plain rows: a frame for each set takes far longer
+    for cell in cells[_OF_A_CELL].to_dict("records"):
+        by_set.setdefault((cell["scenario"], cell["method"]), []).append(cell)
     found = {}
     for family in sorted(order, key=lambda family: "+" in family):
         names = family.split("+")
-        own = cells[cells["family"] == family]
-        if len(names) > 1:
-            alone = cells["scenario"].isin([f"1x_{name}" for name in names])
-            own = pd.concat([own, cells[alone & (cells["method"] == "naive")]])
+        alone = [(f"1x_{name}", "naive") for name in names] if len(names) > 1 else []
         slots = [
             slot
-            for (scenario, method), group in own.groupby(["scenario", "method"])
-            for slot in _slots(scenario, names, looks[method], method, group, rows)
+            for (scenario, method), own in sorted(by_set.items())
+            if own[0]["family"] == family or (scenario, method) in alone
+            for slot in _slots(scenario, names, looks[method], method, own, rows)
         ]
         found[" + ".join(names)] = sorted(slots, key=lambda s: (s.group, method_order(s.method)))
     return found
@@ -137,7 +140,7 @@ def _slots(
     names: list[str],
     look: style.Look,
     method: str,
-    cells: pd.DataFrame,
+    cells: list[dict],
     rows: dict[tuple, list[dict]],
 ) -> list[Slot]:
     """A scenario's slots of one method: one per window, or one without."""
@@ -145,10 +148,14 @@ def _slots(
     parts = dict(parsed.parts)
     counts = [parts.get(name, 0) for name in names]
     count = "+".join(map(str, counts)) if len(names) > 1 else f"{parsed.n}×"
-    statuses = cells.drop_duplicates("block")["status"].value_counts().to_dict()
-    marked = flags.union(cells["flags"])
+    by_block: dict[int, str] = {}
+    for cell in cells:
+        by_block.setdefault(cell["block"], cell["status"])
+    statuses = dict(Counter(by_block.values()).most_common())
+    marked = flags.union(cell["flags"] for cell in cells)
     slots = []
-    for window in list(cells["window"].dropna().unique()) or [None]:
+    windows = dict.fromkeys(cell["window"] for cell in cells if pd.notna(cell["window"]))
+    for window in windows or [None]:
         told = window if window in _WINDOWS else parsed.variant
         late = window == _WINDOWS[-1]
         group = parsed.variant, parsed.n, tuple(-count for count in counts), late

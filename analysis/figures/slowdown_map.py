@@ -8,6 +8,7 @@ how it ended.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import matplotlib as mpl
@@ -17,7 +18,7 @@ import pandas as pd
 from matplotlib.patches import Patch, Rectangle
 
 from analysis import flags, style
-from analysis.cells import Study, is_baseline, small_first
+from analysis.cells import Study, dominant_status, is_baseline, small_first
 from analysis.figures import marks
 from analysis.names import method_order, parse_scenario
 from analysis.pooling import pooled
@@ -116,22 +117,23 @@ def _table(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     # Replicates that did not complete have no window of their own.
     names = cells["window"].astype(object).fillna(windows.astype(object)).fillna("")
     cells = cells.assign(window=names)
+    groups: dict[tuple, list[dict]] = {}
+    used = [*_KEY, "n", "family", "variant", "mixed", "status", "antt", "flags", "block"]
+    for cell in cells[used].sort_values(_KEY, kind="stable").to_dict("records"):
+        groups.setdefault(tuple(cell[name] for name in _KEY), []).append(cell)
     rows = []
-    for key, group in cells.groupby(_KEY):
-        first = group.iloc[0]
-        base = dict(zip(_KEY, key, strict=True))
-        base |= {name: first[name] for name in ("n", "family", "variant", "mixed")}
-        status = group["status"].map(marks.missing).value_counts()
-        known = group["antt"].dropna()
+    for key, group in groups.items():
+        base = {name: group[0][name] for name in (*_KEY, "n", "family", "variant", "mixed")}
+        known = [cell["antt"] for cell in group if pd.notna(cell["antt"])]
         slow, mean = (found[key].mean if key in found else None for found in (worst, antt))
-        if np.isinf(known).any():  # a member stood still
+        if math.inf in known:  # a member stood still
             slow = mean = math.inf
-        ended = max(sorted(status.index), key=status.get)
+        ended = dominant_status(Counter(marks.missing(cell["status"]) for cell in group))
         rows.append(
             base
-            | {"worst": slow, "antt": mean, "flags": flags.union(group["flags"])}
-            | {"replicates": len(known), "planned": group["block"].nunique()}
-            | {"status": "completed" if len(known) else ended}
+            | {"worst": slow, "antt": mean, "flags": flags.union(cell["flags"] for cell in group)}
+            | {"replicates": len(known), "planned": len({cell["block"] for cell in group})}
+            | {"status": "completed" if known else ended}
         )
     columns = [*_KEY, "n", "family", "variant", "mixed", "worst", "antt", "replicates", "planned"]
     table = pd.DataFrame(rows, columns=[*columns, "flags", "status"])

@@ -9,6 +9,7 @@ groups. Every replicate is a point, the larger mark their geometric mean, the ba
 from __future__ import annotations
 
 import textwrap
+from operator import itemgetter
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -147,19 +148,22 @@ def _draw_ladder(
     outcomes = _outcomes(data)
     if outcomes:
         ax.add_patch(Rectangle((0, 0), 1, strip, transform=ax.transAxes, fc="#F4F4F4", lw=0))
-    for method, shift in _shifts(data).items():
-        line = data[data["method"] == method].sort_values("n")
-        known = line.dropna(subset=["stp"])
-        for row in known.to_dict("records"):
+    rows = sorted(data.to_dict("records"), key=itemgetter("n"))
+    for method, shift in _shifts(rows).items():
+        line = [row for row in rows if row["method"] == method]
+        known = [row for row in line if pd.notna(row["stp"])]
+        for row in known:
             _draw_group(ax, row["n"], row, cells, (shift, 0.0))
         aside = marks.offset(ax, shift, 0.0)
-        look = line["look"].iloc[0]
-        for scenario, n in zip(line["scenario"], line["n"], strict=True):
-            if strip < 1 and (scenario, method) in said:
-                source, gain = said[scenario, method]
-                ax.plot([n], [gain], transform=aside, **_reported_mark(source, look.marker))
+        look = line[0]["look"]
+        for row in line:
+            if strip < 1 and (row["scenario"], method) in said:
+                source, gain = said[row["scenario"], method]
+                mark = _reported_mark(source, look.marker)
+                ax.plot([row["n"]], [gain], transform=aside, **mark)
         drawn = {"color": look.colour, "ls": look.dashes, "lw": 1.1}
-        ax.plot(known["n"], known["stp"], **drawn, zorder=2, transform=aside)
+        ends = [row["n"] for row in known], [row["stp"] for row in known]
+        ax.plot(*ends, **drawn, zorder=2, transform=aside)
     if strip == 1:
         _list_outcomes(ax, outcomes)
         outcomes = {}
@@ -201,14 +205,15 @@ def _draw_ideal(ax: plt.Axes) -> None:
     ax.plot(ends, ends, ls=(0, (4, 2)), color=style.GREY, lw=0.8, zorder=1)
 
 
-def _shifts(data: pd.DataFrame) -> dict[str, float]:
+def _shifts(rows: list[dict]) -> dict[str, float]:
     """Points by which each method stands aside from N, so that marks do not hide each other.
 
     Methods of the ladder keep their place at every N; those of N = 1 alone take the free ones.
     """
-    methods = sorted(data["method"].unique(), key=method_order)
-    ladder = [m for m in methods if (data.loc[data["method"] == m, "n"] > 1).any()]
-    at_one = set(data.loc[data["n"] == 1, "method"])
+    methods = sorted({row["method"] for row in rows}, key=method_order)
+    together = {row["method"] for row in rows if row["n"] > 1}
+    ladder = [m for m in methods if m in together]
+    at_one = {row["method"] for row in rows if row["n"] == 1}
     free = [i for i, m in enumerate(ladder) if m not in at_one] + list(range(len(ladder), 99))
     places = {m: i for i, m in enumerate(ladder)}
     places |= {m: free[i] for i, m in enumerate(m for m in methods if m not in places)}

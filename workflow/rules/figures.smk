@@ -31,6 +31,8 @@ rule draw:
         reported=REPORTED,
     output:
         update(FIGURES),
+    # Takes longest, and both cores: what is shorter goes on beside it.
+    priority: 1
     log:
         f"{STUDY}/log/draw.log",
     conda:
