@@ -3,6 +3,7 @@
 import pytest
 
 from analysis.cells import read_all_runs, read_runs
+from release import cells
 from tests.studio import Studio, alone, study, workload
 
 
@@ -49,6 +50,10 @@ def test_they_are_merged_and_are_no_part_of_the_grid(sittings):
     of_anchors = everything[everything["scenario"] == "1x_plain--anchor"]
     assert of_anchors["samples_per_s"].notna().all() and of_anchors["progress"].isna().all()
     assert "anchor" not in (sittings.results / "plan.json").read_text()
+
+
+def test_they_ship_though_no_grid_plans_them(sittings):
+    assert cells.check_plan(sittings.results) == []
 
 
 def test_a_budget_for_an_anchor_alone_runs_nothing(sittings):
