@@ -31,10 +31,10 @@ rule draw:
         reported=REPORTED,
     output:
         update(FIGURES),
-    # Takes longest, and both cores: what is shorter goes on beside it.
-    priority: 1
     log:
         f"{STUDY}/log/draw.log",
+    # Takes longest, and both cores: what is shorter goes on beside it.
+    priority: 1
     conda:
         "../../envs/environment.yaml"
     params:
