@@ -592,6 +592,8 @@ def test_a_call_that_blocks_is_deaf_to_signals_of_python(h200):
         try:
             assert hung.stdout.readline() == "reading\n"
             until((h200.folder / "stuck").exists, lambda: "it does not call")
+            process = psutil.Process(hung.pid)  # the mark is made just before the call
+            until(lambda: process.status() == psutil.STATUS_SLEEPING, lambda: "it does not wait")
             hung.terminate()
             with pytest.raises(subprocess.TimeoutExpired):
                 hung.wait(0.5)
