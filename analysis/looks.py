@@ -31,24 +31,24 @@ class Look:
 # Hues are safe for colour-blind readers (Okabe-Ito), lightness is spread; a family has one hue.
 _LONG, _SHORT, _DOTS, _MIXED = (0, (6, 1.5)), (0, (3, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))
 LOOKS = {
-    "serial": Look("serial (N × alone)", "serial", "#FFFFFF", "....", "_"),
+    "serial": Look("serial (N × alone)", "serial", "#FFFFFF", "...", "_"),
     "naive": Look("naive", "naive", "#F2C14E", "////", "o"),
     "mps": Look("MPS", "MPS", "#0B5394", "", "s"),
     "mps_equal": Look("MPS, equal shares 100/N", "MPS eq.", "#7FB0DC", "..\\\\", "<", _LONG),
-    "mps_overlap": Look("MPS, overlapping 200/N", "MPS ov.", "#A9CBEA", "xxxx", ">", _SHORT),
+    "mps_overlap": Look("MPS, overlapping 200/N", "MPS ov.", "#A9CBEA", "xxx", ">", _SHORT),
     "mig": Look("MIG, N equal", "MIG", "#5BB89A", "\\\\\\\\", "^"),
     "mig_7g": Look("MIG 7g", "7g", "#BFE5D8", "----", "v"),
     "mig_4g": Look("MIG 4g", "4g", "#2F7D63", "||||", "D"),
-    "mig_1g2x": Look("MIG 1g, double memory", "1g2x", "#8FD0B8", "++++", "d", _LONG),
-    "mig_shared": Look("MIG, shared memory", "MIG sh.", "#D9A6C2", "++++", "P", _SHORT),
-    "mig_mps": Look("MPS within MIG", "MIG+MPS", "#9A5B86", "oooo", "X", _DOTS),
+    "mig_1g2x": Look("MIG 1g, double memory", "1g2x", "#8FD0B8", "+++", "d", _LONG),
+    "mig_shared": Look("MIG, shared memory", "MIG sh.", "#D9A6C2", "+++", "P", _SHORT),
+    "mig_mps": Look("MPS within MIG", "MIG+MPS", "#9A5B86", "ooo", "X", _DOTS),
 }
 # What the variants of a study's own are drawn with, in turn: colour, hatch, marker, dashes.
 _VARIANTS = (
-    ("#3E7CB8", "++++", "p", _DOTS),
+    ("#3E7CB8", "+++", "p", _DOTS),
     ("#9AA8D6", "||||", "h", _MIXED),
-    ("#123356", "....", "d", _SHORT),
-    ("#4FA3C7", "oooo", "8", _LONG),
+    ("#123356", "...", "d", _SHORT),
+    ("#4FA3C7", "ooo", "8", _LONG),
     ("#8093AD", "----", "*", _DOTS),
 )
 STATUS = {

@@ -35,7 +35,7 @@ SMALL, TEXT, TITLE = 6.0, 7.0, 8.5
 
 
 RC = {
-    "font.family": fonts.families(),
+    "font.family": fonts.register(),
     "font.size": TEXT,
     "axes.titlesize": TEXT,
     "axes.labelsize": TEXT,

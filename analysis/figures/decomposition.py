@@ -48,8 +48,8 @@ _FILLS = {
     "gaps": {"facecolor": "#F2C14E", "hatch": "////"},
     "switches": {"facecolor": "#6AA5D8", "hatch": "\\\\\\\\"},
     "overlap": {"facecolor": "#0B5394"},
-    "other": {"facecolor": "#DDDDDD", "hatch": "xxxx"},
-    "saturation": {"facecolor": "#FFFFFF", "hatch": "...."},
+    "other": {"facecolor": "#DDDDDD", "hatch": "xxx"},
+    "saturation": {"facecolor": "#FFFFFF", "hatch": "..."},
 }
 _EDGE = {"edgecolor": style.INK, "linewidth": 0.4}
 
