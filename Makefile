@@ -63,7 +63,7 @@ compare: $(BASE)
 	@$(PY) -m analysis.compare.page $(A) $(B) --output $(OUT)
 
 verify: $(BASE)
-	@$(PY) -m release.verify $(if $(filter-out auto,$(STUDY)),results/$(STUDY))
+	@$(PY) -m release.verify $(if $(ALL),--all) $(if $(filter-out auto,$(STUDY)),results/$(STUDY))
 
 seal: $(BASE)
 	@$(call named)

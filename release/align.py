@@ -17,9 +17,9 @@ def apart(
 
     Entries that changed side by side go together in their order.
     """
-    if ours == theirs:  # as nearly always, and keys take time
-        return []
     one, other = ([key(entry) for entry in entries] for entries in (ours, theirs))
+    if one == other:  # not the entries themselves, among which 1 is True
+        return []
     found = [
         (start + place, *pair)
         for start, end, first, last in _spans(one, other)

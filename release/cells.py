@@ -70,8 +70,10 @@ def check_plan(study: Path) -> list[str]:
             found["workloads"] = [member["workload"] for member in spec["members"]]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # said where the attempt is looked at
-        if found["scenario"].endswith(f"--{ANCHOR}"):
-            continue  # a sitting's, not the grid's
+        if found["scenario"].endswith(f"--{ANCHOR}"):  # a sitting's, not the grid's
+            if (found["n"], found["method"], found["measure"]) != (1, "naive", "window"):
+                said.append(f"cell {cell['id']}: an anchor is one job alone, in a window")
+            continue
         plan = planned.get(cell["id"])
         if plan is None:
             said.append(f"cell {cell['id']} was not planned")

@@ -1,31 +1,25 @@
-"""The same in fewer bytes: records without spaces, pictures with a palette.
-
-Nothing that is measured or seen changes. What is compact already stays as it is, to the byte.
-"""
+"""The same in fewer bytes: records without spaces."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from PIL import Image
-
 from release.contents import RUN
 
-_COLOURS = 256
 
+def records(study: Path, names: Iterable[str]) -> None:
+    """Rewrite the records among these files of a study; their times stay.
 
-def files(study: Path, names: Iterable[str]) -> None:
-    """Make the records and PNGs among these files of a study compact; their times stay."""
-    for name in names:
-        path = study / name
+    What is compact already stays as it is, to the byte.
+    """
+    for path in (study / name for name in names):
         if path.name == RUN:
-            _replace(path, record(path.read_text(encoding="utf-8")).encode())
-        elif path.suffix == ".png":
-            _picture(path)
+            before = path.read_text(encoding="utf-8")
+            if (after := record(before)) != before:
+                _replace(path, after)
 
 
 def record(text: str) -> str:
@@ -37,20 +31,8 @@ def record(text: str) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _picture(path: Path) -> None:
-    with Image.open(path) as image:
-        if image.mode == "P":
-            return
-        few = image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
-    written = io.BytesIO()
-    few.save(written, format="PNG", optimize=True)
-    _replace(path, written.getvalue())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    if path.read_bytes() == content:
-        return
+def _replace(path: Path, text: str) -> None:
     times, partial = path.stat(), path.with_name(f"{path.name}.partial")
-    partial.write_bytes(content)
+    partial.write_text(text, encoding="utf-8")
     os.utime(partial, ns=(times.st_atime_ns, times.st_mtime_ns))
     partial.replace(path)

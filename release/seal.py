@@ -2,9 +2,9 @@
 
     python -m release.seal results/h200
 
-Records and pictures are made compact first. Written only if every cell is accounted for, everything
-derived follows from the raw files, nothing private is found and the size is one for git. An attempt
-that was sealed before must be unchanged.
+Records that were not sealed before are made compact first. Written only if every cell is accounted
+for, everything derived follows from the raw files, nothing private is found and the size is one for
+git. An attempt that was sealed before must be unchanged.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit(f"{study} is no finished study: it has no runs.txt")
     names = shipped(study)
     try:
-        compact.files(study, names)
+        compact.records(study, set(names) - set(ledger.read(study) or {}))
         why_not = refusals(study, names)
         counted = outcomes(study, names) if not why_not else {}
     except (OSError, ValueError, KeyError) as error:

@@ -6,7 +6,7 @@ Everything derived is made anew in a temporary folder and compared value by valu
 or a row of a table that changed, is new or is lost is one difference. Raw files are held against
 MANIFEST.sha256, against raw.csv (what the tables were made from) and against each other; the
 measured parts of README.md, where they are of the study, against what it gives. An artefact's line
-names its first differences, --all every one. Ends with 1 if anything differs, with 2 if there was
+names its first differences, --all up to 20. Ends with 1 if anything differs, with 2 if there was
 nothing to verify.
 """
 
@@ -205,7 +205,9 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("studies", nargs="*", type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--all", action="store_true", help="name every difference, a line each")
+    parser.add_argument(
+        "--all", action="store_true", help="name up to 20 differences of an artefact, a line each"
+    )
     given = parser.parse_args(argv)
     studies = given.studies or sealed_studies(Path("results"))
     if not studies:

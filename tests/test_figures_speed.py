@@ -64,9 +64,9 @@ def test_the_png_is_the_pdfs_page(axes, tmp_path):
     marks.box(axes, (0, 0), 1, 1, fc="red")
     style.save(figure, tmp_path / "x", "")
     with Image.open(tmp_path / "x.png") as image:
-        assert image.size == (600, 400) and image.mode == "RGB"
+        assert image.size == (480, 320) and image.mode == "RGB"
         assert image.getpixel((0, 0)) == (255, 255, 255)
-        assert image.getpixel((300, 200)) == (255, 0, 0)
+        assert image.getpixel((240, 160)) == (255, 0, 0)
 
 
 def test_pages_do_not_wait_for_matplotlib():
@@ -82,7 +82,7 @@ def test_the_pdf_embeds_the_lean_fonts_and_no_letter_is_missing(axes, tmp_path, 
     written = (tmp_path / "x.pdf").read_bytes()
     embedded = set(re.findall(rb"\+(DejaVu[\w-]+)", written))
     assert b"/FontFile2" in written and embedded == {b"DejaVuSansLean", b"DejaVuSansLean-Bold"}
-    assert not recwarn.list
+    assert not [each for each in recwarn if "missing from font" in str(each.message)]
 
 
 def test_what_the_explorer_needs_for_every_study_is_made_once(tmp_path, monkeypatch):

@@ -99,12 +99,13 @@ def test_a_cell_that_ran_out_of_memory_is_counted_apart(tmp_path):
         record(PAIR, "mps", 4, **ended, verified=None, evidence={"barrier": seen, "fault": untold}),
         record(PAIR, "mps", 5, **ended, verified=None, evidence={"barrier": seen, "end": untold}),
         record(PAIR, "mps", 6, **ended, verified=False, evidence={"fault": {"verified": False}}),
+        record(PAIR, "mps", 7, **ended, verified=None, evidence={"barrier": untold}),
     ]
     text = page(tmp_path, records)
-    assert "In 2 of 6 cells measured, the method was proven in force" in text
+    assert "In 2 of 7 cells measured, the method was proven in force" in text
     assert "; 2 ran out of memory before it could be." in text
     assert "measured proven not proven out of memory first" in text
-    assert " mps 6 2 2 2 nothing was witnessed" in text
+    assert " mps 7 2 3 2 nothing was witnessed" in text
 
 
 def test_a_study_whose_other_cells_ran_out_of_memory_is_proven(tmp_path):

@@ -119,6 +119,16 @@ def test_what_less_than_one_degree_of_freedom_says_is_no_variation():
     assert one(found, variance.BLOCKS)["cv"] == pytest.approx(0, abs=1e-6)
 
 
+def test_less_than_none_is_told_of_all_together_and_never_as_none():
+    """Cells of many members that repeat better than what few do to the block effects allows."""
+    off = dict(zip((1, 2, 3, 4, 7, 8), (0.2, -0.2, 0.15, -0.15, 0.0, 0.0), strict=True))
+    found = fitted(
+        {(n, b): side * value for n, value in off.items() for b, side in ((1, 1), (2, -1))}
+    )
+    few, many = (one(found, variance.WITHIN, of)["cv"] for of in (variance.FEW, variance.CROWD))
+    assert few == many > 0.1
+
+
 # A ladder of three blocks of which cells are missing, and some that were measured once.
 HOLES = [(n, b) for n in (1, 2, 3, 4, 7, 8) for b in (1, 2, 3)]
 HOLES = [place for place in HOLES if place not in ((2, 3), (3, 1), (7, 1), (8, 2))]
@@ -134,7 +144,8 @@ def test_variation_is_as_it_was_drawn():
         for row in fitted(drawn).to_dict("records"):
             squares[row["members"]].append(row["cv"] ** 2)
     for members in (variance.FEW, variance.CROWD):
-        assert math.sqrt(statistics.fmean(squares[members])) == pytest.approx(0.02, rel=0.05)
+        # A little more, for what comes out below 0 is given the value of all.
+        assert math.sqrt(statistics.fmean(squares[members])) == pytest.approx(0.02, rel=0.15)
     assert statistics.median(squares[variance.ALL]) == pytest.approx(0, abs=0.004**2)
 
 

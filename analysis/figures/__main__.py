@@ -24,6 +24,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib import import_module
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from analysis.figures import NAMES, inputs, stem, stems
 
 PROCESSES = 2  # what a small machine has; more would only hold more of the study in memory
 DRAWN = "drawn.json"
+_LIBRARIES = ("matplotlib", "numpy", "pandas", "pypdfium2", "pillow")
 _study: Study | None = None  # of this process and those forked from it
 
 
@@ -46,9 +48,10 @@ def content(figure: Figure, table: str, code: str) -> str:
 
 
 def code_digest() -> str:
-    """Of the package's texts."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+    """Of the package's texts and fonts, and of the libraries that choose and draw."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256(repr([version(name) for name in _LIBRARIES]).encode())
+    for path in sorted([*package.rglob("*.py"), *package.rglob("*.ttf")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

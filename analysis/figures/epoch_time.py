@@ -37,6 +37,7 @@ _LABEL = 5.2  # points, less where bars are narrow
 # Units of the x axis, in which a single bar is 1.5 wide: between the methods of a group, between
 # groups, and the least that a panel spans.
 _BESIDE, _APART, _NARROWEST = 0.35, 2.2, 16.0
+_LETTER = 0.25  # what a letter of a variant needs below its bars
 
 
 @dataclass
@@ -165,6 +166,11 @@ def _layout(blocks: list[Block], common: dict[tuple, float]) -> tuple[dict[tuple
 
 
 def _width(blocks: list[Block], group: tuple) -> float:
+    """Of the group's bars, or of the word below them."""
+    return max(_bars(blocks, group), _LETTER * len(group[0]))
+
+
+def _bars(blocks: list[Block], group: tuple) -> float:
     widths = [b.width for b in blocks if b.group == group]
     return sum(widths) + _BESIDE * (len(widths) - 1)
 
@@ -174,7 +180,7 @@ def _draw_panel(ax: plt.Axes, workload: str, blocks: list[Block], centres: dict)
     _, seconds, unit = next(u for u in _UNITS if top >= u[0])
     groups = sorted({b.group for b in blocks})
     for group in groups:
-        edge = centres[group] - _width(blocks, group) / 2
+        edge = centres[group] - _bars(blocks, group) / 2
         for block in (b for b in blocks if b.group == group):
             if len(block.points):
                 _draw_bars(ax, edge, block, seconds)

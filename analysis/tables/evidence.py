@@ -51,14 +51,16 @@ def in_force(record: dict) -> str:
     """What the witnesses of a cell come to; nothing where nothing was measured.
 
     A cell that ran out of memory may have ended before its witnesses could be asked a last time:
-    that is no doubt of theirs.
+    that is no doubt of theirs, unless they had one before.
     """
     if record["status"] not in MEASURED:
         return ""
     method = record.get("method") or {}
     if method.get("verified") is not None:
         return PROVEN if method["verified"] else DENIED
-    ended = record["status"] != "completed" and "end" not in (method.get("evidence") or {})
+    said = method.get("evidence") or {}
+    doubted = "barrier" in said and not said["barrier"].get("verified")
+    ended = record["status"] != "completed" and "end" not in said and not doubted
     return TOO_EARLY if ended else UNTOLD
 
 

@@ -308,11 +308,13 @@ def _completion(table: Table) -> str:
 
 
 def _agrees(row: dict) -> str:
-    """By the mean; where that is off, the interval must be, too, to say that it does not."""
-    if abs(row["completion"] - 1) <= AGREES:
+    """By the whole interval; one replicate, which has none, says nothing."""
+    low, high = row["completion_low"], row["completion_high"]
+    if pd.isna(low):
+        return "one replicate cannot say whether it agrees"
+    if low >= 1 - AGREES and high <= 1 + AGREES:
         return "agrees"
-    apart = row["completion_low"] > 1 + AGREES or row["completion_high"] < 1 - AGREES
-    return "does not agree" if apart or pd.isna(row["completion_low"]) else "may or may not agree"
+    return "does not agree" if low > 1 + AGREES or high < 1 - AGREES else "may or may not agree"
 
 
 def markdown(table: Table) -> str:

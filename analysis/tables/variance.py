@@ -75,6 +75,9 @@ def additive(cells: pd.DataFrame) -> list[dict]:
     groups = [group for group in groups if group[1].any()]
     found = two_way.variances(layout, [among for _, among, _ in groups])
     [noise] = two_way.variances(layout, [np.ones(len(cells), bool)])
+    if any(variance is not None and variance < -two_way.ROUNDING for variance in found):
+        # As differences may come out, which says that they cannot be told apart.
+        found = [None if variance is None else noise for variance in found]
     rest, rows = np.full(len(cells), math.nan if noise is None else noise), []
     for (members, among, bound), variance in zip(groups, found, strict=True):
         if variance is not None:
@@ -137,8 +140,9 @@ def markdown(rows: pd.DataFrame, machines: int, sittings: int) -> str:
         f"*{WITHIN.capitalize()}*: the rest, from which gains, ratios within a block, suffer; of "
         "cells with few members and with many each their own, where the cells that there are tell "
         f"them apart. *{BLOCKS.capitalize()}*: the block effects, which cancel in gains, without "
-        "what the rest makes of them; of blocks with cells in common, on one model of GPU. A "
-        "value's degrees of freedom are those that the fit leaves it: none for a cell with one "
+        "what the rest makes of them, 0 where that is all; of blocks with cells in common, on one "
+        "model of GPU. A value's degrees of freedom are those that the fit leaves it: none for a "
+        "cell with one "
         f"replicate; below one there is no CV. *{SITTINGS.capitalize()}*: the anchors, jobs alone "
         "that each sitting begins with, on one model of GPU. Nothing is left out. The study has "
         f"{_counted(sittings, 'sitting')} on {_counted(machines, 'machine')}."

@@ -24,7 +24,7 @@ rule figures:
 
 rule draw:
     # All figures in one process: loading the libraries takes longer than drawing. What is there is
-    # kept: a figure whose content has not changed is not written again.
+    # kept: a figure whose content has not changed is not drawn again.
     input:
         runs=f"{STUDY}/runs.parquet",
         telemetry=f"{STUDY}/telemetry.parquet",
