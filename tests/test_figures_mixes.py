@@ -191,6 +191,23 @@ def written():
     return study_of(records)
 
 
+def test_the_number_of_a_bar_without_a_line_for_its_interval_stands_within(tmp_path):
+    """An interval so wide that it is not drawn lifts nothing out of the picture."""
+    found = [record("1x_a", arm=arm) for arm in ("faithful", "tuned")]
+    found += [record("1x_a", "naive", 2, arm=arm) for arm in ("faithful", "tuned")]
+    for arm, rates in (("faithful", (900.0, 910.0)), ("tuned", (500.0, 900.0))):
+        for block, rate in enumerate(rates, 1):
+            found.append(record("2x_a", "mps", block, [rate] * 2, arm=arm))
+    figure, drawn = arms.draw(load(merged(*found)), None)
+    assert drawn["high"].max() > 10
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        frame = ax.get_window_extent()
+        for text in ax.texts:
+            assert text.get_window_extent().y1 <= frame.y1 + 20, text.get_text()
+    plt.close(figure)
+
+
 def test_arms_stand_side_by_side_with_what_is_left_of_the_gain(written):
     table, said = look(arms, written)
     assert set(table["workload"]) == {"a"} and set(table["method"]) == {"naive", "mps"}

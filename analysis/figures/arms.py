@@ -213,7 +213,8 @@ def _draw_gain(
     kept = (row["stp"] - 1) / faithful if faithful and arm != _ARMS[0] else None
     if kept is not None:
         lines.append(f"{100 * kept:.0f} %".replace("-", "−"))
-    _above(ax, at, max(values.max(), row["stp"], high or 0.0), lines)
+    drawn = row["stp"] if marks.wide(estimate) else high
+    _above(ax, at, max(values.max(), drawn), lines)
     return _rows(base | {"kept": kept}, values, estimate)
 
 
