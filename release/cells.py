@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.names import ANCHOR, COMPLETION
+from analysis.names import ANCHOR, COMPLETION, parse_scenario
 from release.contents import RUN, Attempt, listed
 from release.manifest import sha256
 from workflow.collocation.record import Record
@@ -70,7 +70,7 @@ def check_plan(study: Path) -> list[str]:
             found["workloads"] = [member["workload"] for member in spec["members"]]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # said where the attempt is looked at
-        if found["scenario"].endswith(f"--{ANCHOR}"):  # a sitting's, not the grid's
+        if parse_scenario(found["scenario"]).variant == ANCHOR:  # a sitting's, not the grid's
             if (found["n"], found["method"], found["measure"]) != (1, "naive", "window"):
                 said.append(f"cell {cell['id']}: an anchor is one job alone, in a window")
             continue
