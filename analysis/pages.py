@@ -22,7 +22,10 @@ FILES = (
     *("guidelines.md", "guidelines.csv"),
     *(
         f"tables/{name}.{ending}"
-        for name in ("summary", "telemetry", "evidence", "variance", "pair", "prediction")
+        for name in (
+            *("summary", "telemetry", "evidence"),
+            *("variance", "sittings", "pair", "prediction"),
+        )
         for ending in ("csv", "md")
     ),
     "tables/pair.tex",
@@ -41,7 +44,7 @@ def commands(
     # Not above: the Snakefile reads FILES, and must not wait for pandas.
     from analysis.claims import command as claims
     from analysis.guidelines import page as guidelines
-    from analysis.tables import checks, pair_table, prediction, variance
+    from analysis.tables import checks, pair_table, prediction, sittings, variance
     from analysis.tables import summary as tables
 
     drawn = ["--runs", folder / "runs.parquet", "--expected", folder / "plan.json"]
@@ -53,6 +56,7 @@ def commands(
         (tables.main, [*drawn, "--output", of_tables / "summary", "--telemetry", activity]),
         (checks.main, [*work, "--evidence", of_tables / "evidence"]),
         (variance.main, [*drawn[:2], "--output", of_tables / "variance"]),
+        (sittings.main, [*drawn[:2], "--output", of_tables / "sittings"]),
         (pair_table.main, [*beside, "--output", of_tables / "pair"]),
         (prediction.main, [*drawn, "--output", of_tables / "prediction"]),
         (claims.main, [*beside, "--claims", rules, "--output", folder / "claims"]),

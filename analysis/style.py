@@ -47,6 +47,7 @@ RC = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
+    "axes.titley": 1.0,  # where it is anyway, for there is nothing above: found without measuring
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": FAINT,
@@ -173,6 +174,10 @@ def save(fig: plt.Figure, stem: Path, drawn: str) -> list[Path]:
         "svg": {"Date": None, "Creator": None},
     }
     *pictures, table = files(stem)
+    for axes in fig.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if not axis.get_label_text():
+                axis.set_label_coords(0, 0)  # or a place for nothing is sought in every drawing
     for kind, path in zip(FORMATS, pictures, strict=True):
         partial = path.with_name(path.name + ".partial")
         if kind == "png":

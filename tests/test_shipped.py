@@ -9,7 +9,7 @@ import pytest
 from release import manifest, sealed
 from release.contents import MANIFEST
 from release.contents import shipped as files
-from tests.studio import STUDY, Studio, alone, study, workload
+from tests.studio import REPOSITORY, STUDY, Studio, alone, study, workload
 from workflow.collocation import sitting
 
 GIT = ["git", "-c", "user.name=A", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
@@ -92,6 +92,22 @@ def test_drawing_it_from_other_raw_files_is_said_and_done(shipped, tmp_path):
     assert f"and not as it was: cell {CELL} a1: run.json, plan.json; what is made now" in line
     assert f"'make verify STUDY={STUDY}'" in line and f"'make seal STUDY={STUDY}'" in line
     assert run.code == 0 and (there.results / "runs.parquet").stat().st_mtime_ns > before
+
+
+def test_what_other_code_of_the_analysis_made_is_made_anew(shipped, tmp_path):
+    """Where the metadata of a run say so; cells are not."""
+    code = shutil.ignore_patterns("results", ".*", "wheelhouse", "data", "tests", "__pycache__")
+    shutil.copytree(REPOSITORY, tmp_path / "code", ignore=code)
+    there = elsewhere(shipped, tmp_path / "there")
+    there.repository = tmp_path / "code"
+    shutil.copytree(shipped.folder, there.folder)
+    merge = ["--dry-run", "--", f"results/{STUDY}/runs.parquet"]
+    first = there.snakemake(*merge)
+    assert first.nothing_to_do, first.output
+    with (there.repository / "analysis" / "words.py").open("a") as module:
+        module.write("# Other words.\n")
+    then = there.snakemake(*merge)
+    assert then.planned == 0 and "merge" in then.output, then.output
 
 
 def test_what_is_said_of_a_sealed_study(tmp_path):

@@ -31,7 +31,7 @@ from pathlib import Path
 import matplotlib.text
 from matplotlib.figure import Figure
 
-from analysis import reported, style
+from analysis import code, reported, style
 from analysis.cells import Study, load, read_expected, read_runs
 from analysis.figures import NAMES, inputs, stem, stems
 
@@ -41,29 +41,26 @@ _LIBRARIES = ("matplotlib", "numpy", "pandas", "pypdfium2", "pillow")
 _study: Study | None = None  # of this process and those forked from it
 
 
-def content(figure: Figure, table: str, code: str) -> str:
+def content(figure: Figure, table: str, by: str) -> str:
     """A digest of all that a figure shows: its data, its words, and the code that drew it."""
     words = [text.get_text() for text in figure.findobj(matplotlib.text.Text)]
-    return hashlib.sha256(json.dumps([table, words, code]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([table, words, by]).encode()).hexdigest()[:16]
 
 
-def code_digest() -> str:
-    """Of the package's texts and fonts, and of the libraries that choose and draw."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256(repr([version(name) for name in _LIBRARIES]).encode())
-    for path in sorted([*package.rglob("*.py"), *package.rglob("*.ttf")]):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+def drawn_by() -> str:
+    """A digest of the package and of the libraries that choose and draw."""
+    made = [code.digest(), *(version(name) for name in _LIBRARIES)]
+    return hashlib.sha256(json.dumps(made).encode()).hexdigest()[:16]
 
 
 def draw_one(
-    name: str, arm: str | None, target: Path, known: str | None, code: str, **options
+    name: str, arm: str | None, target: Path, known: str | None, by: str, **options
 ) -> tuple[str, list[Path]]:
     """Draw into TARGET.{png,…} unless that shows `known` already; its content, files written."""
     given = inputs.seen(_study, name, arm)
     figure, drawn = import_module(f"analysis.figures.{name}").draw(given, arm, **options)
     table = drawn.to_csv(index=False)
-    found = content(figure, table, code)
+    found = content(figure, table, by)
     if found == known:
         style.close(figure)
         return found, []
@@ -73,7 +70,7 @@ def draw_one(
 def draw_all(folder: Path, arms: list[str]) -> list[Path]:
     """Draw what has changed; the files written."""
     folder.mkdir(parents=True, exist_ok=True)
-    note, code = folder / DRAWN, code_digest()
+    note, by = folder / DRAWN, drawn_by()
     # Figure → digests of what it was given, and of what it shows.
     known = json.loads(note.read_text()) if note.exists() else {}
     known = {
@@ -82,7 +79,7 @@ def draw_all(folder: Path, arms: list[str]) -> list[Path]:
         if isinstance(digests, list) and all(path.exists() for path in style.files(folder / name))
     }
     given = {
-        stem(*task): digest and f"{digest}-{code[:16]}"
+        stem(*task): digest and f"{digest}-{by}"
         for task, digest in inputs.digests(_study, stems(arms)).items()
     }
     # Forked, so that none loads libraries and study anew; the longest first.
@@ -94,7 +91,7 @@ def draw_all(folder: Path, arms: list[str]) -> list[Path]:
             name = stem(*task)
             before, shown = known.get(name, (None, None))
             if before is None or before != given[name]:
-                jobs[name] = pool.submit(draw_one, *task, folder / name, shown, code)
+                jobs[name] = pool.submit(draw_one, *task, folder / name, shown, by)
         results = {name: job.result() for name, job in jobs.items()}
     found = known | {name: (given[name], shown) for name, (shown, _) in results.items()}
     note.write_text(json.dumps({name: found[name] for name in given}, indent=1))

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from analysis import style
 from analysis.cells import Study
-from analysis.figures import marks, reported_marks, slots
+from analysis.figures import marks, not_run, reported_marks, slots
 from analysis.figures.slots import Place, Slot
 from analysis.words import percent
 
@@ -55,16 +55,21 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         return style.sentence(TITLE, text), none
 
     reported = reported_marks.values(study, arm, "gpu_util")
-    placed = slots.layout(found, _LEFT, lambda slot: max(len(_instances(slot)), 1))
+    table = slots.drawn(found, lambda slot: _rows(slot, reported), _COLUMNS)
+    shown = slots.shown(found)
+    if not shown:
+        return style.sentence(TITLE, not_run.sentence(arm)), table
+
+    placed = slots.layout(shown, _LEFT, lambda slot: max(len(_instances(slot)), 1))
     fig, top = style.page(
         f"{TITLE}, arm {arm}",
         "share of the window; numbers: GRACT above SMACT of the whole card in per cent, median "
         "over replicates",
         [
-            *slots.methods(found, _seen),
+            *slots.methods(shown, _seen),
             *_handles(),
-            *slots.replicated(found),
-            *reported_marks.handles(found, reported, _OF_REPORTED),
+            *slots.replicated(shown),
+            *reported_marks.handles(shown, reported, _OF_REPORTED),
         ],
         placed.lines * _HIGH[1] - 0.2,
         slots.foot(study, found),
@@ -78,7 +83,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         for place in places:
             _draw_slot(ax, place)
             reported_marks.draw(ax, place, reported, 100)
-    return fig, slots.drawn(found, lambda slot: _rows(slot, reported), _COLUMNS)
+    return fig, table
 
 
 def _seen(slot: Slot) -> bool:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import flags, style
 from analysis.cells import Study, is_baseline, small_first, summarise
-from analysis.figures import marks
+from analysis.figures import marks, not_run
 from analysis.names import TWIN, method_order
 from analysis.pooling import pooled
 from analysis.statistics import Estimate
@@ -50,10 +50,14 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
     plain = ~study.cells["mixed"] & (study.cells["variant"] == "") & (study.cells["method"] != TWIN)
     cells = study.cells[plain]
     several = cells.groupby("family")["arm"].nunique() > 1
-    workloads = [w for w in small_first(cells[cells["arm"] == _ARMS[0]]) if several[w]]
+    planned = [w for w in small_first(cells[cells["arm"] == _ARMS[0]]) if several[w]]
+    cells = cells[cells["family"].isin(planned)]
+    absent = not_run.untouched(cells, ["family"])
+    workloads = [w for w in planned if w not in set(absent["family"])]
+    rows = _absent_rows(absent)
     if not workloads:
         text = "No workload was measured in arm faithful and in another one."
-        return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
+        return style.sentence(TITLE, text), pd.DataFrame(rows, columns=_COLUMNS)
 
     cells = cells[cells["family"].isin(workloads)]
     runs = study.runs[study.runs["scenario"].isin(cells["scenario"])]
@@ -75,9 +79,9 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
             *style.footer_parts(runs),
             "* not every replicate completed" if partial else "",
             study.note,
+            not_run.phrase(absent["scenario"]),
         ],
     )
-    rows = []
     for i, workload in enumerate(workloads):
         below = top + i * (_DATA + _GAP)
         ax = style.place(fig, _ALONE[0], below, _ALONE[1], _DATA)
@@ -86,7 +90,21 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
         ax = style.place(fig, _GAINS[0], below, _GAINS[1], _DATA)
         own = groups[(groups["family"] == workload) & (groups["n"] > 1)]
         rows += _draw_gains(ax, workload, own, cells, shorts)
+    rows.sort(key=lambda row: planned.index(row["workload"]))
     return fig, pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _absent_rows(cells: pd.DataFrame) -> list[dict]:
+    """What boxes of these cells, of which none was run, would have told of them."""
+    arms = cells.groupby(["scenario", "method"])["arm"].transform("nunique")
+    cells = cells[is_baseline(cells) | (cells["n"] > 1) & (arms > 1)]
+    rows = [
+        {"workload": cell["family"], "quantity": "alone" if cell["n"] == 1 else "gain"}
+        | {name: cell[name] for name in ("method", "arm", "block", "status")}
+        | {"n": int(cell["n"])}
+        for cell in cells.to_dict("records")
+    ]
+    return sorted(rows, key=lambda r: (r["n"], method_order(r["method"]), _order(r["arm"])))
 
 
 def _order(arm: str) -> tuple[int, str]:

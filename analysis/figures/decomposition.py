@@ -16,7 +16,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from analysis import flags, style
 from analysis.cells import Study, small_first
 from analysis.figures import decomposition_data as decomposition
+from analysis.figures import not_run
 from analysis.figures.decomposition_data import PARTS
+from analysis.names import ALONE_VARIANTS
 
 TITLE = "What the gain under MPS is made of"
 CAPTION = (
@@ -64,6 +66,13 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     order = small_first(cells)
     rows["place"] = [order.index(workload) for workload in rows["workload"]]
     rows = rows.sort_values(["place", "variant", "n"], ignore_index=True)
+    drawn, absent = _drawn(rows, blocks), _absent(cells)
+    gone = set(zip(absent["family"], absent["variant"], strict=True))
+    names = zip(rows["workload"], rows["variant"], strict=True)
+    rows = rows[[name not in gone for name in names]].reset_index(drop=True)
+    if rows.empty:
+        return style.sentence(TITLE, not_run.sentence(arm)), drawn
+
     heights = _heights(rows)
     used = rows[rows["status"] == "completed"]
     fig, top = style.page(
@@ -71,7 +80,11 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         "factors of N jobs alike over one alone; lengths on the logarithmic axis add up",
         _handles(used, blocks),
         heights[-1] + _ROW + 0.16 + (_AXIS if len(used) else 0.0),
-        [*style.footer_parts(study.runs[study.runs["arm"] == arm]), study.note],
+        [
+            *style.footer_parts(study.runs[study.runs["arm"] == arm]),
+            study.note,
+            not_run.phrase(absent["scenario"], "not run under MPS"),
+        ],
     )
     ax = style.place(fig, _LEFT, top + 0.16, _WIDTH, heights[-1] + _ROW)
     ax.set_ylim(heights[-1] + _ROW / 2, -_ROW / 2)
@@ -98,7 +111,14 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     else:
         ax.set_xticks([])
         ax.spines["bottom"].set_visible(False)
-    return fig, _drawn(rows, blocks)
+    return fig, drawn
+
+
+def _absent(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells under MPS of workloads of which none of them was run."""
+    own = (cells["method"] == "mps") & (cells["n"] > 1) & ~cells["mixed"]
+    own &= cells["variant"].isin(ALONE_VARIANTS)
+    return not_run.untouched(cells[own], ["family", "variant"])
 
 
 def _key(row: dict) -> dict:

@@ -102,10 +102,8 @@ def _draw_lane(
     """Progress before (hollow) and after (filled), and what was reclaimed; or the outcome."""
     cell = ("departure", scenario, lane.method)
     if lane.member < 0:
-        statuses = data.statuses(scenario, lane.method)
-        marks.say(left, at, marks.outcome(statuses))
-        for block, status in statuses.items():
-            data.note(*cell, "progress", block=block, status=marks.missing(status))
+        marks.say(left, at, marks.outcome(data.statuses(scenario, lane.method)))
+        data.note_outcomes(*cell, "progress")
         return
     look, told = data.looks[lane.method], {"member": lane.member, "workload": lane.name}
     means = []

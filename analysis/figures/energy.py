@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.cells import Study, is_baseline
-from analysis.figures import marks, slots
+from analysis.figures import marks, not_run, slots
 from analysis.figures.slots import Place, Slot
 from analysis.pooling import pooled
 from analysis.statistics import Estimate
@@ -53,15 +53,20 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     cells = study.drawn(arm)[0]
     cells = cells.assign(ratio=1 - cells["energy_saving"])
     ratios = pooled(cells, "ratio", _KEY, fixed=is_baseline(cells))
-    placed = slots.layout(found, _LEFT)
+    table = slots.drawn(found, lambda slot: _rows(slot, ratios), _COLUMNS)
+    shown = slots.shown(found)
+    if not shown:
+        return style.sentence(TITLE, not_run.sentence(arm)), table
+
+    placed = slots.layout(shown, _LEFT)
     fig, top = style.page(
         f"{TITLE}, arm {arm}",
         "energy of the GPU over the samples of all members; number: against serial in per cent; "
         "below: mean power",
         [
-            *slots.methods(found, lambda slot: slot.has(*_VALUES)),
+            *slots.methods(shown, lambda slot: slot.has(*_VALUES)),
             Line2D([], [], label="serial (N × alone)", **_SERIAL),
-            *slots.replicated(found),
+            *slots.replicated(shown),
             *([marks.interval()] if any(ratio.low for ratio in ratios.values()) else []),
         ],
         placed.lines * _LINE - 0.2,
@@ -74,7 +79,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         _draw_power(below, places)
         below.set_title("", loc="left")
         ax.tick_params(axis="x", labelbottom=False)
-    return fig, slots.drawn(found, lambda slot: _rows(slot, ratios), _COLUMNS)
+    return fig, table
 
 
 def _draw_energy(ax: plt.Axes, title: str, places: list[Place], ratios: dict) -> None:

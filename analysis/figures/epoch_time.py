@@ -18,7 +18,7 @@ import pandas as pd
 
 from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first
-from analysis.figures import marks
+from analysis.figures import marks, not_run
 from analysis.names import method_order, parse_scenario
 
 TITLE = "Epoch time per instance"
@@ -83,6 +83,11 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         text = f"No cells of equal members in arm {arm} yet."
         return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
+    drawn, absent = _drawn(panels), not_run.untouched(cells, ["family"])
+    panels = {w: panel for w, panel in panels.items() if w not in set(absent["family"])}
+    if not panels:
+        return style.sentence(TITLE, not_run.sentence(arm)), drawn
+
     blocks = [b for panel in panels.values() for b in panel]
     methods = sorted({b.method for b in blocks if len(b.points)}, key=method_order)
     partial = not all(b.complete for b in blocks if len(b.points))
@@ -94,7 +99,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         "number: median over instances and replicates",
         [*(style.swatch(looks[m]) for m in methods), style.replicate_point()],
         len(panels) * (_PANEL + _GAP) - 0.15,
-        [*style.footer_parts(shown), note, study.note],
+        [*style.footer_parts(shown), note, study.note, not_run.phrase(absent["scenario"])],
     )
     common = _common_widths(list(panels.values()))
     layouts = {workload: _layout(panel, common) for workload, panel in panels.items()}
@@ -104,7 +109,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         ax = style.place(fig, *place)
         ax.set_xlim(-0.8, right + 0.8)
         _draw_panel(ax, workload, panel, layouts[workload][0])
-    return fig, _drawn(panels)
+    return fig, drawn
 
 
 def _points(runs: pd.DataFrame) -> dict[tuple | None, pd.DataFrame]:

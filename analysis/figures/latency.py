@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.cells import Study
-from analysis.figures import marks, slots
+from analysis.figures import marks, not_run, slots
 from analysis.figures.slots import Place, Slot
 from analysis.words import significant
 
@@ -41,23 +41,27 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         text = f"None of the {cells} completed cells of arm {arm} holds step times."
         return style.sentence(TITLE, text), none
 
-    placed = slots.layout(found, _LEFT, lambda slot: max(len(_workloads(slot)), 1))
+    table, shown = slots.drawn(found, _rows, _COLUMNS), slots.shown(found)
+    if not shown:
+        return style.sentence(TITLE, not_run.sentence(arm)), table
+
+    placed = slots.layout(shown, _LEFT, lambda slot: max(len(_workloads(slot)), 1))
     fig, top = style.page(
         f"{TITLE}, arm {arm}",
         "bar: median, dash: 95th, end of the line: 99th percentile of the steps of a window; "
         "numbers: 99th above median",
         [
-            *slots.methods(found, lambda slot: slot.has(*_QUANTILES)),
+            *slots.methods(shown, lambda slot: slot.has(*_QUANTILES)),
             Line2D([], [], ls="", marker=r"$\ddag$", ms=5.5, label="95th, 99th", **_INK),
-            *slots.replicated(found),
+            *slots.replicated(shown),
         ],
         placed.lines * _HIGH[1] - 0.2,
         slots.foot(study, found),
     )
     for title, places in placed.places.items():
         ax = placed.axes(fig, title, top, _LEFT, _HIGH)
-        _draw_panel(ax, places, _units(found[title]) if " + " in title else None)
-    return fig, slots.drawn(found, _rows, _COLUMNS)
+        _draw_panel(ax, places, _units(shown[title]) if " + " in title else None)
+    return fig, table
 
 
 def _workloads(slot: Slot) -> dict[str, dict[str, list[float]]]:

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from analysis import style
 from analysis.cells import Study
-from analysis.figures import marks, reported_marks, slots
+from analysis.figures import marks, not_run, reported_marks, slots
 from analysis.figures.slots import Place, Slot
 from analysis.words import percent, significant
 
@@ -54,17 +54,22 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         return style.sentence(TITLE, text), none
 
     reported = reported_marks.values(study, arm, "memory")
-    capacity = _capacity(found)
-    placed = slots.layout(found, _LEFT)
+    table = slots.drawn(found, lambda slot: _rows(slot, reported), _COLUMNS)
+    shown = slots.shown(found)
+    if not shown:
+        return style.sentence(TITLE, not_run.sentence(arm)), table
+
+    capacity = _capacity(shown)
+    placed = slots.layout(shown, _LEFT)
     fig, top = style.page(
         f"{TITLE}, arm {arm}",
         "stack: peak that each member reserved; line: what the card had in use in the window; "
         "numbers: the latter, GB and % of capacity",
         [
-            *slots.methods(found, lambda slot: slot.has("memory_peak_reserved")),
+            *slots.methods(shown, lambda slot: slot.has("memory_peak_reserved")),
             *_handles(capacity),
-            *slots.replicated(found),
-            *reported_marks.handles(found, reported, {}),
+            *slots.replicated(shown),
+            *reported_marks.handles(shown, reported, {}),
         ],
         placed.lines * _HIGH[1] - 0.2,
         slots.foot(study, found),
@@ -72,7 +77,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     for title, places in placed.places.items():
         ax = placed.axes(fig, title, top, _LEFT, _HIGH)
         _draw_panel(ax, places, capacity, reported)
-    return fig, slots.drawn(found, lambda slot: _rows(slot, reported), _COLUMNS)
+    return fig, table
 
 
 def _peaks(slot: Slot) -> dict[int, tuple[float, float]]:

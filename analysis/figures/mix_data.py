@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from analysis import flags, style
+from analysis.figures import marks
 from analysis.names import method_order, parse_scenario
 from analysis.pooling import pooled
 from analysis.statistics import Estimate
@@ -59,6 +60,11 @@ class MixData:
     def note(self, *place: str, status: str, **more) -> None:
         """A row of the table for a cell without a number."""
         self._add(place, more | {"status": status})
+
+    def note_outcomes(self, *place: str) -> None:
+        """A row of the table per replicate of a cell that gave no number; place: as in note_all."""
+        for block, status in self.statuses(*place[1:3]).items():
+            self.note(*place, block=block, status=marks.missing(status))
 
     def note_all(self, values: pd.Series, estimate: Estimate, *place: str, **more) -> None:
         """A row of the table per value (by block); place: part, scenario, method, quantity."""

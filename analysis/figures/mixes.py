@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.cells import Study
-from analysis.figures import departures, marks
+from analysis.figures import departures, marks, not_run
 from analysis.figures.mix_data import COLUMNS, MixData, gather
 from analysis.names import method_order, parse_scenario
 from analysis.statistics import Estimate
@@ -51,6 +51,15 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
     cells = cells[cells["scenario"].isin([*mixes, *departing])]
     runs = runs[runs["scenario"].isin(cells["scenario"])]
     data = gather(cells, runs, style.looks(cells["method"], runs))
+    absent, order = not_run.untouched(cells, ["scenario"]), [*mixes, *departing]
+    _note_absent(data, set(absent["scenario"]))
+    mixes, departing = (
+        [scenario for scenario in own if scenario not in set(absent["scenario"])]
+        for own in (mixes, departing)
+    )
+    if not (mixes or departing):
+        return style.sentence(TITLE, not_run.sentence(arm)), _drawn(data, order)
+
     heights = [departures.height(data, scenario) for scenario in departing]
     fig, top = style.page(
         f"{TITLE}, arm {arm}",
@@ -58,7 +67,12 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
         "ANTT: mean slowdown",
         _handles(data, bool(mixes), bool(departing)),
         len(mixes) * (_DATA + _GAP) + (0.2 if mixes else 0.0) + sum(heights),
-        [*style.footer_parts(runs), _note(cells), study.note],
+        [
+            *style.footer_parts(runs),
+            _note(cells),
+            study.note,
+            not_run.phrase(absent["scenario"]),
+        ],
     )
     limits = {name: _limits(data, name, mixes) for name in ("stp", "antt")}
     most = max([1.05, *(v for k, m in data.members.items() if k[0] in mixes for v in m.progress)])
@@ -77,7 +91,21 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
     for scenario, height in zip(departing, heights, strict=True):
         departures.draw(fig, below, scenario, data)
         below += height
-    return fig, pd.DataFrame(data.table, columns=COLUMNS)
+    return fig, _drawn(data, order)
+
+
+def _note_absent(data: MixData, scenarios: set[str]) -> None:
+    """What drawing them would have told of them."""
+    for scenario in scenarios:
+        leaving = "departure" in parse_scenario(scenario).variant
+        part, quantity = ("departure", "progress") if leaving else ("mix", "stp")
+        for method in data.methods(scenario):
+            data.note_outcomes(part, scenario, method, quantity)
+
+
+def _drawn(data: MixData, order: list[str]) -> pd.DataFrame:
+    rows = sorted(data.table, key=lambda row: order.index(row["scenario"]))
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _ordered(cells: pd.DataFrame) -> list[str]:
@@ -177,11 +205,8 @@ def _draw_lanes(
             told = {"window": _window(scenario)}
             data.note_all(values, estimate, "mix", scenario, method, name, **told)
         elif name == "stp":
-            statuses = data.statuses(scenario, method)
-            marks.say(ax, lane, marks.outcome(statuses))
-            for block, status in statuses.items():
-                told = {"block": block, "status": marks.missing(status)}
-                data.note("mix", scenario, method, name, **told)
+            marks.say(ax, lane, marks.outcome(data.statuses(scenario, method)))
+            data.note_outcomes("mix", scenario, method, name)
     names = [data.looks[method].short if name == "stp" else "" for method in methods]
     ax.set_yticks(range(len(methods)), names)
     marks.lanes(ax)

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from analysis import flags, style
 from analysis.cells import NOT_RUN, Study
-from analysis.figures import marks
+from analysis.figures import marks, not_run
 from analysis.figures.reported_gains import OLD, OLD_SAID, SOURCES, Gains, gains
 from analysis.names import method_order
 from analysis.quantities import Measurements
@@ -59,6 +59,10 @@ class Pair:
     def group(self) -> str:
         return " + ".join(name for name, _ in self.key.parts)
 
+    @property
+    def scenario(self) -> str:
+        return "+".join(f"{count}x_{name}" for name, count in self.key.parts)
+
 
 def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
     """Draw the arm `faithful`; returns the figure and a row per source and replicate."""
@@ -69,14 +73,21 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
     if study.reported is None:
         return style.sentence(TITLE, "The reported values were not given."), nothing
     cells, runs = study.drawn(arm)
-    found, absent, unlike = pairs(cells, runs, study.reported)
+    found, lacking, unlike = pairs(cells, runs, study.reported)
     if not found:
         return style.sentence(TITLE, "No set of jobs of this study has a reported value."), nothing
 
+    table = pd.DataFrame([row for pair in found for row in _rows(pair)], columns=_COLUMNS)
     looks = style.looks(cells["method"], runs)
-    groups: dict[str, list[Pair]] = {}
+    every: dict[str, list[Pair]] = {}
     for pair in found:
-        groups.setdefault(pair.group, []).append(pair)
+        every.setdefault(pair.group, []).append(pair)
+    groups = {name: own for name, own in every.items() if _ran(own)}
+    if not groups:
+        return style.sentence(TITLE, not_run.sentence(arm)), table
+
+    absent = [pair.scenario for pair in found if pair.group not in groups]
+    found = [pair for pair in found if pair.group in groups]
     places, content = _columns({name: len(own) for name, own in groups.items()})
     shown = runs[runs["cell"].isin(_cells(runs, found))]
     fig, top = style.page(
@@ -85,7 +96,13 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
         "1: as fast as serial",
         _handles(found, looks),
         content,
-        [*style.footer_parts(shown), unlike, _left_out(absent), study.note],
+        [
+            *style.footer_parts(shown),
+            unlike,
+            _left_out(lacking),
+            study.note,
+            not_run.phrase(absent, "reported, but not run"),
+        ],
     )
     limits = _limits(found)
     _draw_square(style.place(fig, 0.5, top + 0.05, _SQUARE, _SQUARE), found, looks, limits)
@@ -93,8 +110,7 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
         left, height = column * _COLUMN + _LABELS, _LANE * len(groups[name])
         ax = style.place(fig, left, top + below + _TITLE, _LANES, height)
         _draw_group(ax, groups[name], looks, limits)
-    rows = [row for pair in found for row in _rows(pair)]
-    return fig, pd.DataFrame(rows, columns=_COLUMNS)
+    return fig, table
 
 
 def pairs(
@@ -115,6 +131,10 @@ def pairs(
     apart = pair_of_jobs.unlike(jobs, measured)
     unlike = f"the mix is not comparable to the paper's: {apart}" if apart else ""
     return found, len(told) - len(found), unlike
+
+
+def _ran(group: list[Pair]) -> bool:
+    return not_run.ran(status for pair in group for status in pair.statuses)
 
 
 def _pair(key: Key, told: Gains, measured: Measurements) -> Pair:

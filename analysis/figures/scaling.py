@@ -15,7 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
 from analysis import flags, style
-from analysis.cells import Study, dominant_status, small_first
+from analysis.cells import NOT_RUN, Study, dominant_status, small_first
+from analysis.figures import not_run
 from analysis.names import method_order, parse_scenario
 from analysis.tables import prediction
 from analysis.tables.prediction import PAYS, SATURATED, SMACT
@@ -59,14 +60,20 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     limited = set(points["method"]) - {"mps", "mps_equal", "mps_overlap"}
     tried = points[points["method"].isin(limited)]["workload"]
     order = small_first(study.cells[study.cells["arm"] == arm])
-    panels = [w for w in order if w in curves or w in set(tried)]
-    if not panels and not predictors:
+    planned = [w for w in order if w in curves or w in set(tried)]
+    shown, members = points[points["workload"].isin(planned)], _members(study, arm, set(planned))
+    absent = set(not_run.untouched(shown, ["workload"])["workload"]) - set(members["workload"])
+    panels = [w for w in planned if w not in absent]
+    errors = prediction.errors(sets)
+    drawn = _drawn(shown, curves, members, sets, predictors, errors)
+    if not planned and not predictors:
         text = f"No job alone at a limited share of the SMs, and nothing to predict, in arm {arm}."
         return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
+    if not panels and not predictors:
+        return style.sentence(TITLE, not_run.sentence(arm)), drawn
 
     looks = style.looks(study.cells["method"], study.runs)
-    members = _members(study, arm, set(panels))
-    letters = _letters(sets, order)
+    letters = _letters(sets[sets["status"] != NOT_RUN], order)
     key = textwrap.wrap("; ".join(f"{x}\u00a0{name}" for name, x in letters.items()), 165)
     lines = -(-len(panels) // _ACROSS)
     below = lines * (_CURVE + _GAP)
@@ -76,7 +83,12 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         "above: jobs alone at a share of the SMs; below: predicted and measured gain of sets",
         _handles(points[points["workload"].isin(panels)], curves, sets, members, looks),
         below + ((_GAIN + 0.5 + 0.1 * len(key)) if predictors else -0.1),
-        [*style.footer_parts(rows), _missing(panels, sets), study.note],
+        [
+            *style.footer_parts(rows),
+            _missing(panels, sets),
+            study.note,
+            *_not_run(sets, [w for w in planned if w in absent], looks),
+        ],
     )
     width = (style.PAGE_WIDTH - _LEFT - 0.1 - _BETWEEN * (_ACROSS - 1)) / _ACROSS
     for i, workload in enumerate(panels):
@@ -87,7 +99,6 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         _title(ax, f"{letters[workload]}  {workload}" if workload in letters else workload, width)
         if i % _ACROSS == 0:
             ax.set_ylabel("progress (%)", labelpad=2)
-    errors = prediction.errors(sets)
     width = (style.PAGE_WIDTH - _LEFT - 0.1 + _BETWEEN) / max(len(predictors), 2) - _BETWEEN
     for i, predictor in enumerate(predictors):
         place = (_LEFT + i * (width + _BETWEEN), top + below + 0.05, width, _GAIN)
@@ -110,8 +121,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     if predictors:
         at = (0.01, 1 - (top + below + _GAIN + 0.42) / fig.get_size_inches()[1])
         fig.text(*at, "\n".join(key), size=5.6, va="top", linespacing=1.2)
-    shown = points[points["workload"].isin(panels)]
-    return fig, _drawn(shown, curves, members, sets, predictors, errors)
+    return fig, drawn
 
 
 def _known(sets: pd.DataFrame) -> pd.Series:
@@ -354,15 +364,29 @@ def _told(errors: pd.DataFrame, predictor: str) -> str:
 
 
 def _missing(panels: list[str], sets: pd.DataFrame) -> str:
-    """What there is nothing of: curves, the memory of jobs alone, and gains of sets."""
+    """What there is nothing of: curves, the memory of jobs alone, and gains of sets that ran."""
     told = [] if panels else ["no job was measured alone at a limited share of the SMs: no curves"]
     if sets["rule"].notna().any() and sets["fits"].isna().all():
         told.append("memory of the GPU not recorded: the rule goes by SMACT alone")
     gone = [
         f"{row['jobs']}, {row['method']}: {style.status_label(row['status'])}"
-        for row in sets[~_known(sets)].to_dict("records")
+        for row in sets[~_known(sets) & (sets["status"] != NOT_RUN)].to_dict("records")
     ]
     return "; ".join([*told, f"no gain of {'; '.join(gone)}"] if gone else told)
+
+
+def _not_run(sets: pd.DataFrame, alone: list[str], looks: dict[str, style.Look]) -> list[str]:
+    """By method the sets, and under MPS the jobs alone, of which nothing was run."""
+    looks = style.LOOKS | looks  # jobs alone may be planned under limits only
+    found = {"mps": [f"1x_{workload}" for workload in alone]}
+    for row in sets[sets["status"] == NOT_RUN].to_dict("records"):
+        scenario = row["jobs"].replace("× ", "x_").replace(" + ", "+")
+        found.setdefault(row["method"], []).append(scenario)
+    return [
+        not_run.phrase(scenarios, f"not run under {looks[method].short}")
+        for method, scenarios in found.items()
+        if scenarios
+    ]
 
 
 def _handles(

@@ -18,7 +18,7 @@ import pandas as pd
 
 from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first
-from analysis.figures import marks
+from analysis.figures import marks, not_run
 from analysis.names import method_order, parse_scenario
 
 COLUMNS = ["panel", "scenario", "n", "variant", "window", "method"]
@@ -133,6 +133,27 @@ def panels(study: Study, arm: str, columns: list[str], departures: bool = True) 
         ]
         found[" + ".join(names)] = sorted(slots, key=lambda s: (s.group, method_order(s.method)))
     return found
+
+
+def shown(found: Panels) -> Panels:
+    """The panels of which any cell was run."""
+    return {title: found[title] for title, own in _own(found).items() if _ran(own)}
+
+
+def _ran(slots: list[Slot]) -> bool:
+    return not_run.ran(status for slot in slots for status in slot.statuses)
+
+
+def _own(found: Panels) -> Panels:
+    """Panels without the slots that stand in another one too: jobs alone, in that of a mix."""
+
+    def home(slot: Slot) -> str:
+        return parse_scenario(slot.scenario).family.replace("+", " + ")
+
+    return {
+        title: [slot for slot in slots if home(slot) == title or home(slot) not in found]
+        for title, slots in found.items()
+    }
 
 
 def _slots(
@@ -340,15 +361,18 @@ def replicated(found: Panels) -> list:
 
 
 def foot(study: Study, found: Panels) -> list[str]:
-    """What the footer says: of the runs that are shown, and the study's note."""
-    slots = [slot for own in found.values() for slot in own]
-    shown = {row["cell"] for slot in slots for row in slot.rows}
+    """What the footer says: of the runs that are shown, the study's note, and what was not run."""
+    panels = shown(found)
+    slots = [slot for own in panels.values() for slot in own]
+    cells = {row["cell"] for slot in slots for row in slot.rows}
     partial = any("*" in slot.marks() for slot in slots)
+    absent = (own for title, own in _own(found).items() if title not in panels)
     return [
-        *style.footer_parts(study.runs[study.runs["cell"].isin(shown)]),
+        *style.footer_parts(study.runs[study.runs["cell"].isin(cells)]),
         "* not every replicate completed" if partial else "",
-        "a+b: jobs of each workload of a mix" if any(" + " in title for title in found) else "",
+        "a+b: jobs of each workload of a mix" if any(" + " in title for title in panels) else "",
         study.note,
+        not_run.phrase(slot.scenario for own in absent for slot in own),
     ]
 
 

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from analysis import flags, style
 from analysis.cells import Study, dominant_status, is_baseline, small_first
-from analysis.figures import marks
+from analysis.figures import marks, not_run
 from analysis.names import method_order, parse_scenario
 from analysis.pooling import pooled
 
@@ -64,6 +64,16 @@ class _Block:
         """Inches that the names of the rows take."""
         return max(style.text_width(row, _LABEL) for row in self.rows) + 0.17
 
+    def without(self, scenarios: set[str]) -> _Block:
+        """Less these, and the rows and columns that are then empty."""
+        cells = self.cells[~self.cells["scenario"].isin(scenarios)]
+        rows, columns = set(cells["row"]), {_column(cell) for cell in cells.to_dict("records")}
+        return _Block(
+            [row for row in self.rows if row in rows],
+            [column for column in self.columns if column in columns],
+            cells,
+        )
+
 
 def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
     """Draw one arm; returns the figure and one row per cell of the map."""
@@ -76,6 +86,14 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
         text = f"No collocated cells in arm {arm} yet."
         return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
+    drawn = pd.concat([_drawn(block) for block in blocks], ignore_index=True)[_COLUMNS]
+    own = pd.concat([block.cells for block in blocks])["scenario"]
+    absent, named = _absent(cells[cells["scenario"].isin(own)])
+    blocks = [b for b in (block.without(absent) for block in blocks) if b.rows]
+    if not blocks:
+        return style.sentence(TITLE, not_run.sentence(arm)), drawn
+
+    table = table[~table["scenario"].isin(absent)]
     head = max(style.text_width(looks[m].short, _NUMBER) for b in blocks for _, m in b.columns)
     head += 0.1
     width = min([_WIDEST, *map(_fitting, blocks)])
@@ -94,6 +112,7 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
             *style.footer_parts(shown),
             "* not every replicate completed" if partial.any() else "",
             study.note,
+            not_run.phrase(named),
         ],
     )
     for block, height in zip(blocks, tall, strict=True):
@@ -101,8 +120,26 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
         ax.set(xlim=(0, style.PAGE_WIDTH - block.left), ylim=(height, 0))
         _draw_block(ax, block, looks, width, height - _TALL * len(block.rows), most)
         top += height + _BLOCKS
-    drawn = [_drawn(block) for block in blocks]
-    return fig, pd.concat(drawn, ignore_index=True)[_COLUMNS]
+    return fig, drawn
+
+
+def _absent(cells: pd.DataFrame) -> tuple[set[str], list[str]]:
+    """The scenarios of rows of which no cell was run; and those to name of them.
+
+    The latter without the jobs alone that were run as plain processes, which have no cell here: a
+    row of nothing else stays.
+    """
+    ladder = cells["family"] + "--" + cells["variant"]
+    cells = cells.assign(row=cells["scenario"].where(cells["mixed"], ladder))
+    rows = not_run.untouched(cells[~is_baseline(cells)], ["row"])["row"]
+    named = not_run.untouched(cells[cells["row"].isin(rows)], ["scenario"])
+    gone = cells[cells["row"].isin(named["row"])]
+    return set(gone["scenario"]), list(named["scenario"])
+
+
+def _column(cell: dict) -> tuple[int, str]:
+    """Where a cell stands in its block."""
+    return 0 if cell["mixed"] else int(cell["n"]), cell["method"]
 
 
 def _table(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -199,8 +236,7 @@ def _draw_block(
         down = head + i * _TALL
         ax.text(-0.06, down + _TALL / 2, row, ha="right", va="center", size=_LABEL)
         for cell in block.cells[block.cells["row"] == row].to_dict("records"):
-            column = (0 if cell["mixed"] else int(cell["n"]), cell["method"])
-            _draw_cell(ax, lefts[column], down, width, cell, most)
+            _draw_cell(ax, lefts[_column(cell)], down, width, cell, most)
 
 
 def _draw_cell(

@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 
 from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first, summarise
-from analysis.figures import marks
+from analysis.figures import marks, not_run
 from analysis.figures.reported_gains import OLD, OLD_SAID, gains
 from analysis.names import method_order, parse_scenario
 from analysis.views import Key
@@ -57,9 +57,18 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         text = f"No collocated cells in arm {arm} yet."
         return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
-    shown, replicates = pd.concat([*panels.values(), mixes]), _by_set(cells)
+    every, replicates = pd.concat([*panels.values(), mixes]), _by_set(cells)
     measured = [data for data in panels.values() if data["stp"].notna().any()]
     said = _reported(study, arm, pd.concat(measured)) if measured else {}
+    parts = [_drawn(every, replicates), _drawn_reported(every, said)]
+    drawn = pd.concat(parts, ignore_index=True)
+    absent = _absent(cells[cells["scenario"].isin(every["scenario"])])
+    panels = {t: data for t, data in panels.items() if not data["scenario"].isin(absent).all()}
+    mixes = mixes[~mixes["scenario"].isin(absent)]
+    if not panels and mixes.empty:
+        return style.sentence(TITLE, not_run.sentence(arm)), drawn
+
+    shown = pd.concat([*panels.values(), mixes])
     # Only rows of panels in which something did not complete have a strip for it; a panel without
     # any gain needs none, its outcomes take the place of the data.
     titles = list(panels)
@@ -76,7 +85,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         "sum over members of throughput / throughput alone, within the block; 1: as fast as serial",
         _handles(shown, said),
         ladders + (len(scenarios) * lane + 0.4 if scenarios else -0.1),
-        [*style.footer_parts(runs), note, study.note],
+        [*style.footer_parts(runs), note, study.note, not_run.phrase(absent)],
     )
     width = (style.PAGE_WIDTH - _LEFT - 0.1) / _ACROSS - _BETWEEN * (_ACROSS - 1) / _ACROSS
     for i, (panel, data) in enumerate(panels.items()):
@@ -95,8 +104,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     if scenarios:
         place = (2.3, top + ladders, style.PAGE_WIDTH - 2.4, len(scenarios) * lane)
         _draw_mixes(style.place(fig, *place), scenarios, mixes, replicates)
-    drawn = [_drawn(shown, replicates), _drawn_reported(shown, said)]
-    return fig, pd.concat(drawn, ignore_index=True)
+    return fig, drawn
 
 
 def _reported(study: Study, arm: str, shown: pd.DataFrame) -> dict[tuple[str, str], tuple]:
@@ -123,6 +131,13 @@ def _panels(groups: pd.DataFrame, families: list[str]) -> dict[str, pd.DataFrame
         if (data["n"] > 1).any():
             panels[f"{workload} ({variant})" if variant else workload] = data
     return dict(sorted(panels.items(), key=lambda p: families.index(p[1]["family"].iloc[0])))
+
+
+def _absent(cells: pd.DataFrame) -> list[str]:
+    """The scenarios of panels, and mixes, of which no cell was run."""
+    ladders = not_run.untouched(cells[~cells["mixed"]], ["family", "variant"])
+    mixes = not_run.untouched(cells[cells["mixed"]], ["scenario"])
+    return [*ladders["scenario"], *mixes["scenario"]]
 
 
 def _draw_ladder(

@@ -17,7 +17,7 @@ ENVIRONMENT, BELIEF = "tables/environment.md", "belief.html"
 TEXTS = ("claims.md", "guidelines.md")
 TEXTS += tuple(
     f"tables/{name}.md"
-    for name in ("summary", "pair", "prediction", "telemetry", "evidence", "variance")
+    for name in ("summary", "pair", "prediction", "telemetry", "evidence", "variance", "sittings")
 )
 # Page → file.
 READABLE = {Path(text).stem: f"report/{Path(text).stem}.html" for text in (*TEXTS, ENVIRONMENT)}

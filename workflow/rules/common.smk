@@ -8,6 +8,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 sys.path.insert(0, workflow.basedir)
+from analysis import code
 from analysis.figures import stem, stems
 from analysis.pages import FILES as PAGE_FILES, closing
 from release.sealed import notice
@@ -34,6 +35,8 @@ CELLS = SITTING.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
 CONFIG = os.path.relpath(Path(workflow.basedir, "config"))
 REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
+# Of what merges, draws and writes: results of other code are made anew.
+ANALYSIS = code.digest()
 HELD = ExitStack()
 
 

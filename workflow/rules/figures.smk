@@ -38,6 +38,7 @@ rule draw:
     conda:
         "../../envs/environment.yaml"
     params:
+        analysis=ANALYSIS,
         expected=f"{STUDY}/plan.json",
         layouts=f"{STUDY}/mig_layouts.json",
         plan=SITTING.plan_digest,
@@ -65,6 +66,7 @@ rule write_pages:
     conda:
         "../../envs/environment.yaml"
     params:
+        analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
         plan=SITTING.plan_digest,
         study=SITTING.name,

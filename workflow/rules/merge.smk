@@ -19,6 +19,7 @@ rule merge:
     conda:
         "../../envs/environment.yaml"
     params:
+        analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
         study=SITTING.name,
     message:
@@ -29,16 +30,18 @@ rule merge:
 
 
 rule merge_telemetry:
-    # What the GPU did over time: all cells' readings in one file, an empty one without a GPU.
+    # What the GPU did over time: all cells' readings in one file, an empty one without a GPU. What
+    # is there of cells that have not changed is kept.
     input:
         records=SITTING.run_files(),
     output:
-        telemetry=TELEMETRY,
+        telemetry=update(TELEMETRY),
     log:
         f"{STUDY}/log/merge_telemetry.log",
     conda:
         "../../envs/environment.yaml"
     params:
+        analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
         study=SITTING.name,
     message:

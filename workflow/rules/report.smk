@@ -15,6 +15,7 @@ PAGES = {
         "belief": BELIEF,
         "evidence": READABLE["evidence"],
         "variance": READABLE["variance"],
+        "sittings": READABLE["sittings"],
     },
     "Explorer": {"explorer": name for name in EXPLORER},
     "Tables": {name: READABLE[name] for name in ("summary", "pair", "prediction", "telemetry")},
@@ -67,6 +68,7 @@ rule explore:
     conda:
         "../../envs/environment.yaml"
     params:
+        analysis=ANALYSIS,
         expected=f"{STUDY}/plan.json",
         plan=SITTING.plan_digest,
     message:
