@@ -23,6 +23,7 @@ from tabulate import tabulate
 from analysis.cells import read_runs
 from analysis.figures import stem, stems
 from analysis.names import parse_scenario
+from analysis.tables import sittings
 from analysis.tables.variance import WITHIN
 from analysis.web import environment
 from analysis.words import fixed
@@ -34,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "*What monitoring costs was not measured with the study that ships.*"
 NOTHING = "*No study is shipped yet: `make study` measures one, and `make readme` fills this in.*"
 SHOWN = ("throughput_gain_faithful", "arms")  # figures that README shows
+SAME = 0.05  # two ratios that differ by less are called the same
 DIFFERS = ("contradicted", "direction only")
 OPEN = ("inconclusive", "not comparable")
 ORDER = ("holds", *reversed(DIFFERS), *OPEN, "not testable here")
@@ -64,6 +66,7 @@ def findings(study: Path, link: str) -> str:
         _claims(verdicts, link),
         _reasons(verdicts, runs),
         _repeats(pd.read_csv(study / "tables" / "variance.csv"), link),
+        _sittings(pd.read_csv(study / "tables" / "sittings.csv"), link),
         f"All of it: [claims]({link}/claims.md), [guidelines]({link}/guidelines.md), "
         f"[summary]({link}/tables/summary.md), `{link}/explorer.html`, `{link}/belief.html`.",
         _root(study, link),
@@ -177,6 +180,34 @@ def _repeats(variance: pd.DataFrame, link: str) -> str:
         f"{worst['members']}); {len(above)} of {len(within)} are above the bound that was set "
         f"beforehand ([table]({link}/tables/variance.md))."
     )
+
+
+def _sittings(rows: pd.DataFrame, link: str) -> str:
+    """By how much jobs alone differ between sittings, and whether the GPU or its host made that."""
+    found = {}
+    for (arm, scenario), own in rows[sittings.of_baselines(rows)].groupby(["arm", "scenario"]):
+        rates = own["samples_per_s"].dropna()
+        if len(rates) > 1:
+            job = f"{parse_scenario(scenario).family}, {arm}"
+            found[job] = rates.max() / rates.min(), rates, own["gract"].dropna()
+    if not found:
+        return ""
+    least, most = (of(found, key=lambda job: found[job][0]) for of in (min, max))
+    factor, rates, busy = found[most]
+    text = (
+        f"Between sittings the rate of a job alone differs by a factor of {found[least][0]:.2f} "
+        f"({least}) to {factor:.2f} ({most}: {_listed(rates, ',.0f')} samples/s"
+    )
+    if len(busy) == len(rates):
+        text += f", at a GRACT of {_listed(busy, '.2f')}"
+        if abs(busy.max() / busy.min() / factor - 1) < SAME and busy.idxmax() == rates.idxmax():
+            text += ": the GPU worked as long for a sample, and waited longer for its host"
+    return f"{text}; [table]({link}/tables/sittings.md))."
+
+
+def _listed(values: pd.Series, form: str) -> str:
+    *first, last = [format(value, form) for value in values]
+    return f"{', '.join(first)} and {last}"
 
 
 def _root(study: Path, link: str) -> str:

@@ -65,6 +65,28 @@ def test_gains_stand_apart_by_arm_with_intervals(made):
     assert "[claims](results/mine/claims.md)" in text
 
 
+def test_what_differs_between_sittings_is_told_with_its_cause():
+    columns = {"arm": "faithful", "method": "naive", "n": 1}
+    rows = [
+        {"scenario": "1x_small", "sitting": "one", "samples_per_s": 3000.0, "gract": 0.3},
+        {"scenario": "1x_small", "sitting": "two", "samples_per_s": 2000.0, "gract": 0.2},
+        {"scenario": "1x_large", "sitting": "one", "samples_per_s": 500.0, "gract": 0.9},
+        {"scenario": "1x_large", "sitting": "two", "samples_per_s": 505.0, "gract": 0.9},
+        {"scenario": "2x_small", "sitting": "one", "samples_per_s": 1.0, "gract": 0.9},
+    ]
+    table = pd.DataFrame(rows).assign(**columns)
+    said = readme._sittings(table, "x")
+    assert said.startswith(
+        "Between sittings the rate of a job alone differs by a factor of 1.01 (large, faithful) to "
+        "1.50 (small, faithful: 3,000 and 2,000 samples/s, at a GRACT of 0.30 and 0.20: the GPU "
+        "worked as long for a sample, and waited longer for its host; "
+    )
+    slower = table.assign(gract=[0.3, 0.3, 0.9, 0.9, 0.9])
+    assert "0.30 and 0.30; [" in readme._sittings(slower, "x")
+    assert "2,000 samples/s; [" in readme._sittings(table.assign(gract=None), "x")
+    assert readme._sittings(table[table["sitting"] == "one"], "x") == ""
+
+
 def test_another_study_gives_another_text(made, tmp_path):
     other = study(tmp_path / "other", gain=2.0)
     assert "2.00 [" in readme.findings(other, "x") != readme.findings(made, "x")

@@ -88,6 +88,12 @@ def _place(row: dict) -> tuple:
     return row["arm"], *order, method_order(row["method"])
 
 
+def of_baselines(rows: pd.DataFrame) -> pd.Series:
+    """Which rows of `table` are of jobs alone that gains are held against."""
+    variants = [parse_scenario(scenario).variant for scenario in rows["scenario"]]
+    return is_baseline(rows.assign(variant=variants))
+
+
 def markdown(rows: pd.DataFrame, sittings: list[tuple[str, str]], note: str = "") -> str:
     """Jobs alone, then gains, a column per sitting; one sentence where there are no two.
 
@@ -97,8 +103,7 @@ def markdown(rows: pd.DataFrame, sittings: list[tuple[str, str]], note: str = ""
         text = _lone(sittings)
     else:
         titles = _titles(sittings)
-        variants = [parse_scenario(scenario).variant for scenario in rows["scenario"]]
-        alone = is_baseline(rows.assign(variant=variants))
+        alone = of_baselines(rows)
         jobs = [_job(*of, titles.values()) for of in _by_cell(rows[alone], titles)]
         gains = [_gain(*of, titles.values()) for of in _by_cell(rows[~alone], titles)]
         text = f"## Jobs alone\n\n{_shown(jobs)}\n\n## Gains\n\n{_shown(gains)}\n\n"
