@@ -20,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
+from analysis import flags
 from analysis.cells import read_runs
 from analysis.figures import stem, stems
 from analysis.names import parse_scenario
@@ -35,6 +36,11 @@ ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "*What monitoring costs was not measured with the study that ships.*"
 NOTHING = "*No study is shipped yet: `make study` measures one, and `make readme` fills this in.*"
 SHOWN = ("throughput_gain_faithful", "arms")  # figures that README shows
+GAIN = (
+    "Throughput gain (STP: what the jobs do together, over one of them alone, written the same "
+    "way), with 95 % intervals"
+)
+SUSPECT = "!"  # behind a claim
 SAME = 0.05  # two ratios that differ by less are called the same
 DIFFERS = ("contradicted", "direction only")
 OPEN = ("inconclusive", "not comparable")
@@ -62,7 +68,8 @@ def findings(study: Path, link: str) -> str:
     parts = [
         _measured(runs, study),
         *pictures,
-        _gains(pd.read_csv(study / "tables" / "summary.csv")),
+        reasons.jobs(runs, ARMS),
+        _gains(pd.read_csv(study / "tables" / "summary.csv"), runs["sitting"].nunique(), link),
         _claims(verdicts, link),
         _reasons(verdicts, runs),
         _repeats(pd.read_csv(study / "tables" / "variance.csv"), link),
@@ -99,18 +106,20 @@ def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _gains(summary: pd.DataFrame) -> str:
+def _gains(summary: pd.DataFrame, visits: int, link: str) -> str:
     """STP of copies of one job: at seven, and the most there is, by arm and method."""
     parsed = summary["scenario"].map(parse_scenario)
     alike = parsed.map(lambda p: not p.mixed and not p.variant and p.n > 1).astype(bool)
     rows = summary[alike & summary["method"].isin(["naive", "mps"]) & summary["stp"].notna()]
-    shown = []
+    shown, marked = [], []
     by = rows.groupby(["family", "arm"], sort=True)
     for (workload, arm), own in sorted(
         by, key=lambda item: (item[0][0], [*ARMS].index(item[0][1]))
     ):
         at_seven = {m: own[(own["n"] == 7) & (own["method"] == m)] for m in ("naive", "mps")}
         best = own.loc[own["stp"].idxmax()]
+        marked += [rows["flags"].iloc[0] for rows in at_seven.values() if len(rows)]
+        marked.append(best["flags"])
         shown.append(
             {
                 "job": workload,
@@ -122,11 +131,14 @@ def _gains(summary: pd.DataFrame) -> str:
         )
     if not shown:
         return ""
-    table = tabulate(shown, "keys", "github", disable_numparse=True)
-    return (
-        "Throughput gain (STP: what the jobs do together, over one of them alone, written the same "
-        f"way), with 95 % intervals:\n\n{table}"
-    )
+    table, known = tabulate(shown, "keys", "github", disable_numparse=True), flags.legend(marked)
+    notes = [f"Marks, if any of a number's cells has them: {'; '.join(known)}."] if known else []
+    if visits > 1:
+        notes.append(
+            f"Intervals are over blocks of {visits} sittings as if alike: what another machine "
+            f"would add is not in them ([by sitting]({link}/tables/sittings.md))."
+        )
+    return "\n\n".join(filter(None, [f"{GAIN}:", table, " ".join(notes)]))
 
 
 def _gain(rows: pd.DataFrame) -> str:
@@ -134,20 +146,31 @@ def _gain(rows: pd.DataFrame) -> str:
         return "–"
     row = rows.iloc[0]
     interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
-    return f"{row['stp']:.2f}{interval}"
+    return f"{row['stp']:.2f}{interval} {flags.marks(row['flags'])}".rstrip()
 
 
 def _claims(verdicts: dict, link: str) -> str:
     by: dict[str, list[str]] = {}
+    changed = []
     for claim in verdicts["claims"]:
-        by.setdefault(claim["verdict"], []).append(claim["id"])
+        without = claim["without_suspects"] or claim["verdict"]
+        same = without == claim["verdict"]
+        by.setdefault(claim["verdict"], []).append(claim["id"] + SUSPECT * (not same))
+        changed += [] if same else [f"{claim['id']} {without}"]
     lines = [f"- {name}: {len(by[name])} ({', '.join(by[name])})" for name in ORDER if name in by]
     lines += [f"- {name}: {len(ids)}" for name, ids in by.items() if name not in ORDER]
     head = (
         f"The paper's {len(verdicts['claims'])} claims, by rules fixed before measuring "
         f"([{verdicts['rules']}]({verdicts['rules']}), commit {verdicts['commit']}):"
     )
-    return "\n".join([head, "", *lines])
+    text = "\n".join([head, "", *lines])
+    if changed:
+        text += (
+            f"\n\n{SUSPECT}: by the rule, which counts every cell; some are suspect, most often as "
+            "a job ran faster than alone, so that its run alone was slow. Without these cells: "
+            f"{', '.join(changed)}."
+        )
+    return text
 
 
 def _reasons(verdicts: dict, runs: pd.DataFrame) -> str:
@@ -161,7 +184,7 @@ def _reasons(verdicts: dict, runs: pd.DataFrame) -> str:
             if claim["verdict"] in wanted
         ]
         parts += ["\n".join([head, "", *lines])] if lines else []
-    return "\n\n".join([*parts, reasons.RULE]) if parts else ""
+    return "\n\n".join(parts)
 
 
 def _why(claim: dict) -> str:
@@ -189,11 +212,16 @@ def _sittings(rows: pd.DataFrame, link: str) -> str:
         rates = own["samples_per_s"].dropna()
         if len(rates) > 1:
             job = f"{parse_scenario(scenario).family}, {arm}"
-            found[job] = rates.max() / rates.min(), rates, own["gract"].dropna()
+            found[job] = (
+                rates.max() / rates.min(),
+                rates,
+                own["gract"].dropna(),
+                own["spread"].max(),
+            )
     if not found:
         return ""
     least, most = (of(found, key=lambda job: found[job][0]) for of in (min, max))
-    factor, rates, busy = found[most]
+    factor, rates, busy, within = found[most]
     text = (
         f"Between sittings the rate of a job alone differs by a factor of {found[least][0]:.2f} "
         f"({least}) to {factor:.2f} ({most}: {_listed(rates, ',.0f')} samples/s"
@@ -201,7 +229,9 @@ def _sittings(rows: pd.DataFrame, link: str) -> str:
     if len(busy) == len(rates):
         text += f", at a GRACT of {_listed(busy, '.2f')}"
         if abs(busy.max() / busy.min() / factor - 1) < SAME and busy.idxmax() == rates.idxmax():
-            text += ": the GPU worked as long for a sample, and waited longer for its host"
+            text += ": the GPU worked as long for a sample, and idled longer between"
+    if pd.notna(within):
+        text += f"; within one sitting by up to {within:.2f}"
     return f"{text}; [table]({link}/tables/sittings.md))."
 
 

@@ -1,9 +1,14 @@
-"""What was measured of the jobs that a claim's verdict rests on: why it came out as it did."""
+"""What was measured of jobs alone, and of what a claim's verdict rests on: why it came out so."""
 
 from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Mapping
 
+import pandas as pd
+from tabulate import tabulate
+
+from analysis.cells import is_baseline
+from analysis.names import parse_scenario
 from analysis.words import fixed
 
 # Alone, with its input on the device, a job needs nothing of the host but launches: where the GPU
@@ -11,15 +16,65 @@ from analysis.words import fixed
 # quarter (1 / 0.8), which config/claims.yaml calls slight.
 LAUNCH_BOUND = 0.8
 RULE = (
-    "A job is called launch-bound where its input is on the device and yet, alone, it keeps the "
-    f"GPU busy for less than {LAUNCH_BOUND:g} of the time (GRACT): the GPU waits for the host."
+    "Mean, and least to most, over replicates. A job is called launch-bound where its input is on "
+    f"the device and yet, alone, it keeps the GPU busy for less than {LAUNCH_BOUND:g} of the time "
+    "(GRACT)."
 )
 _GB = 1e9
 
 
+def jobs(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
+    """A table of the jobs alone that others are held against, a row per workload and arm.
+
+    runs: the study's (analysis.cells.read_runs); arms: name → how a job is written there.
+    """
+    done = runs[runs["current"] & (runs["status"] == "completed") & (runs["window"] == "window")]
+    named = done.assign(variant=[parse_scenario(name).variant for name in done["scenario"]])
+    alone = named[is_baseline(named)]
+    by = alone.assign(arm=pd.Categorical(alone["arm"], [*arms])).groupby(
+        ["workload", "variant", "arm"], dropna=False, observed=True
+    )
+    rows = [
+        {"job": f"{job} ({variant})" if variant else job, "written": arms[arm]} | _job(own)
+        for (job, variant, arm), own in by
+    ]
+    if not rows:
+        return ""
+    return f"Jobs alone:\n\n{tabulate(rows, 'keys', 'github', disable_numparse=True)}\n\n{RULE}"
+
+
+def _job(own: pd.DataFrame) -> dict[str, str]:
+    """One of them: its replicates."""
+    memory = own["gpu_memory_used"].mean()
+    return {
+        "samples/s": _spread(own["samples_per_s"], ",.0f"),
+        "GRACT": _spread(own["gract"], ".2f"),
+        "SMACT": _spread(own["smact"], ".2f"),
+        "memory": "–" if pd.isna(memory) else f"{memory / _GB:.1f} GB",
+        "launch-bound": _launch_bound(own),
+    }
+
+
+def _spread(values: pd.Series, form: str) -> str:
+    known = values.dropna()
+    if known.empty:
+        return "–"
+    ends = f" ({known.min():{form}} to {known.max():{form}})" if len(known) > 1 else ""
+    return f"{known.mean():{form}}{ends}"
+
+
+def _launch_bound(own: pd.DataFrame) -> str:
+    """Of a job that reads files, nobody can tell."""
+    known = own["gract"].dropna()
+    if known.empty or not (own["input_mode"] == "resident").all():
+        return "–"
+    bound = int((known < LAUNCH_BOUND).sum())
+    return {0: "no", len(known): "yes"}.get(bound, f"in {bound} of {len(known)}")
+
+
 def facts(claim: dict, runs: pd.DataFrame) -> str:
-    """Sentences on the finding that decides a claim: its number beside the paper's; the jobs alone
-    (GRACT, SMACT, memory), the set's memory and the card. Empty where nothing was measured.
+    """Sentences on the finding that decides a claim: its number beside the paper's; the set's
+    memory and the card. Empty where nothing was measured.
 
     claim: as claims.json has it; runs: the study's (analysis.cells.read_runs).
     """
@@ -27,8 +82,7 @@ def facts(claim: dict, runs: pd.DataFrame) -> str:
     if finding is None:
         return ""
     own = runs[runs["cell"].isin(finding["cells"]) & runs["current"]]
-    said = [_number(finding), *_alone(own, runs), _memory(own)]
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, [_number(finding), _memory(own)]))
 
 
 def _deciding(claim: dict) -> dict | None:
@@ -49,31 +103,6 @@ def _number(finding: dict) -> str:
     told = [r for r in finding["reported"] if r["value"] is not None][:1]
     text += "".join(f"; reported {fixed(r['value'], 2)} ({r['source']})" for r in told)
     return f"{text}."
-
-
-def _alone(own: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
-    """A sentence per job, of its alone cells in the same blocks on the same GPU."""
-    wanted = set(own[["baseline_cell", "gpu_uuid"]].dropna().itertuples(index=False, name=None))
-    places = pd.Series(zip(runs["cell"], runs["gpu_uuid"], strict=True), index=runs.index)
-    alone = runs[places.isin(wanted) & (runs["status"] == "completed")]
-    return [_job(str(name), rows) for name, rows in alone.groupby("workload", sort=True)]
-
-
-def _job(name: str, rows: pd.DataFrame) -> str:
-    gract, smact, memory = (rows[column].mean() for column in ("gract", "smact", "gpu_memory_used"))
-    said = []
-    if pd.notna(gract):
-        said.append(f"GRACT {gract:.2f}")
-    if pd.notna(smact):
-        sms = rows["activity_sm_count"].max()
-        said.append(f"SMACT {smact:.2f}" + (f" of {sms:.0f} SMs" if pd.notna(sms) else ""))
-    if pd.notna(memory):
-        said.append(f"{memory / _GB:.1f} GB")
-    if not said:
-        return ""
-    if pd.notna(gract) and (rows["input_mode"] == "resident").all():
-        said.append("launch-bound" if gract < LAUNCH_BOUND else "not launch-bound")
-    return f"Alone, {name}: {', '.join(said)}."
 
 
 def _memory(own: pd.DataFrame) -> str:

@@ -792,6 +792,18 @@ def test_a_mix_too_long_for_a_line_wraps_a_member_a_line_and_no_other():
     assert max(map(len, lines)) <= tables.WIDTH
 
 
+@pytest.mark.parametrize(("scenarios", "told"), [(3, "not run: 1x_b"), (99, "99 scenarios, see")])
+def test_scenarios_that_were_not_run_are_named_or_if_many_counted(scenarios, told):
+    idle = [f"{n}x_b" for n in range(1, scenarios + 1)]
+    expected = [
+        {"id": f"{name}/faithful/mps/r1", "scenario": name, "arm": "faithful", "method": "mps"}
+        | {"replicate": 1, "n": int(name.split("x")[0])}
+        for name in idle
+    ]
+    text = tables.terminal(tables.summary(load(merged(record("1x_a")), expected)))
+    assert told in text and len(text.splitlines()) < 8
+
+
 def test_one_replicate_has_no_interval():
     frame = merged(record("1x_a"), record("2x_a", "mps", rates=[900, 950]))
     table = summarise(load(frame).cells)

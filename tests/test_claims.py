@@ -573,14 +573,18 @@ def test_a_card_that_somebody_else_used_compares_to_nothing():
 
 
 @pytest.mark.parametrize(
-    ("flag", "said", "mark"),
-    [("throttled", "GPU throttled", "↓"), ("suspect_baseline", "suspect baseline", "!")],
+    ("flag", "said", "among", "mark"),
+    [
+        ("throttled", "GPU throttled", 10, "↓"),
+        ("suspect_baseline", "suspect baseline", 5, "!"),  # the jobs alone cannot be it
+    ],
 )
-def test_marks_stand_beside_the_numbers_and_suspects_are_told(flag, said, mark):
+def test_marks_stand_beside_the_numbers_and_suspects_are_told(flag, said, among, mark):
     result = flagged(f"{flag};unsteady")
     assert result.verdict == Verdict.HOLDS
-    (note,) = result.notes
-    assert said in note and "in 5 of 10 cells" in note
+    note, without = result.notes
+    assert said in note and f"in 5 of {among} cells" in note
+    assert without == "without the suspect cells: not testable here"
     text = claims_page.markdown([result], HEAD)
     overview, paragraph = text.split("## C1")
     assert f"] ~{mark} |" in overview and f"] ~{mark} |" in paragraph
@@ -591,6 +595,27 @@ def test_marks_stand_beside_the_numbers_and_suspects_are_told(flag, said, mark):
     assert finding["flags"] == [flag, "unsteady"]
     plain = claims_page.markdown([flagged("")], HEAD)
     assert mark not in plain and "~" not in plain
+
+
+def test_the_verdict_without_suspect_cells_is_told_beside_the_one_with_them():
+    made = Made().ladder(S, "naive", {}).ladder(S, "mps", {2: 1.9})
+    frame = made.frame()
+    alike = judge(
+        Claim(id="C1", text="t", sources=["SUIT25"], tests=[MORE]),
+        gather(views_of_runs(frame), SILENT),
+    )
+    assert alike.without_suspects is None and alike.notes == ()
+    assert flagged("unsteady", only=1).without_suspects is None
+    one = flagged("suspect_baseline", only=1)
+    assert (one.verdict, one.without_suspects) == (Verdict.HOLDS, Verdict.HOLDS)
+    pair = frame["method"] == "mps"
+    frame.loc[pair & (frame["block"] > 1), "flags"] = "suspect_baseline"
+    claim = Claim(id="C1", text="t", sources=["SUIT25"], tests=[MORE])
+    most = judge(claim, gather(views_of_runs(frame), SILENT))
+    assert (most.verdict, most.without_suspects) == (Verdict.HOLDS, Verdict.INCONCLUSIVE)
+    [told] = claims_page.as_json([most], HEAD)["claims"]
+    assert told["without_suspects"] == "inconclusive"
+    assert "without the suspect cells: inconclusive" in claims_page.markdown([most], HEAD).lower()
 
 
 def test_the_job_alone_that_a_gain_is_over_is_among_its_cells():

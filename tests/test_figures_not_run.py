@@ -7,7 +7,7 @@ import matplotlib.text
 import pandas as pd
 import pytest
 
-from analysis import reported
+from analysis import reported, style
 from analysis.cells import NOT_RUN, load
 from analysis.figures import (
     activity,
@@ -39,7 +39,8 @@ PHRASES = {
     latency: f"{ALIKE}; {B} + {A} at 1+1, 1+2",
     arms: ALIKE,
     mixes: f"not run: {B} + {A} at 1+1, 1+2",
-    scaling: f"not run under MPS: {B} at 1, 2; {B} + {A} at 1+1, 1+2",
+    scaling: f"not run alone under MPS at any share of the SMs: {B}; "
+    f"not run under MPS: {B} at 2; {B} + {A} at 1+1, 1+2",
     activity: f"{ALIKE}; {B} + {A} at 1+1, 1+2",
     memory: f"{ALIKE}; {B} + {A} at 1+1, 1+2",
     energy: f"{ALIKE}; {B} + {A} at 1+1, 1+2",
@@ -111,7 +112,7 @@ def look(module, study):
 def test_what_was_not_run_is_named_once_and_has_no_panel(module, partly):
     table, beside, within = look(module, partly)
     assert [text.endswith(PHRASES[module]) for text in beside].count(True) == 1
-    assert " ".join(beside).count("not run") == 1
+    assert " ".join(beside).count("not run") == PHRASES[module].count("not run")
     assert B not in within and (A in within or module is mixes)
     places = table.columns.intersection(["panel", "workload", "row", "group", "jobs", "scenario"])
     own = table[places].apply(lambda column: column.astype(str).str.contains(B)).any(axis=1)
@@ -163,15 +164,92 @@ def test_a_job_alone_that_stands_nowhere_else_keeps_its_mix():
     assert list(slots.shown(found)) == [f"{B} + {A}"]
 
 
-def test_a_row_of_the_map_whose_job_alone_was_run_names_the_sets_that_were_not():
-    """The job alone as a plain process has no cell in the map."""
+def test_methods_are_named_of_scenarios_of_which_another_cell_was_run():
+    cells = pd.DataFrame(
+        [("1x_a", "naive", "failed"), ("1x_a", "mig", NOT_RUN), ("1x_a", "mps", NOT_RUN)]
+        + [("2x_a", "mps", NOT_RUN), ("1x_b+2x_a", "naive", "completed")],
+        columns=["scenario", "method", "status"],
+    )
+    absent = [("1x_a", "mig"), ("1x_a", "mps"), ("2x_a", "mps"), ("2x_a+1x_b", "mps")]
+    under = not_run.under(absent, cells, style.LOOKS)
+    told = not_run.phrase([scenario for scenario, _ in absent], "not run", under)
+    assert told == "not run: a at 1 (MPS, MIG), 2; a + b at 2+1 (MPS)"
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A was run; of B only the job alone as a plain process."""
     records = [run(*cell) for cell in cells_of(A)] + [run(f"1x_{B}", "naive")]
-    _, beside, within = look(slowdown_map, study_of(records, cells_of(B)))
-    assert beside[-1].endswith(f"not run: {B} at 2") and B not in within
+    return study_of(records, cells_of(B))
+
+
+@pytest.mark.parametrize(
+    ("module", "what"),
+    [
+        (slowdown_map, "not run"),
+        (throughput_gain, "not run"),
+        (reported_against_measured, "reported, but not run"),
+    ],
+)
+def test_what_was_not_run_beside_a_job_alone_is_named_by_its_methods(module, what, alone):
+    """The job alone as a plain process says nothing where it is 1 by construction."""
+    _, beside, within = look(module, alone)
+    assert beside[-1].endswith(f"{what}: {B} at 1 (MPS), 2") and B not in within
+
+
+def test_a_ladder_of_which_jobs_alone_were_run_has_no_marks_of_the_paper_either(alone):
+    table, _, _ = look(throughput_gain, alone)
+    own = table[table["panel"] == B]
+    assert set(own["status"]) == {"completed", NOT_RUN}
+    assert "reported" in set(table.loc[table["panel"] == A, "status"])
+
+
+def test_nothing_but_jobs_alone_is_no_gain():
+    expected = [cell for cell in cells_of(A) if cell[2] == "faithful"]
+    _, beside, within = look(throughput_gain, study_of([run(f"1x_{A}", "naive")], expected))
+    told = "None of the cells planned for this figure but jobs alone was run in arm faithful yet."
+    assert beside[1] == told and not within
+
+
+def test_a_job_alone_that_did_not_complete_is_drawn():
+    records = [run(*cell) for cell in cells_of(A)]
+    records.append(run(f"1x_{B}", "naive", status="out_of_memory"))
+    _, beside, within = look(throughput_gain, study_of(records, cells_of(B)))
+    assert "not run" not in " ".join(beside) and "out of memory" in within
+
+
+def crosses(study):
+    """How many sets the figure of scaling marks as without a gain, and whether it says so."""
+    figure, _ = scaling.draw(study, "faithful")
+    lines = [line for ax in figure.axes for line in ax.lines if line.get_marker() == "x"]
+    texts = figure.findobj(lambda artist: isinstance(artist, matplotlib.text.Text))
+    said = [text.get_text() for text in texts].count("no gain measured")
+    plt.close(figure)
+    return len(lines), said
+
+
+def test_sets_that_were_not_run_have_no_cross_among_the_predictions(alone):
+    assert crosses(alone) == (0, 0)
+
+
+def test_sets_that_gave_no_gain_have_a_cross_among_the_predictions():
+    records = [run(*cell) for cell in cells_of(A)] + [run(f"1x_{B}", "naive")]
+    records.append(run(f"2x_{B}", "mps", status="out_of_memory"))
+    drawn, said = crosses(study_of(records, cells_of(B)))
+    assert drawn and said == 1
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_share_of_the_gain_is_explained_where_one_is_drawn(left):
+    tuned = [cell for cell in cells_of(A) if cell[0] == f"2x_{A}" and cell[2] == "tuned"]
+    records = [run(*cell) for cell in cells_of(A) if left or cell not in tuned]
+    _, beside, within = look(arms, study_of(records, tuned))
+    assert ("per cent" in " ".join(beside)) == (" %" in within) == left
 
 
 def test_jobs_alone_that_are_planned_under_limits_only_are_named():
     expected = [(f"1x_{B}", "mps_quarter", "faithful")]
     records = [run(f"1x_{A}", "naive"), run(f"1x_{A}", "mps_quarter")]
     _, beside, within = look(scaling, study_of(records, expected))
-    assert beside[-1].endswith(f"not run under MPS: {B} at 1") and B not in within
+    told = f"not run alone under MPS at any share of the SMs: {B}"
+    assert beside[-1].endswith(told) and B not in within

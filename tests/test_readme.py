@@ -57,7 +57,7 @@ def test_readme_holds_what_a_shipped_study_gives():
 
 def test_gains_stand_apart_by_arm_with_intervals(made):
     text = readme.findings(made, "results/mine")
-    rows = [line for line in text.splitlines() if line.startswith("| small")]
+    rows = [line for line in text.splitlines() if line.startswith("| small") and " [" in line]
     assert len(rows) == 2
     assert "as the paper wrote it" in rows[0] and "tuned" in rows[1]
     assert all("3.00 [" in row and "(7×, mps)" in row for row in rows)
@@ -74,16 +74,16 @@ def test_what_differs_between_sittings_is_told_with_its_cause():
         {"scenario": "1x_large", "sitting": "two", "samples_per_s": 505.0, "gract": 0.9},
         {"scenario": "2x_small", "sitting": "one", "samples_per_s": 1.0, "gract": 0.9},
     ]
-    table = pd.DataFrame(rows).assign(**columns)
+    table = pd.DataFrame(rows).assign(**columns, spread=[1.1, 1.2, 1.3, None, None])
     said = readme._sittings(table, "x")
     assert said.startswith(
         "Between sittings the rate of a job alone differs by a factor of 1.01 (large, faithful) to "
         "1.50 (small, faithful: 3,000 and 2,000 samples/s, at a GRACT of 0.30 and 0.20: the GPU "
-        "worked as long for a sample, and waited longer for its host; "
+        "worked as long for a sample, and idled longer between; within one sitting by up to 1.20; "
     )
     slower = table.assign(gract=[0.3, 0.3, 0.9, 0.9, 0.9])
-    assert "0.30 and 0.30; [" in readme._sittings(slower, "x")
-    assert "2,000 samples/s; [" in readme._sittings(table.assign(gract=None), "x")
+    assert "0.30 and 0.30; within" in readme._sittings(slower, "x")
+    assert "2,000 samples/s; within" in readme._sittings(table.assign(gract=None), "x")
     assert readme._sittings(table[table["sitting"] == "one"], "x") == ""
 
 
@@ -125,36 +125,67 @@ def measured(gract: float | None, **options) -> list[dict]:
     ]
 
 
-def test_a_verdict_stands_beside_what_was_measured_of_its_jobs():
+def test_a_verdict_stands_beside_what_was_measured():
     cells = ["2x_small/faithful/mps/r1"]
     text = reasons.facts(claim(cells), merged(*measured(0.55)))
-    assert "Measured: gain 1.90 [1.80, 2.00]; reported 2.50 (SUIT25)." in text
-    assert "Alone, small: GRACT 0.55, SMACT 0.28" in text and "2.0 GB, launch-bound." in text
-    assert "The 2 together: 3.5 of the card's 8.0 GB." in text
-    busy = reasons.facts(claim(cells), merged(*measured(0.95)))
-    assert "GRACT 0.95" in busy and "not launch-bound" in busy
+    assert text.startswith("Measured: gain 1.90 [1.80, 2.00]; reported 2.50 (SUIT25). ")
+    assert text.endswith("The 2 together: 3.5 of the card's 8.0 GB.")
+    assert reasons.facts(claim([]), merged(*measured(0.55))) == ""
+
+
+def jobs(*records: dict) -> list[list[str]]:
+    """The rows of the table of jobs alone."""
+    text = reasons.jobs(merged(*records), readme.ARMS)
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[part.strip() for part in row.strip("|").split("|")] for row in rows[1:]]
+
+
+def test_jobs_alone_stand_in_a_table_with_how_they_vary():
+    alone = [measured(0.55)[0], measured(0.65, replicate=2, arm="faithful")[0]]
+    alone += [measured(0.95, arm="tuned")[0]]
+    paper, tuned = jobs(*alone, *measured(0.55)[1:])
+    assert paper[:2] == ["small", "as the paper wrote it"] and tuned[1] == "tuned"
+    assert paper[3:] == ["0.60 (0.55 to 0.65)", "0.30 (0.28 to 0.33)", "2.0 GB", "yes"]
+    assert tuned[3:] == ["0.95", "0.47", "2.0 GB", "no"]
+    [row] = jobs(*[measured(share, replicate=i)[0] for i, share in enumerate((0.7, 0.9), 1)])
+    assert row[-1] == "in 1 of 2"
 
 
 def test_nothing_is_said_of_what_was_not_measured():
-    cells = ["2x_small/faithful/mps/r1"]
-    runs = merged(*measured(None))
-    assert "GRACT" not in reasons.facts(claim(cells), runs)
-    assert "launch" not in reasons.facts(claim(cells), runs)
-    assert reasons.facts(claim([]), runs) == ""
-    apart = measured(0.55)
-    apart[0]["gpu"]["uuid"] = "GPU-2"  # no alone run on that GPU
-    assert "Alone" not in reasons.facts(claim(cells), merged(*apart))
+    [row] = jobs(*measured(None))
+    assert row[3:5] == ["–", "–"] and row[-1] == "–"
+    assert reasons.jobs(merged(*measured(0.5)[1:]), readme.ARMS) == ""
 
 
 def test_jobs_that_read_files_are_not_called_launch_bound():
-    cells = ["2x_small--files/faithful/mps/r1"]
-    alone, both = measured(0.3)
-    files = [
-        record("1x_small--files", telemetry=alone["telemetry"]),
-        record("2x_small--files", "mps", rates=(9.0, 9.0), telemetry=both["telemetry"]),
+    alone = record("1x_small--files", telemetry=measured(0.3)[0]["telemetry"])
+    [row] = jobs(alone)
+    assert row[0] == "small (files)" and row[3] == "0.30" and row[-1] == "–"
+
+
+def test_claims_that_suspect_cells_decide_are_marked():
+    verdicts = {"rules": "r", "commit": "c"}
+    found = [("C1", "holds", "holds"), ("C2", "holds", "direction only"), ("C3", "holds", None)]
+    verdicts["claims"] = [
+        {"id": name, "verdict": verdict, "without_suspects": without}
+        for name, verdict, without in found
     ]
-    text = reasons.facts(claim(cells), merged(*files))
-    assert "GRACT 0.30" in text and "launch" not in text
+    text = readme._claims(verdicts, "x")
+    assert "- holds: 3 (C1, C2!, C3)" in text and text.endswith("cells: C2 direction only.")
+    del verdicts["claims"][1]
+    assert "!" not in readme._claims(verdicts, "x")
+
+
+def test_numbers_of_suspect_cells_are_marked_and_pooled_sittings_told():
+    summary = pd.DataFrame(
+        {"scenario": ["7x_small"], "method": ["mps"], "family": ["small"], "arm": ["faithful"]}
+        | {"n": [7], "stp": [3.0], "low": [2.0], "high": [4.0], "flags": ["suspect_baseline"]}
+    )
+    text = readme._gains(summary, 2, "x")
+    assert "3.00 [2.00, 4.00] !" in text and "; " not in text.split("has them: ")[1].split(". ")[0]
+    assert "blocks of 2 sittings" in text and "(x/tables/sittings.md)" in text
+    plain = readme._gains(summary.assign(flags=None), 1, "x")
+    assert "Marks" not in plain and "sittings" not in plain
 
 
 # -- time ------------------------------------------------------------------------------------------

@@ -80,10 +80,13 @@ def test_the_page_has_a_column_per_sitting_the_earliest_first():
     _, page = tables_of(two_sittings())
     head, job, gains, pair = lines(page)
     assert head[2:4] == ["second: samples/s", "first: samples/s"]
-    assert job[1:5] == ["1× small", "2000 (2)", "1000 (1)", "2.00"]
-    assert job[5:] == ["50", "25", "2.00"]
-    assert gains == ["arm", "jobs", "method", "second", "first", "ratio"]
-    assert pair == ["faithful", "2× small", "mps", "2.00 (2)", "1.80 (1)", "1.11"]
+    assert job[1:6] == ["1× small", "2000 (2)", "1000 (1)", "2.00", "4.00"]
+    assert job[6:] == ["50", "25", "2.00"]
+    assert gains[:3] == ["arm", "jobs", "method"] and gains[5:] == [
+        *("ratio", "second: gain", "first: gain", "gain ratio")
+    ]
+    assert pair[:6] == ["faithful", "2× small", "mps", "4000", "1800", "2.22"]
+    assert pair[6:] == ["2.00 (2)", "1.80 (1)", "1.11"]
     assert "second on m1, first on m2" in page and "no interval" in page
 
 
@@ -108,7 +111,9 @@ def test_an_arm_that_one_sitting_lacks_is_a_dash_there():
     ]
     rows, page = tables_of([*two_sittings(), *tuned])
     assert set(rows.loc[rows["arm"] == "tuned", "sitting"]) == {"second"}
-    assert lines(page)[-1] == ["tuned", "2× small", "mps", "1.50 (1)", "–", "–"]
+    assert lines(page)[-1] == [
+        *("tuned", "2× small", "mps", "150.0", "–", "–", "1.50 (1)", "–", "–")
+    ]
 
 
 def test_gract_that_is_not_known_is_a_dash():
@@ -116,7 +121,7 @@ def test_gract_that_is_not_known_is_a_dash():
     records += [at("first", ALONE, replicate=3)]
     rows, page = tables_of(records)
     assert pd.isna(one(rows, "first", ALONE)["gract"])
-    assert lines(page)[1][5:] == ["50", "–", "–"]
+    assert lines(page)[1][6:] == ["50", "–", "–"]
     del records[0]["telemetry"]
     rows, _ = tables_of(records)
     assert one(rows, "second", ALONE)["gract"] == pytest.approx(0.6)
@@ -160,12 +165,27 @@ def test_a_job_alone_counts_in_each_sitting_that_a_replicate_was_measured_in():
     assert one(rows, "second", PAIR, "mps")["gain"] == pytest.approx(1.4)
 
 
+def test_a_gain_over_what_another_sitting_measured_is_neithers():
+    """A block that goes on in another sitting on the same GPU."""
+    records = [
+        at("second", ALONE, rates=(1000.0,)),
+        at("second", PAIR, "mps", rates=(700.0, 700.0)),
+        at("first", PAIR, "naive", rates=(400.0, 400.0)),
+    ]
+    records[-1]["gpu"]["uuid"] = "GPU-1"
+    rows, page = tables_of(records)
+    row = one(rows, "first", PAIR)
+    assert (row["replicates"], row["gains"]) == (1, 0) and pd.isna(row["gain"])
+    assert one(rows, "second", PAIR, "mps")["gain"] == pytest.approx(1.4)
+    assert lines(page)[-2][1:] == ["2× small", "naive", "–", "800.0", "–", "–", "–", "–"]
+
+
 def test_a_sitting_on_two_machines_has_a_column_of_each():
     records = two_sittings()
     for made in records:
         made["provenance"]["sitting"] = "one"
     _, page = tables_of(records)
-    assert lines(page)[2][3:5] == ["one m1", "one m2"]
+    assert lines(page)[2][6:8] == ["one m1: gain", "one m2: gain"]
     for made in records:
         made["provenance"]["sitting"] = None
     assert "unknown on m1, unknown on m2" in tables_of(records)[1]

@@ -276,6 +276,16 @@ def test_merging_again_reads_the_files_that_changed_and_gives_what_merging_anew_
     assert numbers() == [3]
     pd.testing.assert_frame_equal(changed, anew())
     numbers()
+    # An output that was damaged, or is another, is made anew.
+    output = tmp_path / "out" / "telemetry.parquet"
+    whole = output.read_bytes()
+    output.write_bytes(whole[:4] + bytes(len(whole) // 3) + whole[4 + len(whole) // 3 :])
+    pd.testing.assert_frame_equal(merged_series(tmp_path, paths), changed)
+    assert numbers()
+    for other in (pa.table({"a": [1]}), pa.table({"a": [1]}).replace_schema_metadata({"b": "c"})):
+        pq.write_table(other, output)
+        pd.testing.assert_frame_equal(merged_series(tmp_path, paths), changed)
+        assert numbers() == [2, 3, 4]
     # A record that says otherwise, a file cut short, an output of other code.
     content = json.loads(paths[0].read_text())
     content["files"]["gpu.parquet"]["sha256"] = "0" * 64

@@ -58,7 +58,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """A claim's verdict. `deciding` is the finding that it rests on; `notes` what was left out."""
+    """A claim's verdict. `deciding` is the finding that it rests on; `notes` what was left out.
+
+    `without_suspects`: the verdict by the cells that are not suspect, where some are.
+    """
 
     claim: Claim
     verdict: Verdict
@@ -66,3 +69,4 @@ class Result:
     findings: tuple[Finding, ...]
     deciding: Finding
     notes: tuple[str, ...] = ()
+    without_suspects: Verdict | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pandas as pd
 
@@ -31,7 +32,25 @@ def gather(views: Iterable[View], values: pd.DataFrame) -> Evidence:
 
 
 def judge(claim: Claim, evidence: Evidence) -> Result:
-    """The verdict of a claim: can it be tested at all; do the cells compare; what do they say?"""
+    """The verdict of a claim, and what it would be without the cells that are suspect."""
+    result = _judged(claim, evidence)
+    used = [view for finding in result.findings for view in finding.views]
+    # A job alone cannot be faster than itself.
+    companies = [view for view in used if not view.key.is_baseline]
+    notes = [
+        f"suspect: {flags.meaning(flag)} in {cells}"
+        for flag, among in ((flags.THROTTLED, used), (flags.SUSPECT_BASELINE, companies))
+        if (cells := flagged(among, flag))
+    ]
+    if not notes:
+        return result
+    without = _judged(claim, replace(evidence, measured=evidence.measured.without(_SUSPECT)))
+    notes.append(f"without the suspect cells: {without.verdict}")
+    return replace(result, notes=(*result.notes, *notes), without_suspects=without.verdict)
+
+
+def _judged(claim: Claim, evidence: Evidence) -> Result:
+    """Can the claim be tested at all; do the cells compare; what do they say?"""
     findings, notes = [], []
     for test in claim.tests:
         look = check_fit if isinstance(test, Status) else compare
@@ -42,9 +61,6 @@ def judge(claim: Claim, evidence: Evidence) -> Result:
     deciding = next(finding for finding in findings if finding.verdict == verdict)
     why = deciding.why
     used = [view for finding in findings for view in finding.views]
-    for flag in _SUSPECT:
-        if cells := flagged(used, flag):
-            notes.append(f"suspect: {flags.meaning(flag)} in {cells}")
     if used:
         for need in claim.needs:
             used += [view for view in evidence.measured.at(need.key()) if view.completed]

@@ -6,6 +6,8 @@ gain (STP) at each count, by method and arm, of every arm against its own job al
 
 from __future__ import annotations
 
+import math
+
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -39,6 +41,7 @@ _LOOKS = {
 }
 # A gain below this is none, of which no share can be left.
 _LEAST = 0.1
+_KEPT = "; per cent: share of the faithful arm's gain over serial that is left"
 # Inches: a workload's panel and what is below it; left edges and widths of the two axes.
 _DATA, _GAP, _ALONE, _GAINS = 0.95, 0.55, (0.52, 1.05), (1.98, 5.1)
 _TEXT = 5.2  # points
@@ -64,6 +67,7 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
     runs = runs[runs["method"] != TWIN]
     shorts = {m: look.short for m, look in style.looks(cells["method"], runs).items()}
     groups, alone = summarise(cells), _alone(cells, study.with_references)
+    gains = _with_kept(groups[groups["n"] > 1])
     ratios = pooled(alone, "ratio", ["family", "arm"], fixed=alone["arm"] == _ARMS[0])
     arms = {
         w: sorted(own, key=_order) for w, own in cells.groupby("family")["arm"].agg(set).items()
@@ -71,8 +75,8 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
     partial = ((groups["completed"] > 0) & (groups["completed"] < groups["replicates"])).any()
     fig, top = style.page(
         TITLE,
-        "gain (STP): of each arm against its own job alone; per cent: share of the faithful arm's "
-        "gain over serial that is left",
+        "gain (STP): of each arm against its own job alone"
+        + (_KEPT if gains["kept"].notna().any() else ""),
         _handles(sorted(set(cells["arm"]), key=_order), groups),
         len(workloads) * (_DATA + _GAP) - 0.1,
         [
@@ -88,8 +92,7 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
         ax.set_title(workload, loc="left", weight="bold", pad=7)
         rows += _draw_alone(ax, workload, arms[workload], cells, alone, ratios)
         ax = style.place(fig, _GAINS[0], below, _GAINS[1], _DATA)
-        own = groups[(groups["family"] == workload) & (groups["n"] > 1)]
-        rows += _draw_gains(ax, workload, own, cells, shorts)
+        rows += _draw_gains(ax, workload, gains[gains["family"] == workload], cells, shorts)
     rows.sort(key=lambda row: planned.index(row["workload"]))
     return fig, pd.DataFrame(rows, columns=_COLUMNS)
 
@@ -187,7 +190,6 @@ def _draw_gains(
             edge += _BESIDE if before == place[0] else _APART
         before = place[0]
         start = edge
-        kept = _faithful_gain(drawn[place].get(_ARMS[0]))
         for arm in widths[place]:
             row = drawn[place][arm]
             own = replicates[row["scenario"], place[1], arm].set_index("block")
@@ -196,7 +198,7 @@ def _draw_gains(
             if pd.isna(row["stp"]):
                 rows += _hole(ax, edge, 0.9, arm, own["status"], base)
             else:
-                rows += _draw_gain(ax, edge, arm, row, own["stp"].dropna(), kept, base)
+                rows += _draw_gain(ax, edge, arm, row, own["stp"].dropna(), base)
             edge += 1
         ticks.append(((start + edge - 1) / 2, f"{shorts[place[1]]}\n{place[0]}×"))
     ax.set_xticks([x for x, _ in ticks], [label for _, label in ticks])
@@ -206,9 +208,24 @@ def _draw_gains(
     return rows
 
 
-def _faithful_gain(row: dict | None) -> float | None:
+def _with_kept(groups: pd.DataFrame) -> pd.DataFrame:
+    """`groups` with the share of the faithful arm's gain that is left in another one."""
+    rows = groups[["scenario", "method", "arm", "stp", "low"]].to_dict("records")
+    faithful = {
+        (row["scenario"], row["method"]): _faithful_gain(row)
+        for row in rows
+        if row["arm"] == _ARMS[0]
+    }
+    kept = []
+    for row in rows:
+        gain = faithful.get((row["scenario"], row["method"])) if row["arm"] != _ARMS[0] else None
+        kept.append((row["stp"] - 1) / gain if gain else math.nan)
+    return groups.assign(kept=kept)
+
+
+def _faithful_gain(row: dict) -> float | None:
     """STP − 1 of the faithful arm, where there is a gain of which a share can be left."""
-    if row is None or pd.isna(row["stp"]):
+    if pd.isna(row["stp"]):
         return None
     surely = row["stp"] >= 1 + _LEAST and not (pd.notna(row["low"]) and row["low"] <= 1)
     return row["stp"] - 1 if surely else None
@@ -220,7 +237,6 @@ def _draw_gain(
     arm: str,
     row: dict,
     values: pd.Series,
-    faithful: float | None,
     base: dict,
 ) -> list[dict]:
     low, high = (None if pd.isna(row[end]) else row[end] for end in ("low", "high"))
@@ -228,12 +244,11 @@ def _draw_gain(
     marks.bar(ax, at, 0.9, estimate, values.tolist(), _look(arm))
     partial = "" if row["completed"] == row["replicates"] else "*"
     lines = [f"{row['stp']:.2f} {partial}{flags.marks(row['flags'])}".rstrip()]
-    kept = (row["stp"] - 1) / faithful if faithful and arm != _ARMS[0] else None
-    if kept is not None:
-        lines.append(f"{100 * kept:.0f} %".replace("-", "−"))
+    if pd.notna(row["kept"]):
+        lines.append(f"{100 * row['kept']:.0f} %".replace("-", "−"))
     drawn = row["stp"] if marks.wide(estimate) else high
     _above(ax, at, max(values.max(), drawn), lines)
-    return _rows(base | {"kept": kept}, values, estimate)
+    return _rows(base | {"kept": row["kept"]}, values, estimate)
 
 
 def _rows(base: dict, values: pd.Series, estimate: Estimate) -> list[dict]:

@@ -86,7 +86,8 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
     if not groups:
         return style.sentence(TITLE, not_run.sentence(arm)), table
 
-    absent = [pair.scenario for pair in found if pair.group not in groups]
+    absent = [(pair.scenario, pair.key.method) for pair in found if pair.group not in groups]
+    methods = not_run.under(absent, cells, looks)
     found = [pair for pair in found if pair.group in groups]
     places, content = _columns({name: len(own) for name, own in groups.items()})
     shown = runs[runs["cell"].isin(_cells(runs, found))]
@@ -101,7 +102,7 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
             unlike,
             _left_out(lacking),
             study.note,
-            not_run.phrase(absent, "reported, but not run"),
+            not_run.phrase((s for s, _ in absent), "reported, but not run", methods),
         ],
     )
     limits = _limits(found)

@@ -73,7 +73,8 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         return style.sentence(TITLE, not_run.sentence(arm)), drawn
 
     looks = style.looks(study.cells["method"], study.runs)
-    letters = _letters(sets[sets["status"] != NOT_RUN], order)
+    ran = sets[sets["status"] != NOT_RUN]
+    letters = _letters(ran, order)
     key = textwrap.wrap("; ".join(f"{x}\u00a0{name}" for name, x in letters.items()), 165)
     lines = -(-len(panels) // _ACROSS)
     below = lines * (_CURVE + _GAP)
@@ -81,7 +82,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     fig, top = style.page(
         f"{TITLE}, arm {arm}",
         "above: jobs alone at a share of the SMs; below: predicted and measured gain of sets",
-        _handles(points[points["workload"].isin(panels)], curves, sets, members, looks),
+        _handles(points[points["workload"].isin(panels)], curves, ran, predictors, members, looks),
         below + ((_GAIN + 0.5 + 0.1 * len(key)) if predictors else -0.1),
         [
             *style.footer_parts(rows),
@@ -103,7 +104,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     for i, predictor in enumerate(predictors):
         place = (_LEFT + i * (width + _BETWEEN), top + below + 0.05, width, _GAIN)
         ax = style.place(fig, *place)
-        told = sets[sets[predictor].notna()]
+        told = ran[ran[predictor].notna()]
         draw_one = _draw_rule if predictor == "rule" else _draw_gains
         draw_one(ax, told, predictor, _bounds(sets, predictors), letters, looks)
         _title(ax, _NAMES[predictor], width)
@@ -376,16 +377,17 @@ def _missing(panels: list[str], sets: pd.DataFrame) -> str:
 
 
 def _not_run(sets: pd.DataFrame, alone: list[str], looks: dict[str, style.Look]) -> list[str]:
-    """By method the sets, and under MPS the jobs alone, of which nothing was run."""
-    looks = style.LOOKS | looks  # jobs alone may be planned under limits only
-    found = {"mps": [f"1x_{workload}" for workload in alone]}
+    """The jobs alone, and by method the sets, of which nothing was run."""
+    found: dict[str, list[str]] = {}
     for row in sets[sets["status"] == NOT_RUN].to_dict("records"):
         scenario = row["jobs"].replace("× ", "x_").replace(" + ", "+")
         found.setdefault(row["method"], []).append(scenario)
     return [
-        not_run.phrase(scenarios, f"not run under {looks[method].short}")
-        for method, scenarios in found.items()
-        if scenarios
+        f"not run alone under MPS at any share of the SMs: {', '.join(alone)}" if alone else "",
+        *(
+            not_run.phrase(scenarios, f"not run under {looks[method].short}")
+            for method, scenarios in found.items()
+        ),
     ]
 
 
@@ -393,6 +395,7 @@ def _handles(
     points: pd.DataFrame,
     curves: dict[str, prediction.Curve],
     sets: pd.DataFrame,
+    predictors: list[str],
     members: pd.DataFrame,
     looks: dict[str, style.Look],
 ) -> list[Line2D]:
@@ -413,7 +416,7 @@ def _handles(
         handles.append(entry(f"N jobs, {looks[method].label}", **_mark(looks[method])))
     if len(known):
         handles.append(entry(f"a gain of {PAYS}: pays", **_PAYS))
-    if len(known) < len(sets):
+    if sets.loc[~_known(sets), predictors].notna().any(axis=None):
         handles.append(entry("no gain measured", **_NO_GAIN))
     if known["low"].notna().any():
         handles.append(Line2D([], [], color=style.INK, lw=0.7, label="95 % interval"))

@@ -88,7 +88,9 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
 
     drawn = pd.concat([_drawn(block) for block in blocks], ignore_index=True)[_COLUMNS]
     own = pd.concat([block.cells for block in blocks])["scenario"]
-    absent, named = _absent(cells[cells["scenario"].isin(own)])
+    # The jobs alone as plain processes have no cell here.
+    planned = cells[cells["scenario"].isin(own)]
+    absent, named = not_run.nothing_but(planned, is_baseline(planned))
     blocks = [b for b in (block.without(absent) for block in blocks) if b.rows]
     if not blocks:
         return style.sentence(TITLE, not_run.sentence(arm)), drawn
@@ -112,7 +114,7 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
             *style.footer_parts(shown),
             "* not every replicate completed" if partial.any() else "",
             study.note,
-            not_run.phrase(named),
+            not_run.phrase((s for s, _ in named), methods=not_run.under(named, cells, looks)),
         ],
     )
     for block, height in zip(blocks, tall, strict=True):
@@ -121,20 +123,6 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
         _draw_block(ax, block, looks, width, height - _TALL * len(block.rows), most)
         top += height + _BLOCKS
     return fig, drawn
-
-
-def _absent(cells: pd.DataFrame) -> tuple[set[str], list[str]]:
-    """The scenarios of rows of which no cell was run; and those to name of them.
-
-    The latter without the jobs alone that were run as plain processes, which have no cell here: a
-    row of nothing else stays.
-    """
-    ladder = cells["family"] + "--" + cells["variant"]
-    cells = cells.assign(row=cells["scenario"].where(cells["mixed"], ladder))
-    rows = not_run.untouched(cells[~is_baseline(cells)], ["row"])["row"]
-    named = not_run.untouched(cells[cells["row"].isin(rows)], ["scenario"])
-    gone = cells[cells["row"].isin(named["row"])]
-    return set(gone["scenario"]), list(named["scenario"])
 
 
 def _column(cell: dict) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from analysis import flags, style
-from analysis.cells import Study, dominant_status, small_first, summarise
+from analysis.cells import Study, dominant_status, is_baseline, small_first, summarise
 from analysis.figures import marks, not_run
 from analysis.figures.reported_gains import OLD, OLD_SAID, gains
 from analysis.names import method_order, parse_scenario
@@ -58,15 +58,19 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         return style.sentence(TITLE, text), pd.DataFrame(columns=_COLUMNS)
 
     every, replicates = pd.concat([*panels.values(), mixes]), _by_set(cells)
+    planned = cells[cells["scenario"].isin(every["scenario"])]
+    # A panel of nothing but gains of 1 by construction would show nothing that was measured.
+    constructed = is_baseline(planned) & (planned["status"] == "completed")
+    absent, named = not_run.nothing_but(planned, constructed)
+    panels = {t: data for t, data in panels.items() if not data["scenario"].isin(absent).any()}
+    mixes = mixes[~mixes["scenario"].isin(absent)]
     measured = [data for data in panels.values() if data["stp"].notna().any()]
     said = _reported(study, arm, pd.concat(measured)) if measured else {}
     parts = [_drawn(every, replicates), _drawn_reported(every, said)]
     drawn = pd.concat(parts, ignore_index=True)
-    absent = _absent(cells[cells["scenario"].isin(every["scenario"])])
-    panels = {t: data for t, data in panels.items() if not data["scenario"].isin(absent).all()}
-    mixes = mixes[~mixes["scenario"].isin(absent)]
     if not panels and mixes.empty:
-        return style.sentence(TITLE, not_run.sentence(arm)), drawn
+        but = "jobs alone" if constructed.any() else ""
+        return style.sentence(TITLE, not_run.sentence(arm, but)), drawn
 
     shown = pd.concat([*panels.values(), mixes])
     # Only rows of panels in which something did not complete have a strip for it; a panel without
@@ -80,12 +84,13 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     partial = ((shown["completed"] > 0) & (shown["completed"] < shown["replicates"])).any()
     note = "fewer points than replicates: the others did not complete" if partial else ""
     runs = runs[runs["scenario"].isin(shown["scenario"])]
+    absence = not_run.phrase((s for s, _ in named), methods=not_run.under(named, cells, looks))
     fig, top = style.page(
         f"{TITLE} (STP), arm {arm}",
         "sum over members of throughput / throughput alone, within the block; 1: as fast as serial",
         _handles(shown, said),
         ladders + (len(scenarios) * lane + 0.4 if scenarios else -0.1),
-        [*style.footer_parts(runs), note, study.note, not_run.phrase(absent)],
+        [*style.footer_parts(runs), note, study.note, absence],
     )
     width = (style.PAGE_WIDTH - _LEFT - 0.1) / _ACROSS - _BETWEEN * (_ACROSS - 1) / _ACROSS
     for i, (panel, data) in enumerate(panels.items()):
@@ -131,13 +136,6 @@ def _panels(groups: pd.DataFrame, families: list[str]) -> dict[str, pd.DataFrame
         if (data["n"] > 1).any():
             panels[f"{workload} ({variant})" if variant else workload] = data
     return dict(sorted(panels.items(), key=lambda p: families.index(p[1]["family"].iloc[0])))
-
-
-def _absent(cells: pd.DataFrame) -> list[str]:
-    """The scenarios of panels, and mixes, of which no cell was run."""
-    ladders = not_run.untouched(cells[~cells["mixed"]], ["family", "variant"])
-    mixes = not_run.untouched(cells[cells["mixed"]], ["scenario"])
-    return [*ladders["scenario"], *mixes["scenario"]]
 
 
 def _draw_ladder(
@@ -369,8 +367,12 @@ def _two_lines(label: str) -> str:
 
 
 def _handles(shown: pd.DataFrame, said: dict[tuple[str, str], tuple]) -> list[Line2D]:
-    measured = shown[shown["stp"].notna()].set_index("method")["look"].to_dict()
-    handles = [style.line(measured[m]) for m in sorted(measured, key=method_order)]
+    looks = shown.set_index("method")["look"].to_dict()
+    measured = set(shown.loc[shown["stp"].notna(), "method"])
+    handles = [style.line(looks[m]) for m in sorted(measured, key=method_order)]
+    for m in sorted({method for _, method in said} - measured, key=method_order):
+        mark = _reported_mark("", looks[m].marker)
+        handles.append(Line2D([], [], **mark, label=f"{looks[m].label}, reported only"))
     handles.append(Line2D([], [], color=style.GREY, lw=0.8, ls=(0, (4, 2)), label="ideal (N)"))
     if (shown["completed"] > 1).any():
         handles.append(style.replicate_point())

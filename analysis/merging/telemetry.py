@@ -77,7 +77,7 @@ class Earlier:
     def __init__(self, output: Path):
         self._attempts: dict[str, list] = {}  # → SHA-256, first row, rows
         self._group, self._table = None, None
-        with suppress(OSError, KeyError, ValueError, pa.ArrowException):
+        with suppress(OSError, KeyError, TypeError, ValueError, pa.ArrowException):
             self._file = pa.parquet.ParquetFile(output)
             groups = range(self._file.num_row_groups)
             sizes = [self._file.metadata.row_group(group).num_rows for group in groups]
@@ -94,14 +94,20 @@ class Earlier:
             return None
         if (record["folder"] / FILE).stat().st_size != file["bytes"]:
             return None
-        found, end = [TELEMETRY.empty_table()], start + rows
+        try:
+            own = self._rows(start, start + rows)
+        except (OSError, ValueError, pa.ArrowException):  # damaged since: the cell's file is not
+            return None
+        # With the names of the group's other cells left behind.
+        return own.set_column(0, TELEMETRY.field("cell"), _name(record, rows))
+
+    def _rows(self, start: int, end: int) -> pa.Table:
+        found = [TELEMETRY.empty_table()]
         while start < end:
             group = bisect_right(self._firsts, start) - 1
             found.append(self._read(group).slice(start - self._firsts[group], end - start))
             start += len(found[-1])
-        own = pa.concat_tables(found)
-        # With the names of the group's other cells left behind.
-        return own.set_column(0, TELEMETRY.field("cell"), _name(record, rows))
+        return pa.concat_tables(found)
 
     def _read(self, group: int) -> pa.Table:
         if group != self._group:  # cells come in the order in which they were written

@@ -11,6 +11,7 @@ arm, scenario, method and sitting; STEM.md has a column per sitting, the first o
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,8 @@ WIDTH = 120  # of the text below the tables
 MISSING = "–"
 UNKNOWN = "unknown"  # sitting or machine of a record that does not name it
 _CELL, _SITTING = ["arm", "scenario", "method", "n"], ["sitting", "machine"]
-COLUMNS = [*_CELL, *_SITTING, "replicates", "gains", "gain", "samples_per_s", "gract"]
+_NUMBERS = ["gain", "samples_per_s", "spread", "gract"]
+COLUMNS = [*_CELL, *_SITTING, "replicates", "gains", *_NUMBERS]
 
 
 def measured(runs: pd.DataFrame) -> pd.DataFrame:
@@ -39,6 +41,10 @@ def measured(runs: pd.DataFrame) -> pd.DataFrame:
     """
     done = runs[(runs["status"] == "completed") & (runs["window"] == "window")]
     done = done.fillna(dict.fromkeys(_SITTING, UNKNOWN))
+    # A gain over what another sitting measured is neither's.
+    here = set(done[["cell", *_SITTING]].itertuples(index=False, name=None))
+    over = done[["baseline_cell", *_SITTING]].itertuples(index=False, name=None)
+    done.loc[[place not in here for place in over], "progress"] = math.nan
     # Of one cell, attempts of several sittings may be there: each is one of its own.
     parts = [
         cell_table(own).assign(sitting=sitting, machine=machine, started_at=_first(own))
@@ -61,19 +67,21 @@ def table(cells: pd.DataFrame) -> pd.DataFrame:
     """COLUMNS: a row per cell of the grid and sitting, from those of `measured`.
 
     replicates: cells completed; gain: geometric mean of STP (1 = serial) over `gains` of them,
-    those with a job alone to be held against; samples_per_s (samples/s, of all members together):
-    geometric mean; gract (a share, 1 = always active): mean over replicates with telemetry.
+    those with a job alone of that sitting to be held against; samples_per_s (samples/s, of all
+    members together): geometric mean; spread: the largest of these over the least, missing of one;
+    gract (a share, 1 = always active): mean over replicates with telemetry.
     """
     order = {place: number for number, place in enumerate(in_time(cells))}
     rows = []
     for place, own in cells.groupby([*_CELL, *_SITTING], sort=False):
         row = dict(zip([*_CELL, *_SITTING], place, strict=True))
         row |= {"replicates": len(own), "gains": int((own["stp"] > 0).sum())}
-        row |= {"gain": _geometric(own["stp"]), "samples_per_s": _geometric(own["samples_per_s"])}
+        rates = own["samples_per_s"]
+        row |= {"gain": _geometric(own["stp"]), "samples_per_s": _geometric(rates)}
+        row["spread"] = rates.max() / rates.min() if len(own) > 1 else None
         rows.append(row | {"gract": own["gract"].mean()})
     rows.sort(key=lambda row: (*_place(row), order[row["sitting"], row["machine"]]))
-    numbers = ["gain", "samples_per_s", "gract"]
-    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(numbers, float))
+    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(_NUMBERS, float))
 
 
 def _geometric(values: pd.Series) -> float | None:
@@ -138,25 +146,30 @@ def _by_cell(rows: pd.DataFrame, titles: dict) -> Iterator[tuple[dict, dict[str,
 
 
 def _job(named: dict, at: dict[str, dict], sittings: Iterable[str]) -> dict[str, str]:
-    """A job alone: its rate and GRACT in each sitting."""
+    """A job alone: its rate and GRACT in each sitting, and how its rate differs within one."""
     line = {"arm": named["arm"], "job": named["jobs"]}
     for sitting in sittings:
         row = at.get(sitting, {})
         rate = significant(row.get("samples_per_s"), 4)
         line[f"{sitting}: samples/s"] = _counted(rate, row.get("replicates"))
     line["ratio"] = _ratio(row["samples_per_s"] for row in at.values())
+    spreads = [row["spread"] for row in at.values() if pd.notna(row["spread"])]
+    line["within one"] = fixed(max(spreads, default=None), 2)
     for sitting in sittings:
         line[f"{sitting}: GRACT %"] = percent(at.get(sitting, {}).get("gract"))
     return line | {"GRACT ratio": _ratio(row["gract"] for row in at.values())}
 
 
 def _gain(named: dict, at: dict[str, dict], sittings: Iterable[str]) -> dict[str, str]:
-    """The gain of a set of jobs in each sitting."""
+    """The rate and the gain of a set of jobs in each sitting."""
     line = dict(named)
     for sitting in sittings:
+        line[f"{sitting}: samples/s"] = significant(at.get(sitting, {}).get("samples_per_s"), 4)
+    line["ratio"] = _ratio(row["samples_per_s"] for row in at.values())
+    for sitting in sittings:
         row = at.get(sitting, {})
-        line[sitting] = _counted(fixed(row.get("gain"), 2), row.get("gains"))
-    return line | {"ratio": _ratio(row["gain"] for row in at.values())}
+        line[f"{sitting}: gain"] = _counted(fixed(row.get("gain"), 2), row.get("gains"))
+    return line | {"gain ratio": _ratio(row["gain"] for row in at.values())}
 
 
 def _counted(number: str, replicates: int | None) -> str:
@@ -179,18 +192,20 @@ def _notes(sittings: list[tuple[str, str]]) -> str:
     where = ", ".join(f"{sitting} on {machine}" for sitting, machine in sittings)
     return textwrap.fill(
         f"Sittings: {where}. Geometric means (of GRACT the mean) over a sitting's replicates, how "
-        f"many in brackets; {MISSING}: nothing there. Ratio: largest over least. A sitting has few "
-        "replicates: no interval is given, and a difference may be chance. The intervals of "
-        "summary and figures pool all blocks, of all sittings; how well rates repeat is in the "
-        "table of variance. Sittings may differ in the host, in the GPU itself (of one model) and "
-        "in what else ran on the host; this table cannot tell which of them it was. GRACT over "
-        "rate is the time that the GPU is active for a sample: where a job's rate and GRACT differ "
-        "by the same factor, that time does not, but the GPU waited longer, as it does for the "
-        "host's CPU in a launch-bound job. What waits more may gain more. Gain: STP, against the "
-        "jobs alone of the same replicate on the same GPU. A job alone as a plain process has 1 by "
-        "construction, and stands in the first table only; an attempt at it that was repeated "
-        "elsewhere counts there, too, where gains are held against it. Cells measured in a window "
-        "only.",
+        f"many in brackets; {MISSING}: nothing there. Ratio: of the sittings, largest over least; "
+        "within one: the same of the replicates of one sitting, where that is largest. A sitting "
+        "has few replicates: no interval is given, and a ratio between sittings that is not well "
+        "above the one within may be chance. Gain: STP, against the job alone of the same "
+        "replicate, GPU and sitting. All sets of a block are held against the same run of a job "
+        "alone, so that their gains move together. Intervals of summary and figures pool the "
+        "blocks of all sittings as if alike. Each sitting begins with anchors, jobs alone, which "
+        "the table of variance holds against each other. GRACT over rate is the time that the GPU "
+        "is active for a sample: where a job's rate and GRACT differ by the same factor, that time "
+        "does not, but the GPU idled longer between. Sittings may differ in the host, in the GPU "
+        "itself (of one model) and in what else ran on the host; this table cannot tell which of "
+        "them it was. A job alone as a plain process has a gain of 1 by construction, and stands "
+        "in the first table only; an attempt at it that was repeated elsewhere counts there, too. "
+        "Cells measured in a window only.",
         WIDTH,
         break_long_words=False,
         break_on_hyphens=False,

@@ -25,6 +25,7 @@ from analysis.twins import phrase, twin_checks
 from analysis.words import fixed, percent, significant, told
 
 WIDTH = 100
+LINES = 3  # of scenarios that were not run: more of them are counted
 _NUMBERS = ["epoch_time_s", "stp", "low", "high", "antt", "jain", "saving", "accuracy"]
 _NUMBERS += OF_THE_GPU
 _OF_MEMBERS = ["epoch_time_s", "accuracy", "source"]
@@ -130,8 +131,9 @@ _GPU_LEGEND = (
 def terminal(table: pd.DataFrame) -> str:
     """A compact table of gains, at most 100 columns wide, an arm after the other.
 
-    Each scenario has a line of its own. What was not run is named in one line: methods of a
-    scenario, scenarios of an arm. Columns of which nothing is known are left out.
+    Each scenario has a line of its own. What was not run is named: methods of a
+    scenario, scenarios of an arm, of which many are only counted. Columns of which nothing is known
+    are left out.
     """
     lines = told([_line(row) for row in table.to_dict("records")])
     sections = []
@@ -153,7 +155,9 @@ def terminal(table: pd.DataFrame) -> str:
             if left := [m for place, m in of["method"].items() if place not in there]:
                 text.append(_filled(f"  not run: {', '.join(dict.fromkeys(left))}"))
         if idle:
-            text.append(_filled(f"not run: {', '.join(idle)}"))
+            named = _filled(f"not run: {', '.join(idle)}")
+            long = named.count("\n") >= LINES
+            text.append(f"not run: {len(idle)} scenarios, see summary.md" if long else named)
         sections.append("\n".join(text))
     if legend := flags.legend(table["flags"]):
         sections.append(textwrap.fill("; ".join(legend), WIDTH))

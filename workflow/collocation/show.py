@@ -27,7 +27,8 @@ def banner(sitting: Sitting) -> str:
     ]
     if sitting.sealed and not sitting.measuring:
         lines.append(
-            "  sealed: it ships as it is; '--config measure=true' measures what is missing"
+            f"  sealed: it ships as it is, {len(sitting.cells) - done} cells not measured; "
+            "'--config measure=true' (make: CONFIG=measure=true) measures them"
         )
     if sitting.datasets:
         lines.append(f"  data: {', '.join(_source(sitting, name) for name in sitting.datasets)}")
