@@ -25,7 +25,7 @@ from analysis.cells import read_runs
 from analysis.figures import stem, stems
 from analysis.names import parse_scenario
 from analysis.tables import sittings
-from analysis.tables.variance import WITHIN
+from analysis.tables.variance import BY_LOAD, WAITING, WITHIN, WORKING
 from analysis.web import environment
 from analysis.words import fixed
 from release import compare, manifest, reasons
@@ -197,12 +197,20 @@ def _repeats(variance: pd.DataFrame, link: str) -> str:
         return ""
     above = within[within["cv"] > within["bound"]]
     worst = within.loc[within["cv"].idxmax()]
-    return (
+    told = (
         f"Rates repeat within a block to {100 * within['cv'].median():.1f} % (median over jobs), "
         f"at worst {100 * worst['cv']:.1f} % ({worst['workloads']}, {worst['arm']}, "
         f"{worst['members']}); {len(above)} of {len(within)} are above the bound that was set "
         f"beforehand ([table]({link}/tables/variance.md))."
     )
+    by_load = variance[(variance["kind"] == BY_LOAD) & variance["cv"].notna()]
+    medians = by_load.groupby("members")["cv"].median()
+    if {WORKING, WAITING} <= set(medians.index):
+        told += (
+            f" Cells that keep the GPU busy ({WORKING}) repeat to {100 * medians[WORKING]:.1f} %, "
+            f"the others to {100 * medians[WAITING]:.1f} % (medians again)."
+        )
+    return told
 
 
 def _sittings(rows: pd.DataFrame, link: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from analysis import pages
 from analysis.cells import read_runs
+from analysis.tables import variance
 from release import cost, readme, reasons
 from release.contents import MANIFEST
 from release.verify import sealed_studies
@@ -63,6 +64,20 @@ def test_gains_stand_apart_by_arm_with_intervals(made):
     assert all("3.00 [" in row and "(7×, mps)" in row for row in rows)
     assert "2 replicates at most" in text
     assert "[claims](results/mine/claims.md)" in text
+
+
+def test_how_rates_repeat_is_told_of_all_and_by_load():
+    kinds = [(variance.WITHIN, "N < 7", 0.05), (variance.WITHIN, "N ≥ 7", 0.01)]
+    kinds += [
+        (variance.BY_LOAD, variance.WORKING, 0.004),
+        (variance.BY_LOAD, variance.WAITING, 0.08),
+    ]
+    rows = [{"kind": kind, "members": members, "cv": cv} for kind, members, cv in kinds]
+    table = pd.DataFrame(rows).assign(bound=[0.02, 0.03, None, None], workloads="a", arm="b")
+    text = readme._repeats(table, "x")
+    assert "to 3.0 % (median" in text and "1 of 2 are above" in text
+    assert "(GRACT ≥ 0.95) repeat to 0.4 %, the others to 8.0 %" in text
+    assert "GRACT" not in readme._repeats(table[:3], "x")
 
 
 def test_what_differs_between_sittings_is_told_with_its_cause():

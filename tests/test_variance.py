@@ -25,14 +25,17 @@ def rows(records) -> pd.DataFrame:
     return variance.table(merge(records)[0].to_pandas())
 
 
-def fitted(noise: dict[tuple[int, int], float]) -> pd.DataFrame:
-    """The same of cells by count and block, without the way there."""
+def fitted(
+    noise: dict[tuple[int, int], float], gract: dict[int, float] | None = None
+) -> pd.DataFrame:
+    """The same of cells by count and block, without the way there; `gract`: by count."""
     cells = [
         {"scenario": f"{n}x_{SMALL}", "method": COUNTS[n], "n": n, "block": b, "device": "GPU"}
-        | {"hardware": "Test GPU", "log_rate": 3.0 / n + off}
+        | {"hardware": "Test GPU", "log_rate": 3.0 / n + off, "gract": (gract or {}).get(n)}
         for (n, b), off in noise.items()
     ]
-    return pd.DataFrame(variance.additive(pd.DataFrame(cells)), columns=variance.COLUMNS)
+    table = pd.DataFrame(cells).astype({"gract": float})
+    return pd.DataFrame(variance.additive(table), columns=variance.COLUMNS)
 
 
 def one(found: pd.DataFrame, kind: str, members: str | None = None) -> dict:
@@ -129,6 +132,28 @@ def test_less_than_none_is_told_of_all_together_and_never_as_none():
     assert few == many > 0.1
 
 
+def test_cells_that_keep_the_gpu_busy_are_told_apart_from_those_that_wait_for_their_host():
+    """A host that is slow in a block is not seen by the first; fitted together it would be."""
+    random = np.random.default_rng(5)
+    host = {1: 0.0, 2: 0.2, 3: -0.1}
+    busy = {n: 0.99 if n > 4 else 0.4 for n in range(1, 9)}
+    noise = {
+        (n, b): random.normal(0, 0.002) + (0.0 if busy[n] > 0.9 else slow)
+        for n in busy
+        for b, slow in host.items()
+    }
+    found = fitted(noise, busy)
+    working, waiting = (
+        one(found, variance.BY_LOAD, m) for m in (variance.WORKING, variance.WAITING)
+    )
+    assert (working["values"], waiting["values"], working["groups"]) == (12, 12, 3)
+    assert working["df"] == waiting["df"] == 6
+    assert max(working["cv"], waiting["cv"]) < 0.006 < one(found, "within blocks", "N < 7")["cv"]
+    assert pd.isna(working["bound"])
+    alike = fitted(noise, dict.fromkeys(busy, 0.99))
+    assert variance.BY_LOAD not in set(alike["kind"]) | set(fitted(noise)["kind"])
+
+
 # A ladder of three blocks of which cells are missing, and some that were measured once.
 HOLES = [(n, b) for n in (1, 2, 3, 4, 7, 8) for b in (1, 2, 3)]
 HOLES = [place for place in HOLES if place not in ((2, 3), (3, 1), (7, 1), (8, 2))]
@@ -178,7 +203,7 @@ def test_no_number_of_cells_makes_rounding_an_effect():
     random = np.random.default_rng(5)
     cells = [
         {"scenario": f"{n}x_{SMALL}", "method": f"mps_{m}", "n": n, "block": b, "device": "GPU"}
-        | {"hardware": "Test GPU", "log_rate": 9.0 + random.normal(0, 0.02)}
+        | {"hardware": "Test GPU", "log_rate": 9.0 + random.normal(0, 0.02), "gract": math.nan}
         for n in range(1, 7)
         for m in range(10)
         for b in range(12)

@@ -28,14 +28,17 @@ from analysis.words import fixed, told
 
 MANY = 7  # members from which on a cell may vary more
 BOUND, BOUND_MANY = 0.02, 0.03  # of the variation within blocks, set before the measurement
+BUSY = 0.95  # GRACT, the mean of a cell's replicates: beyond, the GPU hardly waits for its host
 FEW, CROWD, ALL = f"N < {MANY}", f"N ≥ {MANY}", "all"
+WORKING, WAITING = f"GRACT ≥ {BUSY}", f"GRACT < {BUSY}"
 WITHIN, BLOCKS, SITTINGS = "within blocks", "between blocks", "between sittings"
+BY_LOAD = "within, by load"
 COLUMNS = ["kind", "arm", "workloads", "members", "cv", "bound", "values", "groups", "df", "spread"]
 _RATE = ["arm", "family", "scenario", "method", "n", "block", "hardware", "device", "attempt"]
 
 
 def rates(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per completed cell measured in a window: its place and log rate.
+    """One row per completed cell measured in a window: its place, log rate and GRACT (a share).
 
     Of a mix, the geometric mean of its workloads' rates (samples/s, of all their members).
     """
@@ -43,7 +46,8 @@ def rates(runs: pd.DataFrame) -> pd.DataFrame:
     done["family"] = [parse_scenario(name).family for name in done["scenario"]]
     by_workload = done.groupby([*_RATE, "workload"], sort=True)["samples_per_s"].sum(min_count=1)
     by_workload = by_workload[by_workload > 0]
-    return np.log(by_workload).groupby(level=_RATE).mean().rename("log_rate").reset_index()
+    found = np.log(by_workload).groupby(level=_RATE).mean().rename("log_rate").to_frame()
+    return found.join(done.groupby(_RATE)["gract"].mean()).reset_index()
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -85,11 +89,33 @@ def additive(cells: pd.DataFrame) -> list[dict]:
         row = {"kind": WITHIN, "members": members, "bound": bound, "values": int(among.sum())}
         row |= {"groups": len(np.unique(block[among])), "cv": _root(variance)}
         rows.append(row | {"df": abs(round(two_way.freedom(layout, among), 2))})
+    rows += _by_load(cells, cell, block)
     if len(blocks) > 1:
         df, variance, span = two_way.between(layout, rest)
         row = {"kind": BLOCKS, "members": ALL, "values": len(cells), "groups": len(blocks)}
         row |= {"df": df, "cv": None if noise is None else _root(variance)}
         rows.append(row | {"spread": None if span is None else math.expm1(span)})
+    return rows
+
+
+def _by_load(cells: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> list[dict]:
+    """The rest of cells that keep the GPU busy, and of those that do not, where there are both.
+
+    Each is fitted by itself: a host that is slow in a block slows those that wait for it only.
+    """
+    gract = cells["gract"].groupby(cell).transform("mean").to_numpy()
+    loads = {WORKING: gract >= BUSY, WAITING: gract < BUSY}
+    if not all(among.any() for among in loads.values()):
+        return []
+    rows = []
+    for load, among in loads.items():
+        codes = [np.unique(of[among], return_inverse=True)[1] for of in (cell, block)]
+        layout = two_way.fit(cells["log_rate"].to_numpy()[among], *codes)
+        everyone = np.ones(int(among.sum()), bool)
+        [variance] = two_way.variances(layout, [everyone])
+        row = {"kind": BY_LOAD, "members": load, "values": len(everyone), "cv": _root(variance)}
+        row |= {"groups": len(np.unique(block[among]))}
+        rows.append(row | {"df": abs(round(two_way.freedom(layout, everyone), 2))})
     return rows
 
 
@@ -139,7 +165,10 @@ def markdown(rows: pd.DataFrame, machines: int, sittings: int) -> str:
         "were measured in a window; a block is a replicate on one GPU, with baselines of its own. "
         f"*{WITHIN.capitalize()}*: the rest, from which gains, ratios within a block, suffer; of "
         "cells with few members and with many each their own, where the cells that there are tell "
-        f"them apart. *{BLOCKS.capitalize()}*: the block effects, which cancel in gains, without "
+        f"them apart. *{BY_LOAD.capitalize()}*: the same, of cells in which the GPU is busy for so "
+        "much of the time (the mean of a cell's replicates), and of the others, where there are "
+        "both; each fitted by itself, as a slow host slows only those that wait for it. "
+        f"*{BLOCKS.capitalize()}*: the block effects, which cancel in gains, without "
         "what the rest makes of them, 0 where that is all; of blocks with cells in common, on one "
         "model of GPU. A value's degrees of freedom are those that the fit leaves it: none for a "
         "cell with one "
