@@ -211,6 +211,12 @@ def is_baseline(cells: pd.DataFrame) -> pd.Series:
     return alone & cells["variant"].isin(ALONE_VARIANTS)
 
 
+def of_baselines(rows: pd.DataFrame) -> pd.Series:
+    """The same of rows that know their variant by their scenario's id alone."""
+    variants = [parse_scenario(scenario).variant for scenario in rows["scenario"]]
+    return is_baseline(rows.assign(variant=variants))
+
+
 def summarise(cells: pd.DataFrame) -> pd.DataFrame:
     """One row per arm, scenario, method and window: replicates by status, STP with its interval.
 

@@ -47,6 +47,12 @@ class Scenario:
         return "+".join(sorted(name for name, _ in self.parts))
 
     @property
+    def title(self) -> str:
+        """What shares the GPU, whatever the counts: `a`, `a (files)`, `a + b`."""
+        text = self.family.replace("+", " + ")
+        return f"{text} ({self.variant})" if self.variant else text
+
+    @property
     def label(self) -> str:
         """For people: `2× a + 1× b (files)`."""
         text = " + ".join(f"{count}× {name}" for name, count in self.parts)

@@ -21,10 +21,9 @@ import pandas as pd
 from tabulate import tabulate
 
 from analysis import flags
-from analysis.cells import read_runs
+from analysis.cells import of_baselines, read_runs
 from analysis.figures import stem, stems
 from analysis.names import parse_scenario
-from analysis.tables import sittings
 from analysis.tables.variance import BY_LOAD, WAITING, WITHIN, WORKING
 from analysis.web import environment
 from analysis.words import fixed
@@ -118,8 +117,7 @@ def _gains(summary: pd.DataFrame, visits: int, link: str) -> str:
     ):
         at_seven = {m: own[(own["n"] == 7) & (own["method"] == m)] for m in ("naive", "mps")}
         best = own.loc[own["stp"].idxmax()]
-        marked += [rows["flags"].iloc[0] for rows in at_seven.values() if len(rows)]
-        marked.append(best["flags"])
+        marked += [best["flags"], *(flag for one in at_seven.values() for flag in one["flags"])]
         shown.append(
             {
                 "job": workload,
@@ -214,12 +212,12 @@ def _repeats(variance: pd.DataFrame, link: str) -> str:
 
 
 def _sittings(rows: pd.DataFrame, link: str) -> str:
-    """By how much jobs alone differ between sittings, and whether the GPU or its host made that."""
+    """By how much jobs alone differ between sittings; whether the GPU worked as long for them."""
     found = {}
-    for (arm, scenario), own in rows[sittings.of_baselines(rows)].groupby(["arm", "scenario"]):
+    for (arm, scenario), own in rows[of_baselines(rows)].groupby(["arm", "scenario"]):
         rates = own["samples_per_s"].dropna()
         if len(rates) > 1:
-            job = f"{parse_scenario(scenario).family}, {arm}"
+            job = f"{parse_scenario(scenario).title}, {arm}"
             found[job] = (
                 rates.max() / rates.min(),
                 rates,

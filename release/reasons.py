@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from tabulate import tabulate
 
-from analysis.cells import is_baseline
+from analysis.cells import of_baselines
 from analysis.names import parse_scenario
 from analysis.words import fixed
 
@@ -29,14 +29,11 @@ def jobs(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
     runs: the study's (analysis.cells.read_runs); arms: name → how a job is written there.
     """
     done = runs[runs["current"] & (runs["status"] == "completed") & (runs["window"] == "window")]
-    named = done.assign(variant=[parse_scenario(name).variant for name in done["scenario"]])
-    alone = named[is_baseline(named)]
-    by = alone.assign(arm=pd.Categorical(alone["arm"], [*arms])).groupby(
-        ["workload", "variant", "arm"], dropna=False, observed=True
-    )
+    alone = done[of_baselines(done)]
+    alone = alone.assign(arm=pd.Categorical(alone["arm"], [*arms]))
     rows = [
-        {"job": f"{job} ({variant})" if variant else job, "written": arms[arm]} | _job(own)
-        for (job, variant, arm), own in by
+        {"job": parse_scenario(scenario).title, "written": arms[arm]} | _job(own)
+        for (scenario, arm), own in alone.groupby(["scenario", "arm"], observed=True)
     ]
     if not rows:
         return ""

@@ -100,6 +100,9 @@ def test_what_differs_between_sittings_is_told_with_its_cause():
     assert "0.30 and 0.30; within" in readme._sittings(slower, "x")
     assert "2,000 samples/s; within" in readme._sittings(table.assign(gract=None), "x")
     assert readme._sittings(table[table["sitting"] == "one"], "x") == ""
+    names = {"1x_large": "1x_small--files"}  # the same workload, and another job
+    files = readme._sittings(table.replace({"scenario": names}), "x")
+    assert "1.01 (small (files), faithful) to 1.50 (small, faithful:" in files
 
 
 def test_another_study_gives_another_text(made, tmp_path):

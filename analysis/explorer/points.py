@@ -155,12 +155,6 @@ _REPORTED = {"epoch_time_s": ("epoch_time_s", 1.0), "stp": ("gain", 1.0)}
 _REPORTED |= {"gpu_memory_used": ("memory_gb", 1.0)}
 
 
-def workload_label(scenario: Scenario) -> str:
-    """What is chosen as the workload: `a`, `a (files)`, `a + b`."""
-    label = scenario.family.replace("+", " + ")
-    return f"{label} ({scenario.variant})" if scenario.variant else label
-
-
 def place_label(scenario: Scenario, window: str | None) -> str:
     """Where on the axis of counts: `2×`; of a mix `1 + 2`, in the order of the workload's name."""
     counts = [count for _, count in sorted(scenario.parts)]
@@ -206,7 +200,7 @@ def _cell_row(cell: dict, members: list[dict], hardware: str) -> dict:
         "id": f"{cell['scenario']}/{cell['arm']}/{cell['method']}/r{cell['block']}",
         "hardware": hardware,
         "arm": cell["arm"],
-        "workload": workload_label(scenario),
+        "workload": scenario.title,
         "family": scenario.family,
         "place": place_label(scenario, window),
         "method": cell["method"],

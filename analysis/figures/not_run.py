@@ -80,9 +80,7 @@ def phrase(
 
 def _place(scenario: str) -> Place:
     parsed = parse_scenario(scenario)
-    names, counts = zip(*sorted(parsed.parts), strict=True)
-    variant = f" ({parsed.variant})" if parsed.variant else ""
-    return " + ".join(names) + variant, counts
+    return parsed.title, tuple(count for _, count in sorted(parsed.parts))
 
 
 def _counts(found: dict[tuple[int, ...], str | None]) -> list[str]:

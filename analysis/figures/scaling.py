@@ -130,15 +130,15 @@ def _known(sets: pd.DataFrame) -> pd.Series:
 
 
 def _with_cells(sets: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """`sets` with the gain of each replicate (values: by block) and the marks of their flags."""
+    """`sets` with scenario, the gain of each replicate (values: by block), marks of their flags."""
     cells = cells[cells["variant"] == ""]
     by_set: dict[tuple, list[dict]] = {}
     for cell in cells[["scenario", "method", "block", "stp", "flags"]].to_dict("records"):
         by_set.setdefault((_jobs(cell["scenario"]), cell["method"]), []).append(cell)
-    found = [by_set.get(key, []) for key in zip(sets["jobs"], sets["method"], strict=True)]
+    found = [by_set[key] for key in zip(sets["jobs"], sets["method"], strict=True)]
     values = [{c["block"]: c["stp"] for c in own if pd.notna(c["stp"])} for own in found]
     marked = [flags.marks(flags.union(cell["flags"] for cell in own)) for own in found]
-    return sets.assign(values=values, marks=marked)
+    return sets.assign(scenario=[own[0]["scenario"] for own in found], values=values, marks=marked)
 
 
 def _jobs(scenario: str) -> str:
@@ -380,8 +380,7 @@ def _not_run(sets: pd.DataFrame, alone: list[str], looks: dict[str, style.Look])
     """The jobs alone, and by method the sets, of which nothing was run."""
     found: dict[str, list[str]] = {}
     for row in sets[sets["status"] == NOT_RUN].to_dict("records"):
-        scenario = row["jobs"].replace("× ", "x_").replace(" + ", "+")
-        found.setdefault(row["method"], []).append(scenario)
+        found.setdefault(row["method"], []).append(row["scenario"])
     return [
         f"not run alone under MPS at any share of the SMs: {', '.join(alone)}" if alone else "",
         *(

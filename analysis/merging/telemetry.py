@@ -15,6 +15,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,7 @@ class Earlier:
             self._file = pa.parquet.ParquetFile(output)
             groups = range(self._file.num_row_groups)
             sizes = [self._file.metadata.row_group(group).num_rows for group in groups]
-            self._firsts = [sum(sizes[:group]) for group in groups]
+            self._firsts = [0, *accumulate(sizes)]
             origin = json.loads(self._file.metadata.metadata[ORIGIN])
             if origin["code"] == code.digest():
                 self._attempts = origin["attempts"]

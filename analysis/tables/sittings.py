@@ -21,7 +21,7 @@ from statistics import geometric_mean
 import pandas as pd
 from tabulate import tabulate
 
-from analysis.cells import cell_table, is_baseline, load, read_runs
+from analysis.cells import cell_table, load, of_baselines, read_runs
 from analysis.names import method_order, parse_scenario
 from analysis.words import fixed, percent, significant
 
@@ -94,12 +94,6 @@ def _place(row: dict) -> tuple:
     scenario = parse_scenario(row["scenario"])
     order = (scenario.mixed, scenario.family, scenario.variant, scenario.n, scenario.id)
     return row["arm"], *order, method_order(row["method"])
-
-
-def of_baselines(rows: pd.DataFrame) -> pd.Series:
-    """Which rows of `table` are of jobs alone that gains are held against."""
-    variants = [parse_scenario(scenario).variant for scenario in rows["scenario"]]
-    return is_baseline(rows.assign(variant=variants))
 
 
 def markdown(rows: pd.DataFrame, sittings: list[tuple[str, str]], note: str = "") -> str:

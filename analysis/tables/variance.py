@@ -86,9 +86,8 @@ def additive(cells: pd.DataFrame) -> list[dict]:
     for (members, among, bound), variance in zip(groups, found, strict=True):
         if variance is not None:
             rest[among] = max(variance, 0.0)
-        row = {"kind": WITHIN, "members": members, "bound": bound, "values": int(among.sum())}
-        row |= {"groups": len(np.unique(block[among])), "cv": _root(variance)}
-        rows.append(row | {"df": abs(round(two_way.freedom(layout, among), 2))})
+        row = {"kind": WITHIN, "members": members, "bound": bound}
+        rows.append(row | _rest(variance, two_way.freedom(layout, among), block[among]))
     rows += _by_load(cells, cell, block)
     if len(blocks) > 1:
         df, variance, span = two_way.between(layout, rest)
@@ -113,10 +112,15 @@ def _by_load(cells: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> list[d
         layout = two_way.fit(cells["log_rate"].to_numpy()[among], *codes)
         everyone = np.ones(int(among.sum()), bool)
         [variance] = two_way.variances(layout, [everyone])
-        row = {"kind": BY_LOAD, "members": load, "values": len(everyone), "cv": _root(variance)}
-        row |= {"groups": len(np.unique(block[among]))}
-        rows.append(row | {"df": abs(round(two_way.freedom(layout, everyone), 2))})
+        row = {"kind": BY_LOAD, "members": load}
+        rows.append(row | _rest(variance, two_way.freedom(layout, everyone), block[among]))
     return rows
+
+
+def _rest(variance: float | None, df: float, block: np.ndarray) -> dict:
+    """What a row tells of the rest of values; `block`: of each of them."""
+    of = {"values": len(block), "groups": len(np.unique(block)), "cv": _root(variance)}
+    return of | {"df": abs(round(df, 2))}
 
 
 def _sittings(runs: pd.DataFrame) -> list[dict]:
