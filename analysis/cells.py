@@ -6,7 +6,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -80,6 +81,20 @@ def is_anchor(runs: pd.DataFrame) -> pd.Series:
 def read_expected(path: Path | None) -> list[dict]:
     """Cells that a study plans: [{"scenario", "arm", "method", "replicate", "n"}]."""
     return [] if path is None else json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_study(runs: Path, expected: Path | None = None, hardware: str | None = None) -> Study:
+    """`load` of these files; several tables in one process read them once."""
+    stamps = tuple(path.stat().st_mtime_ns for path in (runs, expected) if path)
+    study = _read_study(runs.resolve(), expected and expected.resolve(), hardware, stamps)
+    # What one table does to its own is nothing to the next.
+    tables = ("runs", "cells", "with_references")
+    return replace(study, **{name: getattr(study, name).copy(deep=False) for name in tables})
+
+
+@lru_cache(maxsize=2)
+def _read_study(runs: Path, expected: Path | None, hardware: str | None, _stamps: tuple) -> Study:
+    return load(read_runs(runs), read_expected(expected), hardware)
 
 
 def load(runs: pd.DataFrame, expected: list[dict] = (), hardware: str | None = None) -> Study:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from itertools import permutations
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import flags, metrics, pages, style
-from analysis.cells import NOT_RUN, load, read_runs, summarise
+from analysis.cells import NOT_RUN, load, read_runs, read_study, summarise
 from analysis.figures import stem, stems
 from analysis.figures.__main__ import main as draw
 from analysis.merging import losses, merge
@@ -694,6 +695,18 @@ def test_drawn_gains_are_the_cells_stp(drawn):
     assert interval["low"] < interval["mean"] < interval["high"]
     mix = data[(data["panel"] == "mixes") & (data["method"] == "mps")]
     assert mix["stp"].iloc[0] == pytest.approx(900 / 1001 + 801 / 1000)
+
+
+def test_a_study_is_read_once_until_it_changes(drawn, tmp_path):
+    runs = tmp_path / "runs.parquet"
+    shutil.copy(drawn / "runs.parquet", runs)
+    first = read_study(runs)
+    first.cells["stp"] = 0.0  # of no concern to who reads it next
+    again = read_study(runs)
+    assert again.cells.equals(load(read_runs(runs)).cells)
+    pd.read_parquet(runs).head(1).to_parquet(runs)
+    os.utime(runs, ns=(1, 1))
+    assert len(read_study(runs).runs) == 1
 
 
 def test_the_same_study_gives_the_same_bytes(drawn, tmp_path):

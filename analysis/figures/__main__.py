@@ -32,12 +32,12 @@ import matplotlib.text
 from matplotlib.figure import Figure
 
 from analysis import code, reported, style
-from analysis.cells import Study, load, read_expected, read_runs
+from analysis.cells import Study, read_study
 from analysis.figures import NAMES, inputs, stem, stems
 
 PROCESSES = 2  # what a small machine has; more would only hold more of the study in memory
 DRAWN = "drawn.json"
-_LIBRARIES = ("matplotlib", "numpy", "pandas", "pypdfium2", "pillow")
+_LIBRARIES = ("matplotlib", "numpy", "pandas", "typst", "pillow")
 _study: Study | None = None  # of this process and those forked from it
 
 
@@ -117,8 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER|STEM")
     arguments = parser.parse_args(argv)
 
-    expected = read_expected(arguments.expected)
-    study = load(read_runs(arguments.runs), expected, arguments.hardware)
+    study = read_study(arguments.runs, arguments.expected, arguments.hardware)
     papers = reported.read(arguments.reported) if arguments.reported else None
     layouts = arguments.mig_layouts
     layouts = layouts if layouts and layouts.exists() else None

@@ -19,7 +19,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from analysis import flags
-from analysis.cells import Study, load, read_expected, read_runs
+from analysis.cells import Study, read_expected, read_study
 from analysis.guidelines import advice
 from analysis.guidelines.advice import Option, Subject
 from analysis.names import family_of, method_order
@@ -315,7 +315,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", required=True, type=Path, metavar="STEM")
     arguments = parser.parse_args(argv)
     expected = read_expected(arguments.expected)
-    study = load(read_runs(arguments.runs), expected, arguments.hardware)
+    study = read_study(arguments.runs, arguments.expected, arguments.hardware)
     bounds = arguments.slowdown or SLOWDOWNS, arguments.memory or MEMORY_GB
     page, options = markdown(study, expected, *bounds)
     stem = arguments.output

@@ -25,7 +25,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from analysis import flags, metrics, reported
-from analysis.cells import Study, load, read_expected, read_runs
+from analysis.cells import Study, read_expected, read_study
 from analysis.names import method_order
 from analysis.quantities import Measurements, quantity
 from analysis.statistics import pooled_estimates
@@ -342,7 +342,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", required=True, type=Path, metavar="STEM")
     arguments = parser.parse_args(argv)
     expected = read_expected(arguments.expected)
-    study = load(read_runs(arguments.runs), expected, arguments.hardware)
+    study = read_study(arguments.runs, arguments.expected, arguments.hardware)
     try:
         table = build(study, expected, reported.read(arguments.reported))
     except reported.ReportedError as error:

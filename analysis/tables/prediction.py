@@ -39,7 +39,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis.cells import NOT_RUN, Study, dominant_status, load, read_expected, read_runs
+from analysis.cells import NOT_RUN, Study, dominant_status, read_study
 from analysis.names import family_of, method_order, parse_scenario
 from analysis.quantities import Measurements, quantity
 from analysis.views import Key, alone, statuses, views_of_runs
@@ -392,7 +392,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--hardware", help="GPU model, where the study holds several")
     parser.add_argument("--output", required=True, type=Path, metavar="STEM")
     arguments = parser.parse_args(argv)
-    study = load(read_runs(arguments.runs), read_expected(arguments.expected), arguments.hardware)
+    study = read_study(arguments.runs, arguments.expected, arguments.hardware)
     text, sets = markdown(study)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     sets.to_csv(arguments.output.with_name(arguments.output.name + ".csv"), index=False)

@@ -21,7 +21,7 @@ from statistics import geometric_mean
 import pandas as pd
 from tabulate import tabulate
 
-from analysis.cells import cell_table, load, of_baselines, read_runs
+from analysis.cells import cell_table, of_baselines, read_study
 from analysis.names import method_order, parse_scenario
 from analysis.words import fixed, percent, significant
 
@@ -216,7 +216,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--hardware", help="GPU model, where the study holds several")
     parser.add_argument("--output", required=True, type=Path, metavar="STEM")
     arguments = parser.parse_args(argv)
-    study, stem = load(read_runs(arguments.runs), hardware=arguments.hardware), arguments.output
+    study, stem = read_study(arguments.runs, hardware=arguments.hardware), arguments.output
     cells = measured(study.with_references)
     rows = table(cells)
     stem.parent.mkdir(parents=True, exist_ok=True)

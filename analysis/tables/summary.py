@@ -18,7 +18,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from analysis import flags
-from analysis.cells import OF_THE_GPU, Study, load, read_expected, read_runs, summarise
+from analysis.cells import OF_THE_GPU, Study, read_study, summarise
 from analysis.names import COMPLETION, parse_scenario
 from analysis.tables import activity
 from analysis.twins import phrase, twin_checks
@@ -232,7 +232,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, metavar="STEM", help="writes STEM.csv, .md, .txt")
     parser.add_argument("--telemetry", type=Path, metavar="STEM", help="what the GPU did, likewise")
     arguments = parser.parse_args(argv)
-    study = load(read_runs(arguments.runs), read_expected(arguments.expected), arguments.hardware)
+    study = read_study(arguments.runs, arguments.expected, arguments.hardware)
     table = summary(study)
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
