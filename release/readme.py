@@ -173,16 +173,23 @@ def _claims(verdicts: dict, link: str) -> str:
 
 def _reasons(verdicts: dict, runs: pd.DataFrame) -> str:
     """Claims that are not confirmed as they stand, and what the data say of why."""
-    parts = []
-    for head, wanted in (("Where we differ:", DIFFERS), ("What stays open:", OPEN)):
-        lines = [
+    differ, left = (
+        [
             f"- **{claim['id']}**, {claim['verdict']}: {claim['text']} {_why(claim)} "
             f"{reasons.facts(claim, runs)}".rstrip()
             for claim in verdicts["claims"]
             if claim["verdict"] in wanted
         ]
-        parts += ["\n".join([head, "", *lines])] if lines else []
+        for wanted in (DIFFERS, OPEN)
+    )
+    parts = ["\n".join(["Where we differ:", "", *differ])] if differ else []
+    if left:
+        parts.append(_folded(f"What stays open: {len(left)}", "\n".join(left)))
     return "\n\n".join(parts)
+
+
+def _folded(summary: str, text: str) -> str:
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def _why(claim: dict) -> str:
@@ -302,7 +309,7 @@ def times(study: Path, link: str) -> str:
         "One cell at a time has the GPU, so its time is wall time. A figure's is that of the cells "
         "it draws and of those alone that they are normalised by; a cell is measured once for all "
         f"figures: in all {fixed(cost(runs), 0)} minutes.\n\n"
-        f"<details><summary>By figure</summary>\n\n{table}\n\n</details>"
+        f"{_folded('By figure', table)}"
     )
 
 

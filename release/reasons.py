@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
@@ -70,8 +71,8 @@ def _launch_bound(own: pd.DataFrame) -> str:
 
 
 def facts(claim: dict, runs: pd.DataFrame) -> str:
-    """Sentences on the finding that decides a claim: its number beside the paper's; the set's
-    memory and the card. Empty where nothing was measured.
+    """Sentences on the finding that decides a claim: its number beside the paper's; how much of the
+    GPU its job leaves idle alone; the set's memory and the card. Empty where nothing was measured.
 
     claim: as claims.json has it; runs: the study's (analysis.cells.read_runs).
     """
@@ -79,7 +80,7 @@ def facts(claim: dict, runs: pd.DataFrame) -> str:
     if finding is None:
         return ""
     own = runs[runs["cell"].isin(finding["cells"]) & runs["current"]]
-    return " ".join(filter(None, [_number(finding), _memory(own)]))
+    return " ".join(filter(None, [_number(finding), _gaps(own, runs), _memory(own)]))
 
 
 def _deciding(claim: dict) -> dict | None:
@@ -100,6 +101,21 @@ def _number(finding: dict) -> str:
     told = [r for r in finding["reported"] if r["value"] is not None][:1]
     text += "".join(f"; reported {fixed(r['value'], 2)} ({r['source']})" for r in told)
     return f"{text}."
+
+
+def _gaps(own: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """What copies of one job can gain by filling the gaps that it leaves alone, and no more."""
+    if own["n"].max() < 2 or own[["workload", "arm", "input_mode"]].drop_duplicates().shape[0] > 1:
+        return ""
+    same = (runs[name] == own[name].iloc[0] for name in ("workload", "arm", "input_mode"))
+    done = runs[runs["current"] & (runs["status"] == "completed") & of_baselines(runs)]
+    busy = done.loc[np.logical_and.reduce([*same])[done.index], "gract"].dropna()
+    if busy.empty:
+        return ""
+    return (
+        f"Alone, the job has a GRACT of {_spread(busy, '.2f')}: to fill its gaps, and no more, "
+        f"would be a gain of {1 / busy.mean():.2f}."
+    )
 
 
 def _memory(own: pd.DataFrame) -> str:

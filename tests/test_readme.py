@@ -146,8 +146,12 @@ def measured(gract: float | None, **options) -> list[dict]:
 def test_a_verdict_stands_beside_what_was_measured():
     cells = ["2x_small/faithful/mps/r1"]
     text = reasons.facts(claim(cells), merged(*measured(0.55)))
-    assert text.startswith("Measured: gain 1.90 [1.80, 2.00]; reported 2.50 (SUIT25). ")
-    assert text.endswith("The 2 together: 3.5 of the card's 8.0 GB.")
+    assert text == (
+        "Measured: gain 1.90 [1.80, 2.00]; reported 2.50 (SUIT25). Alone, the job has a GRACT of "
+        "0.55: to fill its gaps, and no more, would be a gain of 1.82. The 2 together: 3.5 of the "
+        "card's 8.0 GB."
+    )
+    assert "Alone" not in reasons.facts(claim(cells), merged(*measured(None)))
     assert reasons.facts(claim([]), merged(*measured(0.55))) == ""
 
 
