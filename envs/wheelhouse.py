@@ -25,7 +25,7 @@ WANTED = (
     "tabulate",
     "tqdm",
     "markdown-it-py",
-    "pypdfium2",
+    "typst",
 )
 SCIENTIFIC = ("numpy", "pandas", "pyarrow", "matplotlib")
 LEFT_OUT = {"pulp"}  # 16 MB for the ILP scheduler, which profiles/default does not use
