@@ -43,7 +43,7 @@ _LOOKS = {
 _LEAST = 0.1
 _KEPT = "; per cent: share of the faithful arm's gain over serial that is left"
 # Inches: a workload's panel and what is below it; left edges and widths of the two axes.
-_DATA, _GAP, _ALONE, _GAINS = 0.95, 0.55, (0.52, 1.05), (1.98, 5.1)
+_DATA, _GAP, _ALONE, _GAINS = 0.95, 0.55, (0.57, 1.0), (1.98, 5.1)
 _TEXT = 5.2  # points
 _BESIDE, _APART = 0.6, 1.6  # bars' widths between methods and between counts
 
@@ -82,6 +82,7 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
         [
             *style.footer_parts(runs),
             "* not every replicate completed" if partial else "",
+            marks.left_out(zip(gains["low"], gains["high"], strict=True)),
             study.note,
             not_run.phrase(absent["scenario"]),
         ],
@@ -139,7 +140,7 @@ def _draw_alone(
     ratios: dict[tuple, Estimate],
 ) -> list[dict]:
     """A bar per arm: samples/s alone, and the factor over faithful."""
-    rows = []
+    rows, told = [], []
     ax.set_xlim(-0.7, max(len(arms), 2) - 0.3)
     baselines = cells[is_baseline(cells) & (cells["family"] == workload)]
     for at, arm in enumerate(arms):
@@ -156,11 +157,11 @@ def _draw_alone(
         marks.bar(ax, at, 0.8, rate, values.tolist(), _look(arm))
         marked = flags.marks(flags.union(own["flags"]))
         lines = [f"{ratio.mean:.2f}×"] if ratio and arm != _ARMS[0] else []
-        _above(ax, at, values.max(), [f"{significant(rate.mean)} {marked}".rstrip(), *lines])
+        told.append(((at, values.max()), [marked, significant(rate.mean), *lines]))
         rows += _rows(base | {"quantity": "alone"}, values, rate)
         if ratio and arm != _ARMS[0]:
             rows += _rows(base | {"quantity": "alone_ratio"}, own["ratio"].dropna(), ratio)
-    _scale(ax)
+    _tell(ax, told)
     ax.set_xticks([])
     ax.set_ylabel("alone (samples/s)")
     return rows
@@ -174,7 +175,7 @@ def _draw_gains(
     shorts: dict[str, str],
 ) -> list[dict]:
     """Bars by count, method and arm."""
-    rows, edge, ticks, before = [], 0.0, [], None
+    rows, edge, ticks, before, told = [], 0.0, [], None, []
     drawn: dict[tuple[int, str], dict[str, dict]] = {}  # count and method → arm → its row
     for row in groups.to_dict("records"):
         drawn.setdefault((int(row["n"]), row["method"]), {}).setdefault(row["arm"], row)
@@ -198,12 +199,14 @@ def _draw_gains(
             if pd.isna(row["stp"]):
                 rows += _hole(ax, edge, 0.9, arm, own["status"], base)
             else:
-                rows += _draw_gain(ax, edge, arm, row, own["stp"].dropna(), base)
+                values = own["stp"].dropna()
+                rows += _draw_gain(ax, edge, arm, row, values, base)
+                told.append(((edge, _top(row, values)), _said(row)))
             edge += 1
         ticks.append(((start + edge - 1) / 2, f"{shorts[place[1]]}\n{place[0]}×"))
     ax.set_xticks([x for x, _ in ticks], [label for _, label in ticks])
     ax.tick_params(axis="x", length=0)
-    _scale(ax)
+    _tell(ax, told)
     ax.set_ylabel("gain (STP)")
     return rows
 
@@ -242,13 +245,19 @@ def _draw_gain(
     low, high = (None if pd.isna(row[end]) else row[end] for end in ("low", "high"))
     estimate = Estimate(row["stp"], low, high, len(values))
     marks.bar(ax, at, 0.9, estimate, values.tolist(), _look(arm))
-    partial = "" if row["completed"] == row["replicates"] else "*"
-    lines = [f"{row['stp']:.2f} {partial}{flags.marks(row['flags'])}".rstrip()]
-    if pd.notna(row["kept"]):
-        lines.append(f"{100 * row['kept']:.0f} %".replace("-", "−"))
-    drawn = row["stp"] if marks.wide(estimate) else high
-    _above(ax, at, max(values.max(), drawn), lines)
     return _rows(base | {"kept": row["kept"]}, values, estimate)
+
+
+def _top(row: dict, values: pd.Series) -> float:
+    """Where the text above a gain's bar begins."""
+    return max(values.max(), row["high"] if marks.narrow(row["low"], row["high"]) else row["stp"])
+
+
+def _said(row: dict) -> list[str]:
+    """Signs, the gain, and what is left of the faithful arm's."""
+    partial = "" if row["completed"] == row["replicates"] else "*"
+    lines = [partial + flags.marks(row["flags"]), f"{row['stp']:.2f}"]
+    return [*lines, *([] if pd.isna(row["kept"]) else [f"{100 * row['kept']:.0f} %"])]
 
 
 def _rows(base: dict, values: pd.Series, estimate: Estimate) -> list[dict]:
@@ -268,16 +277,14 @@ def _hole(
     return [base | {"block": b, "status": marks.missing(s)} for b, s in statuses.items()]
 
 
-def _above(ax: plt.Axes, at: float, height: float, lines: list[str]) -> None:
-    """Lines of text above a bar."""
-    place = {"ha": "center", "va": "bottom", "size": _TEXT - 0.4}
-    marks.label(ax, (at, height), "\n".join(lines), 0, 2.5, linespacing=0.95, **place)
-
-
-def _scale(ax: plt.Axes) -> None:
-    """Room for the text above the highest bar."""
-    ax.set_ylim(0, max(ax.get_ylim()[1], ax.dataLim.y1) * 1.22)
+def _tell(ax: plt.Axes, told: list[tuple[tuple[float, float], list[str]]]) -> None:
+    """Lines of text above each bar, and room for those above the highest."""
+    ax.set_ylim(0, max(ax.get_ylim()[1], ax.dataLim.y1) * 1.3)
     ax.yaxis.set_major_locator(plt.MaxNLocator(4, steps=[1, 2, 5, 10]))
+    for at, lines in told:
+        text = "\n".join(filter(None, lines)).replace("-", "−")
+        around = {"fc": "white", "ec": "none", "pad": 0.2}
+        marks.above(ax, at, text, _TEXT - 0.2, bbox=around, zorder=4)
 
 
 def _look(arm: str) -> style.Look:

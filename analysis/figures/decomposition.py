@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from analysis import flags, style
 from analysis.cells import Study, small_first
 from analysis.figures import decomposition_data as decomposition
-from analysis.figures import not_run
+from analysis.figures import marks, not_run
 from analysis.figures.decomposition_data import PARTS
 from analysis.names import ALONE_VARIANTS
 
@@ -82,6 +82,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         heights[-1] + _ROW + 0.16 + (_AXIS if len(used) else 0.0),
         [
             *style.footer_parts(study.runs[study.runs["arm"] == arm]),
+            marks.left_out(zip(used["low"], used["high"], strict=True)),
             study.note,
             not_run.phrase(absent["scenario"], "not run under MPS"),
         ],
@@ -96,7 +97,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     for y, row in zip(heights, rows.to_dict("records"), strict=True):
         if row["status"] == "completed":
             own = (blocks[["workload", "variant", "n"]] == pd.Series(_key(row))).all(axis=1)
-            _draw_row(ax, y, row, blocks[own], _marks(cells, row))
+            _draw_row(ax, y, row, blocks[own], _sign(cells, row))
         else:
             _draw_hole(ax, y, row)
     _names(ax, heights, rows)
@@ -136,9 +137,10 @@ def _heights(rows: pd.DataFrame) -> list[float]:
 
 
 def _bounds(used: pd.DataFrame, blocks: pd.DataFrame) -> tuple[float, float]:
-    values = pd.concat([used["n"], used["low"], used["high"], blocks["naive"], blocks["mps"]])
-    values = values.astype(float).dropna()
-    return min([0.9, *values]) / 1.05, max([2.0, *values]) * 1.05
+    intervals = zip(used["low"], used["high"], strict=True)
+    ends = [end for interval in intervals if marks.narrow(*interval) for end in interval]
+    values = pd.concat([used["n"], blocks["naive"], blocks["mps"]]).astype(float).dropna()
+    return min([0.9, *values, *ends]) / 1.05, max([2.0, *values, *ends]) * 1.05
 
 
 def _segments(row: dict) -> list[tuple[str, float, float]]:
@@ -151,13 +153,13 @@ def _segments(row: dict) -> list[tuple[str, float, float]]:
     return [(part, low, high) for part, low, high in ends if high > low * (1 + 1e-9)]
 
 
-def _draw_row(ax: plt.Axes, y: float, row: dict, blocks: pd.DataFrame, marks: str) -> None:
+def _draw_row(ax: plt.Axes, y: float, row: dict, blocks: pd.DataFrame, sign: str) -> None:
     for part, low, high in _segments(row):
         ax.barh(y, high - low, 0.72 * _ROW, left=low, zorder=2, **_FILLS[part], **_EDGE)
     for level, dashes in (("filled", "-"), ("saturated", (0, (1, 1)))):
         ends = [y - 0.48 * _ROW, y + 0.48 * _ROW]
         ax.plot([row[level]] * 2, ends, color=style.INK, lw=0.9, ls=dashes, zorder=4)
-    if pd.notna(row["low"]):
+    if marks.narrow(row["low"], row["high"]):
         ax.plot([row["low"], row["high"]], [y, y], color=style.INK, lw=0.9, zorder=5)
     for method in ("naive", "mps"):
         look = style.LOOKS[method]
@@ -167,7 +169,7 @@ def _draw_row(ax: plt.Axes, y: float, row: dict, blocks: pd.DataFrame, marks: st
             point = {"marker": "o", "ms": 1.4, "mfc": "white", "mec": style.INK, "mew": 0.3}
             ax.plot(blocks[method], [y] * len(blocks), ls="", zorder=7, **point)
     for i, name in enumerate(_HEADS):
-        text = f"{row[name]:.2f}" + (f" {marks}" if name == "mps" and marks else "")
+        text = f"{row[name]:.2f}" + (f" {sign}" if name == "mps" and sign else "")
         _number(ax, i, y, text, weight="bold" if name == "mps" else "normal")
 
 
@@ -207,7 +209,7 @@ def _names(ax: plt.Axes, heights: list[float], rows: pd.DataFrame) -> None:
         ax.text(-(_LEFT - 0.07) / _WIDTH, heights[first], name, **look)
 
 
-def _marks(cells: pd.DataFrame, row: dict) -> str:
+def _sign(cells: pd.DataFrame, row: dict) -> str:
     """Marks of the flags of the set's cells under MPS."""
     same = (cells["family"] == row["workload"]) & (cells["variant"] == row["variant"])
     same &= (cells["n"] == row["n"]) & (cells["method"] == "mps") & ~cells["mixed"]
@@ -227,7 +229,7 @@ def _handles(used: pd.DataFrame, blocks: pd.DataFrame) -> list:
     upright = {"marker": "|", "ms": 7, "mec": style.INK, "mew": 0.9, "ls": ""}
     handles.append(Line2D([], [], label="1 / GRACT alone, at most N", **upright))
     handles.append(Line2D([], [], ls=(0, (1, 1)), label="1 / SMACT alone, at most N", **line))
-    if used["low"].notna().any():
+    if any(map(marks.narrow, used["low"], used["high"])):
         handles.append(Line2D([], [], label="95 % interval (MPS)", **line))
     if len(blocks) > len(used):
         handles.append(style.replicate_point())

@@ -70,7 +70,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
             *([marks.interval()] if any(ratio.low for ratio in ratios.values()) else []),
         ],
         placed.lines * _LINE - 0.2,
-        slots.foot(study, found),
+        [*slots.foot(study, found), marks.left_out((r.low, r.high) for r in ratios.values())],
     )
     for title, places in placed.places.items():
         ax = placed.axes(fig, title, top, _LEFT, (_ENERGY, _LINE))

@@ -20,6 +20,7 @@ from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first
 from analysis.figures import marks, not_run
 from analysis.names import method_order, parse_scenario
+from analysis.words import significant
 
 TITLE = "Epoch time per instance"
 CAPTION = (
@@ -33,11 +34,11 @@ CAPTION = (
 _COLUMNS = ["panel", "n", "variant", "method", "member", "block", "epoch_time_s", "status"]
 _UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 _PANEL, _GAP = 1.05, 0.45  # inches
-_LABEL = 5.2  # points, less where bars are narrow
-# Units of the x axis, in which a single bar is 1.5 wide: between the methods of a group, between
-# groups, and the least that a panel spans.
-_BESIDE, _APART, _NARROWEST = 0.35, 2.2, 16.0
-_LETTER = 0.25  # what a letter of a variant needs below its bars
+_LABEL = 5.0  # points
+# Units of the x axis: a single bar, an outcome in its place, between the methods of a group,
+# between groups, and the least that a panel spans.
+_BAR, _HOLE, _BESIDE, _APART, _NARROWEST = 2.0, 1.3, 0.35, 1.8, 20.0
+_LEFT, _RIGHT = 0.48, 0.08  # inches beside the axes
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Block:
     @property
     def width(self) -> float:
         """Grows slower than the number of bars, so that seven do not crush the others."""
-        return 1.5 * max(len(self.members), 1) ** 0.55
+        return _BAR * len(self.members) ** 0.3 if self.members else _HOLE
 
     @property
     def complete(self) -> bool:
@@ -101,14 +102,13 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         len(panels) * (_PANEL + _GAP) - 0.15,
         [*style.footer_parts(shown), note, study.note, not_run.phrase(absent["scenario"])],
     )
-    common = _common_widths(list(panels.values()))
-    layouts = {workload: _layout(panel, common) for workload, panel in panels.items()}
-    right = max([_NARROWEST, *(end for _, end in layouts.values())])
+    layouts, right = _layouts(panels)
     for i, (workload, panel) in enumerate(panels.items()):
-        place = (0.48, top + i * (_PANEL + _GAP), style.PAGE_WIDTH - 0.56, _PANEL)
+        width = style.PAGE_WIDTH - _LEFT - _RIGHT
+        place = (_LEFT, top + i * (_PANEL + _GAP), width, _PANEL)
         ax = style.place(fig, *place)
         ax.set_xlim(-0.8, right + 0.8)
-        _draw_panel(ax, workload, panel, layouts[workload][0])
+        _draw_panel(ax, workload, panel, layouts[workload])
     return fig, drawn
 
 
@@ -151,28 +151,42 @@ def _serial(blocks: list[Block], variant: str, n: int, look: style.Look) -> Bloc
     return Block(n, variant, "serial", look, times, flags=alone[0].flags)
 
 
-def _common_widths(panels: list[list[Block]]) -> dict[tuple, float]:
+def _layouts(panels: dict[str, list[Block]]) -> tuple[dict[str, dict[tuple, float]], float]:
+    """Workload → centre of each group; and where the widest panel ends."""
+    right, letter = _NARROWEST, 0.0
+    for _ in range(3):  # how many units a letter takes depends on how many the axis has
+        common = _common_widths(panels, letter)
+        found = {w: _layout(blocks, common, letter) for w, blocks in panels.items()}
+        right = max([_NARROWEST, *(end for _, end in found.values())])
+        inches = (style.PAGE_WIDTH - _LEFT - _RIGHT) / (right + 1.6)
+        letter = style.text_width("x", style.SMALL) / inches
+    return {w: centres for w, (centres, _) in found.items()}, right
+
+
+def _common_widths(panels: dict[str, list[Block]], letter: float) -> dict[tuple, float]:
     """Groups of the default variant → width in the widest panel, by count."""
-    groups = {b.group for blocks in panels for b in blocks if not b.variant}
-    return {g: max(_width(blocks, g) for blocks in panels) for g in sorted(groups)}
+    groups = {b.group for blocks in panels.values() for b in blocks if not b.variant}
+    return {g: max(_width(own, g, letter) for own in panels.values()) for g in sorted(groups)}
 
 
-def _layout(blocks: list[Block], common: dict[tuple, float]) -> tuple[dict[tuple, float], float]:
+def _layout(
+    blocks: list[Block], common: dict[tuple, float], letter: float
+) -> tuple[dict[tuple, float], float]:
     """Centre of each group of a panel, those in `common` as in every panel; and the right end."""
     own = sorted({b.group for b in blocks})
     last = max((g for g in own if g in common), default=("", 0))
     groups = [g for g in common if g <= last] + [g for g in own if g not in common]
     centres, right = {}, -_APART
     for group in groups:
-        width = common.get(group) or _width(blocks, group)
+        width = common.get(group) or _width(blocks, group, letter)
         centres[group] = right + _APART + width / 2
         right += _APART + width
     return centres, right
 
 
-def _width(blocks: list[Block], group: tuple) -> float:
-    """Of the group's bars, or of the word below them."""
-    return max(_bars(blocks, group), _LETTER * len(group[0]))
+def _width(blocks: list[Block], group: tuple, letter: float) -> float:
+    """Of the group's bars, or of the word below them, of which a letter is so wide."""
+    return max(_bars(blocks, group), letter * len(group[0]) - _APART / 2)
 
 
 def _bars(blocks: list[Block], group: tuple) -> float:
@@ -184,6 +198,12 @@ def _draw_panel(ax: plt.Axes, workload: str, blocks: list[Block], centres: dict)
     top = max((b.points["epoch_time_s"].max() for b in blocks if len(b.points)), default=0.0)
     _, seconds, unit = next(u for u in _UNITS if top >= u[0])
     groups = sorted({b.group for b in blocks})
+    if top:
+        ax.set_ylim(0, top / seconds * 1.4)
+        ax.yaxis.set_major_locator(plt.MaxNLocator(4))
+        ax.set_ylabel(f"epoch time ({unit})")
+    else:
+        ax.set_yticks([])
     for group in groups:
         edge = centres[group] - _bars(blocks, group) / 2
         for block in (b for b in blocks if b.group == group):
@@ -197,12 +217,6 @@ def _draw_panel(ax: plt.Axes, workload: str, blocks: list[Block], centres: dict)
         ["\n".join(filter(None, (f"{n}×", variant))) for variant, n in groups],
     )
     ax.tick_params(axis="x", length=0, labelsize=style.SMALL)
-    if top:
-        ax.set_ylim(0, top / seconds * 1.16)
-        ax.yaxis.set_major_locator(plt.MaxNLocator(4))
-        ax.set_ylabel(f"epoch time ({unit})")
-    else:
-        ax.set_yticks([])
     ax.set_title(workload, loc="left", weight="bold", pad=3)
 
 
@@ -220,26 +234,17 @@ def _draw_bars(ax: plt.Axes, edge: float, block: Block, seconds: float) -> None:
         marks.replicates(ax, centre, width, values)
         highest = max(highest, *values)
     typical = median(value for values in heights.values() for value in values)
-    label = f"{typical:.3g}{'' if block.complete else '*'} {flags.marks(block.flags)}".rstrip()
-    room = marks.inches(ax, block.width + _BESIDE / 3)
-    marks.label(
-        ax,
-        (edge + block.width / 2, highest),
-        label,
-        0,
-        2.5,
-        ha="center",
-        va="bottom",
-        size=_LABEL * min(1.0, room / style.text_width(label, _LABEL)),
-    )
+    number = significant(typical, 3 if typical >= 1 else 2)
+    label = f"{'' if block.complete else '*'}{flags.marks(block.flags)}\n{number}".strip()
+    marks.above(ax, (edge + block.width / 2, highest), label, _LABEL)
 
 
 def _draw_hole(ax: plt.Axes, edge: float, block: Block) -> None:
     """A dashed box with the outcome in the place of the bars."""
     status = dominant_status(block.statuses)
     outcome = "no epoch time" if status == "completed" else style.status_label(status)
-    size = min(_LABEL, marks.inches(ax, block.width) * 72 / 2.4)
-    marks.hole(ax, edge + block.width / 2, block.width, f"{block.look.short}\n{outcome}", size)
+    size = min(_LABEL, marks.inches(ax, block.width) * 72 / 1.2)
+    marks.hole(ax, edge + block.width / 2, block.width, f"{block.look.short} {outcome}", size)
 
 
 def _drawn(panels: dict[str, list[Block]]) -> pd.DataFrame:

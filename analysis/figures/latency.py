@@ -10,7 +10,7 @@ from analysis import style
 from analysis.cells import Study
 from analysis.figures import marks, not_run, slots
 from analysis.figures.slots import Place, Slot
-from analysis.words import significant
+from analysis.words import fixed, significant
 
 TITLE = "Step latency"
 CAPTION = (
@@ -117,18 +117,21 @@ def _draw_panel(ax: plt.Axes, places: list[Place], units: dict[str, float] | Non
             missing = "no baseline" if place.slot.has(*_QUANTILES) else "no steps"
             slots.hole(ax, place, missing)
             continue
-        for i, (at, quantiles) in enumerate(zip(place.bars(len(bars)), bars, strict=True)):
+        several, signs, ends = len(bars) > 1, place.slot.marks(), []
+        for at, quantiles in zip(place.bars(len(bars)), bars, strict=True):
             _draw_bar(ax, at, quantiles, place.slot.look)
             middle, _, last = map(slots.middle, quantiles.values())
-            digits = 3 if units is None else 2
-            told = [significant(v, digits) for v in (last, middle) if v is not None]
-            slots.number(
-                ax,
-                Place(place.slot, at[0] - at[1] / 2, at[1]),
-                max((value for own in quantiles.values() for value in own), default=0.0),
-                "\n".join([place.slot.marks() if i == 0 else "", *told]),
-                **({"beside": 0.0} if len(bars) > 1 else {}),
-            )
+            told = [
+                significant(v) if units is None else fixed(v, 1)
+                for v in (last, middle)
+                if v is not None
+            ]
+            highest = max((value for own in quantiles.values() for value in own), default=0.0)
+            own = Place(place.slot, at[0] - at[1] / 2, at[1])
+            slots.number(ax, own, highest, "\n".join(told if several else [signs, *told]))
+            ends.append(highest)
+        if several:
+            slots.number(ax, place, max(ends), signs)
 
 
 def _draw_bar(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,8 +25,15 @@ WIDEST = 4.0
 _TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 _ROOM = 0.17  # inches from tick to tick
 _TEXT = 5.2  # points
+_HOLE = 0.74  # of the axes' height: a box with an outcome
+_OVER = 4.0  # points that a text may stand out above its axes, below their title
+# Of its size: how wide a character is that is no digit or letter.
+_EMS = dict.fromkeys("~≠^+#↓×−–", 0.84) | dict.fromkeys(".,! ", 0.36) | {"*": 0.5, "%": 0.95}
 _BOX = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 _REPLICATE = {"ls": "", "marker": "o", "mfc": "white", "mec": style.INK, "zorder": 5}
+# Where something stands on the page: left, low, right, high, in points.
+Box = tuple[float, float, float, float]
+LEFT, RIGHT, ABOVE, BELOW = (-1, 0), (1, 0), (0, 1), (0, -1)
 # Of each axes: what is drawn alike is one artist, for thousands of them take seconds.
 _shared: WeakKeyDictionary[plt.Axes, dict[tuple, Any]] = WeakKeyDictionary()
 
@@ -97,6 +104,74 @@ def label(
     return ax.text(*at, text, transform=offset(ax, right, up), **look)
 
 
+def extent(text: str, size: float, linespacing: float = 0.95) -> tuple[float, float]:
+    """About how wide and high a text of so many points is, in points."""
+    lines = text.split("\n")
+    wide = max(sum(map(_em, line)) for line in lines)
+    return wide * size, (1 + (len(lines) - 1) * (0.24 + 0.76 * linespacing)) * size
+
+
+def _em(letter: str) -> float:
+    """How wide a character is, of its size."""
+    return _EMS.get(letter) or (0.72 if letter.isupper() else 0.6 if letter.islower() else 0.64)
+
+
+def spot(ax: plt.Axes, at: tuple[float, float]) -> tuple[float, float]:
+    """Where on the page a place of the data is, in points; once the axes' limits are set."""
+    x, y = ax.transData.transform(at) * 72 / ax.figure.dpi
+    return x, y
+
+
+def taken(ax: plt.Axes) -> list[Box]:
+    """What `above` and `beside` have written in the axes, and what else they should keep off."""
+    return _of(ax, ("taken",), list)
+
+
+def _meet(one: Box, other: Box) -> bool:
+    across = one[0] < other[2] and other[0] < one[2]
+    return across and one[1] < other[3] and other[1] < one[3]
+
+
+def above(
+    ax: plt.Axes,
+    at: tuple[float, float],
+    text: str,
+    size: float,
+    right: float = 0.0,
+    linespacing: float = 0.95,
+    **look,
+) -> None:
+    """Text centred above a place, and above all that it would hide while that is in the axes."""
+    (wide, tall), (x, y), up = extent(text, size, linespacing), spot(ax, at), 2.5
+    half = wide / 2 + 0.3  # or numbers side by side read as one
+    edges = x + right - half, x + right + half
+    there = taken(ax)
+    for other in sorted(there, key=lambda box: box[1]):
+        if _meet((edges[0], y + up, edges[1], y + up + tall), other):
+            up = other[3] - y
+    if y + up + tall > ax.bbox.y1 * 72 / ax.figure.dpi + _OVER:
+        up = 2.5  # rather upon another text than not at all: it may be a warning
+    there.append((edges[0], y + up, edges[1], y + up + tall))
+    place = {"ha": "center", "va": "bottom", "linespacing": linespacing, "size": size}
+    label(ax, at, text, right, up, **place, **look)
+
+
+def beside(
+    ax: plt.Axes, at: tuple[float, float], text: str, size: float, sides: Sequence[tuple[int, int]]
+) -> None:
+    """Text on the first of these sides of a place where it hides nothing; none where all would."""
+    (wide, tall), (x, y) = extent(text, size), spot(ax, at)
+    frame = [edge * 72 / ax.figure.dpi for edge in ax.bbox.extents]
+    for across, up in sides:
+        right, high = across * (3.0 + wide / 2), up * (3.0 + tall / 2)
+        box = x + right - wide / 2, y + high - tall / 2, x + right + wide / 2, y + high + tall / 2
+        held = frame[0] < box[0] and frame[1] < box[1] and box[2] < frame[2] and box[3] < frame[3]
+        if held and not any(_meet(box, other) for other in taken(ax)):
+            taken(ax).append(box)
+            label(ax, at, text, right, high, ha="center", va="center", size=size, zorder=6)
+            return
+
+
 def plain_ticks(axis, ticks: Sequence[float]) -> None:
     """Ticks at these places only, told as plain numbers."""
     axis.set_major_locator(FixedLocator(list(ticks)))
@@ -114,9 +189,20 @@ def log_ticks(low: float, high: float, inches: float = 99.0) -> list[float]:
     return ticks
 
 
+def narrow(low: float | None, high: float | None) -> bool:
+    """Whether there is an interval, and one that is worth a line."""
+    return pd.notna(low) and high <= WIDEST * low
+
+
 def wide(estimate: Estimate) -> bool:
     """No interval, or one that is not worth a line."""
-    return estimate.low is None or estimate.high > WIDEST * estimate.low
+    return not narrow(estimate.low, estimate.high)
+
+
+def left_out(intervals: Iterable[tuple[float | None, float | None]]) -> str:
+    """What a footer says where there are intervals, from low to high, that have no line."""
+    some = any(pd.notna(low) and not narrow(low, high) for low, high in intervals)
+    return f"95 % intervals wider than a factor of {WIDEST:g} are not drawn" if some else ""
 
 
 def level(
@@ -182,14 +268,14 @@ def replicates(ax: plt.Axes, centre: float, width: float, values: Sequence[float
 def hole(ax: plt.Axes, centre: float, width: float, text: str, size: float) -> None:
     """A dashed box with an outcome where bars would stand; `size`: of its text at most, points."""
     tall = ax.get_position().height * ax.figure.get_size_inches()[1]
-    longest = max(style.text_width(line, size) for line in text.split("\n"))
+    longest = extent(text, size)[0] / 72
     dashed = {"fc": "#F6F6F6", "ec": "#999999", "lw": 0.5, "ls": (0, (2, 2))}
     left, whole = centre - width / 2, ax.get_xaxis_transform()
-    ax.add_artist(Rectangle((left, 0), width, 0.74, transform=whole, **dashed))
+    ax.add_artist(Rectangle((left, 0), width, _HOLE, transform=whole, **dashed))
     ax.update_datalim([(left, 0), (left + width, 0)], updatey=False)
     ax.text(
         centre,
-        0.37,
+        _HOLE / 2,
         text,
         transform=ax.get_xaxis_transform(),
         rotation=90,
@@ -197,7 +283,7 @@ def hole(ax: plt.Axes, centre: float, width: float, text: str, size: float) -> N
         va="center",
         ma="center",
         linespacing=1.0,
-        size=size * min(1.0, 0.74 * tall / longest),
+        size=size * min(1.0, 0.97 * _HOLE * tall / longest),
     )
 
 

@@ -31,7 +31,7 @@ CAPTION = (
     "those of one method)."
 )
 # Inches: a mix's panel and what is below it; left edge and width of the bars, of STP, of ANTT.
-_DATA, _GAP = 0.6, 0.32
+_DATA, _GAP = 0.64, 0.32
 _BARS, _STP, _ANTT = (0.42, 3.2), (4.12, 1.05), (5.68, 1.05)
 _TEXT = 5.2  # points
 # Units of the x axis, in which a single bar is 1.5 wide: between methods, between workloads, and
@@ -70,6 +70,7 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
         [
             *style.footer_parts(runs),
             _note(cells),
+            marks.left_out((e.low, e.high) for e in _estimates(data)),
             study.note,
             not_run.phrase(absent["scenario"]),
         ],
@@ -212,13 +213,19 @@ def _draw_lanes(
     marks.lanes(ax)
 
 
+def _estimates(data: MixData) -> list[Estimate]:
+    """All that are drawn."""
+    kinds = data.progress, data.stp, data.antt, data.reclaimed
+    return [estimate for found in kinds for estimate in found.values()]
+
+
 def _handles(data: MixData, mixes: bool, departing: bool) -> list:
     measured = {key[1] for key in data.members}
     handles = [style.swatch(data.looks[m]) for m in sorted(measured, key=method_order)]
     if mixes:
         look = {"color": style.GREY, "lw": 0.8, "ls": (0, (4, 2))}
         handles.append(Line2D([], [], **look, label="ideal STP (N)"))
-    every = [*data.progress.values(), *data.reclaimed.values()]
+    every = _estimates(data)
     if any(estimate.replicates > 1 for estimate in every):
         handles.append(style.replicate_point())
     if any(not marks.wide(estimate) for estimate in every):

@@ -101,6 +101,7 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
             *style.footer_parts(shown),
             unlike,
             _left_out(lacking),
+            marks.left_out((pair.ours.low, pair.ours.high) for pair in found if pair.ours),
             study.note,
             not_run.phrase((s for s, _ in absent), "reported, but not run", methods),
         ],

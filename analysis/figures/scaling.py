@@ -7,6 +7,7 @@ one, and the paper's rule of thumb, which only says whether to collocate.
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentF
 
 from analysis import flags, style
 from analysis.cells import NOT_RUN, Study, dominant_status, small_first
-from analysis.figures import not_run
+from analysis.figures import marks, not_run
 from analysis.names import method_order, parse_scenario
 from analysis.tables import prediction
 from analysis.tables.prediction import PAYS, SATURATED, SMACT
@@ -42,7 +43,8 @@ _ACROSS = 3
 # Inches: margins, a curve's panel, a panel of predictions, and what is between them.
 _LEFT, _BETWEEN, _CURVE, _GAIN, _GAP = 0.42, 0.36, 1.05, 1.75, 0.52
 _NAMES = {"curves": "SM-scaling curves", "smact": "SMACT alone", "rule": "rule of thumb"}
-_OFF = 1.1  # predictions that are further off than by this factor are named
+_OFF = 1.1  # predictions that are further off than by this factor are named, where there is room
+_NAME = 5.0  # points
 _TICKS = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 _PAYS = {"color": style.GREY, "lw": 0.7, "ls": (0, (3, 1, 1, 1))}
 _NO_GAIN = {"marker": "x", "ms": 3.2, "mec": style.INK, "mew": 0.8, "ls": "", "clip_on": False}
@@ -87,6 +89,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         [
             *style.footer_parts(rows),
             _missing(panels, sets),
+            marks.left_out(zip(sets["low"], sets["high"], strict=True)) if predictors else "",
             study.note,
             *_not_run(sets, [w for w in planned if w in absent], looks),
         ],
@@ -105,24 +108,26 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         place = (_LEFT + i * (width + _BETWEEN), top + below + 0.05, width, _GAIN)
         ax = style.place(fig, *place)
         told = ran[ran[predictor].notna()]
+        _tell(ax, _told(errors, predictor))
         draw_one = _draw_rule if predictor == "rule" else _draw_gains
         draw_one(ax, told, predictor, _bounds(sets, predictors), letters, looks)
         _title(ax, _NAMES[predictor], width)
-        ax.annotate(
-            _told(errors, predictor),
-            (0.03, 0.97),
-            xycoords="axes fraction",
-            va="top",
-            size=5.4,
-            linespacing=1.25,
-            bbox={"fc": "white", "lw": 0, "pad": 1.0},
-        )
         if i == 0:
             ax.set_ylabel("measured gain (STP)", labelpad=2)
     if predictors:
         at = (0.01, 1 - (top + below + _GAIN + 0.42) / fig.get_size_inches()[1])
         fig.text(*at, "\n".join(key), size=5.6, va="top", linespacing=1.2)
     return fig, drawn
+
+
+def _tell(ax: plt.Axes, text: str) -> None:
+    """Text in the upper left corner, over lines, and nothing to write a name upon."""
+    size, spacing, around = 5.4, 1.25, {"fc": "white", "lw": 0, "pad": 1.0}
+    place = {"transform": ax.transAxes, "va": "top", "zorder": 3.5}
+    ax.text(0.03, 0.97, text, size=size, linespacing=spacing, bbox=around, **place)
+    left, top = ax.transAxes.transform((0.03, 0.97)) * 72 / ax.figure.dpi
+    wide, tall = marks.extent(text, size, spacing)
+    marks.taken(ax).append((left, top - tall, left + wide, top))
 
 
 def _known(sets: pd.DataFrame) -> pd.Series:
@@ -167,33 +172,13 @@ def _short(row: dict, letters: dict[str, str]) -> str:
     return "+".join(f"{'' if n == '1' else n}{letters[x]}" for n, x in parts) + row["marks"]
 
 
-def _name(ax: plt.Axes, points: list[tuple[float, float, str]]) -> None:
-    """Write names beside points, on the side away from the diagonal; close ones in one line."""
-    groups: list[list[tuple]] = []
-    for x, y, name in sorted(points):
-        at = ax.transData.transform((x, y)) * 72 / ax.figure.dpi
-        near = next(
-            (g for g in groups if abs(g[0][0][0] - at[0]) < 20 and abs(g[-1][0][1] - at[1]) < 5.5),
-            None,
-        )
-        groups.append([]) if near is None else None
-        (groups[-1] if near is None else near).append((at, x, y, name))
-    for group in groups:
-        (_, _, y, _), below = group[len(group) // 2], group[0][2] < group[0][1]
-        x = (max if below else min)(g[1] for g in group)
-        place, ha, va = (3.5, -1) if below else (-3.5, 1), "left" if below else "right", "center"
-        if below and ax.transAxes.inverted().transform(ax.transData.transform((x, y)))[0] > 0.85:
-            place, ha, va = (3, -4), "right", "top"
-        ax.annotate(
-            " ".join(g[3] for g in group),
-            (x, min(g[2] for g in group) if va == "top" else y),
-            place,
-            textcoords="offset points",
-            ha=ha,
-            va=va,
-            size=5.0,
-            zorder=6,
-        )
+def _keep_off(ax: plt.Axes, x: float, row: dict) -> None:
+    """A set's mark, its replicates and its interval are nothing to write a name upon."""
+    ends = [row["measured"], *row["values"].values(), *_interval(row)]
+    (across, low), (_, high) = (marks.spot(ax, (x, end)) for end in (min(ends), max(ends)))
+    middle = marks.spot(ax, (x, row["measured"]))[1]
+    marks.taken(ax).append((across - 1, low, across + 1, high))
+    marks.taken(ax).append((across - 2.5, middle - 2.5, across + 2.5, middle + 2.5))
 
 
 def _draw_curve(
@@ -256,7 +241,8 @@ def _bounds(sets: pd.DataFrame, predictors: list[str]) -> tuple[float, float]:
     known = sets[_known(sets)]
     numbers = [p for p in predictors if p != "rule"]
     values = pd.concat([known["measured"], *(known[p] for p in numbers)]).dropna()
-    return min(0.9, values.min()) / 1.08, max(2.0, values.max()) * 1.12
+    ends = [end for row in known.to_dict("records") for end in _interval(row)]
+    return min([0.9, *values, *ends]) / 1.08, max([2.0, *values, *ends]) * 1.12
 
 
 def _draw_gains(
@@ -272,20 +258,26 @@ def _draw_gains(
     ax.plot(bounds, bounds, color=style.GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
     ax.axhline(PAYS, zorder=1, **_PAYS)
     ax.axvline(PAYS, zorder=1, **_PAYS)
-    off = []
-    for row in sets.to_dict("records"):
+    rows = sets.to_dict("records")
+    for row in rows:
         _draw_set(ax, row[predictor], row, looks[row["method"]])
-        if pd.isna(row["measured"]):
-            continue
-        ratio = row["measured"] / row[predictor]
-        if max(ratio, 1 / ratio) > _OFF:
-            off.append((row[predictor], row["measured"], _short(row, letters)))
-    _name(ax, off)
+    found = [row for row in rows if pd.notna(row["measured"])]
+    for row in sorted(found, key=lambda row: _off(row, predictor), reverse=True):
+        if _off(row, predictor) > math.log(_OFF):
+            higher = row["measured"] > row[predictor]
+            away = (marks.LEFT, marks.ABOVE) if higher else (marks.RIGHT, marks.BELOW)
+            at = row[predictor], row["measured"]
+            marks.beside(ax, at, _short(row, letters), _NAME, away)
     ticks = [t for t in _TICKS if bounds[0] <= t <= bounds[1]]
     for axis in (ax.xaxis, ax.yaxis):
         _plain(axis, ticks)
     ax.grid(axis="x", visible=True)
     ax.set_xlabel("predicted gain (STP)", labelpad=2)
+
+
+def _off(row: dict, predictor: str) -> float:
+    """By what log ratio a prediction is off."""
+    return abs(math.log(row["measured"] / row[predictor]))
 
 
 def _draw_rule(
@@ -301,18 +293,13 @@ def _draw_rule(
     ax.axhline(PAYS, zorder=1, **_PAYS)
     for answer, rows in sets.groupby(sets[predictor].astype(bool)):
         rows = rows.sort_values("measured").to_dict("records")
-        for i, row in enumerate(rows):
-            x = answer + 0.62 * ((i + 0.5) / len(rows) - 0.5)
+        places = [answer + 0.62 * ((i + 0.5) / len(rows) - 0.5) for i in range(len(rows))]
+        for x, row in zip(places, rows, strict=True):
             _draw_set(ax, x, row, looks[row["method"]])
+        for x, row in zip(places, rows, strict=True):
             if pd.notna(row["measured"]) and answer != (row["measured"] > PAYS):
-                ax.annotate(
-                    _short(row, letters),
-                    (x, row["measured"]),
-                    (0, 4),
-                    textcoords="offset points",
-                    ha="center",
-                    size=5.0,
-                )
+                sides = marks.ABOVE, marks.BELOW, marks.LEFT, marks.RIGHT
+                marks.beside(ax, (x, row["measured"]), _short(row, letters), _NAME, sides)
     _plain(ax.yaxis, [t for t in _TICKS if bounds[0] <= t <= bounds[1]])
     ax.set_xticks([0, 1], ["do not", "collocate"])
     ax.tick_params(axis="x", length=0)
@@ -324,13 +311,19 @@ def _draw_set(ax: plt.Axes, x: float, row: dict, look: style.Look) -> None:
     if pd.isna(row["measured"]):
         ax.plot([x], [0.02], transform=ax.get_xaxis_transform(), zorder=4, **_NO_GAIN)
         return
-    if pd.notna(row["low"]):
-        ax.plot([x, x], [row["low"], row["high"]], color=style.INK, lw=0.7, zorder=3)
+    _keep_off(ax, x, row)
+    if interval := _interval(row):
+        ax.plot([x, x], interval, color=style.INK, lw=0.7, zorder=3)
     ax.plot([x], [row["measured"]], zorder=4, **_mark(look))
     if len(row["values"]) > 1:
         point = {"marker": "o", "ms": 1.4, "mfc": "white", "mec": style.INK, "mew": 0.3}
         values = list(row["values"].values())
         ax.plot([x] * len(values), values, ls="", zorder=5, **point)
+
+
+def _interval(row: dict) -> list[float]:
+    """Its ends; none where it is not worth a line."""
+    return [row["low"], row["high"]] if marks.narrow(row["low"], row["high"]) else []
 
 
 def _plain(axis, ticks: list[float]) -> None:
@@ -417,7 +410,7 @@ def _handles(
         handles.append(entry(f"a gain of {PAYS}: pays", **_PAYS))
     if sets.loc[~_known(sets), predictors].notna().any(axis=None):
         handles.append(entry("no gain measured", **_NO_GAIN))
-    if known["low"].notna().any():
+    if any(map(marks.narrow, known["low"], known["high"])):
         handles.append(Line2D([], [], color=style.INK, lw=0.7, label="95 % interval"))
     return handles
 

@@ -22,12 +22,11 @@ from analysis.figures import marks, not_run
 from analysis.names import method_order, parse_scenario
 
 COLUMNS = ["panel", "scenario", "n", "variant", "window", "method"]
-TEXT, _SMALLEST = 5.0, 3.2  # points: of numbers, and where a slot is narrow
+TEXT, _SMALLEST = 5.0, 4.5  # points: of numbers, and where slots are narrow
 # Inches before a page is stretched or squeezed: a bar, between slots, between groups, the margin.
 _BAR, _BESIDE, _APART, _MARGIN = 0.17, 0.05, 0.22, 0.06
 _RIGHT = 0.05
 _WIDEST = 2.6
-_WIDE = 0.64  # of its size: a digit, and other characters at most in the mean
 _WINDOWS = ("before", "after")
 _OF_A_CELL = ["scenario", "method", "family", "block", "status", "flags", "window"]
 
@@ -315,37 +314,21 @@ def points(ax: plt.Axes, at: tuple[float, float], values: list[float]) -> None:
         marks.replicates(ax, *at, values)
 
 
-def number(ax: plt.Axes, place: Place, height: float, text: str, beside: float = _BESIDE) -> None:
-    """Text above a slot, smaller where the slot is narrow, and none where it could not be read;
-    lines behind it are interrupted. beside: inches to the next one.
+def number(ax: plt.Axes, place: Place, height: float, text: str) -> None:
+    """Text above a slot, smaller where that is narrow, and higher where it would hide another's;
+    lines behind it are interrupted.
     """
-    text = text.strip()
-    longest = max(map(len, text.split("\n"))) * _WIDE * TEXT / 72
-    size = TEXT * min(1.0, (place.width + beside) / longest) if longest else 0.0
-    if size < _SMALLEST:
-        return
-    marks.label(
-        ax,
-        (place.centre, height),
-        text,
-        0,
-        2.5,
-        ha="center",
-        va="bottom",
-        linespacing=0.95,
-        size=size,
-        zorder=7,
-        bbox={"fc": "white", "ec": "none", "pad": 0.2},
-    )
+    if text := text.strip():
+        around = {"fc": "white", "ec": "none", "pad": 0.2}
+        size = TEXT * min(1.0, 72 * place.width / marks.extent(text, TEXT)[0])
+        at, size = (place.centre, height), max(_SMALLEST, size)
+        marks.above(ax, at, text, size, zorder=7, bbox=around)
 
 
 def hole(ax: plt.Axes, place: Place, missing: str) -> None:
     """The outcome of a slot without a value; `missing` where a cell completed without one."""
     said = f"{place.slot.look.short}\n{place.slot.outcome(missing)}"
-    tall = 0.74 * ax.get_position().height * ax.figure.get_size_inches()[1]
-    longest = max(map(len, said.split("\n"))) * _WIDE / 72
-    size = min(TEXT, place.width * 72 / 2.4, tall / longest)
-    marks.hole(ax, place.centre, place.width, said, size)
+    marks.hole(ax, place.centre, place.width, said, min(TEXT, place.width * 72 / 2.4))
 
 
 def methods(found: Panels, drawn: Callable[[Slot], bool]) -> list:

@@ -3,12 +3,15 @@
 A panel per workload with gain against N on logarithmic axes, where the ideal y = N is a straight
 line and equal ratios have equal lengths; methods stand side by side at N. Below, the mixes as
 groups. Every replicate is a point, the larger mark their geometric mean, the bar its 95 % interval
-(two replicates or more, unless it spans more than a factor of four).
+(two replicates or more, unless it spans more than a factor of four). Signs of flags stand above
+each other over their column.
 """
 
 from __future__ import annotations
 
+import math
 import textwrap
+from collections.abc import Iterable
 from operator import itemgetter
 
 import matplotlib.pyplot as plt
@@ -39,6 +42,8 @@ _ACROSS = 3
 # Inches: a ladder's data, margins, and a lane of a mix.
 _DATA, _LEFT, _BETWEEN, _GAP, _LANE = 1.5, 0.42, 0.4, 0.55, 0.095
 _HOLE = 5.0  # points: text size of outcomes
+_SIGN = 5.2  # points: of a flag's sign
+_STACK = 0.8  # line spacing of signs above each other
 _ASIDE = 16.0  # points: less than from N = 2 to 3
 # Scenario and method → block, status, stp and whether it is a mix, of each replicate.
 Cells = dict[tuple[str, str], list[dict]]
@@ -83,6 +88,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     scenarios = sorted(mixes["scenario"].unique(), key=lambda s: (parse_scenario(s).n, s))
     partial = ((shown["completed"] > 0) & (shown["completed"] < shown["replicates"])).any()
     note = "fewer points than replicates: the others did not complete" if partial else ""
+    unseen = marks.left_out(zip(shown["low"], shown["high"], strict=True))
     runs = runs[runs["scenario"].isin(shown["scenario"])]
     absence = not_run.phrase((s for s, _ in named), methods=not_run.under(named, cells, looks))
     fig, top = style.page(
@@ -90,7 +96,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         "sum over members of throughput / throughput alone, within the block; 1: as fast as serial",
         _handles(shown, said),
         ladders + (len(scenarios) * lane + 0.4 if scenarios else -0.1),
-        [*style.footer_parts(runs), note, study.note, absence],
+        [*style.footer_parts(runs), note, unseen, study.note, absence],
     )
     width = (style.PAGE_WIDTH - _LEFT - 0.1) / _ACROSS - _BETWEEN * (_ACROSS - 1) / _ACROSS
     for i, (panel, data) in enumerate(panels.items()):
@@ -149,8 +155,10 @@ def _draw_ladder(
     """Gain against N; the lowest `strip` of the axes (1: all of it) is kept for outcomes."""
     ladders = shown[~shown["mixed"]]
     counts = sorted({int(n) for n in data["n"]})
-    values = [*_all_gains(cells, False), *(gain for _, gain in said.values())]
-    low, high = min([0.8, *values]) / 1.12, max([2.0, *values, *counts]) * 1.12
+    reported = [gain for _, gain in said.values()]
+    low, tops = _reach(ladders, cells, [0.8, 2.0, *reported, *counts])
+    low = low / 1.12
+    high = _upper(low, ((top, _tall(sign) / (72 * _DATA)) for top, sign in tops)) * 1.12
     # Room for the methods that stand aside: a factor of 1.05 for each 5 points.
     pad = 1.25 * 1.05 ** (_spread(ladders["method"].nunique()) / 5)
     ax.set(xscale="log", yscale="log", xlim=(min(counts) / pad, max(counts) * pad))
@@ -162,7 +170,10 @@ def _draw_ladder(
     if outcomes:
         ax.add_patch(Rectangle((0, 0), 1, strip, transform=ax.transAxes, fc="#F4F4F4", lw=0))
     rows = sorted(data.to_dict("records"), key=itemgetter("n"))
-    for method, shift in _shifts(rows).items():
+    shifts = _shifts(rows)
+    if strip < 1:
+        _keep_off(ax, rows, cells, said, shifts)
+    for method, shift in shifts.items():
         line = [row for row in rows if row["method"] == method]
         known = [row for row in line if pd.notna(row["stp"])]
         for row in known:
@@ -288,7 +299,7 @@ def _draw_group(
     place = (lambda v: ([at] * len(v), v)) if upright else (lambda v: (v, [at] * len(v)))
     aside = marks.offset(ax, *shift)
     values = _gains(cells, row)
-    if pd.notna(row["low"]) and row["high"] <= marks.WIDEST * row["low"]:
+    if marks.narrow(row["low"], row["high"]):
         ends = place([row["low"], row["high"]])
         marks.strokes(ax, *ends, aside, color=style.INK, lw=0.9, zorder=3, marker="")
     marks.strokes(
@@ -304,17 +315,12 @@ def _draw_group(
         zorder=4,
     )
     if sign := flags.marks(row["flags"]):
-        end = row["stp"] if upright or pd.isna(row["high"]) else row["high"]
-        marks.label(
-            ax,
-            (at, end) if upright else (end, at),
-            sign,
-            *((shift[0] - 2, 2.5) if upright else (4, shift[1])),
-            ha="right" if upright else "left",
-            va="bottom" if upright else "center",
-            size=style.SMALL,
-            weight="bold",
-        )
+        end = max(_ends(row, cells))
+        look = {"weight": "bold", "zorder": 6}
+        if upright:
+            marks.above(ax, (at, end), "\n".join(sign), _SIGN, shift[0], _STACK, **look)
+        else:
+            marks.label(ax, (end, at), sign, 4, shift[1], va="center", size=style.SMALL, **look)
     if len(values) > 1:
         marks.strokes(
             ax,
@@ -333,10 +339,13 @@ def _draw_group(
 def _draw_mixes(ax: plt.Axes, scenarios: list[str], groups: pd.DataFrame, cells: Cells) -> None:
     """Mixes from top to bottom, gain to the right; a dashed tick marks the ideal N."""
     counts = [parse_scenario(s).n for s in scenarios]
-    values = _all_gains(cells, True)
-    low, high = min([0.9, *values]) / 1.1, max([*values, *counts]) * 1.08
-    room = 0.26 if groups["stp"].isna().any() else 0.0
-    ax.set(xscale="log", xlim=(low / (high / low) ** (room / (1 - room)), high))
+    low, tops = _reach(groups, cells, [0.9, *counts])
+    low, across = low / 1.1, 72 * style.PAGE_WIDTH * ax.get_position().width
+    # Room for outcomes, at the left.
+    room = (max(top for top, _ in tops) / low) ** 0.35 if groups["stp"].isna().any() else 1.0
+    signs = ((top, (4 + marks.extent(s, style.SMALL)[0]) / across if s else 0) for top, s in tops)
+    high = _upper(low / room, signs) * 1.08
+    ax.set(xscale="log", xlim=(low / room, high))
     ax.set_ylim(len(scenarios) - 0.5, -0.5)
     for y, scenario in enumerate(scenarios):
         ax.plot([counts[y]] * 2, [y - 0.4, y + 0.4], color=style.GREY, lw=0.8, ls=(0, (4, 2)))
@@ -399,9 +408,55 @@ def _gains(cells: Cells, row: dict) -> list[float]:
     return [cell["stp"] for cell in found if pd.notna(cell["stp"])]
 
 
-def _all_gains(cells: Cells, mixed: bool) -> list[float]:
-    rows = (row for own in cells.values() for row in own)
-    return [row["stp"] for row in rows if row["mixed"] == mixed and pd.notna(row["stp"])]
+def _ends(row: dict, cells: Cells) -> list[float]:
+    """All of a summary row that is drawn: mean, replicates, and the ends of its interval."""
+    interval = [row["low"], row["high"]] if marks.narrow(row["low"], row["high"]) else []
+    return [row["stp"], *_gains(cells, row), *interval]
+
+
+def _reach(
+    shown: pd.DataFrame, cells: Cells, values: list[float]
+) -> tuple[float, list[tuple[float, str]]]:
+    """The least of these values and all gains that are drawn, and how far up each goes: (value,
+    the sign beyond it).
+    """
+    rows = shown[shown["stp"].notna()].to_dict("records")
+    ends = [_ends(row, cells) for row in rows]
+    signs = [flags.marks(row["flags"]) for row in rows]
+    tops = [(max(own), sign) for own, sign in zip(ends, signs, strict=True)]
+    return min([*values, *map(min, ends)]), [*tops, (max(values), "")]
+
+
+def _upper(low: float, tops: Iterable[tuple[float, float]]) -> float:
+    """Where a logarithmic axis from `low` ends that has room for each value and, beyond it, for a
+    sign that takes this share of the axis.
+    """
+    return low * math.exp(max(math.log(top / low) / (1 - sign) for top, sign in tops))
+
+
+def _tall(sign: str) -> float:
+    """Points that a column's sign takes above it."""
+    return 2.5 + marks.extent("\n".join(sign), _SIGN, _STACK)[1] if sign else 0.0
+
+
+def _keep_off(
+    ax: plt.Axes,
+    rows: list[dict],
+    cells: Cells,
+    said: dict[tuple[str, str], tuple],
+    shifts: dict[str, float],
+) -> None:
+    """Columns and reported marks are nothing to write a sign upon."""
+    for row in rows:
+        shift, ends = shifts[row["method"]], _ends(row, cells) if pd.notna(row["stp"]) else []
+        if ends:
+            (x, low), (_, high) = (
+                marks.spot(ax, (row["n"], end)) for end in (min(ends), max(ends))
+            )
+            marks.taken(ax).append((x + shift - 2, low, x + shift + 2, high))
+        if (row["scenario"], row["method"]) in said:
+            x, y = marks.spot(ax, (row["n"], said[row["scenario"], row["method"]][1]))
+            marks.taken(ax).append((x + shift - 3, y - 3, x + shift + 3, y + 3))
 
 
 def _drawn(shown: pd.DataFrame, cells: Cells) -> pd.DataFrame:
