@@ -55,6 +55,8 @@ def records():
 
 
 NOT_RUN = {"scenario": f"7x_{SMALL}", "arm": "faithful", "method": "mps", "replicate": 1, "n": 7}
+# A replicate that is missing where another is there.
+LATER = {"scenario": f"2x_{SMALL}", "arm": "faithful", "method": "mps", "replicate": 9, "n": 2}
 
 
 def readings(cell, entity="gpu", **columns):
@@ -95,7 +97,7 @@ def made(tmp_path_factory):
         readings(MIG, "gi:2", smact=0.75),
         readings(f"{PAIR}/faithful/naive/r1", gract=np.nan, power=np.nan),
     )
-    return build(folder, records(), [NOT_RUN], seen)
+    return build(folder, records(), [NOT_RUN, LATER], seen)
 
 
 # -- what it holds -----------------------------------------------------------------------------
@@ -108,7 +110,8 @@ def rows_of(data, method, place, **more):
 
 def test_it_holds_every_cell_with_its_values_and_where_they_come_from(made):
     data = made[1]
-    first, second = rows_of(data, "mps", "2×")
+    first, second, later = rows_of(data, "mps", "2×")
+    assert later["status"] == "not run"
     assert (first["id"], first["values"]["stp"]) == (CLICKED, pytest.approx(1.81))
     assert second["values"]["progress"] == pytest.approx([950 / 1100, 960 / 1100], rel=1e-5)
     assert first["values"]["samples_per_s"] == 1810 and first["values"]["power"] == 200
@@ -319,7 +322,8 @@ def test_it_opens_with_every_point_and_hole(page):
     text = page.text("#chart")
     assert all(words in text for words in ("out of memory", "unsupported", "not run"))
     assert "generated (synthetic)" in page.text("header") and "generated (synthetic)" in text
-    assert page.text("#status").startswith("10 cells shown, 7 points; 3 cells without a result")
+    assert text.count("not run") == 1  # and no word of a replicate where another was measured
+    assert page.text("#status").startswith("11 cells shown, 7 points; 4 cells without a result")
 
 
 def test_controls_change_the_chart(page):

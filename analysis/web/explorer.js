@@ -4,6 +4,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const ALL = "*";
 const CARD = "gpu";
+const NOT_RUN = "not run"; // a row's status
 const $ = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
 const methodOf = new Map(DATA.methods.map((method) => [method.key, method]));
@@ -34,7 +35,9 @@ function fillControls() {
   const workloads = unique(DATA.rows.map((row) => row.workload));
   if (workloads.length > 1) $("workload").append(option(ALL, "all workloads, side by side"));
   workloads.forEach((name) => $("workload").append(option(name, name)));
-  $("workload").value = workloads[0] ?? "";
+  const completed = (name) =>
+    DATA.rows.filter((row) => row.workload === name && row.status === "completed").length;
+  $("workload").value = [...workloads].sort((a, b) => completed(b) - completed(a))[0] ?? "";
   for (const key of ["hardware", "arm"]) {
     unique(DATA.rows.map((row) => row[key])).forEach((name) => $(key).append(option(name, name)));
   }
@@ -167,7 +170,7 @@ function chartRows(state) {
       const told = { cell: row.id, ...who, [metric.label]: `${number(value)} ${metric.unit}` };
       const said = `cell ${row.id}: ${number(value)} ${metric.unit}`;
       const hover = tip(row, { ...told, ...summary(metric, estimates.get(key)) });
-      rows.push({ ...base, kind: "point", place, value, said, tip: hover });
+      rows.push({ ...base, kind: "point", place, from: row.place, value, said, tip: hover });
     });
     if (!points.length) {
       const text = row.status === "completed" ? row.why || "not measured" : row.status;
@@ -204,12 +207,16 @@ function meanRows(metric, key, estimate, known) {
   return rows;
 }
 
-// Replicates that did not run stand in one place: one word for each status there.
+// Replicates that did not run stand in one place: one word for each status there, and none that
+// some were not run where others were measured.
 function once(rows) {
   const seen = new Set();
+  const at = (row) => keyOf(row.facet, row.from ?? row.place, row.method);
+  const there = new Set(rows.filter((row) => row.kind === "point").map(at));
   return rows.filter((row) => {
     if (row.kind !== "hole") return true;
-    const key = keyOf(row.facet, row.place, row.method, row.text);
+    if (row.text === NOT_RUN && there.has(at(row))) return false;
+    const key = keyOf(at(row), row.text);
     return !seen.has(key) && seen.add(key);
   });
 }
