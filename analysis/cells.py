@@ -18,8 +18,16 @@ import pyarrow.parquet
 
 from analysis import flags, metrics
 from analysis.merging.schema import SCHEMA
-from analysis.names import ALONE_VARIANTS, ANCHOR, COMPLETION, TWIN, method_order, parse_scenario
-from analysis.statistics import pooled_estimates
+from analysis.names import (
+    AFTER,
+    ALONE_VARIANTS,
+    ANCHOR,
+    COMPLETION,
+    TWIN,
+    method_order,
+    parse_scenario,
+)
+from analysis.statistics import Estimate, pooled_estimates
 
 NOT_RUN = "not_run"
 _KEY = ["arm", "scenario", "method", "block"]
@@ -232,23 +240,33 @@ def of_baselines(rows: pd.DataFrame) -> pd.Series:
     return is_baseline(rows.assign(variant=variants))
 
 
+def gains(cells: pd.DataFrame) -> dict[tuple, Estimate]:
+    """Arm, scenario, method and window → STP over its replicates.
+
+    The variance is pooled over the cells of one arm and family (analysis.statistics), of what is
+    left after a departure by itself. `cells` are all that a study has of an arm, also for a figure
+    that draws some: others would give other intervals.
+    """
+    group, found = ["arm", "scenario", "method", "window"], {}
+    usable = cells[cells["stp"].notna() & (cells["stp"] > 0)]
+    for _, family in usable.groupby(["arm", "family", usable["window"] == AFTER]):
+        ratios = {
+            key: dict(zip(zip(own["block"], own["device"], strict=True), own["stp"], strict=True))
+            for key, own in family.groupby(group)
+        }
+        fixed = set(family[is_baseline(family)].groupby(group).groups)
+        found |= pooled_estimates(ratios, fixed)
+    return found
+
+
 def summarise(cells: pd.DataFrame) -> pd.DataFrame:
     """One row per arm, scenario, method and window: replicates by status, STP with its interval.
 
-    stp is the geometric mean over replicates; low and high are None below two replicates; the
-    variance is pooled over the cells of one arm and family (analysis.statistics).
+    stp is the geometric mean over replicates; low and high are None below two (see `gains`).
     """
     group = ["arm", "scenario", "method"]
     cells = cells.assign(window=cells["window"].astype(object))
-    estimates = {}
-    usable = cells[cells["stp"].notna() & (cells["stp"] > 0)]
-    for _, family in usable.groupby(["arm", "family"]):
-        ratios = {
-            key: dict(zip(zip(own["block"], own["device"], strict=True), own["stp"], strict=True))
-            for key, own in family.groupby([*group, "window"])
-        }
-        fixed = set(family[is_baseline(family)].groupby([*group, "window"]).groups)
-        estimates |= pooled_estimates(ratios, fixed)
+    estimates = gains(cells)
     rows = []
     for key, cell in _grouped(cells, group):
         statuses = Counter({row["block"]: row["status"] for row in reversed(cell)}.values())

@@ -20,6 +20,7 @@ ALONE_VARIANTS = ("", "files")
 ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.
 COMPLETION = "completion"
+AFTER = "after"  # the window in which survivors have what a departure leaves
 
 _PART = re.compile(r"(\d+)x_(.+)")
 

@@ -173,7 +173,8 @@ def files(stem: Path) -> list[Path]:
 
 
 def save(fig: plt.Figure, stem: Path, drawn: str) -> list[Path]:
-    """Write STEM.png, .pdf, .svg and STEM.csv (the drawn data); equal input gives equal bytes.
+    """Write STEM.png, .pdf, .svg and STEM.csv (the drawn data); equal input and equal versions of
+    matplotlib and typst give equal bytes.
 
     Matplotlib draws once, the SVG; typst sets that as a PDF and as pixels, in a tenth of the time
     that it takes to draw again.
@@ -225,7 +226,10 @@ def _typesetter() -> typst.Compiler:
 
 def _with_fonts(picture: str) -> str:
     """The same SVG, with its fonts in it: it looks alike wherever it is shown."""
-    return picture.replace("<defs>", f"<defs><style>{_font_faces()}</style>", 1)
+    head, found, rest = picture.partition("<defs>")
+    if not found:
+        raise ValueError("matplotlib wrote an SVG without <defs>, where its fonts would go")
+    return f"{head}<defs><style>{_font_faces()}</style>{rest}"
 
 
 @cache

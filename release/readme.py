@@ -17,6 +17,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
@@ -66,9 +67,10 @@ def findings(study: Path, link: str) -> str:
     pictures = [f"![{name.replace('_', ' ')}]({link}/figures/{name}.png)" for name in there]
     parts = [
         _measured(runs, study),
+        _in_short(study, link),
         *pictures,
         reasons.jobs(runs, ARMS),
-        _gains(pd.read_csv(study / "tables" / "summary.csv"), runs["sitting"].nunique(), link),
+        _gains(pd.read_csv(study / "tables" / "summary.csv"), runs, link),
         _claims(verdicts, link),
         _reasons(verdicts, runs),
         _repeats(pd.read_csv(study / "tables" / "variance.csv"), link),
@@ -105,11 +107,22 @@ def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _gains(summary: pd.DataFrame, visits: int, link: str) -> str:
+def _in_short(study: Path, link: str) -> str:
+    """What the guidelines begin with, for jobs as the paper wrote them: where sharing pays."""
+    text = (study / "guidelines.md").read_text(encoding="utf-8")
+    _, found, rest = text.partition(f"## Arm `{[*ARMS][0]}`\n")
+    if not found:
+        return ""
+    advice = re.split("^##", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
+    return f"In short ([all of it, job by job]({link}/guidelines.md)):\n\n{advice}"
+
+
+def _gains(summary: pd.DataFrame, runs: pd.DataFrame, link: str) -> str:
     """STP of copies of one job: at seven, and the most there is, by arm and method."""
+    together, visits = _together(runs), runs["sitting"].nunique()
     parsed = summary["scenario"].map(parse_scenario)
     alike = parsed.map(lambda p: not p.mixed and not p.variant and p.n > 1).astype(bool)
-    rows = summary[alike & summary["method"].isin(["naive", "mps"]) & summary["stp"].notna()]
+    rows = summary[alike & summary["stp"].notna()]
     shown, marked = [], []
     by = rows.groupby(["family", "arm"], sort=True)
     for (workload, arm), own in sorted(
@@ -125,6 +138,7 @@ def _gains(summary: pd.DataFrame, visits: int, link: str) -> str:
                 "7, plain processes": _gain(at_seven["naive"]),
                 "7 under MPS": _gain(at_seven["mps"]),
                 "most": f"{_gain(best.to_frame().T)} ({best['n']:.0f}×, {best['method']})",
+                "samples/s of these": f"{together[arm, best['scenario'], best['method']]:,.0f}",
             }
         )
     if not shown:
@@ -137,6 +151,14 @@ def _gains(summary: pd.DataFrame, visits: int, link: str) -> str:
             f"would add is not in them ([by sitting]({link}/tables/sittings.md))."
         )
     return "\n\n".join(filter(None, [f"{GAIN}:", table, " ".join(notes)]))
+
+
+def _together(runs: pd.DataFrame) -> pd.Series:
+    """Samples/s of all members, by arm, scenario and method: the geometric mean of its cells."""
+    done = runs[runs["current"] & (runs["status"] == "completed") & (runs["window"] == "window")]
+    sets = ["arm", "scenario", "method"]
+    cells = done.groupby([*sets, "cell"])["samples_per_s"].sum()
+    return np.exp(np.log(cells).groupby(sets).mean())
 
 
 def _gain(rows: pd.DataFrame) -> str:
@@ -237,20 +259,15 @@ def _sittings(rows: pd.DataFrame, link: str) -> str:
     factor, rates, busy, within = found[most]
     text = (
         f"Between sittings the rate of a job alone differs by a factor of {found[least][0]:.2f} "
-        f"({least}) to {factor:.2f} ({most}: {_listed(rates, ',.0f')} samples/s"
+        f"({least}) to {factor:.2f} ({most}: {reasons.listed(rates, ',.0f')} samples/s"
     )
     if len(busy) == len(rates):
-        text += f", at a GRACT of {_listed(busy, '.2f')}"
+        text += f", at a GRACT of {reasons.listed(busy, '.2f')}"
         if abs(busy.max() / busy.min() / factor - 1) < SAME and busy.idxmax() == rates.idxmax():
             text += ": the GPU worked as long for a sample, and idled longer between"
     if pd.notna(within):
         text += f"; within one sitting by up to {within:.2f}"
     return f"{text}; [table]({link}/tables/sittings.md))."
-
-
-def _listed(values: pd.Series, form: str) -> str:
-    *first, last = [format(value, form) for value in values]
-    return f"{', '.join(first)} and {last}"
 
 
 def _root(study: Path, link: str) -> str:

@@ -21,6 +21,8 @@ RULE = (
     f"the device and yet, alone, it keeps the GPU busy for less than {LAUNCH_BOUND:g} of the time "
     "(GRACT)."
 )
+# Of what can be found, what a job's gaps bound.
+GAINS = ("gain", "gain ratio")
 _GB = 1e9
 
 
@@ -80,7 +82,8 @@ def facts(claim: dict, runs: pd.DataFrame) -> str:
     if finding is None:
         return ""
     own = runs[runs["cell"].isin(finding["cells"]) & runs["current"]]
-    return " ".join(filter(None, [_number(finding), _gaps(own, runs), _memory(own)]))
+    told = [_number(finding), _by_sitting(finding, own), _gaps(finding, own, runs), _memory(own)]
+    return " ".join(filter(None, told))
 
 
 def _deciding(claim: dict) -> dict | None:
@@ -103,18 +106,37 @@ def _number(finding: dict) -> str:
     return f"{text}."
 
 
-def _gaps(own: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """What copies of one job can gain by filling the gaps that it leaves alone, and no more."""
-    if own["n"].max() < 2 or own[["workload", "arm", "input_mode"]].drop_duplicates().shape[0] > 1:
+def _by_sitting(finding: dict, own: pd.DataFrame) -> str:
+    """A set's gain in each sitting beside what its jobs did together: which of the two varies?"""
+    own = own[(own["n"] == own["n"].max()) & (own["window"] == "window")]
+    if finding["what"] != "gain" or own["sitting"].nunique() < 2 or own["n"].max() < 2:
         return ""
-    same = (runs[name] == own[name].iloc[0] for name in ("workload", "arm", "input_mode"))
-    done = runs[runs["current"] & (runs["status"] == "completed") & of_baselines(runs)]
-    busy = done.loc[np.logical_and.reduce([*same])[done.index], "gract"].dropna()
+    cells = own.groupby(["sitting", "cell"])[["progress", "samples_per_s"]].sum(min_count=1)
+    logs = np.log(cells).groupby("sitting").mean()
+    gains, rates = (np.exp(logs[name]) for name in ("progress", "samples_per_s"))
+    return f"By sitting: {listed(gains, '.2f')}, at {listed(rates, ',.0f')} samples/s together."
+
+
+def listed(values: pd.Series, form: str) -> str:
+    """One after the other, in words."""
+    *first, last = [format(value, form) for value in values]
+    return f"{', '.join(first)} and {last}"
+
+
+def _gaps(finding: dict, own: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """What copies of one job can gain by filling the gaps that it leaves alone, and no more."""
+    n, kind = own["n"].max(), ["workload", "arm", "input_mode"]
+    if finding["what"] not in GAINS or n < 2 or len(own[kind].drop_duplicates()) > 1:
+        return ""
+    alone = runs[runs["current"] & (runs["status"] == "completed") & of_baselines(runs)]
+    for name in kind:
+        alone = alone[alone[name] == own[name].iloc[0]]
+    busy = alone.loc[alone["block"].isin(own["block"]), "gract"].dropna()
     if busy.empty:
         return ""
     return (
         f"Alone, the job has a GRACT of {_spread(busy, '.2f')}: to fill its gaps, and no more, "
-        f"would be a gain of {1 / busy.mean():.2f}."
+        f"would be a gain of {min(n, 1 / busy.mean()):.2f} for {n:.0f}."
     )
 
 

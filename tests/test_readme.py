@@ -148,11 +148,23 @@ def test_a_verdict_stands_beside_what_was_measured():
     text = reasons.facts(claim(cells), merged(*measured(0.55)))
     assert text == (
         "Measured: gain 1.90 [1.80, 2.00]; reported 2.50 (SUIT25). Alone, the job has a GRACT of "
-        "0.55: to fill its gaps, and no more, would be a gain of 1.82. The 2 together: 3.5 of the "
-        "card's 8.0 GB."
+        "0.55: to fill its gaps, and no more, would be a gain of 1.82 for 2. The 2 together: 3.5 "
+        "of the card's 8.0 GB."
     )
+    little = reasons.facts(claim(cells), merged(*measured(0.2)))
+    assert "would be a gain of 2.00 for 2." in little  # two jobs cannot gain more
     assert "Alone" not in reasons.facts(claim(cells), merged(*measured(None)))
     assert reasons.facts(claim([]), merged(*measured(0.55))) == ""
+
+
+def test_a_gain_is_told_by_sitting_beside_the_rate_that_it_comes_from():
+    again = [
+        record("1x_small", replicate=2, rates=(800.0,), sitting="later"),
+        record("2x_small", "mps", replicate=2, rates=(900.0, 900.0), sitting="later"),
+    ]
+    cells = [f"2x_small/faithful/mps/r{block}" for block in (1, 2)]
+    text = reasons.facts(claim(cells), merged(*measured(0.55, sitting="first"), *again))
+    assert "By sitting: 1.80 and 2.25, at 1,800 and 1,800 samples/s together." in text
 
 
 def jobs(*records: dict) -> list[list[str]]:
@@ -198,15 +210,26 @@ def test_claims_that_suspect_cells_decide_are_marked():
     assert "!" not in readme._claims(verdicts, "x")
 
 
+def sevens(*sittings: str) -> pd.DataFrame:
+    """Seven under MPS, at 300 samples/s each, in each of these sittings."""
+    return merged(
+        *(
+            record("7x_small", "mps", replicate=i, rates=(300.0,) * 7, sitting=name)
+            for i, name in enumerate(sittings, 1)
+        )
+    )
+
+
 def test_numbers_of_suspect_cells_are_marked_and_pooled_sittings_told():
     summary = pd.DataFrame(
         {"scenario": ["7x_small"], "method": ["mps"], "family": ["small"], "arm": ["faithful"]}
         | {"n": [7], "stp": [3.0], "low": [2.0], "high": [4.0], "flags": ["suspect_baseline"]}
     )
-    text = readme._gains(summary, 2, "x")
+    text = readme._gains(summary, sevens("one", "two"), "x")
     assert "3.00 [2.00, 4.00] !" in text and "; " not in text.split("has them: ")[1].split(". ")[0]
     assert "blocks of 2 sittings" in text and "(x/tables/sittings.md)" in text
-    plain = readme._gains(summary.assign(flags=None), 1, "x")
+    assert "(7×, mps) | 2,100 " in " ".join(text.split())
+    plain = readme._gains(summary.assign(flags=None), sevens("one"), "x")
     assert "Marks" not in plain and "sittings" not in plain
 
 

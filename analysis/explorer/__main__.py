@@ -43,7 +43,8 @@ def page(
     runs: pd.DataFrame, expected: list[dict], telemetry: Path | None, values: pd.DataFrame | None
 ) -> str:
     """The HTML page. `runs`: rows of runs.parquet; `values`: analysis.reported.read."""
-    rows = [row for study in studies(runs, expected) for row in points.cell_rows(study)]
+    every = [row for study in studies(runs, expected) for row in points.cell_rows(study)]
+    rows = [row for row in every if row["method"] != TWIN]
     current = runs[runs["current"] & (runs["method"] != TWIN)]
     names = sorted({row["method"] for row in rows}, key=method_order)
     looks = looks_of(names, current)
@@ -62,7 +63,7 @@ def page(
         ],
         "places": list(dict.fromkeys(row["place"] for row in rows)),
         "rows": rows,
-        "estimates": points.estimates(rows),
+        "estimates": [e for e in points.estimates(every) if e["method"] != TWIN],
         "reported": points.reported_rows(values, sorted({row["family"] for row in rows})),
         "timelines": timelines.of_cells(telemetry, {row["id"] for row in rows}),
         "lines": [

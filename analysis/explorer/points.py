@@ -16,7 +16,7 @@ import pandas as pd
 from analysis import flags, reported
 from analysis.cells import Study, is_baseline
 from analysis.looks import STATUS
-from analysis.names import TWIN, Scenario, method_order, parse_scenario
+from analysis.names import AFTER, Scenario, method_order, parse_scenario
 from analysis.statistics import pooled_estimates
 
 
@@ -163,14 +163,13 @@ def place_label(scenario: Scenario, window: str | None) -> str:
 
 
 def cell_rows(study: Study) -> list[dict]:
-    """One row per cell and window, without naive's twin: who, where, how it ended, values, hover.
+    """One row per cell and window: who, where, how it ended, values, hover.
 
     `values`: metric → a number or null, or for a metric of members a list of them, in the order of
     `members` (their workloads).
     """
     members = _by_window(study.runs)
     cells = study.cells.assign(baseline=is_baseline(study.cells))
-    cells = cells[cells["method"] != TWIN]
     rows = [
         _cell_row(cell, members.get(_identity(cell), []), study.hardware)
         for cell in cells.astype(object).where(cells.notna(), None).to_dict("records")
@@ -272,14 +271,16 @@ def estimates(rows: list[dict]) -> list[dict]:
     """Of `cell_rows`, per metric, place and method: what its replicates come to.
 
     Of ratios the geometric mean and its 95 % interval by analysis.statistics: on logs, the variance
-    pooled over the cells of one arm and family, none for one replicate; of members' ratios a
+    pooled over the cells of one arm and family (of what is left after a departure by itself), none
+    for one replicate; of members' ratios a
     replicate's geometric mean counts. Of all others the median.
     """
     found = []
     for metric in METRICS:
         families: dict[tuple, dict[tuple, list[tuple]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
-            family = families[row["hardware"], row["arm"], row["family"]]
+            left = row["window"] == AFTER
+            family = families[row["hardware"], row["arm"], row["family"], left]
             block = row["replicate"], row["about"].get("GPU", row["about"].get("CPU"))
             for workload, values in _by_workload(metric, row):
                 key = tuple(row[k] for k in _PLACE)
