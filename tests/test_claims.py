@@ -894,8 +894,8 @@ def test_bounds_can_be_chosen():
 
 
 def test_guidelines_say_what_they_lack():
-    page = guide(Made(blocks=1).ladder(S, "naive", {}).ladder(S, "mps", {2: 1.9}))
-    assert "One replicate has no interval: a hint." in advised(page, "Throughput")
+    page = guide(Made(blocks=1, noise=0.0).ladder(S, "naive", {}).ladder(S, "mps", {2: 1.9}))
+    assert "2 under MPS: gain 1.90 (a hint: one replicate); " in advised(page, "Throughput")
     assert "was not recorded for these sets: no advice" in advised(page, "Memory")
     assert "was not recorded for these sets: no advice" in advised(page, "Energy")
     refused = Made().ladder(S, "naive", {2: 1.8})
@@ -918,12 +918,65 @@ def test_guidelines_name_sets_that_were_not_told_apart_and_sets_out_of_memory():
     assert "2*" in page
 
 
+def test_more_memory_than_the_window_took_is_told():
+    made = Made().cell(f"1x_{S}", gpu_memory_used=GB, memory_peak_reserved=GB)
+    made.ladder(S, "mps", {2: 1.9}, gpu_memory_used=3 * GB, memory_peak_reserved=5 * GB)
+    page, options = guidelines.markdown(load_study(made.frame()))
+    assert "takes 3 GB, 10 GB reserved at most" in advised(page, "Memory")
+    assert "3 (10)" in page and "A card between the two was not tried" in page
+    assert options["peak_reserved_gb"].tolist() == [10.0]
+
+
 def test_what_shares_no_gpu_with_the_best_is_told_apart_from_nothing():
     made = Made().ladder(S, "naive", {}).ladder(S, "mps", {2: 1.2, 3: 1.9})
     made.cell(f"4x_{S}", "mps", 0.3, device="GPU-2").cell(f"5x_{S}", "mps", 0.2, blocks=[1])
     page = guide(made)
-    assert "Not told apart from it: 5 under MPS (1.00)." in page
+    assert "Not told apart" not in page
+    assert "Compared with it once only, so without an interval: 5 under MPS (1.00)." in page
     assert "Not compared with it on one GPU: 4 under MPS (1.20)." in page
+
+
+def test_one_replicate_is_a_hint_wherever_it_is_advised():
+    made = Made(blocks=1, noise=0.0).ladder(S, "naive", {2: 1.8, 7: 2.4})
+    made.ladder(S, "mps", {2: 1.9}, gpu_memory_used=3 * GB, energy_per_sample=0.06)
+    made.ladder(S, "mps", {7: 5.4}, gpu_memory_used=9 * GB, energy_per_sample=0.07)
+    for row in made.rows:
+        row["serial_energy_per_sample"] = 0.1
+    page, hint = guide(made), "(a hint: one replicate)"
+    assert f"7 under MPS, gain 5.40 {hint}" in advised(page, "Much to gain")
+    assert "without an interval: all others." in advised(page, "Throughput")
+    assert f"at most 1.1 times: 2 under MPS, gain 1.90 {hint}" in advised(page, "Slowdown")
+    assert f"(3 GB), gain 1.90 {hint}" in advised(page, "Memory")
+    assert f"0.06 J per sample {hint}." in advised(page, "Energy")
+    assert "a hint" not in guide(rich())
+
+
+def slowed(clean, slow):
+    """Seven under MPS: progress in blocks with a good baseline, and in those with a slow one."""
+    made, blocks = Made(noise=0.0).cell(f"1x_{S}"), iter(range(1, 6))
+    made.cell(f"7x_{S}", "mps", 0.8, blocks=[next(blocks) for _ in range(clean)])
+    slow = [next(blocks) for _ in range(slow)]
+    return made.cell(f"7x_{S}", "mps", 1.2, blocks=slow, flags="suspect_baseline")
+
+
+@pytest.mark.parametrize(
+    ("clean", "slow", "said"),
+    [
+        (3, 2, "! (by 3 of 5 replicates, without a slow job alone)"),
+        (1, 1, "! (a hint: by 1 of 2 replicates, without a slow job alone)"),
+        (0, 2, "! (a hint: a job alone was slow)"),
+        (0, 1, "! (a hint: one replicate, a job alone was slow)"),
+    ],
+)
+def test_a_slow_job_alone_does_not_vouch_for_a_bound(clean, slow, said):
+    assert said in advised(guide(slowed(clean, slow), slowdowns=[1.3]), "Slowdown")
+
+
+def test_a_bound_that_only_slow_jobs_alone_keep_is_a_hint():
+    page = guide(slowed(3, 2), slowdowns=[1.1])
+    assert "! (a hint: 1.25 where no job alone was slow)." in advised(page, "Slowdown")
+    assert "| 1.06 (1.25) " in page and "Slowdown in brackets" in page
+    assert "Slowdown in brackets" not in guide(rich())
 
 
 def test_guidelines_keep_arms_apart_and_list_what_differs(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.names import TWIN
 from workflow.collocation.plan import Cell, anchor_numbers, anchors, expand
 from workflow.collocation.settings import ConfigError, load_study, load_workloads
 from workflow.collocation.study import CONFIG, KINDS, METHODS, Study
@@ -135,6 +136,14 @@ def test_paper_slices_and_measures():
 def test_paper_serial_is_never_run():
     own = set(STUDIES["paper"].variants)
     assert {cell.method for cell in GRIDS["paper"]} <= {*METHODS, *own}
+
+
+def test_every_twin_has_its_naive_cell_in_the_same_replicate():
+    for name, cells in GRIDS.items():
+        planned = {cell.id for cell in cells}
+        twins = {cell.id for cell in cells if cell.method == TWIN}
+        assert {twin.replace(f"/{TWIN}/", "/naive/") for twin in twins} <= planned, name
+    assert all(any(c.method == TWIN for c in GRIDS[name]) for name in ("paper", "h200", "methods"))
 
 
 # -- the reference study --------------------------------------------------------------------------

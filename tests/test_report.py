@@ -64,6 +64,23 @@ def test_it_counts_what_the_records_say(tmp_path):
     assert text.count("Not measured with this study") == 2  # sampler, SMACT
 
 
+def test_a_twin_without_a_naive_cell_of_its_block_compares_nothing(tmp_path):
+    twin = {"method": "naive_again", "rates": [60.0, 60.0]}
+    text = page(tmp_path / "two", [record(PAIR, **twin, replicate=block) for block in (1, 2)])
+    said = "measured, {} with a naive cell of its block on its GPU; nothing can be compared."
+    assert text.count(f"A/A: 2 cells of naive_again were {said.format('none')}") == 2
+    assert "no A/A pair" not in text
+    text = page(
+        tmp_path / "one", [record(PAIR, **twin), record(PAIR, rates=[6.0] * 2, replicate=2)]
+    )
+    assert f"A/A: 1 cell of naive_again was {said.format('not')}" in text
+
+
+def test_cells_that_begin_a_sitting_are_counted_apart(tmp_path):
+    text = page(tmp_path, [record(ALONE), record(f"{ALONE}--anchor")])
+    assert "In 2 of 2 cells measured (1 of them at the start of a sitting), the method" in text
+
+
 def test_why_a_loss_cannot_be_told_is_counted(tmp_path):
     """Losses of one run alone are compared, too: what is near them agrees."""
     records = [

@@ -31,9 +31,12 @@ _ENERGY_RATIO = Quantity("energy over serial", energy_over_serial)
 class Option:
     """A set of jobs under a method, as it was measured; None where a number is not known.
 
-    memory_gb is what the GPU had in use or, where that was not recorded, the sum of what the
-    members' allocators reserved at most (then memory_is_reserved). energy_ratio is the energy per
-    sample over that of the same jobs one after the other.
+    memory_gb is what the GPU had in use in the window or, where that was not recorded, peak_gb
+    (then memory_is_reserved): the sum of what the members' allocators reserved at most, at any
+    time. energy_ratio is the energy per
+    sample over that of the same jobs one after the other. A job alone that was slow makes its
+    neighbours' slowdown look small: bound_slowdown is the worst over the `sound` replicates without
+    a suspect baseline, over all where there are none.
     """
 
     key: Key
@@ -41,8 +44,11 @@ class Option:
     gain: Estimate
     mean_slowdown: float
     worst_slowdown: float
+    bound_slowdown: float
+    sound: int
     memory_gb: float | None
     memory_is_reserved: bool
+    peak_gb: float | None
     energy_per_sample: float | None
     energy_ratio: float | None
     flags: str = ""  # of its cells, as runs.parquet has them
@@ -68,6 +74,7 @@ class Subject:
 def subjects(measured: Measurements) -> list[Subject]:
     """Every family of two jobs or more, those with most to gain first."""
     keys = [key for key in measured.cells() if key.n > 1 and not key.variant and key.method != TWIN]
+    sound = measured.without({flags.SUSPECT_BASELINE})
     found = []
     for family in dict.fromkeys(key.family for key in keys):
         own = sorted(
@@ -81,25 +88,29 @@ def subjects(measured: Measurements) -> list[Subject]:
             for status, count in counts.items():
                 way[status] = way.get(status, 0) + count
         out = tuple(key for key in own if "out_of_memory" in ended[key])
-        options = (_option(measured, key) for key in own if key not in out)
+        options = (_option(measured, sound, key) for key in own if key not in out)
         found.append(Subject(family, tuple(filter(None, options)), out, ways))
     return sorted(found, key=lambda s: (-max((o.gain.mean for o in s.options), default=0), s.name))
 
 
-def _option(measured: Measurements, key: Key) -> Option | None:
-    """None unless its gain is known."""
+def _option(measured: Measurements, sound: Measurements, key: Key) -> Option | None:
+    """None unless its gain is known; `sound`: what was measured without suspect baselines."""
     gain = measured.estimate(GAIN, key)
     if gain is None:
         return None
-    used = measured.mean(quantity("memory"), key)
+    used, peak = measured.mean(quantity("memory"), key), measured.mean(_RESERVED, key)
+    worst = measured.mean(_WORST_SLOWDOWN, key)
     return Option(
         key=key,
         replicates=gain.replicates,
         gain=gain,
         mean_slowdown=measured.mean(_MEAN_SLOWDOWN, key),
-        worst_slowdown=measured.mean(_WORST_SLOWDOWN, key),
-        memory_gb=measured.mean(_RESERVED, key) if used is None else used,
+        worst_slowdown=worst,
+        bound_slowdown=sound.mean(_WORST_SLOWDOWN, key) or worst,
+        sound=len(sound.values(_WORST_SLOWDOWN, key)),
+        memory_gb=peak if used is None else used,
         memory_is_reserved=used is None,
+        peak_gb=peak,
         energy_per_sample=measured.mean(_ENERGY, key),
         energy_ratio=measured.mean(_ENERGY_RATIO, key),
         flags=flags.union(view.flags for view in measured.at(key) if view.completed),
@@ -119,18 +130,29 @@ def least_energy(options: Iterable[Option]) -> Option | None:
     return min(known, key=lambda option: option.energy_ratio, default=None)
 
 
-def not_told_apart(
-    measured: Measurements, best: Option, options: Sequence[Option]
-) -> tuple[list[Option], list[Option]]:
-    """The other options that `best` is not shown to gain more than (95 %, within blocks); and those
-    that share no block on one GPU with it.
+@dataclass(frozen=True)
+class Compared:
+    """The other options beside the best, by what blocks on one GPU tell of the ratio of gains.
+
+    `close`: the best is not shown to gain more (95 %); `once`: one block, and so no interval;
+    `unpaired`: no block.
     """
-    close, unpaired = [], []
+
+    close: list[Option]
+    once: list[Option]
+    unpaired: list[Option]
+
+
+def compared(measured: Measurements, best: Option, options: Sequence[Option]) -> Compared:
+    """Those that `best` is not told apart from, and why."""
+    found = Compared([], [], [])
     for other in options:
         if other.key != best.key:
             ratio = measured.estimate(GAIN, best.key, other.key)
             if ratio is None:
-                unpaired.append(other)
-            elif ratio.low is None or ratio.low <= 1:
-                close.append(other)
-    return close, unpaired
+                found.unpaired.append(other)
+            elif ratio.low is None:
+                found.once.append(other)
+            elif ratio.low <= 1:
+                found.close.append(other)
+    return found

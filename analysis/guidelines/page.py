@@ -56,8 +56,10 @@ def table(subjects: Sequence[Subject], arm: str) -> pd.DataFrame:
                 "high": option.gain.high,
                 "mean_slowdown": option.mean_slowdown,
                 "worst_slowdown": option.worst_slowdown,
+                "bound_slowdown": option.bound_slowdown,
                 "memory_gb": option.memory_gb,
                 "memory_is_reserved": option.memory_is_reserved,
+                "peak_reserved_gb": option.peak_gb,
                 "energy_per_sample": option.energy_per_sample,
                 "energy_over_serial": option.energy_ratio,
             }
@@ -118,7 +120,7 @@ def _in_short(subjects: Sequence[Subject]) -> list[str]:
         best = advice.most_gain(subject.options)
         if best is not None:
             kind = next(kind for kind in KINDS if best.gain.mean >= kind[0])
-            kinds[kind].append(f"{subject.name}: {_set(best.key)}, {_gain(best)}")
+            kinds[kind].append(f"{subject.name}: {_set(best.key)}, {_gain(best)}{_hint(best)}")
             winners[best.key.method] += 1
     for (_, name, meaning), found in kinds.items():
         if found:
@@ -165,21 +167,28 @@ def _advice(
 
 def _throughput(measured: Measurements, subject: Subject, best: Option) -> str:
     if best.gain.mean <= 1:
-        text = f"run one job after the other; the best set, {_set(best.key)}, has {_gain(best)}."
+        text = f"run one job after the other; the best set, {_set(best.key)}, "
+        text += f"has {_gain(best)}{_hint(best)}."
     else:
-        text = f"{_set(best.key)}: {_gain(best)}; "
-        text += f"the slowest job takes {best.worst_slowdown:.2f} times as long as alone."
-        if best.gain.low is None:
-            text += " One replicate has no interval: a hint."
-        elif best.gain.low <= 1:
+        text = f"{_set(best.key)}: {_gain(best)}{_hint(best)}; "
+        text += f"the slowest job takes {_slowdown(best)} times as long as alone."
+        if best.gain.low is not None and best.gain.low <= 1:
             text += " That it gains at all is not shown: the interval includes 1."
-    close, unpaired = advice.not_told_apart(measured, best, subject.options)
-    for said, options in (
-        ("Not told apart from it", close),
-        ("Not compared with it on one GPU", unpaired),
+    return text + _beside(advice.compared(measured, best, subject.options), len(subject.options))
+
+
+def _beside(found: advice.Compared, options: int) -> str:
+    """The other options that the best is not told apart from, or not compared with."""
+    text = ""
+    for said, sets in (
+        ("Not told apart from it", found.close),
+        ("Compared with it once only, so without an interval", found.once),
+        ("Not compared with it on one GPU", found.unpaired),
     ):
-        if options:
-            names = "; ".join(f"{_set(option.key)} ({option.gain.mean:.2f})" for option in options)
+        names = "; ".join(f"{_set(option.key)} ({option.gain.mean:.2f})" for option in sets)
+        if sets is found.once and len(sets) == options - 1 > 1:
+            names = "all others"
+        if sets:
             text += f" {said}: {names}."
     return text
 
@@ -187,11 +196,20 @@ def _throughput(measured: Measurements, subject: Subject, best: Option) -> str:
 def _under_slowdown(subject: Subject, bounds: Sequence[float]) -> str:
     said = []
     for bound in bounds:
-        found = advice.most_gain(subject.options, lambda o, b=bound: o.worst_slowdown <= b)
-        none = found is None or found.gain.mean <= 1
-        text = "no set gains, run one job after the other"
-        said.append((f"{bound:g}", text if none else f"{_set(found.key)}, {_gain(found)}"))
+        found, text = _within(subject, bound), "no set gains, run one job after the other"
+        if found is not None:
+            text = f"{_set(found.key)}, {_gain(found)}{_hint_of_bound(found, bound)}"
+        said.append((f"{bound:g}", text))
     return "; ".join(f"at most {limits} times: {text}" for limits, text in _merged(said)) + "."
+
+
+def _within(subject: Subject, bound: float) -> Option | None:
+    """The set that gains most within a bound on slowdown; where none does for certain, by all its
+    replicates.
+    """
+    allowed = (lambda o: o.bound_slowdown <= bound, lambda o: o.worst_slowdown <= bound)
+    found = (advice.most_gain(subject.options, each) for each in allowed)
+    return next((option for option in found if option and option.gain.mean > 1), None)
 
 
 def _under_memory(subject: Subject, best: Option, bounds: Sequence[float]) -> str:
@@ -201,14 +219,15 @@ def _under_memory(subject: Subject, best: Option, bounds: Sequence[float]) -> st
     said, under = [], []
     if best.memory_gb is not None:
         what = "reserves" if best.memory_is_reserved else "takes"
-        said.append(f"the set with the highest gain {what} {best.memory_gb:.3g} GB")
+        said.append(f"the set with the highest gain {what} {best.memory_gb:.3g} GB{_peak(best)}")
         bounds = [bound for bound in bounds if bound < best.memory_gb]
     smallest = min(option.memory_gb for option in known)
     for bound in bounds:
         found = advice.most_gain(known, lambda o, b=bound: o.memory_gb <= b)
         text = f"no set, the smallest takes {smallest:.3g} GB"
         if found is not None:
-            text = f"{_set(found.key)} ({found.memory_gb:.3g} GB), {_gain(found)}"
+            text = f"{_set(found.key)} ({found.memory_gb:.3g} GB{_peak(found)}), "
+            text += f"{_gain(found)}{_hint(found)}"
         under.append((f"{bound:g}", text))
     said += [f"within {limits} GB: {text}" for limits, text in _merged(under)]
     if len(known) < len(subject.options):
@@ -234,9 +253,9 @@ def _energy(subject: Subject) -> str:
     if found.energy_ratio >= 1:
         return (
             f"run one job after the other; the thriftiest set, {_set(found.key)}, takes "
-            f"{found.energy_ratio:.2f} times the energy ({each})."
+            f"{found.energy_ratio:.2f} times the energy ({each}){_hint(found)}."
         )
-    return f"{_set(found.key)}: {found.energy_ratio:.2f} of serial's energy, {each}."
+    return f"{_set(found.key)}: {found.energy_ratio:.2f} of serial's energy, {each}{_hint(found)}."
 
 
 def _options(subject: Subject) -> str:
@@ -246,7 +265,7 @@ def _options(subject: Subject) -> str:
             "method": option.key.method,
             "gain": _gain(option, bare=True),
             "replicates": option.replicates,
-            "slowdown": f"{option.worst_slowdown:.2f}",
+            "slowdown": _slowdown(option),
             "memory (GB)": _memory(option),
             "energy over serial": _number(option.energy_ratio),
         }
@@ -255,12 +274,51 @@ def _options(subject: Subject) -> str:
     text = tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True)
     if any(_memory(option).endswith("*") for option in subject.options):
         text += "\n\n\\* reserved by the members' allocators, without the contexts."
+    if any("(" in _memory(option) for option in subject.options):
+        text += "\n\nMemory: what the card had in use in the window; in brackets what the members "
+        text += "reserved at most, at any time. A card between the two was not tried."
+    if any("(" in _slowdown(option) for option in subject.options):
+        text += "\n\nSlowdown in brackets: without the replicates in which a job alone was slow "
+        text += "(suspect baseline); a bound is held against it first."
     return text
+
+
+def _hint(option: Option) -> str:
+    """What stands behind an advice that rests on one replicate."""
+    return " (a hint: one replicate)" if option.replicates == 1 else ""
+
+
+def _hint_of_bound(option: Option, bound: float) -> str:
+    """The same behind an advice under a bound on slowdown, of which replicates with a slow job
+    alone tell too little.
+    """
+    if option.bound_slowdown > bound:
+        return f" (a hint: {option.bound_slowdown:.2f} where no job alone was slow)"
+    if option.sound == option.replicates:
+        return _hint(option)
+    if not option.sound:
+        return f" (a hint: {'one replicate, ' * (option.replicates == 1)}a job alone was slow)"
+    hint = "a hint: " * (option.sound == 1)
+    return f" ({hint}by {option.sound} of {option.replicates} replicates, without a slow job alone)"
+
+
+def _slowdown(option: Option) -> str:
+    """Of the slowest job; in brackets without the replicates of a suspect baseline."""
+    every, sound = f"{option.worst_slowdown:.2f}", f"{option.bound_slowdown:.2f}"
+    return every if sound == every else f"{every} ({sound})"
 
 
 def _memory(option: Option) -> str:
     starred = option.memory_gb is not None and option.memory_is_reserved
-    return _number(option.memory_gb) + "*" * starred
+    beyond = f" ({_number(option.peak_gb)})" if _peak(option) else ""
+    return _number(option.memory_gb) + "*" * starred + beyond
+
+
+def _peak(option: Option) -> str:
+    """What a smaller card may have too little for: more was reserved than was then in use."""
+    if option.peak_gb is None or option.memory_gb is None or option.peak_gb <= option.memory_gb:
+        return ""
+    return f", {option.peak_gb:.3g} GB reserved at most"
 
 
 def _number(value: float | None) -> str:

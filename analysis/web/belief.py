@@ -21,7 +21,7 @@ import pandas as pd
 from analysis import flags, looks, twins, web
 from analysis.cells import read_runs
 from analysis.merging import losses
-from analysis.names import method_order
+from analysis.names import ANCHOR, TWIN, method_order, parse_scenario
 from analysis.tables.evidence import MEASURED, PROVEN, TOO_EARLY
 from analysis.web import environment
 from analysis.words import fixed, significant
@@ -189,19 +189,22 @@ def summary(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame) -> list[tu
     untold = len(checks["loss"]) - told[losses.AGREES] - differing
     suspect = set().union(*(checks["flags"].get(flag, []) for flag in flags.SUSPECT), set())
     seen = set().union(*(checks["flags"].get(flag, []) for flag in flags.TELEMETRY), set())
-    cells = int(evidence["status"].isin(MEASURED).sum())
+    cells = evidence.loc[evidence["status"].isin(MEASURED), "cell"]
+    anchors = sum(map(_is_anchor, cells))
+    begin = f" ({anchors} of them at the start of a sitting)" if anchors else ""
     other = f"; {early} ran out of memory before it could be" if early else ""
     found = [
         (
-            f"In {proven} of {_cells(cells)} measured, the method was proven in force{other}.",
-            proven > 0 and proven + early == cells,
+            f"In {proven} of {_cells(len(cells))} measured{begin}, the method was proven in "
+            f"force{other}.",
+            proven > 0 and proven + early == len(cells),
         ),
         (
             f"{told[losses.AGREES]} of {len(checks['loss'])} members' losses agree with those of "
             f"their workload trained alone, {differing} differ, {untold} cannot be told.",
             told[losses.AGREES] > 0 and not differing and not untold,
         ),
-        _twins(checks["aa"]),
+        _twins(runs, checks["aa"]),
         (
             f"{_cells(len(suspect))} carry a flag that makes their rates suspect, "
             f"{len(seen)} one that makes their telemetry suspect.",
@@ -222,15 +225,33 @@ def summary(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame) -> list[tu
     return found
 
 
-def _twins(checks: list[dict]) -> tuple[str, bool]:
+def _twins(runs: pd.DataFrame, checks: list[dict]) -> tuple[str, bool]:
     """A/A in a sentence: an interval that holds 1 may be wide, and then says little."""
     if not checks:
-        return "A/A was not measured with this study.", False
+        return unpaired(runs) or "A/A was not measured with this study.", False
     told = [twins.hides(row) for row in checks if row["low"] is not None]
     hides = (
         f"; intervals this wide hide differences of up to {100 * max(told):.0f} %" if told else ""
     )
     return f"{twins.phrase(checks)}{hides}.", not any(row["differs"] for row in checks)
+
+
+def unpaired(runs: pd.DataFrame) -> str:
+    """That naive's twin was measured, of a study without an A/A pair; empty where it was not."""
+    rows = _measured(runs)
+    count = int((rows["method"] == TWIN).sum())
+    if not count:
+        return ""
+    were, whose = ("was", "not") if count == 1 else ("were", "none")
+    return (
+        f"A/A: {_cells(count)} of {TWIN} {were} measured, {whose} with a naive cell of its block "
+        "on its GPU; nothing can be compared."
+    )
+
+
+def _is_anchor(cell: str) -> bool:
+    """Whether this is the id of a cell that a sitting begins with."""
+    return parse_scenario(cell.split("/")[0]).variant == ANCHOR
 
 
 def _cells(count: int) -> str:
@@ -263,6 +284,7 @@ def page(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame, bench: Path |
         lies=LIES.values(),
         faults=FAULTS.values(),
         pairs=pairs(checks["aa"]),
+        unpaired=unpaired(runs),
         work=work(checks["loss"]),
         untold=why_untold(checks["loss"]),
         tolerance={
