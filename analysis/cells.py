@@ -259,14 +259,15 @@ def gains(cells: pd.DataFrame) -> dict[tuple, Estimate]:
     return found
 
 
-def summarise(cells: pd.DataFrame) -> pd.DataFrame:
+def summarise(cells: pd.DataFrame, every: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row per arm, scenario, method and window: replicates by status, STP with its interval.
 
     stp is the geometric mean over replicates; low and high are None below two (see `gains`).
+    every: all that the study has, if `cells` are some of it.
     """
     group = ["arm", "scenario", "method"]
     cells = cells.assign(window=cells["window"].astype(object))
-    estimates = gains(cells)
+    estimates = gains(cells if every is None else every)
     rows = []
     for key, cell in _grouped(cells, group):
         statuses = Counter({row["block"]: row["status"] for row in reversed(cell)}.values())

@@ -115,10 +115,19 @@ def footer_parts(rows: pd.DataFrame) -> list[str]:
     for source, phrase in (("real", "real data"), ("synthetic", "generated (synthetic) data")):
         names = sorted(rows[rows["source"] == source]["dataset"].dropna().unique())
         parts.append(f"{phrase}: {', '.join(names)}" if names else "")
-    blocks = done["block"].nunique()
-    parts.append(f"{blocks} replicate{'s' if blocks != 1 else ''}" if blocks else "")
+    parts.append(_replicates(done))
     seconds = done[done["window"] == "window"]["window_s"].dropna()
     if len(seconds):
         low, high = f"{seconds.min():.3g}", f"{seconds.max():.3g}"
         parts.append(f"windows of {low if low == high else f'{low} to {high}'} s")
     return [part for part in (*parts, *flags.counted(rows)) if part]
+
+
+def _replicates(done: pd.DataFrame) -> str:
+    """`3 replicates`, or `1 to 3 replicates` where cells differ; nothing without any."""
+    counts = done.groupby(["arm", "scenario", "method"])["block"].nunique()
+    if counts.empty:
+        return ""
+    low, high = counts.min(), counts.max()
+    said = f"{high} replicate{'s' if high != 1 else ''}"
+    return said if low == high else f"{low} to {said}"

@@ -146,3 +146,15 @@ def test_the_decompositions_axis_ends_where_something_is_drawn(apart):
     figure = drawn(decomposition, apart)
     assert TOLD in " ".join(" ".join(text.get_text() for text in figure.texts).split())
     assert figure.axes[0].get_xlim()[1] < 4
+
+
+def test_the_decomposition_says_where_it_has_fewer_blocks_than_mps():
+    seen = {"telemetry": telemetry(card={"gract": 0.9, "smact": 0.9})}
+    records = blocks(f"1x_{A}", "naive", [(1000.0,)] * 2, **seen)
+    records += blocks(f"2x_{A}", "mps", [(600.0,) * 2] * 2, **seen)
+    records += blocks(f"2x_{A}", "naive", [(500.0,) * 2] * 2, **seen)
+    for found, told in ((records, False), (records[:-1], True)):
+        said = " ".join(
+            text.get_text() for text in drawn(decomposition, load(merged(*found))).texts
+        )
+        assert ("blocks that have naive, MPS and alone" in " ".join(said.split())) == told

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from analysis import reported
+from analysis import reported, style
 from analysis.cells import load, read_runs, summarise
 from analysis.claims import rules as claim_rules
 from analysis.figures import (
@@ -20,7 +20,7 @@ from analysis.figures import (
     throughput_gain,
 )
 from analysis.merging import merge
-from analysis.names import TWIN
+from analysis.names import AFTER, TWIN
 from analysis.pooling import pooled
 from analysis.tables import pair, pair_table
 from tests.records import TRAIN_SIZE, merged, record, telemetry
@@ -52,7 +52,7 @@ def look(module, study, arm="faithful", render=False):
     said = [text.get_text() for axes in figure.axes for text in axes.texts]
     said += [text.get_text() for text in figure.texts]
     plt.close(figure)
-    return table, " ".join(said)
+    return table, " ".join(" ".join(said).split())
 
 
 def both(scenario, method="naive", progress=(), alone=(), **options):
@@ -118,7 +118,8 @@ def test_mixes_show_progress_stp_and_antt(mixed):
     assert ended["1x_a+2x_b", "mig"] == ["unsupported"] * 2
     assert ended["2x_a+1x_b", "mps"] == ["not_run"]
     # An unsteady number, and one of which not every replicate completed, are marked.
-    assert "2.50 ~" in said and "2.60 *" in said and "* not every replicate completed" in said
+    assert "2.50 ~" in said and "2.60 *" in said and "* fewer replicates than planned" in said
+    assert "1 to 2 replicates" in said
 
 
 def test_what_survivors_reclaim_is_their_rate_after_over_before(mixed):
@@ -141,7 +142,9 @@ def test_what_survivors_reclaim_is_their_rate_after_over_before(mixed):
 
 
 def test_pooled_estimates_of_a_column_are_those_of_the_summary(mixed):
-    found = pooled(mixed.cells, "stp", ["arm", "scenario", "method", "window"], ["arm", "family"])
+    cells = mixed.cells.assign(after=mixed.cells["window"] == AFTER)
+    keys, pool = ["arm", "scenario", "method", "window"], ["arm", "family", "after"]
+    found = pooled(cells, "stp", keys, pool)
     rows = summarise(mixed.cells).dropna(subset=["low"])
     assert len(rows) > 3
     for row in rows.to_dict("records"):
@@ -176,6 +179,22 @@ def test_the_map_of_ladders_leaves_out_the_job_alone_as_plain_process():
     assert worst["1x_a", "mps"] == pytest.approx(1.25)
     assert worst["2x_a", "naive"] == pytest.approx(4) and math.isinf(worst["2x_b", "naive"])
     assert "OOM" in said and "∞" in said
+
+
+def test_a_gain_of_one_replicate_is_hollow():
+    records = jobs_alone(a=1000.0) + both("2x_a", "mps", (0.9, 0.9), (1000.0, 1000.0))
+    figure, _ = throughput_gain.draw(study_of(records), "faithful")
+    assert not _hollow(figure)
+    figure, _ = throughput_gain.draw(study_of(records[:-1]), "faithful")
+    assert _hollow(figure) == {style.LOOKS["mps"].colour}
+    assert "hollow: one replicate" in [t.get_text() for box in figure.legends for t in box.texts]
+    plt.close("all")
+
+
+def _hollow(figure):
+    """Edges of the large marks without a colour of their own."""
+    lines = [line for ax in figure.axes for line in ax.lines if line.get_markersize() == 4.2]
+    return {line.get_markeredgecolor() for line in lines if line.get_mfc() == "white"}
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +239,46 @@ def test_arms_stand_side_by_side_with_what_is_left_of_the_gain(written):
     assert pd.isna(first.loc[("gain", "faithful"), "kept"])
     assert first.loc[("gain", "tuned_graph"), "status"] == "out_of_memory"
     assert "25 %" in said
+
+
+def arms_by_block(gains, **more):
+    """Workload a alone in every block of its arm, and twice under MPS with these gains by block."""
+    found = []
+    for arm, own in gains.items():
+        for block, gain in own.items():
+            found.append(record("1x_a", replicate=block, arm=arm))
+            rates = [500.0 * gain] * 2
+            found.append(record("2x_a", "mps", block, rates, arm=arm, **more))
+    return found
+
+
+def kept(table):
+    row = table[(table["arm"] == "tuned") & (table["quantity"] == "gain")].iloc[0]
+    return row["kept"], row["kept_blocks"]
+
+
+def test_what_is_left_of_a_gain_is_of_the_blocks_that_both_arms_have():
+    shared = {"faithful": {1: 1.8, 2: 1.8, 3: 1.7}, "tuned": {1: 1.4, 2: 1.4, 4: 1.9}}
+    table, said = look(arms, study_of(arms_by_block(shared)))
+    assert kept(table) == (pytest.approx(0.5), 2) and " 50 %" in said
+    assert "factors and per cent within blocks that both arms have" in said
+    assert "( ):" not in said
+    apart = {"faithful": {1: 1.8, 2: 1.8}, "tuned": {3: 1.4, 4: 1.4}}
+    table, said = look(arms, study_of(arms_by_block(apart)))
+    assert kept(table) == (pytest.approx(0.5), 0) and "(50 %)" in said
+    assert "( ): arms not measured in one block" in said and "factors" not in said
+    alike = {"faithful": {1: 1.8, 2: 1.8}, "tuned": {1: 1.4, 2: 1.4}}
+    said = look(arms, study_of(arms_by_block(alike)))[1]
+    assert "factors" not in said and "( ):" not in said
+
+
+def test_flags_and_replicates_of_cells_that_are_not_drawn_are_not_counted():
+    gains = {"faithful": {1: 1.8, 2: 1.8}, "tuned": {1: 1.4, 2: 1.4}}
+    others = [record("3x_a", "mps", arm="tuned", rates=[500.0] * 3, flags=["cores_shared"])]
+    said = look(arms, study_of(arms_by_block(gains) + others))[1]
+    assert "cores_shared" not in said and "; 2 replicates;" in said
+    said = look(arms, study_of(arms_by_block(gains, flags=["cores_shared"])))[1]
+    assert "cores_shared: 4 of 8 cells" in said.replace("\u00a0", " ")
 
 
 def test_one_arm_alone_gives_a_sentence(mixed):

@@ -7,6 +7,7 @@ gain (STP) at each count, by method and arm, of every arm against its own job al
 from __future__ import annotations
 
 import math
+from statistics import geometric_mean
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -15,7 +16,7 @@ from analysis import flags, style
 from analysis.cells import Study, is_baseline, small_first, summarise
 from analysis.figures import marks, not_run
 from analysis.names import TWIN, method_order
-from analysis.pooling import pooled
+from analysis.pooling import BLOCK, pooled
 from analysis.statistics import Estimate
 from analysis.words import significant
 
@@ -31,7 +32,7 @@ CAPTION = (
     "with a variance pooled over a workload's cells."
 )
 _COLUMNS = ["workload", "n", "method", "arm", "quantity", "block", "value", "mean", "low", "high"]
-_COLUMNS += ["kept", "status"]
+_COLUMNS += ["kept", "kept_blocks", "status"]
 _ARMS = ("faithful", "tuned", "tuned_graph")
 # Colour and hatch; arms are no methods and have a hue of their own.
 _LOOKS = {
@@ -63,25 +64,25 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
         return style.sentence(TITLE, text), pd.DataFrame(rows, columns=_COLUMNS)
 
     cells = cells[cells["family"].isin(workloads)]
-    runs = study.runs[study.runs["scenario"].isin(cells["scenario"])]
-    runs = runs[runs["method"] != TWIN]
+    runs = study.runs[study.runs["cell"].isin(_shown(cells)["cell"])]
     shorts = {m: look.short for m, look in style.looks(cells["method"], runs).items()}
-    groups, alone = summarise(cells), _alone(cells, study.with_references)
-    gains = _with_kept(groups[groups["n"] > 1])
+    shown, alone = _shown(summarise(cells, study.cells)), _alone(cells, study.with_references)
+    gains = _with_kept(shown[shown["n"] > 1], cells)
     ratios = pooled(alone, "ratio", ["family", "arm"], fixed=alone["arm"] == _ARMS[0])
     arms = {
         w: sorted(own, key=_order) for w, own in cells.groupby("family")["arm"].agg(set).items()
     }
-    partial = ((groups["completed"] > 0) & (groups["completed"] < groups["replicates"])).any()
+    partial = ((shown["completed"] > 0) & (shown["completed"] < shown["replicates"])).any()
     fig, top = style.page(
         TITLE,
         "gain (STP): of each arm against its own job alone"
         + (_KEPT if gains["kept"].notna().any() else ""),
-        _handles(sorted(set(cells["arm"]), key=_order), groups),
+        _handles(sorted(set(cells["arm"]), key=_order), shown),
         len(workloads) * (_DATA + _GAP) - 0.1,
         [
             *style.footer_parts(runs),
-            "* not every replicate completed" if partial else "",
+            marks.FEWER if partial else "",
+            _of_blocks(alone, gains),
             marks.left_out(zip(gains["low"], gains["high"], strict=True)),
             study.note,
             not_run.phrase(absent["scenario"]),
@@ -100,15 +101,19 @@ def draw(study: Study, arm: str | None = None) -> tuple[plt.Figure, pd.DataFrame
 
 def _absent_rows(cells: pd.DataFrame) -> list[dict]:
     """What boxes of these cells, of which none was run, would have told of them."""
-    arms = cells.groupby(["scenario", "method"])["arm"].transform("nunique")
-    cells = cells[is_baseline(cells) | (cells["n"] > 1) & (arms > 1)]
     rows = [
         {"workload": cell["family"], "quantity": "alone" if cell["n"] == 1 else "gain"}
         | {name: cell[name] for name in ("method", "arm", "block", "status")}
         | {"n": int(cell["n"])}
-        for cell in cells.to_dict("records")
+        for cell in _shown(cells).to_dict("records")
     ]
     return sorted(rows, key=lambda r: (r["n"], method_order(r["method"]), _order(r["arm"])))
+
+
+def _shown(cells: pd.DataFrame) -> pd.DataFrame:
+    """The jobs alone, and of the others what several arms have; also of summary rows."""
+    arms = cells.groupby(["scenario", "method"])["arm"].transform("nunique")
+    return cells[is_baseline(cells) | (cells["n"] > 1) & (arms > 1)]
 
 
 def _order(arm: str) -> tuple[int, str]:
@@ -211,27 +216,71 @@ def _draw_gains(
     return rows
 
 
-def _with_kept(groups: pd.DataFrame) -> pd.DataFrame:
-    """`groups` with the share of the faithful arm's gain that is left in another one."""
+def _with_kept(groups: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """`groups` with the share of the faithful arm's gain that is left in another one.
+
+    It is of the blocks that both have, as many as `kept_blocks`; 0: they share none.
+    """
     rows = groups[["scenario", "method", "arm", "stp", "low"]].to_dict("records")
-    faithful = {
-        (row["scenario"], row["method"]): _faithful_gain(row)
+    measured = cells[cells["stp"] > 0].groupby(["scenario", "method", "arm"])
+    gains = {key: own.set_index(BLOCK)["stp"] for key, own in measured}
+    bases = {
+        (row["scenario"], row["method"]): gains[row["scenario"], row["method"], _ARMS[0]]
         for row in rows
-        if row["arm"] == _ARMS[0]
+        if row["arm"] == _ARMS[0] and _surely_gains(row)
     }
     kept = []
     for row in rows:
-        gain = faithful.get((row["scenario"], row["method"])) if row["arm"] != _ARMS[0] else None
-        kept.append((row["stp"] - 1) / gain if gain else math.nan)
-    return groups.assign(kept=kept)
+        place = row["scenario"], row["method"]
+        own, base = gains.get((*place, row["arm"])), bases.get(place)
+        other = row["arm"] != _ARMS[0] and own is not None and base is not None
+        kept.append(_left(own, base) if other else (math.nan, 0))
+    return groups.assign(kept=[share for share, _ in kept], kept_blocks=[n for _, n in kept])
 
 
-def _faithful_gain(row: dict) -> float | None:
-    """STP − 1 of the faithful arm, where there is a gain of which a share can be left."""
-    if pd.isna(row["stp"]):
-        return None
-    surely = row["stp"] >= 1 + _LEAST and not (pd.notna(row["low"]) and row["low"] <= 1)
-    return row["stp"] - 1 if surely else None
+def _left(own: pd.Series, faithful: pd.Series) -> tuple[float, int]:
+    """Share of the faithful gain that is left, and of how many blocks: all where none is shared."""
+    shared = own.index.intersection(faithful.index)
+    if len(shared):
+        own, faithful = own[shared], faithful[shared]
+    gain = geometric_mean(faithful) - 1
+    share = (geometric_mean(own) - 1) / gain if gain >= _LEAST else math.nan
+    return share, len(shared)
+
+
+def _surely_gains(row: dict) -> bool:
+    """Whether there is a gain of which a share can be left."""
+    if pd.isna(row["stp"]) or row["stp"] < 1 + _LEAST:
+        return False
+    return pd.isna(row["low"]) or row["low"] > 1
+
+
+def _of_blocks(alone: pd.DataFrame, gains: pd.DataFrame) -> str:
+    """For the footer: where a number is not of the blocks that the bars beside it are of."""
+    left = gains[gains["kept"].notna()]
+    measured = gains.groupby(["scenario", "method"])["completed"].max()
+    most = left.join(measured.rename("most"), on=measured.index.names)["most"]
+    some = {
+        "factors": any(_partly_shared(own) for _, own in alone.groupby("family")),
+        "per cent": left["kept_blocks"].between(1, most - 1).any(),
+    }
+    within = " and ".join(name for name, true in some.items() if true)
+    apart = (left["kept_blocks"] == 0).any()
+    said = [
+        f"{within} within blocks that both arms have" if within else "",
+        "( ): arms not measured in one block" if apart else "",
+    ]
+    return "; ".join(filter(None, said))
+
+
+def _partly_shared(alone: pd.DataFrame) -> bool:
+    """Whether a factor of a workload's alone rates is of fewer blocks than one of the rates."""
+    places = {arm: set(own.index) for arm, own in alone.set_index(BLOCK).groupby("arm")}
+    known = alone[alone["ratio"].notna() & (alone["arm"] != _ARMS[0])]
+    return any(
+        not set(own.index) == places[arm] == places.get(_ARMS[0])
+        for arm, own in known.set_index(BLOCK).groupby("arm")
+    )
 
 
 def _draw_gain(
@@ -245,7 +294,8 @@ def _draw_gain(
     low, high = (None if pd.isna(row[end]) else row[end] for end in ("low", "high"))
     estimate = Estimate(row["stp"], low, high, len(values))
     marks.bar(ax, at, 0.9, estimate, values.tolist(), _look(arm))
-    return _rows(base | {"kept": row["kept"]}, values, estimate)
+    shared = {name: row[name] for name in ("kept", "kept_blocks")}
+    return _rows(base | shared, values, estimate)
 
 
 def _top(row: dict, values: pd.Series) -> float:
@@ -257,7 +307,10 @@ def _said(row: dict) -> list[str]:
     """Signs, the gain, and what is left of the faithful arm's."""
     partial = "" if row["completed"] == row["replicates"] else "*"
     lines = [partial + flags.marks(row["flags"]), f"{row['stp']:.2f}"]
-    return [*lines, *([] if pd.isna(row["kept"]) else [f"{100 * row['kept']:.0f} %"])]
+    if pd.isna(row["kept"]):
+        return lines
+    share = f"{100 * row['kept']:.0f} %"
+    return [*lines, share if row["kept_blocks"] else f"({share})"]
 
 
 def _rows(base: dict, values: pd.Series, estimate: Estimate) -> list[dict]:

@@ -43,6 +43,8 @@ _LABELS = {
     "other": "lost otherwise",
     "saturation": "lost to saturated SMs",
 }
+# Where other figures have the gain under MPS over more blocks.
+_SOME = "means over blocks that have naive, MPS and alone"
 # Heads of the numbers: gains and what they come to, then losses, which lead from there to N.
 _HEADS = {"gaps": "gaps", "switches": "× switch.", "overlap": "× overlap", "mps": "= gain"}
 _HEADS |= {"other": "other", "saturation": "× satur."}
@@ -82,6 +84,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
         heights[-1] + _ROW + 0.16 + (_AXIS if len(used) else 0.0),
         [
             *style.footer_parts(study.runs[study.runs["arm"] == arm]),
+            _SOME if any(_fewer(cells, row) for row in used.to_dict("records")) else "",
             marks.left_out(zip(used["low"], used["high"], strict=True)),
             study.note,
             not_run.phrase(absent["scenario"], "not run under MPS"),
@@ -209,11 +212,21 @@ def _names(ax: plt.Axes, heights: list[float], rows: pd.DataFrame) -> None:
         ax.text(-(_LEFT - 0.07) / _WIDTH, heights[first], name, **look)
 
 
-def _sign(cells: pd.DataFrame, row: dict) -> str:
-    """Marks of the flags of the set's cells under MPS."""
+def _under_mps(cells: pd.DataFrame, row: dict) -> pd.DataFrame:
+    """The set's cells under MPS."""
     same = (cells["family"] == row["workload"]) & (cells["variant"] == row["variant"])
     same &= (cells["n"] == row["n"]) & (cells["method"] == "mps") & ~cells["mixed"]
-    return flags.marks(flags.union(cells.loc[same, "flags"]))
+    return cells[same]
+
+
+def _sign(cells: pd.DataFrame, row: dict) -> str:
+    """Marks of the flags of the set's cells under MPS."""
+    return flags.marks(flags.union(_under_mps(cells, row)["flags"]))
+
+
+def _fewer(cells: pd.DataFrame, row: dict) -> bool:
+    """Whether the set has gains under MPS in blocks that the row is not made of."""
+    return row["blocks"] < _under_mps(cells, row)["stp"].notna().sum()
 
 
 def _handles(used: pd.DataFrame, blocks: pd.DataFrame) -> list:

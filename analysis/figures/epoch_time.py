@@ -92,7 +92,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     blocks = [b for panel in panels.values() for b in panel]
     methods = sorted({b.method for b in blocks if len(b.points)}, key=method_order)
     partial = not all(b.complete for b in blocks if len(b.points))
-    note = "* not every replicate completed" if partial else ""
+    note = marks.FEWER if partial else ""
     shown = runs[runs["scenario"].isin(cells["scenario"])]
     fig, top = style.page(
         f"{TITLE}, arm {arm}",

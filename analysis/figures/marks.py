@@ -31,6 +31,8 @@ _OVER = 4.0  # points that a text may stand out above its axes, below their titl
 _EMS = dict.fromkeys("~≠^+#↓×−–", 0.84) | dict.fromkeys(".,! ", 0.36) | {"*": 0.5, "%": 0.95}
 _BOX = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 _REPLICATE = {"ls": "", "marker": "o", "mfc": "white", "mec": style.INK, "zorder": 5}
+# What the star behind a number means: of a cell some replicates were not run, or did not complete.
+FEWER = "* fewer replicates than planned"
 # Where something stands on the page: left, low, right, high, in points.
 Box = tuple[float, float, float, float]
 LEFT, RIGHT, ABOVE, BELOW = (-1, 0), (1, 0), (0, 1), (0, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -79,9 +80,16 @@ class MixData:
         self.table.append(base | {"method": method, "quantity": quantity} | told)
 
 
-def gather(cells: pd.DataFrame, runs: pd.DataFrame, looks: dict[str, style.Look]) -> MixData:
-    """Of the cells and their member rows. The variance is pooled over a mix's cells; of rates
-    after over before over its cells of one method, as in analysis.quantities.
+def gather(
+    cells: pd.DataFrame,
+    runs: pd.DataFrame,
+    looks: dict[str, style.Look],
+    stp: Mapping[tuple[str, str, str], Estimate],
+) -> MixData:
+    """Of the cells and their member rows; stp: by scenario, method and window (`cells.gains`).
+
+    The variance of progress and ANTT is pooled over a mix's cells that are drawn; of rates after
+    over before over its cells of one method, as in analysis.quantities.
     """
     runs = runs[(runs["status"] == "completed") & runs["window"].notna()]
     families = [parse_scenario(scenario).family for scenario in runs["scenario"]]
@@ -102,7 +110,7 @@ def gather(cells: pd.DataFrame, runs: pd.DataFrame, looks: dict[str, style.Look]
         looks,
         members,
         pooled(runs, "progress", [*_CELL, "window", "member"]),
-        pooled(cells, "stp", [*_CELL, "window"]),
+        stp,
         pooled(cells, "antt", [*_CELL, "window"]),
         pooled(runs, "ratio", [*_CELL, "member"], ["family", "method"]),
     )

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from analysis import style
-from analysis.cells import Study
+from analysis.cells import Study, gains
 from analysis.figures import departures, marks, not_run
 from analysis.figures.mix_data import COLUMNS, MixData, gather
 from analysis.names import method_order, parse_scenario
@@ -50,7 +50,8 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
 
     cells = cells[cells["scenario"].isin([*mixes, *departing])]
     runs = runs[runs["scenario"].isin(cells["scenario"])]
-    data = gather(cells, runs, style.looks(cells["method"], runs))
+    stp = {key[1:]: found for key, found in gains(study.cells).items() if key[0] == arm}
+    data = gather(cells, runs, style.looks(cells["method"], runs), stp)
     absent, order = not_run.untouched(cells, ["scenario"]), [*mixes, *departing]
     _note_absent(data, set(absent["scenario"]))
     mixes, departing = (
@@ -134,7 +135,7 @@ def _note(cells: pd.DataFrame) -> str:
     """What the star means, where there is one."""
     ended = cells.groupby(["scenario", "method"])["status"].agg(set)
     partial = any("completed" in found and len(found) > 1 for found in ended)
-    return "* not every replicate completed" if partial else ""
+    return marks.FEWER if partial else ""
 
 
 def _draw_bars(ax: plt.Axes, scenario: str, data: MixData, most: float) -> None:

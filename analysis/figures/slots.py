@@ -352,7 +352,7 @@ def foot(study: Study, found: Panels) -> list[str]:
     absent = (own for title, own in _own(found).items() if title not in panels)
     return [
         *style.footer_parts(study.runs[study.runs["cell"].isin(cells)]),
-        "* not every replicate completed" if partial else "",
+        marks.FEWER if partial else "",
         "a+b: jobs of each workload of a mix" if any(" + " in title for title in panels) else "",
         study.note,
         not_run.phrase(slot.scenario for own in absent for slot in own),

@@ -46,7 +46,7 @@ _CODES = {
 }
 # Inches: a cell's height and its width at most and at least, between counts, between blocks.
 _TALL, _WIDEST, _NARROWEST, _APART, _BLOCKS = 0.3, 0.44, 0.2, 0.07, 0.16
-_NUMBER, _MEAN, _LABEL = 5.6, 5.0, 5.8  # points
+_NUMBER, _MEAN, _LABEL, _SIGN = 5.6, 5.0, 5.8, 4.8  # points
 _MAP = mpl.colormaps["Blues"]
 _DARKEST = 0.85  # of the colour map
 
@@ -112,7 +112,7 @@ def draw(study: Study, arm: str | None) -> tuple[plt.Figure, pd.DataFrame]:
         sum(tall) + _BLOCKS * (len(blocks) - 1) + 0.05,
         [
             *style.footer_parts(shown),
-            "* not every replicate completed" if partial.any() else "",
+            marks.FEWER if partial.any() else "",
             study.note,
             not_run.phrase((s for s, _ in named), methods=not_run.under(named, cells, looks)),
         ],
@@ -262,16 +262,10 @@ def _draw_cell(
     )
     sign = "*" * (cell["replicates"] < cell["planned"]) + flags.marks(cell["flags"])
     if sign:
-        ax.text(
-            left + width - 0.01,
-            down + 0.015,
-            sign,
-            ha="right",
-            va="top",
-            size=3.8,
-            weight="bold",
-            color=ink,
-        )
+        # As large as the cell has room for: thin strokes vanish on a dark one.
+        room = (width - 0.03) * 72 / marks.extent(sign, _SIGN)[0]
+        look = {"weight": "bold", "size": _SIGN * min(1.0, room), "color": ink}
+        ax.text(left + width - 0.01, down + 0.07, sign, ha="right", va="baseline", **look)
 
 
 def _told(value: float) -> str:

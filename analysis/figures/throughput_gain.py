@@ -45,6 +45,7 @@ _HOLE = 5.0  # points: text size of outcomes
 _SIGN = 5.2  # points: of a flag's sign
 _STACK = 0.8  # line spacing of signs above each other
 _ASIDE = 16.0  # points: less than from N = 2 to 3
+_FEWER = "fewer points than replicates: the others were not run or did not complete"
 # Scenario and method → block, status, stp and whether it is a mix, of each replicate.
 Cells = dict[tuple[str, str], list[dict]]
 
@@ -54,7 +55,7 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     cells, runs = study.drawn(arm)
     cells = cells[~cells["variant"].str.contains("departure|all ?cores").astype(bool)]
     looks = style.looks(study.cells["method"], study.runs)
-    groups = summarise(cells)
+    groups = summarise(cells, study.cells)
     groups["look"] = [looks[method] for method in groups["method"]]
     panels = _panels(groups, small_first(cells))
     mixes = groups[groups["mixed"]]
@@ -87,14 +88,14 @@ def draw(study: Study, arm: str) -> tuple[plt.Figure, pd.DataFrame]:
     lane = _LANE * mixes.groupby("scenario").size().max() + 0.15 if len(mixes) else 0.0
     scenarios = sorted(mixes["scenario"].unique(), key=lambda s: (parse_scenario(s).n, s))
     partial = ((shown["completed"] > 0) & (shown["completed"] < shown["replicates"])).any()
-    note = "fewer points than replicates: the others did not complete" if partial else ""
+    note = _FEWER if partial else ""
     unseen = marks.left_out(zip(shown["low"], shown["high"], strict=True))
     runs = runs[runs["scenario"].isin(shown["scenario"])]
     absence = not_run.phrase((s for s, _ in named), methods=not_run.under(named, cells, looks))
     fig, top = style.page(
         f"{TITLE} (STP), arm {arm}",
         "sum over members of throughput / throughput alone, within the block; 1: as fast as serial",
-        _handles(shown, said),
+        _handles(shown, said, _any_single(shown, replicates)),
         ladders + (len(scenarios) * lane + 0.4 if scenarios else -0.1),
         [*style.footer_parts(runs), note, unseen, study.note, absence],
     )
@@ -302,18 +303,12 @@ def _draw_group(
     if marks.narrow(row["low"], row["high"]):
         ends = place([row["low"], row["high"]])
         marks.strokes(ax, *ends, aside, color=style.INK, lw=0.9, zorder=3, marker="")
-    marks.strokes(
-        ax,
-        *place([row["stp"]]),
-        aside,
-        ls="",
-        marker=look.marker,
-        ms=4.2,
-        mfc=look.colour,
-        mec=style.INK,
-        mew=0.5,
-        zorder=4,
-    )
+    # A single replicate is no mean: it must not look as certain as one.
+    single = {"mfc": "white", "mec": look.colour, "mew": 1.0}
+    several = {"mfc": look.colour, "mec": style.INK, "mew": 0.5}
+    mark = {"ls": "", "marker": look.marker, "ms": 4.2, "zorder": 4}
+    mark |= several if len(values) > 1 else single
+    marks.strokes(ax, *place([row["stp"]]), aside, **mark)
     if sign := flags.marks(row["flags"]):
         end = max(_ends(row, cells))
         look = {"weight": "bold", "zorder": 6}
@@ -375,7 +370,12 @@ def _two_lines(label: str) -> str:
     return " +\n".join([parts[0], " + ".join(parts[1:])])
 
 
-def _handles(shown: pd.DataFrame, said: dict[tuple[str, str], tuple]) -> list[Line2D]:
+def _any_single(shown: pd.DataFrame, cells: Cells) -> bool:
+    """Whether a gain is drawn of which there is one replicate."""
+    return any(len(_gains(cells, row)) == 1 for row in shown.to_dict("records"))
+
+
+def _handles(shown: pd.DataFrame, said: dict[tuple[str, str], tuple], single: bool) -> list[Line2D]:
     looks = shown.set_index("method")["look"].to_dict()
     measured = set(shown.loc[shown["stp"].notna(), "method"])
     handles = [style.line(looks[m]) for m in sorted(measured, key=method_order)]
@@ -385,6 +385,9 @@ def _handles(shown: pd.DataFrame, said: dict[tuple[str, str], tuple]) -> list[Li
     handles.append(Line2D([], [], color=style.GREY, lw=0.8, ls=(0, (4, 2)), label="ideal (N)"))
     if (shown["completed"] > 1).any():
         handles.append(style.replicate_point())
+    if single:
+        look = {"marker": "s", "ms": 4.2, "mfc": "white", "mec": style.GREY, "mew": 1.0}
+        handles.append(Line2D([], [], ls="", label="hollow: one replicate", **look))
     if shown["low"].notna().any():
         handles.append(marks.interval())
     for source in sorted({source for source, _ in said.values()}, key=lambda s: (s == OLD, s)):
