@@ -15,7 +15,6 @@ import matplotlib.pyplot as plt
 import typst
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from PIL import Image
 
 from analysis import fonts
 from analysis.looks import (  # noqa: F401  figures find all of their looks here
@@ -34,7 +33,6 @@ from analysis.looks import (  # noqa: F401  figures find all of their looks here
 PAGE_WIDTH = 7.16
 FORMATS = ("pdf", "svg", "png")
 _DPI = 160  # of the PNG
-_COLOURS = 128  # of the PNG: more than a figure has beside the edges of its letters
 SMALL, TEXT, TITLE = 6.0, 7.0, 8.5
 # In typst's words; without a date, so that equal figures are equal files.
 _PAGE = b"""#set document(date: none)
@@ -189,7 +187,7 @@ def save(fig: plt.Figure, stem: Path, drawn: str) -> list[Path]:
     contents = {
         "pdf": _typeset(picture, "pdf"),
         "svg": _with_fonts(picture).encode(),
-        "png": _fewer_colours(_typeset(picture, "png")),
+        "png": _typeset(picture, "png"),
         "csv": drawn.encode(),
     }
     paths = files(stem)
@@ -239,15 +237,6 @@ def _font_faces() -> str:
         f"base64,{base64.b64encode((fonts.FOLDER / name).read_bytes()).decode()})}}"
         for name, weight in zip(fonts.FILES.values(), ("normal", "bold"), strict=True)
     )
-
-
-def _fewer_colours(picture: bytes) -> bytes:
-    """A PNG in less than half of the bytes, and no eye tells."""
-    pixels, written = Image.open(io.BytesIO(picture)).convert("RGB"), io.BytesIO()
-    # By median cut: an octree is faster, and makes white of the faintest greys.
-    median = Image.Quantize.MEDIANCUT
-    pixels.quantize(_COLOURS, median, dither=Image.Dither.NONE).save(written, format="PNG")
-    return written.getvalue()
 
 
 def close(fig: plt.Figure) -> None:

@@ -37,7 +37,7 @@ from analysis.figures import NAMES, inputs, stem, stems
 
 PROCESSES = 2  # what a small machine has; more would only hold more of the study in memory
 DRAWN = "drawn.json"
-_LIBRARIES = ("matplotlib", "numpy", "pandas", "typst", "pillow")
+_LIBRARIES = ("matplotlib", "numpy", "pandas", "typst")
 _study: Study | None = None  # of this process and those forked from it
 
 
