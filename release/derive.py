@@ -123,11 +123,11 @@ def draw(made: Derivation) -> None:
 
     def all_of_them(_: list[str]) -> int:
         from analysis import reported, style
-        from analysis.cells import load, read_expected, read_runs
+        from analysis.cells import read_study
         from analysis.figures import stem, stems
 
         folder, layouts = made.folder, made.folder / "mig_layouts.json"
-        study = load(read_runs(folder / RUNS), read_expected(folder / "plan.json"))
+        study = read_study(folder / RUNS, folder / "plan.json")
         study = replace(
             study,
             telemetry=folder / TELEMETRY,

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
@@ -119,7 +118,9 @@ def _in_short(study: Path, link: str) -> str:
 
 def _gains(summary: pd.DataFrame, runs: pd.DataFrame, link: str) -> str:
     """STP of copies of one job: at seven, and the most there is, by arm and method."""
-    together, visits = _together(runs), runs["sitting"].nunique()
+    sets = ["arm", "scenario", "method"]
+    rates = reasons.together(reasons.in_windows(runs), sets, "samples_per_s")
+    visits = runs["sitting"].nunique()
     parsed = summary["scenario"].map(parse_scenario)
     alike = parsed.map(lambda p: not p.mixed and not p.variant and p.n > 1).astype(bool)
     rows = summary[alike & summary["stp"].notna()]
@@ -138,7 +139,7 @@ def _gains(summary: pd.DataFrame, runs: pd.DataFrame, link: str) -> str:
                 "7, plain processes": _gain(at_seven["naive"]),
                 "7 under MPS": _gain(at_seven["mps"]),
                 "most": f"{_gain(best.to_frame().T)} ({best['n']:.0f}×, {best['method']})",
-                "samples/s of these": f"{together[arm, best['scenario'], best['method']]:,.0f}",
+                "samples/s of these": f"{rates[arm, best['scenario'], best['method']]:,.0f}",
             }
         )
     if not shown:
@@ -151,14 +152,6 @@ def _gains(summary: pd.DataFrame, runs: pd.DataFrame, link: str) -> str:
             f"would add is not in them ([by sitting]({link}/tables/sittings.md))."
         )
     return "\n\n".join(filter(None, [f"{GAIN}:", table, " ".join(notes)]))
-
-
-def _together(runs: pd.DataFrame) -> pd.Series:
-    """Samples/s of all members, by arm, scenario and method: the geometric mean of its cells."""
-    done = runs[runs["current"] & (runs["status"] == "completed") & (runs["window"] == "window")]
-    sets = ["arm", "scenario", "method"]
-    cells = done.groupby([*sets, "cell"])["samples_per_s"].sum()
-    return np.exp(np.log(cells).groupby(sets).mean())
 
 
 def _gain(rows: pd.DataFrame) -> str:

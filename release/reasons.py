@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ def jobs(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
 
     runs: the study's (analysis.cells.read_runs); arms: name → how a job is written there.
     """
-    done = runs[runs["current"] & (runs["status"] == "completed") & (runs["window"] == "window")]
+    done = in_windows(runs)
     alone = done[of_baselines(done)]
     alone = alone.assign(arm=pd.Categorical(alone["arm"], [*arms]))
     rows = [
@@ -41,6 +41,17 @@ def jobs(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
     if not rows:
         return ""
     return f"Jobs alone:\n\n{tabulate(rows, 'keys', 'github', disable_numparse=True)}\n\n{RULE}"
+
+
+def in_windows(runs: pd.DataFrame) -> pd.DataFrame:
+    """Rows of completed cells that were measured in a window of steady state."""
+    return runs[runs["current"] & (runs["status"] == "completed") & (runs["window"] == "window")]
+
+
+def together(rows: pd.DataFrame, by: Sequence[str], column: str) -> pd.Series:
+    """Of cells, in each of which members add up: the geometric mean of those alike."""
+    cells = rows.groupby([*by, "cell"])[column].sum(min_count=1)
+    return np.exp(np.log(cells).groupby([*by]).mean())
 
 
 def _job(own: pd.DataFrame) -> dict[str, str]:
@@ -111,9 +122,7 @@ def _by_sitting(finding: dict, own: pd.DataFrame) -> str:
     own = own[(own["n"] == own["n"].max()) & (own["window"] == "window")]
     if finding["what"] != "gain" or own["sitting"].nunique() < 2 or own["n"].max() < 2:
         return ""
-    cells = own.groupby(["sitting", "cell"])[["progress", "samples_per_s"]].sum(min_count=1)
-    logs = np.log(cells).groupby("sitting").mean()
-    gains, rates = (np.exp(logs[name]) for name in ("progress", "samples_per_s"))
+    gains, rates = (together(own, ["sitting"], name) for name in ("progress", "samples_per_s"))
     return f"By sitting: {listed(gains, '.2f')}, at {listed(rates, ',.0f')} samples/s together."
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from analysis import flags, style
-from analysis.cells import Study, load, read_expected, read_runs
+from analysis.cells import Study, read_study
 from analysis.compare import dumbbells, side_by_side
 from analysis.compare.side_by_side import UNPLANNED
 from analysis.names import parse_scenario
@@ -61,8 +61,8 @@ class Side:
 def read(letter: str, folder: Path, hardware: str | None) -> Side:
     """The study in results/<study>. Raises OSError where it was not merged."""
     expected = folder / "plan.json"
-    plan = read_expected(expected if expected.exists() else None)
-    return Side(letter, load(read_runs(folder / "runs.parquet"), plan, hardware))
+    plan = expected if expected.exists() else None
+    return Side(letter, read_study(folder / "runs.parquet", plan, hardware))
 
 
 def differences(a: Side, b: Side) -> pd.DataFrame:

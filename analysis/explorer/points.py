@@ -272,8 +272,8 @@ def estimates(rows: list[dict]) -> list[dict]:
 
     Of ratios the geometric mean and its 95 % interval by analysis.statistics: on logs, the variance
     pooled over the cells of one arm and family (of what is left after a departure by itself), none
-    for one replicate; of members' ratios a
-    replicate's geometric mean counts. Of all others the median.
+    for one replicate; of members' ratios a replicate's geometric mean counts. Of all others the
+    median.
     """
     found = []
     for metric in METRICS:

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from analysis import style
 from analysis.figures import marks
 from analysis.figures.mix_data import MixData
-from analysis.names import method_order, parse_scenario
+from analysis.names import AFTER, method_order, parse_scenario
 
 # Inches: a lane, what stands above and below the lanes; left edge and width of the two axes.
 _LANE, _ABOVE, _BELOW = 0.11, 0.36, 0.34
@@ -32,7 +32,7 @@ def lanes(data: MixData, scenario: str) -> list[Lane]:
     found = []
     for method in data.methods(scenario):
         own = {k[2:]: m for k, m in data.members.items() if k[:2] == (scenario, method)}
-        survivors = {member for window, member in own if window == "after"}
+        survivors = {member for window, member in own if window == AFTER}
         names = {member: m.workload for (_, member), m in own.items()}
         found += [
             Lane(method, int(member), name, member not in survivors)
@@ -107,7 +107,7 @@ def _draw_lane(
         return
     look, told = data.looks[lane.method], {"member": lane.member, "workload": lane.name}
     means = []
-    for window, fill in (("before", "white"), ("after", look.colour)):
+    for window, fill in (("before", "white"), (AFTER, look.colour)):
         key = (scenario, lane.method, window, lane.member)
         if key not in data.progress:
             continue
@@ -126,7 +126,7 @@ def _draw_lane(
         data.note(*cell, "progress", **told, status="no_baseline")
     if (scenario, lane.method, lane.member) in data.reclaimed:
         estimate = data.reclaimed[scenario, lane.method, lane.member]
-        values = data.members[scenario, lane.method, "after", lane.member].ratio
+        values = data.members[scenario, lane.method, AFTER, lane.member].ratio
         marks.level(right, at, estimate, values.tolist(), look)
         sign = data.sign(scenario, lane.method)
         marks.number(right, at, f"{estimate.mean:.2f} {sign}".rstrip())

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import flags, style
 from analysis.figures import marks
-from analysis.names import method_order, parse_scenario
+from analysis.names import AFTER, method_order, parse_scenario
 from analysis.pooling import pooled
 from analysis.statistics import Estimate
 
@@ -97,7 +97,7 @@ def gather(
     keys = [*_CELL, "block", "member"]
     before = runs.loc[runs["window"] == "before", [*keys, "samples_per_s"]]
     runs = runs.merge(before, on=keys, how="left", suffixes=("", "_before"))
-    after = runs["window"] == "after"
+    after = runs["window"] == AFTER
     runs["ratio"] = (runs["samples_per_s"] / runs["samples_per_s_before"]).where(after)
     found = defaultdict(list)
     columns = ["window", "member", "workload", "block", "progress", "ratio"]

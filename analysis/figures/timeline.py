@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.cells import Study
-from analysis.names import parse_scenario
+from analysis.names import AFTER, parse_scenario
 
 TITLE = "Timeline of one cell"
 CAPTION = (
@@ -136,7 +136,7 @@ def _windows(folder: Path, rows: pd.DataFrame) -> list[tuple[str, float, float]]
             (w["name"], (w["start_ns"] - zero) / 1e9, (w["end_ns"] - zero) / 1e9) for w in windows
         ]
     except (OSError, ValueError, LookupError, TypeError):
-        known = rows[~rows["window"].isin(["after"])].dropna(subset=["window", "window_s"])
+        known = rows[rows["window"] != AFTER].dropna(subset=["window", "window_s"])
         return [(r.window, 0.0, r.window_s) for r in known.head(1).itertuples()]
 
 

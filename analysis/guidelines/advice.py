@@ -33,10 +33,9 @@ class Option:
 
     memory_gb is what the GPU had in use in the window or, where that was not recorded, peak_gb
     (then memory_is_reserved): the sum of what the members' allocators reserved at most, at any
-    time. energy_ratio is the energy per
-    sample over that of the same jobs one after the other. A job alone that was slow makes its
-    neighbours' slowdown look small: bound_slowdown is the worst over the `sound` replicates without
-    a suspect baseline, over all where there are none.
+    time. energy_ratio is the energy per sample over that of the same jobs one after the other. A
+    job alone that was slow makes its neighbours' slowdown look small: bound_slowdown is the worst
+    over the `sound` replicates without a suspect baseline, over all where there are none.
     """
 
     key: Key
