@@ -3,8 +3,8 @@
     python -m release.seal results/h200
 
 Records that were not sealed before are made compact first. Written only if every cell is accounted
-for, everything derived follows from the raw files, nothing private is found and the size is one for
-git. An attempt that was sealed before must be unchanged.
+for, everything derived follows from the raw files, nothing private is found and the raw files are
+of a size for git. An attempt that was sealed before must be unchanged.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from release import arguments, cells, compact, ledger, manifest, private, verify
-from release.contents import LEDGER, MANIFEST, RUN, owner, shipped
+from release.contents import LEDGER, MANIFEST, RUN, is_raw, owner, shipped
 
-MOST_BYTES = 30_000_000
+MOST_BYTES = 30_000_000  # of raw files: they stay in git's history, as each is a measurement
 
 
 def refusals(study: Path, names: list[str]) -> list[str]:
@@ -35,13 +35,20 @@ def _unfit(study: Path, names: list[str]) -> Iterator[str]:
         yield f"{owner(name)} {what} since it was sealed: a new measurement is a new attempt"
     for name in sorted(n for n in names if n.endswith(".unreadable.txt")):
         yield f"{name}: analysis left records out"
-    for folder in sorted((study / "cells").glob("*/*/*/r*/a*")):
-        if not (folder / RUN).exists():
-            yield f"{folder.relative_to(study)} has no {RUN}: an interrupted attempt is nothing"
+    for attempt in cells.attempts(
+        names
+    ):  # one that left but a log, as where put off, ships nothing
+        if not (study / attempt.folder / RUN).exists():
+            yield f"{attempt.folder} has no {RUN}: it was interrupted, and has to be taken away"
     yield from (f"private: {finding}" for finding in private.in_files(study, names))
-    size = sum((study / name).stat().st_size for name in names)
-    if size > MOST_BYTES:
-        yield f"{size / 1e6:.1f} MB are more than the {MOST_BYTES / 1e6:.0f} MB meant for git"
+    if (size := _size(study, filter(is_raw, names))) > MOST_BYTES:
+        limit = f"the {MOST_BYTES / 1e6:.0f} MB meant for git"
+        yield f"{size / 1e6:.1f} MB of raw files are more than {limit}"
+
+
+def _size(study: Path, names: Iterable[str]) -> int:
+    """Bytes of these files of a study."""
+    return sum((study / name).stat().st_size for name in names)
 
 
 def _unfounded(study: Path, names: list[str]) -> Iterator[str]:
@@ -85,9 +92,13 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write("".join(f"{line}\n" for line in why_not) + f"{study} is not sealed\n")
         return 1
     root = seal(study, names)
-    size = sum((study / name).stat().st_size for name in [*names, MANIFEST])
+    everything, raw = (
+        _size(study, [*names, MANIFEST]) / 1e6,
+        _size(study, filter(is_raw, names)) / 1e6,
+    )
     ended = ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in sorted(counted.items()))
-    print(f"{study} is sealed: {ended}; {len(names)} files, {size / 1e6:.1f} MB; root {root}")
+    size = f"{len(names)} files, {everything:.1f} MB, {raw:.1f} of them raw"
+    print(f"{study} is sealed: {ended}; {size}; root {root}")
     return 0
 
 

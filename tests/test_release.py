@@ -37,7 +37,7 @@ from release import (
     seal,
     verify,
 )
-from release.contents import LEDGER, MANIFEST, Attempt, by_value, shipped
+from release.contents import LEDGER, MANIFEST, Attempt, by_value, is_raw, shipped
 from tests.studio import REPOSITORY, STUDY, Studio, study, workload
 
 PAIR = Attempt("2x_plain/faithful/naive/r1", 1)
@@ -397,11 +397,26 @@ def test_a_sealed_attempt_never_changes(copy):
 def test_what_is_private_or_unfinished_is_not_sealed(copy):
     (copy / "bench").mkdir()
     (copy / "bench" / "smact.json").write_text(json.dumps({"from": SECRET}))
-    (copy / "cells/3x_plain/faithful/naive/r1/a1").mkdir(parents=True)
+    interrupted, put_off = (copy / f"cells/3x_plain/faithful/naive/r{n}/a1" for n in (1, 2))
+    for path in (interrupted / "steps.parquet", put_off / "log" / "conductor.log"):
+        path.parent.mkdir(parents=True)
+        path.touch()
     said = [
         line for line in seal.refusals(copy, shipped(copy)) if "cells/3x" in line or SECRET in line
     ]
     assert len(said) == 2 and any(line.startswith("private: bench/smact.json") for line in said)
+    assert any("naive/r1/a1 has no run.json" in line for line in said)
+
+
+def test_raw_files_too_large_for_git_are_not_sealed_and_what_is_derived_may_be(copy, monkeypatch):
+    names = shipped(copy)
+    raw = sum((copy / name).stat().st_size for name in names if is_raw(name))
+    assert raw < sum((copy / name).stat().st_size for name in names)
+    for most, refused in ((raw, False), (raw - 1, True)):
+        monkeypatch.setattr(seal, "MOST_BYTES", most)
+        with derived_already(copy):
+            said = "; ".join(seal.refusals(copy, names))
+        assert ("MB of raw files are more than" in said) == refused
 
 
 # -- archive -----------------------------------------------------------------------------------
