@@ -27,7 +27,8 @@ from analysis.names import (
     method_order,
     parse_scenario,
 )
-from analysis.statistics import Estimate, pooled_estimates
+from analysis.pooling import pooled
+from analysis.statistics import Estimate
 
 NOT_RUN = "not_run"
 _KEY = ["arm", "scenario", "method", "block"]
@@ -247,16 +248,9 @@ def gains(cells: pd.DataFrame) -> dict[tuple, Estimate]:
     left after a departure by itself. `cells` are all that a study has of an arm, also for a figure
     that draws some: others would give other intervals.
     """
-    group, found = ["arm", "scenario", "method", "window"], {}
-    usable = cells[cells["stp"].notna() & (cells["stp"] > 0)]
-    for _, family in usable.groupby(["arm", "family", usable["window"] == AFTER]):
-        ratios = {
-            key: dict(zip(zip(own["block"], own["device"], strict=True), own["stp"], strict=True))
-            for key, own in family.groupby(group)
-        }
-        fixed = set(family[is_baseline(family)].groupby(group).groups)
-        found |= pooled_estimates(ratios, fixed)
-    return found
+    marked = cells.assign(left=cells["window"] == AFTER)
+    keys = ["arm", "scenario", "method", "window"]
+    return pooled(marked, "stp", keys, ("arm", "family", "left"), is_baseline(cells))
 
 
 def summarise(cells: pd.DataFrame, every: pd.DataFrame | None = None) -> pd.DataFrame:

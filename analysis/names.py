@@ -20,7 +20,8 @@ ALONE_VARIANTS = ("", "files")
 ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.
 COMPLETION = "completion"
-AFTER = "after"  # the window in which survivors have what a departure leaves
+# The windows of a cell that a member leaves: of all, and of those that have what it left.
+BEFORE, AFTER = "before", "after"
 
 _PART = re.compile(r"(\d+)x_(.+)")
 
@@ -71,6 +72,11 @@ def parse_scenario(scenario: str) -> Scenario:
             raise ValueError(f"scenario {scenario!r}: {part!r} is not <count>x_<workload>")
         parts.append((match[2], int(match[1])))
     return Scenario(scenario, tuple(parts), ", ".join(suffixes))
+
+
+def told_window(window: object) -> str:
+    """What is said of a cell's window: which of a departure's it is, of any other nothing."""
+    return window if window in (BEFORE, AFTER) else ""
 
 
 def family_of(method: str) -> str:

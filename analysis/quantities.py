@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from analysis import flags, metrics
-from analysis.names import family_of
+from analysis.names import AFTER, BEFORE, family_of
 from analysis.statistics import Estimate, pooled_estimates
 from analysis.views import DEPARTURE, Key, View, agree, alone, provenance
 
@@ -118,10 +118,10 @@ _QUANTITIES = {
         "fastest over slowest member", spread, missing="it has no members alike", by_method=True
     ),
     "reclaimed": Quantity(
-        "survivors' speed after a departure over before",
+        "speed of the jobs that stay, after over before the other left",
         reclaimed,
         missing="it has no survivor with both windows",
-        window="after",
+        window=AFTER,
         by_method=True,
     ),
     "gract": Quantity("GRACT", reading("gract"), missing=_NOT_RECORDED),
@@ -169,7 +169,7 @@ class Measurements:
 
     def at(self, key: Key, window: str = "") -> list[View]:
         """The key's replicates: of a departure one of its windows (before, by default)."""
-        wanted = window or ("before" if key.variant == DEPARTURE else "")
+        wanted = window or (BEFORE if key.variant == DEPARTURE else "")
         views = self._views.get(key, [])
         return [v for v in views if not wanted or v.window in (None, wanted)]
 

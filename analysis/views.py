@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis import flags, metrics
 from analysis.cells import NOT_RUN
-from analysis.names import ALONE_VARIANTS, parse_scenario
+from analysis.names import AFTER, ALONE_VARIANTS, BEFORE, parse_scenario
 
 GB = 1e9
 DEPARTURE = "departure"
@@ -189,9 +189,7 @@ def _views(rows: list[dict], sources: dict) -> Iterable[View]:
                 yield replace(cell, provenance=_union([_provenance(row) for row in members]))
             continue
         before = {
-            row["member"]: row["samples_per_s"]
-            for row in windows.get("before", ())
-            if name == "after"
+            row["member"]: row["samples_per_s"] for row in windows.get(BEFORE, ()) if name == AFTER
         }
         used = [_provenance(row) for row in members]
         for row in members:

@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis import style
 from analysis.compare.side_by_side import place
-from analysis.names import parse_scenario
+from analysis.names import AFTER, parse_scenario, told_window
 
 TITLE = "Two studies side by side"
 CAPTION = (
@@ -71,7 +71,7 @@ def _keys(rows: pd.DataFrame) -> list[tuple]:
     """Scenario, method and window of each row of the figure, from top to bottom."""
     columns = ["arm", "scenario", "method", "window"]
     keys = dict.fromkeys(rows[columns].itertuples(index=False, name=None))
-    return [key[1:] for key in sorted(keys, key=lambda key: (place(key[:3]), key[3] == "after"))]
+    return [key[1:] for key in sorted(keys, key=lambda key: (place(key[:3]), key[3] == AFTER))]
 
 
 def _panel(ax: plt.Axes, rows: pd.DataFrame, keys: list[tuple], quantity: str, log: bool) -> None:
@@ -115,5 +115,5 @@ def _label(scenario: str, method: str, window: str) -> str:
     """`2× a, MPS`; in two lines where one is too short."""
     short = style.LOOKS[method].short if method in style.LOOKS else method
     words = [parse_scenario(scenario).label, short]
-    text = ", ".join([*words, *([window] if window in ("before", "after") else [])])
+    text = ", ".join(filter(None, [*words, told_window(window)]))
     return text if len(text) <= _LONG else text.replace(" + ", "\n+ ", 1)

@@ -20,7 +20,7 @@ from analysis import flags, style
 from analysis.cells import Study, read_study
 from analysis.compare import dumbbells, side_by_side
 from analysis.compare.side_by_side import UNPLANNED
-from analysis.names import parse_scenario
+from analysis.names import parse_scenario, told_window
 from analysis.web import environment
 from analysis.words import significant
 
@@ -99,7 +99,7 @@ def markdown(a: Side, b: Side, rows: pd.DataFrame) -> str:
 
 
 def _shown(row: dict) -> dict[str, str]:
-    window = f", {row['window']}" if row["window"] in ("before", "after") else ""
+    window = f", {told}" if (told := told_window(row["window"])) else ""
     return {
         "arm": row["arm"],
         "scenario": parse_scenario(row["scenario"]).label + window,

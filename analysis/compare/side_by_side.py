@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import flags
-from analysis.cells import Study, dominant_status, is_baseline
+from analysis.cells import Study, dominant_status, gains, is_baseline
 from analysis.names import TWIN, method_order, parse_scenario
 from analysis.pooling import pooled
 from analysis.statistics import Estimate
@@ -54,9 +54,15 @@ def _side(study: Study, quantity: str, column: str) -> tuple[dict, dict]:
     """Of one study: (arm, scenario, method) → window → estimate; and → how it ended, its flags."""
     cells = _of_quantity(study, quantity)
     values: dict[tuple, dict] = {}
-    measured = cells.dropna(subset=["window"])
-    for key, estimate in pooled(measured, column, _KEY, within=("arm", "family")).items():
-        values.setdefault(key[:-1], {})[key[-1]] = estimate
+    if quantity == "gain":  # pooled over all cells, as everywhere
+        estimates = gains(study.cells)
+    else:
+        measured = cells.dropna(subset=["window"])
+        estimates = pooled(measured, column, _KEY, within=("arm", "family"))
+    told = set(cells[_CELL].itertuples(index=False, name=None))
+    for key, estimate in estimates.items():
+        if key[:-1] in told:
+            values.setdefault(key[:-1], {})[key[-1]] = estimate
     ended = {
         key: (dominant_status(rows["status"].value_counts().to_dict()), flags.union(rows["flags"]))
         for key, rows in cells.groupby(_CELL)

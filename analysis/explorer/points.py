@@ -16,7 +16,7 @@ import pandas as pd
 from analysis import flags, reported
 from analysis.cells import Study, is_baseline
 from analysis.looks import STATUS
-from analysis.names import AFTER, Scenario, method_order, parse_scenario
+from analysis.names import AFTER, BEFORE, Scenario, method_order, parse_scenario, told_window
 from analysis.statistics import pooled_estimates
 
 
@@ -159,7 +159,7 @@ def place_label(scenario: Scenario, window: str | None) -> str:
     """Where on the axis of counts: `2×`; of a mix `1 + 2`, in the order of the workload's name."""
     counts = [count for _, count in sorted(scenario.parts)]
     label = f"{counts[0]}×" if len(counts) == 1 else " + ".join(map(str, counts))
-    return f"{label} {window}" if window in ("before", "after") else label
+    return f"{label} {told_window(window)}".rstrip()
 
 
 def cell_rows(study: Study) -> list[dict]:
@@ -219,7 +219,7 @@ def _cell_row(cell: dict, members: list[dict], hardware: str) -> dict:
 
 
 def _order(scenario: Scenario, cell: dict) -> tuple:
-    place = (scenario.n, sorted(scenario.parts), cell["window"] != "before")
+    place = (scenario.n, sorted(scenario.parts), cell["window"] != BEFORE)
     return *place, method_order(cell["method"]), cell["block"]
 
 

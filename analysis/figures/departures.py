@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from analysis import style
 from analysis.figures import marks
 from analysis.figures.mix_data import MixData
-from analysis.names import AFTER, method_order, parse_scenario
+from analysis.names import AFTER, BEFORE, method_order, parse_scenario
 
 # Inches: a lane, what stands above and below the lanes; left edge and width of the two axes.
 _LANE, _ABOVE, _BELOW = 0.11, 0.36, 0.34
@@ -107,7 +107,7 @@ def _draw_lane(
         return
     look, told = data.looks[lane.method], {"member": lane.member, "workload": lane.name}
     means = []
-    for window, fill in (("before", "white"), (AFTER, look.colour)):
+    for window, fill in ((BEFORE, "white"), (AFTER, look.colour)):
         key = (scenario, lane.method, window, lane.member)
         if key not in data.progress:
             continue

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import flags, style
 from analysis.figures import marks
-from analysis.names import AFTER, method_order, parse_scenario
+from analysis.names import AFTER, BEFORE, method_order, parse_scenario
 from analysis.pooling import pooled
 from analysis.statistics import Estimate
 
@@ -95,7 +95,7 @@ def gather(
     families = [parse_scenario(scenario).family for scenario in runs["scenario"]]
     runs = runs.assign(family=pd.Series(families, index=runs.index, dtype=object))
     keys = [*_CELL, "block", "member"]
-    before = runs.loc[runs["window"] == "before", [*keys, "samples_per_s"]]
+    before = runs.loc[runs["window"] == BEFORE, [*keys, "samples_per_s"]]
     runs = runs.merge(before, on=keys, how="left", suffixes=("", "_before"))
     after = runs["window"] == AFTER
     runs["ratio"] = (runs["samples_per_s"] / runs["samples_per_s_before"]).where(after)

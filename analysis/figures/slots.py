@@ -19,7 +19,7 @@ import pandas as pd
 from analysis import flags, style
 from analysis.cells import Study, dominant_status, small_first
 from analysis.figures import marks, not_run
-from analysis.names import method_order, parse_scenario
+from analysis.names import AFTER, method_order, parse_scenario, told_window
 
 COLUMNS = ["panel", "scenario", "n", "variant", "window", "method"]
 TEXT, _SMALLEST = 5.0, 4.5  # points: of numbers, and where slots are narrow
@@ -27,7 +27,6 @@ TEXT, _SMALLEST = 5.0, 4.5  # points: of numbers, and where slots are narrow
 _BAR, _BESIDE, _APART, _MARGIN = 0.17, 0.05, 0.22, 0.06
 _RIGHT = 0.05
 _WIDEST = 2.6
-_WINDOWS = ("before", "after")
 _OF_A_CELL = ["scenario", "method", "family", "block", "status", "flags", "window"]
 
 
@@ -176,9 +175,8 @@ def _slots(
     slots = []
     windows = dict.fromkeys(cell["window"] for cell in cells if pd.notna(cell["window"]))
     for window in windows or [None]:
-        told = window if window in _WINDOWS else parsed.variant
-        late = window == _WINDOWS[-1]
-        group = parsed.variant, parsed.n, tuple(-count for count in counts), late
+        told = told_window(window) or parsed.variant
+        group = parsed.variant, parsed.n, tuple(-count for count in counts), window == AFTER
         label = f"{count}\n{told}" if told else count
         place = scenario, method, window
         there = rows.get(place, [])

@@ -31,7 +31,7 @@ from analysis.merging.records import (
     read_records,
 )
 from analysis.merging.schema import SCHEMA
-from analysis.names import ANCHOR, COMPLETION, parse_scenario
+from analysis.names import ANCHOR, BEFORE, COMPLETION, parse_scenario
 
 
 def rows_of(record: dict, current: bool = True) -> list[dict]:
@@ -196,7 +196,7 @@ def merge(records: list[dict]) -> tuple[pa.Table, list[tuple[str, str]]]:
             *(str(r[k]) for k in ("arm", "scenario", "method")),
             *(r[k] for k in ("block", "attempt")),
             -1 if r.get("member") is None else r["member"],
-            r.get("window") != "before",
+            r.get("window") != BEFORE,
             str(r.get("window")),
         )
     )

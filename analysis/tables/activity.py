@@ -9,7 +9,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from analysis.merging import headlines
-from analysis.names import method_order, parse_scenario
+from analysis.names import BEFORE, method_order, parse_scenario
 from analysis.words import fixed, percent, significant, told
 
 HEADLINES = (
@@ -51,7 +51,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 def _place(row: dict) -> tuple:
     scenario = parse_scenario(row["scenario"])
     order = (scenario.mixed, scenario.family, scenario.variant, scenario.n, scenario.id)
-    return row["arm"], *order, method_order(row["method"]), row["block"], row["window"] != "before"
+    return row["arm"], *order, method_order(row["method"]), row["block"], row["window"] != BEFORE
 
 
 def markdown(rows: pd.DataFrame) -> str:

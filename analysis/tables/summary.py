@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from analysis import flags
 from analysis.cells import OF_THE_GPU, Study, read_study, summarise
-from analysis.names import COMPLETION, parse_scenario
+from analysis.names import COMPLETION, parse_scenario, told_window
 from analysis.tables import activity
 from analysis.twins import phrase, twin_checks
 from analysis.words import fixed, percent, significant, told
@@ -175,11 +175,10 @@ def _joined(line: dict[str, str], widths: dict[str, int]) -> str:
 
 def _line(row: dict) -> dict[str, str]:
     """What the terminal tells of a row."""
-    window = row["window"] if row["window"] in ("before", "after") else ""
     active = [percent(row["gract"]), percent(row["smact"])]
     joules = row["energy_per_sample"]
     return {
-        "method": f"  {row['method']} {window}".rstrip(),
+        "method": f"  {row['method']} {told_window(row['window'])}".rstrip(),
         "ok": f"{row['completed']}/{row['replicates']}",
         "epoch s": "" if row["mixed"] else row["epoch_times"],
         "gain [95 %]": f"{_interval(row) or _outcome(row)} {flags.marks(row['flags'])}".rstrip(),
