@@ -19,13 +19,15 @@ UNSTEADY, SUSPECT_BASELINE, UNEVEN = "unsteady", "suspect_baseline", "uneven"
 UNVERIFIED = "unverified"
 # Of the GPU while the cell ran: the numbers are right, and the conditions were not the others'.
 THROTTLED, POWER_CAPPED, SHARED_GPU = "throttled", "power_capped", "shared_gpu"
+# Of the host: the members had fewer cores than each would have had alone.
+CORES_SHARED, HYPERTHREADS_SHARED = "cores_shared", "hyperthreads_shared"
 # Of what was seen of it.
 INCOMPLETE, DISAGREES = "telemetry_incomplete", "telemetry_disagrees"
 ENERGY_DISAGREES = "energy_disagrees"
 TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
 # A rate with one of these is not what the cell's name says.
 SUSPECT = (UNSTEADY, SUSPECT_BASELINE, UNEVEN, UNVERIFIED, THROTTLED, SHARED_GPU)
-KNOWN = (*SUSPECT, POWER_CAPPED, *TELEMETRY)
+KNOWN = (*SUSPECT, POWER_CAPPED, CORES_SHARED, HYPERTHREADS_SHARED, *TELEMETRY)
 
 # A window whose last third is this much faster or slower than its first was not in a steady state,
 # unless thirds that noisy may differ by as much: so many standard errors.
@@ -44,12 +46,15 @@ _MEANING = {
     THROTTLED: "GPU throttled by heat or hardware",
     POWER_CAPPED: "GPU held at its power limit",
     SHARED_GPU: "somebody else's process on the GPU",
+    CORES_SHARED: "members share CPUs",
+    HYPERTHREADS_SHARED: "members share physical cores",
     INCOMPLETE: "telemetry incomplete",
     DISAGREES: "telemetry contradicts itself",
     ENERGY_DISAGREES: "energy contradicts power",
 }
 _MARKS = {UNSTEADY: "~", SUSPECT_BASELINE: "!", UNEVEN: "≠", UNVERIFIED: "?"}
 _MARKS |= {THROTTLED: "↓", SHARED_GPU: "#", POWER_CAPPED: "^"}
+_MARKS |= {CORES_SHARED: "÷", HYPERTHREADS_SHARED: "÷"}
 _OTHER = "+"
 
 
@@ -65,7 +70,7 @@ def union(columns: Iterable[object]) -> str:
 
 def marks(flags: object) -> str:
     """A sign per flag, to stand behind a number: ~ unsteady, ! suspect baseline, ≠ uneven,
-    ? unverified, ↓ throttled, # shared GPU, ^ power-capped, + any other.
+    ? unverified, ↓ throttled, # shared GPU, ^ power-capped, ÷ shared cores, + any other.
     """
     return "".join(dict.fromkeys(_MARKS.get(flag, _OTHER) for flag in _ordered(split(flags))))
 

@@ -187,7 +187,7 @@ def test_suspect_numbers_are_flagged_for_the_whole_cell():
         "7x_a": {""},
     }
     table = summarise(load(frame).cells).set_index("scenario")["flags"]
-    assert flags.marks(table["2x_a"]) == "!+" and flags.marks(table["3x_a"]) == "~"
+    assert flags.marks(table["2x_a"]) == "!÷" and flags.marks(table["3x_a"]) == "~"
     footer = "; ".join(style.footer_parts(frame)).replace("\u00a0", " ")
     assert "unsteady (drift beyond 1 % and noise): 2 of 6 cells" in footer
     assert "progress above 1.05, suspect baseline: 1 of 6 cells" in footer
@@ -251,7 +251,7 @@ def test_a_completed_cell_whose_method_was_not_proven_is_flagged():
     }
     assert flags.marks("unverified") == "?"
     assert flags.legend(["unverified"]) == ["? method not proven in force"]
-    assert flags.marks("unverified;uneven;cores_shared") == "≠?+"
+    assert flags.marks("unverified;uneven;cores_shared;telemetry_incomplete") == "≠?÷+"
     footer = "; ".join(style.footer_parts(frame)).replace("\u00a0", " ")
     assert "? method not proven in force: 2 of 3 cells" in footer
     table = summarise(load(frame).cells)

@@ -252,6 +252,12 @@ def arms_by_block(gains, **more):
     return found
 
 
+@pytest.mark.parametrize(("blocks", "told"), [((1,), True), ((1, 2), False)])
+def test_a_factor_of_one_block_is_told_of_bars_of_one_block_alone(blocks, told):
+    gains = {"faithful": dict.fromkeys(blocks, 1.8), "tuned": {1: 1.4}}
+    assert ("1.00×" in look(arms, study_of(arms_by_block(gains)))[1]) == told
+
+
 def kept(table):
     row = table[(table["arm"] == "tuned") & (table["quantity"] == "gain")].iloc[0]
     return row["kept"], row["kept_blocks"]
@@ -267,6 +273,8 @@ def test_what_is_left_of_a_gain_is_of_the_blocks_that_both_arms_have():
     table, said = look(arms, study_of(arms_by_block(apart)))
     assert kept(table) == (pytest.approx(0.5), 0) and "(50 %)" in said
     assert "( ): arms not measured in one block" in said and "factors" not in said
+    slight = {arm: {1: gain, 2: gain} for arm, gain in (("faithful", 1.2), ("tuned", 1.4))}
+    assert pd.isna(kept(look(arms, study_of(arms_by_block(slight)))[0])[0])
     alike = {"faithful": {1: 1.8, 2: 1.8}, "tuned": {1: 1.4, 2: 1.4}}
     said = look(arms, study_of(arms_by_block(alike)))[1]
     assert "factors" not in said and "( ):" not in said
@@ -276,9 +284,9 @@ def test_flags_and_replicates_of_cells_that_are_not_drawn_are_not_counted():
     gains = {"faithful": {1: 1.8, 2: 1.8}, "tuned": {1: 1.4, 2: 1.4}}
     others = [record("3x_a", "mps", arm="tuned", rates=[500.0] * 3, flags=["cores_shared"])]
     said = look(arms, study_of(arms_by_block(gains) + others))[1]
-    assert "cores_shared" not in said and "; 2 replicates;" in said
+    assert "share CPUs" not in said and "; 2 replicates;" in said
     said = look(arms, study_of(arms_by_block(gains, flags=["cores_shared"])))[1]
-    assert "cores_shared: 4 of 8 cells" in said.replace("\u00a0", " ")
+    assert "÷ members share CPUs: 4 of 8 cells" in said.replace("\u00a0", " ")
 
 
 def test_one_arm_alone_gives_a_sentence(mixed):

@@ -115,6 +115,7 @@ def markdown(results: Sequence[Result], head: Head) -> str:
         f"Reported values: `{head.reported}`.",
         _overview(results),
         "Measured: the number that decides, with its 95 % interval; a claim may rest on more. "
+        "Its width is pooled over a workload's cells, so that a share's may reach beyond 1. "
         "Reported: the same of the paper, from the first source that has it." + _legend(results),
         "\n".join(f"- **{v}**: {MEANING[v]}." for v in reversed(Verdict) if verdicts[v]),
         *(_paragraph(result) for result in results),

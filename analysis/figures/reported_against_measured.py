@@ -290,7 +290,7 @@ def _handles(found: list[Pair], looks: dict[str, style.Look]) -> list:
         label = f"reported ({', '.join(named)})"
         handles.append(Line2D([], [], **_reported_look(named[0]), label=label))
     if OLD in sources:
-        label = f"reported ({OLD}: {OLD_SAID})"
+        label = f"reported ({OLD}: {OLD_SAID}; in the square hollow)"
         handles.append(Line2D([], [], **_reported_look(OLD), label=label))
     if any(len(pair.values) > 1 for pair in found):
         handles.append(style.replicate_point())
