@@ -119,17 +119,21 @@ def _in_short(subjects: Sequence[Subject]) -> list[str]:
     for subject in subjects:
         best = advice.most_gain(subject.options)
         if best is not None:
-            kind = next(kind for kind in KINDS if best.gain.mean >= kind[0])
+            kind = next(kind for kind in KINDS if round(best.gain.mean, 2) >= kind[0])
             kinds[kind].append(f"{subject.name}: {_set(best.key)}, {_gain(best)}{_hint(best)}")
-            winners[best.key.method] += 1
+            winners[best.key.method] += best.gain.mean > 1
     for (_, name, meaning), found in kinds.items():
         if found:
             lines.append(f"- **{name}** ({meaning}): {'; '.join(found)}.")
     wins = [
         f"{_way(method)} for {count} of {winners.total()}"
         for method, count in sorted(winners.items(), key=lambda w: (-w[1], method_order(w[0])))
+        if count
     ]
-    lines.append(f"- **Method** with the highest gain: {'; '.join(wins)}. {_absent(subjects)}")
+    won = "; ".join(wins) or "none gains"
+    lines.append(
+        f"- **Method** with the highest gain, where there is one: {won}. {_absent(subjects)}"
+    )
     return ["\n".join(lines).rstrip()]
 
 
@@ -196,20 +200,12 @@ def _beside(found: advice.Compared, options: int) -> str:
 def _under_slowdown(subject: Subject, bounds: Sequence[float]) -> str:
     said = []
     for bound in bounds:
-        found, text = _within(subject, bound), "no set gains, run one job after the other"
-        if found is not None:
-            text = f"{_set(found.key)}, {_gain(found)}{_hint_of_bound(found, bound)}"
+        found = advice.most_gain(subject.options, lambda o, b=bound: o.bound_slowdown <= b)
+        text = "no set gains, run one job after the other"
+        if found is not None and found.gain.mean > 1:
+            text = f"{_set(found.key)}, {_gain(found)}{_hint_of_bound(found)}"
         said.append((f"{bound:g}", text))
     return "; ".join(f"at most {limits} times: {text}" for limits, text in _merged(said)) + "."
-
-
-def _within(subject: Subject, bound: float) -> Option | None:
-    """The set that gains most within a bound on slowdown; where none does for certain, by all its
-    replicates.
-    """
-    allowed = (lambda o: o.bound_slowdown <= bound, lambda o: o.worst_slowdown <= bound)
-    found = (advice.most_gain(subject.options, each) for each in allowed)
-    return next((option for option in found if option and option.gain.mean > 1), None)
 
 
 def _under_memory(subject: Subject, best: Option, bounds: Sequence[float]) -> str:
@@ -223,11 +219,12 @@ def _under_memory(subject: Subject, best: Option, bounds: Sequence[float]) -> st
         bounds = [bound for bound in bounds if bound < best.memory_gb]
     smallest = min(option.memory_gb for option in known)
     for bound in bounds:
+        sure = advice.most_gain(known, lambda o, b=bound: _most_memory(o) <= b)
         found = advice.most_gain(known, lambda o, b=bound: o.memory_gb <= b)
-        text = f"no set, the smallest takes {smallest:.3g} GB"
-        if found is not None:
-            text = f"{_set(found.key)} ({found.memory_gb:.3g} GB{_peak(found)}), "
-            text += f"{_gain(found)}{_hint(found)}"
+        told = [_fitting(sure)] if sure else []
+        if found not in (None, sure):
+            told.append(f"perhaps {_fitting(found)}")
+        text = ", ".join(told) or f"no set, the smallest takes {smallest:.3g} GB"
         under.append((f"{bound:g}", text))
     said += [f"within {limits} GB: {text}" for limits, text in _merged(under)]
     if len(known) < len(subject.options):
@@ -235,6 +232,18 @@ def _under_memory(subject: Subject, best: Option, bounds: Sequence[float]) -> st
     if subject.out:
         said.append(f"out of memory: {', '.join(_set(key) for key in subject.out)}")
     return "; ".join(said) + "."
+
+
+def _most_memory(option: Option) -> float:
+    """GB, in use in the window or reserved before."""
+    return max(option.memory_gb, option.peak_gb or 0.0)
+
+
+def _fitting(option: Option) -> str:
+    return (
+        f"{_set(option.key)} ({option.memory_gb:.3g} GB{_peak(option)}), "
+        f"{_gain(option)}{_hint(option)}"
+    )
 
 
 def _merged(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -249,13 +258,14 @@ def _energy(subject: Subject) -> str:
     found = advice.least_energy(subject.options)
     if found is None:
         return "was not recorded for these sets: no advice."
-    each = f"{found.energy_per_sample:.3g} J per sample"
+    # Samples of unlike jobs are not one thing to count.
+    each = f", {found.energy_per_sample:.3g} J per sample" * (len(found.key.parts) == 1)
     if found.energy_ratio >= 1:
         return (
             f"run one job after the other; the thriftiest set, {_set(found.key)}, takes "
-            f"{found.energy_ratio:.2f} times the energy ({each}){_hint(found)}."
+            f"{found.energy_ratio:.2f} times the energy{each}{_hint(found)}."
         )
-    return f"{_set(found.key)}: {found.energy_ratio:.2f} of serial's energy, {each}{_hint(found)}."
+    return f"{_set(found.key)}: {found.energy_ratio:.2f} of serial's energy{each}{_hint(found)}."
 
 
 def _options(subject: Subject) -> str:
@@ -276,7 +286,8 @@ def _options(subject: Subject) -> str:
         text += "\n\n\\* reserved by the members' allocators, without the contexts."
     if any("(" in _memory(option) for option in subject.options):
         text += "\n\nMemory: what the card had in use in the window; in brackets what the members "
-        text += "reserved at most, at any time. A card between the two was not tried."
+        text += "reserved at most, at any time. Whether a card between the two is enough was not "
+        text += "tried: perhaps."
     if any("(" in _slowdown(option) for option in subject.options):
         text += "\n\nSlowdown in brackets: without the replicates in which a job alone was slow "
         text += "(suspect baseline); a bound is held against it first."
@@ -288,12 +299,10 @@ def _hint(option: Option) -> str:
     return " (a hint: one replicate)" if option.replicates == 1 else ""
 
 
-def _hint_of_bound(option: Option, bound: float) -> str:
+def _hint_of_bound(option: Option) -> str:
     """The same behind an advice under a bound on slowdown, of which replicates with a slow job
     alone tell too little.
     """
-    if option.bound_slowdown > bound:
-        return f" (a hint: {option.bound_slowdown:.2f} where no job alone was slow)"
     if option.sound == option.replicates:
         return _hint(option)
     if not option.sound:
