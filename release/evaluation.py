@@ -20,6 +20,7 @@ from analysis.figures import NAMES, stem, stems
 from analysis.web import environment
 from release.cost import cost, of_figure
 from release.derive import CLAIMS, RUNS
+from release.readme import measured
 
 # What shows a claim's number: quantity, or rule where it has none → figure, or table.
 SHOWN = {
@@ -74,15 +75,11 @@ def shown_by(test: Test) -> str:
 def page(study: Path, facts: Facts, verdicts: dict) -> str:
     """The page; verdicts: claims.json of the study."""
     runs = read_runs(study / RUNS)
-    parts = [_head(runs, facts), _start(facts), _claims(runs, facts, verdicts)]
+    parts = [_head(study, runs, facts), _start(facts), _claims(runs, facts, verdicts)]
     return "\n\n".join([*parts, _figures(study, runs, facts), _anew(runs, facts)]) + "\n"
 
 
-def _head(runs: pd.DataFrame, facts: Facts) -> str:
-    cells = runs.drop_duplicates("cell")["status"].value_counts()
-    ended = ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in cells.items())
-    done = runs[runs["status"] == "completed"]
-    hardware = ", ".join(sorted(done["hardware"].dropna().unique())) or "no hardware"
+def _head(study: Path, runs: pd.DataFrame, facts: Facts) -> str:
     told = environment.values(runs)
     measured_with = ("driver", "torch", "timm", "Python", "data")
     rows = [(what, ", ".join(told[what])) for what in measured_with if what in told]
@@ -93,11 +90,12 @@ def _head(runs: pd.DataFrame, facts: Facts) -> str:
 ## Abstract
 
 Code, raw measurements and derived results of a study of training jobs that share one NVIDIA GPU:
-as plain processes, under MPS and in MIG instances. It builds anew the study of Robroek,
-Yousefzadeh-Asl-Miandoab and Tözün (EuroMLSys'24, doi:10.1145/3642970.3655827). Study
-{facts.study} holds {int(cells.sum())} cells measured on {hardware}: {ended}. Every table, figure
-and verdict can be made again from the raw files without a GPU, and `make verify` compares each
-value.
+as plain processes, under MPS and, where the card's settings allow it, in MIG instances. It builds
+anew the study of Robroek, Yousefzadeh-Asl-Miandoab and Tözün (EuroMLSys'24,
+doi:10.1145/3642970.3655827). Every table, figure and verdict can be made again from the raw files
+without a GPU, and `make verify` compares each value.
+
+{measured(runs, study)}
 
 ## Badges asked for
 

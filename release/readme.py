@@ -62,14 +62,24 @@ def findings(study: Path, link: str) -> str:
     """
     runs = read_runs(study / "runs.parquet")
     verdicts = json.loads((study / "claims.json").read_text(encoding="utf-8"))
+    summary = pd.read_csv(study / "tables" / "summary.csv")
     there = [name for name in SHOWN if (study / "figures" / f"{name}.png").exists()]
     pictures = [f"![{name.replace('_', ' ')}]({link}/figures/{name}.png)" for name in there]
     parts = [
-        _measured(runs, study),
-        _in_short(study, link),
+        f"{measured(runs, study)} {_replicates(summary)}{_windows(runs)}".rstrip(),
+        "\n".join(
+            filter(
+                None,
+                [
+                    _in_short(study, link),
+                    _alone_under_mps(summary),
+                    reasons.against_the_fastest(runs, ARMS),
+                ],
+            )
+        ),
         *pictures,
         reasons.jobs(runs, ARMS),
-        _gains(pd.read_csv(study / "tables" / "summary.csv"), runs, link),
+        _gains(summary, runs, link),
         _claims(verdicts, link),
         _reasons(verdicts, runs),
         _repeats(pd.read_csv(study / "tables" / "variance.csv"), link),
@@ -81,8 +91,8 @@ def findings(study: Path, link: str) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def _measured(runs: pd.DataFrame, study: Path) -> str:
-    """What the study is."""
+def measured(runs: pd.DataFrame, study: Path) -> str:
+    """What the study is: hardware, how its planned cells ended, sittings, data."""
     planned = json.loads((study / "plan.json").read_text(encoding="utf-8"))
     cells = runs[runs["current"]].drop_duplicates("cell")
     counts = cells["status"].value_counts().to_dict()
@@ -94,12 +104,35 @@ def _measured(runs: pd.DataFrame, study: Path) -> str:
     what += [f"{name} {', '.join(told[name])}" for name in ("driver", "torch") if name in told]
     data = ", ".join(told.get("data", []))
     done = cells[cells["status"] == "completed"]
-    blocks, sittings, machines = (done[name].nunique() for name in ("block", "sitting", "machine"))
+    sittings, machines = (done[name].nunique() for name in ("sitting", "machine"))
     return (
         f"Study `{study.name}` on {', '.join(what)}: {len(planned)} cells, {ended}; "
-        f"{_many(blocks, 'replicate')} at most, {_many(sittings, 'sitting')} on "
-        f"{_many(machines, 'machine')}. Data: {data}."
+        f"{_many(sittings, 'sitting')} on {_many(machines, 'machine')}. Data: {data}."
     )
+
+
+def _replicates(summary: pd.DataFrame) -> str:
+    """How often sets of jobs were measured."""
+    counts = summary.loc[(summary["n"] > 1) & summary["stp"].notna(), "completed"]
+    if counts.empty:
+        return ""
+    text = f"A gain is of {_range(counts, '.0f')} replicates"
+    return text + (f", most often {counts.mode()[0]:.0f}. " if counts.nunique() > 1 else ". ")
+
+
+def _windows(runs: pd.DataFrame) -> str:
+    """How long cells were measured, and how many were not steady."""
+    rows = reasons.in_windows(runs)
+    lengths, cells = rows["window_s"].dropna(), rows.drop_duplicates("cell")["flags"]
+    if lengths.empty:
+        return ""
+    unsteady = sum(flags.UNSTEADY in flags.split(found) for found in cells) / len(cells)
+    return f"Windows of {_range(lengths, '.0f')} s; {100 * unsteady:.0f} % of them unsteady (~)."
+
+
+def _range(values: pd.Series, form: str) -> str:
+    ends = dict.fromkeys(format(end, form) for end in (values.min(), values.max()))
+    return " to ".join(ends)
 
 
 def _many(count: int, what: str) -> str:
@@ -114,6 +147,17 @@ def _in_short(study: Path, link: str) -> str:
         return ""
     advice = re.split("^##", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
     return f"In short ([all of it, job by job]({link}/guidelines.md)):\n\n{advice}"
+
+
+def _alone_under_mps(summary: pd.DataFrame) -> str:
+    """Jobs alone that are shown to run at another speed under an MPS daemon; empty without any."""
+    rows = summary[(summary["n"] == 1) & (summary["method"] == "mps")]
+    rows = rows[(rows["arm"] == [*ARMS][0]) & ~rows["scenario"].str.contains("--")]
+    rows = rows[(rows["low"] > 1) | (rows["high"] < 1)]
+    if rows.empty:
+        return ""
+    told = "; ".join(f"{row['family']}, {_gain(row.to_frame().T)}" for _, row in rows.iterrows())
+    return f"- **A job alone under MPS** runs at another speed than without: {told}."
 
 
 def _gains(summary: pd.DataFrame, runs: pd.DataFrame, link: str) -> str:
@@ -146,10 +190,14 @@ def _gains(summary: pd.DataFrame, runs: pd.DataFrame, link: str) -> str:
         return ""
     table, known = tabulate(shown, "keys", "github", disable_numparse=True), flags.legend(marked)
     notes = [f"Marks, if any of a number's cells has them: {'; '.join(known)}."] if known else []
+    if rows["low"].isna().any():
+        notes.append("Without an interval: one replicate.")
+    if (rows["stp"] > rows["n"]).any():
+        notes.append("More than the number of jobs is no gain to count on: the job alone ran slow.")
     if visits > 1:
         notes.append(
-            f"Intervals are over blocks of {visits} sittings as if alike: what another machine "
-            f"would add is not in them ([by sitting]({link}/tables/sittings.md))."
+            f"Intervals take blocks of {visits} sittings as alike: what differs from machine to "
+            f"machine is not in them ([by sitting]({link}/tables/sittings.md))."
         )
     return "\n\n".join(filter(None, [f"{GAIN}:", table, " ".join(notes)]))
 
@@ -179,9 +227,8 @@ def _claims(verdicts: dict, link: str) -> str:
     text = "\n".join([head, "", *lines])
     if changed:
         text += (
-            f"\n\n{SUSPECT}: by the rule, which counts every cell; some are suspect, most often as "
-            "a job ran faster than alone, so that its run alone was slow. Without these cells: "
-            f"{', '.join(changed)}."
+            f"\n\n{SUSPECT}: another verdict where suspect cells are left out, most often those "
+            f"of a job that ran slow alone: {', '.join(changed)}."
         )
     return text
 
@@ -318,7 +365,7 @@ def times(study: Path, link: str) -> str:
     return (
         "One cell at a time has the GPU, so its time is wall time. A figure's is that of the cells "
         "it draws and of those alone that they are normalised by; a cell is measured once for all "
-        f"figures: in all {fixed(cost(runs), 0)} minutes.\n\n"
+        f"figures: in all {fixed(cost(runs), 0)} minutes, without the anchors of sittings.\n\n"
         f"{_folded('By figure', table)}"
     )
 

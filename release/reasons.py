@@ -17,9 +17,9 @@ from analysis.words import fixed
 # quarter (1 / 0.8), which config/claims.yaml calls slight.
 LAUNCH_BOUND = 0.8
 RULE = (
-    "Mean, and least to most, over replicates. A job is called launch-bound where its input is on "
-    f"the device and yet, alone, it keeps the GPU busy for less than {LAUNCH_BOUND:g} of the time "
-    "(GRACT)."
+    "Mean (of rates the geometric one), and least to most, over all runs alone that gains are held "
+    "against. A job is called launch-bound where its input is on the device and yet, alone, it "
+    f"keeps the GPU busy for less than {LAUNCH_BOUND:g} of the time (GRACT)."
 )
 # Of what can be found, what a job's gaps bound.
 GAINS = ("gain", "gain ratio")
@@ -31,8 +31,7 @@ def jobs(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
 
     runs: the study's (analysis.cells.read_runs); arms: name → how a job is written there.
     """
-    done = in_windows(runs)
-    alone = done[of_baselines(done)]
+    alone = jobs_alone(runs)
     alone = alone.assign(arm=pd.Categorical(alone["arm"], [*arms]))
     rows = [
         {"job": parse_scenario(scenario).title, "written": arms[arm]} | _job(own)
@@ -43,22 +42,67 @@ def jobs(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
     return f"Jobs alone:\n\n{tabulate(rows, 'keys', 'github', disable_numparse=True)}\n\n{RULE}"
 
 
+def jobs_alone(runs: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the jobs alone that gains are held against, also where a block's other cells were
+    measured on another GPU than its last run alone.
+    """
+    done = runs[(runs["status"] == "completed") & (runs["window"] == "window")]
+    return done[of_baselines(done)]
+
+
 def in_windows(runs: pd.DataFrame) -> pd.DataFrame:
     """Rows of completed cells that were measured in a window of steady state."""
     return runs[runs["current"] & (runs["status"] == "completed") & (runs["window"] == "window")]
 
 
 def together(rows: pd.DataFrame, by: Sequence[str], column: str) -> pd.Series:
-    """Of cells, in each of which members add up: the geometric mean of those alike."""
-    cells = rows.groupby([*by, "cell"])[column].sum(min_count=1)
+    """Of attempts at cells, in each of which members add up: the geometric mean of those alike."""
+    cells = rows.groupby([*by, "cell", "attempt"])[column].sum(min_count=1)
     return np.exp(np.log(cells).groupby([*by]).mean())
+
+
+def against_the_fastest(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
+    """Of each job that was written in several ways: what sets of it do, as the paper wrote it and
+    at most, over the fastest way alone. Empty where no job was.
+    """
+    alone, sets = (_plain(rows) for rows in (jobs_alone(runs), in_windows(runs)))
+    sets, paper = sets[sets["n"] > 1], [*arms][0]
+    told = []
+    for workload, own in alone.groupby("workload"):
+        rates = together(own, ["arm"], "samples_per_s")
+        found = sets[sets["workload"] == workload]
+        if len(rates) > 1 and (found["arm"] == paper).any():
+            best = [
+                _times(rows, rates.max(), arms) for rows in (found[found["arm"] == paper], found)
+            ]
+            what = f"{rates.max():,.0f} samples/s alone ({arms[rates.idxmax()]})"
+            told.append(f"  - {workload}: {what}; {' and at most '.join(dict.fromkeys(best))}.")
+    if not told:
+        return ""
+    return "\n".join(["- **Over the fastest way to run the job alone**, sets of it do", *told])
+
+
+def _plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one workload's cells, as they are by default."""
+    parsed = rows["scenario"].map(parse_scenario)
+    return rows[[not of.mixed and not of.variant for of in parsed]]
+
+
+def _times(sets: pd.DataFrame, rate: float, arms: Mapping[str, str]) -> str:
+    """The best of some sets, over a rate."""
+    keys = ["n", "method", "arm"]
+    rates = together(sets, keys, "samples_per_s")
+    n, method, arm = rates.idxmax()
+    place = (sets["n"] == n) & (sets["method"] == method) & (sets["arm"] == arm)
+    once = ", one replicate" * (sets.loc[place, "cell"].nunique() == 1)
+    return f"{rates.max() / rate:.2f} times that ({n}×, {method}, {arms[arm]}{once})"
 
 
 def _job(own: pd.DataFrame) -> dict[str, str]:
     """One of them: its replicates."""
     memory = own["gpu_memory_used"].mean()
     return {
-        "samples/s": _spread(own["samples_per_s"], ",.0f"),
+        "samples/s": _spread(own["samples_per_s"], ",.0f", np.log, np.exp),
         "GRACT": _spread(own["gract"], ".2f"),
         "SMACT": _spread(own["smact"], ".2f"),
         "memory": "–" if pd.isna(memory) else f"{memory / _GB:.1f} GB",
@@ -66,12 +110,13 @@ def _job(own: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _spread(values: pd.Series, form: str) -> str:
+def _spread(values: pd.Series, form: str, scale=np.positive, back=np.positive) -> str:
+    """Mean on a scale, least and most."""
     known = values.dropna()
     if known.empty:
         return "–"
     ends = f" ({known.min():{form}} to {known.max():{form}})" if len(known) > 1 else ""
-    return f"{known.mean():{form}}{ends}"
+    return f"{back(scale(known).mean()):{form}}{ends}"
 
 
 def _launch_bound(own: pd.DataFrame) -> str:
@@ -123,7 +168,10 @@ def _by_sitting(finding: dict, own: pd.DataFrame) -> str:
     if finding["what"] != "gain" or own["sitting"].nunique() < 2 or own["n"].max() < 2:
         return ""
     gains, rates = (together(own, ["sitting"], name) for name in ("progress", "samples_per_s"))
-    return f"By sitting: {listed(gains, '.2f')}, at {listed(rates, ',.0f')} samples/s together."
+    return (
+        f"By sitting: {listed(gains, '.2f')}, at {listed(rates, ',.0f')} samples/s together and "
+        f"{listed(rates / gains, ',.0f')} alone."
+    )
 
 
 def listed(values: pd.Series, form: str) -> str:
@@ -137,15 +185,13 @@ def _gaps(finding: dict, own: pd.DataFrame, runs: pd.DataFrame) -> str:
     n, kind = own["n"].max(), ["workload", "arm", "input_mode"]
     if finding["what"] not in GAINS or n < 2 or len(own[kind].drop_duplicates()) > 1:
         return ""
-    alone = runs[runs["current"] & (runs["status"] == "completed") & of_baselines(runs)]
-    for name in kind:
-        alone = alone[alone[name] == own[name].iloc[0]]
-    busy = alone.loc[alone["block"].isin(own["block"]), "gract"].dropna()
+    places = own[[*kind, "block", "device"]].drop_duplicates()
+    busy = jobs_alone(runs).merge(places)["gract"].dropna()
     if busy.empty:
         return ""
     return (
-        f"Alone, the job has a GRACT of {_spread(busy, '.2f')}: to fill its gaps, and no more, "
-        f"would be a gain of {min(n, 1 / busy.mean()):.2f} for {n:.0f}."
+        f"Alone, the job has a GRACT of {_spread(busy, '.2f')}: if {n:.0f} only used the time that "
+        f"one leaves idle, they would gain {min(n, 1 / busy.mean()):.2f}."
     )
 
 

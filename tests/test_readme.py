@@ -62,7 +62,7 @@ def test_gains_stand_apart_by_arm_with_intervals(made):
     assert len(rows) == 2
     assert "as the paper wrote it" in rows[0] and "tuned" in rows[1]
     assert all("3.00 [" in row and "(7×, mps)" in row for row in rows)
-    assert "2 replicates at most" in text
+    assert "A gain is of 2 replicates. Windows of " in text
     assert "[claims](results/mine/claims.md)" in text
 
 
@@ -148,11 +148,13 @@ def test_a_verdict_stands_beside_what_was_measured():
     text = reasons.facts(claim(cells), merged(*measured(0.55)))
     assert text == (
         "Measured: gain 1.90 [1.80, 2.00]; reported 2.50 (SUIT25). Alone, the job has a GRACT of "
-        "0.55: to fill its gaps, and no more, would be a gain of 1.82 for 2. The 2 together: 3.5 "
-        "of the card's 8.0 GB."
+        "0.55: if 2 only used the time that one leaves idle, they would gain 1.82. The 2 together: "
+        "3.5 of the card's 8.0 GB."
     )
     little = reasons.facts(claim(cells), merged(*measured(0.2)))
-    assert "would be a gain of 2.00 for 2." in little  # two jobs cannot gain more
+    assert (
+        "if 2 only used the time that one leaves idle, they would gain 2.00." in little
+    )  # two jobs cannot gain more
     assert "Alone" not in reasons.facts(claim(cells), merged(*measured(None)))
     assert reasons.facts(claim([]), merged(*measured(0.55))) == ""
 
@@ -164,7 +166,44 @@ def test_a_gain_is_told_by_sitting_beside_the_rate_that_it_comes_from():
     ]
     cells = [f"2x_small/faithful/mps/r{block}" for block in (1, 2)]
     text = reasons.facts(claim(cells), merged(*measured(0.55, sitting="first"), *again))
-    assert "By sitting: 1.80 and 2.25, at 1,800 and 1,800 samples/s together." in text
+    assert (
+        "By sitting: 1.80 and 2.25, at 1,800 and 1,800 samples/s together and 1,000 and 800 alone."
+        in text
+    )
+
+
+def test_the_gpu_of_a_job_alone_is_that_of_the_block_that_it_is_held_against():
+    """Of two runs alone in a block, each on a GPU of its own, a set's is the one on its GPU."""
+    alone, pair = measured(0.5, gpu="GPU-1")
+    other = measured(0.9, gpu="GPU-2", attempt=2)[0]
+    text = reasons.facts(claim(["2x_small/faithful/mps/r1"]), merged(alone, pair, other))
+    assert "a GRACT of 0.50: if 2" in text
+    [row] = jobs(alone, pair, other)
+    assert row[3] == "0.70 (0.50 to 0.90)"
+
+
+def test_sets_are_held_against_the_fastest_way_to_run_a_job_alone():
+    found = [record("1x_small", rates=(1000.0,)), record("1x_small", rates=(4000.0,), arm="tuned")]
+    found.append(record("2x_small", "mps", rates=(900.0,) * 2))
+    found.append(record("1x_large", rates=(100.0,)))
+    assert reasons.against_the_fastest(merged(*found[:1], *found[2:]), readme.ARMS) == ""
+    found.append(record("2x_small", rates=(3500.0,) * 2, arm="tuned"))
+    found.append(record("2x_small", replicate=2, rates=(3500.0,) * 2, arm="tuned"))
+    found.append(record("2x_small--files", rates=(9000.0,) * 2, arm="tuned"))
+    text = reasons.against_the_fastest(merged(*found), readme.ARMS)
+    assert text.splitlines()[1:] == [
+        "  - small: 4,000 samples/s alone (tuned); 0.45 times that (2×, mps, as the paper wrote "
+        "it, one replicate) and at most 1.75 times that (2×, naive, tuned)."
+    ]
+
+
+def test_a_job_that_runs_otherwise_under_mps_is_told():
+    rows = [("small", 0.9, 0.8, 0.95), ("large", 1.0, 0.9, 1.1), ("other", 1.2, None, None)]
+    table = pd.DataFrame(rows, columns=["family", "stp", "low", "high"])
+    table = table.assign(scenario="1x_" + table["family"], n=1, method="mps", flags=None)
+    text = readme._alone_under_mps(table.assign(arm="faithful"))
+    assert text.endswith("than without: small, 0.90 [0.80, 0.95].")
+    assert readme._alone_under_mps(table.assign(arm="tuned")) == ""
 
 
 def jobs(*records: dict) -> list[list[str]]:
@@ -205,7 +244,7 @@ def test_claims_that_suspect_cells_decide_are_marked():
         for name, verdict, without in found
     ]
     text = readme._claims(verdicts, "x")
-    assert "- holds: 3 (C1, C2!, C3)" in text and text.endswith("cells: C2 direction only.")
+    assert "- holds: 3 (C1, C2!, C3)" in text and text.endswith("slow alone: C2 direction only.")
     del verdicts["claims"][1]
     assert "!" not in readme._claims(verdicts, "x")
 
@@ -227,6 +266,9 @@ def test_numbers_of_suspect_cells_are_marked_and_pooled_sittings_told():
     )
     text = readme._gains(summary, sevens("one", "two"), "x")
     assert "3.00 [2.00, 4.00] !" in text and "; " not in text.split("has them: ")[1].split(". ")[0]
+    assert "one replicate" not in text and "ran slow" not in text
+    odd = readme._gains(summary.assign(stp=7.5, low=None), sevens("one"), "x")
+    assert "Without an interval: one replicate. More than the number of jobs" in odd
     assert "blocks of 2 sittings" in text and "(x/tables/sittings.md)" in text
     assert "(7×, mps) | 2,100 " in " ".join(text.split())
     plain = readme._gains(summary.assign(flags=None), sevens("one"), "x")

@@ -23,7 +23,8 @@ def banner(sitting: Sitting) -> str:
         f"study '{sitting.name}' ({sitting.why}) on {where}: {sitting.study.description.strip()}",
         f"  {len(sitting.cells)} cells, {done} measured, {len(sitting.jobs)} to run now"
         + (f", {len(sitting.later)} left for later (budget)" if sitting.later else "")
-        + (f", about {hours:.1f} h" if hours >= 0.95 else f", about {hours * 60:.0f} min"),
+        + (f", about {hours:.1f} h" if hours >= 0.95 else f", about {hours * 60:.0f} min")
+        + ("" if done or not sitting.jobs else " (by a rule of thumb, as nothing is measured yet)"),
     ]
     if sitting.sealed and not sitting.measuring:
         lines.append(
