@@ -78,6 +78,9 @@ def closing(folder: Path) -> str:
     if folder.is_absolute() and folder.is_relative_to(here):
         folder = folder.relative_to(here)
     told += [f"{name}: {folder / path}" for name, path in _NEXT.items() if (folder / path).exists()]
+    report = folder / "report.html"
+    if report.exists() and runs.exists() and report.stat().st_mtime >= runs.stat().st_mtime:
+        told.append(f"report: {report} and {report.with_suffix('.zip')}")
     return "\n".join(told)
 
 

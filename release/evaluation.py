@@ -38,7 +38,7 @@ SHOWN = {
     "additive": "memory",
     "status": "epoch_time",
 }
-COMMAND = "make figures"  # makes all figures and tables
+COMMAND = "make verify"  # makes all figures' data, tables and verdicts anew
 MIXES = "mixes"  # and of sets of several workloads
 BADGES = (
     ("Artifacts Available", "this archive, Apache-2.0, to be deposited with a DOI (.zenodo.json)"),
@@ -108,7 +108,8 @@ without a GPU, and `make verify` compares each value.
 - Hardware: none for verifying and drawing; to measure anew, Linux and an NVIDIA GPU. Cells whose
   method the card or its settings do not allow end as `unsupported`, with the reason.
 - Disk: {_mb(facts.size)} unpacked, {facts.files} files; the study's results are
-  {_mb(facts.study_size)} of them.
+  {_mb(facts.study_size)} of them. What `make` installs takes 0.8 GB more; with torch, which only
+  measuring and tests need, 2 GB.
 - Data: none are shipped or needed for verifying. Which data were used is said below;
   `source=real` refuses to generate any.
 
@@ -122,12 +123,14 @@ def _start(facts: Facts) -> str:
 ```
 sha256sum --quiet -c MANIFEST.sha256   # every file is as it was packed
 make verify STUDY={facts.study}        # all results follow from the raw files
-make figures STUDY={facts.study}       # tables and figures; plans no GPU job
+rm -r {facts.folder}/figures     # figures that are there are kept
+make figures STUDY={facts.study}       # draws them again; plans no GPU job
 ```
 
-`make verify` took less than {took} when this archive was made, after installation; it prints a
-line for each artefact and ends with an error if a value differs. Figures that are there are kept:
-remove `{facts.folder}/figures` to have them drawn again. `make test` runs the whole test suite.
+The first `make` installs, which takes a minute or two. `make verify` then took less than {took}
+when this archive was made, and drawing all figures takes about as long; it makes everything anew
+beside what is there, prints a line for each artefact and ends with an error if a value differs.
+`make test` runs the whole test suite.
 The digest of the list of raw files, `{facts.folder}/raw.csv`, is
 `{facts.root}`."""
 
@@ -139,9 +142,9 @@ def _claims(runs: pd.DataFrame, facts: Facts, verdicts: dict) -> str:
     return f"""## Claims
 
 Rules: `config/claims.yaml`, fixed before measuring. Verdicts with intervals:
-`{facts.folder}/claims.md`. Each row is made again by `make figures STUDY={facts.study}` and
-checked by `make verify`; `measuring` is the time that the cells it looks at took in this study,
-and `-` where none was measured.
+`{facts.folder}/claims.md`. `make verify` makes each number and verdict anew and compares it with
+the file named; `make figures STUDY={facts.study}` draws it. `measuring` is the time that the cells
+it looks at took in this study, and `-` where none was measured.
 
 {table}"""
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from release import cells, compare, derive, ledger, manifest, readme
+from release import arguments, cells, compare, derive, ledger, manifest, readme
 from release.contents import (
     CONTRIBUTED,
     LEDGER,
@@ -214,6 +214,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
     for study in studies:
+        if message := arguments.absent(study):
+            sys.exit(message)
         if not (study / MANIFEST).exists():
             sys.exit(f"{study} is no study that ships: it has no {MANIFEST} (make seal)")
     wrong = 0

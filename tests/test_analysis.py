@@ -805,6 +805,13 @@ def test_a_mix_too_long_for_a_line_wraps_a_member_a_line_and_no_other():
     assert max(map(len, lines)) <= tables.WIDTH
 
 
+def test_rows_of_unlike_replicates_are_told_apart_in_the_terminal():
+    alone = [record("1x_a", replicate=block) for block in (1, 2)]
+    text = tables.terminal(tables.summary(load(merged(*alone, record("2x_a", rates=[900] * 2)))))
+    assert text.endswith("be they of other blocks; gain: within blocks")
+    assert "of other blocks" not in tables.terminal(tables.summary(load(merged(*alone))))
+
+
 @pytest.mark.parametrize(("scenarios", "told"), [(3, "not run: 1x_b"), (99, "99 scenarios, see")])
 def test_scenarios_that_were_not_run_are_named_or_if_many_counted(scenarios, told):
     idle = [f"{n}x_b" for n in range(1, scenarios + 1)]

@@ -914,7 +914,7 @@ def test_guidelines_say_what_they_lack():
     refused = Made().ladder(S, "naive", {2: 1.8})
     refused.cell(f"2x_{S}", "mig", status="unsupported").cell(f"7x_{S}", status="out_of_memory")
     page = guide(refused)
-    assert "mig was not measured (5 unsupported)" in page
+    assert "mig was not measured (5 unsupported, of two jobs or more)" in page
     assert "No set of two jobs or more has a gain: 5 failed." in guide(
         Made().cell(f"1x_{S}").cell(f"2x_{S}", status="failed")
     )

@@ -158,6 +158,8 @@ def test_a_gpu_that_is_not_there_is_no_reason_to_measure_on_the_cpu(studio):
 
 def test_there_is_nothing_to_draw_of_a_study_without_results(studio):
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    bundle = studio.results.with_name("somebody-else-s")  # nor of what was contributed
+    (bundle / "cells").mkdir(parents=True)
     result = studio.plan(config={"measure": "false"})
     assert result.code != 0 and "drill holds no results; there are: none" in result.output
 

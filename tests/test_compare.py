@@ -64,14 +64,25 @@ def test_the_command_says_what_differs_first(tmp_path, capsys):
         furnish(tmp_path / name, records)
     command = [str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "c")]
     assert compare.main(command) == 0
-    assert capsys.readouterr().out.strip().endswith("comparison.md")
+    said, page = capsys.readouterr().out.splitlines()
+    assert said.startswith("in both studies: 3 sets of jobs under a method; what differs: ")
+    assert "trainer digest" in said and page.endswith("comparison.md")
     page = (tmp_path / "c" / "comparison.md").read_text()
     assert page.index("Test GPU") < page.index("trainer digest") < page.index("## Throughput gain")
-    assert "- A: records, Test GPU\n- B: records, Other GPU" in page
+    assert "- A: a, records, Test GPU\n- B: b, records, Other GPU" in page
     assert "1 of B" in page and "unsupported" in page
     drawn = pd.read_csv(tmp_path / "c" / "side_by_side_faithful.csv")
     assert set(drawn["method"]) == {"naive", "mps"} and drawn["a"].notna().all()
     assert (tmp_path / "c" / "side_by_side_faithful.png").stat().st_size > 10_000
+
+
+def test_studies_without_a_cell_in_common_get_no_figure(tmp_path, capsys):
+    furnish(tmp_path / "a", A)
+    furnish(tmp_path / "b", [record("1x_large", rates=[1.0])])
+    command = [str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "c")]
+    assert compare.main(command) == 0
+    assert "in both studies: 0 sets" in capsys.readouterr().out
+    assert not list((tmp_path / "c").glob("*.png"))
 
 
 @pytest.mark.parametrize("records", [[], [record(PAIR, status="out_of_memory", rates=[None, 5.0])]])
@@ -84,5 +95,5 @@ def test_poor_studies_give_a_sentence(tmp_path, records):
 
 
 def test_a_folder_without_a_study_is_refused_in_a_line(tmp_path):
-    with pytest.raises(SystemExit, match="is it the folder of a merged study"):
+    with pytest.raises(SystemExit, match="is it in the folder of a merged study"):
         compare.main([str(tmp_path), str(tmp_path), "--output", str(tmp_path / "c")])

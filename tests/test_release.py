@@ -283,6 +283,14 @@ def test_files_of_the_study_that_are_altered_or_lost_or_new_are_named(copy):
     assert "plan.json differs from what the tables were made from" in wrong(copy)
 
 
+@pytest.mark.parametrize("module", ["verify", "seal", "contribute"])
+def test_a_study_that_is_not_there_is_told_with_those_that_are(module, copy, tmp_path):
+    more = ["--output", tmp_path / "x.tar.gz"] if module == "contribute" else []
+    done = call(module, copy.parent / "nosuch", *more)
+    assert done.returncode != 0 and done.stderr.count("\n") == 1
+    assert f"nosuch; {copy.parent} has: {STUDY}" in done.stderr
+
+
 def test_nothing_to_verify_is_said_in_a_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = call("verify")

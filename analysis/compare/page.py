@@ -42,13 +42,15 @@ class Side:
     """A study that is compared, and what it is called."""
 
     letter: str
+    folder: str
     study: Study
 
     @property
     def name(self) -> str:
-        """`A: paper, NVIDIA H200`."""
-        names = sorted(self.study.runs["study"].dropna().unique())
-        return f"{self.letter}: {', '.join([*names, self.study.hardware or 'nothing measured'])}"
+        """`A: paper, NVIDIA H200`; a study that lies under another name has that first."""
+        names = sorted({*self.study.runs["study"].dropna()} - {self.folder})
+        called = [self.folder, *names, self.study.hardware or "nothing measured"]
+        return f"{self.letter}: {', '.join(called)}"
 
     def foot(self, arm: str) -> list[str]:
         """What a figure's footer says of an arm's cells."""
@@ -62,7 +64,7 @@ def read(letter: str, folder: Path, hardware: str | None) -> Side:
     """The study in results/<study>. Raises OSError where it was not merged."""
     expected = folder / "plan.json"
     plan = expected if expected.exists() else None
-    return Side(letter, read_study(folder / "runs.parquet", plan, hardware))
+    return Side(letter, folder.resolve().name, read_study(folder / "runs.parquet", plan, hardware))
 
 
 def differences(a: Side, b: Side) -> pd.DataFrame:
@@ -82,7 +84,7 @@ def markdown(a: Side, b: Side, rows: pd.DataFrame) -> str:
     else:
         lines.append(_table(unlike.to_dict("records")))
         lines.append("A difference below may come of any of these.")
-    shared = rows[(rows["a_status"] != UNPLANNED) & (rows["b_status"] != UNPLANNED)]
+    shared = shared_by_both(rows)
     for quantity, title in _TITLES.items():
         told = [_shown(row) for row in shared[shared["quantity"] == quantity].to_dict("records")]
         lines += [f"## {title}", _table(told) if told else "No such cell in both studies."]
@@ -96,6 +98,11 @@ def markdown(a: Side, b: Side, rows: pd.DataFrame) -> str:
         lines.append(f"{'; '.join(legend)}.")
     lines.append(_LEGEND)
     return "\n\n".join(lines) + "\n"
+
+
+def shared_by_both(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of cells that both studies planned."""
+    return rows[(rows["a_status"] != UNPLANNED) & (rows["b_status"] != UNPLANNED)]
 
 
 def _shown(row: dict) -> dict[str, str]:
@@ -141,16 +148,19 @@ def main(argv: list[str] | None = None) -> int:
         a = read("A", arguments.a, arguments.hardware_a)
         b = read("B", arguments.b, arguments.hardware_b)
     except OSError as error:
-        sys.exit(f"{error}; is it the folder of a merged study?")
+        sys.exit(f"{error.filename} cannot be read; is it in the folder of a merged study?")
     rows = side_by_side.rows(a.study, b.study)
     arguments.output.mkdir(parents=True, exist_ok=True)
     page = arguments.output / "comparison.md"
     page.write_text(markdown(a, b, rows), encoding="utf-8")
     rows.to_csv(page.with_suffix(".csv"), index=False)
-    names = {"a": a.name, "b": b.name}
-    for arm in sorted(rows["arm"].unique()):
+    names, shared = {"a": a.name, "b": b.name}, shared_by_both(rows)
+    for arm in sorted(shared["arm"].unique()):
         figure, drawn = dumbbells.draw(rows, arm, names, [*a.foot(arm), *b.foot(arm)])
         style.save(figure, arguments.output / f"side_by_side_{arm}", drawn.to_csv(index=False))
+    cells = len(shared[["arm", "scenario", "method"]].drop_duplicates())
+    apart = ", ".join(differences(a, b)["what differs"]) or "nothing that is recorded"
+    print(f"in both studies: {cells} sets of jobs under a method; what differs: {apart}")
     print(page)
     return 0
 

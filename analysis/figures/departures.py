@@ -15,6 +15,8 @@ from analysis.names import AFTER, BEFORE, method_order, parse_scenario
 _LANE, _ABOVE, _BELOW = 0.11, 0.36, 0.34
 _PROGRESS, _RATES = (2.3, 2.5), (5.3, 1.35)
 _TEXT = 5.2  # points
+# A replicate's progress, before and after alike.
+REPLICATE = {"ls": "", "marker": "|", "ms": 3.2, "mec": style.GREY, "mew": 0.6}
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,7 @@ def _draw_lane(
             continue
         estimate, values = data.progress[key], data.members[key].progress
         if len(values) > 1:
-            point = {"ls": "", "marker": "|", "ms": 3.2, "mec": style.GREY, "mew": 0.6}
-            left.plot(values, [at] * len(values), **point, zorder=3)
+            left.plot(values, [at] * len(values), **REPLICATE, zorder=3)
         mean = {"marker": look.marker, "ms": 4.2, "mfc": fill, "mec": style.INK, "mew": 0.5}
         left.plot([estimate.mean], [at], ls="", **mean, zorder=4)
         means.append(estimate.mean)

@@ -234,4 +234,5 @@ def _handles(data: MixData, mixes: bool, departing: bool) -> list:
     if departing:
         look = {"mfc": "white", "mec": style.INK, "mew": 0.5, "ms": 4.2, "marker": "o"}
         handles.append(Line2D([], [], ls="", **look, label="hollow: before; filled: after"))
+        handles.append(Line2D([], [], **departures.REPLICATE, label="a replicate of these"))
     return handles

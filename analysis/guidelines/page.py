@@ -148,7 +148,7 @@ def _absent(subjects: Sequence[Subject]) -> str:
         if not counts:
             said.append(f"{method} is not in the study")
         elif not counts["completed"]:
-            said.append(f"{method} was not measured ({_counted(counts)})")
+            said.append(f"{method} was not measured ({_counted(counts)}, of two jobs or more)")
     return f"No advice on what is not there: {'; '.join(said)}." if said else ""
 
 

@@ -104,7 +104,8 @@ def markdown(table: pd.DataFrame, study: Study, twins: str) -> str:
         "\n\nSTP: sum of normalised progress (1 = serial), geometric mean over n completed "
         "replicates; interval: log ratios, variance pooled over a workload's cells, none for one "
         "replicate. ANTT: mean slowdown, geometric over replicates. Epoch time: median over "
-        "instances and replicates. unsteady: a member's speed in the last third of its window is "
+        "instances and replicates, which may be of other blocks than another row's; STP and ANTT "
+        "are within blocks. unsteady: a member's speed in the last third of its window is "
         f"{flags.DRIFT:.0%} or more, and two standard errors, off that in the first; suspect "
         f"baseline: a member faster than alone (progress above {flags.PROGRESS}, or above 1 by its "
         "interval); "
@@ -123,6 +124,7 @@ def markdown(table: pd.DataFrame, study: Study, twins: str) -> str:
 
 
 _GPU_TITLES = ("GRACT %", "SMACT %", "power (W)", "J/sample", "energy saved %")
+_LEGEND = "epoch s: median over a row's replicates, be they of other blocks; gain: within blocks"
 _GPU_LEGEND = (
     "GR/SM: graphics engine and SMs active; W: mean power; mJ: energy of the set per sample"
 )
@@ -161,6 +163,8 @@ def terminal(table: pd.DataFrame) -> str:
         sections.append("\n".join(text))
     if legend := flags.legend(table["flags"]):
         sections.append(textwrap.fill("; ".join(legend), WIDTH))
+    if table.loc[table["stp"].notna(), "completed"].nunique() > 1:
+        sections.append(textwrap.fill(_LEGEND, WIDTH))
     if table[OF_THE_GPU].notna().any(axis=None):
         sections.append(_GPU_LEGEND)
     return "\n\n".join(sections) if sections else "no cells yet"

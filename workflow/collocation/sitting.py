@@ -391,6 +391,8 @@ def _choose(config: Config, device: gpu.Device | None, why_not: str) -> tuple[st
 def _measured(config: Config, name: str, why: str) -> tuple[str, str]:
     """The study to draw: the chosen one, or for 'auto' the only one that is there."""
     found = sorted(path.parent.name for path in Path(config.results).glob("*/cells"))
+    known = {path.stem for path in _find(config.studies).glob("*.yaml")}
+    found = [study for study in found if study in known]  # a contributed bundle is for comparing
     if name in found:
         return name, why
     if config.study == "auto" and len(found) == 1:
