@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis import flags
+from analysis import flags, twins
 from analysis.cells import of_baselines, read_runs
 from analysis.figures import stem, stems
 from analysis.names import parse_scenario
@@ -83,6 +83,7 @@ def findings(study: Path, link: str) -> str:
         _claims(verdicts, link),
         _reasons(verdicts, runs),
         _repeats(pd.read_csv(study / "tables" / "variance.csv"), link),
+        _twins(study),
         _sittings(pd.read_csv(study / "tables" / "sittings.csv"), link),
         f"All of it: [claims]({link}/claims.md), [guidelines]({link}/guidelines.md), "
         f"[summary]({link}/tables/summary.md), `{link}/explorer.html`, `{link}/belief.html`.",
@@ -278,6 +279,14 @@ def _repeats(variance: pd.DataFrame, link: str) -> str:
             f"the others to {100 * medians[WAITING]:.1f} % (medians again)."
         )
     return told
+
+
+def _twins(study: Path) -> str:
+    """What plain processes under another name show, which should be nothing; empty without any."""
+    checks = json.loads((study / "checks.json").read_text(encoding="utf-8"))
+    if not (said := twins.phrase(checks["aa"])):
+        return ""
+    return f"Plain processes measured twice in a block, as if they were two methods: {said}."
 
 
 def _sittings(rows: pd.DataFrame, link: str) -> str:

@@ -273,6 +273,8 @@ def test_what_is_left_of_a_gain_is_of_the_blocks_that_both_arms_have():
     table, said = look(arms, study_of(arms_by_block(apart)))
     assert kept(table) == (pytest.approx(0.5), 0) and "(50 %)" in said
     assert "( ): arms not measured in one block" in said and "factors" not in said
+    once = {"faithful": {1: 1.8, 2: 1.8}, "tuned": {3: 1.4}}
+    assert pd.isna(kept(look(arms, study_of(arms_by_block(once)))[0])[0])
     slight = {arm: {1: gain, 2: gain} for arm, gain in (("faithful", 1.2), ("tuned", 1.4))}
     assert pd.isna(kept(look(arms, study_of(arms_by_block(slight)))[0])[0])
     alike = {"faithful": {1: 1.8, 2: 1.8}, "tuned": {1: 1.4, 2: 1.4}}

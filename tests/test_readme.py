@@ -80,6 +80,14 @@ def test_how_rates_repeat_is_told_of_all_and_by_load():
     assert "GRACT" not in readme._repeats(table[:3], "x")
 
 
+def test_twins_are_told_where_there_are_any(made, tmp_path):
+    assert "as if they were two methods" not in readme.findings(made, "x")
+    twin = {"scenario": "2x_small", "arm": "faithful", "differs": False}
+    twin |= {"ratio": 1.01, "low": 0.98, "high": 1.04}
+    (tmp_path / "checks.json").write_text(json.dumps({"aa": [twin]}))
+    assert "two methods: A/A: 1.01" in readme._twins(tmp_path)
+
+
 def test_what_differs_between_sittings_is_told_with_its_cause():
     columns = {"arm": "faithful", "method": "naive", "n": 1}
     rows = [

@@ -243,12 +243,15 @@ def _with_kept(groups: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _left(own: pd.Series, faithful: pd.Series) -> tuple[float, int]:
-    """Share of the faithful gain that is left, and of how many blocks: all where none is shared."""
+    """Share of the faithful gain that is left, and of how many blocks: all where none is shared,
+    if there are several of both.
+    """
     shared = own.index.intersection(faithful.index)
     if len(shared):
         own, faithful = own[shared], faithful[shared]
     gain = geometric_mean(faithful) - 1
-    share = (geometric_mean(own) - 1) / gain if gain >= _LEAST else math.nan
+    telling = gain >= _LEAST and (len(shared) or min(len(own), len(faithful)) > 1)
+    share = (geometric_mean(own) - 1) / gain if telling else math.nan
     return share, len(shared)
 
 

@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from analysis import flags
 from analysis.cells import OF_THE_GPU, Study, read_study, summarise
-from analysis.names import COMPLETION, parse_scenario, told_window
+from analysis.names import AFTER, BEFORE, COMPLETION, parse_scenario, told_window
 from analysis.tables import activity
 from analysis.twins import phrase, twin_checks
 from analysis.words import fixed, percent, significant, told
@@ -82,7 +82,7 @@ def markdown(table: pd.DataFrame, study: Study, twins: str) -> str:
             "arm": row["arm"],
             "scenario": parse_scenario(row["scenario"]).label,
             "method": row["method"],
-            "window": row["window"] if isinstance(row["window"], str) else "",
+            "window": row["window"] if row["window"] in _OTHER_WINDOWS else "",
             "status": row["status"],
             "n": row["completed"],
             "epoch time per instance (s)": row["epoch_times"],
@@ -119,11 +119,12 @@ def markdown(table: pd.DataFrame, study: Study, twins: str) -> str:
         legend += (
             f"\n{twins}: aggregate rate of naive_again over that of naive, with 95 % intervals.\n"
         )
-    rows = told(rows, optional=_GPU_TITLES)
+    rows = told(rows, optional=_OPTIONAL)
     return head + tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True) + legend
 
 
-_GPU_TITLES = ("GRACT %", "SMACT %", "power (W)", "J/sample", "energy saved %")
+_OTHER_WINDOWS = ("epochs", BEFORE, AFTER, COMPLETION)
+_OPTIONAL = ("window", "GRACT %", "SMACT %", "power (W)", "J/sample", "energy saved %")
 _LEGEND = "epoch s: median over a row's replicates, be they of other blocks; gain: within blocks"
 _GPU_LEGEND = (
     "GR/SM: graphics engine and SMs active; W: mean power; mJ: energy of the set per sample"

@@ -6,6 +6,7 @@ python -m analysis.web.readable --output results/smoke/report results/smoke/clai
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,9 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from analysis import web
+
+# Its ends stay in one line.
+_INTERVAL = re.compile(r"\[([\d.,]+), ([\d.,]+)\]")
 
 
 def page(markdown: str) -> str:
@@ -25,7 +29,8 @@ def page(markdown: str) -> str:
     tokens = parser.parse(markdown)
     headings = [b.content for a, b in pairwise(tokens) if a.type == "heading_open"]
     body = parser.renderer.render(tokens, parser.options, {})
-    body = body.replace("<table>", '<div class="scroll"><table>')
+    body = _INTERVAL.sub("[\\1,\N{NO-BREAK SPACE}\\2]", body)
+    body = body.replace("<table>", '<div class="scroll wide"><table>')
     body = body.replace("</table>", "</table></div>")
     return web.render("text.html", title=(headings or ["Results"])[0], text=Markup(body))
 
