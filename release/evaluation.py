@@ -20,7 +20,7 @@ from analysis.figures import NAMES, stem, stems
 from analysis.web import environment
 from release.cost import cost, of_figure
 from release.derive import CLAIMS, RUNS
-from release.readme import measured
+from release.findings import measured
 
 # What shows a claim's number: quantity, or rule where it has none → figure, or table.
 SHOWN = {

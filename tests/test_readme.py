@@ -9,7 +9,7 @@ import pytest
 from analysis import pages
 from analysis.cells import read_runs
 from analysis.tables import variance
-from release import cost, readme, reasons
+from release import cost, findings, readme, reasons
 from release.contents import MANIFEST
 from release.verify import sealed_studies
 from tests.records import merged, record, telemetry
@@ -57,7 +57,7 @@ def test_readme_holds_what_a_shipped_study_gives():
 
 
 def test_gains_stand_apart_by_arm_with_intervals(made):
-    text = readme.findings(made, "results/mine")
+    text = findings.text(made, "results/mine")
     rows = [line for line in text.splitlines() if line.startswith("| small") and " [" in line]
     assert len(rows) == 2
     assert "as the paper wrote it" in rows[0] and "tuned" in rows[1]
@@ -74,18 +74,18 @@ def test_how_rates_repeat_is_told_of_all_and_by_load():
     ]
     rows = [{"kind": kind, "members": members, "cv": cv} for kind, members, cv in kinds]
     table = pd.DataFrame(rows).assign(bound=[0.02, 0.03, None, None], workloads="a", arm="b")
-    text = readme._repeats(table, "x")
+    text = findings._repeats(table, "x")
     assert "to 3.0 % (median" in text and "1 of 2 are above" in text
     assert "(GRACT ≥ 0.95) repeat to 0.4 %, the others to 8.0 %" in text
-    assert "GRACT" not in readme._repeats(table[:3], "x")
+    assert "GRACT" not in findings._repeats(table[:3], "x")
 
 
 def test_twins_are_told_where_there_are_any(made, tmp_path):
-    assert "as if they were two methods" not in readme.findings(made, "x")
+    assert "as if they were two methods" not in findings.text(made, "x")
     twin = {"scenario": "2x_small", "arm": "faithful", "differs": False}
     twin |= {"ratio": 1.01, "low": 0.98, "high": 1.04}
     (tmp_path / "checks.json").write_text(json.dumps({"aa": [twin]}))
-    assert "two methods: A/A: 1.01" in readme._twins(tmp_path)
+    assert "two methods: A/A: 1.01" in findings._twins(tmp_path)
 
 
 def test_what_differs_between_sittings_is_told_with_its_cause():
@@ -98,33 +98,33 @@ def test_what_differs_between_sittings_is_told_with_its_cause():
         {"scenario": "2x_small", "sitting": "one", "samples_per_s": 1.0, "gract": 0.9},
     ]
     table = pd.DataFrame(rows).assign(**columns, spread=[1.1, 1.2, 1.3, None, None])
-    said = readme._sittings(table, "x")
+    said = findings._sittings(table, "x")
     assert said.startswith(
         "Between sittings the rate of a job alone differs by a factor of 1.01 (large, faithful) to "
         "1.50 (small, faithful: 3,000 and 2,000 samples/s, at a GRACT of 0.30 and 0.20: the GPU "
         "worked as long for a sample, and idled longer between; within one sitting by up to 1.20; "
     )
     slower = table.assign(gract=[0.3, 0.3, 0.9, 0.9, 0.9])
-    assert "0.30 and 0.30; within" in readme._sittings(slower, "x")
-    assert "2,000 samples/s; within" in readme._sittings(table.assign(gract=None), "x")
-    assert readme._sittings(table[table["sitting"] == "one"], "x") == ""
+    assert "0.30 and 0.30; within" in findings._sittings(slower, "x")
+    assert "2,000 samples/s; within" in findings._sittings(table.assign(gract=None), "x")
+    assert findings._sittings(table[table["sitting"] == "one"], "x") == ""
     names = {"1x_large": "1x_small--files"}  # the same workload, and another job
-    files = readme._sittings(table.replace({"scenario": names}), "x")
+    files = findings._sittings(table.replace({"scenario": names}), "x")
     assert "1.01 (small (files), faithful) to 1.50 (small, faithful:" in files
 
 
 def test_another_study_gives_another_text(made, tmp_path):
     other = study(tmp_path / "other", gain=2.0)
-    assert "2.00 [" in readme.findings(other, "x") != readme.findings(made, "x")
+    assert "2.00 [" in findings.text(other, "x") != findings.text(made, "x")
 
 
 def test_claims_are_counted_and_those_that_differ_are_told_with_their_reason(made):
     claims = json.loads((made / "claims.json").read_text())
-    assert f"The paper's {len(claims['claims'])} claims" in readme.findings(made, "x")
+    assert f"The paper's {len(claims['claims'])} claims" in findings.text(made, "x")
     claims["claims"][0] |= {"verdict": "contradicted", "why": "the interval lies below 1"}
     claims["claims"][1] |= {"verdict": "inconclusive", "why": "one replicate has no interval"}
     runs = read_runs(made / "runs.parquet")
-    differ, left_open, *_ = readme._reasons(claims, runs).split("What stays open:")
+    differ, left_open, *_ = findings._reasons(claims, runs).split("What stays open:")
     assert claims["claims"][0]["id"] in differ and "*The interval lies below 1.*" in differ
     assert claims["claims"][1]["id"] in left_open and "One replicate" in left_open
 
@@ -194,11 +194,11 @@ def test_sets_are_held_against_the_fastest_way_to_run_a_job_alone():
     found = [record("1x_small", rates=(1000.0,)), record("1x_small", rates=(4000.0,), arm="tuned")]
     found.append(record("2x_small", "mps", rates=(900.0,) * 2))
     found.append(record("1x_large", rates=(100.0,)))
-    assert reasons.against_the_fastest(merged(*found[:1], *found[2:]), readme.ARMS) == ""
+    assert reasons.against_the_fastest(merged(*found[:1], *found[2:]), findings.ARMS) == ""
     found.append(record("2x_small", rates=(3500.0,) * 2, arm="tuned"))
     found.append(record("2x_small", replicate=2, rates=(3500.0,) * 2, arm="tuned"))
     found.append(record("2x_small--files", rates=(9000.0,) * 2, arm="tuned"))
-    text = reasons.against_the_fastest(merged(*found), readme.ARMS)
+    text = reasons.against_the_fastest(merged(*found), findings.ARMS)
     assert text.splitlines()[1:] == [
         "  - small: 4,000 samples/s alone (tuned); 0.45 times that (2×, mps, as the paper wrote "
         "it, one replicate) and at most 1.75 times that (2×, naive, tuned)."
@@ -209,14 +209,14 @@ def test_a_job_that_runs_otherwise_under_mps_is_told():
     rows = [("small", 0.9, 0.8, 0.95), ("large", 1.0, 0.9, 1.1), ("other", 1.2, None, None)]
     table = pd.DataFrame(rows, columns=["family", "stp", "low", "high"])
     table = table.assign(scenario="1x_" + table["family"], n=1, method="mps", flags=None)
-    text = readme._alone_under_mps(table.assign(arm="faithful"))
+    text = findings._alone_under_mps(table.assign(arm="faithful"))
     assert text.endswith("than without: small, 0.90 [0.80, 0.95].")
-    assert readme._alone_under_mps(table.assign(arm="tuned")) == ""
+    assert findings._alone_under_mps(table.assign(arm="tuned")) == ""
 
 
 def jobs(*records: dict) -> list[list[str]]:
     """The rows of the table of jobs alone."""
-    text = reasons.jobs(merged(*records), readme.ARMS)
+    text = reasons.jobs(merged(*records), findings.ARMS)
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [[part.strip() for part in row.strip("|").split("|")] for row in rows[1:]]
 
@@ -235,7 +235,7 @@ def test_jobs_alone_stand_in_a_table_with_how_they_vary():
 def test_nothing_is_said_of_what_was_not_measured():
     [row] = jobs(*measured(None))
     assert row[3:5] == ["–", "–"] and row[-1] == "–"
-    assert reasons.jobs(merged(*measured(0.5)[1:]), readme.ARMS) == ""
+    assert reasons.jobs(merged(*measured(0.5)[1:]), findings.ARMS) == ""
 
 
 def test_jobs_that_read_files_are_not_called_launch_bound():
@@ -251,10 +251,10 @@ def test_claims_that_suspect_cells_decide_are_marked():
         {"id": name, "verdict": verdict, "without_suspects": without}
         for name, verdict, without in found
     ]
-    text = readme._claims(verdicts, "x")
+    text = findings._claims(verdicts, "x")
     assert "- holds: 3 (C1, C2!, C3)" in text and text.endswith("slow alone: C2 direction only.")
     del verdicts["claims"][1]
-    assert "!" not in readme._claims(verdicts, "x")
+    assert "!" not in findings._claims(verdicts, "x")
 
 
 def sevens(*sittings: str) -> pd.DataFrame:
@@ -272,14 +272,14 @@ def test_numbers_of_suspect_cells_are_marked_and_pooled_sittings_told():
         {"scenario": ["7x_small"], "method": ["mps"], "family": ["small"], "arm": ["faithful"]}
         | {"n": [7], "stp": [3.0], "low": [2.0], "high": [4.0], "flags": ["suspect_baseline"]}
     )
-    text = readme._gains(summary, sevens("one", "two"), "x")
+    text = findings._gains(summary, sevens("one", "two"), "x")
     assert "3.00 [2.00, 4.00] !" in text and "; " not in text.split("has them: ")[1].split(". ")[0]
     assert "one replicate" not in text and "ran slow" not in text
-    odd = readme._gains(summary.assign(stp=7.5, low=None), sevens("one"), "x")
+    odd = findings._gains(summary.assign(stp=7.5, low=None), sevens("one"), "x")
     assert "Without an interval: one replicate. More than the number of jobs" in odd
     assert "blocks of 2 sittings" in text and "(x/tables/sittings.md)" in text
     assert "(7×, mps) | 2,100 " in " ".join(text.split())
-    plain = readme._gains(summary.assign(flags=None), sevens("one"), "x")
+    plain = findings._gains(summary.assign(flags=None), sevens("one"), "x")
     assert "Marks" not in plain and "sittings" not in plain
 
 
