@@ -122,7 +122,10 @@ def _in_short(study: Path, link: str) -> str:
     if not found:
         return ""
     advice = re.split("^##", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
-    return f"In short ([all of it, job by job]({link}/guidelines.md)):\n\n{advice}"
+    written = ARMS[[*ARMS][0]]
+    return (
+        f"In short, of jobs {written} ([all of it, job by job]({link}/guidelines.md)):\n\n{advice}"
+    )
 
 
 def _alone_under_mps(summary: pd.DataFrame) -> str:
