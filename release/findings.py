@@ -122,9 +122,9 @@ def _in_short(study: Path, link: str) -> str:
     if not found:
         return ""
     advice = re.split("^##", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
-    written = ARMS[[*ARMS][0]]
     return (
-        f"In short, of jobs {written} ([all of it, job by job]({link}/guidelines.md)):\n\n{advice}"
+        "In short, of jobs as the paper wrote them "
+        f"([all of it, job by job]({link}/guidelines.md)):\n\n{advice}"
     )
 
 
