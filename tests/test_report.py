@@ -101,6 +101,15 @@ def test_why_a_loss_cannot_be_told_is_counted(tmp_path):
     assert "fewer than two" not in text
 
 
+@pytest.mark.parametrize(("limited", "said"), [(1, "1 of these with fewer"), (2, "all of these")])
+def test_losses_that_differ_under_a_limit_of_sms_are_told(tmp_path, limited, said):
+    own = [record(ALONE, replicate=b, rates=[100.0], losses=[CURVE]) for b in (1, 2)]
+    for i in range(2):
+        limits = {"sm_percent": 10} if i < limited else {}
+        own.append(record(ALONE, f"mps_{i}", rates=[90.0], losses=[OTHER], limits=limits))
+    assert f"2 differ ({said}" in page(tmp_path, own)
+
+
 def test_without_a_loss_that_cannot_be_told_no_reason_is_given(tmp_path):
     assert "Cannot be told:" not in page(tmp_path, twins([1.0, 1.01]))
 

@@ -201,7 +201,8 @@ def summary(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame) -> list[tu
         ),
         (
             f"{told[losses.AGREES]} of {len(checks['loss'])} members' losses agree with those of "
-            f"their workload trained alone, {differing} differ, {untold} cannot be told.",
+            f"their workload trained alone, {differing} differ{_fewer_sms(runs, checks['loss'])}, "
+            f"{untold} cannot be told.",
             told[losses.AGREES] > 0 and not differing and not untold,
         ),
         _twins(runs, checks["aa"]),
@@ -223,6 +224,22 @@ def summary(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame) -> list[tu
     if made:
         found.append((f"The data of {', '.join(made)} were generated (synthetic).", False))
     return found
+
+
+def _fewer_sms(runs: pd.DataFrame, checks: list[dict]) -> str:
+    """Of members whose losses differ, how many had fewer SMs than alone; empty where none had.
+
+    PyTorch draws random numbers in a grid that grows with the SMs a process may use.
+    """
+    limited = runs["sm_percent"].notna() | runs["device_uuid"].fillna("").str.startswith("MIG-")
+    places = ["cell", "attempt", "member"]
+    fewer = set(runs.loc[limited, places].itertuples(index=False, name=None))
+    differing = [row for row in checks if row["loss_check"] == losses.DIFFERS]
+    count = sum(tuple(row[name] for name in places) in fewer for row in differing)
+    if not count:
+        return ""
+    who = "all" if count == len(differing) else f"{count}"
+    return f" ({who} of these with fewer SMs than alone, and so from other random numbers)"
 
 
 def _twins(runs: pd.DataFrame, checks: list[dict]) -> tuple[str, bool]:
