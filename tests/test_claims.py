@@ -889,7 +889,9 @@ def test_on_an_altered_study_the_recommendation_changes():
 
 def test_bounds_can_be_chosen():
     page = guide(rich(), slowdowns=[1.01], memory=[2.0])
-    assert "at most 1.01 times: no set gains, run one job after the other" in page
+    assert (
+        "at most 1.01 times: no set that gains keeps within it, run one job after the other" in page
+    )
     assert "within 2 GB: no set, the smallest takes 3 GB" in page
 
 
@@ -994,7 +996,7 @@ def test_a_slow_job_alone_does_not_vouch_for_a_bound(clean, slow, said):
 
 def test_a_bound_that_only_slow_jobs_alone_keep_is_not_kept():
     page = guide(slowed(3, 2), slowdowns=[1.1])
-    assert "at most 1.1 times: no set gains" in advised(page, "Slowdown")
+    assert "at most 1.1 times: no set that gains keeps within it" in advised(page, "Slowdown")
     assert "| 1.06 (1.25) " in page and "Slowdown in brackets" in page
     assert "Slowdown in brackets" not in guide(rich())
 

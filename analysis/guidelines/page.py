@@ -201,7 +201,7 @@ def _under_slowdown(subject: Subject, bounds: Sequence[float]) -> str:
     said = []
     for bound in bounds:
         found = advice.most_gain(subject.options, lambda o, b=bound: o.bound_slowdown <= b)
-        text = "no set gains, run one job after the other"
+        text = "no set that gains keeps within it, run one job after the other"
         if found is not None and found.gain.mean > 1:
             text = f"{_set(found.key)}, {_gain(found)}{_hint_of_bound(found)}"
         said.append((f"{bound:g}", text))
