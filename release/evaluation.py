@@ -107,9 +107,9 @@ without a GPU, and `make verify` compares each value.
   installs into `.venv` (by pip, from a package index). No torch for all that needs no GPU.
 - Hardware: none for verifying and drawing; to measure anew, Linux and an NVIDIA GPU. Cells whose
   method the card or its settings do not allow end as `unsupported`, with the reason.
-- Disk: {_mb(facts.size)} unpacked, {facts.files} files; the study's results are
-  {_mb(facts.study_size)} of them. What `make` installs takes 0.8 GB more; with torch, which only
-  measuring and tests need, 2 GB.
+- Disk: {_mb(facts.size)} unpacked, {facts.files} files, of which the study's results are
+  {_mb(facts.study_size)}. What `make` installs takes 0.8 GB more; with torch, which only measuring
+  and tests need, 2 GB.
 - Data: none are shipped or needed for verifying. Which data were used is said below;
   `source=real` refuses to generate any.
 
@@ -118,20 +118,24 @@ without a GPU, and `make verify` compares each value.
 
 def _start(facts: Facts) -> str:
     took = f"{facts.verify_minutes} minute{'s' if facts.verify_minutes != 1 else ''}"
+    commands = (
+        ("sha256sum --quiet -c MANIFEST.sha256", "every file is as it was packed"),
+        (f"make verify STUDY={facts.study}", "all results follow from the raw files"),
+        (f"rm -r {facts.folder}/figures", "figures that are there are kept"),
+        (f"make figures STUDY={facts.study}", "draws them again; plans no GPU job"),
+    )
+    longest = max(len(command) for command, _ in commands)
+    lines = "\n".join(f"{command:<{longest}}   # {why}" for command, why in commands)
     return f"""## Getting started
 
 ```
-sha256sum --quiet -c MANIFEST.sha256   # every file is as it was packed
-make verify STUDY={facts.study}        # all results follow from the raw files
-rm -r {facts.folder}/figures     # figures that are there are kept
-make figures STUDY={facts.study}       # draws them again; plans no GPU job
+{lines}
 ```
 
-The first `make` installs, which takes a minute or two. `make verify` then took less than {took}
-when this archive was made, and drawing all figures takes about as long; it makes everything anew
-beside what is there, prints a line for each artefact and ends with an error if a value differs.
-`make test` runs the whole test suite.
-The digest of the list of raw files, `{facts.folder}/raw.csv`, is
+`make verify` makes everything anew beside what is there, prints a line for each artefact and ends
+with an error if a value differs. It took less than {took} when this archive was made, and drawing
+all figures takes about as long; before, the first `make` installs for a minute or two. `make test`
+runs the whole test suite. The digest of the list of raw files, `{facts.folder}/raw.csv`, is
 `{facts.root}`."""
 
 
