@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import geometric_mean
 
 import numpy as np
 import pandas as pd
@@ -102,7 +103,7 @@ def _job(own: pd.DataFrame) -> dict[str, str]:
     """One of them: its replicates."""
     memory = own["gpu_memory_used"].mean()
     return {
-        "samples/s": _spread(own["samples_per_s"], ",.0f", np.log, np.exp),
+        "samples/s": _spread(own["samples_per_s"], ",.0f", geometric_mean),
         "GRACT": _spread(own["gract"], ".2f"),
         "SMACT": _spread(own["smact"], ".2f"),
         "memory": "–" if pd.isna(memory) else f"{memory / _GB:.1f} GB",
@@ -110,13 +111,13 @@ def _job(own: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _spread(values: pd.Series, form: str, scale=np.positive, back=np.positive) -> str:
-    """Mean on a scale, least and most."""
+def _spread(values: pd.Series, form: str, mean: Callable = pd.Series.mean) -> str:
+    """Mean, least and most."""
     known = values.dropna()
     if known.empty:
         return "–"
     ends = f" ({known.min():{form}} to {known.max():{form}})" if len(known) > 1 else ""
-    return f"{back(scale(known).mean()):{form}}{ends}"
+    return f"{mean(known):{form}}{ends}"
 
 
 def _launch_bound(own: pd.DataFrame) -> str:
