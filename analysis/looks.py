@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis import flags
 from analysis.names import family_of, method_order
+from analysis.words import number_of
 
 INK, GREY, FAINT = "#222222", "#666666", "#DDDDDD"
 
@@ -129,5 +130,5 @@ def _replicates(done: pd.DataFrame) -> str:
     if counts.empty:
         return ""
     low, high = counts.min(), counts.max()
-    said = f"{high} replicate{'s' if high != 1 else ''}"
+    said = number_of(high, "replicate")
     return said if low == high else f"{low} to {said}"

@@ -72,16 +72,21 @@ def closing(folder: Path) -> str:
     """
     summary, runs = folder / "tables/summary.txt", folder / "runs.parquet"
     told = []
-    if summary.exists() and runs.exists() and summary.stat().st_mtime >= runs.stat().st_mtime:
+    if _follows(summary, runs):
         told.append(summary.read_text(encoding="utf-8").rstrip())
     here = Path.cwd()
     if folder.is_absolute() and folder.is_relative_to(here):
         folder = folder.relative_to(here)
     told += [f"{name}: {folder / path}" for name, path in _NEXT.items() if (folder / path).exists()]
     report = folder / "report.html"
-    if report.exists() and runs.exists() and report.stat().st_mtime >= runs.stat().st_mtime:
+    if _follows(report, runs):
         told.append(f"report: {report} and {report.with_suffix('.zip')}")
     return "\n".join(told)
+
+
+def _follows(page: Path, runs: Path) -> bool:
+    """Whether the page is there, and of the runs there."""
+    return page.exists() and runs.exists() and page.stat().st_mtime >= runs.stat().st_mtime
 
 
 def main(argv: list[str] | None = None) -> int:

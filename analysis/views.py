@@ -16,6 +16,7 @@ import pandas as pd
 from analysis import flags, metrics
 from analysis.cells import NOT_RUN
 from analysis.names import AFTER, ALONE_VARIANTS, BEFORE, parse_scenario
+from analysis.words import number_of
 
 GB = 1e9
 DEPARTURE = "departure"
@@ -254,8 +255,7 @@ def differences(views: Iterable[View]) -> list[str]:
                 for value in sorted(values)
             }
             listed = ", ".join(
-                f"{value} ({count} cell{'' if count == 1 else 's'})"
-                for value, count in counts.items()
+                f"{value} ({number_of(count, 'cell')})" for value, count in counts.items()
             )
             found.append(f"{name} differs: {listed}")
     if cells := flagged(views, flags.UNVERIFIED):

@@ -1,4 +1,4 @@
-"""Numbers as tables spell them; nothing where they are missing."""
+"""Numbers as tables and sentences spell them; nothing where they are missing."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def significant(value: float | None, digits: int = 3) -> str:
 def percent(value: float | None) -> str:
     """A ratio in whole per cent, without the sign."""
     return fixed(None if value is None else 100 * value, 0)
+
+
+def number_of(number: int, noun: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def told(rows: list[dict[str, str]], optional: Collection[str] | None = None) -> list[dict]:

@@ -18,6 +18,7 @@ from analysis.cells import read_runs
 from analysis.claims.rules import Claim, Test, load
 from analysis.figures import NAMES, stem, stems
 from analysis.web import environment
+from analysis.words import number_of
 from release.cost import cost, of_figure
 from release.derive import CLAIMS, RUNS
 from release.findings import measured
@@ -117,7 +118,7 @@ without a GPU, and `make verify` compares each value.
 
 
 def _start(facts: Facts) -> str:
-    took = f"{facts.verify_minutes} minute{'s' if facts.verify_minutes != 1 else ''}"
+    took = number_of(facts.verify_minutes, "minute")
     commands = (
         ("sha256sum --quiet -c MANIFEST.sha256", "every file is as it was packed"),
         (f"make verify STUDY={facts.study}", "all results follow from the raw files"),

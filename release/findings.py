@@ -14,8 +14,10 @@ from analysis.cells import of_baselines, read_runs
 from analysis.names import parse_scenario
 from analysis.tables.variance import BY_LOAD, WAITING, WITHIN, WORKING
 from analysis.web import environment
+from analysis.words import number_of
 from release import manifest, reasons
 from release.contents import LEDGER
+from release.reasons import against_the_fastest
 
 SHOWN = ("throughput_gain_faithful", "arms")  # figures that README shows
 GAIN = (
@@ -40,18 +42,10 @@ def text(study: Path, link: str) -> str:
     summary = pd.read_csv(study / "tables" / "summary.csv")
     there = [name for name in SHOWN if (study / "figures" / f"{name}.png").exists()]
     pictures = [f"![{name.replace('_', ' ')}]({link}/figures/{name}.png)" for name in there]
+    short = _in_short(study, link), _alone_under_mps(summary), against_the_fastest(runs, ARMS)
     parts = [
         f"{measured(runs, study)} {_replicates(summary)}{_windows(runs)}".rstrip(),
-        "\n".join(
-            filter(
-                None,
-                [
-                    _in_short(study, link),
-                    _alone_under_mps(summary),
-                    reasons.against_the_fastest(runs, ARMS),
-                ],
-            )
-        ),
+        "\n".join(filter(None, short)),
         *pictures,
         reasons.jobs(runs, ARMS),
         _gains(summary, runs, link),
@@ -83,7 +77,7 @@ def measured(runs: pd.DataFrame, study: Path) -> str:
     sittings, machines = (done[name].nunique() for name in ("sitting", "machine"))
     return (
         f"Study `{study.name}` on {', '.join(what)}: {len(planned)} cells, {ended}; "
-        f"{_many(sittings, 'sitting')} on {_many(machines, 'machine')}. Data: {data}."
+        f"{number_of(sittings, 'sitting')} on {number_of(machines, 'machine')}. Data: {data}."
     )
 
 
@@ -111,10 +105,6 @@ def _range(values: pd.Series, form: str) -> str:
     return " to ".join(ends)
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def _in_short(study: Path, link: str) -> str:
     """What the guidelines begin with, for jobs as the paper wrote them: where sharing pays."""
     text = (study / "guidelines.md").read_text(encoding="utf-8")
@@ -130,8 +120,8 @@ def _in_short(study: Path, link: str) -> str:
 
 def _alone_under_mps(summary: pd.DataFrame) -> str:
     """Jobs alone that are shown to run at another speed under an MPS daemon; empty without any."""
-    rows = summary[(summary["n"] == 1) & (summary["method"] == "mps")]
-    rows = rows[(rows["arm"] == [*ARMS][0]) & ~rows["scenario"].str.contains("--")]
+    rows = reasons.plain(summary[summary["arm"] == [*ARMS][0]])
+    rows = rows[(rows["n"] == 1) & (rows["method"] == "mps")]
     rows = rows[(rows["low"] > 1) | (rows["high"] < 1)]
     if rows.empty:
         return ""
@@ -144,9 +134,8 @@ def _gains(summary: pd.DataFrame, runs: pd.DataFrame, link: str) -> str:
     sets = ["arm", "scenario", "method"]
     rates = reasons.together(reasons.in_windows(runs), sets, "samples_per_s")
     visits = runs["sitting"].nunique()
-    parsed = summary["scenario"].map(parse_scenario)
-    alike = parsed.map(lambda p: not p.mixed and not p.variant and p.n > 1).astype(bool)
-    rows = summary[alike & summary["stp"].notna()]
+    rows = reasons.plain(summary)
+    rows = rows[(rows["n"] > 1) & rows["stp"].notna()]
     shown, marked = [], []
     by = rows.groupby(["family", "arm"], sort=True)
     for (workload, arm), own in sorted(

@@ -47,13 +47,17 @@ def jobs_alone(runs: pd.DataFrame) -> pd.DataFrame:
     """Rows of the jobs alone that gains are held against, also where a block's other cells were
     measured on another GPU than its last run alone.
     """
-    done = runs[(runs["status"] == "completed") & (runs["window"] == "window")]
+    done = _steady(runs)
     return done[of_baselines(done)]
 
 
 def in_windows(runs: pd.DataFrame) -> pd.DataFrame:
     """Rows of completed cells that were measured in a window of steady state."""
-    return runs[runs["current"] & (runs["status"] == "completed") & (runs["window"] == "window")]
+    return _steady(runs[runs["current"]])
+
+
+def _steady(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs[(runs["status"] == "completed") & (runs["window"] == "window")]
 
 
 def together(rows: pd.DataFrame, by: Sequence[str], column: str) -> pd.Series:
@@ -66,7 +70,7 @@ def against_the_fastest(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
     """Of each job that was written in several ways: what sets of it do, as the paper wrote it and
     at most, over the fastest way alone. Empty where no job was.
     """
-    alone, sets = (_plain(rows) for rows in (jobs_alone(runs), in_windows(runs)))
+    alone, sets = (plain(rows) for rows in (jobs_alone(runs), in_windows(runs)))
     sets, paper = sets[sets["n"] > 1], [*arms][0]
     told = []
     for workload, own in alone.groupby("workload"):
@@ -83,10 +87,10 @@ def against_the_fastest(runs: pd.DataFrame, arms: Mapping[str, str]) -> str:
     return "\n".join(["- **Over the fastest way to run the job alone**, sets of it do", *told])
 
 
-def _plain(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one workload's cells, as they are by default."""
+def plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one workload's cells, as they are by default; also of summary.csv."""
     parsed = rows["scenario"].map(parse_scenario)
-    return rows[[not of.mixed and not of.variant for of in parsed]]
+    return rows[parsed.map(lambda of: not of.mixed and not of.variant).astype(bool)]
 
 
 def _times(sets: pd.DataFrame, rate: float, arms: Mapping[str, str]) -> str:

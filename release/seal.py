@@ -35,9 +35,8 @@ def _unfit(study: Path, names: list[str]) -> Iterator[str]:
         yield f"{owner(name)} {what} since it was sealed: a new measurement is a new attempt"
     for name in sorted(n for n in names if n.endswith(".unreadable.txt")):
         yield f"{name}: analysis left records out"
-    for attempt in cells.attempts(
-        names
-    ):  # one that left but a log, as where put off, ships nothing
+    # One that left but a log, as where it was put off, ships nothing and is none of these.
+    for attempt in cells.attempts(names):
         if not (study / attempt.folder / RUN).exists():
             yield f"{attempt.folder} has no {RUN}: it was interrupted, and has to be taken away"
     yield from (f"private: {finding}" for finding in private.in_files(study, names))
@@ -92,12 +91,10 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write("".join(f"{line}\n" for line in why_not) + f"{study} is not sealed\n")
         return 1
     root = seal(study, names)
-    everything, raw = (
-        _size(study, [*names, MANIFEST]) / 1e6,
-        _size(study, filter(is_raw, names)) / 1e6,
-    )
+    raw = [name for name in names if is_raw(name)]
+    everything, of_them = (_size(study, own) / 1e6 for own in ([*names, MANIFEST], raw))
     ended = ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in sorted(counted.items()))
-    size = f"{len(names)} files, {everything:.1f} MB, {raw:.1f} of them raw"
+    size = f"{len(names)} files, {everything:.1f} MB, {of_them:.1f} of them raw"
     print(f"{study} is sealed: {ended}; {size}; root {root}")
     return 0
 

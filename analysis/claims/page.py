@@ -15,6 +15,7 @@ from analysis.claims.rules import Need
 from analysis.claims.verdicts import MEANING, Verdict
 from analysis.quantities import quantity
 from analysis.views import View
+from analysis.words import number_of
 
 _NONE = "-"
 
@@ -105,7 +106,7 @@ def markdown(results: Sequence[Result], head: Head) -> str:
     verdicts = Counter(result.verdict for result in results)
     counted = [f"{verdicts[v]} {v}" for v in reversed(Verdict) if verdicts[v]]
     hardware = ", ".join(head.hardware) or "nothing measured"
-    blocks = f"{head.replicates} replicate{'' if head.replicates == 1 else 's'}"
+    blocks = number_of(head.replicates, "replicate")
     data = ", ".join(head.sources) or "none"
     lines = [
         "# Claims of the paper, held against what was measured",

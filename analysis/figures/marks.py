@@ -28,7 +28,7 @@ _TEXT = 5.2  # points
 _HOLE = 0.74  # of the axes' height: a box with an outcome
 _OVER = 4.0  # points that a text may stand out above its axes, below their title
 # Of its size: how wide a character is that is no digit or letter.
-_EMS = dict.fromkeys("~≠^+#↓×−–", 0.84) | dict.fromkeys(".,! ", 0.36) | {"*": 0.5, "%": 0.95}
+_EMS = dict.fromkeys("~≠^+÷#↓×−–", 0.84) | dict.fromkeys(".,! ", 0.36) | {"*": 0.5, "%": 0.95}
 _BOX = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 _REPLICATE = {"ls": "", "marker": "o", "mfc": "white", "mec": style.INK, "zorder": 5}
 # What the star behind a number means: of a cell some replicates were not run, or did not complete.

@@ -18,6 +18,7 @@ from matplotlib.patches import Patch, Rectangle
 from analysis import style
 from analysis.cells import Study
 from analysis.names import method_order, parse_scenario
+from analysis.words import number_of
 
 TITLE = "MIG layouts"
 CAPTION = (
@@ -161,8 +162,7 @@ def _refused(content: dict) -> list[str]:
         if cell["reason"]:
             users.setdefault(cell["reason"], []).append(cell["scenario"])
     return [
-        f"no layout for {len(who)} cell{'' if len(who) == 1 else 's'}: {reason}"
-        for reason, who in users.items()
+        f"no layout for {number_of(len(who), 'cell')}: {reason}" for reason, who in users.items()
     ]
 
 
@@ -221,7 +221,7 @@ def _members(one: Map, compute: dict) -> str:
     names = list(dict.fromkeys(one.jobs[member] for member in compute["members"]))
     count = len(compute["members"])
     if not all(names):
-        return f"{count} job{'' if count == 1 else 's'}"
+        return number_of(count, "job")
     return " + ".join(names) if count == len(names) else f"{count}× {' + '.join(names)}"
 
 

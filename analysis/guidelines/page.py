@@ -290,7 +290,7 @@ def _options(subject: Subject) -> str:
         text += "tried: perhaps."
     if any("(" in _slowdown(option) for option in subject.options):
         text += "\n\nSlowdown in brackets: without the replicates in which a job alone was slow "
-        text += "(suspect baseline); a bound is held against it first."
+        text += "(suspect baseline); a bound is held against it."
     return text
 
 

@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from analysis import flags
 from analysis.cells import OF_THE_GPU, Study, read_study, summarise
-from analysis.names import AFTER, BEFORE, COMPLETION, parse_scenario, told_window
+from analysis.names import COMPLETION, parse_scenario, told_window
 from analysis.tables import activity
 from analysis.twins import phrase, twin_checks
 from analysis.words import fixed, percent, significant, told
@@ -68,6 +68,11 @@ def _status(row: dict) -> str:
     return ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in parts)
 
 
+def _other(window: object) -> str:
+    """A window that is not the default; empty also where a row has none."""
+    return window if isinstance(window, str) and window != "window" else ""
+
+
 def _interval(row: dict) -> str:
     if pd.isna(row["stp"]):
         return ""
@@ -82,7 +87,7 @@ def markdown(table: pd.DataFrame, study: Study, twins: str) -> str:
             "arm": row["arm"],
             "scenario": parse_scenario(row["scenario"]).label,
             "method": row["method"],
-            "window": row["window"] if row["window"] in _OTHER_WINDOWS else "",
+            "window": _other(row["window"]),
             "status": row["status"],
             "n": row["completed"],
             "epoch time per instance (s)": row["epoch_times"],
@@ -123,7 +128,6 @@ def markdown(table: pd.DataFrame, study: Study, twins: str) -> str:
     return head + tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True) + legend
 
 
-_OTHER_WINDOWS = ("epochs", BEFORE, AFTER, COMPLETION)
 _OPTIONAL = ("window", "GRACT %", "SMACT %", "power (W)", "J/sample", "energy saved %")
 _LEGEND = "epoch s: median over a row's replicates, be they of other blocks; gain: within blocks"
 _GPU_LEGEND = (

@@ -24,7 +24,7 @@ from tabulate import tabulate
 from analysis.cells import is_anchor, read_all_runs
 from analysis.names import parse_scenario
 from analysis.tables import two_way
-from analysis.words import fixed, told
+from analysis.words import fixed, number_of, told
 
 MANY = 7  # members from which on a cell may vary more
 BOUND, BOUND_MANY = 0.02, 0.03  # of the variation within blocks, set before the measurement
@@ -178,13 +178,9 @@ def markdown(rows: pd.DataFrame, machines: int, sittings: int) -> str:
         "cell with one "
         f"replicate; below one there is no CV. *{SITTINGS.capitalize()}*: the anchors, jobs alone "
         "that each sitting begins with, on one model of GPU. Nothing is left out. The study has "
-        f"{_counted(sittings, 'sitting')} on {_counted(machines, 'machine')}."
+        f"{number_of(sittings, 'sitting')} on {number_of(machines, 'machine')}."
     )
     return f"# How well rates repeat\n\n{text}\n\n{notes}\n"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _percent(value: float | None) -> float | None:

@@ -24,7 +24,7 @@ from analysis.merging import losses
 from analysis.names import ANCHOR, TWIN, method_order, parse_scenario
 from analysis.tables.evidence import MEASURED, PROVEN, TOO_EARLY
 from analysis.web import environment
-from analysis.words import fixed, significant
+from analysis.words import fixed, number_of, significant
 
 # What tests/test_faults.py has members and machines do, through the real commands; by its names.
 LIES = {
@@ -195,8 +195,8 @@ def summary(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame) -> list[tu
     other = f"; {early} ran out of memory before it could be" if early else ""
     found = [
         (
-            f"In {proven} of {_cells(len(cells))} measured{begin}, the method was proven in "
-            f"force{other}.",
+            f"In {proven} of {number_of(len(cells), 'cell')} measured{begin}, the method was "
+            f"proven in force{other}.",
             proven > 0 and proven + early == len(cells),
         ),
         (
@@ -207,7 +207,7 @@ def summary(runs: pd.DataFrame, checks: dict, evidence: pd.DataFrame) -> list[tu
         ),
         _twins(runs, checks["aa"]),
         (
-            f"{_cells(len(suspect))} carry a flag that makes their rates suspect, "
+            f"{number_of(len(suspect), 'cell')} carry a flag that makes their rates suspect, "
             f"{len(seen)} one that makes their telemetry suspect.",
             not suspect and not seen,
         ),
@@ -261,18 +261,14 @@ def unpaired(runs: pd.DataFrame) -> str:
         return ""
     were, whose = ("was", "not") if count == 1 else ("were", "none")
     return (
-        f"A/A: {_cells(count)} of {TWIN} {were} measured, {whose} with a naive cell of its block "
-        "on its GPU; nothing can be compared."
+        f"A/A: {number_of(count, 'cell')} of {TWIN} {were} measured, {whose} with a naive cell of "
+        "its block on its GPU; nothing can be compared."
     )
 
 
 def _is_anchor(cell: str) -> bool:
     """Whether this is the id of a cell that a sitting begins with."""
     return parse_scenario(cell.split("/")[0]).variant == ANCHOR
-
-
-def _cells(count: int) -> str:
-    return f"{count} cell{'' if count == 1 else 's'}"
 
 
 def _measured(runs: pd.DataFrame) -> pd.DataFrame:
