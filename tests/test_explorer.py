@@ -479,11 +479,15 @@ def follow(browser, text):
 
 
 def look_at(browser, page):
-    """Open a result of the report; its frame is what is looked at then."""
+    """Open a result of the report; its frame is what is looked at then.
+
+    That of the result before it stays until the new one takes its place.
+    """
     row = browser.until(lambda: [r for r in browser.all("tbody tr") if r.text.startswith(page)])[0]
+    before = browser.all("iframe")
     row.find_element("css selector", "a").click()
-    frame = browser.until(lambda: browser.all("iframe"))[0]
-    browser.driver.switch_to.frame(frame)
+    new = browser.until(lambda: [f for f in browser.all("iframe") if f not in before])
+    browser.driver.switch_to.frame(new[0])
 
 
 @pytest.mark.parametrize("kind", ["report.html", "report/report.html"])
