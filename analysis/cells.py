@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow.parquet
 
 from analysis import flags, metrics
-from analysis.merging.schema import SCHEMA
+from analysis.records.schema import SCHEMA
 from analysis.names import (
     AFTER,
     ALONE_VARIANTS,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+# The arm that is written as the paper's jobs.
+PAPER_ARM = "faithful"
 # naive under another name: held against naive (analysis.twins), and drawn nowhere.
 TWIN = "naive_again"
 
@@ -72,6 +75,12 @@ def parse_scenario(scenario: str) -> Scenario:
             raise ValueError(f"scenario {scenario!r}: {part!r} is not <count>x_<workload>")
         parts.append((match[2], int(match[1])))
     return Scenario(scenario, tuple(parts), ", ".join(suffixes))
+
+
+def scenario_id(parts: Mapping[str, int], variant: str = "") -> str:
+    """`2x_a+1x_b--files` from workload → count, in the order given."""
+    body = "+".join(f"{count}x_{name}" for name, count in parts.items())
+    return f"{body}--{variant}" if variant else body
 
 
 def told_window(window: object) -> str:

@@ -2,7 +2,7 @@
 
 Cells with a gpu.parquet and a run.json each are synthesised in a temporary folder: the columns that
 the sampler writes, every metric with noise of its own, so that nothing compresses better than what
-a GPU gives. Then `python -m analysis.merging.telemetry` merges them on as many cores as asked for.
+a GPU gives. Then `python -m analysis.records.telemetry` merges them on as many cores as asked for.
 The figures are printed; none passes or fails.
 """
 
@@ -28,7 +28,7 @@ MEMBERS = 7
 MERGE = """
 import os, sys
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv[1])])
-from analysis.merging.telemetry import main
+from analysis.records.telemetry import main
 code = main(sys.argv[2:])
 status = open("/proc/self/status").read()
 print(status.split("VmHWM:")[1].split()[0])
@@ -112,7 +112,7 @@ def merge(listed: Path, output: Path, cores: int) -> tuple[float, float, int]:
     )
     took, spent = time.monotonic() - began, cpu_of_children() - spent
     if run.returncode:
-        sys.exit(f"bench: analysis.merging.telemetry ended with exit code {run.returncode}")
+        sys.exit(f"bench: analysis.records.telemetry ended with exit code {run.returncode}")
     return took, spent, int(run.stdout) * 1024
 
 

@@ -21,7 +21,7 @@ from release.contents import listed
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS, REPORTED = ROOT / "config" / "claims.yaml", ROOT / "config" / "reported.csv"
 RUNS, TELEMETRY, EXPLORER = "runs.parquet", "telemetry.parquet", "explorer.html"
-LOADED = ("analysis.merging.merge", "analysis.cells", "analysis.style", "analysis.tables.summary")
+LOADED = ("analysis.records.merge", "analysis.cells", "analysis.style", "analysis.tables.summary")
 MERGED = (RUNS, "runs.csv", TELEMETRY)
 PROCESSES = 2  # what a small machine has
 
@@ -89,14 +89,14 @@ def _all(jobs: list[Future]) -> None:
 
 def merge(made: Derivation) -> None:
     """runs.parquet, runs.csv."""
-    from analysis.merging import merge
+    from analysis.records import merge
 
     of = ["--study", made.name, "--list", made.folder / "runs.txt"]
     _run(made, "merge", merge.main, [*of, "--output", made.folder / RUNS])
 
 
 def merge_telemetry(made: Derivation) -> None:
-    from analysis.merging import telemetry
+    from analysis.records import telemetry
 
     of = ["--study", made.name, "--list", made.folder / "runs.txt"]
     _run(made, "merge_telemetry", telemetry.main, [*of, "--output", made.folder / TELEMETRY])

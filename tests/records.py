@@ -1,6 +1,6 @@
 """Run records for the tests of analysis/: their numbers measure nothing."""
 
-from analysis.merging import merge
+from analysis.records import merge
 from analysis.names import parse_scenario
 
 TRAIN_SIZE = 50_000

@@ -2,7 +2,7 @@
 
 import json
 
-from analysis.merging import merge
+from analysis.records import merge
 from analysis.tables import checks
 
 

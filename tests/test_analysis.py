@@ -19,7 +19,7 @@ from analysis import flags, metrics, pages, style
 from analysis.cells import NOT_RUN, load, read_runs, read_study, summarise
 from analysis.figures import stem, stems
 from analysis.figures.__main__ import main as draw
-from analysis.merging import losses, merge
+from analysis.records import losses, merge
 from analysis.names import METHODS, method_order
 from analysis.tables import checks, evidence
 from analysis.tables import summary as tables
@@ -344,7 +344,7 @@ def test_only_the_shown_hardware_is_drawn_and_the_rest_is_named():
 
 
 def test_importing_the_room_needs_no_training_stack():
-    code = "import sys, analysis.merging.merge, analysis.pages, analysis.figures;"
+    code = "import sys, analysis.records.merge, analysis.pages, analysis.figures;"
     code += "assert not {'torch', 'scipy', 'models', 'workflow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -27,7 +27,7 @@ from analysis.claims.rules import Claim, ClaimError, Claims, load
 from analysis.claims.verdicts import Verdict
 from analysis.guidelines import advice
 from analysis.guidelines import page as guidelines
-from analysis.merging.schema import SCHEMA
+from analysis.records.schema import SCHEMA
 from analysis.names import parse_scenario
 from analysis.quantities import Measurements
 from analysis.statistics import Estimate, t_quantile, tost

@@ -19,7 +19,7 @@ from analysis import pages as texts
 from analysis.explorer import __main__ as explorer
 from analysis.explorer import points, timelines
 from analysis.figures import stem, stems
-from analysis.merging.schema import TELEMETRY
+from analysis.records.schema import TELEMETRY
 from analysis.statistics import pooled_estimates
 from analysis.web import explain
 from tests.browser import Browser

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from analysis import flags
-from analysis.merging import losses
+from analysis.records import losses
 from analysis.tables import checks
 from tests.fakes import driver, machine
 from tests.lies import LATER_STEPS, lies

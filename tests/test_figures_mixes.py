@@ -19,7 +19,7 @@ from analysis.figures import (
     slowdown_map,
     throughput_gain,
 )
-from analysis.merging import merge
+from analysis.records import merge
 from analysis.names import AFTER, TWIN
 from analysis.pooling import pooled
 from analysis.tables import pair, pair_table

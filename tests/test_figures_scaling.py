@@ -16,8 +16,8 @@ from analysis.cells import load
 from analysis.figures import decomposition as decomposition_figure
 from analysis.figures import decomposition_data as decomposition
 from analysis.figures import scaling, timeline
-from analysis.merging import schema
-from analysis.merging.merge import write
+from analysis.records import schema
+from analysis.records.merge import write
 from analysis.tables import prediction
 from tests.records import merged, record, telemetry
 

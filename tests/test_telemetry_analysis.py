@@ -12,9 +12,9 @@ import pytest
 
 from analysis import flags, metrics
 from analysis.cells import load, read_runs, summarise
-from analysis.merging import schema
-from analysis.merging import telemetry as merging
-from analysis.merging.merge import merge, write
+from analysis.records import schema
+from analysis.records import telemetry as merging
+from analysis.records.merge import merge, write
 from analysis.tables import activity, checks, evidence
 from analysis.tables import summary as tables
 from bench import merging as benchmark
@@ -348,7 +348,7 @@ def test_the_tables_columns_are_the_samplers():
 
 
 def test_merging_series_needs_no_pandas():
-    code = "import sys, analysis.merging.telemetry;"
+    code = "import sys, analysis.records.telemetry;"
     code += "assert not {'pandas', 'torch', 'workflow', 'models'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

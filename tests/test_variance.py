@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.cells import read_all_runs
-from analysis.merging.merge import merge
+from analysis.records.merge import merge
 from analysis.tables import two_way, variance
 from tests.records import record
 from tests.studies import furnish

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis.merging import headlines
+from analysis.records import headlines
 from analysis.names import BEFORE, method_order, parse_scenario
 from analysis.words import fixed, percent, significant, told
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import flags
-from analysis.merging.losses import DIFFERS, loss_checks
-from analysis.merging.merge import merge
-from analysis.merging.records import add_input_arguments, input_paths, read_records
+from analysis.records.losses import DIFFERS, loss_checks
+from analysis.records.merge import merge
+from analysis.records.records import add_input_arguments, input_paths, read_records
 from analysis.tables import evidence
 from analysis.twins import phrase, twin_checks
 

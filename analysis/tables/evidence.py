@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from analysis.merging import headlines
-from analysis.merging.attempts import select_attempts
+from analysis.records import headlines
+from analysis.records.attempts import select_attempts
 from analysis.names import family_of, method_order, parse_scenario
 
 MEASURED = ("completed", "out_of_memory")

@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis import flags, looks, twins, web
 from analysis.cells import read_runs
-from analysis.merging import losses
+from analysis.records import losses
 from analysis.names import ANCHOR, TWIN, method_order, parse_scenario
 from analysis.tables.evidence import MEASURED, PROVEN, TOO_EARLY
 from analysis.web import environment

@@ -1,8 +1,8 @@
 """The cells' gpu.parquet files → one file: what the GPU did over time, in every cell of a study.
 
-python -m analysis.merging.telemetry --study smoke --output telemetry.parquet CELL/run.json ...
+python -m analysis.records.telemetry --study smoke --output telemetry.parquet CELL/run.json ...
 
-Columns: analysis.merging.schema. A study's readings do not fit into memory: files are read one
+Columns: analysis.records.schema. A study's readings do not fit into memory: files are read one
 after the other, and written as row groups of a few cells each. To open so many takes longest, so
 what an earlier output holds of files that are still the same is taken from there.
 """
@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from analysis import code
-from analysis.merging.attempts import select_attempts
-from analysis.merging.records import (
+from analysis.records.attempts import select_attempts
+from analysis.records.records import (
     Problems,
     add_input_arguments,
     input_paths,
@@ -33,7 +33,7 @@ from analysis.merging.records import (
     one_line,
     read_records,
 )
-from analysis.merging.schema import TELEMETRY
+from analysis.records.schema import TELEMETRY
 
 FILE = "gpu.parquet"
 TIME = "t_ns"  # its time: since the cell's first window opened, as in TELEMETRY, but in ns
@@ -166,7 +166,7 @@ def _flush(writer: pa.parquet.ParquetWriter, waiting: list[pa.Table]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.merging.telemetry",
+        prog="python -m analysis.records.telemetry",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -12,7 +12,7 @@ from analysis.names import ALONE_VARIANTS, parse_scenario
 
 SCHEMA_VERSION = 1
 
-# What `device_of`, `is_baseline` and analysis.merging.attempts look at.
+# What `device_of`, `is_baseline` and analysis.records.attempts look at.
 _IDENTITY = ("study", "cell", "spec", "status", "gpu", "provenance")
 # What was left out of a result: (path or cell id, one line that says why).
 Problems = list[tuple[str, str]]

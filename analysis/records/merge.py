@@ -1,6 +1,6 @@
 """run.json files → one table, one row per member, cell and window (columns: merging.schema).
 
-python -m analysis.merging.merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
+python -m analysis.records.merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from analysis import metrics
-from analysis.flags import add_flags
-from analysis.merging import energy, headlines
-from analysis.merging.attempts import select_attempts
-from analysis.merging.losses import loss_checks
-from analysis.merging.records import (
+from analysis.records.flags import add_flags
+from analysis.records import energy, headlines
+from analysis.records.attempts import select_attempts
+from analysis.records.losses import loss_checks
+from analysis.records.records import (
     add_input_arguments,
     device_of,
     input_paths,
@@ -30,7 +30,7 @@ from analysis.merging.records import (
     one_line,
     read_records,
 )
-from analysis.merging.schema import SCHEMA
+from analysis.records.schema import SCHEMA
 from analysis.names import ANCHOR, BEFORE, COMPLETION, parse_scenario
 
 
@@ -216,7 +216,7 @@ def write(table: pa.Table, output: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis.merging.merge", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m analysis.records.merge", description=__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--output", required=True, type=Path, metavar="RUNS.parquet")
     add_input_arguments(parser)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.merging.records import device_of, is_baseline
+from analysis.records.records import device_of, is_baseline
 
 # What an attempt tells: a result of the cell, a fault on the way to one, or (postponed) nothing.
 _WORTH = dict.fromkeys(("completed", "out_of_memory", "unsupported"), 2)

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from analysis.merging.records import is_baseline
+from analysis.records.records import is_baseline
 
 AGREES, DIFFERS = "agrees", "differs"
 NEEDS_TWO, NO_LOSS = "needs two alone runs", "no loss recorded"

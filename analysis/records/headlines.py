@@ -6,7 +6,7 @@ instances weighted by their SMs. Missing is None.
 
 from __future__ import annotations
 
-from analysis.merging.records import one_line
+from analysis.records.records import one_line
 
 CARD = "gpu"  # the entity of the whole card
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")

@@ -1,0 +1,1 @@
+"""One table of published numbers: from runs.parquet and reported.csv to estimates.parquet."""

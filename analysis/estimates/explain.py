@@ -1,0 +1,50 @@
+"""The cells, baselines and arithmetic behind one published number."""
+
+from __future__ import annotations
+
+import difflib
+
+from analysis.estimates.quantities import LOG, QUANTITIES
+from analysis.estimates.schema import INTERVAL, MEASURED, RANGE, Estimate
+from analysis.estimates.table import Estimates
+
+
+def explain(estimates: Estimates, identity: str) -> str:
+    """A few lines of text. Raises KeyError, with the nearest ids, where there is no such number."""
+    if identity not in estimates:
+        every = [e.id for e in estimates]
+        near = difflib.get_close_matches(identity, every, 5, 0.3)
+        inside = [each for each in every if identity in each][:5]
+        raise KeyError(f"no number has the id {identity!r}; near: {', '.join(inside or near)}")
+    e = estimates[identity]
+    known = QUANTITIES[e.quantity]
+    lines = [e.id, f"  {known.title}: {known.meaning}" if known.meaning else f"  {known.title}"]
+    value = "none" if e.value is None else f"{e.value:.6g}"
+    lines.append(f"  value {value} {e.unit}".rstrip() + _span(e))
+    if e.relative_to:
+        lines.append(f"  relative to {e.relative_to}")
+    for label, text in (("status", e.status), ("flags", e.flags), ("note", e.note)):
+        if text:
+            lines.append(f"  {label}: {text}")
+    if e.source != MEASURED:
+        return "\n".join([*lines, f"  reported by {e.source}, not measured here"])
+    if on := estimates.on_hosts(e) if not e.host else []:
+        lines.append(f"  {'the host' if len(on) == 1 else 'middle of the hosts'}:")
+        lines += [f"    {h.host}: {h.value:.6g}{_span(h)}" for h in on]
+    if e.replicates:
+        kind = "geometric mean of" if known.scale == LOG else "mean of"
+        lines.append(f"  {kind if len(e.replicates) > 1 else 'from'}:")
+    for r in e.replicates:
+        sum_ = f" = {r.numerator:.6g} / {r.denominator:.6g}" if r.denominator else ""
+        over = f"  over {r.over}" if r.over else ""
+        lines.append(f"    {r.value:.6g}{sum_}  {r.cell}{over}")
+    return "\n".join(lines)
+
+
+def _span(e: Estimate) -> str:
+    counted = f"{e.n} replicate{'s' if e.n != 1 else ''}"
+    counted += f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if not e.host and e.hosts else ""
+    if e.low is None:
+        return f" ({counted})"
+    said = {INTERVAL: "95 % interval", RANGE: "range over hosts"}[e.spread]
+    return f" ({said} {e.low:.6g} to {e.high:.6g}; {counted})"

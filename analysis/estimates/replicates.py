@@ -1,0 +1,300 @@
+"""One number per block: what a run says by itself, and against other runs of its block and GPU."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.estimates import metrics
+from analysis.estimates.runs import COMPLETED, PLAIN, Run
+from analysis.estimates.schema import Replicate
+from analysis.names import AFTER, BEFORE, COMPLETION, family_of
+
+GB = 1e9
+COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
+_READINGS = {name: name for name in ("gract", "smact", "smocc", "tenso", "drama", "power")}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A quantity of one run; `job` where it is of one workload of a mix."""
+
+    quantity: str
+    run: Run
+    replicate: Replicate
+    job: str = ""
+
+
+class Company:
+    """The runs of a study, and what each is held against: always of its own block and GPU."""
+
+    def __init__(self, runs: Iterable[Run]):
+        self._alone: dict[tuple, Run] = {}
+        self._sets: dict[tuple, Run] = {}
+        for run in runs:
+            if run.status != COMPLETED or not run.window:
+                continue
+            if run.is_baseline:
+                first = run.members[0]
+                key = (run.block, run.device, run.arm, first["workload"], first["input_mode"])
+                if key not in self._alone or run.current:
+                    self._alone[key] = run
+            if run.current:
+                self._sets[self._key(run, run.scenario.id, run.method, run.window)] = run
+
+    @staticmethod
+    def _key(run: Run, scenario: str, method: str, window: str) -> tuple:
+        return run.block, run.device, run.arm, scenario, method, window
+
+    def alone(self, run: Run) -> list[Run] | None:
+        """Each member's job alone; None where one is missing."""
+        found = []
+        for member in run.members:
+            key = (run.block, run.device, run.arm, member["workload"], member["input_mode"])
+            if (baseline := self._alone.get(key)) is None or baseline.rates is None:
+                return None
+            found.append(baseline)
+        return found
+
+    def beside(
+        self, run: Run, *, scenario: str = "", method: str = "", window: str = ""
+    ) -> Run | None:
+        """The run of another scenario, method or window in the same block, on the same GPU."""
+        return self._sets.get(
+            self._key(run, scenario or run.scenario.id, method or run.method, window or run.window)
+        )
+
+
+def values(runs: Sequence[Run], work: Mapping[str, Mapping[str, float]]) -> Iterator[Value]:
+    """Every quantity of every completed run.
+
+    work: scenario → workload → what its job takes alone (any unit of time), of mixes whose fixed
+    work is known from elsewhere (the paper's pair).
+    """
+    company = Company(runs)
+    for run in runs:
+        if run.status != COMPLETED or not run.window or not run.current:
+            continue
+        if run.window == COMPLETION:
+            yield from _fixed_work(run, company)
+            yield from _readings(run)
+            continue
+        yield from _speed(run, company)
+        yield from _readings(run)
+        yield from _against(run, company)
+        yield from _memory(run, company)
+        if run.scenario.id in work:
+            yield from _by_rates(run, company, work[run.scenario.id])
+        if run.window == AFTER:
+            yield from _reclaimed(run, company)
+
+
+def _value(
+    name: str,
+    run: Run,
+    value: float | None,
+    over: Iterable[Run] = (),
+    parts: tuple[float, float] | None = None,
+    job: str = "",
+) -> Iterator[Value]:
+    """The value if there is one: finite, and a number of this run."""
+    if value is None or not math.isfinite(value):
+        return
+    cells = " ".join(dict.fromkeys(other.cell for other in over))
+    numerator, denominator = parts or (None, None)
+    yield Value(name, run, Replicate(run.cell, value, numerator, denominator, cells), job)
+
+
+def _speed(run: Run, company: Company) -> Iterator[Value]:
+    rates = run.rates
+    if rates is None:
+        return
+    jobs = defaultdict(list)
+    for place, member in enumerate(run.members):
+        jobs[member["workload"]].append(place)
+    total = metrics.aggregate_throughput(rates)
+    if run.alike:
+        yield from _value("rate", run, total)
+        if len(rates) > 1:
+            yield from _value("spread", run, max(rates) / min(rates), parts=(max(rates), min(rates)))
+    for job, places in jobs.items():
+        own = "" if run.alike else job
+        if own:
+            yield from _value("job_rate", run, _mean(rates[i] for i in places), job=own)
+        times = [run.members[i]["epoch_time_s"] for i in places]
+        if all(times):
+            yield from _value("epoch_time", run, _mean(times), job=own)
+    alone = company.alone(run)
+    if alone is None:
+        return
+    alone_rates = [other.rates[0] for other in alone]
+    progress = [metrics.progress(*pair) for pair in zip(rates, alone_rates, strict=True)]
+    both = (total, alone_rates[0]) if run.alike else None
+    stp = metrics.stp(progress)
+    yield from _value("stp", run, stp, alone, both)
+    if run.scenario.n > 1 or run.method != "naive":
+        worst = progress.index(min(progress))
+        yield from _value("antt", run, metrics.antt(progress), alone)
+        slowest = (alone_rates[worst], rates[worst])
+        yield from _value("slowdown_worst", run, slowest[0] / slowest[1], [alone[worst]], slowest)
+    if run.scenario.n > 1:
+        yield from _value("jain", run, metrics.jain(progress), alone)
+    if not run.alike:
+        for job, places in jobs.items():
+            slow = _mean(1 / progress[i] for i in places)
+            yield from _value("slowdown", run, slow, [alone[places[0]]], job=job)
+    busy = [other.reading("gract") for other in alone]
+    if all(busy):
+        device = math.fsum(p * g for p, g in zip(progress, busy, strict=True))
+        parts = (total, alone_rates[0] / busy[0]) if run.alike else None
+        yield from _value("s", run, device, alone, parts)
+        yield from _value("gaps", run, stp / device, alone, (stp, device))
+
+
+def _readings(run: Run) -> Iterator[Value]:
+    for name, column in _READINGS.items():
+        yield from _value(name, run, run.reading(column))
+    gract, smact = run.reading("gract"), run.reading("smact")
+    if gract and smact:
+        yield from _value("gract_over_smact", run, gract / smact, parts=(gract, smact))
+    if run.reading("gpu_memory_used"):
+        yield from _value("memory", run, run.reading("gpu_memory_used") / GB)
+    if run.reading("gpu_memory_total"):
+        yield from _value("capacity", run, run.reading("gpu_memory_total") / GB)
+    reserved = [member["memory_peak_reserved"] for member in run.members]
+    if all(value is not None for value in reserved):
+        yield from _value("memory_reserved", run, math.fsum(reserved) / GB)
+
+
+def _against(run: Run, company: Company) -> Iterator[Value]:
+    """Ratios to other sets of the same block and GPU."""
+    rates = run.rates
+    if rates is None:
+        return
+
+    def ratio(other: Run | None) -> tuple[float, tuple[float, float]] | None:
+        """Throughput over throughput; of a mix, whose samples do not add up, STP over STP."""
+        if other is None or other.rates is None or len(other.rates) != len(rates):
+            return None
+        pair = (math.fsum(rates), math.fsum(other.rates))
+        if not run.alike:
+            alone = company.alone(run)
+            if alone is None:
+                return None
+            by_job = [base.rates[0] for base in alone]
+            pair = tuple(
+                math.fsum(r / a for r, a in zip(of, by_job, strict=True))
+                for of in (rates, other.rates)
+            )
+        return pair[0] / pair[1], pair
+
+    for quantity, method in (("rate_over_naive", "naive"), ("rate_over_mig", "mig")):
+        other = company.beside(run, method=method) if run.method != method else None
+        if found := ratio(other):
+            yield from _value(quantity, run, found[0], [other], found[1])
+    if run.method == "naive" and (other := company.beside(run, method="mps")):
+        pair = (run.reading("gract"), other.reading("gract"))
+        if all(pair):
+            yield from _value("gract_over_mps", run, pair[0] / pair[1], [other], pair)
+    if run.alike:
+        suffix = f"--{run.scenario.variant}" if run.scenario.variant else ""
+        name = run.scenario.parts[0][0]
+        for fewer in (2, 3):
+            other = company.beside(run, scenario=f"{fewer}x_{name}{suffix}")
+            if other is None or other.rates is None or run.scenario.n <= fewer:
+                continue
+            pair = (math.fsum(rates), math.fsum(other.rates))
+            yield from _value(f"stp_over_{fewer}", run, pair[0] / pair[1], [other], pair)
+        yield from _energy(run, company, math.fsum(rates))
+
+
+def _energy(run: Run, company: Company, total: float) -> Iterator[Value]:
+    """Per sample, of the whole set: no counter splits a GPU's energy among processes.
+
+    Not of whole epochs: their energy holds validation, and members that are early train on.
+    """
+
+    def per_sample(of: Run, rate: float) -> float | None:
+        counted = of.reading("energy_j") is not None and of.reading("power")
+        return metrics.energy_per_sample(of.reading("power"), [rate]) if counted else None
+
+    own = per_sample(run, total)
+    if own is None or run.window == "epochs":
+        return
+    yield from _value("energy_per_sample", run, own)
+    if seconds := run.members[0]["window_s"]:
+        yield from _value("energy_edge_error", run, min(COUNTER_STEP_S / seconds, 1.0))
+    if run.scenario.n > 1 and (alone := company.alone(run)):
+        base = per_sample(alone[0], alone[0].rates[0])
+        if base:
+            yield from _value("energy_over_serial", run, own / base, alone, (own, base))
+
+
+def _memory(run: Run, company: Company) -> Iterator[Value]:
+    own, alone = run.reading("gpu_memory_used"), company.alone(run)
+    if not own or not alone or run.scenario.n == 1:
+        return
+    parts = [base.reading("gpu_memory_used") for base in alone]
+    if all(parts):
+        pair = (own / GB, math.fsum(parts) / GB)
+        yield from _value("memory_over_parts", run, pair[0] / pair[1], alone, pair)
+
+
+def _reclaimed(run: Run, company: Company) -> Iterator[Value]:
+    """What the jobs that stay make of the share of the one that left."""
+    before = company.beside(run, window=BEFORE)
+    if before is None:
+        return
+    earlier = {m["member"]: m["samples_per_s"] for m in before.members}
+    ratios = [
+        m["samples_per_s"] / earlier[m["member"]]
+        for m in run.members
+        if m["samples_per_s"] and earlier.get(m["member"])
+    ]
+    if ratios:
+        mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+        yield from _value("reclaimed", run, mean, [before])
+
+
+def _fixed_work(run: Run, company: Company) -> Iterator[Value]:
+    """Of jobs that ran to the end of fixed work: how long it took, against one after the other."""
+    took, alone = run.members[0]["window_s"], company.alone(run)
+    if not took:
+        return
+    yield from _value("makespan", run, took)
+    if alone is None:
+        return
+    work = [(m["steps"] or 0) * (m["batch_size"] or 0) for m in run.members]
+    if all(work):
+        serial = metrics.serial_time(work, [base.rates[0] for base in alone])
+        yield from _value("time_over_serial", run, took / serial, alone, (took, serial))
+        saved = metrics.saving(took, serial)
+        yield from _value("saving", run, saved, alone)
+    for member, base in zip(run.members, alone, strict=True):
+        if later := member["samples_per_s_alone_after"]:
+            pair = (later, base.rates[0])
+            job = "" if run.alike else member["workload"]
+            yield from _value("survivor_over_alone", run, pair[0] / pair[1], [base], pair, job)
+
+
+def _by_rates(run: Run, company: Company, work: Mapping[str, float]) -> Iterator[Value]:
+    """What rates alone would promise of fixed work: the rule that `saving` tries."""
+    alone, rates = company.alone(run), run.rates
+    if alone is None or rates is None:
+        return
+    progress = [r / base.rates[0] for r, base in zip(rates, alone, strict=True)]
+    jobs = [work[member["workload"]] for member in run.members]
+    # An instance of MIG does not grow when its neighbour leaves.
+    left = progress if family_of(run.method) == "mig" else [1.0] * len(jobs)
+    time = metrics.makespan(jobs, progress, left)
+    yield from _value("saving_by_rates", run, metrics.saving(time, math.fsum(jobs)), alone)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return math.fsum(found) / len(found)
+
+
+__all__ = ["Company", "Value", "values", "PLAIN"]

@@ -1,0 +1,148 @@
+"""The row of estimates.parquet, and how such rows are written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from analysis.estimates.quantities import QUANTITIES
+from analysis.names import parse_scenario
+
+MEASURED = "measured"
+# What low and high are: a 95 % interval of one host, least and most over hosts, or nothing.
+INTERVAL, RANGE, NONE = "interval", "range", "none"
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """One block's part in a number.
+
+    cell: scenario/arm/method/r<block>/a<attempt>. value = numerator / denominator where both are
+    given. over: the cells that the denominator comes from, separated by blanks.
+    """
+
+    cell: str
+    value: float
+    numerator: float | None = None
+    denominator: float | None = None
+    over: str = ""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One published number: a row of estimates.parquet.
+
+    quantity: a name of estimates.quantities. scenario: who shares the GPU; empty for numbers of the
+    whole study. window: `before`, `after`, `completion` or `epochs` where the cell has several or
+    another than the plain one. job: the workload, where the number is of one job of a mix. host:
+    label of one host; empty: over all hosts. source: `measured`, or the key of a reported value.
+    spread says what low and high are. n: replicates. hosts: hosts they come from. status: of an
+    `outcome` what became of the cells, of a `claim` its verdict. flags: separated by ;.
+    """
+
+    quantity: str
+    scenario: str = ""
+    arm: str = ""
+    method: str = ""
+    window: str = ""
+    job: str = ""
+    host: str = ""
+    source: str = MEASURED
+    name: str = ""  # of numbers of the whole study: which of their quantity
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    spread: str = NONE
+    n: int = 0
+    hosts: int = 0
+    unit: str = ""
+    relative_to: str = ""
+    flags: str = ""
+    status: str = ""
+    note: str = ""
+    replicates: tuple[Replicate, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """`quantity:scenario/arm/method[/window][/job][@host|@source]`, or `quantity:name`."""
+        where = [self.scenario, self.arm, self.method, self.window, self.job, self.name]
+        path = "/".join(part for part in where if part)
+        at = self.host if self.source == MEASURED else self.source
+        return f"{self.quantity}{':' if path else ''}{path}{f'@{at}' if at else ''}"
+
+    @property
+    def jobs(self) -> int:
+        """How many share the GPU; 0 for numbers of the whole study."""
+        return parse_scenario(self.scenario).n if self.scenario else 0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of its replicates."""
+        return tuple(replicate.cell for replicate in self.replicates)
+
+
+_REPLICATE = pa.struct(
+    [
+        ("cell", pa.string()),
+        ("value", pa.float64()),
+        ("numerator", pa.float64()),
+        ("denominator", pa.float64()),
+        ("over", pa.string()),
+    ]
+)
+_TYPES = {"value": pa.float64(), "low": pa.float64(), "high": pa.float64()}
+_TYPES |= {"n": pa.int64(), "hosts": pa.int64(), "replicates": pa.list_(_REPLICATE)}
+COLUMNS = ("id", *(field.name for field in fields(Estimate)))
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
+
+
+def described(estimate: Estimate) -> Estimate:
+    """The estimate with unit and relative_to of its quantity, where it has none of its own."""
+    known = QUANTITIES[estimate.quantity]
+    return replace(
+        estimate,
+        unit=estimate.unit or known.unit,
+        relative_to=estimate.relative_to or known.relative_to,
+    )
+
+
+def write(estimates: Sequence[Estimate], output: Path) -> None:
+    """Write estimates.parquet, and beside it a CSV without the replicates, each atomically.
+
+    Raises ValueError where two numbers have one id.
+    """
+    ids: set[str] = set()
+    for estimate in estimates:
+        if estimate.id in ids:
+            raise ValueError(f"two numbers have the id {estimate.id}")
+        ids.add(estimate.id)
+    rows = [{"id": e.id, **asdict(e)} for e in estimates]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for path, write_to in (
+        (output, lambda p: pa.parquet.write_table(table, p, compression="zstd")),
+        (
+            output.with_suffix(".csv"),
+            lambda p: pa.csv.write_csv(table.drop_columns(["replicates"]), p),
+        ),
+    ):
+        partial = path.with_name(path.name + ".partial")
+        write_to(partial)
+        partial.replace(path)
+
+
+def rows(path: Path) -> Iterable[Estimate]:
+    """The rows of estimates.parquet. Raises OSError or ValueError where it is no such file."""
+    try:
+        table = pa.parquet.read_table(path, schema=SCHEMA)
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: no table of estimates: {error}") from error
+    for row in table.to_pylist():
+        row.pop("id")
+        row["replicates"] = tuple(Replicate(**each) for each in row["replicates"])
+        yield Estimate(**row)

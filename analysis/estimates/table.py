@@ -1,0 +1,107 @@
+"""Looking numbers up: what figures, pages, claims and advice see of estimates.parquet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from analysis.estimates import schema
+from analysis.estimates.schema import MEASURED, Estimate
+from analysis.names import Scenario, method_order, parse_scenario
+
+
+class Estimates:
+    """All numbers of a study, by id and by what they are of."""
+
+    def __init__(self, estimates: Iterable[Estimate]):
+        self._by_id = {estimate.id: estimate for estimate in estimates}
+        self._by_quantity: dict[str, list[Estimate]] = defaultdict(list)
+        for estimate in self._by_id.values():
+            self._by_quantity[estimate.quantity].append(estimate)
+
+    @classmethod
+    def read(cls, path: Path) -> Estimates:
+        """Of an estimates.parquet. Raises OSError or ValueError where it is no such file."""
+        return cls(schema.rows(path))
+
+    def __getitem__(self, identity: str) -> Estimate:
+        """By id. Raises KeyError."""
+        return self._by_id[identity]
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._by_id
+
+    def __iter__(self) -> Iterator[Estimate]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, quantity: str, **where: str) -> Estimate | None:
+        """The number of exactly this place (scenario, arm, method, window, job, host, source,
+        name; empty by default), or None.
+        """
+        return self._by_id.get(Estimate(quantity, **where).id)
+
+    def of(self, quantity: str, **where: str) -> list[Estimate]:
+        """All numbers of a quantity over all hosts whose fields are as given, in their order.
+
+        By default measured ones over all hosts; host="*" gives those of single hosts, source="*"
+        those of every source.
+        """
+        wanted = {"host": "", "source": MEASURED} | where
+        any_host = wanted.get("host") == "*"
+        wanted = {name: value for name, value in wanted.items() if value != "*"}
+        found = (
+            e
+            for e in self._by_quantity.get(quantity, ())
+            if all(getattr(e, name) == value for name, value in wanted.items())
+            and not (any_host and not e.host)
+        )
+        return sorted(found, key=place)
+
+    def on_hosts(self, estimate: Estimate) -> list[Estimate]:
+        """The same number host by host."""
+        return self.of(
+            estimate.quantity,
+            **{name: getattr(estimate, name) for name in _PLACE},
+            host="*",
+        )
+
+    def hosts(self) -> list[str]:
+        """Labels of the study's hosts, in the order in which they were first used."""
+        found = {e.host for e in self._by_quantity.get("count", ()) if e.host}
+        return sorted(found, key=lambda host: int(host.removeprefix("h")))
+
+    def arms(self) -> list[str]:
+        """Ways in which the study's jobs are written."""
+        return sorted({e.arm for e in self._by_quantity.get("outcome", ())})
+
+    def workloads(self) -> list[str]:
+        """Every workload of the study, those of mixes included, small scenarios first."""
+        found: dict[str, None] = {}
+        for outcome in self.of("outcome"):
+            found |= dict.fromkeys(name for name, _ in parse_scenario(outcome.scenario).parts)
+        return list(found)
+
+
+_PLACE = ("scenario", "arm", "method", "window", "job", "source", "name")
+
+
+def place(estimate: Estimate) -> tuple:
+    """Sort key: arm, mixes last, workload, variant, count, method, window, job, host."""
+    scenario = parse_scenario(estimate.scenario) if estimate.scenario else Scenario("", (), "")
+    return (
+        estimate.arm,
+        scenario.mixed,
+        scenario.family,
+        scenario.variant,
+        scenario.n,
+        estimate.scenario,
+        method_order(estimate.method),
+        estimate.window,
+        estimate.job,
+        estimate.name,
+        estimate.host,
+    )
