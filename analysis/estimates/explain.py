@@ -1,8 +1,14 @@
-"""The cells, baselines and arithmetic behind one published number."""
+"""The cells, baselines and arithmetic behind one published number.
+
+python -m analysis explain stp:7x_resnet26_cifar10_b32/faithful/mps --folder results/h200
+"""
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import sys
+from pathlib import Path
 
 from analysis.estimates.quantities import LOG, QUANTITIES
 from analysis.estimates.schema import INTERVAL, MEASURED, RANGE, Estimate
@@ -48,3 +54,23 @@ def _span(e: Estimate) -> str:
         return f" ({counted})"
     said = {INTERVAL: "95 % interval", RANGE: "range over hosts"}[e.spread]
     return f" ({said} {e.low:.6g} to {e.high:.6g}; {counted})"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis explain",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("id", help="of a number, or a part of one: then all that have it are listed")
+    parser.add_argument("--folder", type=Path, default=Path("results/h200"))
+    given = parser.parse_args(argv)
+    try:
+        print(explain(Estimates.read(given.folder / "estimates.parquet"), given.id))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyError as error:
+        sys.stderr.write(f"{error.args[0]}\n")
+        return 2
+    return 0

@@ -1,1 +1,0 @@
-"""Which claims of the paper hold here: rules of config/claims.yaml, judged one by one."""

@@ -1,1 +1,0 @@
-"""Which method, how many at once: sentences filled from the tables."""
