@@ -1,0 +1,131 @@
+"""What things are called and how numbers are spelt, everywhere: figures, pages, explorer."""
+
+from __future__ import annotations
+
+import re
+
+from analysis.estimates.schema import INTERVAL, RANGE, Estimate
+from analysis.names import PAPER_ARM, family_of, parse_scenario
+
+_MODELS = {
+    "resnet": "ResNet",
+    "efficientnetv2": "EfficientNetV2",
+    "efficientnet": "EfficientNet",
+    "cait": "CaiT",
+    "dlrm": "DLRM",
+    "tiny": "tiny",
+}
+_DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits")
+_METHODS = {
+    "serial": "one after the other",
+    "naive": "plain",
+    "naive_again": "plain, again (A/A)",
+    "mps": "MPS",
+    "mps_equal": "MPS, equal shares",
+    "mps_overlap": "MPS, overlapping shares",
+    "mig": "MIG",
+    "mig_7g": "MIG 7g",
+    "mig_4g": "MIG 4g",
+    "mig_1g2x": "MIG 1g, double memory",
+    "mig_shared": "MIG, shared memory",
+    "mig_mps": "MPS in MIG",
+}
+_ARMS = {PAPER_ARM: "as in the paper", "tuned": "bf16", "tuned_graph": "CUDA graph"}
+_STATUSES = {"not_run": "not run", "out_of_memory": "out of memory", "timed_out": "timed out"}
+
+# Okabe-Ito hues with spread lightness, and a marker each: safe in greyscale and for colour-blind readers.
+COLOURS = {
+    "naive": "#E0A224",
+    "mps": "#0B5394",
+    "mps_equal": "#5C9BD5",
+    "mps_overlap": "#2A9D8F",
+    "mig": "#A1372D",
+}
+MARKERS = {"naive": "o", "mps": "s", "mps_equal": "<", "mps_overlap": ">", "mig": "^"}
+ARM_COLOURS = {PAPER_ARM: "#0B5394", "tuned": "#5C9BD5", "tuned_graph": "#A1372D"}
+GREY, INK = "#888888", "#222222"
+
+
+def colour(name: str) -> str:
+    """Of a method; a variant has its family's hue."""
+    return COLOURS.get(name) or COLOURS.get(family_of(name), GREY)
+
+
+def marker(name: str) -> str:
+    """Of a method; a variant has its own sign."""
+    return MARKERS.get(name) or {"mps": "p", "mig": "D"}.get(family_of(name), "*")
+
+
+def job(workload: str) -> str:
+    """`ResNet26 b32`, `EfficientNetV2-S b128`, `ResNet26 b128, roomy`; an unknown name as it is."""
+    match = re.fullmatch(r"(.+)_b(\d+)(?:_(.+))?", workload)
+    if match is None:
+        return workload.replace("_", " ")
+    name, batch, more = match.groups()
+    words = [word for word in name.split("_") if word not in _DATASETS]
+    for key, label in _MODELS.items():
+        if words[0].startswith(key):
+            words[0] = label + words[0].removeprefix(key)
+            break
+    text = words[0] + "".join(f"-{w.upper() if len(w) < 3 else w.upper()}" for w in words[1:])
+    return f"{text} b{batch}" + (f", {more.replace('_', ' ')}" if more else "")
+
+
+def scenario(identity: str, count: bool = True) -> str:
+    """`7 × ResNet26 b32`, `DLRM b2048 + ResNet152 b32 (to the end)`."""
+    parsed = parse_scenario(identity)
+    parts = [
+        f"{n} × {job(name)}" if count and (n > 1 or parsed.mixed) else job(name)
+        for name, n in parsed.parts
+    ]
+    return " + ".join(parts) + (f" ({parsed.variant})" if parsed.variant else "")
+
+
+def method(name: str) -> str:
+    """`plain`, `MPS`, `MPS 1g` for a study's own variants."""
+    if name in _METHODS:
+        return _METHODS[name]
+    family, _, rest = name.partition("_")
+    return f"{_METHODS.get(family, family)} {rest.replace('_', ' ')}".strip()
+
+
+def arm(name: str) -> str:
+    """How the job is written."""
+    return _ARMS.get(name, name.replace("_", " "))
+
+
+def status(name: str) -> str:
+    return _STATUSES.get(name, name.replace("_", " "))
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Three digits, thousands as k from 10,000 on: `57.9k samples/s`, `1.64`, `26.1 GB`."""
+    if value is None:
+        return "–"
+    if abs(value) >= 9_999.5:
+        text = f"{value / 1e6:.3g}M" if abs(value) >= 999_500 else f"{value / 1e3:.3g}k"
+    elif abs(value) >= 999.5:
+        text = f"{value:,.0f}"
+    elif abs(value) >= 99.5:
+        text = f"{value:.0f}"
+    elif abs(value) >= 9.995:
+        text = f"{value:.1f}"
+    else:
+        text = f"{value:.2f}"
+    return f"{text} {unit}" if unit else text
+
+
+def span(e: Estimate | None) -> str:
+    """The number with what is known of its spread.
+
+    `1.30 [1.30, 1.31]` has the 95 % interval of one host, `6.74 (6.19 to 7.34)` the range over
+    hosts, `8.08 (one replicate)` neither.
+    """
+    if e is None or e.value is None:
+        return "–"
+    text = number(e.value, e.unit)
+    if e.spread == INTERVAL:
+        return f"{text} [{number(e.low)}, {number(e.high)}]"
+    if e.spread == RANGE:
+        return f"{text} ({number(e.low)} to {number(e.high)})"
+    return f"{text} (one replicate)" if e.n == 1 and e.replicates else text
