@@ -10,8 +10,8 @@ from analysis.records.records import one_line
 
 CARD = "gpu"  # the entity of the whole card
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
-SWITCHES = ("ctxsw_active", "ctxsw_requests")
-_CARD = (*ACTIVITY, "pcie_tx", "pcie_rx", *SWITCHES, "temperature", "sm_clock")
+_CARD = (*ACTIVITY, "pcie_tx", "pcie_rx", "ctxsw_active", "ctxsw_requests")
+_CARD += ("temperature", "sm_clock")
 # Ours → theirs.
 _MEMBER = {"cpu_cores": "cpu"}
 _MEMBER |= {k: k for k in ("entity", "rss", "pss", "read", "write", "gpu_memory")}
@@ -61,18 +61,27 @@ def of_member(record: dict, name: str, member: int) -> dict:
     }
 
 
-def switches(record: dict) -> dict:
-    """The context switches of the first window that has them; of none, both are None."""
-    for window in record.get("windows") or []:
-        card = _card(_window(record, window.get("name")))
-        if any(card.get(key) is not None for key in SWITCHES):
-            return {key: card.get(key) for key in SWITCHES}
-    return dict.fromkeys(SWITCHES)
+def add_above_idle(rows: list[dict]) -> None:
+    """Make idle_power (W) the least that the device had in a session; fill energy_above_idle_j.
 
+    A cell that begins right after another sees more: the card's clocks have not come down yet.
+    """
 
-def counts_switches(table) -> bool:
-    """Whether any row (of a frame with SWITCHES) has some: on an H200 the counters read 0."""
-    return bool((table[list(SWITCHES)].fillna(0) != 0).any(axis=None))
+    def visit(row: dict) -> tuple:
+        """Device and session; where the session is not known, the cell itself."""
+        session = row["session"]
+        return row["device"], *((session,) if session else (row["cell"], row["attempt"]))
+
+    least: dict[tuple, float] = {}
+    for row in rows:
+        if row["idle_power"] is not None:
+            least[visit(row)] = min(row["idle_power"], least.get(visit(row), row["idle_power"]))
+    for row in rows:
+        joules, idle = row.get("energy_j"), least.get(visit(row))
+        if joules is not None or row["idle_power"] is not None:
+            row["idle_power"] = idle
+        if None not in (joules, idle, row.get("window_s")):
+            row["energy_above_idle_j"] = joules - idle * row["window_s"]
 
 
 def _window(record: dict, name: str) -> dict:

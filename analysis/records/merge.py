@@ -1,12 +1,11 @@
-"""run.json files → one table, one row per member, cell and window (columns: merging.schema).
+"""run.json files → one table, one row per member, cell and window (columns: records.schema).
 
-python -m analysis.records.merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
+python -m analysis merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -15,23 +14,21 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from analysis import metrics
-from analysis.records.flags import add_flags
-from analysis.records import energy, headlines
+from analysis.names import BEFORE, COMPLETION
+from analysis.records import evidence, flags, headlines, survivor
 from analysis.records.attempts import select_attempts
 from analysis.records.losses import loss_checks
 from analysis.records.records import (
+    Problems,
     add_input_arguments,
     device_of,
     input_paths,
-    is_baseline,
     note_left_out,
     of_study,
     one_line,
     read_records,
 )
 from analysis.records.schema import SCHEMA
-from analysis.names import ANCHOR, BEFORE, COMPLETION, parse_scenario
 
 
 def rows_of(record: dict, current: bool = True) -> list[dict]:
@@ -75,11 +72,11 @@ def _cell_columns(record: dict) -> dict:
         "device": device_of(record),
         "flags": ";".join(record.get("flags") or []),
         "method_verified": (record.get("method") or {}).get("verified"),
+        "in_force": evidence.in_force(record),
+        "proof": one_line(evidence.proof(record)),
         **{key: versions.get(key) for key in ("torch", "timm", "python")},
-        **{
-            key: provenance.get(key)
-            for key in ("digest", "commit", "sitting", "machine", "started_at")
-        },
+        **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
+        "session": provenance.get("sitting"),
         "total_s": (record.get("timing") or {}).get("total_s"),
         **headlines.of_cell(record),
     }
@@ -141,56 +138,25 @@ def _epoch_time(row: dict, member: dict) -> dict:
     return {}
 
 
-def add_progress(rows: list[dict], baseline_cells: set[tuple[str, int]]) -> None:
-    """Fill what the baseline was, progress and slowdown in place, within block, arm and device.
-
-    `baseline_cells` holds (cell id, attempt) of the alone runs.
-    """
-
-    def key(row: dict) -> tuple:
-        return tuple(row.get(k) for k in ("block", "arm", "device", "workload", "input_mode"))
-
-    alone = {
-        key(row): row
-        for row in rows
-        if (row["cell"], row["attempt"]) in baseline_cells and row.get("samples_per_s")
-    }
-    for row in rows:
-        baseline = alone.get(key(row))
-        rate = row.get("samples_per_s")
-        if parse_scenario(row["scenario"]).variant == ANCHOR:
-            continue  # of no block
-        if row.get("window") == COMPLETION:
-            continue  # some of it was trained alone
-        if baseline is None or rate is None or not math.isfinite(rate):
-            continue
-        row["baseline_cell"] = baseline["cell"]
-        row["baseline_samples_per_s"] = alone_rate = baseline["samples_per_s"]
-        row["baseline_energy_per_sample"] = baseline.get("energy_per_sample")
-        row["progress"] = metrics.progress(rate, alone_rate)
-        row["slowdown"] = metrics.slowdown(rate, alone_rate) if rate > 0 else None
-
-
-def merge(records: list[dict]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    """The table of a study's records, sorted, and (cell id, what is wrong) of unusable records."""
-    rows, problems, baseline_cells = [], [], set()
-    checks = {(c["cell"], c["attempt"], c["member"]): c["loss_check"] for c in loss_checks(records)}
+def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
+    """The table of a study's records, sorted, and what could not be read."""
+    rows, problems = [], []
+    checks = {(c["cell"], c["attempt"], c["member"]): c for c in loss_checks(records)}
     for record, current in select_attempts(records):
         try:
             found = rows_of(record, current)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             problems.append((record["cell"]["id"], f"{type(error).__name__}: {error}"))
             continue
+        problems += _add_alone_after(record, found)
+        said = flags.of_cell(found)
         for row in found:
-            row["loss_check"] = checks.get((row["cell"], row["attempt"], row.get("member")))
+            check = checks.get((row["cell"], row["attempt"], row.get("member")), {})
+            row["loss_check"] = check.get("loss_check")
+            row["loss_distance"] = check.get("distance")
+            row["flags"] = said
         rows += found
-        if is_baseline(record):
-            baseline_cells.add((record["cell"]["id"], record["cell"]["attempt"]))
-    energy.add_above_idle(rows)
-    energy.add_per_sample(rows)
-    add_progress(rows, baseline_cells)
-    energy.add_saving(rows)
-    add_flags(rows)
+    headlines.add_above_idle(rows)
     rows.sort(
         key=lambda r: (
             *(str(r[k]) for k in ("arm", "scenario", "method")),
@@ -201,6 +167,20 @@ def merge(records: list[dict]) -> tuple[pa.Table, list[tuple[str, str]]]:
         )
     )
     return pa.Table.from_pylist(rows, schema=SCHEMA), problems
+
+
+def _add_alone_after(record: dict, rows: list[dict]) -> Problems:
+    """Fill samples_per_s_alone_after of completed cells with fixed work."""
+    of_work = [row for row in rows if row.get("window") == COMPLETION]
+    if record["status"] != "completed" or not of_work or "folder" not in record:
+        return []
+    try:
+        rates = survivor.rate_alone_after(record)
+    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        return [(str(record["folder"] / survivor.FILE), one_line(error))]
+    for row in of_work:
+        row["samples_per_s_alone_after"] = rates.get(row["member"])
+    return []
 
 
 def write(table: pa.Table, output: Path) -> None:
@@ -216,7 +196,7 @@ def write(table: pa.Table, output: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis.records.merge", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m analysis merge", description=__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--output", required=True, type=Path, metavar="RUNS.parquet")
     add_input_arguments(parser)

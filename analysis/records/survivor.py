@@ -1,0 +1,37 @@
+"""Fixed work: how fast the member that ends last trains once all others have ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+
+FILE = "steps.parquet"
+LEAST = 10  # steps: fewer tell no rate
+
+
+def rate_alone_after(record: dict) -> dict[int, float]:
+    """Member → samples/s, of the one that has LEAST steps or more after the others' last one.
+
+    As in a window, counted from the end of the first of these steps to the end of the last.
+    Raises OSError, KeyError, ValueError or pa.ArrowException where the steps cannot be read.
+    """
+    member, tick, tick_s = _steps(record["folder"] / FILE)
+    ends = {int(index): tick[member == index] for index in np.unique(member)}
+    if len(ends) < 2:
+        return {}
+    *_, second, (_, last) = sorted((ticks.max(), index) for index, ticks in ends.items())
+    after = ends[last][ends[last] > second[0]]
+    if len(after) < LEAST:
+        return {}
+    size = record["spec"]["members"][last]["batch_size"]
+    return {last: float(size * (len(after) - 1) / ((after.max() - after.min()) * tick_s))}
+
+
+def _steps(path: Path) -> tuple[np.ndarray, np.ndarray, float]:
+    """Member and tick of each step's end, and the length of a tick in seconds."""
+    with pyarrow.parquet.ParquetFile(path) as file:
+        tick_s = int(file.schema_arrow.metadata[b"tick_ns"]) / 1e9
+        table = file.read(["member", "tick"], use_threads=False)
+    return table["member"].to_numpy(), table["tick"].to_numpy(), tick_s
