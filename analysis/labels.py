@@ -13,7 +13,6 @@ _MODELS = {
     "efficientnet": "EfficientNet",
     "cait": "CaiT",
     "dlrm": "DLRM",
-    "tiny": "tiny",
 }
 _DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits")
 _METHODS = {
@@ -58,6 +57,8 @@ def marker(name: str) -> str:
 
 def job(workload: str) -> str:
     """`ResNet26 b32`, `EfficientNetV2-S b128`, `ResNet26 b128, roomy`; an unknown name as it is."""
+    if workload.startswith("tiny_"):
+        return f"tiny {job(workload.removeprefix('tiny_'))}"
     match = re.fullmatch(r"(.+)_b(\d+)(?:_(.+))?", workload)
     if match is None:
         return workload.replace("_", " ")
@@ -67,7 +68,7 @@ def job(workload: str) -> str:
         if words[0].startswith(key):
             words[0] = label + words[0].removeprefix(key)
             break
-    text = words[0] + "".join(f"-{w.upper() if len(w) < 3 else w.upper()}" for w in words[1:])
+    text = words[0] + "".join(f"-{w.upper()}" for w in words[1:])
     return f"{text} b{batch}" + (f", {more.replace('_', ' ')}" if more else "")
 
 
