@@ -6,9 +6,7 @@ precision). Printed are the ratios of their rates, the gains over the job alone,
 wall time goes. No rate passes or fails; a run whose method was not in force ends it.
 
 `make bench BENCH="sampler ..."` measures what monitoring costs instead: bench/sampler_cost.py.
-`make bench BENCH=merging` measures how long the merging of telemetry takes: bench/merging.py.
-`make bench BENCH=figures` measures how long drawing a whole study takes: bench/figures.py.
-`make bench BENCH="smact ..."` reads SMACT while so many SMs are busy: bench/calibration.py.
+`make bench BENCH=scale` shows how the time of analysis grows with a study: bench/scale.py.
 """
 
 import argparse
@@ -22,9 +20,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.statistics import Estimate, pooled_estimates
-from analysis.tables.evidence import proof, witnessed
-from bench import calibration, figures, merging, sampler_cost
+from analysis.estimates.build import interval
+from analysis.estimates.quantities import LOG
+from analysis.records.evidence import proof, seen_by_check
+from bench import sampler_cost, scale
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
 from workflow.collocation import cores, gpu, methods, plan
@@ -34,12 +33,7 @@ from workflow.collocation.settings import load_config
 from workflow.collocation.sitting import find_device
 from workflow.collocation.specs import member_specs, plan_shares
 
-OTHERS = {
-    "sampler": sampler_cost.main,
-    "merging": merging.main,
-    "figures": figures.main,
-    "smact": calibration.main,
-}
+OTHERS = {"sampler": sampler_cost.main, "scale": scale.main}
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
 
 
@@ -84,7 +78,7 @@ def bare(
 
             def witness(said: list[dict]) -> None:
                 evidence = sharing.witness({i: report(facts) for i, facts in enumerate(said)})
-                seen.append(witnessed(cell.method, evidence, said))
+                seen.append(seen_by_check(cell.method, evidence, said))
 
             window = cell.spec["measure"]
             rate = measure(specs, window["window_s"], witness, window["settle_s"])["samples_per_s"]
@@ -139,30 +133,29 @@ def pair(name: str, cell, ready: Path, device, number: int, results: Results) ->
     )
 
 
-def gains(cases: dict[str, Case], found: dict[str, Results]) -> dict[str, dict[str, Estimate]]:
-    """Case → "ours" and "bare" → rate over that of the case's job alone, paired by round.
+def gains(cases: dict[str, Case], found: dict[str, Results]) -> dict[str, dict[str, tuple]]:
+    """Case → "ours" and "bare" → rate over that of the case's job alone in the same round.
 
-    Only cases of several members whose job alone was run. Variances are pooled over the cases.
+    Mean and 95 % interval over the rounds. Only cases of several members whose job alone was run.
     """
     names = {case: name for name, case in cases.items()}
-    estimates: dict[str, dict[str, Estimate]] = {}
-    for who in ("ours", "bare"):
-        ratios = {}
-        for name, case in cases.items():
-            if case.n > 1 and case.alone in names:
-                base = getattr(found[names[case.alone]], who)
-                rates = getattr(found[name], who)
-                paired = enumerate(zip(rates, base, strict=True))
-                ratios[name] = {turn: rate / one for turn, (rate, one) in paired}
-        for name, estimate in pooled_estimates(ratios).items():
-            estimates.setdefault(name, {})[who] = estimate
+    estimates: dict[str, dict[str, tuple]] = {}
+    for name, case in cases.items():
+        if case.n == 1 or case.alone not in names:
+            continue
+        for who in ("ours", "bare"):
+            pairs = zip(
+                getattr(found[name], who), getattr(found[names[case.alone]], who), strict=True
+            )
+            ratios = [rate / one for rate, one in pairs]
+            estimates.setdefault(name, {})[who] = interval(ratios, LOG)
     return estimates
 
 
-def spelled(gain: Estimate) -> str:
+def spelled(gain: tuple) -> str:
     """`5.83x (5.61-6.07)`; without an interval where one round gives none."""
-    interval = "" if gain.low is None else f" ({gain.low:.2f}-{gain.high:.2f})"
-    return f"{gain.mean:.2f}x{interval}"
+    mean, low, high = gain
+    return f"{mean:.2f}x" + ("" if low is None else f" ({low:.2f}-{high:.2f})")
 
 
 def print_ratios(cases: dict[str, Case], found: dict[str, Results]) -> None:

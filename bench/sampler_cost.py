@@ -1,37 +1,32 @@
 """`make bench BENCH="sampler ..."`: what does monitoring cost the members of a cell?
 
 One launch per workload: its members train on without a pause while segments follow each other in
-palindromes, such as off, ours, smi, smi, ours, off, and in every other block with the monitors
-swapped. A monitor is started before its segment and ended after it; the first moments of a segment
-are cut off. "ours" is the sampler as it runs beside a cell, "smi" is `nvidia-smi -l 1`.
+palindromes: off, on, on, off. The sampler, as it runs beside a cell, is started before its segments
+and ended after them; the first moments of a segment are cut off.
 
-A block gives each monitor one ratio: the rate in its two segments over that in the two that were
-off, geometric means, so that what drifts evenly cancels. Printed are the loss in per cent with its
-95 % interval (t over blocks, on log ratios) and the CPU time that the monitor itself took.
+A block gives one ratio: the rate in its two segments with the sampler over that in the two without,
+geometric means, so that what drifts evenly cancels. Printed are the loss in per cent with its 95 %
+interval (t over blocks, on log ratios) and the CPU time that the sampler itself took.
 """
 
 import argparse
 import contextlib
 import json
 import math
-import os
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from analysis.statistics import Estimate, pooled_estimates
-from analysis.tables.evidence import witnessed
+from analysis.estimates.build import interval
+from analysis.estimates.quantities import LOG
+from analysis.records.evidence import seen_by_check
 from bench.cases import CPU_CASES, Case, cell_of, prepare
-from models.protocol import die_with_parent
 from workflow.collocation import cores, gpu, methods, plan, steps
 from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.digest import code_digest
@@ -46,15 +41,13 @@ from workflow.collocation.specs import member_specs, plan_shares
 from workflow.collocation.study import Sampling
 from workflow.collocation.telemetry.watch import Silent, Watch
 
-OFF = "off"
+OFF, ON = "off", "ours"
+ORDER = (OFF, ON, ON, OFF)  # of a block: reads the same from both ends
 LIMIT = 0.5  # per cent that monitoring may cost at most
 STEADY_S = 2.0  # from go to the first block
 READY_S = 15.0  # for a monitor's first reading
 LOOK_S = 0.05  # between two looks for it
-END_S = 3.0
 FEW = 20  # steps of a member in a segment: with fewer, only whole ones count
-SMI = "nvidia-smi"
-QUERY = ["-l", "1", "--query-gpu=power.draw,utilization.gpu,memory.used,pstate", "--format=csv"]
 
 CUDA_CASES = {
     "resnet26": Case("resnet26_cifar10_b128", "tuned", "mps", 7, 7),
@@ -67,12 +60,12 @@ class BenchError(Exception):
     """What ends the bench, as a sentence."""
 
 
-# -- monitors --------------------------------------------------------------------------------------
+# -- the sampler ------------------------------------------------------------------------------------
 
 
 @dataclass
 class Target:
-    """What monitors look at: the card, if there is one, and members' PIDs and CPUs."""
+    """What the sampler looks at: the card, if there is one, and members' PIDs and CPUs."""
 
     device: gpu.Device | None
     pids: dict[int, int]
@@ -112,53 +105,6 @@ class Ours:
         return path.read_bytes().count(kind) if path.exists() else 0
 
 
-class Smi:
-    """What most people run, once a second. A context, with the process's `pid`."""
-
-    def __init__(self, target: Target, folder: Path):
-        self.command = [SMI, *QUERY, f"--id={target.device.uuid}"]
-        self.said = b""
-
-    def __enter__(self) -> "Smi":
-        self.terminal, theirs = os.openpty()  # into a file or pipe it might not write row by row
-        os.set_blocking(self.terminal, False)
-        try:
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=theirs,
-                process_group=0,
-                preexec_fn=partial(die_with_parent, os.getpid()),
-            )
-        finally:
-            os.close(theirs)
-        self.pid = self.process.pid
-        return self
-
-    def __exit__(self, kind, *_) -> None:
-        ended = self.process.poll()
-        self.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_S)
-        self.process.kill()
-        self.process.wait()
-        self.readings()
-        os.close(self.terminal)
-        if kind is None and ended is not None:
-            raise BenchError(f"{SMI} has ended: {' '.join(self.said.decode().split())}")
-
-    def readings(self) -> int:
-        """Rows so far; the first line names the columns."""
-        with contextlib.suppress(OSError):  # nothing there, or nobody any more
-            while data := os.read(self.terminal, 1 << 16):
-                self.said += data
-        return max(self.said.count(b"\n") - 1, 0)
-
-
-MONITORS = {"ours": Ours, "smi": Smi}
-
-
 def cpu_s(pid: int) -> float:
     """CPU seconds of all threads of a process so far. Raises BenchError if it has ended."""
     try:
@@ -187,12 +133,6 @@ class Segment:
     samples_per_s: list[float] = field(default_factory=list)
 
 
-def order(monitors: list[str], block: int) -> list[str]:
-    """The segments of a block: they read the same from both ends."""
-    there = monitors[::-1] if block % 2 else monitors
-    return [OFF, *there, *reversed(there), OFF]
-
-
 @dataclass(kw_only=True)
 class Launch(Conductor):
     """A cell whose window is blocks of segments."""
@@ -206,7 +146,7 @@ class Launch(Conductor):
         self._until(start_ns)
         self.target.pids = {member.member: member.pid for member in self.alive}
         for block in range(self.args.blocks):
-            for monitor in order(self.args.monitors, block):
+            for monitor in ORDER:
                 self.segments.append(self._segment(block, monitor))
             taken = (time.monotonic_ns() - start_ns) / 1e9
             print(f"  block {block + 1} of {self.args.blocks}, {taken:.0f} s", flush=True)
@@ -220,7 +160,7 @@ class Launch(Conductor):
             return Segment(block, name, start, self._until(start + measured_ns))
         folder = self.folder / f"monitor{len(self.segments)}"
         folder.mkdir()
-        with MONITORS[name](self.target, folder) as monitor:
+        with Ours(self.target, folder) as monitor:
             deadline = time.monotonic() + READY_S
             while not monitor.readings():
                 if time.monotonic() > deadline:
@@ -285,7 +225,7 @@ def launch(cell: plan.Cell, ready: Path, device: gpu.Device | None, args) -> lis
         if conductor.not_in_force or status != "completed":
             raise BenchError(f"{cell.id}: {conductor.not_in_force or reason}")
         said = [member.record().model_dump() for member in conductor.members]
-        print(f"  {witnessed(cell.method, conductor.evidence['end'], said)}")
+        print(f"  {seen_by_check(cell.method, conductor.evidence['end'], said)}")
         for spec in specs:
             end_ns = steps.load(Path(spec["folder"]) / "steps.npz")["end_ns"]
             for segment in conductor.segments:
@@ -312,50 +252,44 @@ def member_rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int
     return float(batch_size * (last - first) / (stop_ns - start_ns) * 1e9)
 
 
-def ratios(segments: list[Segment]) -> dict[str, dict[int, float]]:
-    """Monitor → for each block, rate under it over rate without."""
-    logs: dict[tuple[str, int], list[float]] = {}
+def ratios(segments: list[Segment]) -> list[float]:
+    """For each block, rate with the sampler over rate without."""
+    logs: dict[tuple[int, str], list[float]] = {}
     for segment in segments:
         rate = math.log(sum(segment.samples_per_s))
-        logs.setdefault((segment.monitor, segment.block), []).append(rate)
+        logs.setdefault((segment.block, segment.monitor), []).append(rate)
     means = {key: statistics.fmean(values) for key, values in logs.items()}
-    found: dict[str, dict[int, float]] = {}
-    for (monitor, block), mean in means.items():
-        if monitor != OFF:
-            found.setdefault(monitor, {})[block] = math.exp(mean - means[OFF, block])
-    return found
+    return [math.exp(means[block, ON] - means[block, OFF]) for block, name in means if name == ON]
 
 
-def cost(monitor: str, segments: list[Segment]) -> dict:
-    """Of one monitor: loss and its interval (%), blocks, CPUs kept busy, readings/s; `within`:
-    whether the interval's upper end is at most LIMIT, null without an interval.
+def cost(segments: list[Segment]) -> dict:
+    """Loss and its interval (%), blocks, CPUs kept busy, readings/s; `within`: whether the
+    interval's upper end is at most LIMIT, null without an interval.
     """
-    estimate: Estimate = pooled_estimates({monitor: ratios(segments)[monitor]})[monitor]
-    own = [segment for segment in segments if segment.monitor == monitor]
+    found = ratios(segments)
+    mean, low, high = interval(found, LOG)
+    own = [segment for segment in segments if segment.monitor == ON]
     seconds = sum(segment.end_ns - segment.start_ns for segment in own) / 1e9
-    low, high = (
-        None if ratio is None else 100 * (1 - ratio) for ratio in (estimate.high, estimate.low)
-    )
+    least, most = (None if r is None else 100 * (1 - r) for r in (high, low))
     return {
-        "loss_percent": 100 * (1 - estimate.mean),
-        "low": low,
-        "high": high,
-        "pairs": estimate.replicates,
+        "loss_percent": 100 * (1 - mean),
+        "low": least,
+        "high": most,
+        "pairs": len(found),
         "cpu": statistics.fmean(segment.cpu for segment in own),
         "readings_per_s": sum(segment.readings for segment in own) / seconds,
-        "within": None if high is None else high <= LIMIT,
+        "within": None if most is None else most <= LIMIT,
     }
 
 
-def print_costs(costs: dict[str, dict]) -> None:
-    print(f"  {'monitor':9}{'loss %':>8}{'95 %':>20}{'pairs':>7}{'CPUs':>9}{'readings/s':>12}")
-    for monitor, row in costs.items():
-        interval = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
-        verdict = {None: "no interval", True: "yes", False: "NO"}[row["within"]]
-        print(
-            f"  {monitor:9}{row['loss_percent']:8.3f}{interval:>20}{row['pairs']:7}"
-            f"{row['cpu']:9.4f}{row['readings_per_s']:12.1f}   at most {LIMIT} %: {verdict}"
-        )
+def print_cost(row: dict) -> None:
+    interval_ = "" if row["low"] is None else f" ({row['low']:.3f} to {row['high']:.3f})"
+    verdict = {None: "no interval", True: "yes", False: "NO"}[row["within"]]
+    print(
+        f"  loss {row['loss_percent']:.3f} %{interval_} over {row['pairs']} pairs, "
+        f"{row['cpu']:.4f} CPUs, {row['readings_per_s']:.1f} readings/s; "
+        f"at most {LIMIT} %: {verdict}"
+    )
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -364,7 +298,6 @@ def print_costs(costs: dict[str, dict]) -> None:
 def main(argv: list[str]) -> int:
     device, _ = find_device(load_config({}))
     known = CUDA_CASES if device else TINY_CASES
-    there = [name for name in MONITORS if name != "smi" or (device and shutil.which(SMI))]
     parser = argparse.ArgumentParser(
         prog="python -m bench sampler",
         description=__doc__,
@@ -378,14 +311,6 @@ def main(argv: list[str]) -> int:
         default=list(known),
         metavar="NAME",
         help=f"{' '.join(known)} (all)",
-    )
-    add(
-        "--monitors",
-        nargs="+",
-        choices=there,
-        default=there,
-        metavar="NAME",
-        help=f"{' '.join(there)} (all)",
     )
     add("--blocks", type=int, default=20)
     add("--segment", type=float, default=1.5, help="seconds of a segment (1.5), of which")
@@ -409,19 +334,19 @@ def main(argv: list[str]) -> int:
     }
     for name in args.workloads:
         case = known[name]
-        cell = cell_of(case, args.blocks * len(order(args.monitors, 0)) * args.segment)
+        cell = cell_of(case, args.blocks * len(ORDER) * args.segment)
         cell.spec["measure"]["settle_s"] = STEADY_S
         ready = prepare(cell, args.data)
         print(f"{name}: {case.workload}, {case}, on {device.name if device else 'CPU'}")
         try:
             segments = launch(cell, ready, device, args)
-            costs = {monitor: cost(monitor, segments) for monitor in args.monitors}
+            costs = cost(segments)
         except BenchError as error:
             sys.exit(f"bench: {error}")
-        print_costs(costs)
+        print_cost(costs)
         found["workloads"][name] = {
             "cell": cell.id,
-            "costs": costs,
+            "costs": {ON: costs},
             "segments": [asdict(segment) for segment in segments],
         }
         if args.output:

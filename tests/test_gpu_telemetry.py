@@ -1,6 +1,6 @@
 """GPM's readings under loads whose effect is known, on a real card; `-s` prints each of them.
 
-Every load is a process of its own (bench/gpu_loads.py), and this one makes no CUDA context.
+Every load is a process of its own (tests/gpu_loads.py), and this one makes no CUDA context.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from bench.calibration import Load, load, running, span_of, spinning
+from tests.gpu_loading import Load, load, running, span_of, spinning
 from workflow.collocation import gpu
 from workflow.collocation.methods import mps_daemon
 from workflow.collocation.telemetry.nvml import Card

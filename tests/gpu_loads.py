@@ -1,4 +1,4 @@
-"""Known loads for a GPU, one a process: `python -m bench.gpu_loads NAME [NUMBER]`.
+"""Known loads for a GPU, one a process: `python -m tests.gpu_loads NAME [NUMBER]`.
 
   spin BLOCKS   one kernel of so many blocks, of which exactly one fits an SM, that does nothing
   small         one kernel of 20 us after the other, of a single block each

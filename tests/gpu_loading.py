@@ -1,11 +1,5 @@
-"""`make bench BENCH="smact --output FILE.json"`: does SMACT read the share of the SMs that is busy?
+"""Known loads (tests/gpu_loads.py) as processes, and what GPM's counters read meanwhile."""
 
-A kernel that does nothing spins on so many SMs, one block on each, while GPM's counters span the
-time. The file goes into a study's bench/ folder, from which its belief page shows it.
-"""
-
-import argparse
-import json
 import os
 import select
 import subprocess
@@ -14,21 +8,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from workflow.collocation import gpu
-from workflow.collocation.digest import code_digest
 from workflow.collocation.methods.evidence import PIPE_FOLDER
-from workflow.collocation.settings import load_config
-from workflow.collocation.sitting import find_device
 from workflow.collocation.study import ROOT
-from workflow.collocation.telemetry.sources import Source, open_source
-from workflow.collocation.telemetry.vocabulary import Unavailable
+from workflow.collocation.telemetry.sources import Source
 
 LEAD_S = 0.4  # of a load before it is looked at, and after: counters are refreshed every 100 ms
 SPAN_S = 0.8
 ANSWER_S = 60.0
-PARTS = (8, 4, 2, 1)  # one in so many of the SMs spins
 
 
 class LoadError(Exception):
@@ -36,7 +24,7 @@ class LoadError(Exception):
 
 
 class Load:
-    """A process of bench/gpu_loads.py that has its context."""
+    """A process of tests/gpu_loads.py that has its context."""
 
     def __init__(self, process: subprocess.Popen):
         self.process = process
@@ -57,7 +45,7 @@ class Load:
 @contextmanager
 def load(device: gpu.Device, *arguments: object, pipe: object) -> Iterator[Load]:
     """pipe: folder of the MPS daemon, or one with none in it."""
-    command = [sys.executable, "-m", "bench.gpu_loads", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.gpu_loads", *map(str, arguments)]
     with subprocess.Popen(
         command,
         bufsize=0,
@@ -100,37 +88,3 @@ def spinning(source: Source, device: gpu.Device, blocks: int) -> dict[str, float
     with tempfile.TemporaryDirectory() as pipe:
         with load(device, "spin", blocks, pipe=pipe) as process, running(SPAN_S, process):
             return span_of(source, SPAN_S)
-
-
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench smact",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--output", type=Path, help="JSON file of the readings")
-    args = parser.parse_args(argv)
-    device, why_not = find_device(load_config({}))
-    if device is None or not device.sm_count:
-        sys.exit(f"bench: no GPU whose SMs are known: {why_not or device.name}")
-    try:
-        source, _ = open_source(device.uuid, ["gpu"], "gpm")
-    except Unavailable as why:
-        sys.exit(f"bench: {why}")
-    readings = []
-    print(f"SMACT on {device.name}, {device.sm_count} SMs")
-    try:
-        for part in PARTS:
-            busy = max(device.sm_count // part, 1)
-            read = spinning(source, device, busy)["smact"]
-            print(f"  {busy:4} busy: {busy / device.sm_count:.4f}, read {read}", flush=True)
-            readings.append({"busy_sms": busy, "sm_count": device.sm_count, "smact": read})
-    except LoadError as error:
-        sys.exit(f"bench: {error}")
-    finally:
-        source.close()
-    if args.output:
-        found = {"device": device.record(), "digest": code_digest(), "readings": readings}
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
