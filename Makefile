@@ -9,16 +9,18 @@
 # make artifact  one archive of code, raw and derived results, and how to evaluate it: STUDY=h200 OUT=FILE
 # make contribute   anonymised, checked bundle of a study measured elsewhere: STUDY=x OUT=FILE
 # make seal      check a finished study and make it one that ships: STUDY=h200
-# make readme    write the measured parts of README.md from the study that ships: STUDY=h200
+# make readme    write README.md and the generated pages of docs/ from the study that ships: STUDY=h200
+# make explain   the cells and arithmetic behind a published number: make explain ID=stp:... STUDY=h200
+# make advise    how many of a job, by which method: make advise STUDY=h200
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
 # make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
 # make mig-table write this card's MIG profiles to TABLE=FILE
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
 #                BENCH="sampler --help": what monitoring costs
-# make schemas captions   write config models as JSON Schema, figures' captions as files
+# make schemas   write config models as JSON Schema
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, CONFIG="key=value ...", A, B, OUT, CARD, TABLE, BENCH, PYTHON, VENV.
+# Variables: STUDY, BUDGET, CONFIG="key=value ...", A, B, OUT, ID, CARD, TABLE, BENCH, PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
 
 PYTHON ?= python3
@@ -40,7 +42,7 @@ SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 SNAKEMAKE = $(PY) -m snakemake --cores 1 --resources gpu=1
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute seal readme plan test lint format schemas captions mig-plan mig-table bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan test lint format schemas mig-plan mig-table bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -60,22 +62,26 @@ report: $(BASE)
 OUT ?= results/compare/$(notdir $(patsubst %/,%,$(A)))-$(notdir $(patsubst %/,%,$(B)))
 compare: $(BASE)
 	@$(if $(and $(A),$(B)),,echo "make compare A=results/x B=results/y" >&2; exit 2)
-	@$(PY) -m analysis.compare.page $(A) $(B) --output $(OUT)
+	@$(PY) -m analysis compare $(A) $(B) --output $(OUT)
 
 verify: $(BASE)
-	@$(PY) -m release.verify $(if $(ALL),--all) $(if $(filter-out auto,$(STUDY)),results/$(STUDY))
+	@$(PY) -m release verify $(if $(ALL),--all) $(if $(filter-out auto,$(STUDY)),results/$(STUDY))
 
 seal: $(BASE)
 	@$(call named)
-	@$(PY) -m release.seal results/$(STUDY)
+	@$(PY) -m release seal results/$(STUDY)
 
 readme: $(BASE)
 	@$(call named)
-	@$(PY) -m release.readme results/$(STUDY)
+	@$(PY) -m analysis pages --readme --folder results/$(STUDY)
+
+explain advise: $(BASE)
+	@$(call named)
+	@$(PY) -m analysis $@ $(if $(filter explain,$@),$(ID)) --folder results/$(STUDY)
 
 artifact contribute: $(BASE)
 	@$(call named)
-	@$(PY) -m release.$@ results/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
+	@$(PY) -m release $@ results/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
 
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
@@ -98,9 +104,6 @@ format: $(DEV)
 
 schemas: $(BASE)
 	$(PY) -m workflow.collocation.study
-
-captions: $(BASE)
-	$(PY) -m analysis.figures.captions --output workflow/report/figures
 
 mig-plan: $(BASE)
 	@$(PY) -m workflow.collocation.mig_plan --config $(SETTINGS) $(if $(CARD),--card $(CARD))

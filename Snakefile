@@ -16,9 +16,9 @@ configfile: Path(workflow.basedir, "config", "config.yaml")
 include: "workflow/rules/common.smk"
 include: "workflow/rules/datasets.smk"
 include: "workflow/rules/collocate.smk"
+include: "workflow/rules/merge.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/figures.smk"
-include: "workflow/rules/merge.smk"
 
 
 rule all:
@@ -26,7 +26,7 @@ rule all:
     input:
         SITTING.run_files(),
         FIGURES,
-        TEXTS,
+        PAGES,
         CONTENTS,
         COMPLETE,
     message:

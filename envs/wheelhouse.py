@@ -1,9 +1,7 @@
 """Fill wheelhouse/ with what a GPU node that has its own torch still needs to run the workflow.
 
 The node is expected to have torch, torchvision, timm, pillow and scikit-learn, and unless --all is
-given also numpy, pandas, pyarrow and matplotlib. The explorer's libraries (altair, vl-convert) are
-left out, 35 MB that measuring does not need: without them no explorer is made. The pins are those
-of constraints.txt.
+given also numpy, scipy, pyarrow and matplotlib. The pins are those of constraints.txt.
 """
 
 import argparse
@@ -25,9 +23,9 @@ WANTED = (
     "tabulate",
     "tqdm",
     "markdown-it-py",
-    "typst",
+    "jinja2",
 )
-SCIENTIFIC = ("numpy", "pandas", "pyarrow", "matplotlib")
+SCIENTIFIC = ("numpy", "scipy", "pyarrow", "matplotlib")
 LEFT_OUT = {"pulp"}  # 16 MB for the ILP scheduler, which profiles/default does not use
 SOURCE_ONLY = {"connection-pool"}  # pure Python, published without a wheel
 

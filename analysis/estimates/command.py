@@ -16,16 +16,33 @@ from pathlib import Path
 
 from analysis import claims
 from analysis.estimates import build, reported, runs, schema
-from analysis.estimates.schema import Estimate, described
+from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 
 
 def benches(folder: Path) -> Iterator[Estimate]:
-    """Readings of `make bench` that a study keeps: the `estimates` of each JSON file in `bench/`."""
+    """What `make bench` measured for the study: the sampler's cost, and SMACT where it was read
+    while so many SMs were busy. Of what is not there nothing is told.
+    """
+    found: dict[str, dict] = {}
     for path in sorted((folder / "bench").glob("*.json")):
-        found = json.loads(path.read_text(encoding="utf-8")).get("estimates", [])
-        for row in found:
-            yield described(Estimate("bench", source=schema.MEASURED, **row))
+        found |= json.loads(path.read_text(encoding="utf-8"))
+    for workload, measured in found.get("workloads", {}).items():
+        cost = measured["costs"]["ours"]
+        span = {"low": cost["low"], "high": cost["high"], "spread": schema.INTERVAL}
+        yield Estimate(
+            "bench",
+            name=f"sampler_{workload}",
+            value=cost["loss_percent"],
+            n=cost["pairs"],
+            unit="%",
+            note=f"throughput that the sampler costs the members of {measured['cell']}",
+            **(span if cost["low"] is not None else {}),
+        )
+    for reading in found.get("readings", []):
+        busy, sms = reading["busy_sms"], reading["sm_count"]
+        note = f"SMACT read while a kernel spun on {busy} of {sms} SMs"
+        yield Estimate("bench", name=f"smact_{busy}_of_{sms}", value=reading["smact"], note=note)
 
 
 def estimate(folder: Path, claims_file: Path, reported_file: Path) -> list[Estimate]:

@@ -8,9 +8,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 sys.path.insert(0, workflow.basedir)
-from analysis import code
-from analysis.figures import stem, stems
-from analysis.pages import FILES as PAGE_FILES, closing
+from analysis import code, figures as drawn, pages
 from release.sealed import notice
 from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
@@ -35,8 +33,19 @@ CELLS = SITTING.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
 CONFIG = os.path.relpath(Path(workflow.basedir, "config"))
 REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
-# Of what merges, draws and writes: results of other code are made anew.
+# Of what merges, estimates, draws and writes: results of other code are made anew.
 ANALYSIS = code.digest()
+RUNS, TELEMETRY = f"{STUDY}/runs.parquet", f"{STUDY}/telemetry.parquet"
+ESTIMATES = f"{STUDY}/estimates.parquet"
+FIGURES = expand(
+    "{study}/figures/{figure}.{ending}",
+    study=STUDY,
+    figure=[*drawn.NAMES, *drawn.APPENDIX],
+    ending=["csv", "png", "pdf", "svg"],
+)
+PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
+# Who only draws what is there does not say that it is all.
+COMPLETE = [f"{STUDY}/complete"] if SITTING.measuring else []
 HELD = ExitStack()
 
 
@@ -66,7 +75,7 @@ onsuccess:
     SITTING.sweep_postponed()
     HELD.close()
     if SITTING.merged:
-        print(closing(SITTING.folder))
+        print(pages.closing(SITTING.folder))
     if SITTING.later:
         print(
             f"{len(SITTING.later)} cells are left for later (budget): the same command carries on"

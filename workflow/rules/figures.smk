@@ -1,12 +1,3 @@
-FIGURES = expand(
-    "{study}/figures/{figure}.{ending}",
-    study=STUDY,
-    figure=[stem(name, arm) for name, arm in stems(SITTING.arms)],
-    ending=["png", "pdf", "svg", "csv"],
-)
-TEXTS = [f"{STUDY}/{name}" for name in PAGE_FILES]
-
-
 localrules:
     figures,
     draw,
@@ -14,65 +5,48 @@ localrules:
 
 
 rule figures:
-    # Figures and tables of what is there: plans no cell with --config measure=false.
+    # Figures and pages of what is there: plans no cell with --config measure=false.
     input:
         FIGURES,
-        TEXTS,
+        PAGES,
         CONTENTS,
         f"{STUDY}/telemetry.parquet",
 
 
 rule draw:
-    # All figures in one process: loading the libraries takes longer than drawing. What is there is
-    # kept: a figure whose content has not changed is not drawn again.
+    # One process for all: a figure whose data have not changed is not drawn again.
     input:
-        runs=f"{STUDY}/runs.parquet",
-        telemetry=f"{STUDY}/telemetry.parquet",
-        reported=REPORTED,
+        estimates=ESTIMATES,
     output:
         update(FIGURES),
     log:
         f"{STUDY}/log/draw.log",
-    # Takes longest, and both cores: what is shorter goes on beside it.
     priority: 1
     conda:
         "../../envs/environment.yaml"
+    threads: 2
     params:
         analysis=ANALYSIS,
-        expected=f"{STUDY}/plan.json",
-        layouts=f"{STUDY}/mig_layouts.json",
-        plan=SITTING.plan_digest,
-        folder=subpath(output[0], parent=True),
     message:
         "drawing the figures of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.figures all --runs {input.runs:q} --expected {params.expected:q}'
-        " --telemetry {input.telemetry:q} --reported {input.reported:q} --mig-layouts {params.layouts:q}"
-        " --output {params.folder:q} > {log:q}"
+        'exec "${{PYTHON:-python3}}" -m analysis figures all --folder {STUDY:q} > {log:q}'
 
 
 rule write_pages:
-    # Tables, checks, claims, guidelines, and the pages that explain them: in one process, as the
-    # figures are.
+    # Findings, claims, advice, tables, and why to believe them.
     input:
-        runs=f"{STUDY}/runs.parquet",
+        estimates=ESTIMATES,
         claims=CLAIMS,
-        reported=REPORTED,
-        bench=[path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
     output:
-        TEXTS,
+        PAGES,
     log:
         f"{STUDY}/log/write_pages.log",
     conda:
         "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
-        runs=f"{STUDY}/runs.txt",
-        plan=SITTING.plan_digest,
-        study=SITTING.name,
-        folder=subpath(output[0], parent=True),
     message:
-        "tables, checks, claims and pages of study {SITTING.name}"
+        "findings, claims, advice and tables of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.pages --study {params.study:q} --folder {params.folder:q}'
-        " --list {params.runs:q} --claims {input.claims:q} --reported {input.reported:q} > {log:q}"
+        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {STUDY:q} --claims {input.claims:q} > {log:q}'

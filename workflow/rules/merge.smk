@@ -1,18 +1,16 @@
-TELEMETRY = f"{STUDY}/telemetry.parquet"
-
-
 localrules:
     merge,
     merge_telemetry,
+    estimate,
     complete,
 
 
 rule merge:
-    # One row per member and cell. The list of records stands in runs.txt: it can be long.
+    # One row per member, window and cell. The list of records is in runs.txt: it can be long.
     input:
         records=SITTING.run_files(),
     output:
-        runs=f"{STUDY}/runs.parquet",
+        runs=RUNS,
         csv=f"{STUDY}/runs.csv",
     log:
         f"{STUDY}/log/merge.log",
@@ -25,13 +23,12 @@ rule merge:
     message:
         "merging the records of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.merging.merge --study {params.study:q} --list {params.runs:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis merge --study {params.study:q} --list {params.runs:q}'
         " --output {output.runs:q} > {log:q}"
 
 
 rule merge_telemetry:
-    # What the GPU did over time: all cells' readings in one file, an empty one without a GPU. What
-    # is there of cells that have not changed is kept.
+    # What the GPU did over time: all cells' readings in one file, an empty one without a GPU.
     input:
         records=SITTING.run_files(),
     output:
@@ -47,12 +44,32 @@ rule merge_telemetry:
     message:
         "merging the telemetry of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.merging.telemetry --study {params.study:q} --list {params.runs:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis telemetry --study {params.study:q} --list {params.runs:q}'
         " --output {output.telemetry:q} > {log:q}"
 
 
-# Who only draws what is there does not say that it is all.
-COMPLETE = [f"{STUDY}/complete"] if SITTING.measuring else []
+rule estimate:
+    # Every number that is published, once, with the cells that it comes from.
+    input:
+        runs=RUNS,
+        reported=REPORTED,
+        claims=CLAIMS,
+        bench=[path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
+    output:
+        estimates=ESTIMATES,
+        csv=f"{STUDY}/estimates.csv",
+    log:
+        f"{STUDY}/log/estimate.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        analysis=ANALYSIS,
+        plan=SITTING.plan_digest,
+    message:
+        "estimates of study {SITTING.name}"
+    shell:
+        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {STUDY:q} --claims {input.claims:q}'
+        " --reported {input.reported:q} > {log:q}"
 
 
 rule complete:
@@ -60,7 +77,7 @@ rule complete:
     input:
         records=SITTING.run_files(),
         figures=FIGURES,
-        pages=TEXTS,
+        pages=PAGES,
         telemetry=TELEMETRY,
     output:
         touch(f"{STUDY}/complete"),

@@ -1,25 +1,15 @@
 # The explorer, and Snakemake's report of all pages.
-from importlib.util import find_spec
-
 from snakemake.io import report as in_report  # at a line's start `report` is a directive
 
-from analysis.web.explain import BELIEF, READABLE
-from analysis.figures import CATEGORIES
-
-# Its libraries are large, and a GPU node does without: there no explorer is made.
-EXPLORER = ["explorer.html"] if find_spec("altair") and find_spec("vl_convert") else []
 # Category of the report → page → file.
-PAGES = {
-    "Claims and guidelines": {name: READABLE[name] for name in ("claims", "guidelines")},
-    "Why you can believe it": {
-        "belief": BELIEF,
-        "evidence": READABLE["evidence"],
-        "variance": READABLE["variance"],
-        "sittings": READABLE["sittings"],
+REPORT_PAGES = {
+    "Findings": {name: f"report/{name}.html" for name in ("findings", "advice", "claims")},
+    "Why you can believe it": {"belief": "report/belief.html"},
+    "Tables": {
+        name: f"report/{name}.html" for name in ("alone", "sets", "pair", "hosts", "isolation")
     },
-    "Explorer": {"explorer": name for name in EXPLORER},
-    "Tables": {name: READABLE[name] for name in ("summary", "pair", "prediction", "telemetry")},
-    "Data and environment": {"environment": READABLE["environment"], "runs": "runs.csv"},
+    "Explorer": {"explorer": "explorer.html"},
+    "Data": {"estimates": "estimates.csv", "runs": "runs.csv"},
 }
 CONTENTS = [
     in_report(
@@ -28,20 +18,17 @@ CONTENTS = [
         category=category,
         labels={"page": page},
     )
-    for category, pages in PAGES.items()
-    for page, name in pages.items()
+    for category, entries in REPORT_PAGES.items()
+    for page, name in entries.items()
 ]
 CONTENTS += [
     in_report(
-        f"{STUDY}/figures/{stem(name, arm)}.svg",
+        f"{STUDY}/figures/{name}.svg",
         caption=f"../report/figures/{name}.rst",
-        category="Figures",
-        subcategory=category,
-        labels={"figure": name.replace("_", " "), "arm": arm or "all"},
+        category="Figures" if name in drawn.NAMES else "Appendix",
+        labels={"figure": name.replace("_", " ")},
     )
-    for category, names in CATEGORIES.items()
-    for name, arm in stems(SITTING.arms)
-    if name in names
+    for name in (*drawn.NAMES, *drawn.APPENDIX)
 ]
 
 
@@ -56,11 +43,9 @@ localrules:
 
 
 rule explore:
-    # The study as one page: choose what is drawn, click for a timeline.
+    # The study as one page: how many of a job, by which method?
     input:
-        runs=f"{STUDY}/runs.parquet",
-        telemetry=f"{STUDY}/telemetry.parquet",
-        reported=REPORTED,
+        estimates=ESTIMATES,
     output:
         f"{STUDY}/explorer.html",
     log:
@@ -69,13 +54,10 @@ rule explore:
         "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
-        expected=f"{STUDY}/plan.json",
-        plan=SITTING.plan_digest,
     message:
         "explorer of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis.explorer --runs {input.runs:q} --expected {params.expected:q}'
-        " --telemetry {input.telemetry:q} --reported {input.reported:q} --output {output:q} > {log:q}"
+        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {STUDY:q} --output {output:q} > {log:q}'
 
 
 rule report_contents:
