@@ -6,11 +6,11 @@ import hashlib
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-_KINDS = {".py", ".ttf", ".html", ".css", ".js"}
+_KINDS = {".py", ".csv", ".j2", ".html", ".css", ".js"}
 
 
 def digest(package: Path = PACKAGE) -> str:
-    """Of all that it reads of itself: its modules, fonts, templates, styles and scripts."""
+    """Of all that it reads of itself: its modules, lists, templates, styles and scripts."""
     found = hashlib.sha256()
     for path in sorted(package.rglob("*")):
         if path.suffix in _KINDS:

@@ -32,7 +32,7 @@ _METHODS = {
 _ARMS = {PAPER_ARM: "as in the paper", "tuned": "bf16", "tuned_graph": "CUDA graph"}
 _STATUSES = {"not_run": "not run", "out_of_memory": "out of memory", "timed_out": "timed out"}
 
-# Okabe-Ito hues with spread lightness, and a marker each: safe in greyscale and for colour-blind readers.
+# Hues that colour-blind readers tell apart, with spread lightness, and a marker each for greyscale.
 COLOURS = {
     "naive": "#E0A224",
     "mps": "#0B5394",

@@ -40,28 +40,32 @@ def interval(found: Sequence[float], scale: str) -> tuple[float, float | None, f
     return back(mean), low, high
 
 
-def middle(found: Sequence[float], scale: str) -> float:
-    """Median over hosts; of an even number the mean (of ratios the geometric one) of the middle."""
-    if scale == LOG:
-        return math.exp(median(math.log(value) for value in found))
-    return median(found)
+def mean(found: Sequence[float], scale: str) -> float:
+    """Geometric mean for scale `log` (values > 0), else the arithmetic one."""
+    return interval(found, scale)[0]
 
 
 def over_hosts(found: Sequence[Estimate]) -> Estimate:
-    """One number from those of single hosts: of one host its interval, of several their range."""
+    """One number from those of single hosts: of one host its interval, of several their range.
+
+    The value is the mean over all replicates, each counting alike. Hosts are no replicates of each
+    other, so no interval is made of them: low and high are the least and the most of their values.
+    """
     first, scale = found[0], QUANTITIES[found[0].quantity].scale
     common = {
         "host": "",
         "n": sum(e.n for e in found),
         "hosts": len(found),
         "flags": flags.union(e.flags for e in found),
+        "note": "; ".join(dict.fromkeys(e.note for e in found if e.note)),
         "replicates": tuple(r for e in found for r in e.replicates),
     }
     if len(found) == 1:
         return replace(first, **common)
     points = [e.value for e in found]
     span = {"low": min(points), "high": max(points), "spread": RANGE}
-    return replace(first, value=middle(points, scale), **span, **common)
+    value = mean([r.value for r in common["replicates"]], scale)
+    return replace(first, value=value, **span, **common)
 
 
 @dataclass(frozen=True)
@@ -80,22 +84,20 @@ def estimated(found: Iterable[Value]) -> list[Estimate]:
     for value in found:
         run = value.run
         window = "" if run.window == PLAIN else run.window
-        place = _Place(
-            value.quantity, run.scenario.id, run.arm, run.method, window, value.job
-        )
+        place = _Place(value.quantity, run.scenario.id, run.arm, run.method, window, value.job)
         grouped[place][run.host].append(value)
     estimates = []
     for place, by_host in grouped.items():
         scale = QUANTITIES[place.quantity].scale
         single = []
         for host, of_host in by_host.items():
-            mean, low, high = interval([v.replicate.value for v in of_host], scale)
+            value, low, high = interval([v.replicate.value for v in of_host], scale)
             single.append(
                 described(
                     Estimate(
                         **vars(place),
                         host=host,
-                        value=mean,
+                        value=value,
                         low=low,
                         high=high,
                         spread=NONE if low is None else INTERVAL,
@@ -142,70 +144,77 @@ def fastest_alone(estimates: Sequence[Estimate]) -> dict[str, Estimate]:
 def over_fastest(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
     """Each set's rate over that of one job in its fastest way alone, host by host.
 
-    A host that has measured both gives a point; where none has, the middles over hosts are divided,
-    and the note says so. The set's replicates are divided by the host's mean, so that intervals do
-    not hold the noise of the job alone: none is given.
+    Each replicate is divided by the host's mean of that rate; where the host has not measured it,
+    by the mean over hosts, which the note says. The divisor is the same for all replicates of a
+    host, so no interval is given.
     """
     best = fastest_alone(estimates)
     alone = {(e.arm, e.scenario, e.host): e for e in estimates if _is_alone_rate(e)}
-    for name, e in best.items():
+    for e in best.values():
         ways = len({arm for arm, scenario, host in alone if scenario == e.scenario and not host})
         note = f"{ways} ways measured" if ways > 1 else "the only way measured"
         yield replace(e, quantity="fastest_rate", note=note)
-    grouped: dict[tuple, dict[str, dict[str, Estimate]]] = defaultdict(lambda: defaultdict(dict))
+    sets: dict[tuple, dict[str, dict[str, Estimate]]] = defaultdict(lambda: defaultdict(dict))
     for e in estimates:
         scenario = parse_scenario(e.scenario)
         names = [name for name, _ in scenario.parts]
-        if e.window or scenario.variant or any(name not in best for name in names):
-            continue
-        if e.quantity == "rate" and not scenario.mixed:
-            grouped[e.scenario, e.arm, e.method][e.host][names[0]] = e
-        elif e.quantity == "job_rate":
-            grouped[e.scenario, e.arm, e.method][e.host][e.job] = e
-    for (scenario_id, arm, method), by_host in grouped.items():
+        known = not e.window and not scenario.variant and all(name in best for name in names)
+        if known and e.host and e.quantity == ("job_rate" if scenario.mixed else "rate"):
+            sets[e.scenario, e.arm, e.method][e.host][e.job or names[0]] = e
+    for (scenario_id, arm, method), by_host in sets.items():
         parts = dict(parse_scenario(scenario_id).parts)
-        single, overall = [], None
+        # `rate` is of all jobs of a set of jobs alike, `job_rate` of one of a mix.
+        counts = parts if len(parts) > 1 else dict.fromkeys(parts, 1)
+        single = []
         for host, rates in by_host.items():
-            bases = {name: alone.get((best[name].arm, best[name].scenario, host)) for name in parts}
-            if rates.keys() != parts.keys() or not all(bases.values()):
+            if rates.keys() != parts.keys():
                 continue
-            shares = [
-                rates[name].value * (count if len(parts) > 1 else 1) / bases[name].value
-                for name, count in parts.items()
-            ]
-            e = described(
-                Estimate(
-                    "over_fastest",
-                    scenario=scenario_id,
-                    arm=arm,
-                    method=method,
-                    host=host,
-                    value=math.fsum(shares),
-                    n=min(each.n for each in rates.values()),
-                    hosts=1,
-                    flags=flags.union(each.flags for each in rates.values()),
-                    note="over " + ", ".join(f"{best[n].scenario}/{best[n].arm}" for n in parts),
-                    replicates=tuple(
-                        Replicate(
-                            cell=r.cell,
-                            value=r.value * (parts[n] if len(parts) > 1 else 1) / bases[n].value,
-                            numerator=r.value * (parts[n] if len(parts) > 1 else 1),
-                            denominator=bases[n].value,
-                            over=" ".join(bases[n].cells),
-                        )
-                        for n, each in rates.items()
-                        for r in each.replicates
-                    ),
+            bases = {
+                name: alone.get((best[name].arm, best[name].scenario, host), best[name])
+                for name in parts
+            }
+            elsewhere = [name for name in parts if not bases[name].host]
+            note = "over " + " and ".join(f"{best[n].scenario}/{best[n].arm}" for n in parts)
+            if elsewhere:
+                note += ", its mean over hosts where a host did not measure it"
+            replicates = _shares(rates, counts, bases)
+            single.append(
+                described(
+                    Estimate(
+                        "over_fastest",
+                        scenario=scenario_id,
+                        arm=arm,
+                        method=method,
+                        host=host,
+                        value=mean([r.value for r in replicates], LOG),
+                        n=len(replicates),
+                        hosts=1,
+                        flags=flags.union(each.flags for each in rates.values()),
+                        note=note,
+                        replicates=replicates,
+                    )
                 )
             )
-            if host:
-                single.append(e)
-            else:
-                overall = replace(e, note=f"{e.note}; no host measured both: middles over hosts")
         if single:
             yield from [*single, over_hosts(single)]
-        elif overall:
-            yield overall
+
+
+def _shares(
+    rates: Mapping[str, Estimate], counts: Mapping[str, int], bases: Mapping[str, Estimate]
+) -> tuple[Replicate, ...]:
+    """Per cell the sum over jobs of throughput over the fastest way alone."""
+    by_cell: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, e in rates.items():
+        for r in e.replicates:
+            by_cell[r.cell][name] = counts[name] * r.value
+    found = []
+    for cell, each in by_cell.items():
+        value = math.fsum(rate / bases[name].value for name, rate in each.items())
+        over = " ".join(dict.fromkeys(c for name in each for c in bases[name].cells))
+        one = next(iter(each)) if len(each) == 1 else None
+        pair = (each[one], bases[one].value) if one else (None, None)
+        found.append(Replicate(cell, value, *pair, over))
+    return tuple(found)
 
 
 def _is_alone_rate(e: Estimate) -> bool:
@@ -224,7 +233,9 @@ def variation(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
             cv = replace(cv, unit="", relative_to=QUANTITIES["rate_cv"].relative_to)
             grouped[e.scenario, e.arm, e.method, e.window].append(cv)
     for single in grouped.values():
-        yield from [*single, over_hosts(single)]
+        points = [cv.value for cv in single]
+        span = {"low": min(points), "high": max(points), "spread": RANGE} if points[1:] else {}
+        yield from [*single, replace(over_hosts(single), value=median(points), **span)]
 
 
 def memory_of_parts(
@@ -259,9 +270,7 @@ def memory_of_parts(
                 hosts=min(e.hosts for e in parts),
                 flags="",
                 replicates=(
-                    Replicate(
-                        outcome.id, total / capacity.value, total, capacity.value, cells
-                    ),
+                    Replicate(outcome.id, total / capacity.value, total, capacity.value, cells),
                 ),
             )
         )
@@ -363,7 +372,11 @@ def counts(
         if verdict:
             note = f"members whose loss: {verdict}"
             yield count(f"losses_{_slug(verdict)}", number, note)
-    proven = Counter(run.members[0]["method_verified"] is True for run in current.values() if run.status == COMPLETED)
+    proven = Counter(
+        run.members[0]["method_verified"] is True
+        for run in current.values()
+        if run.status == COMPLETED
+    )
     yield count("method_proven", proven[True], "completed cells whose method was proven in force")
     yield count("method_not_proven", proven[False], "completed cells without that proof")
 

@@ -35,7 +35,7 @@ def explain(estimates: Estimates, identity: str) -> str:
     if e.source != MEASURED:
         return "\n".join([*lines, f"  reported by {e.source}, not measured here"])
     if on := estimates.on_hosts(e) if not e.host else []:
-        lines.append(f"  {'the host' if len(on) == 1 else 'middle of the hosts'}:")
+        lines.append(f"  {'the host' if len(on) == 1 else 'by host'}:")
         lines += [f"    {h.host}: {h.value:.6g}{_span(h)}" for h in on]
     if e.replicates:
         kind = "geometric mean of" if known.scale == LOG else "mean of"
@@ -62,7 +62,9 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("id", help="of a number, or a part of one: then all that have it are listed")
+    parser.add_argument(
+        "id", help="of a number, or a part of one: then all that have it are listed"
+    )
     parser.add_argument("--folder", type=Path, default=Path("results/h200"))
     given = parser.parse_args(argv)
     try:

@@ -118,7 +118,9 @@ def _speed(run: Run, company: Company) -> Iterator[Value]:
     if run.alike:
         yield from _value("rate", run, total)
         if len(rates) > 1:
-            yield from _value("spread", run, max(rates) / min(rates), parts=(max(rates), min(rates)))
+            yield from _value(
+                "spread", run, max(rates) / min(rates), parts=(max(rates), min(rates))
+            )
     for job, places in jobs.items():
         own = "" if run.alike else job
         if own:

@@ -2,10 +2,10 @@
 
 Every row of the file was published, not measured here. A row is one printed number or one bar;
 `kind` says how it was read. `member` names a bar (1, 2, …), the extremes of a group where its bars
-are not known one by one (shortest, longest, lowest, highest), the bar that carries a printed label
-(labelled), or the job of a mix; empty: the mean of the bars, or the whole set. `workload` names the
-workloads of ours that a row may stand beside: several, separated by blanks, where the batch size was
-not stated, joined by + in a mix.
+are not known one by one (shortest, longest, lowest, highest), the bar that carries a printed
+label (labelled), or the job of a mix; empty: the mean of the bars, or the whole set. `workload`
+names the workloads of ours that a row may stand beside: several, separated by blanks, where the
+batch size was not stated, joined by + in a mix.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class ReportedError(Exception):
 
 
 def read(path: Path) -> list[dict]:
-    """The rows of the file, values in s, GB or 1 (None where there is none). Raises ReportedError."""
+    """The rows of the file, values in s, GB or 1, None where there is none.
+
+    Raises ReportedError.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -110,9 +113,9 @@ class _Group:
     def first(self, metric: str, member: str = "", printed: bool = False) -> dict | None:
         """The row of a value that was read; with `printed` only of a printed label."""
         for row in self.rows:
-            if (row["metric"], row["member"]) == (metric, member) and row["value"] is not None:
-                if not printed or row["kind"] == "label":
-                    return row
+            asked = (row["metric"], row["member"]) == (metric, member)
+            if asked and row["value"] is not None and (not printed or row["kind"] == "label"):
+                return row
         return None
 
     def value(self, metric: str, member: str = "") -> float | None:
@@ -232,4 +235,6 @@ def _derived(group: _Group, groups: Mapping[tuple, _Group]) -> Iterator[Estimate
         theirs = other.value("epoch_time") if other and group.n > fewer else None
         if theirs:
             growth = group.n / time / (fewer / theirs)
-            yield _filled(Estimate(f"stp_over_{fewer}", **place), growth, "from the mean of the bars")
+            yield _filled(
+                Estimate(f"stp_over_{fewer}", **place), growth, "from the mean of the bars"
+            )
