@@ -1,0 +1,305 @@
+"""Studies with known truth: rows as runs.parquet has them, the plan, and what is true of them.
+
+The model of a GPU is that of measuring.md: a job alone trains at `rate` and keeps the GPU busy for
+`gract` of the time, so samples per second of busy GPU are `rate / gract`, on every host. A host
+slows launch-bound jobs alone by a factor of its own; N jobs train at N times the rate alone, until
+the GPU is full: then at `gains[method]` times the rate of a busy GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analysis.names import AFTER, BEFORE, COMPLETION, parse_scenario
+from analysis.records.schema import SCHEMA
+
+ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "faithful", "window", 6.0, 50_000, 32
+CARD, MEMORY = "Simulated GPU", 80e9
+FULL = 0.9999  # GRACT of a full GPU
+PLAIN_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.6, "mig": 1.2}
+BUSY_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.15, "mig": 1.05}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A workload: samples/s and GRACT alone, how much S it wins by each method on a full GPU, its
+    memory (GB), and by arm how much faster it is alone than in the first.
+    """
+
+    name: str
+    rate: float = 3000.0
+    gract: float = 0.2
+    gains: Mapping[str, float] = field(default_factory=lambda: PLAIN_GAINS)
+    memory: float = 2.0
+    arms: Mapping[str, float] = field(default_factory=lambda: {ARM: 1.0})
+
+    @property
+    def launch_bound(self) -> bool:
+        return self.gract < 0.9
+
+    @property
+    def device_rate(self) -> float:
+        """Samples per second of busy GPU."""
+        return self.rate / self.gract
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of logs. block: of the rate alone, with all cells of a block; alone: of
+    the cells of jobs alone (only launch-bound ones, a tenth for others); cell: of sets; device: of
+    the rate of a busy GPU, as read in a cell; member: how unlike a set's members are.
+    """
+
+    host: float = 0.22
+    block: float = 0.03
+    alone: float = 0.10
+    cell: float = 0.01
+    device: float = 0.005
+    member: float = 0.01
+    gract: float = 0.005
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a study holds.
+
+    jobs alone and in sets of `counts` by `methods`; mixes: scenario ids, those that end in
+    --departure or --completion too. ends: (scenario, method) → status of all its cells.
+    host_gains: method → factor on its gain on each host. failing: share of sets' cells that fail.
+    unsteady: share of them whose rate drifts. split: the last block of each host was begun on one
+    device and ended on another one, with jobs alone on both.
+    """
+
+    jobs: Sequence[Job]
+    counts: Sequence[int] = (2, 7)
+    methods: Sequence[str] = ("naive", "mps")
+    mixes: Sequence[str] = ()
+    hosts: int = 1
+    blocks: int = 5
+    noise: Noise = Noise()
+    ends: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    host_gains: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    failing: float = 0.0
+    unsteady: float = 0.0
+    split: bool = False
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """rows: as in runs.parquet. plan: as in plan.json. true: (quantity, scenario, arm, method,
+    host) → value without noise, host "" as the geometric mean of the hosts.
+    """
+
+    rows: list[dict]
+    plan: list[dict]
+    true: dict[tuple[str, str, str, str, str], float]
+
+
+_ROW = dict.fromkeys(SCHEMA.names) | {
+    **{"study": "simulated", "attempt": 1, "current": True, "seed": 42, "input_mode": "resident"},
+    **{"dataset": "images", "source": "synthetic", "batch_size": BATCH, "measure": WINDOW},
+    **{"gpu_name": CARD, "hardware": CARD, "gpu_memory_total": MEMORY, "flags": "", "digest": "d"},
+    **{"nominal_train_size": TRAIN_SIZE, "loss_check": "agrees", "loss_distance": 0.001},
+}
+
+
+def simulate(design: Design, seed: int) -> Simulated:
+    """One study; the same seed gives the same study."""
+    return _Study(design, np.random.default_rng(seed)).run()
+
+
+class _Study:
+    def __init__(self, design: Design, random: np.random.Generator):
+        self.design, self.random = design, random
+        self.jobs = {job.name: job for job in design.jobs}
+        self.arms = list(dict.fromkeys(arm for job in design.jobs for arm in job.arms))
+        factors = np.exp(random.normal(0, design.noise.host, design.hosts))
+        self.host = [float(each) for each in factors]
+        self.rows: list[dict] = []
+        self.plan: list[dict] = []
+        self.true: dict[tuple[str, str, str, str, str], float] = {}
+
+    def run(self) -> Simulated:
+        """Every block of every host: jobs alone, then the sets."""
+        design = self.design
+        scenarios = [f"{n}x_{name}" for n in design.counts for name in self.jobs]
+        sets = [(s, m) for s in (*scenarios, *design.mixes) for m in design.methods]
+        for block in range(1, design.hosts * design.blocks + 1):
+            host = (block - 1) // design.blocks
+            last = block % design.blocks == 0
+            for arm in self.arms:
+                devices = [0, 1] if design.split and last else [0]
+                alone = [
+                    self._jobs_alone(arm, host, block, at, at == devices[-1]) for at in devices
+                ]
+                cells = [c for c in sets if all(arm in self._job(n).arms for n in _names(c[0]))]
+                for place, (scenario, method) in enumerate(cells):
+                    half = len(devices) * place // len(cells)
+                    self._set(scenario, arm, method, host, block, devices[half], alone[half])
+        for key in {(*key[:4], "") for key in self.true}:
+            hosts = [(*key[:4], f"h{h}") for h in range(1, design.hosts + 1)]
+            logs = [math.log(self.true[host]) for host in hosts if host in self.true]
+            self.true[key] = math.exp(math.fsum(logs) / len(logs))
+        return Simulated(self.rows, self.plan, self.true)
+
+    def _job(self, name: str) -> Job:
+        return self.jobs[name]
+
+    def _factor(self, job: Job, host: int) -> float:
+        """What the host makes of a job alone; a GPU is never more than busy."""
+        return self.host[host] if job.launch_bound else 1.0
+
+    def _noise(self, deviation: float) -> float:
+        return math.exp(self.random.normal(0, deviation))
+
+    # -- jobs alone -------------------------------------------------------------------------------
+
+    def _jobs_alone(self, arm: str, host: int, block: int, device: int, current: bool) -> dict:
+        """Cells of one job each; name → its rate alone there."""
+        noise, found = self.design.noise, {}
+        for name, job in self.jobs.items():
+            if arm not in job.arms:
+                continue
+            scale = 1.0 if job.launch_bound else 0.1
+            true = min(job.rate * job.arms[arm] * self._factor(job, host), job.device_rate)
+            rate = true * self._noise(scale * noise.block) * self._noise(scale * noise.alone)
+            gract = min(rate / job.device_rate * self._noise(noise.device), FULL)
+            cell = self._cell(f"1x_{name}", arm, "naive", host, block, device, current)
+            self._row(cell, 0, name, rate, gract=gract, gpu_memory_used=job.memory * 1e9)
+            found[name] = rate
+            self._truth(f"1x_{name}", arm, "naive", host, rate=true)
+            self._truth(f"1x_{name}", arm, "naive", host, gract=true / job.device_rate, stp=1.0)
+        return found
+
+    # -- sets -------------------------------------------------------------------------------------
+
+    def true_rates(self, scenario: str, arm: str, method: str, host: int) -> list[float]:
+        """Each member's samples/s without noise: equal shares of a busy GPU, at most as alone."""
+        members = _names(scenario)
+        jobs = [self._job(name) for name in members]
+        alone = [
+            min(job.rate * job.arms[arm] * self._factor(job, host), job.device_rate) for job in jobs
+        ]
+        more = self.design.host_gains.get(method, ())
+        scale = more[host] if more else 1.0
+        wanted = [rate / job.device_rate for rate, job in zip(alone, jobs, strict=True)]
+        gain = scale * math.fsum(job.gains[method] for job in jobs) / len(jobs)
+        share = min(1.0, gain / math.fsum(wanted))
+        return [rate * share for rate in alone]
+
+    def _set(
+        self, scenario: str, arm: str, method: str, host: int, block: int, device: int, alone: dict
+    ) -> None:
+        design, noise, names = self.design, self.design.noise, _names(scenario)
+        status = design.ends.get((scenario, method), "completed")
+        if status == "completed" and self.random.random() < design.failing:
+            status = "failed"
+        if status == "not_run":
+            self._planned(scenario, arm, method, block)
+            return
+        cell = self._cell(scenario, arm, method, host, block, device, True, status)
+        if status != "completed":
+            self.rows.append(cell | {"member": None, "window": None, "reason": f"it {status}"})
+            return
+        true = self.true_rates(scenario, arm, method, host)
+        shares = [self._noise(noise.member) for _ in names]
+        even = len(names) / math.fsum(shares)
+        factor = self._noise(noise.cell)
+        rates = [t * s * even * factor for t, s in zip(true, shares, strict=True)]
+        drift = {}
+        if self.random.random() < design.unsteady:
+            drift = {"drift": 0.03, "drift_error": 0.002}
+        demand = math.fsum(r / self._job(n).device_rate for r, n in zip(true, names, strict=True))
+        gract = min(demand / (1.6 if method.startswith("mps") else 0.9), FULL)
+        gpu = {
+            "gract": min(max(gract + self.random.normal(0, noise.gract), 0.0), 1.0),
+            "gpu_memory_used": 1e9 * math.fsum(self._job(n).memory for n in names) * 0.9,
+        } | drift
+        variant = parse_scenario(scenario).variant
+        windows = {"departure": (BEFORE, AFTER), "completion": (COMPLETION,)}.get(
+            variant, (WINDOW,)
+        )
+        for member, (name, rate) in enumerate(zip(names, rates, strict=True)):
+            for window in windows:
+                if window == AFTER and member == len(names) - 1:
+                    continue  # it left
+                own = rate * len(names) / (len(names) - 1) if window == AFTER else rate
+                more = dict(gpu)
+                if window == COMPLETION:  # a minute of work alone each
+                    steps = [int(60 * alone[n] / BATCH) for n in names]
+                    took = max(k * BATCH / r for k, r in zip(steps, rates, strict=True))
+                    more |= {"steps": steps[member], "window_s": took}
+                    if steps[member] * BATCH / rate == took:
+                        more["samples_per_s_alone_after"] = alone[name]
+                self._row(cell, member, name, own, window=window, **more)
+        bases = [self.true["rate", f"1x_{n}", arm, "naive", f"h{host + 1}"] for n in names]
+        stp = math.fsum(r / b for r, b in zip(true, bases, strict=True))
+        worst = max(b / r for r, b in zip(true, bases, strict=True))
+        self._truth(scenario, arm, method, host, stp=stp, s=demand, slowdown_worst=worst)
+        if len(set(names)) == 1:
+            self._truth(scenario, arm, method, host, rate=math.fsum(true), gract=gract)
+        plain = self.true_rates(scenario, arm, "naive", host)
+        if method != "naive":
+            over = math.fsum(r / b for r, b in zip(plain, bases, strict=True))
+            self._truth(scenario, arm, method, host, rate_over_naive=stp / over)
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _truth(self, scenario: str, arm: str, method: str, host: int, **values: float) -> None:
+        for quantity, value in values.items():
+            self.true[quantity, scenario, arm, method, f"h{host + 1}"] = value
+
+    def _planned(self, scenario: str, arm: str, method: str, block: int) -> dict:
+        cell = {"scenario": scenario, "arm": arm, "method": method, "replicate": block}
+        cell["id"] = f"{scenario}/{arm}/{method}/r{block}"
+        cell["n"] = parse_scenario(scenario).n
+        self.plan.append(cell)
+        return cell
+
+    def _cell(
+        self,
+        scenario: str,
+        arm: str,
+        method: str,
+        host: int,
+        block: int,
+        device: int,
+        current: bool,
+        status: str = "completed",
+    ) -> dict:
+        """What the rows of a cell have in common; a cell that is not current is planned once."""
+        identity = f"{scenario}/{arm}/{method}/r{block}"
+        if current:
+            self._planned(scenario, arm, method, block)
+        done = status == "completed"
+        return _ROW | {
+            **{"cell": identity, "scenario": scenario, "arm": arm, "method": method},
+            **{"block": block, "n": parse_scenario(scenario).n, "status": status},
+            **{"current": current, "attempt": 2 if device and scenario[:2] == "1x" else 1},
+            **{"device": f"GPU-{host + 1}-{device}", "gpu_uuid": f"GPU-{host + 1}-{device}"},
+            **{"machine": f"m{host + 1}", "session": f"m{host + 1} day 1"},
+            **{"started_at": f"2026-01-{host + 1:02}T00:00:{block % 60:02}Z"},
+            **{"method_verified": done or None, "in_force": "yes" if done else None},
+        }
+
+    def _row(self, cell: dict, member: int, name: str, rate: float, **more: object) -> None:
+        power = 120.0 + 500.0 * float(more["gract"])
+        self.rows.append(
+            cell
+            | {"member": member, "member_status": "completed", "workload": name, "model": name}
+            | {"window": WINDOW, "window_s": WINDOW_S, "samples_per_s": rate}
+            | {"steps": int(WINDOW_S * rate / BATCH), "drift": 0.001, "drift_error": 0.002}
+            | {"epoch_time_s": TRAIN_SIZE / rate, "epoch_time_kind": "rate"}
+            | {"smact": 0.8 * float(more["gract"]), "power": power, "energy_j": power * WINDOW_S}
+            | {"memory_peak_reserved": 0.8e9 * self._job(name).memory}
+            | more
+        )
+
+
+def _names(scenario: str) -> list[str]:
+    """The workload of each member."""
+    return [name for name, count in parse_scenario(scenario).parts for _ in range(count)]
