@@ -1,0 +1,206 @@
+"""What config/claims.yaml may say: a claim is one or more tests, all of which must hold.
+
+Everything that a person can get wrong is refused as one line that names file, claim, key and what is
+allowed (`ClaimsError`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+
+from analysis.estimates.quantities import QUANTITIES
+from analysis.estimates.reported import SOURCES
+from analysis.estimates.schema import INTERVAL, Estimate
+from analysis.names import AFTER, BEFORE, COMPLETION, METHODS, PAPER_ARM
+
+Method = Literal[METHODS[1:]]  # `serial` is computed, never run
+Window = Literal["", BEFORE, AFTER, COMPLETION, "epochs"]
+Variant = Literal["", "departure", COMPLETION, "epochs", "files"]
+
+
+class Side(StrEnum):
+    """Where one host's number lies: an interval beyond the bound decides, a single point does not."""
+
+    SUPPORTS = "supports"
+    AGAINST = "speaks against"
+    RIGHT = "one replicate, on the claim's side"
+    WRONG = "one replicate, on the other side"
+    UNCLEAR = "interval includes the bound"
+
+
+class ClaimsError(ValueError):
+    """A mistake in the file of claims: one line with file, claim, key and what is allowed."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class _Bounds(_Strict):
+    """A quantity and where it must lie."""
+
+    quantity: Literal[tuple(QUANTITIES)]
+    above: float | None = None
+    below: float | None = None
+
+    def admits(self, value: float) -> bool:
+        """True if a value lies on the right side of each bound."""
+        return (self.above is None or value > self.above) and (
+            self.below is None or value < self.below
+        )
+
+    @property
+    def rule(self) -> str:
+        """The bounds in words."""
+        parts = (("above", self.above), ("below", self.below))
+        return " and ".join(f"{word} {bound:g}" for word, bound in parts if bound is not None)
+
+
+class Where(_Bounds):
+    """Only jobs whose reading alone lies within bounds."""
+
+    at_least: float | None = None
+
+    def admits(self, value: float) -> bool:
+        return super().admits(value) and (self.at_least is None or value >= self.at_least)
+
+    @property
+    def rule(self) -> str:
+        return super().rule or f"at least {self.at_least:g}"
+
+
+class _Place(_Strict):
+    """What needs and tests share."""
+
+    mix: dict[str, Annotated[StrictInt, Field(ge=1)]] = {}
+    job: str = ""
+    arm: str = PAPER_ARM
+    variant: Variant = ""
+    window: Window = ""
+
+
+class Need(_Bounds, _Place):
+    """A reading without which our cells are not comparable: of a job alone, or of a mix."""
+
+    method: Method = "naive"
+
+    @model_validator(mode="after")
+    def _complete(self):
+        if not (self.mix or self.job) or not self.rule:
+            raise ValueError("give job or mix, and above or below")
+        return self
+
+
+class Test(_Bounds, _Place):
+    """One quantity of some cells against one bound."""
+
+    __test__ = False  # no test of pytest's
+    methods: list[Method] = Field(min_length=1)
+    jobs: list[str] = []
+    counts: list[Annotated[StrictInt, Field(ge=1)]] = []
+    where: Where | None = None
+    within: tuple[float, float] | None = None
+    fits: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _complete(self):
+        bounds = (self.above, self.below, self.within, self.fits)
+        if sum(bound is not None for bound in bounds) != 1:
+            raise ValueError("give one of above, below, within, fits")
+        if bool(self.jobs) != bool(self.counts) or (self.jobs and self.mix):
+            raise ValueError("give jobs with counts, or a mix")
+        if not (self.jobs or self.mix or self.fits):
+            raise ValueError("give jobs with counts, or a mix")
+        if self.within and self.within[0] > self.within[1]:
+            raise ValueError("within: the lower bound comes first")
+        return self
+
+    @property
+    def rule(self) -> str:
+        if self.fits:
+            return "completes exactly where memory suffices"
+        return "between {:g} and {:g}".format(*self.within) if self.within else super().rule
+
+    def side(self, e: Estimate) -> Side:
+        """Where the number of one host lies."""
+        low, high = (e.low, e.high) if e.spread == INTERVAL else (e.value, e.value)
+        if self.within:
+            beyond = self.within[0] <= low and high <= self.within[1]
+            other = high < self.within[0] or low > self.within[1]
+        elif self.above is not None:
+            beyond, other = low > self.above, high < self.above
+        else:
+            beyond, other = high < self.below, low > self.below
+        if e.spread != INTERVAL:
+            return Side.RIGHT if beyond else Side.WRONG
+        return Side.SUPPORTS if beyond else Side.AGAINST if other else Side.UNCLEAR
+
+
+class Changed(_Strict):
+    """That a rule was changed after data had been seen: the old rule's verdict, and why."""
+
+    before: str
+    why: str
+
+
+class Claim(_Strict):
+    id: str = Field(pattern=r"^C\d+[a-z]?$")
+    text: str
+    note: str = ""
+    sources: list[Literal[tuple(SOURCES)]] = []
+    changed: Changed | None = None
+    needs: list[Need] = []
+    tests: list[Test] = Field(min_length=1)
+
+
+class Rules(_Strict):
+    """The file: `names` only holds what its anchors point to."""
+
+    names: dict[str, Any] = {}
+    claims: list[Claim] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _ids_differ(self):
+        if twice := [k for k, n in Counter(c.id for c in self.claims).items() if n > 1]:
+            raise ValueError(f"two claims have the id {twice[0]}")
+        return self
+
+
+_MODELS = {"claims": Claim, "tests": Test, "needs": Need, "where": Where, "changed": Changed}
+
+
+def read(path: Path) -> Rules:
+    """The rules of a file. Raises ClaimsError with one line."""
+    content = None
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return Rules.model_validate(content)
+    except OSError as error:
+        raise ClaimsError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ClaimsError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        raise ClaimsError(f"{path}: {_mistake(error.errors()[0], content)}") from None
+
+
+def _mistake(error: Any, content: Any) -> str:
+    """`claim C3a: tests.0.quantity: 'speed' is not allowed; allowed: ...` in one line."""
+    where, said = list(error["loc"]), error["msg"].removeprefix("Value error, ")
+    model = next((_MODELS[key] for key in reversed(where[:-1]) if key in _MODELS), Rules)
+    if where[:1] == ["claims"] and len(where) > 1:
+        claim = content["claims"][where[1]]
+        name = claim.get("id", where[1]) if isinstance(claim, dict) else where[1]
+        where = [f"claim {name}", ".".join(map(str, where[2:]))]
+    elif where:
+        where = [".".join(map(str, where))]
+    if error["type"] == "extra_forbidden":
+        said = f"no such key; allowed: {', '.join(model.model_fields)}"
+    elif error["type"] == "literal_error":
+        said = f"{error['input']!r} is not allowed; allowed: {error['ctx']['expected']}"
+    return " ".join(": ".join([*filter(None, where), said]).split())
