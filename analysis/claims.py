@@ -127,8 +127,6 @@ def _claim(claim: Claim, estimates: Estimates) -> Judged:
     else:
         verdict = _all([test.verdict for test in tests])
         why = next(test.note for test in tests if test.verdict == verdict)
-        if verdict == Verdict.HOLDS and len(tests) > 1:
-            why = " ".join(test.note for test in tests)
     return Judged(claim, verdict, why, tests, needs)
 
 
@@ -144,14 +142,12 @@ def _need(need: Need, estimates: Estimates) -> NeedJudged:
     scenario = _scenario(mix, need.variant, estimates, need.arm)
     place = {"scenario": scenario, "arm": need.arm, "method": need.method}
     e = estimates.get(need.quantity, **place, window=need.window, job=job)
-    what = f"{_title(need.quantity)} of {_place(scenario, need.method)}"
+    where, what = _place(scenario, need.method), _title(need.quantity)
     if e is None or e.value is None:
-        return NeedJudged(
-            need, None, "", f"There is no reading of the {what}, which must be {need.rule}."
-        )
-    met = need.admits(e.value)
-    note = f"The {what} is {labels.span(e)}, and the comparison needs {need.rule}."
-    return NeedJudged(need, met, e.id, note)
+        note = f"For {where}, {what} was not read, and must be {need.rule}."
+        return NeedJudged(need, None, "", note)
+    note = f"For {where}, {what} is {labels.span(e)}, but the comparison needs it {need.rule}."
+    return NeedJudged(need, need.admits(e.value), e.id, note)
 
 
 def _scenario(mix: dict[str, int], variant: str, estimates: Estimates, arm: str) -> str:
@@ -176,7 +172,7 @@ def _test(test: Test, sources: Sequence[str], estimates: Estimates) -> TestJudge
             place = {"scenario": f"1x_{job}", "arm": test.arm, "method": "naive"}
             reading = estimates.get(test.where.quantity, **place)
             if reading is None or reading.value is None:
-                unread.append(f"the {_title(test.where.quantity)} of {labels.job(job)} alone")
+                unread.append(f"{_title(test.where.quantity)} for {labels.job(job)} alone")
                 continue
             if not test.where.admits(reading.value):
                 continue
@@ -198,15 +194,13 @@ def _cell(
     scenario = _scenario(mix, test.variant, estimates, test.arm)
     place = {"scenario": scenario, "arm": test.arm, "method": method}
     beside = _reported(test.quantity, scenario, method, test.job, sources, estimates)
+    cell = CellJudged(**place, verdict=Verdict.NOT_TESTABLE, reported=beside)
     e = estimates.get(test.quantity, **place, window=test.window, job=test.job)
     if e is None or e.value is None:
-        note = _absent(test.quantity, place, estimates)
-        return CellJudged(**place, verdict=Verdict.NOT_TESTABLE, reported=beside, note=note)
+        return replace(cell, note=_absent(test.quantity, place, estimates))
     points = [point for point in estimates.on_hosts(e) if point.value is not None] or [e]
     hosts = tuple((point.host, point.id, test.side(point)) for point in points)
-    return CellJudged(
-        **place, verdict=_over_hosts(hosts), ids=(e.id,), hosts=hosts, reported=beside
-    )
+    return replace(cell, verdict=_over_hosts(hosts), ids=(e.id,), hosts=hosts)
 
 
 def _over_hosts(hosts: Sequence[tuple[str, str, Side]]) -> Verdict:
@@ -235,11 +229,10 @@ def _reported(
     ours = parse_scenario(scenario_id(dict(parse_scenario(scenario).parts)))
     for source in sources:
         for e in estimates.of(quantity, source=source):
-            if e.name == "text" and e.method in ("", method):
+            in_words = e.name == "text" and e.method in ("", method)
+            same = e.scenario and _same(parse_scenario(e.scenario), ours)
+            if in_words or (same and (e.method, e.job) == (method, job)):
                 return e.id
-            if e.scenario and (e.method, e.job) == (method, job):
-                if _same(parse_scenario(e.scenario), ours):
-                    return e.id
     return ""
 
 
@@ -248,12 +241,12 @@ def _absent(quantity: str, place: dict[str, str], estimates: Estimates) -> str:
     for method in (place["method"], _PARTNER.get(quantity, "")):
         outcome = estimates.get("outcome", **place | {"method": method}) if method else None
         if method and outcome is None:
-            return f"{_place(place['scenario'], method)} is not planned"
+            return f"{_place(place['scenario'], method)} (not planned)"
         if method and outcome.status != "completed":
             reason = outcome.note.split(";")[0].split(". ")[0]
             why = labels.status(outcome.status) + (f": {reason}" if reason else "")
             return f"{_place(place['scenario'], method)} ({why})"
-    return f"the {_title(quantity)} of {_place(place['scenario'], place['method'])} has no reading"
+    return f"{_title(quantity)} for {_place(place['scenario'], place['method'])}"
 
 
 def _fits(test: Test, sources: Sequence[str], estimates: Estimates) -> TestJudged:
@@ -282,7 +275,8 @@ def _fits(test: Test, sources: Sequence[str], estimates: Estimates) -> TestJudge
         as_said = (parts.value > 1) == (outcome.status == "out_of_memory")
         verdict = Verdict.HOLDS if as_said else Verdict.CONTRADICTED
         did = "completed" if outcome.status == "completed" else "ran out of memory"
-        note = f"{_place(scenario, method)} {did}, where its jobs alone take {labels.number(parts.value)} times the card's memory"
+        need = f"its jobs alone take {labels.number(parts.value)} times the card's memory"
+        note = f"{_place(scenario, method)} {did}, and {need}"
         cells.append(replace(cell, verdict=verdict, ids=(parts.id, outcome.id), note=note))
     verdict = _all([cell.verdict for cell in cells]) if cells else Verdict.NOT_TESTABLE
     if verdict == Verdict.HOLDS and not exceeding:
@@ -314,24 +308,23 @@ def _why(
         deciding = [nearest(deciding, key=lambda cell: estimates[cell.ids[0]].value)]
     cell = deciding[0]
     e = estimates[cell.ids[0]]
-    said = (
-        f"The {_title(test.quantity)} of {_place(cell.scenario, cell.method)} is {labels.span(e)}"
-    )
+    where, what = _place(cell.scenario, cell.method), _title(test.quantity)
+    said = f"For {where}, {what} is {labels.span(e)}"
     against, right = cell.on(Side.AGAINST), cell.on(Side.RIGHT)
     supports, wrong = cell.on(Side.SUPPORTS), cell.on(Side.WRONG)
     if verdict == Verdict.HOLDS:
-        others = f", and the other {len(cells) - 1} readings hold too" if len(cells) > 1 else ""
+        others = f"; the other {len(cells) - 1} readings hold too" if len(cells) > 1 else ""
         return f"{said}, {test.rule} on {_and(supports)}{others}."
     if verdict == Verdict.CONTRADICTED:
         return f"{said}, not {test.rule} on {_and(against)}."
     if verdict == Verdict.DEPENDS:
         return f"{said}, {test.rule} on {_and(supports)} but not on {_and(against)}."
     if supports or against:
-        decided, single = (supports, wrong) if supports else (against, right)
-        is_so = test.rule if supports else f"not {test.rule}"
-        return f"{said}, {is_so} on {_and(decided)}, but the one replicate on {_and(single)} is on the other side."
+        is_so, decided = ("", supports) if supports else ("not ", against)
+        single = f"but the one replicate on {_and(wrong or right)} is on the other side"
+        return f"{said}, {is_so}{test.rule} on {_and(decided)}, {single}."
     if not cell.on(Side.UNCLEAR):
-        return f"{said}, with one replicate on each host; the claim asks for a value {test.rule}."
+        return f"{said}, with one replicate on each host; the claim needs it {test.rule}."
     return f"{said}, and no host's 95 % interval tells whether it is {test.rule}."
 
 

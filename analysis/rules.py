@@ -1,7 +1,6 @@
 """What config/claims.yaml may say: a claim is one or more tests, all of which must hold.
 
-Everything that a person can get wrong is refused as one line that names file, claim, key and what is
-allowed (`ClaimsError`).
+Each mistake is refused as one line that names file, claim, key and what is allowed (`ClaimsError`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Variant = Literal["", "departure", COMPLETION, "epochs", "files"]
 
 
 class Side(StrEnum):
-    """Where one host's number lies: an interval beyond the bound decides, a single point does not."""
+    """Where one host's number lies: an interval can decide a test, a single point cannot."""
 
     SUPPORTS = "supports"
     AGAINST = "speaks against"
