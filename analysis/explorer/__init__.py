@@ -1,0 +1,1 @@
+"""The explorer: a study's numbers as one HTML file that needs no network."""

@@ -1,0 +1,178 @@
+"""A study as one HTML file: how many of a job, by which method? Needs no network.
+
+python -m analysis explorer --folder results/h200 --output results/h200/explorer.html
+
+Reads estimates.parquet of the folder and computes no number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import sys
+from importlib import import_module, util
+from pathlib import Path
+from string import Template
+
+from analysis import labels
+from analysis.estimates.quantities import QUANTITIES
+from analysis.estimates.schema import Estimate
+from analysis.estimates.table import Estimates
+from analysis.names import ANCHOR, TWIN, family_of, method_order, parse_scenario
+
+HERE = Path(__file__).parent
+TABLE = ("rate", "stp", "s", "over_fastest", "slowdown_worst", "memory", "gract")
+CHART = ("rate", "stp", "s", "slowdown_worst", "gract", "memory", "energy_per_sample")
+SHOWN = dict.fromkeys((*TABLE, *CHART, "capacity"))
+DASHES = {"naive": "", "mps": "", "mps_equal": "6 3", "mps_overlap": "2 3", "mig": "8 3 2 3"}
+
+
+def number(e: Estimate, on: list[Estimate]) -> dict:
+    """What the page holds of a number: floats of six digits, and its text as labels spell it."""
+    text = labels.number(e.value, e.unit)
+    found = {"id": e.id, **_place(e), "text": text, "spread": _spread(e, text)}
+    found |= {"n": e.n, "hosts": e.hosts, "cells": len(set(e.cells))}
+    if e.flags:
+        found["flags"] = e.flags.replace("_", " ").replace(";", ", ")
+    found["on"] = [[h.host, float(f"{h.value:.6g}"), labels.span(h)] for h in on]
+    return found
+
+
+def _place(e: Estimate) -> dict:
+    ends = {"low": e.low, "high": e.high} if e.low is not None else {}
+    return {name: float(f"{x:.6g}") for name, x in {"value": e.value, **ends}.items()}
+
+
+def _spread(e: Estimate, text: str) -> str:
+    return labels.span(e).removeprefix(text).strip().removeprefix("(").removesuffix(")")
+
+
+def sets(estimates: Estimates) -> dict[tuple[str, str], list[dict]]:
+    """The sets of jobs of each job (workloads, variant), those without a number among them."""
+    on: dict[tuple, list[Estimate]] = {}
+    for quantity in SHOWN:
+        for e in estimates.of(quantity, host="*", window=""):
+            on.setdefault((quantity, e.scenario, e.arm, e.method, e.job), []).append(e)
+    found: dict[tuple[str, str], list[dict]] = {}
+    for outcome in estimates.of("outcome"):
+        scenario = parse_scenario(outcome.scenario)
+        if outcome.method == TWIN or scenario.variant == ANCHOR:
+            continue
+        place = {"scenario": outcome.scenario, "arm": outcome.arm, "method": outcome.method}
+        numbers = {}
+        for quantity in SHOWN:
+            e = estimates.get(quantity, **place)
+            if e is not None and e.value is not None:
+                numbers[quantity] = number(e, on.get((quantity, *place.values(), ""), []))
+        count = str(scenario.n)
+        if scenario.mixed:
+            count = " + ".join(str(n) for _, n in sorted(scenario.parts))
+        found.setdefault((scenario.family, scenario.variant), []).append(
+            place
+            | {"n": scenario.n, "count": count, "title": labels.scenario(outcome.scenario)}
+            | {"status": labels.status(outcome.status), "why": outcome.note, "numbers": numbers}
+        )
+    return found
+
+
+def jobs(estimates: Estimates) -> list[dict]:
+    """Jobs in the order of their list: alike ones, their variants, mixes. A job that never ran
+    together with another, where others did, and one without any number are left out.
+    """
+    every = sets(estimates)
+    together = {key for key, some in every.items() if any(s["n"] > 1 and s["numbers"] for s in some)}
+    found = []
+    for (family, variant), some in every.items():
+        if not any(s["numbers"] for s in some) or (variant and (family, variant) not in together):
+            continue
+        names = family.split("+")
+        label = " + ".join(labels.job(name) for name in names)
+        label += f" ({variant.replace('_', ' ')})" if variant else ""
+        key = family + (f"--{variant}" if variant else "")
+        fastest = [
+            number(e, []) | {"arm": labels.arm(e.arm)}
+            for e in estimates.of("fastest_rate", scenario=f"1x_{key}")
+        ]
+        arms = sorted({s["arm"] for s in some if s["numbers"]})
+        found.append(
+            {"id": key, "label": label, "mixed": len(names) > 1, "sets": some, "arms": arms}
+            | {"parts": [labels.job(name) for name in sorted(names)], "fastest": fastest[0] if fastest else None}
+        )
+    return sorted(found, key=lambda job: (job["mixed"], "(" in job["label"], job["label"]))
+
+
+def advised(estimates: Estimates) -> dict[str, dict]:
+    """What analysis.advice says of each job and arm, by scenario/arm/method; {} without it."""
+    if util.find_spec("analysis.advice") is None:
+        return {}
+    return {}
+
+
+def data(estimates: Estimates, folder: Path) -> dict:
+    """All that the page shows."""
+    counts = {e.name: int(e.value) for e in estimates.of("count") if e.value is not None}
+    some = jobs(estimates)
+    methods = sorted({s["method"] for job in some for s in job["sets"]}, key=method_order)
+    completed, planned = counts.get("cells_completed", 0), counts.get("cells", 0)
+    hosts = counts.get("hosts", 0)
+    machines = {e.host: e.note for e in estimates.of("count", host="*", name="host_cells")}
+    said = f"{completed} of {planned} planned cells completed"
+    said += f" on {hosts} host{'' if hosts == 1 else 's'}" if hosts else ""
+    return {
+        "study": folder.name,
+        "folder": f"results/{folder.name}",
+        "said": said,
+        "machines": machines,
+        "table": TABLE,
+        "chart": CHART,
+        "quantities": {
+            q: {"title": k.title, "unit": k.unit, "meaning": k.meaning, "over": k.relative_to}
+            for q, k in ((q, QUANTITIES[q]) for q in SHOWN)
+        },
+        "methods": {
+            m: {"label": labels.method(m), "phrase": phrase(m), "colour": labels.colour(m)}
+            | {"marker": labels.marker(m), "dash": DASHES.get(m, "1 3")}
+            for m in methods
+        },
+        "arms": {arm: labels.arm(arm) for arm in estimates.arms()},
+        "jobs": some,
+        "advice": advised(estimates),
+    }
+
+
+def phrase(method: str) -> str:
+    """How a sentence says the method: `as plain processes`, `under MPS, equal shares`."""
+    if method == "naive":
+        return "as plain processes"
+    label = labels.method(method)
+    return f"in {label} instances" if family_of(method) == "mig" else f"under {label}"
+
+
+def page(held: dict) -> str:
+    """The HTML file. No text of the data is markup: it is escaped, or set as text by the script."""
+    compact = json.dumps(held, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        compact = compact.replace(sign, f"\\u{ord(sign):04x}")
+    read = {name: (HERE / f"explorer.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
+    template = Template((HERE / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(read, data=compact, study=html.escape(held["study"]))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis explorer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
+    parser.add_argument("--output", required=True, type=Path, metavar="HTML")
+    given = parser.parse_args(argv)
+    try:
+        held = data(Estimates.read(given.folder / "estimates.parquet"), given.folder.resolve())
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        given.output.write_text(page(held), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
