@@ -9,34 +9,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from analysis import labels
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
 from analysis.names import Scenario, parse_scenario, scenario_id
-from analysis.rules import Claim, ClaimsError, Need, Rules, Side, Test, read
+from analysis.rules import (
+    Claim,
+    ClaimsError,
+    Need,
+    Rules,
+    Side,
+    Test,
+    Verdict,
+    all_of,
+    over_hosts,
+    read,
+)
 
 __all__ = ["ClaimsError", "Judged", "Rules", "Verdict", "judged", "read", "verdicts"]
 
 # What a ratio of two cells needs besides its own.
 _PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}
-
-
-class Verdict(StrEnum):
-    """Of a cell, a test, a claim."""
-
-    HOLDS = "holds"
-    DEPENDS = "depends on the host"
-    CONTRADICTED = "contradicted"
-    NOT_COMPARABLE = "not comparable"
-    NOT_TESTABLE = "not testable"
-    IMPRECISE = "too imprecise"
-
-    @property
-    def slug(self) -> str:
-        return self.value.replace(" ", "_")
 
 
 @dataclass(frozen=True)
@@ -125,15 +120,9 @@ def _claim(claim: Claim, estimates: Estimates) -> Judged:
     elif unmet:
         verdict, why = Verdict.NOT_COMPARABLE, unmet[0].note
     else:
-        verdict = _all([test.verdict for test in tests])
+        verdict = all_of([test.verdict for test in tests])
         why = next(test.note for test in tests if test.verdict == verdict)
     return Judged(claim, verdict, why, tests, needs)
-
-
-def _all(parts: Sequence[Verdict]) -> Verdict:
-    """Of parts that must all hold: the first of these verdicts that one of them has."""
-    worst = (Verdict.CONTRADICTED, Verdict.NOT_TESTABLE, Verdict.DEPENDS, Verdict.IMPRECISE)
-    return next((verdict for verdict in worst if verdict in parts), Verdict.HOLDS)
 
 
 def _need(need: Need, estimates: Estimates) -> NeedJudged:
@@ -146,7 +135,7 @@ def _need(need: Need, estimates: Estimates) -> NeedJudged:
     if e is None or e.value is None:
         note = f"For {where}, {what} was not read, and must be {need.rule}."
         return NeedJudged(need, None, "", note)
-    note = f"For {where}, {what} is {labels.span(e)}, but the comparison needs it {need.rule}."
+    note = f"For {where}, {what} is {labels.span(e)}, and the comparison needs it {need.rule}."
     return NeedJudged(need, need.admits(e.value), e.id, note)
 
 
@@ -184,7 +173,7 @@ def _test(test: Test, sources: Sequence[str], estimates: Estimates) -> TestJudge
     if not parts:
         where = f"{_title(test.where.quantity)} {test.where.rule}"
         return TestJudged(test, Verdict.NOT_TESTABLE, (), f"No job alone has a {where}.")
-    verdict = _all(parts)
+    verdict = all_of(parts)
     return TestJudged(test, verdict, found, _why(test, verdict, found, unread, estimates))
 
 
@@ -200,18 +189,7 @@ def _cell(
         return replace(cell, note=_absent(test.quantity, place, estimates))
     points = [point for point in estimates.on_hosts(e) if point.value is not None] or [e]
     hosts = tuple((point.host, point.id, test.side(point)) for point in points)
-    return replace(cell, verdict=_over_hosts(hosts), ids=(e.id,), hosts=hosts)
-
-
-def _over_hosts(hosts: Sequence[tuple[str, str, Side]]) -> Verdict:
-    sides = {side for _, _, side in hosts}
-    if sides >= {Side.SUPPORTS, Side.AGAINST}:
-        return Verdict.DEPENDS
-    if Side.SUPPORTS in sides and Side.WRONG not in sides:
-        return Verdict.HOLDS
-    if Side.AGAINST in sides and Side.RIGHT not in sides:
-        return Verdict.CONTRADICTED
-    return Verdict.IMPRECISE
+    return replace(cell, verdict=over_hosts([side for *_, side in hosts]), ids=(e.id,), hosts=hosts)
 
 
 def _reported(
@@ -278,7 +256,7 @@ def _fits(test: Test, sources: Sequence[str], estimates: Estimates) -> TestJudge
         need = f"its jobs alone take {labels.number(parts.value)} times the card's memory"
         note = f"{_place(scenario, method)} {did}, and {need}"
         cells.append(replace(cell, verdict=verdict, ids=(parts.id, outcome.id), note=note))
-    verdict = _all([cell.verdict for cell in cells]) if cells else Verdict.NOT_TESTABLE
+    verdict = all_of([cell.verdict for cell in cells]) if cells else Verdict.NOT_TESTABLE
     if verdict == Verdict.HOLDS and not exceeding:
         why = "No set measured needs more memory than the card has."
         return TestJudged(test, Verdict.NOT_TESTABLE, tuple(cells), why)

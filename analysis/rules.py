@@ -1,4 +1,4 @@
-"""What config/claims.yaml may say: a claim is one or more tests, all of which must hold.
+"""What config/claims.yaml may say, and how hosts, cells and tests make a verdict.
 
 Each mistake is refused as one line that names file, claim, key and what is allowed (`ClaimsError`).
 """
@@ -6,6 +6,7 @@ Each mistake is refused as one line that names file, claim, key and what is allo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +32,38 @@ class Side(StrEnum):
     RIGHT = "one replicate, on the claim's side"
     WRONG = "one replicate, on the other side"
     UNCLEAR = "interval includes the bound"
+
+
+class Verdict(StrEnum):
+    """Of a cell, a test, a claim."""
+
+    HOLDS = "holds"
+    DEPENDS = "depends on the host"
+    CONTRADICTED = "contradicted"
+    NOT_COMPARABLE = "not comparable"
+    NOT_TESTABLE = "not testable"
+    IMPRECISE = "too imprecise"
+
+    @property
+    def slug(self) -> str:
+        return self.value.replace(" ", "_")
+
+
+def over_hosts(sides: Sequence[Side]) -> Verdict:
+    """Of one cell: intervals decide, and a single point on the other side keeps them from it."""
+    if Side.SUPPORTS in sides and Side.AGAINST in sides:
+        return Verdict.DEPENDS
+    if Side.SUPPORTS in sides and Side.WRONG not in sides:
+        return Verdict.HOLDS
+    if Side.AGAINST in sides and Side.RIGHT not in sides:
+        return Verdict.CONTRADICTED
+    return Verdict.IMPRECISE
+
+
+def all_of(parts: Sequence[Verdict]) -> Verdict:
+    """Of parts that must all hold: the first of these verdicts that one of them has."""
+    worst = (Verdict.CONTRADICTED, Verdict.NOT_TESTABLE, Verdict.DEPENDS, Verdict.IMPRECISE)
+    return next((verdict for verdict in worst if verdict in parts), Verdict.HOLDS)
 
 
 class ClaimsError(ValueError):
