@@ -19,6 +19,7 @@ from analysis.records.schema import SCHEMA
 
 ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "faithful", "window", 6.0, 50_000, 32
 CARD, MEMORY = "Simulated GPU", 80e9
+_WINDOWS = {"departure": (BEFORE, AFTER), "completion": (COMPLETION,)}
 FULL = 0.9999  # GRACT of a full GPU
 PLAIN_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.6, "mig": 1.2}
 BUSY_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.15, "mig": 1.05}
@@ -90,8 +91,8 @@ class Design:
 
 @dataclass(frozen=True)
 class Simulated:
-    """rows: as in runs.parquet. plan: as in plan.json. true: (quantity, scenario, arm, method,
-    host) → value without noise, host "" as the geometric mean of the hosts.
+    """Rows of runs.parquet, cells of plan.json, and (quantity, scenario, arm, method, host) → value
+    without noise; of host "" the geometric mean over hosts.
     """
 
     rows: list[dict]
@@ -99,12 +100,13 @@ class Simulated:
     true: dict[tuple[str, str, str, str, str], float]
 
 
-_ROW = dict.fromkeys(SCHEMA.names) | {
-    **{"study": "simulated", "attempt": 1, "current": True, "seed": 42, "input_mode": "resident"},
-    **{"dataset": "images", "source": "synthetic", "batch_size": BATCH, "measure": WINDOW},
-    **{"gpu_name": CARD, "hardware": CARD, "gpu_memory_total": MEMORY, "flags": "", "digest": "d"},
-    **{"nominal_train_size": TRAIN_SIZE, "loss_check": "agrees", "loss_distance": 0.001},
-}
+_ROW = (
+    dict.fromkeys(SCHEMA.names)
+    | {"study": "simulated", "attempt": 1, "current": True, "seed": 42, "input_mode": "resident"}
+    | {"dataset": "images", "source": "synthetic", "batch_size": BATCH, "measure": WINDOW}
+    | {"gpu_name": CARD, "hardware": CARD, "gpu_memory_total": MEMORY, "flags": "", "digest": "d"}
+    | {"nominal_train_size": TRAIN_SIZE, "loss_check": "agrees", "loss_distance": 0.001}
+)
 
 
 def simulate(design: Design, seed: int) -> Simulated:
@@ -133,10 +135,8 @@ class _Study:
             last = block % design.blocks == 0
             for arm in self.arms:
                 devices = [0, 1] if design.split and last else [0]
-                alone = [
-                    self._jobs_alone(arm, host, block, at, at == devices[-1]) for at in devices
-                ]
-                cells = [c for c in sets if all(arm in self._job(n).arms for n in _names(c[0]))]
+                alone = [self._alone(arm, host, block, at, at == devices[-1]) for at in devices]
+                cells = [c for c in sets if all(arm in self.jobs[n].arms for n in _names(c[0]))]
                 for place, (scenario, method) in enumerate(cells):
                     half = len(devices) * place // len(cells)
                     self._set(scenario, arm, method, host, block, devices[half], alone[half])
@@ -146,26 +146,24 @@ class _Study:
             self.true[key] = math.exp(math.fsum(logs) / len(logs))
         return Simulated(self.rows, self.plan, self.true)
 
-    def _job(self, name: str) -> Job:
-        return self.jobs[name]
-
-    def _factor(self, job: Job, host: int) -> float:
-        """What the host makes of a job alone; a GPU is never more than busy."""
-        return self.host[host] if job.launch_bound else 1.0
+    def _true_alone(self, job: Job, arm: str, host: int) -> float:
+        """Its rate alone without noise; a GPU is never more than busy."""
+        factor = self.host[host] if job.launch_bound else 1.0
+        return min(job.rate * job.arms[arm] * factor, job.device_rate)
 
     def _noise(self, deviation: float) -> float:
         return math.exp(self.random.normal(0, deviation))
 
     # -- jobs alone -------------------------------------------------------------------------------
 
-    def _jobs_alone(self, arm: str, host: int, block: int, device: int, current: bool) -> dict:
+    def _alone(self, arm: str, host: int, block: int, device: int, current: bool) -> dict:
         """Cells of one job each; name → its rate alone there."""
         noise, found = self.design.noise, {}
         for name, job in self.jobs.items():
             if arm not in job.arms:
                 continue
             scale = 1.0 if job.launch_bound else 0.1
-            true = min(job.rate * job.arms[arm] * self._factor(job, host), job.device_rate)
+            true = self._true_alone(job, arm, host)
             rate = true * self._noise(scale * noise.block) * self._noise(scale * noise.alone)
             gract = min(rate / job.device_rate * self._noise(noise.device), FULL)
             cell = self._cell(f"1x_{name}", arm, "naive", host, block, device, current)
@@ -179,11 +177,8 @@ class _Study:
 
     def true_rates(self, scenario: str, arm: str, method: str, host: int) -> list[float]:
         """Each member's samples/s without noise: equal shares of a busy GPU, at most as alone."""
-        members = _names(scenario)
-        jobs = [self._job(name) for name in members]
-        alone = [
-            min(job.rate * job.arms[arm] * self._factor(job, host), job.device_rate) for job in jobs
-        ]
+        jobs = [self.jobs[name] for name in _names(scenario)]
+        alone = [self._true_alone(job, arm, host) for job in jobs]
         more = self.design.host_gains.get(method, ())
         scale = more[host] if more else 1.0
         wanted = [rate / job.device_rate for rate, job in zip(alone, jobs, strict=True)]
@@ -213,11 +208,11 @@ class _Study:
         drift = {}
         if self.random.random() < design.unsteady:
             drift = {"drift": 0.03, "drift_error": 0.002}
-        demand = math.fsum(r / self._job(n).device_rate for r, n in zip(true, names, strict=True))
+        demand = math.fsum(r / self.jobs[n].device_rate for r, n in zip(true, names, strict=True))
         gract = min(demand / (1.6 if method.startswith("mps") else 0.9), FULL)
         gpu = {
             "gract": min(max(gract + self.random.normal(0, noise.gract), 0.0), 1.0),
-            "gpu_memory_used": 1e9 * math.fsum(self._job(n).memory for n in names) * 0.9,
+            "gpu_memory_used": 1e9 * math.fsum(self.jobs[n].memory for n in names) * 0.9,
         } | drift
         variant = parse_scenario(scenario).variant
         windows = {"departure": (BEFORE, AFTER), "completion": (COMPLETION,)}.get(
@@ -276,15 +271,17 @@ class _Study:
         if current:
             self._planned(scenario, arm, method, block)
         done = status == "completed"
-        return _ROW | {
-            **{"cell": identity, "scenario": scenario, "arm": arm, "method": method},
-            **{"block": block, "n": parse_scenario(scenario).n, "status": status},
-            **{"current": current, "attempt": 2 if device and scenario[:2] == "1x" else 1},
-            **{"device": f"GPU-{host + 1}-{device}", "gpu_uuid": f"GPU-{host + 1}-{device}"},
-            **{"machine": f"m{host + 1}", "session": f"m{host + 1} day 1"},
-            **{"started_at": f"2026-01-{host + 1:02}T00:00:{block % 60:02}Z"},
-            **{"method_verified": done or None, "in_force": "yes" if done else None},
-        }
+        uuid = f"GPU-{host + 1}-{device}"
+        return (
+            _ROW
+            | {"cell": identity, "scenario": scenario, "arm": arm, "method": method}
+            | {"block": block, "n": parse_scenario(scenario).n, "status": status}
+            | {"current": current, "attempt": 2 if device and scenario[:2] == "1x" else 1}
+            | {"device": uuid, "gpu_uuid": uuid, "machine": f"m{host + 1}"}
+            | {"started_at": f"2026-01-{host + 1:02}T00:00:{block % 60:02}Z"}
+            | {"session": f"m{host + 1} day 1", "method_verified": done or None}
+            | {"in_force": "yes" if done else None}
+        )
 
     def _row(self, cell: dict, member: int, name: str, rate: float, **more: object) -> None:
         power = 120.0 + 500.0 * float(more["gract"])
@@ -295,7 +292,7 @@ class _Study:
             | {"steps": int(WINDOW_S * rate / BATCH), "drift": 0.001, "drift_error": 0.002}
             | {"epoch_time_s": TRAIN_SIZE / rate, "epoch_time_kind": "rate"}
             | {"smact": 0.8 * float(more["gract"]), "power": power, "energy_j": power * WINDOW_S}
-            | {"memory_peak_reserved": 0.8e9 * self._job(name).memory}
+            | {"memory_peak_reserved": 0.8e9 * self.jobs[name].memory}
             | more
         )
 
