@@ -1,0 +1,123 @@
+"""How a number gets onto a page: by its id, spelt by analysis.labels, and written down as used."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from jinja2 import Undefined
+
+from analysis import labels
+from analysis.advice import Advice
+from analysis.estimates.schema import INTERVAL, RANGE, Estimate
+from analysis.estimates.table import Estimates
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|])")
+
+
+class PageError(Exception):
+    """A page asks for a number that is not published, or would print one that is not."""
+
+
+class Told(str):
+    """Text that a page may print: a published number, a name, or words from the records."""
+
+    __slots__ = ()
+
+
+def plain(text: object) -> Told:
+    """Words from records and settings as Markdown that renders as they stand, on one line."""
+    return Told(_SPECIAL.sub(r"\\\1", " ".join(str(text).split())))
+
+
+class Book:
+    """Spells numbers for one page, and keeps their ids."""
+
+    def __init__(self, estimates: Estimates):
+        self.estimates = estimates
+        self.used: dict[str, Estimate] = {}
+
+    def look(self, of: Estimate | str | None) -> Estimate | None:
+        """The number of an id, noted as used. Raises PageError where there is no such id."""
+        if isinstance(of, str):
+            if of not in self.estimates:
+                raise PageError(f"no number has the id {of!r}")
+            of = self.estimates[of]
+        if of is not None and of.value is not None:
+            self.used[of.id] = of
+        return of
+
+    def num(self, of: Estimate | str | None) -> Told:
+        """`57.9k samples/s`, `1.64`."""
+        e = self.look(of)
+        return Told(labels.number(e.value, e.unit) if e else "–")
+
+    def span(self, of: Estimate | str | None) -> Told:
+        """The number with its interval, or its range over hosts."""
+        return Told(labels.span(self.look(of)))
+
+    def val(self, of: Estimate | str | None, digits: int = 2) -> Told:
+        """The value alone, with so many digits behind the point."""
+        e = self.look(of)
+        return Told("–" if e is None or e.value is None else f"{e.value:,.{digits}f}")
+
+    def pct(self, of: Estimate | str | None, digits: int = 0) -> Told:
+        """A share in per cent, with its spread where it has one: `6.5 % (2.6 to 8.4 %)`."""
+        e = self.look(of)
+        if e is None or e.value is None:
+            return Told("–")
+        text, rest = f"{100 * e.value:.{digits}f} %", ""
+        if e.spread in (INTERVAL, RANGE):
+            low, high = f"{100 * e.low:.{digits}f}", f"{100 * e.high:.{digits}f}"
+            rest = f" [{low}, {high} %]" if e.spread == INTERVAL else f" ({low} to {high} %)"
+        return Told(text + rest)
+
+    def pct1(self, of: Estimate | str | None) -> Told:
+        """The same with one digit behind the point."""
+        return self.pct(of, 1)
+
+    def milli(self, of: Estimate | str | None) -> Told:
+        """The value in thousandths of its unit: J as mJ."""
+        e = self.look(of)
+        return Told("–" if e is None or e.value is None else labels.number(1000 * e.value))
+
+    def how_many(self, of: Estimate | str | None) -> Told:
+        """`3 replicates on 2 hosts`: what stands behind a number."""
+        e = self.look(of)
+        if e is None:
+            return Told("–")
+        hosts = f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if e.hosts else ""
+        return Told(f"{e.n} replicate{'s' if e.n != 1 else ''}{hosts}")
+
+    def advised(self, advice: Advice) -> Told:
+        """The sentences of an advice, and the numbers that they are made of."""
+        for identity in advice.ids:
+            self.look(identity)
+        return plain(" ".join(advice.sentences()))
+
+    def sources(self) -> Told:
+        """The ids used, a line for each place; `{rate,stp}:…` is the shell's way to write two."""
+        grouped: dict[str, list[str]] = defaultdict(list)
+        for identity in self.used:
+            quantity, _, where = identity.partition(":")
+            grouped[where].append(quantity)
+        return Told("\n".join(_braced(where, names) for where, names in sorted(grouped.items())))
+
+
+def _braced(where: str, names: Iterable[str]) -> str:
+    found = sorted(set(names))
+    head = found[0] if len(found) == 1 else "{" + ",".join(found) + "}"
+    return f"{head}:{where}" if where else head
+
+
+def only_published(value: object) -> object:
+    """Jinja's finalize: a template prints nothing with a digit but what a book has spelt.
+
+    Raises PageError for any other text with a digit, and jinja2's error for what is undefined.
+    """
+    if isinstance(value, Undefined):
+        return str(value)
+    if not isinstance(value, Told) and any(c.isdigit() for c in str(value)):
+        raise PageError(f"{str(value)[:80]!r} is printed and is no published number")
+    return value
