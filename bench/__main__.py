@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.estimates.build import interval
+from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG
 from analysis.records.evidence import proof, seen_by_check
 from bench import sampler_cost, scale

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.estimates.build import interval
+from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG
 from analysis.records.evidence import seen_by_check
 from bench.cases import CPU_CASES, Case, cell_of, prepare

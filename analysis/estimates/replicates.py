@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.estimates import metrics
-from analysis.estimates.runs import COMPLETED, PLAIN, Run
+from analysis.estimates.runs import COMPLETED, Run
 from analysis.estimates.schema import Replicate
 from analysis.names import AFTER, BEFORE, COMPLETION, family_of
 
@@ -297,6 +297,3 @@ def _by_rates(run: Run, company: Company, work: Mapping[str, float]) -> Iterator
 def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return math.fsum(found) / len(found)
-
-
-__all__ = ["Company", "Value", "values", "PLAIN"]

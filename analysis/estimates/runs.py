@@ -138,10 +138,11 @@ def runs_of(rows: Iterable[Mapping], hosts: Mapping[tuple, Host]) -> list[Run]:
 def steady(run: Run) -> bool:
     """Whether the set's total kept its rate over the window.
 
-    The total's drift is that of its members weighted by their rates. It is unsteady where the drift
-    between first and last third is 1 % or more and beyond two standard errors.
+    The total's drift is that of its members weighted by their rates; in a mix, whose samples do not
+    add up, each counts alike. It is unsteady where the drift between first and last third is 1 % or
+    more and beyond two standard errors.
     """
-    weights = run.rates or [1.0] * len(run.members)
+    weights = (run.rates if run.alike else None) or [1.0] * len(run.members)
     known = [
         (weight, member["drift"], member["drift_error"] or 0.0)
         for weight, member in zip(weights, run.members, strict=True)

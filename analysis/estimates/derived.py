@@ -1,0 +1,164 @@
+"""Numbers made of other estimates: over the fastest way alone, variation, memory of the parts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median, stdev
+
+from analysis.estimates.intervals import mean, over_hosts
+from analysis.estimates.quantities import LOG, QUANTITIES
+from analysis.estimates.runs import COMPLETED
+from analysis.estimates.schema import NONE, RANGE, Estimate, Replicate, described
+from analysis.names import ALONE_VARIANTS, parse_scenario
+from analysis.records import flags
+
+
+def fastest_alone(estimates: Sequence[Estimate]) -> dict[str, Estimate]:
+    """Workload → the rate alone of its fastest measured way of writing (over all hosts)."""
+    best: dict[str, Estimate] = {}
+    for e in estimates:
+        scenario = parse_scenario(e.scenario)
+        alone = e.quantity == "rate" and not e.host and scenario.n == 1 and e.method == "naive"
+        if alone and scenario.variant == "" and not e.window:
+            name = scenario.parts[0][0]
+            if name not in best or e.value > best[name].value:
+                best[name] = e
+    return best
+
+
+def over_fastest(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
+    """Each set's rate over that of one job in its fastest way alone, host by host.
+
+    Each replicate is divided by the host's mean of that rate; where the host has not measured it,
+    by the mean over hosts, which the note says. The divisor is the same for all replicates of a
+    host, so no interval is given.
+    """
+    best = fastest_alone(estimates)
+    alone = {(e.arm, e.scenario, e.host): e for e in estimates if _is_alone_rate(e)}
+    for e in best.values():
+        ways = len({arm for arm, scenario, host in alone if scenario == e.scenario and not host})
+        note = f"{ways} ways measured" if ways > 1 else "the only way measured"
+        yield replace(e, quantity="fastest_rate", note=note)
+    sets: dict[tuple, dict[str, dict[str, Estimate]]] = defaultdict(lambda: defaultdict(dict))
+    for e in estimates:
+        scenario = parse_scenario(e.scenario)
+        names = [name for name, _ in scenario.parts]
+        known = not e.window and not scenario.variant and all(name in best for name in names)
+        if known and e.host and e.quantity == ("job_rate" if scenario.mixed else "rate"):
+            sets[e.scenario, e.arm, e.method][e.host][e.job or names[0]] = e
+    for (scenario_id, arm, method), by_host in sets.items():
+        parts = dict(parse_scenario(scenario_id).parts)
+        # `rate` is of all jobs of a set of jobs alike, `job_rate` of one of a mix.
+        counts = parts if len(parts) > 1 else dict.fromkeys(parts, 1)
+        single = []
+        for host, rates in by_host.items():
+            if rates.keys() != parts.keys():
+                continue
+            bases = {
+                name: alone.get((best[name].arm, best[name].scenario, host), best[name])
+                for name in parts
+            }
+            elsewhere = [name for name in parts if not bases[name].host]
+            note = "over " + " and ".join(f"{best[n].scenario}/{best[n].arm}" for n in parts)
+            if elsewhere:
+                note += ", its mean over hosts where a host did not measure it"
+            replicates = _shares(rates, counts, bases)
+            single.append(
+                described(
+                    Estimate(
+                        "over_fastest",
+                        scenario=scenario_id,
+                        arm=arm,
+                        method=method,
+                        host=host,
+                        value=mean([r.value for r in replicates], LOG),
+                        n=len(replicates),
+                        hosts=1,
+                        flags=flags.union(each.flags for each in rates.values()),
+                        note=note,
+                        replicates=replicates,
+                    )
+                )
+            )
+        if single:
+            yield from [*single, over_hosts(single)]
+
+
+def _shares(
+    rates: Mapping[str, Estimate], counts: Mapping[str, int], bases: Mapping[str, Estimate]
+) -> tuple[Replicate, ...]:
+    """Per cell the sum over jobs of throughput over the fastest way alone."""
+    by_cell: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, e in rates.items():
+        for r in e.replicates:
+            by_cell[r.cell][name] = counts[name] * r.value
+    found = []
+    for cell, each in by_cell.items():
+        value = math.fsum(rate / bases[name].value for name, rate in each.items())
+        over = " ".join(dict.fromkeys(c for name in each for c in bases[name].cells))
+        one = next(iter(each)) if len(each) == 1 else None
+        pair = (each[one], bases[one].value) if one else (None, None)
+        found.append(Replicate(cell, value, *pair, over))
+    return tuple(found)
+
+
+def _is_alone_rate(e: Estimate) -> bool:
+    scenario = parse_scenario(e.scenario)
+    plain = e.quantity == "rate" and e.method == "naive" and not e.window
+    return plain and scenario.n == 1 and scenario.variant == ""
+
+
+def variation(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
+    """How far a rate varies over the blocks of one host; over hosts the middle and the range."""
+    grouped: dict[tuple, list[Estimate]] = defaultdict(list)
+    for e in estimates:
+        if e.quantity == "rate" and e.host and e.n > 1:
+            spread = stdev(math.log(r.value) for r in e.replicates)
+            cv = replace(e, quantity="rate_cv", value=spread, low=None, high=None, spread=NONE)
+            cv = replace(cv, unit="", relative_to=QUANTITIES["rate_cv"].relative_to)
+            grouped[e.scenario, e.arm, e.method, e.window].append(cv)
+    for single in grouped.values():
+        points = [cv.value for cv in single]
+        span = {"low": min(points), "high": max(points), "spread": RANGE} if points[1:] else {}
+        yield from [*single, replace(over_hosts(single), value=median(points), **span)]
+
+
+def memory_of_parts(
+    estimates: Sequence[Estimate], planned: Iterable[Estimate]
+) -> Iterator[Estimate]:
+    """Memory of a set's jobs alone over the card's, for every set that ran or ran out of memory."""
+    memory = {
+        (e.arm, e.scenario): e
+        for e in estimates
+        if e.quantity == "memory" and not e.host and e.method == "naive" and not e.window
+    }
+    capacity = next((e for e in estimates if e.quantity == "capacity" and not e.host), None)
+    for outcome in planned:
+        scenario = parse_scenario(outcome.scenario)
+        measured = outcome.status in (COMPLETED, "out_of_memory")
+        if capacity is None or not measured or scenario.n == 1:
+            continue
+        suffix = f"--{scenario.variant}" if scenario.variant in ALONE_VARIANTS[1:] else ""
+        parts = [memory.get((outcome.arm, f"1x_{name}{suffix}")) for name, _ in scenario.parts]
+        if not all(parts):
+            continue
+        total = math.fsum(
+            count * e.value for (_, count), e in zip(scenario.parts, parts, strict=True)
+        )
+        cells = " ".join(cell for e in parts for cell in e.cells)
+        yield described(
+            replace(
+                outcome,
+                quantity="parts_over_capacity",
+                value=total / capacity.value,
+                n=min(e.n for e in parts),
+                hosts=min(e.hosts for e in parts),
+                flags="",
+                replicates=(
+                    Replicate(outcome.id, total / capacity.value, total, capacity.value, cells),
+                ),
+            )
+        )

@@ -1,0 +1,63 @@
+"""One host, one interval; several hosts, their points and the range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import stdev
+
+from scipy.special import stdtrit
+
+from analysis.estimates.quantities import LOG, QUANTITIES, SHARE
+from analysis.estimates.schema import RANGE, Estimate
+from analysis.records import flags
+
+CONFIDENCE = 0.95
+
+
+def interval(found: Sequence[float], scale: str) -> tuple[float, float | None, float | None]:
+    """Mean and 95 % t interval of one host's replicates; low and high are None for a single one.
+
+    On logs for scale `log` (values > 0), within 0 to 1 for `share`. Each cell speaks for itself:
+    nothing is pooled with other cells.
+    """
+    logs = scale == LOG
+    used = [math.log(value) for value in found] if logs else list(found)
+    mean = math.fsum(used) / len(used)
+    back: Callable[[float], float] = math.exp if logs else float
+    if len(used) < 2:
+        return found[0], None, None
+    half = float(stdtrit(len(used) - 1, (1 + CONFIDENCE) / 2)) * stdev(used) / math.sqrt(len(used))
+    low, high = back(mean - half), back(mean + half)
+    if scale == SHARE:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return back(mean), low, high
+
+
+def mean(found: Sequence[float], scale: str) -> float:
+    """Geometric mean for scale `log` (values > 0), else the arithmetic one."""
+    return interval(found, scale)[0]
+
+
+def over_hosts(found: Sequence[Estimate]) -> Estimate:
+    """One number from those of single hosts: of one host its interval, of several their range.
+
+    The value is the mean over all replicates, each counting alike. Hosts are no replicates of each
+    other, so no interval is made of them: low and high are the least and the most of their values.
+    """
+    first, scale = found[0], QUANTITIES[found[0].quantity].scale
+    common = {
+        "host": "",
+        "n": sum(e.n for e in found),
+        "hosts": len(found),
+        "flags": flags.union(e.flags for e in found),
+        "note": "; ".join(dict.fromkeys(e.note for e in found if e.note)),
+        "replicates": tuple(r for e in found for r in e.replicates),
+    }
+    if len(found) == 1:
+        return replace(first, **common)
+    points = [e.value for e in found]
+    span = {"low": min(points), "high": max(points), "spread": RANGE}
+    value = mean([r.value for r in common["replicates"]], scale)
+    return replace(first, value=value, **span, **common)

@@ -1,0 +1,117 @@
+"""What became of each planned set, and counts of the whole study."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+
+from analysis.estimates import runs as of_runs
+from analysis.estimates.runs import COMPLETED, NOT_RUN, PLAIN, Host, Run
+from analysis.estimates.schema import RANGE, Estimate, Replicate, described
+
+
+def outcomes(runs: Sequence[Run], expected: Iterable[Mapping]) -> list[Estimate]:
+    """What became of each planned set: completed replicates of those planned, and why not more."""
+    cells: dict[tuple, dict[int, Run | None]] = defaultdict(dict)
+    for cell in expected:
+        key = (cell["scenario"], cell["arm"], cell["method"])
+        cells[key].setdefault(cell["replicate"], None)
+    for run in runs:
+        if run.current:
+            cells[run.scenario.id, run.arm, run.method][run.block] = run
+    found = []
+    for (scenario, arm, method), by_block in cells.items():
+        counted = Counter(run.status if run else NOT_RUN for run in by_block.values())
+        done = [run for run in by_block.values() if run and run.status == COMPLETED]
+        rest = Counter({s: c for s, c in counted.items() if s != COMPLETED})
+        reasons = [run.members[0]["reason"] for run in by_block.values() if run]
+        found.append(
+            described(
+                Estimate(
+                    "outcome",
+                    scenario=scenario,
+                    arm=arm,
+                    method=method,
+                    value=float(counted[COMPLETED]),
+                    n=counted.total(),
+                    hosts=len({run.host for run in done}),
+                    status=COMPLETED if done else _commonest(rest),
+                    note=next((reason for reason in reasons if reason), ""),
+                    replicates=tuple(Replicate(run.cell, 1.0) for run in done),
+                )
+            )
+        )
+    return found
+
+
+def _commonest(counted: Counter) -> str:
+    """Most frequent status; what was run before what was not."""
+    return max(sorted(counted), key=lambda status: (status != NOT_RUN, counted[status]))
+
+
+def counts(
+    runs: Sequence[Run],
+    planned: Sequence[Estimate],
+    estimates: Sequence[Estimate],
+    hosts: Iterable[Host],
+    left_out: Mapping[str, int],
+) -> Iterator[Estimate]:
+    """Numbers of the whole study: cells by status, hosts, windows, how well rates repeat."""
+
+    def count(name: str, value: float, note: str, **more: object) -> Estimate:
+        return Estimate("count", name=name, value=float(value), note=note, **more)
+
+    current = {run.cell: run for run in runs if run.current}
+    by_status = Counter(run.status for run in current.values())
+    by_status[NOT_RUN] = sum(e.n for e in planned) - by_status.total()
+    yield count("cells", sum(e.n for e in planned), "cells planned")
+    for status in (COMPLETED, "out_of_memory", "unsupported", "failed", "timed_out", NOT_RUN):
+        yield count(f"cells_{status}", by_status[status], f"cells {status.replace('_', ' ')}")
+    hosts = list(hosts)
+    yield count("hosts", len(hosts), "machines that measured cells")
+    yield count("sessions", len({s for h in hosts for s in h.sessions}), "visits to them")
+    for host in hosts:
+        note = f"{host.machine}: {host.hardware}; {', '.join(host.sessions)}"
+        yield count("host_cells", host.cells, note, host=host.label)
+    for hardware, cells in left_out.items():
+        yield count(f"left_out_{_slug(hardware)}", cells, f"cells on {hardware}, left out")
+    done = [run for run in runs if run.current and run.status == COMPLETED and run.window]
+    seconds = [run.members[0]["window_s"] for run in done if run.window == PLAIN]
+    if seconds := [s for s in seconds if s]:
+        span = {"low": min(seconds), "high": max(seconds), "spread": RANGE, "unit": "s"}
+        yield count("window_s", median(seconds), "length of the plain windows", **span)
+    unsteady = [run for run in done if not of_runs.steady(run)]
+    yield count("windows", len(done), "windows of completed cells")
+    yield count("windows_unsteady", len(unsteady), "windows whose total rate was not steady")
+    planned_sets = [e.n for e in planned if e.value]
+    if planned_sets:
+        completed = [e.value for e in planned if e.value]
+        span = {"low": min(completed), "high": max(completed), "spread": RANGE}
+        yield count("replicates", median(completed), "completed replicates of a set", **span)
+    for name, chosen in (("alone", True), ("together", False)):
+        found = [
+            e.value
+            for e in estimates
+            if e.quantity == "rate_cv" and not e.host and (e.jobs == 1) is chosen
+        ]
+        if found:
+            span = {"low": min(found), "high": max(found), "spread": RANGE}
+            note = f"variation of throughput over a host's blocks, jobs {name}: middle of the sets"
+            yield count(f"cv_{name}", median(found), note, **span)
+    losses = Counter(m["loss_check"] for run in done for m in run.members)
+    for verdict, number in sorted(losses.items(), key=str):
+        if verdict:
+            note = f"members whose loss: {verdict}"
+            yield count(f"losses_{_slug(verdict)}", number, note)
+    proven = Counter(
+        run.members[0]["method_verified"] is True
+        for run in current.values()
+        if run.status == COMPLETED
+    )
+    yield count("method_proven", proven[True], "completed cells whose method was proven in force")
+    yield count("method_not_proven", proven[False], "completed cells without that proof")
+
+
+def _slug(text: object) -> str:
+    return "".join(c if c.isalnum() else "_" for c in str(text)).strip("_").lower()
