@@ -1,0 +1,168 @@
+"""Figures of gains: against the slowdown, against the job alone, and what they are made of."""
+
+from __future__ import annotations
+
+from analysis import labels
+from analysis.estimates.schema import Estimate
+from analysis.figures import choose
+from analysis.figures.choose import Study, by_method, hollow, look, under, written
+from analysis.figures.sheet import Sheet
+from analysis.names import scenario_id
+
+HALF = 0.5  # GRACT alone below which a job leaves most of the GPU idle
+GAIN = "throughput gain (STP)"
+
+
+def _value(e: Estimate) -> float:
+    return e.value
+
+
+def against_slowdown(study: Study) -> Sheet:
+    """STP against the slowdown of the slowest job, a path per workload over N."""
+    sheet = Sheet(columns=1, height=3.6)
+    found = study.fullest("stp", study.arm)
+    slow = {e.id: e for each in study.alike("slowdown_worst", arm=study.arm).values() for e in each}
+    neutral = "Throughput gain against what it costs the slowest job"
+    if not found:
+        return choose.nothing(sheet, neutral, "no set of jobs alike was measured")
+    best = {w: max((e for e in each if e.jobs > 1), key=_value) for w, each in found.items()}
+    most, least = max(best.values(), key=_value), min(best.values(), key=_value)
+    text = f"{under(most)} do {labels.number(most.value)} times the work of one job at a time"
+    if most.id != least.id:
+        name = labels.job(least.scenario.partition("x_")[2])
+        text += f"; {name} gains at most {labels.number(least.value)} times"
+    sheet.basis(most, least)
+    sheet.text("title", text)
+    sheet.text("subtitle", "Solid: MPS, with the number of jobs; dashed: plain processes. Up is more work, right is slower jobs")
+    panel = sheet.panel(
+        "gain", xlabel="slowdown of the slowest job", ylabel=GAIN, xscale="log", yscale="log",
+        format="times", xformat="times", names="beside",
+    )
+    sheet.mark(panel, 1)
+    for place, (workload, numbers) in enumerate(found.items()):
+        start = study.alone("stp", workload, study.arm)
+        for way, each in by_method([e for e in numbers if e.jobs > 1]).items():
+            path = ([start] if start else []) + each
+            named = way == "mps" or "mps" not in by_method(numbers)
+            for e in path:
+                at = slow.get(e.id.replace("stp:", "slowdown_worst:", 1))
+                if at is None:
+                    continue
+                sheet.point(
+                    panel, e, f"{workload}, {way}", at=at, colour=choose.HUES[place],
+                    marker=choose.SIGNS[place] if named else "", line=choose.DASHES[way], fill=hollow(e),
+                    label=str(e.jobs) if named and e.jobs > 1 else "",
+                    end=labels.job(workload) if named and e is path[-1] else "",
+                )
+    return choose.footers(study, sheet, arms={study.arm})
+
+
+def _best(study: Study) -> dict[tuple[str, str], Estimate]:
+    """The set that advice names for each job and arm; without advice the one of highest gain."""
+    found = {
+        (w, e.arm): e
+        for w, each in study.alike("stp").items()
+        for e in sorted(each, key=_value)
+        if e.jobs > 1 and e.method != "naive_again"
+    }
+    try:
+        from analysis.advice import advise
+    except ImportError:
+        return found
+    for advice in advise(study.t):
+        if advice.best is not None and advice.best.n > 1:
+            scenario = scenario_id({advice.job: advice.best.n})
+            e = study.t.get("stp", scenario=scenario, arm=advice.arm, method=advice.best.method)
+            if e is not None:
+                found[advice.job, advice.arm] = e
+    return found
+
+
+def where_to_share(study: Study) -> Sheet:
+    """GRACT alone against memory alone: a point per job and arm, in the colour of its best method."""
+    sheet = Sheet(columns=1, height=3.9)
+    neutral = "Where to share: how busy a job keeps the GPU alone, and how much memory it takes"
+    best = _best(study)
+    points = []
+    for workload, each in study.alike("gract", method="naive").items():
+        for e in (e for e in each if e.jobs == 1):
+            if memory := study.alone("memory", workload, e.arm):
+                points.append((workload, e, memory, best.get((workload, e.arm))))
+    if not points:
+        return choose.nothing(sheet, neutral, choose.NO_GPU)
+    idle = [b for _, e, _, b in points if b and e.value < HALF]
+    busy = [b for _, e, _, b in points if b and e.value >= HALF]
+    if len(idle) > 1 and min(map(_value, idle)) >= 1.5:
+        least = min(idle, key=_value)
+        neutral = (
+            f"Jobs that keep the GPU busy less than half of the time do at least "
+            f"{labels.number(least.value)} times the work by sharing"
+        )
+        sheet.basis(least)
+        if busy:
+            low, high = min(busy, key=_value), max(busy, key=_value)
+            neutral += f"; busier ones {labels.number(low.value)} to {labels.number(high.value)} times"
+            sheet.basis(low, high)
+    sheet.text("title", neutral)
+    sheet.text("subtitle", "Each job: its best measured set and what that gains; grey: no set of it was measured")
+    panel = sheet.panel(
+        "jobs", xlabel="GPU memory of one job alone (GB)", ylabel="GRACT of one job alone", xscale="log",
+        format="percent", ylim="0,1.06", names="sides",
+    )
+    for workload, e, memory, b in points:
+        text, style = written(workload, e.arm), {"colour": labels.GREY, "marker": "o", "fill": "hollow"}
+        if b:
+            text += f": {b.jobs} {labels.method(b.method)}, {labels.number(b.value)}×"
+            style = look(b) | {"line": "", "fill": hollow(e)}
+            sheet.basis(b)
+        sheet.point(panel, e, f"{workload} {e.arm}", at=memory, end=text, **style)
+    return choose.footers(study, sheet)
+
+
+def gaps_and_overlap(study: Study) -> Sheet:
+    """S and STP of the largest set of each job: what overlap wins, and what filling gaps adds."""
+    sheet = Sheet(columns=1, row_height=0.17)
+    neutral = "Throughput gain (STP), and what of it overlap on the GPU wins (S)"
+    shown = []
+    for workload, numbers in study.fullest("s", study.arm).items():
+        for way, each in by_method([e for e in numbers if e.jobs > 1]).items():
+            s = each[-1]
+            gain = study.t.get("stp", scenario=s.scenario, arm=s.arm, method=way)
+            if gain:
+                shown.append((workload, s, gain))
+    if not shown:
+        return choose.nothing(sheet, neutral, f"{choose.NO_GPU}, so there is no S")
+    _gaps_title(study, sheet, shown, neutral)
+    sheet.text("subtitle", "Filled: S, what overlap on the GPU wins. Open: STP, with the gaps of the host filled besides")
+    panel = sheet.panel("sets", xlabel="work over one job at a time", xscale="log", xformat="times", rows="yes")
+    sheet.mark(panel, 1)
+    place, before = 0.0, ""
+    for workload, s, gain in shown:
+        place += 1.5 if before and workload != before else 1.0
+        before = workload
+        one = " (one replicate)" if s.n == 1 else ""
+        sheet.tick(panel, place, f"{labels.job(workload)}, {s.jobs} {labels.method(s.method)}{one}")
+        style = look(s) | {"line": "-"}
+        sheet.point(panel, s, s.id, place, **style | {"fill": ""})
+        sheet.point(panel, gain, s.id, place, **style | {"fill": "open"})
+    return choose.footers(study, sheet, arms={study.arm})
+
+
+def _gaps_title(study: Study, sheet: Sheet, shown: list, neutral: str) -> None:
+    """What overlap and what gaps win at most; that plain processes win nothing by overlap, if so."""
+    most = max((s for _, s, _ in shown), key=_value)
+    gaps = [study.t.get("gaps", scenario=s.scenario, arm=s.arm, method=s.method) for _, s, _ in shown]
+    gap = max((e for e in gaps if e), key=_value, default=None)
+    if gap is None or most.value <= 1 or gap.value <= most.value:
+        sheet.text("title", neutral)
+        return
+    text = (
+        f"Filling the host's gaps gains up to {labels.number(gap.value)} times, "
+        f"overlap on the GPU up to {labels.number(most.value)} times"
+    )
+    sheet.basis(gap, most)
+    plain = [s for _, s, _ in shown if s.method == "naive"]
+    if plain and all((s.high if s.high is not None else s.value) < 1 for s in plain):
+        text += " and only with MPS" if most.method == "mps" else ""
+        sheet.basis(*plain)
+    sheet.text("title", text)
