@@ -6,6 +6,7 @@ python -m analysis merge --study smoke --output results/smoke/runs.parquet CELL/
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +18,7 @@ import pyarrow.parquet
 from analysis.names import BEFORE, COMPLETION
 from analysis.records import evidence, flags, headlines, survivor
 from analysis.records.attempts import select_attempts
-from analysis.records.losses import loss_checks
+from analysis.records.losses import loss_checks, members_of
 from analysis.records.records import (
     Problems,
     add_input_arguments,
@@ -26,6 +27,7 @@ from analysis.records.records import (
     note_left_out,
     of_study,
     one_line,
+    place_of,
     read_records,
 )
 from analysis.records.schema import SCHEMA
@@ -139,34 +141,53 @@ def _epoch_time(row: dict, member: dict) -> dict:
 
 
 def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
-    """The table of a study's records, sorted, and what could not be read."""
-    rows, problems = [], []
-    checks = {(c["cell"], c["attempt"], c["member"]): c for c in loss_checks(records)}
+    """The table of a study's records, sorted, and what could not be read of them."""
+    rows, problems, members = [], [], []
     for record, current in select_attempts(records):
         try:
-            found = rows_of(record, current)
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            problems.append((record["cell"]["id"], f"{type(error).__name__}: {error}"))
+            found, own = rows_of(record, current), members_of(record)
+            for row in found:
+                _check_types(row)
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            problems.append((place_of(record), f"{type(error).__name__}: {one_line(error)}"))
             continue
         problems += _add_alone_after(record, found)
-        said = flags.of_cell(found)
-        for row in found:
-            check = checks.get((row["cell"], row["attempt"], row.get("member")), {})
-            row["loss_check"] = check.get("loss_check")
-            row["loss_distance"] = check.get("distance")
-            row["flags"] = said
-        rows += found
+        flagged = flags.of_cell(found)
+        rows += [row | {"flags": flagged} for row in found]
+        members += own
+    checks = loss_checks(members)
+    for row in rows:
+        if check := checks.get((row["cell"], row["attempt"], row.get("member"))):
+            row["loss_check"], row["loss_distance"] = check.verdict, check.distance
     headlines.add_above_idle(rows)
     rows.sort(
         key=lambda r: (
-            *(str(r[k]) for k in ("arm", "scenario", "method")),
-            *(r[k] for k in ("block", "attempt")),
+            *(r[k] for k in ("arm", "scenario", "method", "block", "attempt")),
             -1 if r.get("member") is None else r["member"],
             r.get("window") != BEFORE,
             str(r.get("window")),
         )
     )
     return pa.Table.from_pylist(rows, schema=SCHEMA), problems
+
+
+_KINDS = {pa.string(): (str,), pa.int64(): (int,), pa.float64(): (float, int), pa.bool_(): (bool,)}
+_COLUMNS = {field.name: _KINDS[field.type] for field in SCHEMA}
+_FROM_ZERO = ("window_s", "samples_per_s", "epoch_time_s", "validation_s")
+
+
+def _check_types(row: dict) -> None:
+    """Raise ValueError where a value is not what its column holds, or a time or rate below zero."""
+    for name, value in row.items():
+        if value is None:
+            continue
+        fits = type(value) in _COLUMNS[name]
+        if type(value) is str:
+            value.encode()  # an escaped half of a character cannot be written
+        elif type(value) is int:
+            fits = fits and abs(value) < 2**63
+        if not fits or (name in _FROM_ZERO and not 0 <= value < math.inf):
+            raise ValueError(f"{name} is {value!r}")
 
 
 def _add_alone_after(record: dict, rows: list[dict]) -> Problems:
@@ -176,7 +197,7 @@ def _add_alone_after(record: dict, rows: list[dict]) -> Problems:
         return []
     try:
         rates = survivor.rate_alone_after(record)
-    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
         return [(str(record["folder"] / survivor.FILE), one_line(error))]
     for row in of_work:
         row["samples_per_s_alone_after"] = rates.get(row["member"])

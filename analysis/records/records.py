@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,22 +22,25 @@ Problems = list[tuple[str, str]]
 def read_records(
     paths: Iterable[Path], keys: Iterable[str] | None = None
 ) -> tuple[list[dict], Problems]:
-    """Return (records, problems); each record with its "folder", the one that it was found in.
+    """Return (records, problems); each record with its "path", and the "folder" that holds it.
 
-    keys: keep only these of a record, and what says which cell it is of. All of a long study's
-    records take hundreds of megabytes.
+    keys: keep only these of a record, and what says which cell it is of: all that a long study's
+    records hold takes hundreds of megabytes.
     """
     records, problems = [], []
     for path in map(Path, paths):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             _check(record)
+        except RecursionError:
+            problems.append((str(path), "nested too deeply"))
+            continue
         except (OSError, ValueError) as error:
             problems.append((str(path), one_line(error)))
             continue
         if keys is not None:
             record = {key: record.get(key) for key in (*_IDENTITY, *keys)}
-        records.append(record | {"folder": path.parent})
+        records.append(record | {"folder": path.parent, "path": path})
     return records, problems
 
 
@@ -44,7 +48,7 @@ def of_study(records: list[dict], study: str) -> tuple[list[dict], Problems]:
     """The study's own records, and a problem for each of another study."""
     own = [record for record in records if record.get("study") == study]
     others = [record for record in records if record.get("study") != study]
-    return own, [(r["cell"]["id"], f"belongs to study {r.get('study')!r}") for r in others]
+    return own, [(place_of(r), f"belongs to study {r.get('study')!r}") for r in others]
 
 
 def note_left_out(output: Path, problems: Problems) -> None:
@@ -57,27 +61,63 @@ def note_left_out(output: Path, problems: Problems) -> None:
         sys.stderr.write(f"left out of {output}:\n{lines}")
 
 
+def place_of(record: dict) -> str:
+    """What a problem of a record is named by: its file; of one that was not read, its cell."""
+    return str(record.get("path") or record["cell"]["id"])
+
+
 def one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
 def _check(record: object) -> None:
-    """Raise ValueError unless the keys that every reader needs are there."""
+    """Raise ValueError unless the parts that every reader needs are there, and of their types.
+
+    A completed cell without any member's window has measured nothing, whatever its status says.
+    """
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     if record.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(
             f"schema_version is {record.get('schema_version')!r}, not {SCHEMA_VERSION}"
         )
-    cell, spec = record.get("cell"), record.get("spec")
-    for key in ("id", "scenario", "arm", "method", "replicate", "attempt"):
-        if not isinstance(cell, dict) or key not in cell:
-            raise ValueError(f"cell.{key} is missing")
-    if not isinstance(spec, dict) or not isinstance(spec.get("members"), list):
-        raise ValueError("spec.members is missing")
-    parse_scenario(str(cell["scenario"]))
-    if not isinstance(record.get("status"), str):
-        raise ValueError("status is missing")
+    _need(record, "", {"cell": dict, "spec": dict, "status": str})
+    _need(record, "", {key: kind for key, kind in _PARTS.items() if record.get(key) is not None})
+    _need(record["cell"], "cell.", _CELL)
+    _need(record["spec"], "spec.", {"members": list})
+    parse_scenario(record["cell"]["scenario"])
+    if not isinstance((record.get("gpu") or {}).get("uuid") or "", str):
+        raise ValueError("gpu.uuid is no text")
+    jobs, windows = record["spec"]["members"], 0
+    if not all(isinstance(job, dict) for job in jobs):
+        raise ValueError("spec.members: not all are objects")
+    for member in record.get("members") or []:
+        index = member.get("member") if isinstance(member, dict) else None
+        if type(index) is not int or not 0 <= index < len(jobs):
+            raise ValueError(f"members: {index!r} is none of spec.members")
+        _need(member, f"members[{index}].", {"windows": dict} if member.get("windows") else {})
+        for name, window in (member.get("windows") or {}).items():
+            windows += 1
+            rate = window.get("samples_per_s") if isinstance(window, dict) else window
+            known = isinstance(rate, int | float) and 0 <= rate < math.inf
+            if rate is not None and not known:
+                raise ValueError(f"members[{index}].windows.{name}: its rate is {rate!r}")
+    if record["status"] == "completed" and not (windows and record.get("windows")):
+        raise ValueError("completed without any member's window: nothing was measured")
+
+
+_TEXT = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
+_CELL = dict.fromkeys(("id", "scenario", "arm", "method"), str)
+_CELL |= dict.fromkeys(("replicate", "attempt"), int)
+_PARTS = dict.fromkeys(("gpu", "host", "method", "provenance", "telemetry", "timing"), dict)
+_PARTS |= dict.fromkeys(("members", "windows", "data", "flags"), list) | {"study": str}
+
+
+def _need(holder: dict, prefix: str, kinds: dict[str, type]) -> None:
+    """Raise ValueError unless all these keys are there, with a value of that type."""
+    for key, kind in kinds.items():
+        if not isinstance(holder.get(key), kind):
+            raise ValueError(f"{prefix}{key} is missing or not {_TEXT[kind]}")
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
