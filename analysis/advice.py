@@ -1,0 +1,315 @@
+"""How many of a job should share a GPU, and by which method, from the estimates of a study.
+
+python -m analysis advise --folder results/h200 --job resnet152_imagenet_b32 --slowdown 2
+
+Chooses among measured options and computes no number. No flag or outcome leaves an option out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from operator import le
+from pathlib import Path
+
+from analysis import labels
+from analysis.estimates.schema import Estimate
+from analysis.estimates.table import Estimates
+from analysis.names import TWIN, method_order, parse_scenario
+
+# A gain of less than 5 % is none; so is a difference of less than 5 % between two options.
+GAIN = NEAR = 1.05
+# Rewrite first where the fastest way alone does more than this times the work of the arm alone.
+REWRITE = 1.5
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run a job: `n` at a time by a method, with its numbers over all hosts.
+
+    stp of one plain job is 1 and its slowdown is 1 (no estimate says so). Other numbers that were
+    not measured are None.
+    """
+
+    method: str
+    n: int
+    stp: Estimate
+    slowdown: Estimate | None = None
+    memory: Estimate | None = None
+    s: Estimate | None = None
+    over_fastest: Estimate | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        numbers = (self.stp, self.slowdown, self.memory, self.s, self.over_fastest)
+        return tuple(number.id for number in numbers if number is not None)
+
+    @property
+    def costs(self) -> tuple[float, float, float]:
+        """(-STP, slowdown of the slowest, memory in GB): less is better. Unknown is infinite."""
+        slowdown = 1.0 if self.n == 1 else _value(self.slowdown)
+        return -self.stp.value, slowdown, _value(self.memory)
+
+    def dominated_by(self, other: Option) -> bool:
+        """True if the other is nowhere worse and somewhere better."""
+        return other.costs != self.costs and all(map(le, other.costs, self.costs))
+
+    def within(self, slowdown: float, memory: float) -> bool:
+        """True if it respects both bounds; an unknown value respects none."""
+        _, slows, takes = self.costs
+        return (slows <= slowdown or slowdown == inf) and (takes <= memory or memory == inf)
+
+    @property
+    def label(self) -> str:
+        """`3 under MPS`, `7 as plain processes`, `one at a time`."""
+        if self.n == 1:
+            return "one at a time"
+        how = labels.method(self.method)
+        return f"{self.n} as plain processes" if self.method == "naive" else f"{self.n} under {how}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do with a job that is written in one way.
+
+    options: all, fewest jobs first. pareto: those that no other beats in STP, slowdown and memory
+    together. best: the highest STP within the bounds. knee: the least slowdown within 5 % of it,
+    which is what is advised. shared: the knee, or where that is one job, the best set within the
+    bounds. gains: the STP of `shared` host by host. exceeding: numbers of the knee that are beyond
+    a bound on one host. rewrite: (rate alone, fastest rate alone, over_fastest) where the job
+    should be written better. missing: outcomes of planned sets that gave no option.
+    """
+
+    job: str
+    arm: str
+    options: tuple[Option, ...]
+    pareto: tuple[Option, ...]
+    best: Option | None
+    knee: Option | None
+    shared: Option | None
+    gains: tuple[Estimate, ...]
+    exceeding: tuple[Estimate, ...]
+    rewrite: tuple[Estimate, ...]
+    missing: tuple[Estimate, ...]
+
+    @property
+    def pays(self) -> bool:
+        """True if the advised set gains more than 5 %."""
+        return _pays(self.knee)
+
+    @property
+    def sure(self) -> bool:
+        """True if every host's point says the same."""
+        return all((e.value > GAIN) == self.pays for e in self.gains)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        numbers = (*self.gains, *self.exceeding, *self.rewrite, *self.missing)
+        found = [identity for option in self.options for identity in option.ids]
+        return tuple(dict.fromkeys([*found, *(number.id for number in numbers)]))
+
+    def sentences(self) -> list[str]:
+        """The advice in plain sentences, most important first."""
+        found = self._advised() if self.pays else [self._nothing()]
+        if self.gains:
+            against = [e for e in self.gains if (e.value > GAIN) != self.pays]
+            points = ", ".join(f"{labels.number(e.value)} on {e.host}" for e in against)
+            agree = f"the gain is {points}" if against else "all agree"
+            several = f"on {len(self.gains)} hosts: {agree}"
+            found.append(f"Measured {several if len(self.gains) > 1 else 'on one host only'}.")
+        for e in self.exceeding:
+            found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
+        if self.rewrite:
+            alone, fastest = (labels.number(e.value, e.unit) for e in self.rewrite[:2])
+            first = " first" if self.rewrite[2].value * REWRITE < 1 else ""
+            found.append(
+                f"Write it better{first}: one job alone does {alone} in this way, and {fastest} in "
+                f"the fastest way measured ({labels.arm(self.rewrite[1].arm)})."
+            )
+        return found
+
+    def _advised(self) -> list[str]:
+        knee, (_, slowdown, _) = self.knee, self.knee.costs
+        said = f"Run {knee.label}: throughput gain {labels.span(knee.stp)}"
+        if knee.slowdown is not None:
+            said += f", slowdown of the slowest job {labels.number(slowdown)}"
+        if knee.memory is not None:
+            said += f", {labels.number(knee.memory.value, knee.memory.unit)}"
+        times = labels.number(knee.stp.value)
+        found = [f"{said}.", f"One after the other, the same work takes {times} times as long."]
+        if self.best != knee:
+            gain = labels.span(self.best.stp)
+            found.append(f"The highest gain is {gain}, {self.best.label}, with more slowdown.")
+        return found
+
+    def _nothing(self) -> str:
+        if self.best is None:
+            return "No measured option respects the bounds."
+        sets = [option for option in self.options if option.n > 1]
+        if not sets:
+            return "Sharing was not measured."
+        top = min(sets, key=lambda option: option.costs)
+        gains = "{0.label} has a throughput gain of {1}".format
+        beyond = f"without the bounds {gains(top, labels.span(top.stp))}" if _pays(top) else ""
+        if self.shared is None:
+            return f"Only one at a time respects the bounds; {beyond or 'sharing gains nothing'}."
+        said = f"Sharing gains nothing: {gains(self.shared, labels.span(self.shared.stp))}"
+        return f"{said}; {beyond}." if beyond else f"{said}."
+
+
+def _pays(option: Option | None) -> bool:
+    return option is not None and option.n > 1 and option.stp.value > GAIN
+
+
+def _value(e: Estimate | None) -> float:
+    return inf if e is None or e.value is None else e.value
+
+
+def options(estimates: Estimates, job: str, arm: str) -> list[Option]:
+    """Every measured set of copies of a job, and the plain job alone; fewest jobs first."""
+    found = []
+    for stp in estimates.of("stp", arm=arm, window="", job=""):
+        if stp.value is not None and _ours(stp, job):
+            place = {"scenario": stp.scenario, "arm": arm, "method": stp.method}
+            names = ("slowdown_worst", "memory", "s", "over_fastest")
+            numbers = [estimates.get(name, **place) for name in names]
+            found.append(Option(stp.method, stp.jobs, stp, *numbers))
+    return sorted(found, key=lambda option: (option.n, method_order(option.method)))
+
+
+def _ours(e: Estimate, job: str) -> bool:
+    """True if it is of copies of the job; one alone is an option only as a plain process."""
+    if not e.scenario or e.method == TWIN:
+        return False
+    scenario = parse_scenario(e.scenario)
+    copies = not scenario.mixed and not scenario.variant and scenario.parts[0][0] == job
+    return copies and (scenario.n > 1 or e.method == "naive")
+
+
+def pareto(found: Sequence[Option]) -> list[Option]:
+    """The options that no other one dominates."""
+    return [a for a in found if not any(a.dominated_by(b) for b in found)]
+
+
+def choose(found: Sequence[Option], slowdown: float, memory: float) -> tuple[Option, Option] | None:
+    """(Highest STP, least slowdown within 5 % of it) among the options within bounds, or None."""
+    allowed = [option for option in found if option.within(slowdown, memory)]
+    if not allowed:
+        return None
+    best = min(allowed, key=lambda option: option.costs)
+    near = [option for option in allowed if option.stp.value * NEAR >= best.stp.value]
+    return best, min(near, key=lambda option: (option.costs[1], option.costs))
+
+
+def advise(
+    estimates: Estimates, job: str = "", slowdown: float = inf, memory: float = inf
+) -> list[Advice]:
+    """Advice for every job and way of writing it, or for one job.
+
+    slowdown: the most that the slowest job may suffer. memory: the most that may be used, GB.
+    """
+    found = []
+    for name in [job] if job else estimates.workloads():
+        for arm in estimates.arms():
+            if mine := options(estimates, name, arm):
+                found.append(_advice(estimates, name, arm, mine, slowdown, memory))
+    return found
+
+
+def _advice(
+    estimates: Estimates, job: str, arm: str, mine: list[Option], slowdown: float, memory: float
+) -> Advice:
+    best, knee = choose(mine, slowdown, memory) or (None, None)
+    sets = [option for option in mine if option.n > 1 and option.within(slowdown, memory)]
+    shared = knee if knee and knee.n > 1 else min(sets, key=lambda o: o.costs, default=None)
+    exceeding = []
+    for e, bound in ((knee.slowdown, slowdown), (knee.memory, memory)) if knee else ():
+        exceeding += [p for p in (estimates.on_hosts(e) if e else ()) if _value(p) > bound]
+    measured = {(option.stp.scenario, option.method) for option in mine}
+    outcomes = [e for e in estimates.of("outcome", arm=arm) if _ours(e, job)]
+    return Advice(
+        *(job, arm, tuple(mine), tuple(pareto(mine)), best, knee, shared),
+        gains=tuple(estimates.on_hosts(shared.stp)) if shared else (),
+        exceeding=tuple(exceeding),
+        rewrite=_rewrite(estimates, job, arm, REWRITE if _pays(knee) else NEAR),
+        missing=tuple(e for e in outcomes if (e.scenario, e.method) not in measured),
+    )
+
+
+def _rewrite(estimates: Estimates, job: str, arm: str, least: float) -> tuple[Estimate, ...]:
+    """What it rests on that another arm alone does more than `least` times the work, or nothing."""
+    place = {"scenario": f"1x_{job}", "arm": arm, "method": "naive"}
+    alone, over = estimates.get("rate", **place), estimates.get("over_fastest", **place)
+    fastest = estimates.of("fastest_rate", scenario=f"1x_{job}")
+    if not (alone and over and over.value and fastest) or over.value * least >= 1:
+        return ()
+    return alone, fastest[0], over
+
+
+def _text(e: Estimate | None) -> str:
+    return labels.number(e.value, e.unit) if e else "–"
+
+
+def table(advice: Advice) -> str:
+    """One job for a terminal: what is advised, then its options, with `*` on the Pareto set."""
+    lines = [f"{labels.job(advice.job)}, {labels.arm(advice.arm)}"]
+    lines += [f"  {sentence}" for sentence in advice.sentences()]
+    head = ("", "throughput gain", "slowdown of slowest", "memory", "S", "over fastest alone")
+    rows = []
+    for option in advice.options:
+        slowdown = "1" if option.n == 1 else _text(option.slowdown)
+        rest = [_text(e) for e in (option.memory, option.s, option.over_fastest)]
+        name = f"{'*' if option in advice.pareto else ' '} {option.label}"
+        rows.append((name, labels.span(option.stp), slowdown, *rest))
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  " + "  ".join(cells).rstrip())
+    if advice.missing:
+        name = "{0.jobs} {1} ({2})".format
+        absent = (name(e, labels.method(e.method), labels.status(e.status)) for e in advice.missing)
+        lines.append(f"  No numbers: {', '.join(absent)}.")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis advise",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
+    parser.add_argument("--job", default="", help="a workload, e.g. resnet152_imagenet_b32")
+    parser.add_argument("--slowdown", default="inf", help="the most for the slowest job")
+    parser.add_argument("--memory", default="inf", help="the most that may be used, GB")
+    given = parser.parse_args(argv)
+    path = given.folder / "estimates.parquet"
+    try:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file")
+        estimates = Estimates.read(path)
+        known = estimates.workloads()
+        if given.job and given.job not in known:
+            raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
+        bounds = (_bound("slowdown", given.slowdown, 1.0), _bound("memory", given.memory, 0.0))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    found = advise(estimates, given.job, *bounds)
+    print("\n\n".join(map(table, found)) or "No set of copies of one job was measured.")
+    return 0
+
+
+def _bound(name: str, text: str, least: float) -> float:
+    """Raises ValueError with one line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -inf
+    if not value >= least:
+        raise ValueError(f"--{name} {text}: allowed: a number from {least:g}")
+    return value
