@@ -11,11 +11,10 @@ import argparse
 import html
 import json
 import sys
-from importlib import import_module, util
 from pathlib import Path
 from string import Template
 
-from analysis import labels
+from analysis import advice, labels
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
@@ -51,7 +50,7 @@ def _spread(e: Estimate, text: str) -> str:
 def sets(estimates: Estimates) -> dict[tuple[str, str], list[dict]]:
     """The sets of jobs of each job (workloads, variant), those without a number among them."""
     on: dict[tuple, list[Estimate]] = {}
-    for quantity in SHOWN:
+    for quantity in dict.fromkeys((*TABLE, *CHART)):
         for e in estimates.of(quantity, host="*", window=""):
             on.setdefault((quantity, e.scenario, e.arm, e.method, e.job), []).append(e)
     found: dict[tuple[str, str], list[dict]] = {}
@@ -65,28 +64,28 @@ def sets(estimates: Estimates) -> dict[tuple[str, str], list[dict]]:
             e = estimates.get(quantity, **place)
             if e is not None and e.value is not None:
                 numbers[quantity] = number(e, on.get((quantity, *place.values(), ""), []))
-        count = str(scenario.n)
-        if scenario.mixed:
-            count = " + ".join(str(n) for _, n in sorted(scenario.parts))
         found.setdefault((scenario.family, scenario.variant), []).append(
             place
-            | {"n": scenario.n, "count": count, "title": labels.scenario(outcome.scenario)}
+            | {"n": scenario.n, "title": labels.scenario(outcome.scenario)}
             | {"status": labels.status(outcome.status), "why": outcome.note, "numbers": numbers}
         )
     return found
 
 
 def jobs(estimates: Estimates) -> list[dict]:
-    """Jobs in the order of their list: alike ones, their variants, mixes. A job that never ran
-    together with another, where others did, and one without any number are left out.
+    """Jobs in the order of their list: alike ones, their variants, mixes. Those without a number
+    are left out, and variants that were measured alone only.
     """
     every = sets(estimates)
-    together = {key for key, some in every.items() if any(s["n"] > 1 and s["numbers"] for s in some)}
     found = []
     for (family, variant), some in every.items():
-        if not any(s["numbers"] for s in some) or (variant and (family, variant) not in together):
+        measured = [s["n"] for s in some if s["numbers"]]
+        if not measured or (variant and max(measured) == 1):
             continue
-        names = family.split("+")
+        names = [name for name, _ in parse_scenario(some[0]["scenario"]).parts]
+        for s in some:
+            counts = dict(parse_scenario(s["scenario"]).parts)
+            s["count"] = " + ".join(str(counts[name]) for name in names)
         label = " + ".join(labels.job(name) for name in names)
         label += f" ({variant.replace('_', ' ')})" if variant else ""
         key = family + (f"--{variant}" if variant else "")
@@ -97,16 +96,9 @@ def jobs(estimates: Estimates) -> list[dict]:
         arms = sorted({s["arm"] for s in some if s["numbers"]})
         found.append(
             {"id": key, "label": label, "mixed": len(names) > 1, "sets": some, "arms": arms}
-            | {"parts": [labels.job(name) for name in sorted(names)], "fastest": fastest[0] if fastest else None}
+            | {"parts": [labels.job(name) for name in names], "fastest": (*fastest, None)[0]}
         )
     return sorted(found, key=lambda job: (job["mixed"], "(" in job["label"], job["label"]))
-
-
-def advised(estimates: Estimates) -> dict[str, dict]:
-    """What analysis.advice says of each job and arm, by scenario/arm/method; {} without it."""
-    if util.find_spec("analysis.advice") is None:
-        return {}
-    return {}
 
 
 def data(estimates: Estimates, folder: Path) -> dict:
@@ -116,14 +108,12 @@ def data(estimates: Estimates, folder: Path) -> dict:
     methods = sorted({s["method"] for job in some for s in job["sets"]}, key=method_order)
     completed, planned = counts.get("cells_completed", 0), counts.get("cells", 0)
     hosts = counts.get("hosts", 0)
-    machines = {e.host: e.note for e in estimates.of("count", host="*", name="host_cells")}
     said = f"{completed} of {planned} planned cells completed"
     said += f" on {hosts} host{'' if hosts == 1 else 's'}" if hosts else ""
     return {
         "study": folder.name,
         "folder": f"results/{folder.name}",
         "said": said,
-        "machines": machines,
         "table": TABLE,
         "chart": CHART,
         "quantities": {
@@ -137,7 +127,8 @@ def data(estimates: Estimates, folder: Path) -> dict:
         },
         "arms": {arm: labels.arm(arm) for arm in estimates.arms()},
         "jobs": some,
-        "advice": advised(estimates),
+        "near": advice.NEAR,
+        "rewrite": advice.REWRITE,
     }
 
 

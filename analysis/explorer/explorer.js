@@ -10,8 +10,9 @@ const WANTS = {
 const OF_WANT = { slowdown: "slowdown_worst", memory: "memory" };
 const SHORT = { rate: "samples/s", stp: "STP", s: "S", over_fastest: "over fastest", gract: "GRACT",
   slowdown_worst: "slowdown", memory: "memory", energy_per_sample: "J/sample" };
+const LESS = new Set(["slowdown_worst", "memory", "n"]); // sorted upwards
 const DEFAULTS = { job: "", arm: "", want: "rate", bound: "", y: "rate", sort: "", set: "" };
-let state = { ...DEFAULTS };
+let state = DEFAULTS;
 
 // Text goes in as text, never as markup.
 const SVG = new Set(["svg", "g", "path", "line", "text", "circle"]);
@@ -34,14 +35,23 @@ const measured = (job, arm) => job.sets.filter((set) => set.arm === arm && Objec
 const value = (set, quantity) => set.numbers[quantity]?.value ?? null;
 const gain = (set) => value(set, "stp") ?? value(set, "rate") ?? -1;
 const bound = () => Number(state.bound) || WANTS[state.want][1];
+const short = (set) => set.count + (set.count.includes("+") ? ", " : " × ") + held.methods[set.method].label;
 const isAlone = (set) => set.n === 1 && set.method === "naive";
 
 function fits(set) {
   const quantity = OF_WANT[state.want];
-  if (!quantity || (quantity === "slowdown_worst" && isAlone(set))) return true;
-  return value(set, quantity) !== null && value(set, quantity) <= bound();
+  if (!quantity) return true;
+  return quantity === "slowdown_worst" ? slowest(set) <= bound() : (value(set, quantity) ?? Infinity) <= bound();
 }
-const best = (sets) => sets.filter(fits).sort((a, b) => gain(b) - gain(a))[0];
+// As analysis.advice chooses: the highest gain, and the least slowdown within 5 % of it.
+const option = (set) => set.n > 1 || isAlone(set);
+const slowest = (set) => (isAlone(set) ? 1 : value(set, "slowdown_worst") ?? Infinity);
+const best = (sets) => sets.filter((set) => option(set) && fits(set)).sort((a, b) => gain(b) - gain(a) || slowest(a) - slowest(b))[0];
+function advised(sets) {
+  const top = best(sets);
+  return sets.filter((set) => option(set) && fits(set) && gain(set) * held.near >= gain(top))
+    .sort((a, b) => slowest(a) - slowest(b) || gain(b) - gain(a))[0];
+}
 
 function read() {
   const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -67,8 +77,7 @@ function choose(change) {
   state = { ...state, ...change };
   settle();
   const said = new URLSearchParams();
-  for (const name of ["job", "arm", "want", "bound", "y", "sort", "set"])
-    if (state[name]) said.set(name, state[name]);
+  for (const part of Object.keys(DEFAULTS)) if (state[part]) said.set(part, state[part]);
   try { history.replaceState(null, "", `#${said}`); } catch { /* a frame without an address */ }
   draw();
   if (at) [...document.querySelectorAll("[data-key]")].find((e) => e.dataset.key === at)?.focus();
@@ -121,9 +130,9 @@ function sentences(set, job) {
   else if (rate)
     found.push(`Together they process ${spelt(rate)}${gained ? `: ${gained}` : ""}.`);
   else if (gained) found.push(`Together they do ${gained}, each job counted against itself alone.`);
-  if (over && job.fastest)
+  if (over && job.fastest && job.fastest.arm !== held.arms[set.arm])
     found.push(`That is ${spelt(over)} times the fastest measured way to run one job alone (${job.fastest.arm}).`);
-  if (slow && set.n > 1) found.push(`The slowest job runs ${spelt(slow)} times slower than alone.`);
+  if (slow && set.n > 1) found.push(`The slowest job takes ${spelt(slow)} times as long as alone.`);
   if (memory) found.push(`${memory.text}${capacity ? ` of ${capacity.text}` : ""} of GPU memory are in use.`);
   return found.filter(Boolean).join(" ");
 }
@@ -137,25 +146,28 @@ function wanted() {
 }
 
 function advice(sets, job) {
-  const top = best(sets);
+  const top = advised(sets);
   const picked = sets.find((set) => key(set) === state.set);
   const shown = picked ?? top;
   if (!shown)
     return [el("h2", {}, "No measured set meets this bound"),
       el("p", {}, `${job.label} has ${sets.length} measured sets; none is ${wanted().replace("the most throughput with ", "")}.`)];
-  const words = [el("h2", {}, `${picked ? "You chose" : "Run"} ${name(shown)}`), el("p", {}, sentences(shown, job))];
   const together = sets.some((set) => set.n > 1);
-  if (picked && top && top !== picked)
-    words.push(el("p", {}, `For ${wanted()}: `, link({ set: "" }, name(top)), ". ", sentences(top, job)));
-  else if (!together)
-    words.push(el("p", { class: "soft" }, "This study measured this job alone only."));
-  else if (shown.n === 1) {
-    const next = sets.filter((set) => set.n > 1).sort((a, b) => gain(b) - gain(a))[0];
-    words.push(el("p", {}, "What that costs: ", link({ set: key(next) }, name(next)), ` would do more in all or come closest. ${sentences(next, job)}`));
-  }
-  const knee = sets.find((set) => held.advice[`${job.id}/${state.arm}`]?.knee === key(set));
-  if (knee && knee !== shown)
-    words.push(el("p", {}, "A middle way: ", link({ set: key(knee) }, name(knee)), `. ${sentences(knee, job)}`));
+  const title = picked ? `You chose ${name(shown)}` : together ? `Run ${name(shown)}` : `${job.label} was measured alone only`;
+  const words = [el("h2", {}, title), el("p", {}, sentences(shown, job))];
+  const said = new Set([shown]);
+  const also = (why, set) => {
+    if (!set || said.has(set)) return;
+    said.add(set);
+    words.push(el("p", {}, `${why}: `, link({ set: set === top ? "" : key(set) }, name(set)), `. ${sentences(set, job)}`));
+  };
+  also(`For ${wanted()}`, top);
+  if (together && shown.n === 1) also("The best measured set of several", sets.filter((set) => set.n > 1).sort((a, b) => gain(b) - gain(a))[0]);
+  if (!picked) also("The highest gain, with more slowdown", best(sets));
+  if (state.want === "rate" && slowest(shown) > 2) also("With no job slower than 2 times", advised(sets.filter((set) => slowest(set) <= 2)));
+  const alone = value(sets.find(isAlone) ?? shown, "over_fastest");
+  if (alone && alone * held.rewrite < 1 && job.fastest)
+    words.push(el("p", {}, `Write it better first: as ${job.fastest.arm}, one job alone does ${spelt(job.fastest)}.`));
   const flags = shown.numbers.rate?.flags ?? shown.numbers.stp?.flags;
   if (flags) words.push(el("p", { class: "soft" }, `Marked in the measurement: ${flags}.`));
   return words;
@@ -163,8 +175,8 @@ function advice(sets, job) {
 
 function link(change, label) {
   const said = new URLSearchParams();
-  for (const [part, to] of Object.entries({ job: state.job, arm: state.arm, want: state.want, bound: state.bound, y: state.y, ...change }))
-    if (to) said.set(part, to);
+  const to = { ...state, set: "", ...change };
+  for (const part of Object.keys(DEFAULTS)) if (to[part]) said.set(part, to[part]);
   return el("a", { href: `#${said}`, onclick: (e) => { e.preventDefault(); choose({ set: "", ...change }); } }, label);
 }
 
@@ -184,23 +196,20 @@ function cell(set, quantity) {
 function options(sets, job) {
   const columns = held.table.filter((quantity) => sets.some((set) => value(set, quantity) !== null));
   const sort = columns.includes(state.sort) || state.sort === "n" ? state.sort : "";
-  const less = new Set(["slowdown_worst", "memory", "n"]);
   const at = (set) => (sort === "n" ? set.n : sort ? value(set, sort) : gain(set));
   const order = (a, b) => {
     if (!sort && fits(a) !== fits(b)) return fits(a) ? -1 : 1;
     if ((at(a) === null) !== (at(b) === null)) return at(a) === null ? 1 : -1;
-    return less.has(sort) ? at(a) - at(b) : at(b) - at(a);
+    return LESS.has(sort) ? at(a) - at(b) : at(b) - at(a);
   };
-  const shown = sets.find((set) => key(set) === state.set) ?? best(sets);
-  const known = held.advice[`${job.id}/${state.arm}`] ?? {};
-  const head = (quantity, title) => el("th", { scope: "col", "aria-sort": sort === quantity && (less.has(sort) ? "ascending" : "descending") },
+  const shown = sets.find((set) => key(set) === state.set) ?? advised(sets);
+  const head = (quantity, title) => el("th", { scope: "col", "aria-sort": sort === quantity && (LESS.has(sort) ? "ascending" : "descending") },
     el("button", { type: "button", "data-key": `sort:${quantity}`, onclick: () => choose({ sort: sort === quantity ? "" : quantity }) }, title));
   const rows = [...sets].sort(order).map((set) => el("tr", { class: [set === shown && "chosen", !fits(set) && "outside"].filter(Boolean).join(" ") },
     el("th", { scope: "row" }, el("button", { class: "pick", type: "button", tabindex: -1, "data-key": `set:${key(set)}`,
       "aria-pressed": String(key(set) === state.set), onclick: () => choose({ set: key(set) === state.set ? "" : key(set) }) },
-    `${set.count} × ${held.methods[set.method].label}`),
-    set === shown ? el("span", { class: "tag" }, key(set) === state.set ? "chosen" : "advised") : "",
-    known.knee === key(set) ? el("span", { class: "tag" }, "middle way") : ""),
+    short(set)),
+    set === shown ? el("span", { class: "tag" }, key(set) === state.set ? "chosen" : "advised") : ""),
     columns.map((quantity) => cell(set, quantity))));
   const table = el("table", { onkeydown: (e) => walk(e, table) }, el("thead", {}, el("tr", {},
     head("n", job.mixed ? job.parts.join(" + ") : "jobs and method"),
@@ -230,12 +239,12 @@ function move(event, to, within) {
 function missing(job) {
   const groups = new Map();
   for (const set of job.sets.filter((each) => each.arm === state.arm && !Object.keys(each.numbers).length)) {
-    const status = `${set.status}: `;
-    groups.set(status, [...(groups.get(status) ?? []), set]);
+    const status = `${set.status[0].toUpperCase()}${set.status.slice(1)}: `;
+    groups.set(status, [...groups.get(status) ?? [], set]);
   }
   return [...groups].map(([status, sets]) => {
     const why = [...new Set(sets.map((set) => set.why).filter(Boolean))];
-    return el("p", {}, status + sets.map((set) => `${set.count} × ${held.methods[set.method].label}`).join(" · ") + ". ",
+    return el("div", { class: "missing" }, status + sets.map(short).join(" · ") + ". ",
       why.length ? el("details", {}, el("summary", {}, "Why"), why.map((each) => el("p", {}, each))) : "");
   });
 }
@@ -243,22 +252,15 @@ function missing(job) {
 function every() {
   const quantities = ["rate", "stp", "s", "slowdown_worst", "memory"].filter((q) => held.table.includes(q));
   const rows = held.jobs.flatMap((job) => job.arms.map((arm) => {
-    const top = best(measured(job, arm));
+    const top = advised(measured(job, arm));
     return el("tr", {}, el("td", {}, link({ job: job.id, arm }, job.label)), el("td", { "data-short": "written" }, held.arms[arm] ?? arm),
-      el("td", { "data-short": "run" }, top ? `${top.count} × ${held.methods[top.method].label}` : "none meets the bound"),
+      el("td", { "data-short": "run" }, top ? short(top) : "none meets the bound"),
       top ? quantities.map((q) => cell(top, q)) : quantities.map(() => el("td", { class: "none" }, "–")));
   }));
-  const table = el("table", { onkeydown: (e) => walkNumbers(e, table) }, el("thead", {}, el("tr", {}, ["job", "written", "run"].map((t) => el("th", { scope: "col" }, t)),
+  const table = el("table", { onkeydown: (e) => walk(e, table) }, el("thead", {}, el("tr", {}, ["job", "written", "run"].map((t) => el("th", { scope: "col" }, t)),
     quantities.map((q) => el("th", { scope: "col" }, held.quantities[q].title + (q === "rate" ? ", samples/s" : ""))))), el("tbody", {}, rows));
   table.querySelector("tbody button")?.setAttribute("tabindex", 0);
   return [el("h3", {}, `All jobs: ${wanted()}`), table];
-}
-
-function walkNumbers(event, within) {
-  const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[event.key];
-  const all = [...within.querySelectorAll("[data-number]")];
-  const to = all[all.indexOf(event.target) + step];
-  if (step && to && all.includes(event.target)) move(event, to, within);
 }
 
 // -- chart ------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ const SHAPES = {
 
 function ticks(most) {
   const power = 10 ** Math.floor(Math.log10(most || 1));
-  const step = [0.2, 0.5, 1, 2, 5].map((each) => each * power).find((each) => most / each <= 6);
+  const step = [0.2, 0.5, 1, 2, 5].map((each) => each * power).find((each) => most / each <= 7);
   return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => Number((i * step).toPrecision(6)));
 }
 
@@ -293,17 +295,15 @@ function chart(sets, job) {
   for (const tick of ticks(most))
     drawn.append(el("line", { class: "grid", x1: left, x2: right, y1: y(tick), y2: y(tick) }),
       el("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, tick >= 1e4 ? `${tick / 1e3}k` : tick.toLocaleString("en")));
-  let taken = -99;
-  for (const [count] of counts) {
-    const at = x({ count });
-    if (at - taken < (job.mixed ? 34 : 15)) continue;
-    drawn.append(el("text", { x: taken = at, y: bottom + 17, "text-anchor": "middle" }, count));
-  }
+  let taken = -99; // labels that would touch the one before are left out
+  for (const [count] of counts)
+    if (x({ count }) - taken >= (job.mixed ? 34 : 15))
+      drawn.append(el("text", { x: taken = x({ count }), y: bottom + 17, "text-anchor": "middle" }, count));
   drawn.append(el("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle" }, job.mixed ? `jobs: ${job.parts.join(" + ")}` : "jobs on the GPU"));
   if (level)
     drawn.append(el("line", { class: "level", x1: left, x2: right, y1: y(level.value), y2: y(level.value) }),
-      el("text", { x: right, y: y(level.value) - 5, "text-anchor": "end" }, `fastest way alone (${level.arm}): ${level.text}`));
-  const shown = sets.find((set) => key(set) === state.set) ?? best(sets);
+      el("text", { x: right, y: y(level.value) - 5, "text-anchor": "end", class: "note" }, `fastest alone (${level.arm})`));
+  const shown = sets.find((set) => key(set) === state.set) ?? advised(sets);
   const methods = Object.keys(held.methods).filter((method) => points.some((set) => set.method === method));
   methods.forEach((method, i) => {
     const { colour, dash, marker } = held.methods[method];
@@ -328,7 +328,12 @@ function chart(sets, job) {
     drawn.append(group);
   });
   drawn.querySelector(".point")?.setAttribute("tabindex", 0);
-  drawn.addEventListener("keydown", (e) => walkNumbers(e, drawn));
+  drawn.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[event.key];
+    const all = [...drawn.querySelectorAll(".point")];
+    const to = all[all.indexOf(event.target) + step];
+    if (step && to) move(event, to, drawn);
+  });
   $("legend").replaceChildren(...methods.map((method) => el("span", {}, el("svg", { width: 30, height: 14, viewBox: "-15 -7 30 14", "aria-hidden": true },
     el("g", { class: "m", style: `--c:${held.methods[method].colour}` }, el("path", { d: "M-15,0H15", "stroke-dasharray": held.methods[method].dash }),
       el("path", { class: "dot", d: SHAPES[held.methods[method].marker] }))), held.methods[method].label)));
@@ -358,7 +363,7 @@ function explain(set, quantity) {
     el("p", {}, el("b", {}, `${title}: ${spelt(number)}`), ` · ${set.title} ${how(set)}, ${held.arms[set.arm]}`),
     el("p", { class: "soft" }, [meaning, over && `relative to ${over}`].filter(Boolean).join("; ")),
     el("p", {}, `${some(number.n, "replicate")} on ${some(number.hosts, "host")}, ${some(number.cells, "cell")}. `
-      + number.on.map(([host, , text]) => `${host}: ${text}`).join(" · ") + (number.flags ? ` Marked: ${number.flags}.` : "")),
+      + number.on.map(([host, , text]) => `${host}: ${text}`).join(" · ") + (number.flags ? `. Marked: ${number.flags}.` : "")),
     el("p", {}, "id ", el("code", { id: "id" }, number.id)), el("p", {}, code, " ", copy));
   $("detail").hidden = false;
 }
@@ -387,7 +392,7 @@ if (held.jobs.length) {
   addEventListener("hashchange", () => { read(); draw(); });
   addEventListener("keydown", (e) => e.key === "Escape" && close());
   let wide = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== wide) { wide = innerWidth; draw(); } });
+  addEventListener("resize", () => innerWidth !== wide && (wide = innerWidth, draw()));
 } else {
   $("ask").hidden = true;
   $("said").after(el("p", {}, "No set of jobs has completed in this study, so there is nothing to advise yet."));
