@@ -81,7 +81,12 @@ def build(
     work as `replicates.values` takes it.
     """
     hardware, left_out = of_runs.main_hardware(rows)
-    used = [row for row in rows if row["hardware"] == hardware or row["status"] != COMPLETED]
+    used = [
+        row
+        for row in rows
+        if row["hardware"] == hardware
+        or (row["status"] != COMPLETED and row["hardware"] not in left_out)
+    ]
     hosts = of_runs.hosts_of(used)
     runs = of_runs.runs_of(used, hosts)
     found = estimated(values(runs, work))

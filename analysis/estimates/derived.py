@@ -148,7 +148,6 @@ def memory_of_parts(
         total = math.fsum(
             count * e.value for (_, count), e in zip(scenario.parts, parts, strict=True)
         )
-        cells = " ".join(cell for e in parts for cell in e.cells)
         yield described(
             replace(
                 outcome,
@@ -157,8 +156,11 @@ def memory_of_parts(
                 n=min(e.n for e in parts),
                 hosts=min(e.hosts for e in parts),
                 flags="",
-                replicates=(
-                    Replicate(outcome.id, total / capacity.value, total, capacity.value, cells),
+                replicates=tuple(
+                    Replicate(r.cell, each / capacity.value, each, capacity.value)
+                    for (_, count), e in zip(scenario.parts, parts, strict=True)
+                    for r in e.replicates
+                    for each in (count * r.value,)
                 ),
             )
         )

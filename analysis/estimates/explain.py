@@ -15,6 +15,14 @@ from analysis.estimates.schema import INTERVAL, MEASURED, RANGE, Estimate
 from analysis.estimates.table import Estimates
 
 
+# What makes these numbers of their replicates; others are means of them.
+_KINDS = {
+    "outcome": "completed",
+    "rate_cv": "standard deviation of the logs of (over several hosts the middle of theirs)",
+    "parts_over_capacity": "sum over jobs of the mean over cells of",
+}
+
+
 def explain(estimates: Estimates, identity: str) -> str:
     """A few lines of text. Raises KeyError, with the nearest ids, where there is no such number."""
     if identity not in estimates:
@@ -39,7 +47,8 @@ def explain(estimates: Estimates, identity: str) -> str:
         lines += [f"    {h.host}: {h.value:.6g}{_span(h)}" for h in on]
     if e.replicates:
         kind = "geometric mean of" if known.scale == LOG else "mean of"
-        lines.append(f"  {kind if len(e.replicates) > 1 else 'from'}:")
+        kind = _KINDS.get(e.quantity, kind if len(e.replicates) > 1 else "from")
+        lines.append(f"  {kind}:")
     for r in e.replicates:
         sum_ = f" = {r.numerator:.6g} / {r.denominator:.6g}" if r.denominator else ""
         over = f"  over {r.over}" if r.over else ""

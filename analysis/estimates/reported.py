@@ -71,6 +71,8 @@ def read(path: Path) -> list[dict]:
 
 def _row(row: dict, where: str) -> dict:
     """A row with its value in our units. Raises ReportedError."""
+    if None in row or None in row.values():
+        raise ReportedError(f"{where}: {len(_COLUMNS)} columns must stand there")
 
     def allow(column: str, allowed: Sequence[str]) -> None:
         if row[column] not in allowed:

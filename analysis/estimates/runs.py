@@ -72,7 +72,10 @@ class Host:
 
 def read(path: Path) -> list[dict]:
     """Member rows of a merged study. Raises OSError, ValueError."""
-    return pyarrow.parquet.read_table(path, schema=SCHEMA).to_pylist()
+    table = pyarrow.parquet.read_table(path)
+    if missing := sorted(set(SCHEMA.names) - set(table.column_names)):
+        raise ValueError(f"{path}: merge it anew: no column {', '.join(missing)}")
+    return table.to_pylist()
 
 
 def main_hardware(rows: Sequence[Mapping]) -> tuple[str, dict[str, int]]:

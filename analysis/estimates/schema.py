@@ -139,9 +139,11 @@ def write(estimates: Sequence[Estimate], output: Path) -> None:
 def rows(path: Path) -> Iterable[Estimate]:
     """The rows of estimates.parquet. Raises OSError or ValueError where it is no such file."""
     try:
-        table = pa.parquet.read_table(path, schema=SCHEMA)
+        table = pa.parquet.read_table(path)
     except pa.ArrowException as error:
         raise ValueError(f"{path}: no table of estimates: {error}") from error
+    if table.column_names != list(COLUMNS):
+        raise ValueError(f"{path}: no table of estimates: it has other columns")
     for row in table.to_pylist():
         row.pop("id")
         row["replicates"] = tuple(Replicate(**each) for each in row["replicates"])

@@ -66,7 +66,8 @@ def counts(
     by_status = Counter(run.status for run in current.values())
     by_status[NOT_RUN] = sum(e.n for e in planned) - by_status.total()
     yield count("cells", sum(e.n for e in planned), "cells planned")
-    for status in (COMPLETED, "out_of_memory", "unsupported", "failed", "timed_out", NOT_RUN):
+    known = (COMPLETED, "out_of_memory", "unsupported", "failed", "timed_out", NOT_RUN)
+    for status in (*known, *sorted(by_status.keys() - {*known})):
         yield count(f"cells_{status}", by_status[status], f"cells {status.replace('_', ' ')}")
     hosts = list(hosts)
     yield count("hosts", len(hosts), "machines that measured cells")
@@ -99,8 +100,8 @@ def counts(
             span = {"low": min(found), "high": max(found), "spread": RANGE}
             note = f"variation of throughput over a host's blocks, jobs {name}: middle of the sets"
             yield count(f"cv_{name}", median(found), note, **span)
-    losses = Counter(m["loss_check"] for run in done for m in run.members)
-    for verdict, number in sorted(losses.items(), key=str):
+    checked = {(run.cell, m["member"]): m["loss_check"] for run in done for m in run.members}
+    for verdict, number in sorted(Counter(checked.values()).items(), key=str):
         if verdict:
             note = f"members whose loss: {verdict}"
             yield count(f"losses_{_slug(verdict)}", number, note)
