@@ -149,9 +149,7 @@ function advice(sets, job) {
   const top = advised(sets);
   const picked = sets.find((set) => key(set) === state.set);
   const shown = picked ?? top;
-  if (!shown)
-    return [el("h2", {}, "No measured set meets this bound"),
-      el("p", {}, `${job.label} has ${sets.length} measured sets; none is ${wanted().replace("the most throughput with ", "")}.`)];
+  if (!shown) return [el("h2", {}, "No measured set meets this bound"), el("p", {}, `${job.label} has ${sets.length} measured sets; loosen the bound.`)];
   const together = sets.some((set) => set.n > 1);
   const title = picked ? `You chose ${name(shown)}` : together ? `Run ${name(shown)}` : `${job.label} was measured alone only`;
   const words = [el("h2", {}, title), el("p", {}, sentences(shown, job))];
@@ -159,7 +157,9 @@ function advice(sets, job) {
   const also = (why, set) => {
     if (!set || said.has(set)) return;
     said.add(set);
-    words.push(el("p", {}, `${why}: `, link({ set: set === top ? "" : key(set) }, name(set)), `. ${sentences(set, job)}`));
+    const { stp, slowdown_worst: slow, memory } = set.numbers;
+    const told = [stp && `${spelt(stp)} times what one job alone does`, slow && `the slowest job takes ${slow.text} times as long as alone`, memory?.text];
+    words.push(el("p", {}, `${why}: `, link({ set: set === top ? "" : key(set) }, name(set)), `, ${told.filter(Boolean).join(", ")}.`));
   };
   also(`For ${wanted()}`, top);
   if (together && shown.n === 1) also("The best measured set of several", sets.filter((set) => set.n > 1).sort((a, b) => gain(b) - gain(a))[0]);
