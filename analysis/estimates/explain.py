@@ -14,7 +14,6 @@ from analysis.estimates.quantities import LOG, QUANTITIES
 from analysis.estimates.schema import INTERVAL, MEASURED, RANGE, Estimate
 from analysis.estimates.table import Estimates
 
-
 # What makes these numbers of their replicates; others are means of them.
 _KINDS = {
     "outcome": "completed",
