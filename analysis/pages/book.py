@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from jinja2 import Undefined
 
@@ -57,6 +58,16 @@ class Book:
         """The number with its interval, or its range over hosts."""
         return Told(labels.span(self.look(of)))
 
+    def bare(self, of: Estimate | str | None) -> Told:
+        """As `num`, where the unit stands elsewhere: in a column's title."""
+        e = self.look(of)
+        return Told(labels.number(e.value) if e else "–")
+
+    def bare_span(self, of: Estimate | str | None) -> Told:
+        """As `span`, where the unit stands elsewhere."""
+        e = self.look(of)
+        return Told(labels.span(replace(e, unit="") if e else None))
+
     def val(self, of: Estimate | str | None, digits: int = 2) -> Told:
         """The value alone, with so many digits behind the point."""
         e = self.look(of)
@@ -72,6 +83,11 @@ class Book:
             low, high = f"{100 * e.low:.{digits}f}", f"{100 * e.high:.{digits}f}"
             rest = f" [{low}, {high} %]" if e.spread == INTERVAL else f" ({low} to {high} %)"
         return Told(text + rest)
+
+    def share(self, of: Estimate | str | None) -> Told:
+        """A share in per cent, without its spread."""
+        e = self.look(of)
+        return Told("–" if e is None or e.value is None else f"{100 * e.value:.0f} %")
 
     def pct1(self, of: Estimate | str | None) -> Told:
         """The same with one digit behind the point."""
@@ -97,18 +113,22 @@ class Book:
         return plain(" ".join(advice.sentences()))
 
     def sources(self) -> Told:
-        """The ids used, a line for each place; `{rate,stp}:…` is the shell's way to write two."""
-        grouped: dict[str, list[str]] = defaultdict(list)
+        """The ids used, alike ones on a line, as the shell's braces write them: `{rate,stp}:…`."""
+        quantities: dict[str, set[str]] = defaultdict(set)
         for identity in self.used:
             quantity, _, where = identity.partition(":")
-            grouped[where].append(quantity)
-        return Told("\n".join(_braced(where, names) for where, names in sorted(grouped.items())))
+            quantities[where].add(quantity)
+        alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for where, names in quantities.items():
+            scenario, slash, rest = where.partition("/")
+            alike[_braces(names), slash + rest].append(scenario)
+        lines = (f"{names}:{_braces(who)}{rest}" for (names, rest), who in alike.items())
+        return Told("\n".join(sorted(lines)))
 
 
-def _braced(where: str, names: Iterable[str]) -> str:
-    found = sorted(set(names))
-    head = found[0] if len(found) == 1 else "{" + ",".join(found) + "}"
-    return f"{head}:{where}" if where else head
+def _braces(found: Iterable[str]) -> str:
+    parts = sorted(set(found))
+    return parts[0] if len(parts) == 1 else "{" + ",".join(parts) + "}"
 
 
 def only_published(value: object) -> object:

@@ -10,7 +10,7 @@ from analysis.advice import Advice, Option
 from analysis.claims import Judged, TestJudged
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import PAPER_ARM, TWIN, parse_scenario
+from analysis.names import PAPER_ARM, TWIN, method_order, parse_scenario
 from analysis.pages.tables import Number, Table
 
 
@@ -45,12 +45,16 @@ def gains(estimates: Estimates) -> Table:
         name += f" ({parsed.variant})" if parsed.variant else ""
         table.rows.append(
             (
-                *(name, labels.arm(e.arm), *map(Number, alone)),
-                f"{count} {'as plain processes' if e.method == 'naive' else 'under ' + labels.method(e.method)}",
+                *(name, labels.arm(e.arm), Number(alone[0], "bare"), Number(alone[1])),
+                f"{count} {_how(e.method)}",
                 *(Number(e, "span"), *map(Number, of)),
             )
         )
     return table
+
+
+def _how(method: str) -> str:
+    return "as plain processes" if method == "naive" else f"under {labels.method(method)}"
 
 
 def ways(estimates: Estimates) -> Table:
@@ -64,9 +68,9 @@ def ways(estimates: Estimates) -> Table:
         for e in alone:
             rates = [r for r in estimates.of("rate", arm=e.arm) if _is_set_of(r, name)]
             top = max(rates, key=lambda r: r.value, default=None)
-            numbers = [Number(e, "span"), Number(_over(estimates, e))]
-            text = f"{top.jobs}, {labels.method(top.method)}" if top else ""
-            numbers += [text, Number(top), Number(_over(estimates, top) if top else None)]
+            numbers = [Number(e, "bare_span"), Number(_over(estimates, e))]
+            text = f"{top.jobs} {_how(top.method)}" if top else ""
+            numbers += [text, Number(top, "bare"), Number(_over(estimates, top) if top else None)]
             table.rows.append((labels.job(name), labels.arm(e.arm), *numbers))
     return table
 
@@ -107,15 +111,33 @@ def leaving(estimates: Estimates) -> Table:
 
 
 def missing(estimates: Estimates) -> Iterator[tuple[str, str, str, str]]:
-    """(status, method, sets, reason) of what was planned and has no result; alike ones together."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    """(status, methods, sets, reason) of what was planned and has no result; alike ones together."""
+    found: dict[tuple[str, str, str], list[Estimate]] = {}
     for e in estimates.of("outcome"):
         if not e.value:
-            text = labels.scenario(e.scenario)
-            text += "" if e.arm == PAPER_ARM else f", {labels.arm(e.arm)}"
-            found.setdefault((e.status, e.method, e.note), []).append(text)
-    for (status, method, note), sets in sorted(found.items()):
-        yield labels.status(status), labels.method(method), "; ".join(sets), note[:160]
+            found.setdefault((e.status, _first_sentence(e.note), e.method), []).append(e)
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for (status, reason, method), of in found.items():
+        alike.setdefault((status, reason, _names_of(of)), []).append(method)
+    for (status, reason, sets), methods in sorted(alike.items()):
+        by = ", ".join(map(labels.method, sorted(methods, key=method_order)))
+        yield labels.status(status), by, sets, reason
+
+
+def _names_of(sets: Iterable[Estimate]) -> str:
+    """`2, 3, 7 × ResNet26 b32; 1, 2 × ResNet152 b32, bf16`."""
+    counts: dict[str, dict[str, None]] = {}
+    for e in sets:
+        parsed = parse_scenario(e.scenario)
+        text = " + ".join(labels.job(name) for name, _ in parsed.parts)
+        text += f" ({parsed.variant})" if parsed.variant else ""
+        text += "" if e.arm == PAPER_ARM else f", {labels.arm(e.arm)}"
+        counts.setdefault(text, {})["+".join(str(n) for _, n in parsed.parts)] = None
+    return "; ".join(f"{', '.join(numbers)} × {text}" for text, numbers in counts.items())
+
+
+def _first_sentence(note: str) -> str:
+    return note.partition(". ")[0].partition(": OutOfMemoryError: ")[2] or note.partition(". ")[0]
 
 
 def sure(e: Estimate, low: float, high: float) -> bool:
@@ -156,6 +178,15 @@ _OPTION = ("STP", "S", "over fastest", "slowest takes", "memory")
 def _of_option(option: Option) -> tuple[Number, ...]:
     rest = (option.s, option.over_fastest, option.slowdown, option.memory)
     return Number(option.stp, "span"), *map(Number, rest)
+
+
+def same_reason(found: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
+    """Claims whose rules were changed, those that were changed for one reason together."""
+    grouped: dict[str, list[Judged]] = {}
+    for each in found:
+        if each.claim.changed:
+            grouped.setdefault(each.claim.changed.why, []).append(each)
+    return list(grouped.items())
 
 
 def by_gain(advised: Iterable[Advice]) -> list[Advice]:

@@ -45,13 +45,14 @@ class Study:
         }
         self.pairs = tables.pairs(self.estimates)
 
-    def page(self, template: str, base: str = "") -> tuple[str, Book]:
+    def page(self, template: str, base: str = "", docs: bool = False) -> tuple[str, Book]:
         """A template as Markdown, and the book of the numbers on it.
 
-        base: where the study's files lie, as seen from the page. Raises PageError.
+        base: where the study's files lie, as seen from the page. docs: the short form, for docs/.
+        Raises PageError.
         """
         book = Book(self.estimates)
-        text = _environment().get_template(f"{template}.md.j2").render(self._context(book, base))
+        text = _environment().get_template(f"{template}.md.j2").render(self._context(book, base) | {"docs": docs})
         return text.strip() + "\n", book
 
     def _context(self, book: Book, base: str) -> dict[str, Any]:
@@ -64,12 +65,13 @@ class Study:
             found = estimates.get("count", name=name)
             return bool(found and found.value)
 
-        spelling = ("num", "span", "val", "pct", "pct1", "milli", "how_many")
+        spelling = ("num", "span", "val", "pct", "pct1", "milli", "bare", "bare_span", "share", "how_many")
         return {name: getattr(book, name) for name in spelling} | {
             "study": plain(self.name),
             "base": Told(base),
             "count": count,
             "any_of": any_of,
+            "plural": lambda name: "" if count(name) == "1" else "s",
             "get": estimates.get,
             "of": estimates.of,
             "table": lambda table: table.markdown(book),
@@ -117,7 +119,7 @@ def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
         ("docs/claims.md", "claims", f"../results/{study.name}/"),
         ("docs/quantities.md", "quantities", f"../results/{study.name}/"),
     ):
-        yield target, study.page(template, base)[0]
+        yield target, study.page(template, base, docs=True)[0]
 
 
 def closing_lines(folder: Path) -> str:
@@ -127,7 +129,7 @@ def closing_lines(folder: Path) -> str:
     except (OSError, ValueError):
         return ""
     book, advised = Book(estimates), choose.by_gain(advice.advise(estimates))
-    found = [each for each in advised if each.arm == PAPER_ARM and each.options] or advised
+    found = [each for each in advised if each.arm == PAPER_ARM and len(each.options) > 1] or advised
     lines = [
         f"{labels.job(each.job)}: {(each.sentences() or [''])[0]}" for each in found[:8]
     ]

@@ -114,7 +114,7 @@ def alone(estimates: Estimates) -> Table:
         where = {"scenario": outcome.scenario, "arm": outcome.arm, "method": outcome.method}
         found = [estimates.get(q, **where) for q in ("rate", "gract", "smact", "memory")]
         over = estimates.get("over_fastest", **where)
-        numbers = (Number(found[0], "span"), *(Number(e) for e in found[1:]), Number(over, "val"))
+        numbers = (Number(found[0], "bare_span"), *map(Number, found[1:]), Number(over))
         names = (labels.scenario(outcome.scenario), labels.arm(outcome.arm))
         table.rows.append((*names, *numbers, Number(found[0], "how_many")))
     return table
@@ -136,9 +136,9 @@ def sets(estimates: Estimates) -> Table:
 
         count = " + ".join(str(n) for _, n in parsed.parts)
         method = labels.method(outcome.method) + _WINDOWS.get(window, "")
-        numbers = (of("rate"), of("stp", "span"), of("s", "span"), of("gaps"), of("over_fastest"))
+        numbers = (of("rate", "bare"), of("stp", "span"), of("s", "span"), of("gaps"), of("over_fastest"))
         numbers += (of("slowdown_worst"), of("gract"), of("memory"))
-        numbers += (of("energy_per_sample", "milli"), of("energy_edge_error", "pct"))
+        numbers += (of("energy_per_sample", "milli"), of("energy_edge_error", "share"))
         names = (_job_of(outcome.scenario), labels.arm(outcome.arm), count, method)
         table.rows.append((*names, *numbers))
     return table
@@ -160,8 +160,8 @@ def hosts(estimates: Estimates) -> Table:
             on = {e.host: e for e in estimates.on_hosts(overall)}
             names = (labels.scenario(outcome.scenario), labels.arm(outcome.arm))
             names += (labels.method(outcome.method), "samples/s" if name == "rate" else name.upper())
-            points = (Number(on.get(host)) for host in labelled)
-            table.rows.append((*names, Number(overall, "span"), *points))
+            points = (Number(on.get(host), "bare") for host in labelled)
+            table.rows.append((*names, Number(overall, "bare_span"), *points))
     return table
 
 
@@ -208,7 +208,7 @@ def _pair(estimates: Estimates, fixed: str, savings: Sequence[Estimate]) -> Tabl
             theirs = [e for e in estimates.of(name, **paper) if e.source != MEASURED]
             if ours or theirs:
                 reported = theirs[0] if theirs else None
-                numbers = (Number(ours, how), Number(reported, "pct" if "pct" in how else "num"))
+                numbers = (Number(ours, how), Number(reported, "share" if "pct" in how else "num"))
                 label = labels.method(method)
                 table.rows.append((label, title, *numbers, reported.source if reported else ""))
     return table
