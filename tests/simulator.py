@@ -19,6 +19,7 @@ from analysis.records.schema import SCHEMA
 
 ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "faithful", "window", 6.0, 50_000, 32
 CARD, MEMORY = "Simulated GPU", 80e9
+_ACTIVITY = {"smact": 0.8, "smocc": 0.3, "tenso": 0.1, "drama": 0.2}
 _WINDOWS = {"departure": (BEFORE, AFTER), "completion": (COMPLETION,)}
 FULL = 0.9999  # GRACT of a full GPU
 PLAIN_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.6, "mig": 1.2}
@@ -154,8 +155,6 @@ class _Study:
     def _noise(self, deviation: float) -> float:
         return math.exp(self.random.normal(0, deviation))
 
-    # -- jobs alone -------------------------------------------------------------------------------
-
     def _alone(self, arm: str, host: int, block: int, device: int, current: bool) -> dict:
         """Cells of one job each; name → its rate alone there."""
         noise, found = self.design.noise, {}
@@ -172,8 +171,6 @@ class _Study:
             self._truth(f"1x_{name}", arm, "naive", host, rate=true)
             self._truth(f"1x_{name}", arm, "naive", host, gract=true / job.device_rate, stp=1.0)
         return found
-
-    # -- sets -------------------------------------------------------------------------------------
 
     def true_rates(self, scenario: str, arm: str, method: str, host: int) -> list[float]:
         """Each member's samples/s without noise: equal shares of a busy GPU, at most as alone."""
@@ -242,8 +239,6 @@ class _Study:
             over = math.fsum(r / b for r, b in zip(plain, bases, strict=True))
             self._truth(scenario, arm, method, host, rate_over_naive=stp / over)
 
-    # -- rows -------------------------------------------------------------------------------------
-
     def _truth(self, scenario: str, arm: str, method: str, host: int, **values: float) -> None:
         for quantity, value in values.items():
             self.true[quantity, scenario, arm, method, f"h{host + 1}"] = value
@@ -291,7 +286,8 @@ class _Study:
             | {"window": WINDOW, "window_s": WINDOW_S, "samples_per_s": rate}
             | {"steps": int(WINDOW_S * rate / BATCH), "drift": 0.001, "drift_error": 0.002}
             | {"epoch_time_s": TRAIN_SIZE / rate, "epoch_time_kind": "rate"}
-            | {"smact": 0.8 * float(more["gract"]), "power": power, "energy_j": power * WINDOW_S}
+            | {"power": power, "energy_j": power * WINDOW_S}
+            | {name: share * float(more["gract"]) for name, share in _ACTIVITY.items()}
             | {"memory_peak_reserved": 0.8e9 * self.jobs[name].memory}
             | more
         )

@@ -1,0 +1,397 @@
+"""Estimates: what each number is made of, and the laws that all of them obey."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.estimates import command, explain, runs, schema
+from analysis.estimates.build import build
+from analysis.estimates.intervals import interval
+from analysis.estimates.quantities import LOG, QUANTITIES, SHARE
+from analysis.estimates.table import Estimates
+from analysis.names import parse_scenario
+from analysis.records.schema import SCHEMA
+from tests.simulator import ARM, BUSY_GAINS, CARD, Design, Job, Noise, simulate
+
+THIN, WIDE = Job("thin_b32", 3000, 0.2), Job("wide_b32", 700, 0.97, BUSY_GAINS, memory=9.0)
+PAIR = "1x_thin_b32+1x_wide_b32"
+RICH = Design(
+    [THIN, WIDE],
+    counts=(2, 3, 7),
+    methods=("naive", "naive_again", "mps", "mig"),
+    mixes=(PAIR, "2x_thin_b32+1x_wide_b32--departure", f"{PAIR}--completion"),
+    hosts=2,
+    blocks=3,
+    ends={
+        ("7x_wide_b32", "mig"): "unsupported",
+        ("7x_wide_b32", "mps"): "out_of_memory",
+        ("3x_wide_b32", "mig"): "not_run",
+    },
+    failing=0.05,
+    unsteady=0.1,
+    split=True,
+)
+
+
+def built(design, seed=1, rows=None):
+    """id → estimate of a simulated study; `rows` changes its rows."""
+    study = simulate(design, seed)
+    changed = rows(study.rows) if rows else study.rows
+    return {e.id: e for e in build(changed, study.plan, {PAIR: {"thin_b32": 1.0, "wide_b32": 8.0}})}
+
+
+@pytest.fixture(scope="module")
+def rich():
+    return built(RICH)
+
+
+def told(e):
+    """What of an estimate is a number."""
+    return e.value, e.low, e.high, e.n, tuple(r.value for r in e.replicates)
+
+
+# -- laws -----------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_measured_quantity_is_there(rich):
+    missing = QUANTITIES.keys() - {e.quantity for e in rich.values()}
+    assert missing == {"claim", "bench"}
+
+
+def test_a_gain_is_s_times_what_filling_gaps_wins(rich):
+    for e in rich.values():
+        if e.quantity != "gaps":
+            continue
+        stp, s = (rich[e.id.replace("gaps:", f"{name}:")] for name in ("stp", "s"))
+        assert stp.value == pytest.approx(s.value * e.value, rel=1e-9)
+        for parts in zip(stp.replicates, s.replicates, e.replicates, strict=True):
+            assert len({r.cell for r in parts}) == 1
+
+
+def test_of_jobs_alike_the_gaps_are_those_of_the_job_alone():
+    """1 / GRACT alone, block by block."""
+    found = built(Design([THIN], hosts=1))
+    busy = {
+        r.cell.split("/")[3]: r.value for r in found["gract:1x_thin_b32/faithful/naive"].replicates
+    }
+    for r in found["gaps:7x_thin_b32/faithful/mps"].replicates:
+        assert r.value == pytest.approx(1 / busy[r.cell.split("/")[3]])
+
+
+def test_a_ratio_and_its_inverse_make_one():
+    """Plain processes renamed MPS and the other way round."""
+    swap = {"naive": "mps", "mps": "naive"}
+
+    def swapped(rows):
+        sets = [row["n"] > 1 for row in rows]
+        renamed = [row | {"method": swap[row["method"]]} for row in rows]
+        return [
+            new | {"cell": new["cell"].replace(f"/{row['method']}/", f"/{new['method']}/")}
+            if is_set
+            else row
+            for row, new, is_set in zip(rows, renamed, sets, strict=True)
+        ]
+
+    design = Design([THIN, WIDE], mixes=(PAIR,), hosts=2)
+    one, other = built(design), built(design, rows=swapped)
+    for scenario in ("2x_thin_b32", "7x_wide_b32", PAIR):
+        for host in ("", "@h1", "@h2"):
+            identity = f"rate_over_naive:{scenario}/faithful/mps{host}"
+            assert one[identity].value * other[identity].value == pytest.approx(1)
+
+
+@given(host=st.integers(1, 2), factor=st.floats(0.1, 10), seed=st.integers(0, 50))
+@settings(max_examples=12)
+def test_a_faster_host_changes_no_ratio(host, factor, seed):
+    """All rates of one host times a factor: what is in samples/s, s or J moves, and only there."""
+    design = Design([THIN], counts=(2,), mixes=(), hosts=2, blocks=2)
+
+    def faster(rows):
+        speeds = {"samples_per_s": factor, "epoch_time_s": 1 / factor}
+        return [
+            row | {k: row[k] * f for k, f in speeds.items()}
+            if row["machine"] == f"m{host}"
+            else row
+            for row in rows
+        ]
+
+    before, after = built(design, seed), built(design, seed, rows=faster)
+    assert before.keys() == after.keys()
+    moved = {"rate", "epoch_time", "energy_per_sample", "fastest_rate"}
+    for identity, e in before.items():
+        if e.quantity in moved:
+            of_host = e.host == f"h{host}"
+            power = 1 if e.quantity in ("rate", "fastest_rate") else -1
+            if e.host:
+                expected = e.value * (factor**power if of_host else 1)
+                assert after[identity].value == pytest.approx(expected)
+        elif e.value is not None:
+            assert after[identity].value == pytest.approx(e.value, abs=1e-12), identity
+            assert after[identity].low == pytest.approx(e.low, abs=1e-12), identity
+
+
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=8)
+def test_another_host_changes_no_row_of_the_first(seed):
+    design = Design([THIN, WIDE], counts=(2,), mixes=(PAIR,), hosts=3, blocks=2)
+
+    def without_last(rows):
+        return [row for row in rows if row["machine"] != "m3"]
+
+    three, two = built(design, seed), built(design, seed, rows=without_last)
+    single = {identity for identity, e in two.items() if e.host}
+    assert single and single < three.keys()
+    for identity in single:
+        if two[identity].quantity != "over_fastest" or "over hosts" not in two[identity].note:
+            assert told(three[identity]) == told(two[identity]), identity
+
+
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=8)
+def test_the_order_of_rows_of_cells_does_not_matter(seed):
+    design = Design([THIN], counts=(2,), hosts=2, blocks=2, split=True)
+    forward, backward = built(design, seed), built(design, seed, rows=lambda rows: rows[::-1])
+    assert forward.keys() == backward.keys()
+    for identity, e in forward.items():
+        for one, other in zip(told(e)[:3], told(backward[identity])[:3], strict=True):
+            assert one == pytest.approx(other), identity
+
+
+# -- intervals ------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=2, max_size=8), st.sampled_from([LOG, SHARE, "plain"])
+)
+def test_an_interval_holds_its_mean(values, scale):
+    mean, low, high = interval(values, scale)
+    assert low * (1 - 1e-9) <= mean <= high * (1 + 1e-9)
+    assert min(values) * (1 - 1e-9) <= mean <= max(values) * (1 + 1e-9)
+    assert scale != SHARE or 0 <= low <= high <= 1
+
+
+def test_one_replicate_has_no_interval():
+    assert interval([0.7], LOG) == (0.7, None, None)
+    found = built(Design([THIN], blocks=1))
+    for e in found.values():
+        if e.scenario and e.quantity != "outcome":
+            assert (e.spread, e.low, e.high, e.n) == ("none", None, None, 1), e.id
+
+
+def test_shares_near_one_keep_their_own_narrow_interval():
+    noise = Noise(gract=0.00003)
+    found = built(Design([WIDE], noise=noise, blocks=6))
+    e = found["gract:7x_wide_b32/faithful/naive"]
+    assert 0.9998 < e.low <= e.value <= e.high <= 1
+    for e in found.values():
+        if QUANTITIES[e.quantity].scale == SHARE:
+            assert 0 <= (e.low or 0) <= e.value <= (e.high or 1) <= 1, e.id
+
+
+def test_a_known_interval():
+    """t(0.975, 2) = 4.302653: mean 2, standard deviation 1."""
+    mean, low, high = interval([1.0, 2.0, 3.0], "plain")
+    half = 4.302652729911275 / math.sqrt(3)
+    assert (mean, low, high) == pytest.approx((2, 2 - half, 2 + half))
+
+
+# -- what is held against what --------------------------------------------------------------------
+
+
+def test_baselines_come_from_the_same_block_and_device(rich):
+    rows = {f"{row['cell']}/a{row['attempt']}": row for row in simulate(RICH, 1).rows}
+    within = {"stp", "antt", "s", "gaps", "slowdown", "rate_over_naive", "rate_over_mig"}
+    within |= {"stp_over_2", "stp_over_3", "energy_over_serial", "memory_over_parts", "jain"}
+    within |= {"time_over_serial", "saving", "survivor_over_alone", "saving_by_rates", "reclaimed"}
+    seen = Counter()
+    for e in rich.values():
+        for r in e.replicates if e.quantity in within else ():
+            assert r.over, e.id
+            for base in r.over.split():
+                for key in ("block", "device", "arm"):
+                    assert rows[base][key] == rows[r.cell][key], e.id
+                seen[e.quantity] += 1
+    assert seen.keys() == within
+
+
+def test_a_set_without_its_job_alone_has_a_rate_and_no_gain():
+    def without(rows):
+        return [row for row in rows if row["n"] > 1 or row["block"] > 1]
+
+    found = built(Design([THIN], blocks=3), rows=without)
+    assert found["rate:7x_thin_b32/faithful/mps"].n == 3
+    assert found["stp:7x_thin_b32/faithful/mps"].n == 2
+    assert found["rate_over_naive:7x_thin_b32/faithful/mps"].n == 3
+
+
+def test_samples_of_unlike_jobs_are_never_added(rich):
+    for e in rich.values():
+        mixed = e.scenario and parse_scenario(e.scenario).mixed
+        # One job that is left of a mix is alike.
+        if mixed and e.window != "after" and not e.job:
+            assert e.unit not in ("samples/s", "J"), e.id
+    assert f"job_rate:{PAIR}/faithful/mps/thin_b32" in rich
+
+
+def test_a_mix_is_steady_by_its_jobs_alike():
+    """The one with few samples drifts: nearly all samples are the other's."""
+    study = simulate(Design([THIN, WIDE], mixes=(PAIR,), counts=(), blocks=1), 1)
+    drifting = [
+        row | ({"drift": 0.1, "drift_error": 0.001} if row["workload"] == "wide_b32" else {})
+        for row in study.rows
+    ]
+    found = runs.runs_of(drifting, runs.hosts_of(drifting))
+    assert [runs.steady(run) for run in found if run.scenario.mixed] == [False, False]
+
+
+def test_the_fastest_way_alone_is_the_arm_with_the_highest_rate():
+    arms = {"slow": 0.5, "fast": 2.0, ARM: 1.0}
+    found = built(Design([replace(THIN, arms=arms)], hosts=2, noise=Noise(0, 0, 0, 0, 0, 0, 0)))
+    fastest = [e for e in found.values() if e.quantity == "fastest_rate"]
+    assert [(e.arm, e.value) for e in fastest] == [("fast", pytest.approx(6000))]
+    over = {e.id: e.value for e in found.values() if e.quantity == "over_fastest"}
+    assert over["over_fastest:1x_thin_b32/slow/naive"] == pytest.approx(0.25)
+    assert over["over_fastest:1x_thin_b32/fast/naive"] == pytest.approx(1)
+    assert over["over_fastest:7x_thin_b32/faithful/mps@h1"] == pytest.approx(3.5)
+
+
+def test_a_mix_over_the_fastest_ways_is_a_sum_cell_by_cell():
+    found = built(Design([THIN, WIDE], mixes=("2x_thin_b32+1x_wide_b32",), counts=()))
+    e = found["over_fastest:2x_thin_b32+1x_wide_b32/faithful/mps"]
+    logs = [math.log(r.value) for r in e.replicates]
+    assert e.value == pytest.approx(math.exp(sum(logs) / len(logs)))
+    assert len({r.cell for r in e.replicates}) == e.n == 5
+
+
+def test_fixed_work(rich):
+    """Steps are a minute of work alone each; what was measured and what rates promise."""
+    for method in ("naive", "mps"):
+        place = f"{PAIR}--completion/faithful/{method}/completion"
+        took = rich[f"time_over_serial:{place}"]
+        for r, saved in zip(took.replicates, rich[f"saving:{place}"].replicates, strict=True):
+            assert r.value == pytest.approx(r.numerator / r.denominator)
+            assert r.denominator == pytest.approx(120, rel=0.01)
+            assert saved.value == pytest.approx(1 - r.value)
+        assert rich[f"survivor_over_alone:{place}/wide_b32"].value == pytest.approx(1)
+    assert f"saving_by_rates:{PAIR}/faithful/mps" in rich
+
+
+# -- outcomes and counts --------------------------------------------------------------------------
+
+
+def test_counts_add_up(rich):
+    count = {e.name: e.value for e in rich.values() if e.quantity == "count" and not e.host}
+    by_status = [v for name, v in count.items() if name.startswith("cells_")]
+    assert sum(by_status) == count["cells"] == len(simulate(RICH, 1).plan)
+    outcomes = [e for e in rich.values() if e.quantity == "outcome"]
+    assert count["cells_completed"] == sum(e.value for e in outcomes)
+    assert count["method_proven"] + count["method_not_proven"] == count["cells_completed"]
+    assert count["hosts"] == 2
+    losses = sum(value for name, value in count.items() if name.startswith("losses_"))
+    rows = [r for r in simulate(RICH, 1).rows if r["status"] == "completed" and r["current"]]
+    assert losses == len({(row["cell"], row["member"]) for row in rows})
+
+
+def test_outcomes_say_what_became_of_every_planned_set(rich):
+    status = {(e.scenario, e.method): e.status for e in rich.values() if e.quantity == "outcome"}
+    for place, expected in RICH.ends.items():
+        assert status[place] == expected
+    assert len(status) == len({(c["scenario"], c["method"]) for c in simulate(RICH, 1).plan})
+    unknown = built(RICH, rows=lambda rows: [r | {"status": "postponed"} for r in rows[:40]])
+    assert unknown["count:cells_postponed"].value > 0
+
+
+def test_cells_of_another_gpu_model_are_left_out_and_counted():
+    def upgraded(rows):
+        other = {"hardware": "Other GPU", "gpu_name": "Other GPU"}
+        return [row | (other if row["machine"] == "m3" else {}) for row in rows]
+
+    design = Design([THIN], hosts=3, blocks=2, ends={("7x_thin_b32", "mps"): "out_of_memory"})
+    both = built(design, rows=upgraded)
+    assert {e.host for e in both.values()} == {"", "h1", "h2"}
+    assert both["count:left_out_other_gpu"].value == 2 * 4
+    assert both["outcome:7x_thin_b32/faithful/mps"].status == "out_of_memory"
+    assert both["count:cells_out_of_memory"].value == 2 * 2  # not the other card's
+    assert both["count:cells_not_run"].value == 2 * 5
+    assert CARD in both["count:host_cells@h1"].note
+
+
+# -- the file, looking up, explaining -------------------------------------------------------------
+
+
+def test_ids_are_unique_and_are_read_back(rich, tmp_path):
+    path = tmp_path / "estimates.parquet"
+    schema.write(list(rich.values()), path)
+    read = Estimates.read(path)
+    assert list(read) == list(rich.values())
+    assert pq.read_table(path, columns=["id"])["id"].to_pylist() == list(rich)
+    assert path.with_suffix(".csv").read_text().count("\n") >= len(rich)
+    e = rich["rate:7x_thin_b32/faithful/mps"]
+    with pytest.raises(ValueError, match=e.id):
+        schema.write([e, replace(e, value=1.0)], tmp_path / "twice.parquet")
+
+
+def test_another_files_columns_are_refused(tmp_path):
+    rows = tmp_path / "runs.parquet"
+    pq.write_table(pa.Table.from_pylist([], schema=SCHEMA), rows)
+    with pytest.raises(ValueError, match="no table of estimates"):
+        Estimates.read(rows)
+    old = pa.Table.from_pylist([], schema=SCHEMA).drop_columns(["session"])
+    pq.write_table(old, rows)
+    with pytest.raises(ValueError, match="session"):
+        runs.read(rows)
+
+
+def test_numbers_are_found_by_what_they_are_of(rich):
+    table = Estimates(rich.values())
+    found = table.get("stp", scenario="7x_thin_b32", arm=ARM, method="mps")
+    assert found is rich["stp:7x_thin_b32/faithful/mps"]
+    assert [e.host for e in table.on_hosts(found)] == ["h1", "h2"] == table.hosts()
+    assert table.get("stp", scenario="7x_thin_b32", arm=ARM, method="nothing") is None
+    assert all(not e.host for e in table.of("stp"))
+    methods = [e.method for e in table.of("rate", scenario="2x_thin_b32")]
+    assert methods == ["naive", "naive_again", "mps", "mig"]
+    assert table.workloads() == ["thin_b32", "wide_b32"]
+
+
+def test_explaining_names_every_cell_and_the_arithmetic(rich):
+    table = Estimates(rich.values())
+    for e in rich.values():
+        if e.quantity in ("outcome", "stp", "parts_over_capacity", "over_fastest", "rate_cv"):
+            text = explain.explain(table, e.id)
+            for r in e.replicates:
+                assert r.cell in text
+                assert all(cell in text for cell in r.over.split())
+            assert all(h.host in text for h in table.on_hosts(e) if not e.host)
+    with pytest.raises(KeyError, match="near: rate:7x_thin_b32/faithful/mps"):
+        explain.explain(table, "7x_thin_b32/faithful/mps")
+
+
+def test_replicates_are_cells_of_the_study(rich):
+    cells = {f"{row['cell']}/a{row['attempt']}" for row in simulate(RICH, 1).rows}
+    for e in rich.values():
+        assert cells.issuperset(e.cells), e.id
+        for r in e.replicates:
+            assert cells.issuperset(r.over.split()), e.id
+
+
+def test_readings_of_the_bench_become_numbers(tmp_path):
+    cost = {"loss_percent": 1.5, "low": 0.5, "high": 2.5, "pairs": 20}
+    (tmp_path / "bench").mkdir()
+    for name, told_by_it in {
+        "sampler": {"workloads": {"thin": {"cell": "7x", "costs": {"ours": cost}}}},
+        "smact": {"readings": [{"busy_sms": 33, "sm_count": 132, "smact": 0.25}]},
+    }.items():
+        (tmp_path / "bench" / f"{name}.json").write_text(json.dumps(told_by_it))
+    found = {e.id: (e.value, e.low, e.high) for e in command.benches(tmp_path)}
+    assert found == {
+        "bench:sampler_thin": (1.5, 0.5, 2.5),
+        "bench:smact_33_of_132": (0.25, None, None),
+    }
