@@ -1,4 +1,1 @@
-"""What reviewers use of a study that is shipped: verify, artifact, contribute, seal.
-
-Reads finished studies; needs neither torch nor a GPU.
-"""
+"""What reviewers use of a study: verify, seal, artifact, contribute. Measures nothing."""

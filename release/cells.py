@@ -1,93 +1,96 @@
 """Does an attempt agree with itself? run.json against the files beside it.
 
-Rates, losses and telemetry in run.json were computed when it was measured, from readings that stand
-in the Parquet files: step ends to 10 µs, telemetry in single precision. So they can be computed
-again, to that precision. What no file repeats (a PID, a core, a wall time) is held by the ledger.
+Rates, losses, telemetry and energy in run.json were computed when it was measured, from readings
+that are in the Parquet files: step ends to 10 µs, telemetry in single precision. So they can be
+computed again, to that precision. Numbers that no file repeats (a PID, a core, a wall time) are
+held by raw.sha256 alone.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from analysis.names import ANCHOR, COMPLETION, parse_scenario
-from release.contents import RUN, Attempt, listed
+from analysis.names import COMPLETION
+from release import readings
+from release.contents import RUN, Attempt, read_json, read_table
 from release.manifest import sha256
+from workflow.collocation import steps
 from workflow.collocation.record import Record
 
-SINGLE = 1e-5  # relative: sums of single-precision readings
-FIRST_NS, LAST_NS = -(2**62), 2**62
-CHECKED_S = 2.0  # shorter windows' edges weigh too much for a pair to be held against its series
-ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
-APART, APART_RATIO = (
-    0.05,
-    0.01,
-)  # looser than where it was measured, where the ends of the pair are known
-_RATES = {
-    "gpu.parquet": None,  # each column says whether it is one
-    "member.parquet": ("cpu", "read", "write"),
-    "host.parquet": ("cpu_busy", "cpu_stolen", "disk_read", "disk_write"),
-}
+STEPS = "steps.parquet"
+# Status of a member that ended badly → the status of its cell.
+FAULTS = {"out_of_memory": "out_of_memory", "timed_out": "timed_out", "failed": "failed"}
+FAULTS |= {"killed": "failed"}
+KEPT = 100  # losses of a member in run.json
+LEAST_STEPS = 8  # of a member, for its times to be unlike any other's
+UNREADABLE = (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError)
+UNREADABLE += (OverflowError, RecursionError, pa.ArrowException)
 
 
-def check(study: Path, attempt: Attempt, digests: dict[str, str]) -> list[str]:
+@dataclass
+class Checked:
+    """What was found of an attempt.
+
+    wrong: sentences. record: its cell, spec and status. steps: digests of its members' step times
+    and losses, without where they begin. span: the time it held its GPU, from and to, in s of the
+    wall clock. first: (workload, arm, seed, SMs) → losses of step 0.
+    """
+
+    attempt: Attempt
+    wrong: list[str]
+    record: dict = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
+    span: tuple[str, float, float] | None = None
+    first: dict[tuple, list[float]] = field(default_factory=dict)
+
+
+def check(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> list[str]:
     """Sentences: where an attempt's files contradict each other.
 
     digests: name in the study → SHA-256 of its files, where they are known already.
     """
+    return examine(study, attempt, digests).wrong
+
+
+def examine(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> Checked:
+    """The same, with what other attempts are held against. Never raises for what the files hold."""
     folder = study / attempt.folder
     try:
-        record = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        record = read_json(folder / RUN)
         Record.model_validate(record)
-    except (OSError, ValueError) as error:  # pydantic's error is a ValueError
-        return [f"{RUN} is no record: {' '.join(str(error).split())[:200]}"]
+    except UNREADABLE as error:  # pydantic's error is a ValueError
+        return Checked(attempt, [f"{RUN} is no record: {' '.join(str(error).split())[:200]}"])
+    found = Checked(attempt, [], {key: record[key] for key in ("cell", "spec", "status")})
+    try:
+        for part in (
+            _named(record, attempt),
+            _files(study, attempt, record, digests),
+            status(record),
+        ):
+            found.wrong += part
+        found.span, found.first = _span(record), _first(record)
+        found.wrong += _windows(record)
+        found.wrong += _steps(folder, record, found)
+        found.wrong += readings.telemetry(folder, record)
+    except UNREADABLE as error:
+        said = " ".join(str(error).split())[:200]
+        found.wrong.append(f"its files cannot be read: {type(error).__name__}: {said}")
+    return found
+
+
+def _named(record: dict, attempt: Attempt) -> Iterator[str]:
+    """What it says it is, against where it is."""
     cell = record["cell"]
     if (cell["id"], cell["attempt"]) != (attempt.cell, attempt.number):
-        return [f"{RUN} is of cell {cell['id']} a{cell['attempt']}"]
-    said = [*_name(record), *_files(study, attempt, record, digests)]
-    try:
-        return said + [*_steps(folder, record), *_telemetry(folder, record)]
-    except (OSError, KeyError, IndexError, ValueError, TypeError, pa.ArrowException) as error:
-        return [*said, f"its files cannot be read: {type(error).__name__}: {error}"]
-
-
-def check_plan(study: Path) -> list[str]:
-    """Sentences: where plan.json and the records of planned cells contradict each other."""
-    planned = {cell["id"]: cell for cell in json.loads((study / "plan.json").read_text())}
-    said = []
-    for name in listed(study):
-        try:
-            record = json.loads((study / name).read_text(encoding="utf-8"))
-            cell, spec = record["cell"], record["spec"]
-            found = {key: cell[key] for key in ("scenario", "arm", "method", "replicate")}
-            found |= {"n": len(spec["members"]), "measure": spec["measure"]["kind"]}
-            found["workloads"] = [member["workload"] for member in spec["members"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # said where the attempt is looked at
-        if parse_scenario(found["scenario"]).variant == ANCHOR:  # a sitting's, not the grid's
-            if (found["n"], found["method"], found["measure"]) != (1, "naive", "window"):
-                said.append(f"cell {cell['id']}: an anchor is one job alone, in a window")
-            continue
-        plan = planned.get(cell["id"])
-        if plan is None:
-            said.append(f"cell {cell['id']} was not planned")
-        else:
-            said += [
-                f"cell {cell['id']}: {key} is {plan.get(key)} in plan.json, {value} in {RUN}"
-                for key, value in found.items()
-                if plan.get(key) != value
-            ]
-    return said
-
-
-def _name(record: dict) -> Iterator[str]:
-    cell = record["cell"]
+        yield f"{RUN} is of cell {cell['id']} a{cell['attempt']}"
     said = f"{cell['scenario']}/{cell['arm']}/{cell['method']}/r{cell['replicate']}"
     if said != cell["id"]:
         yield f"{RUN}: its parts name cell {said}"
@@ -96,91 +99,163 @@ def _name(record: dict) -> Iterator[str]:
         yield f"{RUN}: its method is {' and '.join(methods)}"
 
 
-def _files(study: Path, attempt: Attempt, record: dict, digests: dict) -> Iterator[str]:
+def _files(study: Path, attempt: Attempt, record: dict, digests: Mapping) -> Iterator[str]:
     """The files beside it, by what it says of their size and hash."""
+    folder = study / attempt.folder
     named = record.get("files") or {}
-    there = {p.name for p in (study / attempt.folder).iterdir() if p.is_file()} - {RUN}
-    for name in sorted(there - named.keys()):
+    there = {path.name for path in folder.iterdir() if path.is_file() and not path.is_symlink()}
+    for name in sorted(there - named.keys() - {RUN}):
         if not name.startswith("."):
             yield f"{name} is not named in {RUN}"
     for name, file in named.items():
-        path = study / attempt.folder / name
         if name not in there:
             yield f"{name} is missing"
             continue
+        path = folder / name
         digest = digests.get(f"{attempt.folder}/{name}") or sha256(path)
         if digest != file["sha256"] or path.stat().st_size != file["bytes"]:
             yield f"{name} is not the file whose SHA-256 and size {RUN} has"
 
 
-# -- steps ------------------------------------------------------------------------------------
+def status(record: dict) -> Iterator[str]:
+    """The cell's status against its members' and the evidence of its method."""
+    told, members = record["status"], record["members"]
+    ended = [FAULTS[member["status"]] for member in members if member["status"] in FAULTS]
+    measured = [member for member in members if member["windows"]]
+    if told == "completed":
+        if len(members) != len(record["spec"]["members"]) or not record["windows"]:
+            yield f"{RUN}: status is completed, and not every member has a window"
+        for member in members:
+            if member["status"] not in ("completed", "departed") or not member["windows"]:
+                fate = member["status"] if member["windows"] else "without a window"
+                yield f"{RUN}: status is completed, member {member['member']} is {fate}"
+    elif told in ("unsupported", "postponed"):
+        if measured:
+            yield f"{RUN}: status is {told}, and members have rates"
+    elif told != "failed" and told not in ended:
+        fates = ", ".join(sorted({member["status"] for member in members})) or "none there"
+        yield f"{RUN}: status is {told}, its members are {fates}"
+    if ended and told not in (*ended, "failed") and told != "completed":
+        yield f"{RUN}: status is {told}, a member's is {ended[0]}"
+    proofs = [part.get("verified") for part in record["method"]["evidence"].values() if part]
+    if record["method"]["verified"] and (False in proofs or not proofs):
+        yield f"{RUN}: method is verified, and its evidence is not"
 
 
-def _steps(folder: Path, record: dict) -> Iterator[str]:
-    """Rates by the step ends, and losses, of the members that have some."""
-    yield from _windows(record)
-    path = folder / "steps.parquet"
-    if not path.exists():
-        return
-    table = pq.read_table(path)
-    tick_ns, origin_ns = (int(table.schema.metadata[k]) for k in (b"tick_ns", b"origin_ns"))
-    windows = {window["name"]: window for window in record["windows"]}
-    if windows and origin_ns != record["windows"][0]["start_ns"]:
-        yield "steps.parquet begins at another time than the first window"
-    column = {name: table[name].to_numpy() for name in table.schema.names}
+def _span(record: dict) -> tuple[str, float, float] | None:
+    timing, started = record["timing"], record["provenance"].get("started_at")
+    if not (record["gpu"] and record["windows"] and started and "total_s" in timing):
+        return None
+    at = datetime.fromisoformat(started).timestamp()
+    return record["gpu"]["uuid"], at + timing.get("lock_wait_s", 0), at + timing["total_s"]
+
+
+def _first(record: dict) -> dict[tuple, list[float]]:
+    found: dict[tuple, list[float]] = {}
     for member in record["members"]:
-        own = column["member"] == member["member"]
-        size = record["spec"]["members"][member["member"]]["batch_size"]
-        for name, rate in member["windows"].items():
-            place = f"{RUN}: members[{member['member']}].windows.{name}"
-            if name == "epochs":
-                yield from _epochs(place, rate, member["epochs"], size)
-                continue
-            window = windows.get(name)
-            if window is None:
-                yield f"{place}: there is no such window"
-                continue
-            span = [(window[key] - origin_ns) / tick_ns for key in ("start_ns", "end_ns")]
-            yield from _rate(place, rate, column["tick"][own], span, tick_ns, size)
+        if member["loss"]["step"][:1] == [0] and member["loss"]["value"][0] is not None:
+            # Random numbers depend on how many SMs a process sees.
+            key = (member["workload"], record["cell"]["arm"], record["spec"].get("seed"))
+            key = (*key, member["sm_count"])
+            found.setdefault(key, []).append(member["loss"]["value"][0])
+    return found
+
+
+# -- steps ------------------------------------------------------------------------------------
 
 
 def _windows(record: dict) -> Iterator[str]:
     for window in record["windows"]:
         took = (window["end_ns"] - window["start_ns"]) / 1e9
-        if abs(took - window["seconds"]) > 1e-6 * max(took, 1):
+        if not took > 0 or abs(took - window["seconds"]) > 1e-6 * max(took, 1):
             yield f"{RUN}: window {window['name']} lasts {window['seconds']} s, by its ends {took}"
 
 
-def _rate(place: str, rate: dict, ticks, span: list[float], tick_ns: int, size: int):
+def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
+    """Rates by the step ends, and losses, of each member."""
+    if not (folder / STEPS).exists():
+        rated = [member["member"] for member in record["members"] if member["windows"]]
+        if rated or record["status"] == "completed":
+            yield f"{STEPS} is missing: nothing shows the rates of members {rated}"
+        return
+    table = read_table(folder / STEPS)
+    tick_ns, origin_ns = (int(table.schema.metadata[k]) for k in (b"tick_ns", b"origin_ns"))
+    windows = {window["name"]: window for window in record["windows"]}
+    if windows and origin_ns != record["windows"][0]["start_ns"]:
+        yield f"{STEPS} begins at another time than the first window"
+    column = {name: table[name].to_numpy() for name in ("member", "tick", "loss")}
+    if extra := set(column["member"].tolist()) - {m["member"] for m in record["members"]}:
+        yield f"{STEPS} has steps of members {sorted(extra)}, who are not in {RUN}"
+    for member in record["members"]:
+        own = column["member"] == member["member"]
+        ticks, losses = column["tick"][own], column["loss"][own]
+        size = record["spec"]["members"][member["member"]]["batch_size"]
+        place = f"{RUN}: members[{member['member']}]"
+        if len(ticks) >= LEAST_STEPS:
+            content = np.diff(ticks).tobytes() + losses.tobytes()
+            found.steps.append(hashlib.sha256(content).hexdigest())
+        p50 = min((r["step_ms_p50"] or math.inf for r in member["windows"].values()), default=1)
+        warm_up = record["timing"].get("warm_s", 0) * 1e3 / p50
+        yield from _losses(f"{place}.loss", member["loss"], losses, warm_up)
+        for name, rate in member["windows"].items():
+            where = f"{place}.windows.{name}"
+            if name == "epochs":
+                yield from _epochs(where, rate, member["epochs"], size)
+            elif name not in windows:
+                yield f"{where}: there is no such window"
+            else:
+                ends = [(windows[name][k] - origin_ns) / tick_ns for k in ("start_ns", "end_ns")]
+                yield from _rate(where, rate, ticks, ends, tick_ns, size)
+
+
+def _losses(place: str, told: dict, column: np.ndarray, warm_up: float) -> Iterator[str]:
+    """Losses of the steps that are in both: run.json has those of the warm-up before.
+
+    Which step is the table's first nobody says, so that any place at which all agree will do.
+    warm_up: most steps before it. So many may leave none in common, as run.json keeps the first.
+    """
+    at = np.flatnonzero(np.isfinite(column))
+    at_step, values = (np.array(told[key], float) for key in ("step", "value"))
+    if len(at_step) != len(values):
+        yield f"{place} has {len(at_step)} steps and {len(values)} values"
+        return
+    if not len(at) or not len(at_step):
+        if len(at) or (len(column) and np.isfinite(values).any() and len(at_step) < KEPT):
+            yield f"{place} has {len(at_step)} losses, {STEPS} has {len(at)}"
+        return
+    known = dict(zip(at_step, values, strict=True))
+    finite = at_step[np.isfinite(values)]
+    for first in finite - at[0]:
+        both = [(known.get(first + i), column[i]) for i in at if first + i <= at_step[-1]]
+        if all(a is not None and abs(a - b) <= 1e-5 * abs(b) + 2e-6 for a, b in both):
+            return
+    if len(at_step) < KEPT or at_step[-1] >= warm_up:
+        yield f"{place} is not what {STEPS} has, which begins with {column[at[0]]:.6g}"
+
+
+def _rate(place: str, told: dict, ticks, span: list[float], tick_ns: int, size: int):
     """A tick is the time of a step's end rounded down, so that a step in the tick of the window's
     end may lie on either side of it.
     """
     start, end = span
-    candidates = [ticks[(ticks >= math.floor(start)) & (ticks < end)]]
-    candidates.append(ticks[(ticks >= start) & (ticks < math.floor(end))])
-    inside = next((found for found in candidates if len(found) == rate["steps"]), None)
-    if inside is None:
-        yield f"{place}.steps is {rate['steps']}, steps.parquet has {len(candidates[0])}"
+    ways = ((math.floor(start), end), (start, math.floor(end)))
+    found = [steps.rate(ticks * tick_ns, a * tick_ns, b * tick_ns, size) for a, b in ways]
+    given = next((rate for rate in found if rate.steps == told["steps"]), None)
+    if given is None:
+        yield f"{place}.steps is {told['steps']}, {STEPS} has {found[0].steps}"
         return
-    if len(inside) < 2:
+    if given.samples_per_s is None:
         return
-    took = np.diff(inside) * (tick_ns / 1e6)  # ms
-    total, one = took.sum(), tick_ns / 1e6  # each end may be off by a tick
-    values = {"samples_per_s": size * len(took) / (total / 1e3)}
-    slack = {"samples_per_s": values["samples_per_s"] * one / max(total - one, one)}
-    for name, share in (("step_ms_p50", 50), ("step_ms_p95", 95), ("step_ms_p99", 99)):
-        values[name], slack[name] = float(np.percentile(took, share)), one
-    third = len(took) // 3
-    if third:
-        first, last = took[:third].mean(), took[-third:].mean()
-        values["drift"] = float(last / first - 1)
-        slack["drift"] = 2.5 * one / third / first * max(1.0, last / first)
-    if place.endswith(f".{COMPLETION}"):  # whose end is alone: no drift is told
-        values.pop("drift", None)
-    for name, value in values.items():
-        told = rate.get(name)
-        if told is None or not abs(told - value) <= slack[name] + 1e-9 * abs(value):
-            yield f"{place}.{name} is {told}, steps.parquet gives {value:.6g}"
+    total, one = size * (given.steps - 1) / given.samples_per_s * 1e3, tick_ns / 1e6  # ms
+    slack = dict.fromkeys(("step_ms_p50", "step_ms_p95", "step_ms_p99"), one)  # an end is rounded
+    slack["samples_per_s"] = given.samples_per_s * one / max(total - one, one)
+    if given.drift is not None and not place.endswith(f".{COMPLETION}"):  # whose end is alone
+        third = (given.steps - 1) // 3
+        slack["drift"] = 7.5 * one / third / (total / given.steps) * max(1.0, 1 + given.drift)
+    for name, of in slack.items():
+        value = getattr(given, name)
+        if told.get(name) is None or not abs(told[name] - value) <= of + 1e-9 * abs(value):
+            yield f"{place}.{name} is {told.get(name)}, {STEPS} gives {value:.6g}"
 
 
 def _epochs(place: str, rate: dict, epochs: list[dict], size: int) -> Iterator[str]:
@@ -191,150 +266,3 @@ def _epochs(place: str, rate: dict, epochs: list[dict], size: int) -> Iterator[s
         yield f"{place}.steps is {rate['steps']}, its epochs have {samples // size}"
     if (value is None) != (told is None) or (value and abs(told - value) > 1e-9 * value):
         yield f"{place}.samples_per_s is {told}, its epochs give {value}"
-
-
-# -- telemetry --------------------------------------------------------------------------------
-
-
-def _telemetry(folder: Path, record: dict) -> Iterator[str]:
-    """Means over the windows, by the series in the Parquet files."""
-    windows = {window["name"]: window for window in record["windows"]}
-    telemetry = record.get("telemetry") or {}
-    yield from _idle(folder, telemetry.get("idle") or {})
-    for name, seen in (telemetry.get("windows") or {}).items():
-        place = f"{RUN}: telemetry.windows.{name}"
-        if (window := windows.get(name)) is None:
-            yield f"{place}: there is no such window"
-            continue
-        if seen["seconds"] != window["seconds"]:
-            yield f"{place}.seconds is {seen['seconds']}, the window's {window['seconds']}"
-        ends = window["start_ns"], window["end_ns"]
-        for entity, values in seen["series"].items():
-            found = _Readings.of(folder / "gpu.parquet", "entity", entity)
-            yield from found.apart(f"{place}.series.{entity}", values, *ends)
-            headlines = seen["entities"].get(entity, {})
-            gauges = {k: headlines[k] for k in values if k in headlines and not found.is_rate(k)}
-            yield from found.apart(f"{place}.entities.{entity}", gauges, *ends)
-            if seen["seconds"] >= CHECKED_S:
-                said = " ".join(telemetry.get("disagree") or [])
-                yield from _headlines(f"{place}.entities.{entity}", headlines, values, said)
-        for member, values in seen["members"].items():
-            found = _Readings.of(folder / "member.parquet", "member", int(member))
-            told = {k: v for k, v in values.items() if k not in ("entity", "pss")}
-            yield from found.apart(f"{place}.members.{member}", told, *ends)
-        found = _Readings.of(folder / "host.parquet", None, None)
-        yield from found.apart(f"{place}.host", seen["host"], *ends)
-        yield from _energy(f"{place}.energy", seen)
-
-
-def _idle(folder: Path, told: dict) -> Iterator[str]:
-    """Means before the first member was built."""
-    if not told:
-        return
-    table = pq.read_table(folder / "gpu.parquet")
-    own = [
-        (phase, entity) == ("idle", "gpu")
-        for phase, entity in zip(
-            table["phase"].to_pylist(), table["entity"].to_pylist(), strict=True
-        )
-    ]
-    found = _Readings(table.filter(pa.array(own, pa.bool_())), "gpu.parquet")
-    means = {name: value for name, value in told.items() if name != "seconds"}
-    yield from found.apart(f"{RUN}: telemetry.idle", means, FIRST_NS, LAST_NS)
-
-
-def _headlines(place: str, told: dict, series: dict, said: str) -> Iterator[str]:
-    """Activity by one pair of samples and by the series: near each other, or said to disagree."""
-    for name in ACTIVITY:
-        pair, mean = told.get(name), series.get(name)
-        if None in (pair, mean) or f"{name} is" in said:
-            continue
-        if abs(pair - mean) > max(APART * max(abs(pair), abs(mean)), APART_RATIO):
-            yield f"{place}.{name} is {pair}, its series has {mean}, and it says nothing of that"
-
-
-def _energy(place: str, seen: dict) -> Iterator[str]:
-    """The parts of a window's energy that follow from each other."""
-    energy = seen.get("energy")
-    if energy is None:
-        return
-    derived = {"joules": energy["mean_power"] * seen["seconds"]}
-    if energy.get("idle_joules") is not None:
-        derived["above_idle_joules"] = energy["joules"] - energy["idle_joules"]
-    for name, value in derived.items():
-        if abs(energy[name] - value) > 1e-6 * max(abs(energy["joules"]), 1):
-            yield f"{place}.{name} is {energy[name]}, the others give {value:.6g}"
-
-
-class _Readings:
-    """The rows of one thing in a telemetry file. Times are ns of the members' clock."""
-
-    def __init__(self, table: pa.Table, file: str):
-        self.file, self.rates = file, _RATES[file]
-        self.table = table
-        origin = int((table.schema.metadata or {}).get(b"origin_ns", 0))
-        self.t = table["t_ns"].to_numpy() + origin
-
-    @classmethod
-    def of(cls, path: Path, key: str | None, value: object) -> _Readings:
-        table = pq.read_table(path)
-        if key is not None:
-            own = [found == value for found in table[key].to_pylist()]
-            table = table.filter(pa.array(own, pa.bool_()))
-        if "window" in table.schema.names:  # looked at once, after a window: no part of the series
-            table = table.filter(table["window"].is_null())
-        return cls(table, path.name)
-
-    def is_rate(self, name: str) -> bool:
-        if self.rates is not None:
-            return name in self.rates
-        return self.table.schema.field(name).metadata.get(b"kind") == b"rate"
-
-    def column(self, name: str) -> np.ndarray:
-        return self.table[name].to_numpy(zero_copy_only=False).astype(float)
-
-    def apart(self, place: str, told: dict, start: int, end: int) -> Iterator[str]:
-        for name, value in told.items():
-            if name not in self.table.schema.names or self._counts(name):
-                continue
-            found = (
-                self._rate(name, start, end) if self.is_rate(name) else self._mean(name, start, end)
-            )
-            same = found is None if value is None else found is not None and _near(value, found)
-            if not same:
-                yield f"{place}.{name} is {value}, {self.file} gives {found}"
-
-    def _counts(self, name: str) -> bool:
-        """Whether the column only grows: what it comes to in a window lies between readings."""
-        return (self.table.schema.field(name).metadata or {}).get(b"kind") == b"counter"
-
-    def _mean(self, name: str, start: int, end: int) -> float | None:
-        values = self.column(name)[(self.t >= start) & (self.t < end)]
-        values = values[np.isfinite(values)]
-        return float(values.mean()) if len(values) else None
-
-    def _rate(self, name: str, start: int, end: int) -> float | None:
-        """Each row's value is the mean since the row before that has any rate."""
-        rates = [n for n in self.table.schema.names if n not in _KEYS and self.is_rate(n)]
-        any_of = np.any([np.isfinite(self.column(n)) for n in rates], axis=0)
-        rows = np.flatnonzero(any_of)
-        since = self.t[np.concatenate([np.maximum(rows[:1] - 1, 0), rows[:-1]])]
-        values = self.column(name)[rows]
-        overlap = np.minimum(self.t[rows], end) - np.maximum(since, start)
-        weights = np.where(np.isfinite(values), np.maximum(overlap, 0), 0)
-        if weights.sum() <= 0:
-            return None
-        return float(np.average(np.nan_to_num(values), weights=weights))
-
-
-_KEYS = ("t_ns", "phase", "entity", "member", "window")
-
-
-def _near(one: float, other: float) -> bool:
-    return abs(one - other) <= SINGLE * max(abs(one), abs(other)) + 1e-12
-
-
-def attempts(names: Iterable[str]) -> list[Attempt]:
-    """The attempts that these files of a study are of, in order."""
-    found = {of[0] for name in names if (of := Attempt.of(name))}
-    return sorted(found)

@@ -1,10 +1,18 @@
-"""Lists of files with their SHA-256, as `sha256sum` writes and checks them."""
+"""Lists of files with their SHA-256, as `sha256sum` writes and checks them.
+
+raw.sha256 lists the raw files; its own SHA-256 is the study's root, which README repeats.
+MANIFEST.sha256 lists raw.sha256 and everything derived.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from release.contents import LISTS, is_raw, read_text
+
+RAW, MANIFEST = LISTS
 
 
 def sha256(path: Path) -> str:
@@ -13,7 +21,7 @@ def sha256(path: Path) -> str:
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Name → SHA-256 of files in the folder."""
+    """Name → SHA-256 of plain files in the folder."""
     return {name: sha256(folder / name) for name in names}
 
 
@@ -25,7 +33,7 @@ def text(found: Mapping[str, str]) -> str:
 def read(path: Path) -> dict[str, str]:
     """Name → SHA-256 of a list. Raises OSError, or ValueError with the line that is none."""
     found = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         digest, _, name = line.partition("  ")
         if len(digest) != 64 or not name:
             raise ValueError(f"{path.name}, line {number}: not a SHA-256 and a name")
@@ -33,6 +41,21 @@ def read(path: Path) -> dict[str, str]:
     return found
 
 
-def root(text: str) -> str:
-    """One digest of a list, for a place outside it to hold on to."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def write(folder: Path, found: Mapping[str, str]) -> str:
+    """Write both lists of a study's files; the root."""
+    raw = {name: digest for name, digest in found.items() if is_raw(name)}
+    (folder / RAW).write_text(text(raw), encoding="utf-8")
+    rest = {name: digest for name, digest in found.items() if name not in raw}
+    rest[RAW] = root(folder)
+    (folder / MANIFEST).write_text(text(rest), encoding="utf-8")
+    return rest[RAW]
+
+
+def known(folder: Path) -> dict[str, str]:
+    """What both lists of a study say. Raises OSError, ValueError."""
+    return {**read(folder / MANIFEST), **read(folder / RAW)}
+
+
+def root(folder: Path) -> str:
+    """The SHA-256 of the list of raw files, for a place outside the folder to hold on to."""
+    return sha256(folder / RAW)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import gzip
 import io
+import ipaddress
 import os
 import re
 import socket
@@ -26,13 +27,33 @@ import pyarrow.parquet as pq
 COMMON = {"localhost", "localhost.localdomain", "root", "user", "vm", "ubuntu", "debian", "host"}
 SHORTEST = 3  # characters of a name that is looked for in texts
 SHORTEST_IN_BYTES = 6  # where chance would spell shorter ones
-PLACES = "home|Users|root|work|tmp|mnt|media|scratch|var|opt|srv|workspace|workspaces|private"
-PLACES += "|gpfs|lustre|data|nfs|export|shared"
-_PATH = re.compile(rf"(?<![\w.:/<*-])/(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*")
-_WINDOWS = re.compile(r"(?<![\w])[A-Za-z]:\\Users\\[\w.-]+")
+PLACES = "home|Users|users|root|work|tmp|mnt|media|scratch|var|opt|srv|workspaces?|private|gpfs"
+PLACES += "|lustre|lus|data|nfs|export|shared|projects?|storage|beegfs|cluster|afs|net|ceph"
+_NATION = "at|be|ca|ch|cn|cz|de|dk|es|eu|fi|fr|gr|ie|in|it|jp|kr|nl|no|pl|pt|ru|se|sg|uk|us"
+PATTERNS = {
+    "path": (
+        rf"(?<![\w.:/<*-])/(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*",
+        r"(?i:file):/{1,3}[\w.~%-][^\s\"'<>]*",
+        r"(?<!\w)[A-Za-z]:\\Users\\[\w.-]+",
+    ),
+    "process of somebody": (
+        r"PID \d+ \([^\n]*?, owner [^()\n]*\)",
+        r"\bowner [\w-]+[.\\@][\w.@\\-]*\w",
+        r"\bof user [\w.@-]+(?= may have)",
+    ),
+    "e-mail address": (r"(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]{2,}(?![\w.]*\w@)",),
+    "serial number": (r'(?i:"(?:\w*serial_?(?:number|no)|(?:gpu|board|card)_?serial)")',),
+    "hardware address": (r"(?<![\w:])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}(?![\w:])",),
+    "host name": (
+        rf"(?<![\w./@-])[A-Za-z][\w-]*(?:\.[\w-]+)+\.(?:edu|org|com|net|gov|mil|local|internal|lan|{_NATION})"
+        r"(?![\w.(-]*[\w(/])",
+    ),
+}
+_COMPILED = {kind: [re.compile(one) for one in some] for kind, some in PATTERNS.items()}
 _ADDRESS = re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
-_SERIAL = re.compile(r'"(?:\w*serial_?(?:number|no)|(?:gpu|board|card)_?serial)"', re.IGNORECASE)
-_OWNER = re.compile(r"PID \d+ \([^()]*, owner [^()]*\)")
+_ADDRESS_6 = re.compile(
+    r"(?<![\w:.])[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,37}[0-9A-Fa-f](?:%\w+)?(?![\w:])"
+)
 # What code says of every machine.
 HARMLESS = ("/tmp/gpu-collocation-locks", "/tmp/nvidia-mps", "127.0.0.1", "0.0.0.0")
 
@@ -85,15 +106,13 @@ class Detector:
                 yield kind, found
 
     def _all(self, text: str) -> Iterator[tuple[str, str]]:
-        patterns = {"path": (_PATH, _WINDOWS), "process of somebody": (_OWNER,)}
-        patterns |= {"serial number": (_SERIAL,)}
-        for kind, several in patterns.items():
+        for kind, several in _COMPILED.items():
             for pattern in several:
                 yield from ((kind, found[0]) for found in pattern.finditer(text))
-        for found in _ADDRESS.finditer(text):
-            parts = [int(part) for part in found[0].split(".")]
-            if all(part < 256 for part in parts) and max(parts) > 9:  # 7.6.1.1 is a section
-                yield "address", found[0]
+        for pattern in (_ADDRESS, _ADDRESS_6):
+            for found in pattern.finditer(text):
+                if _is_address(found[0]):
+                    yield "address", found[0]
         for name, pattern in self._named.items():
             if pattern.search(text):
                 yield self.names[name], name
@@ -145,6 +164,16 @@ class Detector:
         for where, text in _texts(table):
             for kind, found in self.in_text(text):
                 yield Finding(name, where, kind, found)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    if found.version == 6:  # 12:34:56 is a time, a::b may be code
+        return len(text) > 6 and any(character.isdigit() for character in text)
+    return max(found.packed) > 9  # 7.6.1.1 is a section
 
 
 def _texts(table: pa.Table) -> Iterator[tuple[str, str]]:

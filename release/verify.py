@@ -1,41 +1,44 @@
 """Do the shipped results follow from the shipped raw files? One line per artefact.
 
-    python -m release.verify results/h200 ...      without a folder: every study that ships
-
-Everything derived is made anew in a temporary folder and compared value by value: a line of a text
-or a row of a table that changed, is new or is lost is one difference. Raw files are held against
-MANIFEST.sha256, against raw.csv (what the tables were made from) and against each other; the
-measured parts of README.md, where they are of the study, against what it gives. An artefact's line
+Raw files are held against raw.sha256, and against each other: rates, losses, telemetry and energy
+are computed again from the readings. Everything derived is made anew in a temporary folder and
+compared value by value; README.md and docs/ too, where README is of the study. An artefact's line
 names its first differences, --all up to 20. Ends with 1 if anything differs, with 2 if there was
 nothing to verify.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from release import arguments, cells, compare, derive, ledger, manifest, readme
+from release import cells, compare, derive, manifest, whole
 from release.contents import (
     CONTRIBUTED,
-    LEDGER,
-    MANIFEST,
+    UNSHIPPED,
     Attempt,
+    attempts,
     by_value,
-    listed,
+    is_raw,
     owner,
+    read_text,
     shipped,
+    strange,
 )
+from release.manifest import MANIFEST, RAW
 
-RAW, README = "raw files", "README.md"
+README = "README.md"
 SHOWN = 3  # differences that an artefact's line names
+LIMITS = """\
+What no list of a study's own can prove: that it was measured at all. Somebody who makes up raw
+files that agree with each other, and every list anew, passes; so does who leaves a cell out and
+says so in not_run.txt. Only a copy kept elsewhere tells: compare the root above with the one that
+was published, or measure anew (make study, make compare). Images are held by SHA-256 alone."""
 
 
 @dataclass(frozen=True)
@@ -44,196 +47,139 @@ class Line:
 
     artefact: str
     wrong: tuple[str, ...] = ()
+    counted: str = ""
 
-    @property
-    def text(self) -> str:
-        """One line, whatever there is to say."""
+    def text(self, every: bool = False) -> str:
+        """One line; with `every` another for each difference."""
         if not self.wrong:
-            return f"ok {self.artefact}"
+            return f"ok {self.artefact}{f' ({self.counted})' if self.counted else ''}"
+        if every:
+            return "\n  ".join([f"DIFFERS {self.artefact}:", *self.wrong])
         more = ["and more"] if len(self.wrong) > SHOWN else []
         return f"DIFFERS {self.artefact}: {'; '.join([*self.wrong[:SHOWN], *more])}"
-
-    @property
-    def full(self) -> str:
-        """The same with a line for each difference."""
-        if not self.wrong:
-            return self.text
-        return "\n  ".join([f"DIFFERS {self.artefact}:", *self.wrong])
 
 
 def verify(study: Path) -> Iterator[Line]:
     """All that can be said of a study's folder. Never raises for what the folder holds."""
+    study = study.resolve()
     try:
-        known = manifest.read(study / MANIFEST)
-        ledgered = ledger.read(study)
+        known, odd = manifest.known(study), strange(study)
+        found = manifest.digests(study, shipped(study))
+        if manifest.read(study / MANIFEST).get(RAW) != manifest.root(study):
+            odd.append(f"{RAW} is not the list that {MANIFEST} has")
     except (OSError, ValueError) as error:
-        yield Line(MANIFEST, (str(error),))
+        yield Line(f"{MANIFEST} and {RAW}", (" ".join(str(error).split()),))
         return
-    found = manifest.digests(study, shipped(study))
-    yield _said(MANIFEST, held_against(known, found), f"{len(known)} files")
-    if ledgered is None:
-        yield Line(LEDGER, ("is missing: nothing says what the tables were made from",))
-    else:
-        yield _said(LEDGER, ledger.differences(ledgered, found), f"{len(ledgered)} raw files")
+    wrong = [*odd, *held_against({k: v for k, v in known.items() if k != RAW}, found)]
+    yield Line(f"{MANIFEST} and {RAW}", tuple(wrong), f"{len(found)} files")
     yield from raw(study, found)
-    yield from derived(study, sorted({*known, *found}))
-    yield from readme_parts(study)
+    if odd:
+        yield Line("derived results", ("not made anew from a folder that holds such files",))
+    else:
+        yield from derived(study, sorted(found))
 
 
 def held_against(known: dict[str, str], found: dict[str, str]) -> list[str]:
-    """Sentences: files that are not as a manifest has them. What is compared by value (tables,
+    """Sentences: files that are not as the lists have them. What is compared by value (tables,
     texts) may have other bytes, and there may be more of it.
     """
     said = []
     for name in sorted({*known, *found}):
         if name not in found:
             said.append(f"{owner(name)} is missing")
-        elif by_value(name):
-            continue
-        elif name not in known:
-            said.append(f"{owner(name)} is not listed")
-        elif known[name] != found[name]:
-            said.append(f"{owner(name)} is not the file that was shipped")
+        elif not by_value(name) and known.get(name) != found[name]:
+            what = "the file that was sealed" if name in known else "listed"
+            said.append(f"{owner(name)} is not {what}")
     return said
 
 
 def raw(study: Path, found: dict[str, str]) -> Iterator[Line]:
-    """The raw files against each other: an attempt's, of each that is wrong; the plan, the list of
-    records.
-    """
-    attempts = cells.attempts(found)
-    sound = True
+    """The raw files against each other: a line for each attempt that is wrong, one for the rest."""
+    there = attempts(found)
+    tasks = [(study, attempt, found) for attempt in there]
     with ProcessPoolExecutor(derive.PROCESSES, get_context("fork")) as pool:
-        size = max(len(attempts) // (4 * derive.PROCESSES), 1)
-        tasks = [(study, attempt, found) for attempt in attempts]
-        for attempt, wrong in zip(attempts, pool.map(_check, tasks, chunksize=size), strict=True):
-            if wrong:
-                sound = False
-                yield Line(f"{RAW} of cell {attempt}", tuple(wrong))
-    try:
-        said = cells.check_plan(study) + unlisted(study, attempts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        said = [f"plan.json or runs.txt: {type(error).__name__}: {error}"]
-    if said or sound:
-        counted = f"{len(attempts)} attempts: rates, losses and telemetry follow from readings"
-        yield _said(RAW, said, counted)
+        size = max(len(there) // (4 * derive.PROCESSES), 1)
+        checked = list(pool.map(_examine, tasks, chunksize=size))
+    for one in checked:
+        if one.wrong:
+            yield Line(f"raw files of cell {one.attempt}", tuple(one.wrong))
+    counted = f"{len(there)} attempts: rates, losses, telemetry and energy follow from readings"
+    sound = not any(one.wrong for one in checked)
+    if (said := whole.check(study, checked)) or sound:
+        yield Line("raw files", tuple(said), counted)
 
 
-def _check(task: tuple[Path, Attempt, dict[str, str]]) -> list[str]:
-    return cells.check(*task)
+def _examine(task: tuple[Path, Attempt, dict[str, str]]) -> cells.Checked:
+    return cells.examine(*task)
 
 
-def unlisted(study: Path, attempts: list[Attempt]) -> list[str]:
-    """Sentences: attempts that are there and that the tables leave out, and the other way round."""
-    named, there = set(listed(study)), {f"{attempt.folder}/run.json" for attempt in attempts}
-    said = [f"{owner(name)} is not in runs.txt" for name in sorted(there - named)]
-    return said + [f"{owner(name)} is in runs.txt only" for name in sorted(named - there)]
-
-
-def derived(study: Path, names: list[str]) -> Iterator[Line]:
-    """Everything derived, made anew and compared."""
+def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[Line]:
+    """Everything derived, made anew and compared; with `pages` README and docs too."""
     wanted = [name for name in names if by_value(name)]
-    # A bundle ships merged tables only; of any other study all that analysis makes has to ship.
-    bundle = CONTRIBUTED in names
+    if (study / derive.TELEMETRY).is_file():  # it does not ship, but may be there
+        wanted.append(derive.TELEMETRY)
     with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
         try:
-            made = derive.lay(study, study_name(study), Path(scratch))
-            derive.everything(made, wanted if bundle else None)
+            made = derive.lay(study, Path(scratch))
+            # A bundle ships merged tables only; of any other study all that analysis makes ships.
+            (derive.merge if CONTRIBUTED in names else derive.everything)(made)
         except (derive.NotDerived, OSError, ValueError) as error:
-            yield Line("derived results", (f"cannot be made: {error}",))
+            yield Line("derived results", (f"cannot be made: {' '.join(str(error).split())}",))
             return
-        folder = Path(scratch) / made.folder
-        for note in sorted(folder.glob("*.unreadable.txt")):
-            left_out = " ".join(note.read_text(encoding="utf-8").split())
-            yield Line(note.name.split(".")[0], (f"leaves out {left_out}",))
+        for note in sorted(made.folder.glob(f"*{UNSHIPPED[-1]}")):
+            yield Line(
+                note.name.split(".")[0], (f"leaves out {' '.join(read_text(note).split())}",)
+            )
         for name in wanted:
-            if not (study / name).exists():
-                continue  # its absence is said beside the manifest
-            if (folder / name).exists():
-                yield _said(name, compare.files(study / name, folder / name))
+            if (made.folder / name).exists():
+                yield Line(name, tuple(compare.files(study / name, made.folder / name)))
             else:
                 yield Line(name, ("is derived from nothing here",))
-        for name in sorted({*filter(by_value, shipped(folder))} - {*names}):
-            if not name.endswith(".unreadable.txt"):
-                yield Line(name, ("follows from the raw files, and is not among what ships",))
+        for name in sorted({n for n in shipped(made.folder) if not is_raw(n)} - {*names}):
+            yield Line(name, ("follows from the raw files, and is not among what ships",))
+        if pages:  # which follow the seal
+            yield from readme(study, made)
 
 
-def readme_parts(study: Path, root: Path = derive.ROOT) -> Iterator[Line]:
-    """The measured parts of the README beside the code (in `root`), where they are of this study.
+def readme(study: Path, made: derive.Derivation, root: Path = derive.ROOT) -> Iterator[Line]:
+    """README.md and the pages of docs/ beside the code (in `root`), where they are of this study.
 
-    They repeat the digest of the ledger, so that not even a study altered as a whole passes.
+    One of them repeats the root, so that not even a study altered as a whole passes.
     """
-    folder = study.resolve()
-    if not folder.is_relative_to(root):
+    from analysis.pages import render  # noqa: PLC0415, for who makes pages only
+
+    if study != root / "results" / study.name:
         return
-    link = folder.relative_to(root).as_posix()
     try:
-        text = (root / README).read_text(encoding="utf-8")
-        other = readme.named(text)
-        if other != link and (
-            not readme.is_filled(text) or (other and (root / other / MANIFEST).exists())
-        ):
-            return  # it is of none, or of another study that ships
-        wrong = readme.differences(text, study, link)
-    except (OSError, ValueError, KeyError) as error:
-        wrong = [f"cannot be compared: {error}"]
-    yield _said(README, wrong)
+        if f"results/{study.name}/" not in read_text(root / README):
+            return
+        pages = dict(render.shipped(made.folder, derive.CLAIMS))
+        for name, text in pages.items():
+            yield Line(name, tuple(compare.texts(read_text(root / name), text)))
+        if not any(manifest.root(study) in text for text in pages.values()):
+            yield Line(README, ("no page repeats the root",))
+    except Exception as error:  # whatever altered files make of it, it is named
+        said = " ".join(str(error).split())[:200]
+        yield Line(README, (f"cannot be compared: {type(error).__name__}: {said}",))
 
 
-def study_name(study: Path) -> str:
-    """What the study's records call it. Raises ValueError where there is none."""
-    for name in listed(study):
-        return str(json.loads((study / name).read_text(encoding="utf-8")).get("study"))
-    raise ValueError("runs.txt lists no record")
-
-
-def _said(artefact: str, wrong: list[str], counted: str = "") -> Line:
-    if wrong:
-        return Line(artefact, tuple(wrong))
-    return Line(f"{artefact} ({counted})" if counted else artefact)
-
-
-def sealed_studies(results: Path) -> list[Path]:
-    """The studies that ship."""
-    return sorted(path.parent for path in results.glob(f"*/{MANIFEST}"))
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m release.verify",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("studies", nargs="*", type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument(
-        "--all", action="store_true", help="name up to 20 differences of an artefact, a line each"
-    )
-    given = parser.parse_args(argv)
-    studies = given.studies or sealed_studies(Path("results"))
+def main(studies: Sequence[Path], every: bool) -> int:
+    """Print a line per artefact; the exit code. Studies: none for all that ship."""
+    studies = studies or sorted(path.parent for path in Path("results").glob(f"*/{MANIFEST}"))
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
     for study in studies:
-        if message := arguments.absent(study):
-            sys.exit(message)
         if not (study / MANIFEST).exists():
             sys.exit(f"{study} is no study that ships: it has no {MANIFEST} (make seal)")
     wrong = 0
     for study in studies:
-        print(f"{study}: root {_root(study)}", flush=True)
+        listed = (study / RAW).is_file() and not (study / RAW).is_symlink()
+        print(f"{study}: root {manifest.root(study) if listed else 'unknown'}", flush=True)
         for line in verify(study):
-            print(line.full if given.all else line.text, flush=True)
+            print(line.text(every), flush=True)
             wrong += bool(line.wrong)
     several = "1 artefact differs" if wrong == 1 else f"{wrong} artefacts differ"
     print(several if wrong else "all follows from the raw files")
+    print(LIMITS)
     return 1 if wrong else 0
-
-
-def _root(study: Path) -> str:
-    """The digest of the study's ledger, which a README can repeat."""
-    path = study / LEDGER
-    return manifest.root(path.read_text(encoding="utf-8")) if path.exists() else "unknown"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,42 @@
+"""What reviewers use, of a study's folder: python -m release COMMAND --help"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from pathlib import Path
+
+COMMANDS = {
+    "verify": "do the shipped results follow from the raw files?",
+    "seal": "make a finished study one that ships",
+    "artifact": "one archive of code, raw and derived results, and how to evaluate it",
+    "contribute": "an anonymised, checked bundle of a study measured elsewhere",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command. Its module is imported when it is used."""
+    parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        some = {"nargs": "*"} if name == "verify" else {}
+        command.add_argument("study", type=Path, metavar="RESULTS/STUDY", **some)
+        if name == "verify":
+            command.add_argument("--all", action="store_true", help="up to 20 differences each")
+        elif name != "seal":
+            command.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
+    given = parser.parse_args(argv)
+    for study in given.study if given.command == "verify" else [given.study]:
+        if not study.is_dir():
+            there = sorted(path.parent.name for path in study.parent.glob("*/runs.txt"))
+            sys.exit(f"there is no {study}; {study.parent} has: {', '.join(there) or 'no study'}")
+    run = import_module(f"release.{given.command}").main
+    if given.command == "verify":
+        return run(given.study, given.all)
+    return run(given.study) if given.command == "seal" else run(given.study, given.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
