@@ -22,16 +22,14 @@ from analysis.names import TWIN, method_order, parse_scenario
 
 # A gain of less than 5 % is none; so is a difference of less than 5 % between two options.
 GAIN = NEAR = 1.05
-# Rewrite first where the fastest way alone does more than this times the work of the arm alone.
-REWRITE = 1.5
+REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
 
 
 @dataclass(frozen=True)
 class Option:
     """One way to run a job: `n` at a time by a method, with its numbers over all hosts.
 
-    stp of one plain job is 1 and its slowdown is 1 (no estimate says so). Other numbers that were
-    not measured are None.
+    The STP of one plain job is 1, and its slowdown is 1 without an estimate; None: not measured.
     """
 
     method: str
@@ -45,7 +43,7 @@ class Option:
     @property
     def ids(self) -> tuple[str, ...]:
         numbers = (self.stp, self.slowdown, self.memory, self.s, self.over_fastest)
-        return tuple(number.id for number in numbers if number is not None)
+        return tuple(number.id for number in numbers if number)
 
     @property
     def costs(self) -> tuple[float, float, float]:
@@ -58,17 +56,14 @@ class Option:
         return other.costs != self.costs and all(map(le, other.costs, self.costs))
 
     def within(self, slowdown: float, memory: float) -> bool:
-        """True if it respects both bounds; an unknown value respects none."""
-        _, slows, takes = self.costs
-        return (slows <= slowdown or slowdown == inf) and (takes <= memory or memory == inf)
+        """True if it respects both bounds; an unknown value respects no finite one."""
+        return self.costs[1] <= slowdown and self.costs[2] <= memory
 
     @property
     def label(self) -> str:
         """`3 under MPS`, `7 as plain processes`, `one at a time`."""
-        if self.n == 1:
-            return "one at a time"
-        how = labels.method(self.method)
-        return f"{self.n} as plain processes" if self.method == "naive" else f"{self.n} under {how}"
+        plain = "one at a time" if self.n == 1 else f"{self.n} as plain processes"
+        return plain if self.method == "naive" else f"{self.n} under {labels.method(self.method)}"
 
 
 @dataclass(frozen=True)
@@ -76,11 +71,11 @@ class Advice:
     """What to do with a job that is written in one way.
 
     options: all, fewest jobs first. pareto: those that no other beats in STP, slowdown and memory
-    together. best: the highest STP within the bounds. knee: the least slowdown within 5 % of it,
-    which is what is advised. shared: the knee, or where that is one job, the best set within the
-    bounds. gains: the STP of `shared` host by host. exceeding: numbers of the knee that are beyond
-    a bound on one host. rewrite: (rate alone, fastest rate alone, over_fastest) where the job
-    should be written better. missing: outcomes of planned sets that gave no option.
+    together. best: the highest STP within the bounds. knee: the least slowdown within 5 % of it, as
+    advised. shared: the knee, or where that is one job, the best set within the bounds. gains: the
+    STP of `shared` by host. exceeding: numbers of the knee beyond a bound on one host. rewrite:
+    (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
+    of planned sets without numbers.
     """
 
     job: str
@@ -103,23 +98,24 @@ class Advice:
     @property
     def sure(self) -> bool:
         """True if every host's point says the same."""
-        return all((e.value > GAIN) == self.pays for e in self.gains)
+        return bool(self.gains) and all((e.value > GAIN) == self.pays for e in self.gains)
 
     @property
     def ids(self) -> tuple[str, ...]:
         numbers = (*self.gains, *self.exceeding, *self.rewrite, *self.missing)
-        found = [identity for option in self.options for identity in option.ids]
-        return tuple(dict.fromkeys([*found, *(number.id for number in numbers)]))
+        found = [*(i for option in self.options for i in option.ids), *(e.id for e in numbers)]
+        return tuple(dict.fromkeys(found))
 
     def sentences(self) -> list[str]:
         """The advice in plain sentences, most important first."""
         found = self._advised() if self.pays else [self._nothing()]
         if self.gains:
-            against = [e for e in self.gains if (e.value > GAIN) != self.pays]
+            against = (e for e in self.gains if (e.value > GAIN) != self.pays)
             points = ", ".join(f"{labels.number(e.value)} on {e.host}" for e in against)
-            agree = f"the gain is {points}" if against else "all agree"
-            several = f"on {len(self.gains)} hosts: {agree}"
-            found.append(f"Measured {several if len(self.gains) > 1 else 'on one host only'}.")
+            several = (
+                f"{len(self.gains)} hosts: {f'the gain is {points}' if points else 'all agree'}"
+            )
+            found.append(f"Measured on {several if len(self.gains) > 1 else 'one host only'}.")
         for e in self.exceeding:
             found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
         if self.rewrite:
@@ -134,9 +130,9 @@ class Advice:
     def _advised(self) -> list[str]:
         knee, (_, slowdown, _) = self.knee, self.knee.costs
         said = f"Run {knee.label}: throughput gain {labels.span(knee.stp)}"
-        if knee.slowdown is not None:
+        if knee.slowdown:
             said += f", slowdown of the slowest job {labels.number(slowdown)}"
-        if knee.memory is not None:
+        if knee.memory:
             said += f", {labels.number(knee.memory.value, knee.memory.unit)}"
         times = labels.number(knee.stp.value)
         found = [f"{said}.", f"One after the other, the same work takes {times} times as long."]
@@ -156,8 +152,8 @@ class Advice:
         beyond = f"without the bounds {gains(top, labels.span(top.stp))}" if _pays(top) else ""
         if self.shared is None:
             return f"Only one at a time respects the bounds; {beyond or 'sharing gains nothing'}."
-        said = f"Sharing gains nothing: {gains(self.shared, labels.span(self.shared.stp))}"
-        return f"{said}; {beyond}." if beyond else f"{said}."
+        said = gains(self.shared, labels.span(self.shared.stp))
+        return f"Sharing gains nothing: {'; '.join(filter(None, (said, beyond)))}."
 
 
 def _pays(option: Option | None) -> bool:
@@ -182,11 +178,10 @@ def options(estimates: Estimates, job: str, arm: str) -> list[Option]:
 
 def _ours(e: Estimate, job: str) -> bool:
     """True if it is of copies of the job; one alone is an option only as a plain process."""
-    if not e.scenario or e.method == TWIN:
+    scenario = parse_scenario(e.scenario) if e.scenario and e.method != TWIN else None
+    if scenario is None or (scenario.family, scenario.variant) != (job, ""):
         return False
-    scenario = parse_scenario(e.scenario)
-    copies = not scenario.mixed and not scenario.variant and scenario.parts[0][0] == job
-    return copies and (scenario.n > 1 or e.method == "naive")
+    return scenario.n > 1 or e.method == "naive"
 
 
 def pareto(found: Sequence[Option]) -> list[Option]:
@@ -211,12 +206,12 @@ def advise(
 
     slowdown: the most that the slowest job may suffer. memory: the most that may be used, GB.
     """
-    found = []
-    for name in [job] if job else estimates.workloads():
-        for arm in estimates.arms():
-            if mine := options(estimates, name, arm):
-                found.append(_advice(estimates, name, arm, mine, slowdown, memory))
-    return found
+    return [
+        _advice(estimates, name, arm, mine, slowdown, memory)
+        for name in ([job] if job else estimates.workloads())
+        for arm in estimates.arms()
+        if (mine := options(estimates, name, arm))
+    ]
 
 
 def _advice(
@@ -229,7 +224,7 @@ def _advice(
     for e, bound in ((knee.slowdown, slowdown), (knee.memory, memory)) if knee else ():
         exceeding += [p for p in (estimates.on_hosts(e) if e else ()) if _value(p) > bound]
     measured = {(option.stp.scenario, option.method) for option in mine}
-    outcomes = [e for e in estimates.of("outcome", arm=arm) if _ours(e, job)]
+    outcomes = (e for e in estimates.of("outcome", arm=arm) if _ours(e, job))
     return Advice(
         *(job, arm, tuple(mine), tuple(pareto(mine)), best, knee, shared),
         gains=tuple(estimates.on_hosts(shared.stp)) if shared else (),
@@ -249,10 +244,6 @@ def _rewrite(estimates: Estimates, job: str, arm: str, least: float) -> tuple[Es
     return alone, fastest[0], over
 
 
-def _text(e: Estimate | None) -> str:
-    return labels.number(e.value, e.unit) if e else "–"
-
-
 def table(advice: Advice) -> str:
     """One job for a terminal: what is advised, then its options, with `*` on the Pareto set."""
     lines = [f"{labels.job(advice.job)}, {labels.arm(advice.arm)}"]
@@ -260,10 +251,10 @@ def table(advice: Advice) -> str:
     head = ("", "throughput gain", "slowdown of slowest", "memory", "S", "over fastest alone")
     rows = []
     for option in advice.options:
-        slowdown = "1" if option.n == 1 else _text(option.slowdown)
-        rest = [_text(e) for e in (option.memory, option.s, option.over_fastest)]
+        numbers = (option.slowdown, option.memory, option.s, option.over_fastest)
+        cells = [labels.number(e.value, e.unit) if e else "–" for e in numbers]
         name = f"{'*' if option in advice.pareto else ' '} {option.label}"
-        rows.append((name, labels.span(option.stp), slowdown, *rest))
+        rows.append((name, labels.span(option.stp), *cells))
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         cells = [row[0].ljust(widths[0])]
@@ -277,13 +268,9 @@ def table(advice: Advice) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis advise",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(prog="python -m analysis advise", description=__doc__)
     parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--job", default="", help="a workload, e.g. resnet152_imagenet_b32")
+    parser.add_argument("--job", default="", help="a workload of the study")
     parser.add_argument("--slowdown", default="inf", help="the most for the slowest job")
     parser.add_argument("--memory", default="inf", help="the most that may be used, GB")
     given = parser.parse_args(argv)
@@ -299,13 +286,12 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    found = advise(estimates, given.job, *bounds)
-    print("\n\n".join(map(table, found)) or "No set of copies of one job was measured.")
+    tables = map(table, advise(estimates, given.job, *bounds))
+    print("\n\n".join(tables) or "No set of copies of one job was measured.")
     return 0
 
 
 def _bound(name: str, text: str, least: float) -> float:
-    """Raises ValueError with one line."""
     try:
         value = float(text)
     except ValueError:

@@ -1,0 +1,227 @@
+"""Advice on hand-made estimates with known answers."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import advice
+from analysis.estimates import schema
+from analysis.estimates.schema import Estimate, described
+from analysis.estimates.table import Estimates
+
+JOB = "resnet26_cifar10_b32"
+
+
+def option(n, stp, slowdown=1.0, memory=10.0, method="mps", hosts=(), **fields):
+    """Estimates of a set: over all hosts, and the gain (or gain and slowdown) of single hosts."""
+    place = {"scenario": f"{n}x_{JOB}", "arm": "faithful", "method": method} | fields
+    rows = [Estimate("outcome", **place, status="completed", value=1.0)]
+    numbers = {"stp": stp, "memory": memory} | ({"slowdown_worst": slowdown} if n > 1 else {})
+    for quantity, value in numbers.items():
+        if value is not None:
+            rows.append(described(Estimate(quantity, **place, value=value, n=3)))
+    for number, host in enumerate(hosts, 1):
+        gain, slower = host if isinstance(host, tuple) else (host, slowdown)
+        where = place | {"host": f"h{number}"}
+        rows.append(described(Estimate("stp", **where, value=gain, n=1)))
+        rows.append(described(Estimate("slowdown_worst", **where, value=slower, n=1)))
+    return rows
+
+
+ALONE = option(1, 1.0, memory=5.0, method="naive")
+LARGE = [*ALONE, *option(2, 1.48, 1.38, 18), *option(3, 1.57, 1.97, 26, hosts=(1.5, (1.6, 2.1)))]
+LARGE += option(7, 1.64, 4.2, 55)
+
+
+def one(rows, **bounds):
+    (found,) = advice.advise(Estimates(rows), **bounds)
+    return found
+
+
+def place(chosen):
+    return chosen and (chosen.method, chosen.n)
+
+
+def test_the_knee_has_the_least_slowdown_within_five_percent_of_the_best():
+    found = one(LARGE)
+    assert place(found.best) == ("mps", 7)
+    assert place(found.knee) == ("mps", 3)
+    assert found.pays and found.sure
+    assert [place(each) for each in found.pareto] == [
+        *(("naive", 1), ("mps", 2), ("mps", 3), ("mps", 7))
+    ]
+    text = " ".join(found.sentences())
+    assert "Run 3 under MPS" in text
+    assert "One after the other, the same work takes 1.57 times as long." in text
+    assert "The highest gain is 1.64" in text
+
+
+@pytest.mark.parametrize(
+    ("bounds", "best", "knee"),
+    [
+        ({"slowdown": 2.0}, ("mps", 3), ("mps", 3)),
+        ({"slowdown": 1.5}, ("mps", 2), ("mps", 2)),
+        ({"memory": 20.0}, ("mps", 2), ("mps", 2)),
+        ({"slowdown": 1.0}, ("naive", 1), ("naive", 1)),
+        ({"memory": 1.0}, None, None),
+    ],
+)
+def test_best_and_knee_under_bounds(bounds, best, knee):
+    found = one(LARGE, **bounds)
+    assert (place(found.best), place(found.knee)) == (best, knee)
+
+
+def test_a_host_beyond_the_bound_is_named():
+    found = one(LARGE, slowdown=2.0)
+    assert [e.host for e in found.exceeding] == ["h2"]
+    assert "On h2 it exceeds the bound: 2.10." in found.sentences()
+    assert one(LARGE).exceeding == ()
+
+
+def test_only_one_at_a_time_says_what_that_costs():
+    assert "1.64" in " ".join(one(LARGE, slowdown=1.0).sentences())
+
+
+def test_sharing_that_gains_nothing():
+    found = one([*ALONE, *option(3, 1.03, 2.9, hosts=(1.0, 1.06))])
+    assert place(found.best) == ("mps", 3) and place(found.knee) == ("naive", 1)
+    assert not found.pays and not found.sure
+    first, second = found.sentences()
+    assert first == "Sharing gains nothing: 3 under MPS has a throughput gain of 1.03."
+    assert second == "Measured on 2 hosts: the gain is 1.06 on h2."
+
+
+def test_a_gain_that_one_host_does_not_see_is_not_sure():
+    found = one([*ALONE, *option(3, 1.4, 2.1, hosts=(1.5, 1.02))])
+    assert found.pays and not found.sure
+    assert "1.02 on h2" in " ".join(found.sentences())
+
+
+@pytest.mark.parametrize(("over", "first"), [(0.2, "first"), (0.9, None), (1.0, None)])
+def test_a_job_is_written_better_first_where_that_does_more(over, first):
+    alone = {"scenario": f"1x_{JOB}", "method": "naive"}
+    rows = [
+        *LARGE,
+        Estimate("rate", **alone, arm="faithful", value=200.0, unit="samples/s"),
+        Estimate("over_fastest", **alone, arm="faithful", value=over),
+        Estimate("fastest_rate", **alone, arm="tuned_graph", value=1000.0, unit="samples/s"),
+    ]
+    found = one(rows)
+    text = " ".join(found.sentences())
+    assert ("Write it better first" in text) == bool(first)
+    assert [e.quantity for e in found.rewrite] == (
+        ["rate", "fastest_rate", "over_fastest"] if first else []
+    )
+    nothing = one([*rows[len(LARGE) :], *ALONE, *option(2, 1.0, 2.0)])
+    assert bool(nothing.rewrite) == (over < 1)  # where sharing gains nothing, any faster way counts
+
+
+def test_mixes_variants_the_twin_and_partial_gpus_are_no_options():
+    others = [
+        *option(2, 9.0, method="naive_again"),
+        *option(1, 9.0, method="mps_1g"),
+        *(replace(e, scenario=f"2x_{JOB}--files") for e in option(2, 9.0)),
+        *(replace(e, scenario=f"1x_{JOB}+1x_x") for e in option(2, 9.0)),
+        *(replace(e, window="epochs") for e in option(2, 9.0)[1:]),
+    ]
+    (found,) = advice.advise(Estimates([*LARGE, *others]), job=JOB)
+    assert len(found.options) == 4
+    assert found.ids == one(LARGE).ids
+
+
+def test_what_gave_no_number_is_told():
+    where = {"scenario": f"2x_{JOB}", "arm": "faithful", "method": "mig"}
+    found = one([*LARGE, Estimate("outcome", **where, status="unsupported", value=0.0)])
+    assert [e.status for e in found.missing] == ["unsupported"]
+    assert "2 MIG (unsupported)" in advice.table(found)
+    assert advice.table(found).count("*") == len(found.pareto)
+
+
+# Laws
+
+
+gains, slowdowns = st.floats(0.5, 7), st.floats(0.9, 8)
+memories = st.one_of(st.none(), st.floats(1, 140))
+sets = st.lists(
+    st.tuples(
+        st.sampled_from(["naive", "mps", "mps_equal"]), st.integers(2, 7), gains, slowdowns
+    ).flatmap(lambda found: memories.map(lambda memory: (*found, memory))),
+    max_size=8,
+    unique_by=lambda found: found[:2],
+)
+bounds = st.tuples(
+    st.one_of(st.just(inf), st.floats(1, 8)), st.one_of(st.just(inf), st.floats(5, 140))
+)
+
+
+def study(found):
+    rows = list(ALONE)
+    for method, n, stp, slowdown, memory in found:
+        rows += option(n, stp, slowdown, memory, method)
+    return rows
+
+
+@given(sets, bounds)
+def test_best_and_knee_respect_the_bounds_and_stand_on_the_pareto_set(found, limits):
+    slowdown, memory = limits
+    made = one(study(found), slowdown=slowdown, memory=memory)
+    for chosen in (made.best, made.knee):
+        assert chosen in made.pareto
+        assert chosen.costs[1] <= slowdown and chosen.costs[2] <= memory
+    allowed = [o for o in made.options if o.costs[1] <= slowdown and o.costs[2] <= memory]
+    assert made.best.stp.value == max(each.stp.value for each in allowed)
+    assert made.knee.costs[1] <= made.best.costs[1]
+    assert made.knee.stp.value * advice.NEAR >= made.best.stp.value
+
+
+@given(sets)
+def test_the_pareto_set_holds_what_no_other_beats(found):
+    made = one(study(found))
+    assert len(made.options) == len(found) + 1
+    for each in made.options:
+        beaten = any(each.dominated_by(other) for other in made.options)
+        assert (each in made.pareto) != beaten
+    for each in made.pareto:
+        assert not any(each.dominated_by(other) for other in made.pareto)
+
+
+@given(sets, st.sampled_from(["unsteady", "power_capped;unsteady"]))
+def test_no_flag_changes_the_advice(found, flags):
+    rows = study(found)
+    flagged = one([replace(e, flags=flags) for e in rows])
+    assert flagged.sentences() == one(rows).sentences()
+    assert [place(o) for o in flagged.pareto] == [place(o) for o in one(rows).pareto]
+
+
+# The command
+
+
+@pytest.fixture
+def folder(tmp_path):
+    schema.write(LARGE, tmp_path / "estimates.parquet")
+    return tmp_path
+
+
+def test_command(folder, capsys):
+    assert advice.main(["--folder", str(folder), "--job", JOB, "--slowdown", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "ResNet26 b32, as in the paper" in text and "Run 3 under MPS" in text
+
+
+@pytest.mark.parametrize(
+    ("given_", "says"),
+    [
+        (["--job", "none"], JOB),
+        (["--slowdown", "0.5"], "a number from 1"),
+        (["--slowdown", "much"], "a number from 1"),
+        (["--memory", "nan"], "a number from 0"),
+        (["--folder", "nowhere"], "no such file"),
+    ],
+)
+def test_a_bad_value_is_one_line(folder, capsys, given_, says):
+    assert advice.main(["--folder", str(folder), *given_]) == 1
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
