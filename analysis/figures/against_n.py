@@ -10,8 +10,8 @@ from analysis.figures.sheet import Sheet
 from analysis.names import parse_scenario
 
 COUNTS = {"xlabel": "jobs on the GPU", "xscale": "log", "xticks": "points", "names": "right"}
-METRICS = {"gract": ("GRACT", "#0B5394", "o"), "smact": ("SMACT", "#2A9D8F", "s")}
-METRICS |= {"drama": ("DRAMA", "#E0A224", "^")}
+METRICS = {"gract": ("GRACT", "#222222", "o"), "smact": ("SMACT", "#2A9D8F", "s")}
+METRICS |= {"drama": ("DRAMA", "#A1372D", "^")}
 SIZES = {"cifar10": "small", "imagenet64": "medium", "imagenet": "large"}
 SOLID = "Solid: MPS; dashed: plain processes"
 
@@ -65,12 +65,11 @@ def _rate_title(study: Study, sheet: Sheet, workload: str) -> None:
         return
     best = max((e for e in sets if e.method in choose.WAYS), key=_value)
     other = fastest[0].arm != study.arm
-    alone = f"one job written as {labels.arm(fastest[0].arm)}" if other else "one job alone"
+    alone = f"one such job as {labels.arm(fastest[0].arm)}" if other else "one such job"
     written_so = f", written {labels.arm(paper.arm)}," if other else ""
     text = f"{under(paper)}{written_so} do {labels.number(paper.value)} times the work of {alone}"
     if best.id != paper.id:
-        so = "so written" if best.arm == fastest[0].arm else f"as {labels.arm(best.arm)}"
-        text += f"; {best.jobs} {so} do {labels.number(best.value)} times"
+        text += f"; {best.jobs} as {labels.arm(best.arm)} do {labels.number(best.value)} times"
         sheet.basis(best)
     sheet.basis(paper)
     sheet.text("title", text)
@@ -88,7 +87,7 @@ def epoch_time(study: Study) -> Sheet:
     order = list(SIZES.values())
     for workload in sorted(found, key=lambda w: order.index(_size(w)) if _size(w) else 0):
         numbers, size = found[workload], _size(workload)
-        title = f"{size}: {labels.job(workload)}" if size else labels.job(workload)
+        title = f"{size}\n{labels.job(workload)}" if size else labels.job(workload)
         panel = sheet.panel(
             workload, **COUNTS | {"title": title, "format": "time", "zero": "yes"}, ylabel="epoch time"
         )
@@ -146,18 +145,16 @@ def activity(study: Study) -> Sheet:
     neutral = "GPU activity and power against the number of jobs"
     if not found:
         return choose.nothing(sheet, neutral, choose.NO_GPU)
-    sets = {(e.scenario, e.method) for each in found.values() for e in each if e.jobs > 1}
     busy, work = (
-        [e for each in study.alike(q, arm=study.arm).values() for e in each if (e.scenario, e.method) in sets]
+        [e for w, each in study.alike(q, arm=study.arm, method="naive").items() for e in each if e.jobs > 1 and w in found]
         for q in ("gract", "smact")
     )
-    least = min(busy, key=_value)
-    if least.value >= 0.9 and work:
+    if busy and work and (least := min(busy, key=_value)).value >= 0.9:
         low, high = min(work, key=_value), max(work, key=_value)
         sheet.basis(least, low, high)
         neutral = (
-            f"From two jobs on the GPU reads at least {least.value:.0%} busy (GRACT), while {low.value:.0%} to "
-            f"{high.value:.0%} of its SMs have work (SMACT)"
+            f"From two plain jobs on, the GPU reads at least {least.value:.0%} busy (GRACT), while "
+            f"{low.value:.0%} to {high.value:.0%} of its SMs have work (SMACT)"
         )
     sheet.text("title", neutral.replace("%", " %"))
     sheet.text("subtitle", f"{SOLID}; GRACT: an engine active, SMACT: SMs with a warp, DRAMA: memory moving data")
@@ -180,7 +177,7 @@ def activity(study: Study) -> Sheet:
             each = by_method(power[workload])[_main(power[workload])]
             for e in each:
                 style = {"colour": choose.HUES[place], "marker": choose.SIGNS[place], "fill": hollow(e)}
-                end = _end(e, each, labels.job(workload).split("-")[0])
+                end = _end(e, each, labels.job(workload))
                 sheet.point(panel, e, workload, e.jobs, end=end, line="-", **style)
     return choose.footers(study, sheet, arms={study.arm})
 

@@ -7,7 +7,7 @@ import json
 from analysis import labels
 from analysis.figures import choose
 from analysis.figures.against_n import COUNTS
-from analysis.figures.choose import Study, by_method, hollow, look
+from analysis.figures.choose import Study, by_method, hollow, look, under
 from analysis.figures.sheet import Sheet
 
 
@@ -17,7 +17,11 @@ def memory(study: Study) -> Sheet:
     found = study.fullest("memory", study.arm)
     if not found:
         return choose.nothing(sheet, "GPU memory against the number of jobs", choose.NO_GPU)
-    sheet.text("title", "GPU memory in use against the number of jobs")
+    most = max((e for each in found.values() for e in each), key=lambda e: e.value)
+    sheet.basis(most)
+    of = next(iter(study.t.of("capacity", scenario=most.scenario, arm=study.arm)), None)
+    card = f" of the card's {labels.number(of.value)}" if of else ""
+    sheet.text("title", f"{under(most)} take {labels.number(most.value)}{card} GB")
     sheet.text("subtitle", "Solid: MPS; dashed: plain processes. All jobs and the driver together")
     panel = sheet.panel("memory", **COUNTS, ylabel="GPU memory (GB)", yscale="log")
     for capacity in study.t.of("capacity", arm=study.arm)[:1]:
@@ -47,7 +51,7 @@ def repeatability(study: Study) -> Sheet:
         sheet.basis(alone, together)
         neutral = (
             f"Repeated runs on one host differ by {100 * alone.value:.1f} % for jobs alone and "
-            f"{100 * together.value:.1f} % for sets (middle of all)"
+            f"{100 * together.value:.1f} % for sets (medians)"
         )
     sheet.text("title", neutral)
     sheet.text("subtitle", "Coefficient of variation over the blocks of a host: jobs alone, then the largest set of each")
@@ -90,4 +94,4 @@ def mig_layouts(study: Study) -> Sheet:
             series = f"{name} {number}"
             sheet.segment(panel, series, place, start, **look_of)
             sheet.segment(panel, series, place, end, **look_of, label=f"{part['sm_count']} SMs")
-    return choose.footers(study, sheet)
+    return choose.footers(study, sheet, arms={study.arm})

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 FORMATS = {
-    "k": lambda v: f"{v / 1000:g}k" if abs(v) >= 10_000 else f"{v:,.0f}",
     "percent": lambda v: f"{100 * v:g} %",
     "times": lambda v: f"{v:g}",
     "": lambda v: f"{v:g}",
@@ -29,6 +28,8 @@ def limits(axes: Axes, panel: dict, points: list[dict], lines: list[dict], rows:
     if panel.get("rows"):
         x, y = y, x
     for name, values, which in (("x", x, axes.set_xlim), ("y", y, axes.set_ylim)):
+        if name == "y" and panel.get("rows"):
+            continue
         log = panel.get(f"{name}scale") == "log" and min(values) > 0
         getattr(axes, f"set_{name}scale")("log" if log else "linear")
         low, high = min(values), max(values)
@@ -48,6 +49,8 @@ def limits(axes: Axes, panel: dict, points: list[dict], lines: list[dict], rows:
 def ticks(axes: Axes, panel: dict, points: list[dict], rows: list[dict]) -> None:
     """Ticks at round numbers, at the counts that were measured, or at the rows' names."""
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        if name == "y" and panel.get("rows"):
+            continue
         low, high = sorted(axis.get_view_interval())
         kind = panel.get("format" if name == "y" else "xformat", "")
         if panel.get(f"{name}ticks") == "points":
@@ -55,12 +58,13 @@ def ticks(axes: Axes, panel: dict, points: list[dict], rows: list[dict]) -> None
         elif axis.get_scale() == "log":
             axis.set_major_locator(FixedLocator(round_numbers(low, high)))
         elif kind == "time":
-            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 3, 6, 10]))
+            unit = _unit(high)[0]
+            axis.set_major_locator(FixedLocator([unit * v for v in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low / unit, high / unit)]))
         else:
             axis.set_major_locator(MaxNLocator(5))
         axis.set_minor_locator(NullLocator())
         axis.set_minor_formatter(NullFormatter())
-        form = _time(high) if kind == "time" else FORMATS[kind]
+        form = _time(high) if kind == "time" else _thousands(high) if kind == "k" else FORMATS[kind]
         axis.set_major_formatter(FuncFormatter(lambda v, _, form=form: form(v)))
     if panel.get("rows") == "yes":
         axes.set_yticks([row["x"] for row in rows], [row["label"] for row in rows])
@@ -73,8 +77,17 @@ def ticks(axes: Axes, panel: dict, points: list[dict], rows: list[dict]) -> None
 
 def _time(high: float):
     """Seconds in the unit that the largest asks for."""
-    unit, name = (3600, "h") if high > 7200 else (60, "min") if high > 300 else (1, "s")
+    unit, name = _unit(high)
     return lambda v: f"{v / unit:.3g} {name}"
+
+
+def _unit(high: float) -> tuple[int, str]:
+    return (3600, "h") if high > 7200 else (60, "min") if high > 300 else (1, "s")
+
+
+def _thousands(high: float):
+    """57,900 as 58k where the axis ends at 10,000 or more."""
+    return (lambda v: f"{v / 1000:g}k" if v else "0") if high >= 10_000 else (lambda v: f"{v:,.0f}")
 
 
 def _thinned(values: list[float]) -> list[float]:

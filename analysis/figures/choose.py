@@ -62,7 +62,7 @@ class Study:
     def fullest(self, quantity: str, arm: str, most: int = MOST) -> dict[str, list[Estimate]]:
         """The workloads with the most sets of two jobs or more, at most so many, in their order.
 
-        A workload with few sets is left out where others have three times as many.
+        A workload with a third of the sets of another, or fewer, is left out.
         """
         found = {
             workload: [e for e in numbers if e.method in WAYS]
@@ -70,7 +70,7 @@ class Study:
         }
         sets = {w: sum(e.jobs > 1 for e in numbers) for w, numbers in found.items()}
         least = max(sets.values(), default=0) / 3
-        ranked = sorted((w for w in found if sets[w] and sets[w] >= least), key=lambda w: -sets[w])
+        ranked = sorted((w for w in found if sets[w] > least), key=lambda w: -sets[w])
         return {w: found[w] for w in found if w in ranked[:most]}
 
     def alone(self, quantity: str, workload: str, arm: str) -> Estimate | None:
@@ -141,7 +141,7 @@ def footers(study: Study, sheet: Sheet, mixed: bool = False, arms: set[str] | No
     if any(row["fill"] == "hollow" for row in points):
         said.append("hollow: one replicate")
     sheet.text("footer", " · ".join(part for part in said if part))
-    sheet.text("footer", _not_measured(study, mixed, arms))
+    sheet.text("footer", _not_measured(study, points, mixed, arms))
     return sheet
 
 
@@ -149,10 +149,11 @@ def _number(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
-def _not_measured(study: Study, mixed: bool, arms: set[str] | None) -> str:
+def _not_measured(study: Study, points: list[dict], mixed: bool, arms: set[str] | None) -> str:
     """One sentence, or nothing."""
     groups: dict[str, dict[str, None]] = defaultdict(dict)
     of_kind = [e for e in study.t.of("outcome") if parse_scenario(e.scenario).mixed == mixed]
+    shown = {parse_scenario(study.t[row["id"]].scenario).family for row in points}
     done = {(parse_scenario(e.scenario).family, e.arm) for e in of_kind if e.status == "completed"}
     for e in of_kind:
         scenario = parse_scenario(e.scenario)
@@ -161,7 +162,7 @@ def _not_measured(study: Study, mixed: bool, arms: set[str] | None) -> str:
         if e.status == "unsupported":
             reason = e.note.split(";")[0] or "unsupported"
             groups[reason][labels.method(family_of(e.method))] = None
-        elif not scenario.variant:
+        elif not scenario.variant and scenario.family in shown:
             some = "some sets of " if (scenario.family, e.arm) in done else ""
             name = " + ".join(written(job, e.arm) for job, _ in scenario.parts)
             groups[labels.status(e.status)][some + name] = None

@@ -4,8 +4,8 @@ Settings of a figure: columns (of panels), height (inches of a row of panels) or
 of a row with a name). Settings of a panel: title, xlabel, ylabel, xscale and yscale (log), format
 and xformat (k, percent, times, time), ylim, xlim, zero (y from 0), xticks (at the points), rows
 (yes: names of rows at the left, values across; share: the rows of the panel before), wide (over all
-columns), aspect (square, with its diagonal), legend, names (where ends are named: right, beside,
-sides).
+columns), aspect (square, with its diagonal), names (where ends are named: right of the panel, above
+the end, or column: those of the left half in a column).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patheffects import withStroke
 
 from analysis.figures.axes import limits, ticks
 from analysis.figures.sheet import Sheet
@@ -25,6 +26,7 @@ from analysis.figures.sheet import Sheet
 WIDTH = 7.1  # inches: the text width of A4
 TEXT, SMALL, TITLE = 8, 7, 9.5  # points in print
 LINE = 0.165  # inches of a line of text
+WIDE = -2  # the column of a panel over all columns
 INK, PALE = "#222222", "#888888"
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": TEXT, "axes.titlesize": TEXT, "axes.titleweight": "bold",
@@ -54,12 +56,12 @@ def draw(sheet: Sheet) -> Figure:
     """The figure of a sheet: sentences above and below, panels between."""
     settings = sheet.settings()
     head, y = [], 0.06
-    for kind, width, size, weight in (("title", 84, TITLE, "bold"), ("subtitle", 112, TEXT, "normal")):
+    for kind, width, size, weight in (("title", 88, TITLE, "bold"), ("subtitle", 124, TEXT, "normal")):
         for row in sheet.of(kind):
             for text in textwrap.wrap(row["label"], width):
                 head.append((y, text, size, weight))
                 y += LINE * size / TEXT
-    foot = [text for row in sheet.of("footer") for text in textwrap.wrap(row["label"], 126)]
+    foot = [text for row in sheet.of("footer") for text in textwrap.wrap(row["label"], 142)]
     above, below = y + 0.05, 0.05 + LINE * 0.85 * len(foot)
     names = sheet.panels()
     places, heights = _grid(sheet, names, settings)
@@ -78,14 +80,23 @@ def draw(sheet: Sheet) -> Figure:
     ends, axes = [], None
     for name in names:
         panel, (row, column) = sheet.settings(name), places[name]
-        axes = figure.add_subplot(grid[row, column], sharey=axes if panel.get("rows") == "share" else None)
+        _said_once(panel, row, column, {place: sheet.settings(n) for n, place in places.items()})
+        axes = figure.add_subplot(grid[row, :] if column == WIDE else grid[row, column], sharey=axes if panel.get("rows") == "share" else None)
         ends.append((axes, panel, _panel(axes, sheet, name, panel)))
     if names:
         figure.draw_without_rendering()
         for axes, panel, found in ends:
             _spread(axes, panel.get("names", ""), found)
         figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # stays as it is, in each format
     return figure
+
+
+def _said_once(panel: dict, row: int, column: int, others: dict) -> None:
+    """Leave out the label of an axis that the panel at the left, or the one below, has too."""
+    for label, there in (("ylabel", (row, column - 1)), ("xlabel", (row + 1, column))):
+        if column != WIDE and others.get(there, {}).get(label) == panel.get(label):
+            panel[label] = ""
 
 
 def _grid(sheet: Sheet, names: list[str], settings: dict) -> tuple[dict, list[float]]:
@@ -99,14 +110,14 @@ def _grid(sheet: Sheet, names: list[str], settings: dict) -> tuple[dict, list[fl
             at = [tick["x"] for tick in sheet.of("tick", name)]
             each = float(settings.get("row_height", 0))
             heights.append(each * (max(at, default=1) + 1) + 0.6 if each else float(settings["height"]))
-        places[name] = (row, slice(0, columns) if wide else column)
+        places[name] = (row, WIDE if wide else column)
         column += columns if wide else 1
     return places, heights
 
 
 def _panel(axes: Axes, sheet: Sheet, name: str, panel: dict) -> list[tuple]:
     """Draw lines and points; returns the ends to be named: text, x, value, colour."""
-    rows, ends, handles = bool(panel.get("rows")), [], {}
+    rows, ends = bool(panel.get("rows")), []
     points = list(sheet.of("point", name))
     limits(axes, panel, points, list(sheet.of("line", name)), list(sheet.of("tick", name)))
     for row in sheet.of("line", name):
@@ -119,8 +130,8 @@ def _panel(axes: Axes, sheet: Sheet, name: str, panel: dict) -> list[tuple]:
     series = defaultdict(list)
     for row in points:
         series[row["series"]].append(row)
-    for label, each in series.items():
-        handles[label] = _series(axes, each, rows)
+    for each in series.values():
+        _series(axes, each, rows)
         for row in each:
             at = (row["value"], row["x"]) if rows else (row["x"], row["value"])
             if row["label"] and row["line"] == "bar":
@@ -136,89 +147,87 @@ def _panel(axes: Axes, sheet: Sheet, name: str, panel: dict) -> list[tuple]:
     axes.set_title(panel.get("title", ""))
     axes.set_xlabel(panel.get("xlabel", ""))
     axes.set_ylabel(panel.get("ylabel", ""))
-    if panel.get("legend"):
-        axes.legend(handles.values(), handles, loc="upper right", frameon=False, fontsize=SMALL, handletextpad=0.1)
     return ends
 
 
-def _series(axes: Axes, each: list[dict], rows: bool):
-    """A line, its signs, and a bar at each; returns what a legend shows."""
-    first = each[0]
-    colour, pale = first["colour"], first["fill"] == "reported"
+def _series(axes: Axes, each: list[dict], rows: bool) -> None:
+    """A line, its signs, and a bar at each."""
+    colour, pale, style = each[0]["colour"], each[0]["fill"] == "reported", each[0]["line"]
     x, y = [row["x"] for row in each], [row["value"] for row in each]
     if rows:
         x, y = y, x
-    if first["line"] == "bar":
-        return axes.plot(x, y, color=colour, linewidth=11, solid_capstyle="butt")[0]
+    if style == "bar":
+        axes.plot(x, y, color=colour, linewidth=11, solid_capstyle="butt")
+        return
     alpha = 0.6 if pale else 1
-    width = 0.9 if pale else 1.4
-    axes.plot(x, y, color=colour, linestyle=first["line"] or "none", linewidth=width, alpha=alpha, zorder=2)
-    shown = None
+    axes.plot(x, y, color=colour, linestyle=style or "none", linewidth=0.9 if pale else 1.4, alpha=alpha, zorder=2)
+    crossed = any(row["x_low"] is not None for row in each)
     for row, a, b in zip(each, x, y, strict=True):
-        across = _bar(row, "x") if not rows else _bar(row, "")
-        up = _bar(row, "") if not rows else None
-        face = "white" if row["fill"] else colour
-        shown = axes.errorbar(
-            [a], [b], xerr=across, yerr=up, fmt=row["marker"] or "none", color=colour, ecolor=colour,
-            elinewidth=0.8, alpha=alpha, markerfacecolor=face, markeredgewidth=0.9, zorder=3,
+        bars = {"xerr": _bar(row, "x_low", "x", "x_high"), "yerr": _bar(row, "low", "value", "high")}
+        if rows:
+            bars = {"xerr": bars["yerr"]}
+        axes.errorbar(
+            [a], [b], fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.35 if crossed else alpha, zorder=1, **bars
         )
-    return shown
+        face = "white" if row["fill"] else colour
+        axes.plot(
+            [a], [b], row["marker"] or "", color=colour, alpha=alpha, markerfacecolor=face, markeredgewidth=0.9, zorder=3
+        )
 
 
-def _bar(row: dict, of: str) -> list[list[float]] | None:
+def _bar(row: dict, low: str, middle: str, high: str) -> list[list[float]] | None:
     """Lengths of a bar to both sides, as matplotlib takes them."""
-    low, middle, high = (row[f"{of}_{end}" if of else end] for end in ("low", of or "value", "high")) if not of else (
-        row["x_low"], row["x"], row["x_high"])
-    if low is None or high is None or middle is None:
+    if row[low] is None or row[high] is None:
         return None
-    return [[max(middle - low, 0)], [max(high - middle, 0)]]
+    return [[max(row[middle] - row[low], 0)], [max(row[high] - row[middle], 0)]]
 
 
 def _spread(axes: Axes, names: str, ends: list[tuple]) -> None:
-    """Write the ends' names, apart from each other by a line's height at least.
-
-    right: in a column beside the panel, joined to the end by a thin line. beside: right of the end.
-    sides: left of it in the left half, right of it in the right half.
+    """Write the ends' names, at least a line's height apart: in a column, or above the ends; joined
+    to the end by a thin line where they are away from it.
     """
-    gap = (SMALL + 1.5) / 72 * axes.figure.dpi
-    to_pixels, box = axes.transData.transform, axes.get_window_extent()
-    sides = defaultdict(list)
-    for text, x, y, colour in ends:
-        px, py = to_pixels((x, y))
-        left = names == "sides" and px < box.x0 + box.width * 0.45
-        sides[left].append((py, px, text, colour))
-    for left, found in sides.items():
-        found.sort()
-        for (py, px, text, colour), at in zip(found, apart([f[0] for f in found], gap), strict=True):
-            if names == "right":
-                place = (box.x1 + 8 / 72 * axes.figure.dpi, at)
-            else:
-                place = (px + (-7 if left else 7) / 72 * axes.figure.dpi, at)
-            moved = abs(at - py) > gap / 3 or place[0] - px > 20
-            inverse = axes.transAxes.inverted().transform
+    point = axes.figure.dpi / 72
+    gap, box = (SMALL + 1.5) * point, axes.get_window_extent()
+    inverse = axes.transAxes.inverted().transform
+    columns: dict[float, list[tuple]] = defaultdict(list)
+    found = [(*axes.transData.transform((x, y)), text, colour) for text, x, y, colour in ends]
+    inner = max((px for px, *_ in found if px < box.x0 + 0.6 * box.width), default=0)
+    for px, py, text, colour in found:
+        column = {"right": box.x1 + 8 * point, "column": inner + 25 * point}.get(names, 0)
+        columns[0 if names == "column" and px > inner else column].append((py, px, text, colour))
+    for column, each in columns.items():
+        lift = 0 if column else 6 * point
+        each.sort()
+        places = apart([py + lift for py, *_ in each], gap, box.y0 + gap / 2, box.y1 + lift)
+        for (py, px, text, colour), at in zip(each, places, strict=True):
+            place = (column or px + 3 * point, at)
+            away = abs(at - py - lift) > gap / 3 or place[0] - px > 20 * point
+            arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 3}
             axes.annotate(
-                text, inverse((px, py)), inverse(place), "axes fraction", "axes fraction", size=SMALL,
-                color=colour, va="center", ha="right" if left else "left", annotation_clip=False,
-                arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6,
-                            "shrinkA": 0, "shrinkB": 3} if moved else None,
+                text, inverse((px, py)), inverse(place), "axes fraction", "axes fraction", size=SMALL, color=colour,
+                va="center", annotation_clip=False, arrowprops=arrow | {"relpos": (0, 0.5)} if away else None,
+                path_effects=[withStroke(linewidth=2, foreground="white")], zorder=4,
             )  # fmt: skip
 
 
-def apart(places: list[float], gap: float) -> list[float]:
-    """Sorted places moved as little as it takes to be a gap apart: neighbours too near are centred
-    on their mean.
+def apart(places: list[float], gap: float, low: float, high: float) -> list[float]:
+    """Sorted places moved as little as it takes to be a gap apart and within low and high:
+    neighbours too near are centred on their mean.
     """
+    def middle(group: list[float]) -> float:
+        half = gap * (len(group) - 1) / 2
+        return max(min(sum(group) / len(group), high - half), low + half)
+
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])
         while len(groups) > 1:
-            upper, lower = groups[-1], groups[-2]
-            middle = [sum(g) / len(g) for g in (lower, upper)]
-            if middle[1] - middle[0] >= gap * (len(lower) + len(upper)) / 2:
+            lower, upper = groups[-2:]
+            if middle(upper) - middle(lower) >= gap * (len(lower) + len(upper)) / 2:
                 break
             groups[-2:] = [lower + upper]
     return [
-        sum(group) / len(group) + gap * (number - (len(group) - 1) / 2)
+        middle(group) + gap * (number - (len(group) - 1) / 2)
         for group in groups
         for number in range(len(group))
     ]

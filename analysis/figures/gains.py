@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis import labels
 from analysis.estimates.schema import Estimate
 from analysis.figures import choose
-from analysis.figures.choose import Study, by_method, hollow, look, under, written
+from analysis.figures.choose import Study, by_method, hollow, look, under
 from analysis.figures.sheet import Sheet
 from analysis.names import scenario_id
 
@@ -19,7 +19,7 @@ def _value(e: Estimate) -> float:
 
 def against_slowdown(study: Study) -> Sheet:
     """STP against the slowdown of the slowest job, a path per workload over N."""
-    sheet = Sheet(columns=1, height=3.6)
+    sheet = Sheet(columns=1, height=4.0)
     found = study.fullest("stp", study.arm)
     slow = {e.id: e for each in study.alike("slowdown_worst", arm=study.arm).values() for e in each}
     neutral = "Throughput gain against what it costs the slowest job"
@@ -33,10 +33,12 @@ def against_slowdown(study: Study) -> Sheet:
         text += f"; {name} gains at most {labels.number(least.value)} times"
     sheet.basis(most, least)
     sheet.text("title", text)
-    sheet.text("subtitle", "Solid: MPS, with the number of jobs; dashed: plain processes. Up is more work, right is slower jobs")
+    counts = [str(n) for n in sorted({e.jobs for each in found.values() for e in each if e.jobs > 1})]
+    path = " to ".join(", ".join(counts).rsplit(", ", 1))
+    sheet.text("subtitle", f"Solid: MPS; dashed: plain processes. Each path leads from {path} jobs; up is more work, right is slower jobs")
     panel = sheet.panel(
         "gain", xlabel="slowdown of the slowest job", ylabel=GAIN, xscale="log", yscale="log",
-        format="times", xformat="times", names="beside",
+        format="times", xformat="times", names="above",
     )
     sheet.mark(panel, 1)
     for place, (workload, numbers) in enumerate(found.items()):
@@ -51,8 +53,7 @@ def against_slowdown(study: Study) -> Sheet:
                 sheet.point(
                     panel, e, f"{workload}, {way}", at=at, colour=choose.HUES[place],
                     marker=choose.SIGNS[place] if named else "", line=choose.DASHES[way], fill=hollow(e),
-                    label=str(e.jobs) if named and e.jobs > 1 else "",
-                    end=labels.job(workload) if named and e is path[-1] else "",
+                    end=labels.scenario(e.scenario) if named and e is path[-1] else "",
                 )
     return choose.footers(study, sheet, arms={study.arm})
 
@@ -79,7 +80,7 @@ def _best(study: Study) -> dict[tuple[str, str], Estimate]:
 
 
 def where_to_share(study: Study) -> Sheet:
-    """GRACT alone against memory alone: a point per job and arm, in the colour of its best method."""
+    """Memory alone against GRACT alone: a point per job and arm, in the colour of its best method."""
     sheet = Sheet(columns=1, height=3.9)
     neutral = "Where to share: how busy a job keeps the GPU alone, and how much memory it takes"
     best = _best(study)
@@ -106,16 +107,17 @@ def where_to_share(study: Study) -> Sheet:
     sheet.text("title", neutral)
     sheet.text("subtitle", "Each job: its best measured set and what that gains; grey: no set of it was measured")
     panel = sheet.panel(
-        "jobs", xlabel="GPU memory of one job alone (GB)", ylabel="GRACT of one job alone", xscale="log",
-        format="percent", ylim="0,1.06", names="sides",
+        "jobs", xlabel="GRACT of one job alone", ylabel="GPU memory of one job alone (GB)", yscale="log",
+        xformat="percent", xlim="0,1.04", names="column",
     )
     for workload, e, memory, b in points:
-        text, style = written(workload, e.arm), {"colour": labels.GREY, "marker": "o", "fill": "hollow"}
+        text = labels.job(workload) + ("" if e.arm == study.arm else f", {labels.arm(e.arm)}")
+        style = {"colour": labels.GREY, "marker": "o", "fill": "open"}
         if b:
             text += f": {b.jobs} {labels.method(b.method)}, {labels.number(b.value)}×"
             style = look(b) | {"line": "", "fill": hollow(e)}
             sheet.basis(b)
-        sheet.point(panel, e, f"{workload} {e.arm}", at=memory, end=text, **style)
+        sheet.point(panel, memory, f"{workload} {e.arm}", at=e, end=text, **style)
     return choose.footers(study, sheet)
 
 
@@ -124,7 +126,9 @@ def gaps_and_overlap(study: Study) -> Sheet:
     sheet = Sheet(columns=1, row_height=0.17)
     neutral = "Throughput gain (STP), and what of it overlap on the GPU wins (S)"
     shown = []
-    for workload, numbers in study.fullest("s", study.arm).items():
+    found = study.fullest("s", study.arm)
+    for workload in sorted(found, key=lambda w: -max(e.value for e in found[w])):
+        numbers = found[workload]
         for way, each in by_method([e for e in numbers if e.jobs > 1]).items():
             s = each[-1]
             gain = study.t.get("stp", scenario=s.scenario, arm=s.arm, method=way)
@@ -158,11 +162,11 @@ def _gaps_title(study: Study, sheet: Sheet, shown: list, neutral: str) -> None:
         return
     text = (
         f"Filling the host's gaps gains up to {labels.number(gap.value)} times, "
-        f"overlap on the GPU up to {labels.number(most.value)} times"
+        f"overlapping kernels up to {labels.number(most.value)} times"
     )
     sheet.basis(gap, most)
     plain = [s for _, s, _ in shown if s.method == "naive"]
     if plain and all((s.high if s.high is not None else s.value) < 1 for s in plain):
-        text += " and only with MPS" if most.method == "mps" else ""
+        text += ", and only under MPS" if most.method == "mps" else ""
         sheet.basis(*plain)
     sheet.text("title", text)

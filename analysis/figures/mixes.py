@@ -26,8 +26,8 @@ def sheet(study: Study) -> Sheet:
     if not gains and not left:
         return choose.nothing(made, neutral, "no mix of different jobs was measured")
     _title(study, made, gains, left, neutral)
-    subtitle = "Slowdown and gain are over each job alone; 1 is no slower"
-    made.text("subtitle", subtitle)
+    signs = "Circles: plain processes; squares: MPS" + ("; triangles: MIG" if any(e.method == "mig" for e in gains) else "")
+    made.text("subtitle", f"{signs}. Over each job alone")
     if gains:
         _mixes(study, made, gains)
     if left:
@@ -37,9 +37,9 @@ def sheet(study: Study) -> Sheet:
 
 def _mixes(study: Study, made: Sheet, gains: list[Estimate]) -> None:
     slow = made.panel(
-        "slowdown", title="slowdown of each job", xscale="log", xformat="times", rows="yes", legend="yes"
+        "slowdown", title="slowdown of each job", xscale="log", xformat="times", rows="yes"
     )
-    gain = made.panel("gain", title="throughput gain of the mix (STP)", xscale="log", xformat="times", rows="share")
+    gain = made.panel("gain", title="gain of the mix (STP)", xscale="log", xformat="times", rows="share")
     made.mark(slow, 1)
     made.mark(gain, 1)
     place = 0.0
@@ -57,14 +57,17 @@ def _mixes(study: Study, made: Sheet, gains: list[Estimate]) -> None:
 
 
 def _departures(made: Sheet, left: list[Estimate]) -> None:
+    mixes = {e.scenario: labels.scenario(e.scenario.split("--")[0]) for e in left}
+    one = len(mixes) == 1
+    title = f"one leaves: {', '.join(mixes.values())}" if one else "one leaves"
     panel = made.panel(
-        "departure", title="speed of the jobs that stay, after one left", xlabel="over their speed before",
+        "departure", title=title, xlabel="speed of those that stay, over their speed before",
         xscale="log", xformat="times", rows="yes", wide="yes",
     )
     made.mark(panel, 1)
     for place, e in enumerate((e for e in left if e.method in METHODS), start=1):
-        mix = labels.scenario(parse_scenario(e.scenario).id.split("--")[0])
-        made.tick(panel, place, f"{mix}, {labels.method(e.method)}")
+        mix = "" if one else f"{mixes[e.scenario]}, "
+        made.tick(panel, place, f"{mix}{labels.method(e.method)}")
         made.point(panel, e, labels.method(e.method), place, **look(e) | {"line": ""})
 
 
@@ -86,7 +89,7 @@ def _title(study: Study, made: Sheet, gains: list[Estimate], left: list[Estimate
     if slow:
         worst = max(slow, key=lambda e: e.value)
         made.basis(worst)
-        text += f", and no job takes more than {labels.number(worst.value)} times as long"
+        text += f"; the slowest job takes {labels.number(worst.value)} times as long"
     flat = [e for e in left if e.low is not None and e.low <= 1 <= e.high]
     if left and len(flat) == len(left):
         text += "; a departure gives the others no clear gain"

@@ -29,7 +29,7 @@ def sheet(study: Study) -> Sheet:
             made, "Gains reported by the paper's authors against ours", "no set was measured that they report"
         )
     _title(made, [pair for both in pairs.values() for pair in both])
-    made.text("subtitle", "Numbers: jobs. Filled: SUIT25. Open: LEC22, whose batch size is not stated. Reported on an A100")
+    made.text("subtitle", "A line joins sets of 2, 3 and 7 of one job. Filled: SUIT25, open: LEC22 (batch size not stated), both on an A100")
     panel = made.panel(
         "gain", xlabel="reported throughput gain (STP)", ylabel="measured here", xscale="log", yscale="log",
         format="times", xformat="times", aspect="square", names="right",
@@ -41,7 +41,7 @@ def sheet(study: Study) -> Sheet:
             made.point(
                 panel, own, name, at=theirs, colour=hues.get(workload, labels.GREY), marker=labels.marker(way),
                 line=choose.DASHES[way], fill="" if source == SOURCES[0] and not hollow(own) else "open",
-                label=str(own.jobs), end=name if theirs is both[-1][0] else "",
+                end=name if theirs is both[-1][0] else "",
             )
     return choose.footers(study, made, arms={study.arm})
 
@@ -58,6 +58,6 @@ def _title(made: Sheet, pairs: list[tuple[Estimate, Estimate]]) -> None:
     below = sum(most(own) < theirs.value for theirs, own in pairs)
     made.text(
         "title",
-        f"Of {len(pairs)} throughput gains that the paper's authors report, {above} are higher here on every "
-        f"host, {below} lower, {len(pairs) - above - below} within our range",
+        f"Of {len(pairs)} throughput gains that the paper's authors report, {above or 'none'} are higher here on "
+        f"every host, {below or 'none'} lower, {len(pairs) - above - below or 'none'} within our range",
     )
