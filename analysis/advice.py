@@ -20,8 +20,7 @@ from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import TWIN, method_order, parse_scenario
 
-# A gain of less than 5 % is none; so is a difference of less than 5 % between two options.
-GAIN = NEAR = 1.05
+GAIN = NEAR = 1.05  # less is no gain, and no difference between two options
 REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
 
 
@@ -137,8 +136,8 @@ class Advice:
         times = labels.number(knee.stp.value)
         found = [f"{said}.", f"One after the other, the same work takes {times} times as long."]
         if self.best != knee:
-            gain = labels.span(self.best.stp)
-            found.append(f"The highest gain is {gain}, {self.best.label}, with more slowdown.")
+            best = f"{labels.span(self.best.stp)}, {self.best.label}"
+            found.append(f"The highest gain is {best}, with more slowdown.")
         return found
 
     def _nothing(self) -> str:
