@@ -28,12 +28,14 @@ from analysis.estimates.table import Estimates
 from analysis.names import TWIN, parse_scenario
 
 COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "energy_per_sample")
+PLACE = ("id", "quantity", "scenario", "arm", "method", "window", "job", "unit")
 CLAIM = "claim"
 OVERLAP, APART, UNKNOWN, SAME, OTHER = "overlap", "apart", "no spread", "same", "differs"
 ORDER = (APART, OTHER, UNKNOWN, OVERLAP, SAME)  # what differs comes first
 STYLE = """
 :root{color-scheme:light dark}body{margin:1.5rem auto;max-width:70rem;padding:0 1rem;
-font:15px/1.45 system-ui,sans-serif}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+font:15px/1.45 system-ui,sans-serif}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.2rem .6rem;border-bottom:1px solid #8886;text-align:left;vertical-align:top}
 .wide{overflow-x:auto}@media print{.wide{overflow:visible}body{font-size:9pt}}
 """
@@ -117,17 +119,20 @@ def hosts(estimates: Estimates) -> str:
 def rows(found: Sequence[Pair]) -> list[dict[str, object]]:
     """The rows of compare.csv."""
     return [
-        {"id": pair.a.id, "quantity": pair.a.quantity, "scenario": pair.a.scenario}
-        | {"arm": pair.a.arm, "method": pair.a.method, "window": pair.a.window, "job": pair.a.job}
-        | {"unit": pair.a.unit}
+        {name: _cell(getattr(pair.a, name)) for name in PLACE}
         | {
-            f"{side}_{name}": getattr(e, "status" if name == "verdict" else name)
+            f"{side}_{name}": _cell(getattr(e, "status" if name == "verdict" else name))
             for side, e in (("a", pair.a), ("b", pair.b))
             for name in ("value", "low", "high", "spread", "n", "hosts", "verdict")
         }
         | {"spreads": pair.word}
         for pair in found
     ]
+
+
+def _cell(value: object) -> object:
+    """Text that a spreadsheet does not read as a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@")) else value
 
 
 def place(e: Estimate) -> str:
@@ -197,6 +202,7 @@ def page(text: str, title: str) -> str:
 def compare(a: Path, b: Path, output: Path) -> str:
     """Write the three files; the summary for the terminal. Raises OSError, ValueError."""
     names = (a.resolve().name, b.resolve().name)
+    names = (str(a), str(b)) if names[0] == names[1] else names
     read = [Estimates.read(folder / "estimates.parquet") for folder in (a, b)]
     found = pairs(*read, COMPARED)
     text = markdown(found, names, (hosts(read[0]), hosts(read[1])))
@@ -224,6 +230,9 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     try:
         print(compare(given.a, given.b, given.output))
+    except FileNotFoundError as error:
+        sys.stderr.write(f"no study's numbers there: {error}\n")
+        return 1
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver import ActionChains
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -46,7 +47,7 @@ def programs() -> tuple[str, str]:
 class Browser:
     """One window. `messages` and `requests` are those since the last call."""
 
-    def __init__(self, downloads: Path):
+    def __init__(self):
         chromium, chromedriver = programs()
         options = Options()
         options.binary_location = chromium
@@ -54,17 +55,28 @@ class Browser:
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options, Service(chromedriver))
-        self.downloads = downloads
-        allow = {"behavior": "allow", "downloadPath": str(downloads)}
-        self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
 
     def close(self) -> None:
         self.driver.quit()
 
-    def open(self, page: Path) -> None:
+    def open(self, page: Path, fragment: str = "") -> None:
         """Forget what went before, and open a file."""
+        self.driver.get("about:blank")
         self.messages(), self.requests()
-        self.driver.get(page.resolve().as_uri())
+        self.driver.get(page.resolve().as_uri() + (f"#{fragment}" if fragment else ""))
+
+    def size(self, width: int, height: int) -> None:
+        """Of the page, as on a screen of that many pixels."""
+        how = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", how)
+
+    def run(self, script: str, *arguments: object) -> object:
+        """What JavaScript returns."""
+        return self.driver.execute_script(f"return {script}", *arguments)
+
+    def press(self, *keys: str) -> None:
+        """Keys, to what has the focus."""
+        ActionChains(self.driver).send_keys(*keys).perform()
 
     def messages(self) -> list[str]:
         """What the console said: errors and warnings."""
@@ -95,9 +107,3 @@ class Browser:
     def until(self, true: Callable[[], object]) -> object:
         """Wait until it is, and return what it gave."""
         return WebDriverWait(self.driver, PATIENCE, 0.05).until(lambda _: true())
-
-    def downloaded(self, name: str) -> str:
-        """The text of a file that was saved."""
-        path = self.downloads / name
-        self.until(lambda: path.exists() and path.stat().st_size)
-        return path.read_text()

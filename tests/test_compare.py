@@ -1,99 +1,147 @@
-"""Two studies side by side: what differs comes first, nothing is averaged over the two."""
+"""Two studies side by side: what both have, with its spread, and nothing computed over the two."""
 
-import math
+import csv
+from dataclasses import replace
 
-import pandas as pd
 import pytest
 
-from analysis.cells import load
-from analysis.compare import page as compare
-from analysis.compare import side_by_side
-from analysis.statistics import pooled_estimates
-from tests.records import merged, record, telemetry
-from tests.studies import furnish
+from analysis import compare, labels
+from analysis.estimates import schema
+from analysis.estimates.schema import RANGE, Estimate, described
+from analysis.estimates.table import Estimates
+from analysis.explorer import command as explorer
 
-ALONE, PAIR = "1x_small_b8", "2x_small_b8"
-
-
-def study(alone, together, watts, **more):
-    """A ladder of a replicate per entry: rates alone, rates of each of two under MPS."""
-    found = []
-    for block, (one, two) in enumerate(zip(alone, together, strict=True), 1):
-        seen = {"telemetry": telemetry(watts, members=2)} if watts else {}
-        found.append(record(ALONE, replicate=block, rates=[one], **seen, **more))
-        found.append(record(PAIR, "mps", block, [two, two], **seen, **more))
-    return found
+JOB = "resnet26_cifar10_b32"
 
 
-A = study([100.0, 110.0], [90.0, 95.0], 200.0)
-A += [record(PAIR, "mig", rates=[70.0, 70.0])]
-B = study([200.0, 210.0], [120.0, 125.0], 400.0, gpu_name="Other GPU", gpu="GPU-2", digest="d2")
-B += [record(PAIR, "mig", status="unsupported", gpu_name="Other GPU")]
-B += [record("3x_small_b8", "mps", rates=[80.0] * 3, gpu_name="Other GPU", gpu="GPU-2")]
+def measured(quantity, n, method, value, width=0.0, **more):
+    """A number over two hosts; without a width, of one replicate."""
+    ends = {"low": value - width, "high": value + width, "spread": RANGE} if width else {}
+    place = {"scenario": f"{n}x_{JOB}", "arm": "faithful", "method": method} | more
+    return described(Estimate(quantity, **place, value=value, **ends, n=3, hosts=2))
 
 
-@pytest.fixture(scope="module")
-def rows():
-    found = side_by_side.rows(load(merged(*A)), load(merged(*B)))
-    return found.set_index(["quantity", "scenario", "method"])
+def outcome(scenario, status="completed", method="mps"):
+    place = {"scenario": scenario, "arm": "faithful", "method": method, "status": status}
+    return described(Estimate("outcome", **place, value=1.0, n=1))
 
 
-def test_each_study_keeps_its_own_mean_and_interval(rows):
-    gain = rows.loc["gain", PAIR, "mps"]
-    for side, ratios in (("a", [180 / 100, 190 / 110]), ("b", [240 / 200, 250 / 210])):
-        wanted = pooled_estimates({PAIR: dict(enumerate(ratios))})[PAIR]
-        assert gain[side] == pytest.approx(wanted.mean)
-        assert gain[f"{side}_low"] == pytest.approx(wanted.low, rel=1e-3)
-        assert gain[f"{side}_n"] == 2
-    assert gain["ratio"] == pytest.approx(gain["b"] / gain["a"])
-    alone = rows.loc["alone", ALONE, "naive"]
-    assert alone["a"] == pytest.approx(math.sqrt(100 * 110)) and alone["unit"] == "samples/s"
-    energy = rows.loc["energy", PAIR, "mps"]
-    assert energy["a"] == pytest.approx(math.sqrt(200 / 180 * 200 / 190))
+def verdict(name, status):
+    return described(Estimate("claim", name=name, status=status, value=1.0, n=1))
 
 
-def test_cells_of_one_study_and_cells_without_a_result_are_told(rows):
-    mig = rows.loc["gain", PAIR, "mig"]
-    assert (mig["a_n"], mig["b_n"], mig["b_status"]) == (1, 0, "unsupported")
-    assert math.isnan(mig["b"]) and math.isnan(mig["ratio"])
-    assert rows.loc["gain", "3x_small_b8", "mps"]["a_status"] == "not planned"
+A = [
+    measured("stp", 2, "mps", 1.5, 0.1),
+    measured("stp", 7, "mps", 5.0, 0.2),
+    measured("stp", 7, "naive", 4.0),
+    measured("stp", 7, "naive_again", 4.0, 0.2),
+    measured("rate", 7, "mps", 20_000.0, 500.0),
+    measured("smact", 7, "mps", 0.5, 0.1),
+    measured("stp", 7, "mps", 3.0, host="h1"),
+    replace(measured("stp", 7, "mps", 1.7), source="SUIT25"),
+    outcome(f"7x_{JOB}"),
+    verdict("C1", "holds"),
+    verdict("C2", "holds"),
+    described(Estimate("count", name="host_cells", host="h1", value=9.0, note="m1: Card A; v1")),
+]
+B = [
+    measured("stp", 2, "mps", 1.6, 0.1),
+    measured("stp", 7, "mps", 6.0, 0.2),
+    measured("stp", 7, "naive", 4.1, 0.2),
+    measured("stp", 7, "naive_again", 4.1, 0.2),
+    measured("stp", 3, "mps", 2.0, 0.1),
+    measured("rate", 7, "mps", 20_200.0, 500.0),
+    measured("smact", 7, "mps", 0.9, 0.1),
+    verdict("C1", "holds"),
+    verdict("C2", "depends on the host"),
+]
+WORDS = {"7x/mps": "apart", "2x/mps": "overlap", "7x/naive": "no spread"}
 
 
-def test_the_command_says_what_differs_first(tmp_path, capsys):
-    for name, records in (("a", A), ("b", B)):
-        furnish(tmp_path / name, records)
-    command = [str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "c")]
-    assert compare.main(command) == 0
-    said, page = capsys.readouterr().out.splitlines()
-    assert said.startswith("in both studies: 3 sets of jobs under a method; what differs: ")
-    assert "trainer digest" in said and page.endswith("comparison.md")
-    page = (tmp_path / "c" / "comparison.md").read_text()
-    assert page.index("Test GPU") < page.index("trainer digest") < page.index("## Throughput gain")
-    assert "- A: a, records, Test GPU\n- B: b, records, Other GPU" in page
-    assert "1 of B" in page and "unsupported" in page
-    drawn = pd.read_csv(tmp_path / "c" / "side_by_side_faithful.csv")
-    assert set(drawn["method"]) == {"naive", "mps"} and drawn["a"].notna().all()
-    assert (tmp_path / "c" / "side_by_side_faithful.png").stat().st_size > 10_000
+def folder(path, rows):
+    schema.write(rows, path / "estimates.parquet")
+    return path
 
 
-def test_studies_without_a_cell_in_common_get_no_figure(tmp_path, capsys):
-    furnish(tmp_path / "a", A)
-    furnish(tmp_path / "b", [record("1x_large", rates=[1.0])])
-    command = [str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "c")]
-    assert compare.main(command) == 0
-    assert "in both studies: 0 sets" in capsys.readouterr().out
-    assert not list((tmp_path / "c").glob("*.png"))
+@pytest.fixture
+def studies(tmp_path):
+    return folder(tmp_path / "a", A), folder(tmp_path / "b|x", B), tmp_path / "out"
 
 
-@pytest.mark.parametrize("records", [[], [record(PAIR, status="out_of_memory", rates=[None, 5.0])]])
-def test_poor_studies_give_a_sentence(tmp_path, records):
-    furnish(tmp_path / "a", A)
-    furnish(tmp_path / "b", records)
-    command = [str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "c")]
-    assert compare.main(command) == 0
-    assert "nothing measured" in (tmp_path / "c" / "comparison.md").read_text()
+def run(a, b, output):
+    return compare.main([str(a), str(b), "--output", str(output)])
 
 
-def test_a_folder_without_a_study_is_refused_in_a_line(tmp_path):
-    with pytest.raises(SystemExit, match="is it in the folder of a merged study"):
-        compare.main([str(tmp_path), str(tmp_path), "--output", str(tmp_path / "c")])
+def test_what_both_have_stands_side_by_side_with_a_word():
+    found = compare.pairs(Estimates(A), Estimates(B), ("stp",))
+    words = {f"{p.a.scenario[:2]}/{p.a.method}": p.word for p in found if p.a.quantity == "stp"}
+    assert words == WORDS
+    assert [p.word for p in found if p.a.quantity == "claim"] == ["same", "differs"]
+
+
+def test_spreads_that_touch_overlap():
+    one, two = measured("stp", 2, "mps", 1.0, 0.5), measured("stp", 2, "mps", 2.0, 0.5)
+    assert compare.Pair(one, two).word == compare.Pair(two, one).word == "overlap"
+
+
+def test_the_table_has_the_numbers_of_both(studies):
+    assert run(*studies) == 0
+    rows = list(csv.DictReader((studies[2] / "compare.csv").open()))
+    both = [Estimates(A), Estimates(B)]
+    assert {row["quantity"] for row in rows} == {"stp", "rate", "claim"}
+    for row in rows:
+        for side, estimates in zip("ab", both, strict=True):
+            e = estimates[row["id"]]
+            assert float(row[f"{side}_value"]) == e.value
+            assert row[f"{side}_low"] == ("" if e.low is None else str(e.low))
+            assert row[f"{side}_verdict"] == e.status
+    assert not {"ratio", "difference"} & set(rows[0])
+
+
+def test_the_page_says_what_differs_first(studies, capsys):
+    assert run(*studies) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == (
+        "4 numbers in both; their spreads: 1 apart, 1 no spread, 2 overlap; "
+        "2 verdicts in both: 1 differs, 1 same"
+    )
+    assert said[1].endswith("compare.md") and len(said) == 2
+    text = (studies[2] / "compare.md").read_text()
+    assert "- A: a, 1 host: Card A" in text and labels.span(A[0]) in text.replace("\\", "")
+    gains = text[text.index("## Throughput gain") :]
+    assert gains.index("| apart |") < gains.index("| no spread |") < gains.index("| overlap |")
+    page = (studies[2] / "compare.html").read_text()
+    assert "<td>depends on the host</td>" in page and "b|x" in page and "http" not in page
+
+
+def test_text_of_the_data_is_no_markup(tmp_path):
+    nasty = "<script>alert(1)</script>|[x](javascript:1)"
+    a = folder(tmp_path / "a", [*A, verdict("C3", nasty), verdict("=1+1", "holds")])
+    b = folder(tmp_path / "b", [*B, verdict("C3", "holds"), verdict("=1+1", "holds")])
+    assert run(a, b, tmp_path / "out") == 0
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert "<script" not in page and "<a " not in page and "&lt;script&gt;" in page
+    assert "," + "=1+1" not in (tmp_path / "out" / "compare.csv").read_text()
+
+
+def test_studies_without_anything_in_common_say_what_each_has(studies, capsys):
+    other = folder(studies[0].parent / "other", [outcome("2x_dlrm_criteo_b2048", method="mig")])
+    assert run(studies[0], other, studies[2]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "A has ResNet26 b32 (MPS; as in the paper); B has DLRM b2048 (MIG; as in" in said
+    assert run(studies[0], folder(other.parent / "e", [outcome(f"2x_{JOB}", "failed")]), other) == 1
+    assert "B has no completed set" in capsys.readouterr().err
+    assert not studies[2].exists()
+
+
+@pytest.mark.parametrize("bad", ["nothing", "broken"])
+def test_a_bad_folder_gets_one_line(studies, capsys, bad):
+    there = studies[0].parent / bad
+    if bad == "broken":
+        there.mkdir()
+        (there / "estimates.parquet").write_text("no table")
+    assert run(studies[0], there, studies[2]) == 1
+    assert explorer.main(["--folder", str(there), "--output", str(studies[2] / "x.html")]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and all("estimates.parquet" in line for line in said)

@@ -163,6 +163,9 @@ def main(argv: list[str] | None = None) -> int:
         held = data(Estimates.read(given.folder / "estimates.parquet"), given.folder.resolve())
         given.output.parent.mkdir(parents=True, exist_ok=True)
         given.output.write_text(page(held), encoding="utf-8")
+    except FileNotFoundError as error:
+        sys.stderr.write(f"no study's numbers there: {error}\n")
+        return 1
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -99,8 +99,7 @@ function questions() {
   fill("arms", job.arms.map((arm) => radio("arm", arm, held.arms[arm] ?? arm)));
   $("arms").hidden = job.arms.length < 2;
   const sets = measured(job, state.arm);
-  const there = Object.keys(WANTS).filter((want) => !OF_WANT[want] || sets.some((set) => value(set, OF_WANT[want]) !== null));
-  fill("wants", there.map((want) => {
+  fill("wants", Object.keys(WANTS).filter((want) => !OF_WANT[want] || sets.some((set) => set.numbers[OF_WANT[want]])).map((want) => {
     const [label, usual, unit] = WANTS[want];
     if (!usual) return radio("want", want, label);
     const input = el("input", { type: "number", min: 0, step: "any", "aria-label": `${label} … ${unit}`,
@@ -250,7 +249,8 @@ function missing(job) {
 }
 
 function every() {
-  const quantities = ["rate", "stp", "s", "slowdown_worst", "memory"].filter((q) => held.table.includes(q));
+  const quantities = ["rate", "stp", "s", "slowdown_worst", "memory"]
+    .filter((q) => held.jobs.some((job) => job.sets.some((set) => set.numbers[q])));
   const rows = held.jobs.flatMap((job) => job.arms.map((arm) => {
     const top = advised(measured(job, arm));
     return el("tr", {}, el("td", {}, link({ job: job.id, arm }, job.label)), el("td", { "data-short": "written" }, held.arms[arm] ?? arm),
