@@ -20,7 +20,8 @@ from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import TWIN, method_order, parse_scenario
 
-GAIN = NEAR = 1.05  # less is no gain, and no difference between two options
+GAIN = 1.05  # less is no gain
+NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
 REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
 
 
@@ -228,7 +229,7 @@ def _advice(
         *(job, arm, tuple(mine), tuple(pareto(mine)), best, knee, shared),
         gains=tuple(estimates.on_hosts(shared.stp)) if shared else (),
         exceeding=tuple(exceeding),
-        rewrite=_rewrite(estimates, job, arm, REWRITE if _pays(knee) else NEAR),
+        rewrite=_rewrite(estimates, job, arm, REWRITE if _pays(knee) else GAIN),
         missing=tuple(e for e in outcomes if (e.scenario, e.method) not in measured),
     )
 
