@@ -111,7 +111,7 @@ def leaving(estimates: Estimates) -> Table:
 
 
 def missing(estimates: Estimates) -> Iterator[tuple[str, str, str, str]]:
-    """(status, methods, sets, reason) of what was planned and has no result; alike ones together."""
+    """(status, methods, sets, reason) of what was planned without result, alike ones together."""
     found: dict[tuple[str, str, str], list[Estimate]] = {}
     for e in estimates.of("outcome"):
         if not e.value:
@@ -138,6 +138,13 @@ def _names_of(sets: Iterable[Estimate]) -> str:
 
 def _first_sentence(note: str) -> str:
     return note.partition(". ")[0].partition(": OutOfMemoryError: ")[2] or note.partition(". ")[0]
+
+
+def facts(estimates: Estimates) -> list[Estimate]:
+    """What the study was measured on, with and from: hardware, versions, sources of data."""
+    return [
+        e for e in estimates.of("count") if e.name.partition("_")[0] in ("data", "software", "left")
+    ]
 
 
 def sure(e: Estimate, low: float, high: float) -> bool:

@@ -6,50 +6,28 @@ tests/test_faults.py.
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 from analysis import labels
 from analysis.estimates.table import Estimates
 from analysis.pages.tables import Number, Table
 
-MANUAL = "NVIDIA's MPS and MIG user guides"
-DRILL = "drill, tests/test_faults.py"
 _NEAR = 0.9  # of the card's memory: sets below it are no question of memory
-
-_FACTS = (
-    ("memory that a job can read", "its own", "its own (Volta and newer)", "its own", MANUAL),
-    (
-        "limit on a job's memory",
-        "none: first come, first served until the card is full",
-        "none by default; pinned_memory_mb of a variant sets one",
-        "that of its instance",
-        MANUAL,
-    ),
-    (
-        "SMs that a job can use",
-        "all, in turns",
-        "all, at the same time; sm_percent of a variant caps them, and reserves none",
-        "those of its instance",
-        MANUAL,
-    ),
-    ("memory bandwidth", "shared", "shared", "that of its instance", MANUAL),
-    ("a fatal GPU fault of one job reaches", "itself", "every client of the server", "itself", MANUAL),
-    ("users at a time", "any", "one, unless an administrator allows more", "any", MANUAL),
-    ("neighbour of a killed job", "completed", "completed", "completed (simulated card only)", DRILL),
-    ("neighbour of an illegal memory access", "completed", "failed with the same error", "not tried", DRILL),
-    ("neighbour of a device-side assert", "not tried", "completed", "not tried", DRILL),
-    ("neighbour of a job that hangs", "not tried", "completed", "not tried", DRILL),
-    ("jobs whose MPS server is killed", "", "all failed", "", DRILL),
-    ("jobs beyond their memory limit", "", "out of memory", "not tried", DRILL),
-)
 
 
 def table() -> Table:
-    """Fact by method, and where it is from."""
-    return Table(("what", "plain processes", "MPS", "MIG", "source"), list(_FACTS))
+    """Fact by method, and where it is from: isolation.csv beside this."""
+    text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8")
+    head, *rows = csv.reader(text.splitlines())
+    return Table(tuple(head), [tuple(row) for row in rows])
 
 
 def memory(estimates: Estimates) -> Table:
     """Sets of this study that came near the card's memory, and what became of them."""
-    found = Table(("set", "written", "method", "memory of its jobs alone, over the card's", "became"))
+    found = Table(
+        ("set", "written", "method", "memory of its jobs alone, over the card's", "became")
+    )
     for e in estimates.of("parts_over_capacity"):
         place = {"scenario": e.scenario, "arm": e.arm, "method": e.method}
         outcome = estimates.get("outcome", **place)

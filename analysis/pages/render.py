@@ -52,7 +52,11 @@ class Study:
         Raises PageError.
         """
         book = Book(self.estimates)
-        text = _environment().get_template(f"{template}.md.j2").render(self._context(book, base) | {"docs": docs})
+        text = (
+            _environment()
+            .get_template(f"{template}.md.j2")
+            .render(self._context(book, base) | {"docs": docs})
+        )
         return text.strip() + "\n", book
 
     def _context(self, book: Book, base: str) -> dict[str, Any]:
@@ -65,7 +69,18 @@ class Study:
             found = estimates.get("count", name=name)
             return bool(found and found.value)
 
-        spelling = ("num", "span", "val", "pct", "pct1", "milli", "bare", "bare_span", "share", "how_many")
+        spelling = (
+            "num",
+            "span",
+            "val",
+            "pct",
+            "pct1",
+            "milli",
+            "bare",
+            "bare_span",
+            "share",
+            "how_many",
+        )
         return {name: getattr(book, name) for name in spelling} | {
             "study": plain(self.name),
             "base": Told(base),
@@ -87,8 +102,12 @@ class Study:
             "judged": self.judged,
             "advice": choose.by_gain(self.advice),
             "advised": book.advised,
-            "quantities": [q for q in QUANTITIES.values() if q.name not in ("count", "claim", "bench")],
-            "hosts": [(h, estimates.get("count", name="host_cells", host=h)) for h in estimates.hosts()],
+            "quantities": [
+                q for q in QUANTITIES.values() if q.name not in ("count", "claim", "bench")
+            ],
+            "hosts": [
+                (h, estimates.get("count", name="host_cells", host=h)) for h in estimates.hosts()
+            ],
             "best": choose.best_sets(estimates),
             "choose": choose,
             "isolation": isolation,
@@ -130,9 +149,7 @@ def closing_lines(folder: Path) -> str:
         return ""
     book, advised = Book(estimates), choose.by_gain(advice.advise(estimates))
     found = [each for each in advised if each.arm == PAPER_ARM and len(each.options) > 1] or advised
-    lines = [
-        f"{labels.job(each.job)}: {(each.sentences() or [''])[0]}" for each in found[:8]
-    ]
+    lines = [f"{labels.job(each.job)}: {(each.sentences() or [''])[0]}" for each in found[:8]]
     if lines:
         lines.insert(0, "How many of a job should share the GPU (all of it: advice.md):")
     done, cells = (estimates.get("count", name=name) for name in ("cells_completed", "cells"))

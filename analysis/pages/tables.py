@@ -43,7 +43,9 @@ class Table:
             [getattr(book, c.how)(c.of) if isinstance(c, Number) else plain(c) for c in row]
             for row in self.rows
         ]
-        kept = [i for i in range(len(self.columns)) if any(row[i] not in ("", "–") for row in spelt)]
+        kept = [
+            i for i in range(len(self.columns)) if any(row[i] not in ("", "–") for row in spelt)
+        ]
         lines = [[self.columns[i] for i in kept], ["---" for _ in kept]]
         lines += [[row[i] for i in kept] for row in spelt]
         return Told("\n".join(f"| {' | '.join(line)} |" for line in lines))
@@ -51,7 +53,9 @@ class Table:
     def csv(self) -> str:
         """As CSV: values in full, their spread where they have one, and the ids of each row."""
         numeric = [
-            i for i in range(len(self.columns)) if any(isinstance(row[i], Number) for row in self.rows)
+            i
+            for i in range(len(self.columns))
+            if any(isinstance(row[i], Number) for row in self.rows)
         ]
         head = []
         for i, title in enumerate(self.columns):
@@ -90,7 +94,9 @@ def _completed(estimates: Estimates) -> Iterable[tuple[Estimate, str]]:
             continue
         where = {name: getattr(outcome, name) for name in ("scenario", "arm", "method")}
         for window in ("", BEFORE, AFTER, "epochs"):
-            known = (estimates.get(q, **where, window=window) for q in ("stp", "rate", "epoch_time"))
+            known = (
+                estimates.get(q, **where, window=window) for q in ("stp", "rate", "epoch_time")
+            )
             if any(known):
                 yield outcome, window
 
@@ -136,7 +142,13 @@ def sets(estimates: Estimates) -> Table:
 
         count = " + ".join(str(n) for _, n in parsed.parts)
         method = labels.method(outcome.method) + _WINDOWS.get(window, "")
-        numbers = (of("rate", "bare"), of("stp", "span"), of("s", "span"), of("gaps"), of("over_fastest"))
+        numbers = (
+            of("rate", "bare"),
+            of("stp", "span"),
+            of("s", "span"),
+            of("gaps"),
+            of("over_fastest"),
+        )
         numbers += (of("slowdown_worst"), of("gract"), of("memory"))
         numbers += (of("energy_per_sample", "milli"), of("energy_edge_error", "share"))
         names = (_job_of(outcome.scenario), labels.arm(outcome.arm), count, method)
@@ -159,7 +171,10 @@ def hosts(estimates: Estimates) -> Table:
                 continue
             on = {e.host: e for e in estimates.on_hosts(overall)}
             names = (labels.scenario(outcome.scenario), labels.arm(outcome.arm))
-            names += (labels.method(outcome.method), "samples/s" if name == "rate" else name.upper())
+            names += (
+                labels.method(outcome.method),
+                "samples/s" if name == "rate" else name.upper(),
+            )
             points = (Number(on.get(host), "bare") for host in labelled)
             table.rows.append((*names, Number(overall, "bare_span"), *points))
     return table

@@ -1,0 +1,311 @@
+"""Pages: every number on them is published; they are made of any study; README is what ships."""
+
+import csv
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from jinja2 import Environment, StrictUndefined, UndefinedError, nodes
+
+from analysis import claims, labels, pages
+from analysis.estimates import schema
+from analysis.estimates.build import build
+from analysis.estimates.quantities import QUANTITIES
+from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
+from analysis.estimates.table import Estimates
+from analysis.pages import command, isolation, render, tables
+from analysis.pages.book import Book, PageError, only_published, plain
+from tests.simulator import BUSY_GAINS, Design, Job, simulate
+from tests.studio import REPOSITORY
+
+RULES = REPOSITORY / "config/claims.yaml"
+MIX = "1x_thin_b32+1x_thick_b8"
+SHIPPED = REPOSITORY / "results/h200"
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+DESIGN = Design(
+    [Job("thin_b32", arms={"faithful": 1.0, "tuned_graph": 3.0}), Job("thick_b8", 500, 0.97, BUSY_GAINS)],
+    methods=("naive", "naive_again", "mps", "mig"),
+    mixes=(MIX, f"{MIX}--completion", f"{MIX}--departure"),
+    hosts=2,
+    blocks=3,
+    ends={("7x_thick_b8", "mps"): "out_of_memory", ("7x_thin_b32", "mig"): "unsupported"},
+)  # fmt: skip
+
+
+def written(folder: Path, found: list[Estimate]) -> Path:
+    """A study's folder with these numbers, and the verdicts on them."""
+    found = [described(e) for e in found]
+    found += claims.verdicts(claims.read(RULES), Estimates(found))
+    folder.mkdir(parents=True)
+    schema.write(found, folder / "estimates.parquet")
+    return folder
+
+
+def simulated(design: Design) -> list[Estimate]:
+    study = simulate(design, 1)
+    return build(study.rows, study.plan, {})
+
+
+def cpu(found: list[Estimate]) -> list[Estimate]:
+    """Without what only a GPU tells."""
+    unread = {"gract", "smact", "smocc", "tenso", "drama", "power", "s", "gaps", "memory"}
+    unread |= {n for n in QUANTITIES if n.startswith(("energy", "gract", "capacity", "parts"))}
+    return [e for e in found if e.quantity not in unread]
+
+
+NOTHING = [
+    Estimate("count", name="cells", value=2.0),
+    Estimate("count", name="cells_completed", value=0.0),
+    Estimate("outcome", scenario="1x_thin_b32", arm="faithful", method="naive", value=0.0, n=2,
+             status="not_run"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["gpu", "cpu", "nothing"])
+def study(request, tmp_path_factory) -> Path:
+    """The folder of a study, with its pages."""
+    found = NOTHING if request.param == "nothing" else simulated(DESIGN)
+    found = cpu(found) if request.param == "cpu" else found
+    folder = written(tmp_path_factory.mktemp("pages") / request.param, found)
+    assert command.main(["--folder", str(folder), "--claims", str(RULES)]) == 0
+    return folder
+
+
+def literal(text: str) -> set[str]:
+    return set(NUMBER.findall(text))
+
+
+def literals(template: str) -> set[str]:
+    """Numbers that a template itself says, those of what it includes too."""
+    environment = Environment()
+    source = (render.TEMPLATES / template).read_text()
+    tree = environment.parse(source)
+    found = {n for data in tree.find_all(nodes.TemplateData) for n in literal(data.data)}
+    for included in tree.find_all(nodes.Include):
+        found |= literals(included.template.value)
+    return found
+
+
+def spellings(e: Estimate) -> set[str]:
+    """Every way in which a page may write a number."""
+    found = labels.span(e) + " " + labels.span(replace(e, unit="")) + f" {e.n} {e.hosts}"
+    for value in (e.value, e.low, e.high):
+        if value is not None:
+            found += "".join(f" {value:,.{d}f} {100 * value:.{d}f}" for d in (0, 1, 2, 3))
+            found += f" {labels.number(1000 * value)}"
+    return literal(found)
+
+
+def names(estimates: Estimates) -> set[str]:
+    """Numbers in what jobs, methods and hosts are called, in notes and rules: words, no results."""
+    words = [e.note for e in estimates] + estimates.hosts()
+    words += [labels.scenario(e.scenario) for e in estimates.of("outcome", source="*")]
+    words += [str(e.jobs) for e in estimates.of("outcome")]
+    words += [RULES.read_text(), (Path(isolation.__file__).with_suffix(".csv")).read_text()]
+    return literal(" ".join(words))
+
+
+def listed(text: str) -> tuple[str, list[str]]:
+    """A page without its list of ids, and the ids."""
+    body, _, rest = text.partition("<details><summary>Where each number comes from")
+    block = rest.partition("```\n")[2].partition("\n```")[0]
+    return body, [identity for line in block.splitlines() for identity in unbraced(line)]
+
+
+def unbraced(line: str) -> list[str]:
+    """`{a,b}:{c,d}/e` as the shell writes it out."""
+    match = re.search(r"\{([^{}]*)\}", line)
+    if match is None:
+        return [line]
+    parts = (line[: match.start()] + each + line[match.end() :] for each in match[1].split(","))
+    return [one for part in parts for one in unbraced(part)]
+
+
+def unfounded(text: str, template: str, estimates: Estimates) -> set[str]:
+    """Numbers on a page that neither its template, nor a name, nor a listed estimate says."""
+    body, ids = listed(text)
+    allowed = literals(template) | names(estimates)
+    for identity in ids:
+        allowed |= spellings(estimates[identity])
+    return literal(body) - allowed
+
+
+def test_all_files_are_written(study):
+    assert {name for name in pages.FILES if not (study / name).is_file()} == set()
+    assert set(pages.FILES) == {name for name, _ in render.Study(study, RULES).outputs()}
+
+
+@pytest.mark.parametrize("page", [*pages.PAGES, *pages.TABLES])
+def test_every_number_on_a_page_is_an_estimate_that_the_page_names(study, page):
+    estimates = Estimates.read(study / "estimates.parquet")
+    folder = study / "tables" if page in pages.TABLES else study
+    text = (folder / f"{page}.md").read_text()
+    assert unfounded(text, f"{page}.md.j2", estimates) == set()
+
+
+def test_that_check_finds_a_number_of_another_origin(study):
+    estimates = Estimates.read(study / "estimates.parquet")
+    text = (study / "findings.md").read_text().replace("## ", "It gains 98.76 %.\n\n## ", 1)
+    assert unfounded(text, "findings.md.j2", estimates) == {"98.76"}
+
+
+@pytest.mark.parametrize("table", pages.TABLES)
+def test_values_of_a_table_are_those_of_the_ids_beside_them(study, table):
+    estimates = Estimates.read(study / "estimates.parquet")
+    with (study / f"tables/{table}.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            ids = row.pop("id").split()
+            known = {f"{f * v:.9g}" for i in ids for e in [estimates[i]] for f in (1, 1000)
+                     for v in (e.value, e.low, e.high, e.n) if v is not None}  # fmt: skip
+            values = {v for k, v in row.items() if v and f"{k} low" in row} - {""}
+            assert {v for v in values if re.fullmatch(r"[\d.e+-]+", v)} <= known
+
+
+def test_html_holds_the_page_and_asks_for_nothing(study):
+    text = (study / "report/findings.html").read_text()
+    assert "<h1>Findings of study" in text and 'name="viewport"' in text
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+    assert 'href="sets.html"' in text or "nothing to report" in text
+
+
+def test_the_last_lines_begin_with_advice_and_are_few(study):
+    lines = pages.closing(study).splitlines()
+    assert 3 <= len(lines) <= 15
+    if study.name != "nothing":
+        assert "How many" in lines[0] and "Run " in lines[1]
+    assert "advice.md" in lines[-2] and "explain" in lines[-1]
+
+
+def test_there_are_no_last_lines_without_estimates(tmp_path):
+    assert pages.closing(tmp_path) == ""
+
+
+def test_belief_gives_no_tick_to_an_aa_that_cannot_exclude_ten_per_cent(tmp_path):
+    aa = Estimate("rate_over_naive", scenario="2x_thin_b32", arm="faithful", method="naive_again",
+                  value=1.0, spread=INTERVAL, n=3, hosts=1)  # fmt: skip
+    found = [*NOTHING, replace(aa, low=0.96, high=1.04), replace(aa, host="h1", low=0.96, high=1.04)]
+    found += [replace(aa, host="h2", low=0.8, high=1.25), replace(aa, host="h3", spread="none")]
+    text, _ = render.Study(written(tmp_path / "aa", found), RULES).page("belief")
+    ticks = {row.split("|")[2].strip(): row.split("|")[-2].strip() for row in text.splitlines()
+             if row.startswith("| 2 ×")}  # fmt: skip
+    assert ticks == {"h1": "yes", "h2": "not shown", "h3": "not shown"}
+
+
+def test_a_rule_that_was_changed_shows_both_verdicts_and_why(study):
+    text = (study / "claims.md").read_text()
+    changed = [c for c in claims.read(RULES).claims if c.changed]
+    for claim in changed:
+        assert f"{claim.id}: {claim.changed.before} → " in text
+        assert str(plain(claim.changed.why)) in text
+    assert text.count(", post hoc |") == len(changed)
+
+
+def test_the_pair_names_both_ways_to_tell_what_is_saved(study):
+    text = (study / "tables/pair.md").read_text()
+    if study.name == "nothing":
+        assert "no pair with fixed work" in text
+    else:
+        assert "both jobs run to the end of fixed work" in text
+
+
+@pytest.mark.parametrize("shown", [0.5, "1.5 times", 3])
+def test_a_template_prints_no_number_but_a_published_one(shown):
+    environment = Environment(undefined=StrictUndefined, finalize=only_published)
+    with pytest.raises(PageError, match="no published number"):
+        environment.from_string("{{ shown }}").render(shown=shown)
+
+
+def test_a_page_that_asks_for_what_is_not_there_is_refused():
+    book = Book(Estimates([]))
+    with pytest.raises(PageError, match="stp:7x_a"):
+        book.num("stp:7x_a/faithful/mps")
+    environment = Environment(undefined=StrictUndefined, finalize=only_published)
+    with pytest.raises(UndefinedError):
+        environment.from_string("{{ nothing }}").render()
+
+
+def test_ids_are_listed_as_the_shell_writes_them():
+    found = [Estimate(q, scenario=f"{n}x_a", arm="faithful", method=m, value=1.0)
+             for q in ("rate", "stp") for n in (2, 7) for m in ("naive", "mps")]  # fmt: skip
+    book = Book(Estimates(found))
+    for e in found:
+        book.num(e)
+    assert sorted(i for line in book.sources().splitlines() for i in unbraced(line)) == sorted(
+        e.id for e in found
+    )
+    assert book.sources().splitlines()[0] == "{rate,stp}:{2x_a,7x_a}/faithful/mps"
+
+
+def test_words_from_records_stay_words():
+    nasty = "<script>|![x](http://a)`b`\n*c*"
+    assert not re.search(r"(?<!\\)[<>|\[\]`*]", plain(nasty)) and "\n" not in plain(nasty)
+    table = tables.Table(("a", "b"), [("=1+1", "plain")])
+    assert table.csv().splitlines()[1].startswith("'=1+1")
+
+
+def test_a_share_keeps_its_spread():
+    e = Estimate("saving", value=0.065, low=0.0286, high=0.083, spread=RANGE, n=3, hosts=2)
+    assert Book(Estimates([e])).pct1(e) == "6.5 % (2.9 to 8.3 %)"
+
+
+def test_what_drills_found_is_what_their_tests_demand():
+    """Rows of isolation.csv against the fates in tests/test_faults.py."""
+    text = (REPOSITORY / "tests/test_faults.py").read_text()
+    rows = {row[0]: row for row in isolation.table().rows}
+    for scenario, what, column, fate in (
+        ("illegal_mps", "neighbour of an illegal memory access", 2, "failed"),
+        ("server_dies", "jobs whose MPS server is killed", 2, "failed"),
+        ("starves", "jobs beyond their memory limit", 2, "out_of_memory"),
+    ):
+        entry = text.partition(f'"{scenario}": Scenario(')[2].partition("\n    ),")[0]
+        assert f'fates=("{fate}",)' in entry
+        assert fate.replace("_", " ") in rows[what][column]
+    for scenario in ("killed_mps", "asserts", "hangs", "illegal_naive", "killed_naive"):
+        entry = text.partition(f'"{scenario}": Scenario(')[2].partition('": Scenario(')[0]
+        assert "fates" not in entry  # by default the neighbour completes
+
+
+def docs() -> list[Path]:
+    return sorted((REPOSITORY / "docs").glob("*.md"))
+
+
+def test_readme_and_docs_are_short():
+    assert (REPOSITORY / "README.md").stat().st_size <= 9 * 1024
+    assert {d.name: d.stat().st_size for d in docs() if d.stat().st_size > 12 * 1024} == {}
+    assert (REPOSITORY / "docs/architecture.md").stat().st_size <= 8 * 1024
+
+
+def test_links_of_readme_and_docs_lead_somewhere():
+    missing = []
+    for page in (REPOSITORY / "README.md", *docs()):
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            # What a study's own commands write is asked of FILES.
+            inside = re.sub(r"^(\.\./)?results/h200/", "", target)
+            if "://" in target or inside in pages.FILES or inside.startswith("figures/"):
+                continue
+            if not (page.parent / target).exists():
+                missing.append((page.name, target))
+    assert missing == []
+
+
+def test_commands_that_readme_and_docs_name_exist():
+    targets = set(re.findall(r"^# make ([a-z -]+?)   ", (REPOSITORY / "Makefile").read_text(), re.M))
+    known = {name for each in targets for name in each.split()} | {".venv/.train"}
+    rules = set(re.findall(r"^([a-z -]+):", (REPOSITORY / "Makefile").read_text(), re.M))
+    known |= {name for each in rules for name in each.split()}
+    for page in (REPOSITORY / "README.md", *docs()):
+        used = set(re.findall(r"(?:^|`)make (?:PYTHON=\S+ VENV= )?([a-z./-]+)", page.read_text(), re.M))
+        assert used <= known, page.name
+
+
+@pytest.mark.skipif(
+    not (SHIPPED / "estimates.parquet").exists(), reason="the shipped study has no estimates yet"
+)
+def test_readme_and_docs_show_the_study_that_ships():
+    estimates = Estimates.read(SHIPPED / "estimates.parquet")
+    for name, text in render.shipped(SHIPPED, RULES):
+        assert (REPOSITORY / name).read_text() == text, f"{name}: run `make readme STUDY=h200`"
+        template = "readme" if name == "README.md" else Path(name).stem
+        if template != "quantities":
+            assert unfounded(text, f"{template}.md.j2", estimates) == set(), name
