@@ -36,6 +36,7 @@ STYLE = """
 :root{color-scheme:light dark}body{margin:1.5rem auto;max-width:70rem;padding:0 1rem;
 font:15px/1.45 system-ui,sans-serif}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+td:nth-child(n+2){white-space:nowrap}
 th,td{padding:.2rem .6rem;border-bottom:1px solid #8886;text-align:left;vertical-align:top}
 .wide{overflow-x:auto}@media print{.wide{overflow:visible}body{font-size:9pt}}
 """

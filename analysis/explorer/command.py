@@ -128,6 +128,7 @@ def data(estimates: Estimates, folder: Path) -> dict:
         "arms": {arm: labels.arm(arm) for arm in estimates.arms()},
         "jobs": some,
         "near": advice.NEAR,
+        "gain": advice.GAIN,
         "rewrite": advice.REWRITE,
     }
 

@@ -43,7 +43,7 @@ function fits(set) {
   if (!quantity) return true;
   return quantity === "slowdown_worst" ? slowest(set) <= bound() : (value(set, quantity) ?? Infinity) <= bound();
 }
-// As analysis.advice chooses: the highest gain, and the least slowdown within 5 % of it.
+// As analysis.advice chooses: the highest gain, and the least slowdown among those near it.
 const option = (set) => set.n > 1 || isAlone(set);
 const slowest = (set) => (isAlone(set) ? 1 : value(set, "slowdown_worst") ?? Infinity);
 const best = (sets) => sets.filter((set) => option(set) && fits(set)).sort((a, b) => gain(b) - gain(a) || slowest(a) - slowest(b))[0];
@@ -165,8 +165,9 @@ function advice(sets, job) {
   if (!picked) also("The highest gain, with more slowdown", best(sets));
   if (state.want === "rate" && slowest(shown) > 2) also("With no job slower than 2 times", advised(sets.filter((set) => slowest(set) <= 2)));
   const alone = value(sets.find(isAlone) ?? shown, "over_fastest");
-  if (alone && alone * held.rewrite < 1 && job.fastest)
-    words.push(el("p", {}, `Write it better first: as ${job.fastest.arm}, one job alone does ${spelt(job.fastest)}.`));
+  const pays = top && top.n > 1 && gain(top) > held.gain;
+  if (alone && job.fastest && alone * (pays ? held.rewrite : held.gain) < 1)
+    words.push(el("p", {}, `Write it better${alone * held.rewrite < 1 ? " first" : ""}: as ${job.fastest.arm}, one job alone does ${spelt(job.fastest)}.`));
   const flags = shown.numbers.rate?.flags ?? shown.numbers.stp?.flags;
   if (flags) words.push(el("p", { class: "soft" }, `Marked in the measurement: ${flags}.`));
   return words;
@@ -281,8 +282,7 @@ function chart(sets, job) {
   const quantity = state.y;
   const points = sets.filter((set) => value(set, quantity) !== null);
   if (!points.length) return [];
-  const width = Math.max(260, $("chart").clientWidth || 420);
-  const height = Math.max(180, Math.min(width * 0.85, innerHeight * 0.62, 380));
+  const width = Math.max(260, $("chart").clientWidth || 420), height = Math.max(180, Math.min(width * 0.85, innerHeight * 0.62, 380));
   const [left, right, top, bottom] = [46, width - 12, 10, height - 38];
   const level = quantity === "rate" ? job.fastest : null;
   const most = 1.04 * Math.max(...points.map((set) => set.numbers[quantity].high ?? value(set, quantity)), level?.value ?? 0);
@@ -300,9 +300,7 @@ function chart(sets, job) {
     if (x({ count }) - taken >= (job.mixed ? 34 : 15))
       drawn.append(el("text", { x: taken = x({ count }), y: bottom + 17, "text-anchor": "middle" }, count));
   drawn.append(el("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle" }, job.mixed ? `jobs: ${job.parts.join(" + ")}` : "jobs on the GPU"));
-  if (level)
-    drawn.append(el("line", { class: "level", x1: left, x2: right, y1: y(level.value), y2: y(level.value) }),
-      el("text", { x: right, y: y(level.value) - 5, "text-anchor": "end", class: "note" }, `fastest alone (${level.arm})`));
+  if (level) drawn.append(el("line", { class: "level", x1: left, x2: right, y1: y(level.value), y2: y(level.value) }));
   const shown = sets.find((set) => key(set) === state.set) ?? advised(sets);
   const methods = Object.keys(held.methods).filter((method) => points.some((set) => set.method === method));
   methods.forEach((method, i) => {
@@ -327,6 +325,8 @@ function chart(sets, job) {
     }
     drawn.append(group);
   });
+  if (level)
+    drawn.append(el("text", { x: left + 0.66 * (right - left), y: y(level.value) - 5, "text-anchor": "middle", class: "note" }, `fastest alone (${level.arm})`));
   drawn.querySelector(".point")?.setAttribute("tabindex", 0);
   drawn.addEventListener("keydown", (event) => {
     const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[event.key];
