@@ -32,8 +32,8 @@ def option(n, stp, slowdown=1.0, memory=10.0, method="mps", hosts=(), **fields):
 
 
 ALONE = option(1, 1.0, memory=5.0, method="naive")
-LARGE = [*ALONE, *option(2, 1.48, 1.38, 18), *option(3, 1.57, 1.97, 26, hosts=(1.5, (1.6, 2.1)))]
-LARGE += option(7, 1.64, 4.2, 55)
+LARGE = [*ALONE, *option(2, 1.38, 1.38, 18), *option(3, 1.57, 1.97, 26, hosts=(1.5, (1.6, 2.1)))]
+LARGE += option(7, 1.72, 4.2, 55)
 
 
 def one(rows, **bounds):
@@ -45,7 +45,7 @@ def place(chosen):
     return chosen and (chosen.method, chosen.n)
 
 
-def test_the_knee_has_the_least_slowdown_within_five_percent_of_the_best():
+def test_the_knee_has_the_least_slowdown_within_a_tenth_of_the_best():
     found = one(LARGE)
     assert place(found.best) == ("mps", 7)
     assert place(found.knee) == ("mps", 3)
@@ -56,7 +56,7 @@ def test_the_knee_has_the_least_slowdown_within_five_percent_of_the_best():
     text = " ".join(found.sentences())
     assert "Run 3 under MPS" in text
     assert "One after the other, the same work takes 1.57 times as long." in text
-    assert "The highest gain is 1.64" in text
+    assert "The highest gain is 1.72" in text
 
 
 @pytest.mark.parametrize(
