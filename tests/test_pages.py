@@ -24,7 +24,10 @@ MIX = "1x_thin_b32+1x_thick_b8"
 SHIPPED = REPOSITORY / "results/h200"
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 DESIGN = Design(
-    [Job("thin_b32", arms={"faithful": 1.0, "tuned_graph": 3.0}), Job("thick_b8", 500, 0.97, BUSY_GAINS)],
+    [
+        Job("thin_b32", arms={"faithful": 1.0, "tuned_graph": 3.0}),
+        Job("thick_b8", 500, 0.97, BUSY_GAINS),
+    ],
     methods=("naive", "naive_again", "mps", "mig"),
     mixes=(MIX, f"{MIX}--completion", f"{MIX}--departure"),
     hosts=2,
@@ -184,9 +187,13 @@ def test_there_are_no_last_lines_without_estimates(tmp_path):
 def test_belief_gives_no_tick_to_an_aa_that_cannot_exclude_ten_per_cent(tmp_path):
     aa = Estimate("rate_over_naive", scenario="2x_thin_b32", arm="faithful", method="naive_again",
                   value=1.0, spread=INTERVAL, n=3, hosts=1)  # fmt: skip
-    found = [*NOTHING, replace(aa, low=0.96, high=1.04), replace(aa, host="h1", low=0.96, high=1.04)]
+    found = [
+        *NOTHING,
+        replace(aa, low=0.96, high=1.04),
+        replace(aa, host="h1", low=0.96, high=1.04),
+    ]
     found += [replace(aa, host="h2", low=0.8, high=1.25), replace(aa, host="h3", spread="none")]
-    text, _ = render.Study(written(tmp_path / "aa", found), RULES).page("belief")
+    text = render.Study(written(tmp_path / "aa", found), RULES).page("belief")
     ticks = {row.split("|")[2].strip(): row.split("|")[-2].strip() for row in text.splitlines()
              if row.startswith("| 2 ×")}  # fmt: skip
     assert ticks == {"h1": "yes", "h2": "not shown", "h3": "not shown"}
@@ -289,13 +296,22 @@ def test_links_of_readme_and_docs_lead_somewhere():
     assert missing == []
 
 
+def test_every_page_of_the_report_has_a_caption():
+    captions = {path.stem for path in (REPOSITORY / "workflow/report").glob("*.rst")}
+    assert captions >= {*pages.PAGES, *pages.TABLES, "explorer", "estimates", "runs", "workflow"}
+
+
 def test_commands_that_readme_and_docs_name_exist():
-    targets = set(re.findall(r"^# make ([a-z -]+?)   ", (REPOSITORY / "Makefile").read_text(), re.M))
+    targets = set(
+        re.findall(r"^# make ([a-z -]+?)   ", (REPOSITORY / "Makefile").read_text(), re.M)
+    )
     known = {name for each in targets for name in each.split()} | {".venv/.train"}
     rules = set(re.findall(r"^([a-z -]+):", (REPOSITORY / "Makefile").read_text(), re.M))
     known |= {name for each in rules for name in each.split()}
     for page in (REPOSITORY / "README.md", *docs()):
-        used = set(re.findall(r"(?:^|`)make (?:PYTHON=\S+ VENV= )?([a-z./-]+)", page.read_text(), re.M))
+        used = set(
+            re.findall(r"(?:^|`)make (?:PYTHON=\S+ VENV= )?([a-z./-]+)", page.read_text(), re.M)
+        )
         assert used <= known, page.name
 
 

@@ -11,6 +11,7 @@ from jinja2 import Undefined
 
 from analysis import labels
 from analysis.advice import Advice
+from analysis.claims import Judged
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate
 from analysis.estimates.table import Estimates
 
@@ -73,21 +74,19 @@ class Book:
         e = self.look(of)
         return Told("–" if e is None or e.value is None else f"{e.value:,.{digits}f}")
 
-    def pct(self, of: Estimate | str | None, digits: int = 0) -> Told:
-        """A share in per cent, with its spread where it has one: `6.5 % (2.6 to 8.4 %)`."""
+    def share(self, of: Estimate | str | None, digits: int = 0) -> Told:
+        """A share in per cent."""
         e = self.look(of)
-        if e is None or e.value is None:
-            return Told("–")
-        text, rest = f"{100 * e.value:.{digits}f} %", ""
-        if e.spread in (INTERVAL, RANGE):
-            low, high = f"{100 * e.low:.{digits}f}", f"{100 * e.high:.{digits}f}"
-            rest = f" [{low}, {high} %]" if e.spread == INTERVAL else f" ({low} to {high} %)"
-        return Told(text + rest)
+        return Told("–" if e is None or e.value is None else f"{100 * e.value:.{digits}f} %")
 
-    def share(self, of: Estimate | str | None) -> Told:
-        """A share in per cent, without its spread."""
+    def pct(self, of: Estimate | str | None, digits: int = 0) -> Told:
+        """The same with its spread where it has one: `6.5 % (2.6 to 8.4 %)`."""
         e = self.look(of)
-        return Told("–" if e is None or e.value is None else f"{100 * e.value:.0f} %")
+        if e is None or e.spread not in (INTERVAL, RANGE):
+            return self.share(of, digits)
+        low, high = f"{100 * e.low:.{digits}f}", f"{100 * e.high:.{digits}f} %"
+        ends = f"[{low}, {high}]" if e.spread == INTERVAL else f"({low} to {high})"
+        return Told(f"{self.share(of, digits)} {ends}")
 
     def pct1(self, of: Estimate | str | None) -> Told:
         """The same with one digit behind the point."""
@@ -111,6 +110,13 @@ class Book:
         for identity in advice.ids:
             self.look(identity)
         return plain(" ".join(advice.sentences()))
+
+    def reason(self, judged: Judged) -> Told:
+        """Why a claim has its verdict, and the numbers that it rests on."""
+        cells = [cell.ids[0] for test in judged.tests for cell in test.cells if cell.ids]
+        for identity in (*cells, *(need.id for need in judged.needs if need.id)):
+            self.look(identity)
+        return plain(judged.note)
 
     def sources(self) -> Told:
         """The ids used, alike ones on a line, as the shell's braces write them: `{rate,stp}:…`."""

@@ -42,22 +42,17 @@ class Study:
             "alone": tables.alone(self.estimates),
             "sets": tables.sets(self.estimates),
             "hosts": tables.hosts(self.estimates),
+            "pair": tables.pairs(self.estimates),
         }
-        self.pairs = tables.pairs(self.estimates)
 
-    def page(self, template: str, base: str = "", docs: bool = False) -> tuple[str, Book]:
-        """A template as Markdown, and the book of the numbers on it.
+    def page(self, template: str, base: str = "", docs: bool = False) -> str:
+        """A template as Markdown.
 
         base: where the study's files lie, as seen from the page. docs: the short form, for docs/.
         Raises PageError.
         """
-        book = Book(self.estimates)
-        text = (
-            _environment()
-            .get_template(f"{template}.md.j2")
-            .render(self._context(book, base) | {"docs": docs})
-        )
-        return text.strip() + "\n", book
+        context = self._context(Book(self.estimates), base) | {"docs": docs}
+        return _environment().get_template(f"{template}.md.j2").render(context).strip() + "\n"
 
     def _context(self, book: Book, base: str) -> dict[str, Any]:
         estimates = self.estimates
@@ -69,19 +64,8 @@ class Study:
             found = estimates.get("count", name=name)
             return bool(found and found.value)
 
-        spelling = (
-            "num",
-            "span",
-            "val",
-            "pct",
-            "pct1",
-            "milli",
-            "bare",
-            "bare_span",
-            "share",
-            "how_many",
-        )
-        return {name: getattr(book, name) for name in spelling} | {
+        spelling = "num span val pct pct1 milli bare bare_span share how_many advised reason"
+        return {name: getattr(book, name) for name in spelling.split()} | {
             "study": plain(self.name),
             "base": Told(base),
             "count": count,
@@ -91,7 +75,6 @@ class Study:
             "of": estimates.of,
             "table": lambda table: table.markdown(book),
             "tables": self.tables,
-            "pairs": self.pairs,
             "job": lambda name: plain(labels.job(name)),
             "scenario": lambda name: plain(labels.scenario(name)),
             "method": lambda name: plain(labels.method(name)),
@@ -101,7 +84,6 @@ class Study:
             "sources": book.sources,
             "judged": self.judged,
             "advice": choose.by_gain(self.advice),
-            "advised": book.advised,
             "quantities": [
                 q for q in QUANTITIES.values() if q.name not in ("count", "claim", "bench")
             ],
@@ -119,12 +101,11 @@ class Study:
         names = {name: f"{name}.html" for name in (*PAGES, *TABLES)}
         for name in (*PAGES, *TABLES):
             inside = f"tables/{name}" if name in TABLES else name
-            text, _ = self.page(name, base="../" if name in TABLES else "")
+            text = self.page(name, base="../" if name in TABLES else "")
             yield f"{inside}.md", text
             yield f"report/{name}.html", html.page(text, f"{self.name}: {name}", names)
         for name, table in self.tables.items():
             yield f"tables/{name}.csv", table.csv()
-        yield "tables/pair.csv", tables.together(self.pairs).csv()
         yield "tables/isolation.csv", isolation.table().csv()
         yield "advice.csv", choose.advised(self.advice).csv()
 
@@ -138,7 +119,7 @@ def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
         ("docs/claims.md", "claims", f"../results/{study.name}/"),
         ("docs/quantities.md", "quantities", f"../results/{study.name}/"),
     ):
-        yield target, study.page(template, base, docs=True)[0]
+        yield target, study.page(template, base, docs=True)
 
 
 def closing_lines(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -43,23 +43,17 @@ class Table:
             [getattr(book, c.how)(c.of) if isinstance(c, Number) else plain(c) for c in row]
             for row in self.rows
         ]
-        kept = [
-            i for i in range(len(self.columns)) if any(row[i] not in ("", "–") for row in spelt)
-        ]
+        kept = sorted({i for row in spelt for i, text in enumerate(row) if text not in ("", "–")})
         lines = [[self.columns[i] for i in kept], ["---" for _ in kept]]
         lines += [[row[i] for i in kept] for row in spelt]
         return Told("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
     def csv(self) -> str:
         """As CSV: values in full, their spread where they have one, and the ids of each row."""
-        numeric = [
-            i
-            for i in range(len(self.columns))
-            if any(isinstance(row[i], Number) for row in self.rows)
-        ]
+        places = {i for row in self.rows for i, c in enumerate(row) if isinstance(c, Number)}
         head = []
         for i, title in enumerate(self.columns):
-            head += [title, f"{title} low", f"{title} high"] if i in numeric else [title]
+            head += [title, f"{title} low", f"{title} high"] if i in places else [title]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([*head, "id"])
@@ -67,7 +61,7 @@ class Table:
             cells: list[object] = []
             for i, cell in enumerate(row):
                 if not isinstance(cell, Number):
-                    cells += [_safe(cell), "", ""] if i in numeric else [_safe(cell)]
+                    cells += [_safe(cell), "", ""] if i in places else [_safe(cell)]
                 elif cell.of is None or cell.of.value is None:
                     cells += ["", "", ""]
                 else:
@@ -180,58 +174,44 @@ def hosts(estimates: Estimates) -> Table:
     return table
 
 
-def pairs(estimates: Estimates) -> list[tuple[Told, str, Table]]:
-    """Mixes whose jobs ran to the end of fixed work: (title, scenario, ours beside the paper's)."""
-    found: dict[str, list[Estimate]] = {}
-    for e in estimates.of("saving", window=COMPLETION):
-        found.setdefault(e.scenario, []).append(e)
-    return [
-        (plain(labels.scenario(scenario.split("--")[0])), scenario, _pair(estimates, scenario, of))
-        for scenario, of in found.items()
-    ]
-
-
-def _pair(estimates: Estimates, fixed: str, savings: Sequence[Estimate]) -> Table:
-    """One row for each method and quantity: ours, and what the paper's authors reported."""
-    base = fixed.split("--")[0]
-    table = Table(("method", "quantity", "ours", "the paper", "reported in"), by=0)
-    arm = savings[0].arm
-    methods = dict.fromkeys(
-        e.method
-        for name in ("saving", "memory")
-        for scenario in (fixed, base)
-        for e in estimates.of(name, scenario=scenario, arm=arm, window="*", source="*")
-    )
-    for method in methods:
-        plain_set = {"scenario": base, "arm": arm, "method": method}
-        fixed_set = {"scenario": fixed, "arm": arm, "method": method, "window": COMPLETION}
-        rows = [
-            ("time saved, both jobs run to the end of fixed work", "saving", fixed_set, "pct1"),
-            ("time saved, computed from rates", "saving_by_rates", plain_set, "pct"),
-            ("makespan of our fixed work", "makespan", fixed_set, "span"),
+def pairs(estimates: Estimates) -> Table:
+    """Mixes whose jobs ran to the end of fixed work: ours, and what the authors reported."""
+    table = Table(("pair", "method", "quantity", "ours", "the paper", "reported in"), by=1)
+    found = dict.fromkeys((e.scenario, e.arm) for e in estimates.of("saving", window=COMPLETION))
+    for fixed, arm in found:
+        base = fixed.split("--")[0]
+        both = [
+            e
+            for name in ("saving", "memory")
+            for scenario in (fixed, base)
+            for e in estimates.of(name, scenario=scenario, arm=arm, window="*", source="*")
         ]
-        for name, _ in parse_scenario(base).parts:
-            job = {"job": name}
-            title = f"slowdown of {labels.job(name)} while both run"
-            rows.append((title, "slowdown", plain_set | job, "span"))
-            title = f"speed of {labels.job(name)} after the other's end, over alone"
-            rows.append((title, "survivor_over_alone", fixed_set | job, "span"))
-        rows.append(("GPU memory", "memory", plain_set, "num"))
-        for title, name, where, how in rows:
-            ours = estimates.get(name, **where)
-            paper = where | {"scenario": base, "window": "", "source": "*"}
-            theirs = [e for e in estimates.of(name, **paper) if e.source != MEASURED]
-            if ours or theirs:
-                reported = theirs[0] if theirs else None
-                numbers = (Number(ours, how), Number(reported, "share" if "pct" in how else "num"))
-                label = labels.method(method)
-                table.rows.append((label, title, *numbers, reported.source if reported else ""))
+        for method in dict.fromkeys(e.method for e in both):
+            names = (labels.scenario(base), labels.method(method))
+            table.rows.extend((*names, *row) for row in _pair(estimates, fixed, arm, method))
     return table
 
 
-def together(tables: Iterable[tuple[str, str, Table]]) -> Table:
-    """The tables of all pairs as one, for CSV."""
-    found = Table(("pair", "method", "quantity", "ours", "the paper", "reported in"))
-    for title, _, table in tables:
-        found.rows.extend((str(title), *row) for row in table.rows)
-    return found
+def _pair(estimates: Estimates, fixed: str, arm: str, method: str) -> Iterator[tuple]:
+    """(quantity, ours, theirs, their source) of a pair under one method."""
+    base = fixed.split("--")[0]
+    while_both = {"scenario": base, "arm": arm, "method": method}
+    to_the_end = while_both | {"scenario": fixed, "window": COMPLETION}
+    rows = [
+        ("time saved, both jobs run to the end of fixed work", "saving", to_the_end, "pct1"),
+        ("time saved, computed from rates", "saving_by_rates", while_both, "pct"),
+        ("makespan of our fixed work", "makespan", to_the_end, "span"),
+    ]
+    for job, _ in parse_scenario(base).parts:
+        name, own = labels.job(job), {"job": job}
+        rows.append((f"slowdown of {name} while both run", "slowdown", while_both | own, "span"))
+        title = f"speed of {name} after the other's end, over alone"
+        rows.append((title, "survivor_over_alone", to_the_end | own, "span"))
+    rows.append(("GPU memory", "memory", while_both, "num"))
+    for title, name, where, how in rows:
+        ours = estimates.get(name, **where)
+        paper = where | {"scenario": base, "window": "", "source": "*"}
+        theirs = next((e for e in estimates.of(name, **paper) if e.source != MEASURED), None)
+        if ours or theirs:
+            spelt = "share" if "pct" in how else "num"
+            yield title, Number(ours, how), Number(theirs, spelt), theirs.source if theirs else ""
