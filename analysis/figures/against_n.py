@@ -5,9 +5,8 @@ from __future__ import annotations
 from analysis import labels
 from analysis.estimates.schema import Estimate
 from analysis.figures import choose
-from analysis.figures.choose import Study, by_method, hollow, look, under, written
+from analysis.figures.choose import Study, by_method, hollow, look, under
 from analysis.figures.sheet import Sheet
-from analysis.names import parse_scenario
 
 COUNTS = {"xlabel": "jobs on the GPU", "xscale": "log", "xticks": "points", "names": "right"}
 METRICS = {"gract": ("GRACT", "#222222", "o"), "smact": ("SMACT", "#2A9D8F", "s")}
@@ -59,7 +58,11 @@ def _rate_title(study: Study, sheet: Sheet, workload: str) -> None:
     """The most that the paper's jobs do together, over one job in its fastest way."""
     sets = [e for e in study.alike("over_fastest").get(workload, ()) if e.jobs > 1]
     fastest = study.t.of("fastest_rate", scenario=f"1x_{workload}")
-    paper = max((e for e in sets if e.arm == study.arm and e.method in choose.WAYS), key=_value, default=None)
+    paper = max(
+        (e for e in sets if e.arm == study.arm and e.method in choose.WAYS),
+        key=_value,
+        default=None,
+    )
     if not paper or not fastest:
         sheet.text("title", "Throughput against the number of jobs, by how they are written")
         return
@@ -89,7 +92,9 @@ def epoch_time(study: Study) -> Sheet:
         numbers, size = found[workload], _size(workload)
         title = f"{size}\n{labels.job(workload)}" if size else labels.job(workload)
         panel = sheet.panel(
-            workload, **COUNTS | {"title": title, "format": "time", "zero": "yes"}, ylabel="epoch time"
+            workload,
+            **COUNTS | {"title": title, "format": "time", "zero": "yes"},
+            ylabel="epoch time",
         )
         for way, each in by_method(numbers).items():
             name = labels.method(way)
@@ -102,9 +107,16 @@ def epoch_time(study: Study) -> Sheet:
                 end = _end(e, each, f"{labels.method(way)}, {source}")
                 style = look(e) | {"line": ":", "fill": "reported"}
                 sheet.point(panel, e, f"{way} {source}", e.jobs, end=end, **style)
-    sheet.text("subtitle", "Mean over the jobs of a set" + (
-        "; pale open signs: reported by the paper's authors, A100 (SUIT25; LEC22: batch not stated)"
-        if reported else ""))
+    sheet.text(
+        "subtitle",
+        "Mean over the jobs of a set"
+        + (
+            "; pale open signs: reported by the paper's authors, A100 "
+            "(SUIT25; LEC22: batch not stated)"
+            if reported
+            else ""
+        ),
+    )
     return choose.footers(study, sheet, arms={study.arm})
 
 
@@ -120,7 +132,9 @@ def _reported(study: Study, workload: str) -> tuple[str, list[Estimate]]:
     return "", []
 
 
-def _epoch_title(study: Study, sheet: Sheet, found: dict[str, list[Estimate]], neutral: str) -> None:
+def _epoch_title(
+    study: Study, sheet: Sheet, found: dict[str, list[Estimate]], neutral: str
+) -> None:
     """Says so where MPS is faster than plain processes at the most jobs, on each host."""
     over = study.alike("rate_over_naive", arm=study.arm, method="mps")
     most = [max(over[w], key=lambda e: e.jobs) for w in found if over.get(w)]
@@ -134,7 +148,10 @@ def _epoch_title(study: Study, sheet: Sheet, found: dict[str, list[Estimate]], n
         said = f"{labels.number(least.value)} to {labels.number(best.value)} times as fast"
         counts = {e.jobs for e in most}
         of = f"{counts.pop()} jobs" if len(counts) == 1 else "the most jobs"
-        neutral = f"With {of} at once, every job's epoch is shorter under MPS than as plain processes: {said}"
+        neutral = (
+            f"With {of} at once, every job's epoch is shorter under MPS than as plain processes: "
+            f"{said}"
+        )
     sheet.text("title", neutral)
 
 
@@ -146,7 +163,12 @@ def activity(study: Study) -> Sheet:
     if not found:
         return choose.nothing(sheet, neutral, choose.NO_GPU)
     busy, work = (
-        [e for w, each in study.alike(q, arm=study.arm, method="naive").items() for e in each if e.jobs > 1 and w in found]
+        [
+            e
+            for w, each in study.alike(q, arm=study.arm, method="naive").items()
+            for e in each
+            if e.jobs > 1 and w in found
+        ]
         for q in ("gract", "smact")
     )
     if busy and work and (least := min(busy, key=_value)).value >= 0.9:
@@ -157,10 +179,14 @@ def activity(study: Study) -> Sheet:
             f"{low.value:.0%} to {high.value:.0%} of its SMs have work (SMACT)"
         )
     sheet.text("title", neutral.replace("%", " %"))
-    sheet.text("subtitle", f"{SOLID}; GRACT: an engine active, SMACT: SMs with a warp, DRAMA: memory moving data")
+    sheet.text(
+        "subtitle",
+        f"{SOLID}; GRACT: an engine active, SMACT: SMs with a warp, DRAMA: memory moving data",
+    )
     for workload in found:
         panel = sheet.panel(
-            workload, **COUNTS | {"title": labels.job(workload), "format": "percent", "ylim": "0,1.04"},
+            workload,
+            **COUNTS | {"title": labels.job(workload), "format": "percent", "ylim": "0,1.04"},
             ylabel="share of the window",
         )
         for quantity, (name, colour, marker) in METRICS.items():
@@ -169,14 +195,22 @@ def activity(study: Study) -> Sheet:
                 named = name if way == _main(numbers) else ""
                 for e in each:
                     style = look(e) | {"colour": colour, "marker": marker}
-                    sheet.point(panel, e, f"{name}, {way}", e.jobs, end=_end(e, each, named), **style)
+                    sheet.point(
+                        panel, e, f"{name}, {way}", e.jobs, end=_end(e, each, named), **style
+                    )
     power = study.alike("power", arm=study.arm)
     if any(w in power for w in found):
-        panel = sheet.panel("power", **COUNTS | {"title": "power, under MPS", "zero": "yes"}, ylabel="W")
+        panel = sheet.panel(
+            "power", **COUNTS | {"title": "power, under MPS", "zero": "yes"}, ylabel="W"
+        )
         for place, workload in enumerate(w for w in found if w in power):
             each = by_method(power[workload])[_main(power[workload])]
             for e in each:
-                style = {"colour": choose.HUES[place], "marker": choose.SIGNS[place], "fill": hollow(e)}
+                style = {
+                    "colour": choose.HUES[place],
+                    "marker": choose.SIGNS[place],
+                    "fill": hollow(e),
+                }
                 end = _end(e, each, labels.job(workload))
                 sheet.point(panel, e, workload, e.jobs, end=end, line="-", **style)
     return choose.footers(study, sheet, arms={study.arm})

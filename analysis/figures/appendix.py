@@ -33,8 +33,15 @@ def memory(study: Study) -> Sheet:
             for e in each:
                 end = labels.job(workload) if way == main and e is each[-1] else ""
                 sheet.point(
-                    panel, e, f"{workload}, {way}", e.jobs, end=end, colour=choose.HUES[place],
-                    marker=choose.SIGNS[place], line=choose.DASHES[way], fill=hollow(e),
+                    panel,
+                    e,
+                    f"{workload}, {way}",
+                    e.jobs,
+                    end=end,
+                    colour=choose.HUES[place],
+                    marker=choose.SIGNS[place],
+                    line=choose.DASHES[way],
+                    fill=hollow(e),
                 )
     return choose.footers(study, sheet, arms={study.arm})
 
@@ -54,8 +61,13 @@ def repeatability(study: Study) -> Sheet:
             f"{100 * together.value:.1f} % for sets (medians)"
         )
     sheet.text("title", neutral)
-    sheet.text("subtitle", "Coefficient of variation over the blocks of a host: jobs alone, then the largest set of each")
-    panel = sheet.panel("cv", xlabel="coefficient of variation", xscale="log", xformat="percent", rows="yes")
+    sheet.text(
+        "subtitle",
+        "Coefficient of variation over blocks of a host: jobs alone, then the largest set of each",
+    )
+    panel = sheet.panel(
+        "cv", xlabel="coefficient of variation", xscale="log", xformat="percent", rows="yes"
+    )
     place = 0.0
     for numbers in found.values():
         of_one = [e for e in numbers if e.jobs == 1 and e.method == "naive"]
@@ -80,11 +92,17 @@ def mig_layouts(study: Study) -> Sheet:
         if cell.get("instances"):
             layouts.setdefault(cell["layout"], cell)
     if not layouts:
-        return choose.nothing(sheet, "MIG layouts", "this study plans no cell with MIG on a known card")
+        return choose.nothing(
+            sheet, "MIG layouts", "this study plans no cell with MIG on a known card"
+        )
     card = plan["card"]
     sheet.text("title", f"MIG layouts that this study plans on {card['name']}")
-    sheet.text("subtitle", "Each bar: a GPU instance over the memory slices that it takes, with its SMs")
-    panel = sheet.panel("layouts", xlabel="memory slices of the card", rows="yes", xlim=f"0,{card['memory_slices']}")
+    sheet.text(
+        "subtitle", "Each bar: a GPU instance over the memory slices that it takes, with its SMs"
+    )
+    panel = sheet.panel(
+        "layouts", xlabel="memory slices of the card", rows="yes", xlim=f"0,{card['memory_slices']}"
+    )
     ordered = sorted(layouts.items(), key=lambda pair: (len(pair[1]["instances"]), pair[0]))
     for place, (name, cell) in enumerate(ordered, start=1):
         sheet.tick(panel, place, name)

@@ -14,8 +14,11 @@ FORMATS = {
 }
 
 
-def limits(axes: Axes, panel: dict, points: list[dict], lines: list[dict], rows: list[dict]) -> None:
+def limits(
+    axes: Axes, panel: dict, points: list[dict], lines: list[dict], rows: list[dict]
+) -> None:
     """Scales and limits, so that all signs and bars lie within."""
+
     def ends(*names: str) -> list[float]:
         found = [row[name] for row in points for name in names]
         return [v for v in found if v is not None]
@@ -59,7 +62,16 @@ def ticks(axes: Axes, panel: dict, points: list[dict], rows: list[dict]) -> None
             axis.set_major_locator(FixedLocator(round_numbers(low, high)))
         elif kind == "time":
             unit = _unit(high)[0]
-            axis.set_major_locator(FixedLocator([unit * v for v in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low / unit, high / unit)]))
+            axis.set_major_locator(
+                FixedLocator(
+                    [
+                        unit * v
+                        for v in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(
+                            low / unit, high / unit
+                        )
+                    ]
+                )
+            )
         else:
             axis.set_major_locator(MaxNLocator(5))
         axis.set_minor_locator(NullLocator())
@@ -103,7 +115,13 @@ def _thinned(values: list[float]) -> list[float]:
 def round_numbers(low: float, high: float) -> list[float]:
     """Round numbers within, about five of them."""
     decades = math.log10(high / low)
-    for steps in ((1, 1.1, 1.2, 1.3, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+    for steps in (
+        (1, 1.1, 1.2, 1.3, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
+        (1, 1.5, 2, 3, 5, 7),
+        (1, 2, 5),
+        (1, 3),
+        (1,),
+    ):
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         found = [s * 10.0**p for p in powers for s in steps if low <= s * 10.0**p <= high]
         if len(found) <= 7 or decades < 0.05:

@@ -130,10 +130,12 @@ def footers(study: Study, sheet: Sheet, mixed: bool = False, arms: set[str] | No
         said.append(_number(int(hosts.value), "host"))
     if found := [row["n"] for row in points if row["spread"] and row["n"]]:
         least, most = min(found), max(found)
-        said.append(_number(most, "replicate") if least == most else f"{least} to {most} replicates")
+        said.append(
+            _number(most, "replicate") if least == most else f"{least} to {most} replicates"
+        )
     spreads = {row["spread"] for row in points}
     if RANGE in spreads:
-        said.append("bars: least to most over hosts")
+        said.append("signs: middle over hosts, bars: least to most")
     if INTERVAL in spreads:
         also = " (of one host: its 95 % interval)" if RANGE in spreads else ""
         said += [] if also else ["bars: 95 % interval of one host"]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
@@ -29,11 +30,11 @@ LINE = 0.165  # inches of a line of text
 WIDE = -2  # the column of a panel over all columns
 INK, PALE = "#222222", "#888888"
 STYLE = {
-    "font.family": "DejaVu Sans", "font.size": TEXT, "axes.titlesize": TEXT, "axes.titleweight": "bold",
-    "axes.labelsize": TEXT, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL, "axes.edgecolor": INK,
-    "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
-    "axes.linewidth": 0.8, "lines.linewidth": 1.4, "lines.markersize": 4.5, "axes.axisbelow": True,
-    "axes.unicode_minus": False, "svg.hashsalt": "figures", "svg.fonttype": "path", "pdf.fonttype": 42,
+    "font.family": "DejaVu Sans", "font.size": TEXT, "axes.labelsize": TEXT,
+    "axes.titlesize": TEXT, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "xtick.labelsize": SMALL, "ytick.labelsize": SMALL, "axes.edgecolor": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8,
+    "lines.linewidth": 1.4, "lines.markersize": 4.5, "svg.hashsalt": "figures", "pdf.fonttype": 42,
 }  # fmt: skip
 # No dates and no version: the same data give the same bytes.
 METADATA = {
@@ -56,7 +57,10 @@ def draw(sheet: Sheet) -> Figure:
     """The figure of a sheet: sentences above and below, panels between."""
     settings = sheet.settings()
     head, y = [], 0.06
-    for kind, width, size, weight in (("title", 88, TITLE, "bold"), ("subtitle", 124, TEXT, "normal")):
+    for kind, width, size, weight in (
+        ("title", 88, TITLE, "bold"),
+        ("subtitle", 124, TEXT, "normal"),
+    ):
         for row in sheet.of(kind):
             for text in textwrap.wrap(row["label"], width):
                 head.append((y, text, size, weight))
@@ -69,19 +73,35 @@ def draw(sheet: Sheet) -> Figure:
     figure = Figure(figsize=(WIDTH, height))
     if names:
         rect = (0, below / height, 1, 1 - (above + below) / height)
-        engine = ConstrainedLayoutEngine(w_pad=0.04, h_pad=0.05, wspace=0.02, hspace=0.02, rect=rect)
+        engine = ConstrainedLayoutEngine(
+            w_pad=0.04, h_pad=0.05, wspace=0.02, hspace=0.02, rect=rect
+        )
         figure.set_layout_engine(engine)
     for y, text, size, weight in head:
-        figure.text(0.008, 1 - y / height, text, va="top", size=size, weight=weight, color=INK, in_layout=False)
+        figure.text(
+            0.008,
+            1 - y / height,
+            text,
+            va="top",
+            size=size,
+            weight=weight,
+            color=INK,
+            in_layout=False,
+        )
     for number, text in enumerate(reversed(foot)):
         at = (0.05 + LINE * 0.85 * number) / height
         figure.text(0.008, at, text, va="bottom", size=SMALL, color="#555555", in_layout=False)
-    grid = figure.add_gridspec(max(len(heights), 1), int(settings.get("columns", 1)), height_ratios=heights or [1])
+    grid = figure.add_gridspec(
+        max(len(heights), 1), int(settings.get("columns", 1)), height_ratios=heights or [1]
+    )
     ends, axes = [], None
     for name in names:
         panel, (row, column) = sheet.settings(name), places[name]
         _said_once(panel, row, column, {place: sheet.settings(n) for n, place in places.items()})
-        axes = figure.add_subplot(grid[row, :] if column == WIDE else grid[row, column], sharey=axes if panel.get("rows") == "share" else None)
+        axes = figure.add_subplot(
+            grid[row, :] if column == WIDE else grid[row, column],
+            sharey=axes if panel.get("rows") == "share" else None,
+        )
         ends.append((axes, panel, _panel(axes, sheet, name, panel)))
     if names:
         figure.draw_without_rendering()
@@ -109,7 +129,9 @@ def _grid(sheet: Sheet, names: list[str], settings: dict) -> tuple[dict, list[fl
             row, column = row + 1, 0
             at = [tick["x"] for tick in sheet.of("tick", name)]
             each = float(settings.get("row_height", 0))
-            heights.append(each * (max(at, default=1) + 1) + 0.6 if each else float(settings["height"]))
+            heights.append(
+                each * (max(at, default=1) + 1) + 0.6 if each else float(settings["height"])
+            )
         places[name] = (row, WIDE if wide else column)
         column += columns if wide else 1
     return places, heights
@@ -136,11 +158,22 @@ def _panel(axes: Axes, sheet: Sheet, name: str, panel: dict) -> list[tuple]:
             at = (row["value"], row["x"]) if rows else (row["x"], row["value"])
             if row["label"] and row["line"] == "bar":
                 axes.annotate(
-                    row["label"], ((each[0]["value"] + row["value"]) / 2, row["x"]), ha="center", va="center",
-                    size=SMALL, color="white" if row["colour"] == "#0B5394" else INK,
+                    row["label"],
+                    ((each[0]["value"] + row["value"]) / 2, row["x"]),
+                    ha="center",
+                    va="center",
+                    size=SMALL,
+                    color="white" if row["colour"] == "#0B5394" else INK,
                 )
             elif row["label"]:
-                axes.annotate(row["label"], at, (3, 4), textcoords="offset points", size=SMALL, color=row["colour"])
+                axes.annotate(
+                    row["label"],
+                    at,
+                    (3, 4),
+                    textcoords="offset points",
+                    size=SMALL,
+                    color=row["colour"],
+                )
             if row["end"]:
                 ends.append((row["end"], *at, row["colour"]))
     ticks(axes, panel, points, list(sheet.of("tick", name)))
@@ -160,26 +193,34 @@ def _series(axes: Axes, each: list[dict], rows: bool) -> None:
         axes.plot(x, y, color=colour, linewidth=11, solid_capstyle="butt")
         return
     alpha = 0.6 if pale else 1
-    axes.plot(x, y, color=colour, linestyle=style or "none", linewidth=0.9 if pale else 1.4, alpha=alpha, zorder=2)
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        linestyle=style or "none",
+        linewidth=0.9 if pale else 1.4,
+        alpha=alpha,
+        zorder=2,
+    )
     crossed = any(row["x_low"] is not None for row in each)
-    for row, a, b in zip(each, x, y, strict=True):
-        bars = {"xerr": _bar(row, "x_low", "x", "x_high"), "yerr": _bar(row, "low", "value", "high")}
-        if rows:
-            bars = {"xerr": bars["yerr"]}
-        axes.errorbar(
-            [a], [b], fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.35 if crossed else alpha, zorder=1, **bars
-        )
-        face = "white" if row["fill"] else colour
-        axes.plot(
-            [a], [b], row["marker"] or "", color=colour, alpha=alpha, markerfacecolor=face, markeredgewidth=0.9, zorder=3
-        )
-
-
-def _bar(row: dict, low: str, middle: str, high: str) -> list[list[float]] | None:
-    """Lengths of a bar to both sides, as matplotlib takes them."""
-    if row[low] is None or row[high] is None:
-        return None
-    return [[max(row[middle] - row[low], 0)], [max(row[high] - row[middle], 0)]]
+    bars = {"colors": colour, "linewidth": 0.8, "alpha": 0.35 if crossed else alpha, "zorder": 1}
+    for of, low, high in (("value", "low", "high"), ("x", "x_low", "x_high")):
+        there = [row for row in each if row[low] is not None and row[high] is not None]
+        if there:
+            along = axes.hlines if rows or of == "x" else axes.vlines
+            across = "x" if of == "value" else "value"
+            along(*([row[name] for row in there] for name in (across, low, high)), **bars)
+    for face, chosen in (("white", True), (colour, False)):
+        at = [(p, q) for row, p, q in zip(each, x, y, strict=True) if bool(row["fill"]) is chosen]
+        if at and each[0]["marker"]:
+            look = {
+                "color": colour,
+                "alpha": alpha,
+                "markerfacecolor": face,
+                "markeredgewidth": 0.9,
+                "zorder": 3,
+            }
+            axes.plot(*zip(*at, strict=True), each[0]["marker"], **look)
 
 
 def _spread(axes: Axes, names: str, ends: list[tuple]) -> None:
@@ -189,31 +230,40 @@ def _spread(axes: Axes, names: str, ends: list[tuple]) -> None:
     point = axes.figure.dpi / 72
     gap, box = (SMALL + 1.5) * point, axes.get_window_extent()
     inverse = axes.transAxes.inverted().transform
-    columns: dict[float, list[tuple]] = defaultdict(list)
     found = [(*axes.transData.transform((x, y)), text, colour) for text, x, y, colour in ends]
-    inner = max((px for px, *_ in found if px < box.x0 + 0.6 * box.width), default=0)
-    for px, py, text, colour in found:
-        column = {"right": box.x1 + 8 * point, "column": inner + 25 * point}.get(names, 0)
-        columns[0 if names == "column" and px > inner else column].append((py, px, text, colour))
-    for column, each in columns.items():
-        lift = 0 if column else 6 * point
-        each.sort()
-        places = apart([py + lift for py, *_ in each], gap, box.y0 + gap / 2, box.y1 + lift)
-        for (py, px, text, colour), at in zip(each, places, strict=True):
-            place = (column or px + 3 * point, at)
-            away = abs(at - py - lift) > gap / 3 or place[0] - px > 20 * point
-            arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 3}
-            axes.annotate(
-                text, inverse((px, py)), inverse(place), "axes fraction", "axes fraction", size=SMALL, color=colour,
-                va="center", annotation_clip=False, arrowprops=arrow | {"relpos": (0, 0.5)} if away else None,
-                path_effects=[withStroke(linewidth=2, foreground="white")], zorder=4,
-            )  # fmt: skip
+    left = [px for px, *_ in found if names == "column" and px < box.x0 + 0.6 * box.width]
+    column = box.x1 + 8 * point if names == "right" else max(left, default=0) + 25 * point
+    lifted = [  # place that each name would have, on its own
+        (py, column, px, py, text, colour)
+        if names == "right" or px in left
+        else (py + 6 * point, px + 3 * point, px, py, text, colour)
+        for px, py, text, colour in found
+    ]
+    lifted.sort()
+    places = apart([wanted for wanted, *_ in lifted], gap, box.y0 + gap / 2, box.y1 + 6 * point)
+    for (wanted, x, px, py, text, colour), y in zip(lifted, places, strict=True):
+        away = abs(y - wanted) > gap / 3 or x - px > 20 * point
+        to_left = names == "column" and px not in left
+        arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6}
+        arrow |= {"shrinkA": 0, "shrinkB": 3, "relpos": (to_left, 0.5)}
+        axes.annotate(
+            text, inverse((px, py)), inverse((x, y)), "axes fraction", "axes fraction", size=SMALL,
+            color=_dark(colour), va="center", ha="right" if to_left else "left",
+            annotation_clip=False, arrowprops=arrow if away else None,
+            path_effects=[withStroke(linewidth=2, foreground="white")], zorder=4,
+        )  # fmt: skip
+
+
+def _dark(colour: str) -> tuple[float, float, float]:
+    """The colour of a sign, dark enough for text."""
+    return tuple(0.75 * part for part in to_rgb(colour))
 
 
 def apart(places: list[float], gap: float, low: float, high: float) -> list[float]:
     """Sorted places moved as little as it takes to be a gap apart and within low and high:
     neighbours too near are centred on their mean.
     """
+
     def middle(group: list[float]) -> float:
         half = gap * (len(group) - 1) / 2
         return max(min(sum(group) / len(group), high - half), low + half)

@@ -33,12 +33,23 @@ def against_slowdown(study: Study) -> Sheet:
         text += f"; {name} gains at most {labels.number(least.value)} times"
     sheet.basis(most, least)
     sheet.text("title", text)
-    counts = [str(n) for n in sorted({e.jobs for each in found.values() for e in each if e.jobs > 1})]
-    path = " to ".join(", ".join(counts).rsplit(", ", 1))
-    sheet.text("subtitle", f"Solid: MPS; dashed: plain processes. Each path leads from {path} jobs; up is more work, right is slower jobs")
+    counts = [
+        str(n) for n in sorted({e.jobs for each in found.values() for e in each if e.jobs > 1})
+    ]
+    sheet.text(
+        "subtitle",
+        f"Solid: MPS; dashed: plain processes; along a path {', '.join(counts)} jobs. "
+        "Up is more work, right is slower jobs",
+    )
     panel = sheet.panel(
-        "gain", xlabel="slowdown of the slowest job", ylabel=GAIN, xscale="log", yscale="log",
-        format="times", xformat="times", names="above",
+        "gain",
+        xlabel="slowdown of the slowest job",
+        ylabel=GAIN,
+        xscale="log",
+        yscale="log",
+        format="times",
+        xformat="times",
+        names="above",
     )
     sheet.mark(panel, 1)
     for place, (workload, numbers) in enumerate(found.items()):
@@ -51,8 +62,14 @@ def against_slowdown(study: Study) -> Sheet:
                 if at is None:
                     continue
                 sheet.point(
-                    panel, e, f"{workload}, {way}", at=at, colour=choose.HUES[place],
-                    marker=choose.SIGNS[place] if named else "", line=choose.DASHES[way], fill=hollow(e),
+                    panel,
+                    e,
+                    f"{workload}, {way}",
+                    at=at,
+                    colour=choose.HUES[place],
+                    marker=choose.SIGNS[place] if named else "",
+                    line=choose.DASHES[way],
+                    fill=hollow(e),
                     end=labels.scenario(e.scenario) if named and e is path[-1] else "",
                 )
     return choose.footers(study, sheet, arms={study.arm})
@@ -80,7 +97,7 @@ def _best(study: Study) -> dict[tuple[str, str], Estimate]:
 
 
 def where_to_share(study: Study) -> Sheet:
-    """Memory alone against GRACT alone: a point per job and arm, in the colour of its best method."""
+    """Memory alone against GRACT alone: a point per job and arm, coloured by its best method."""
     sheet = Sheet(columns=1, height=3.9)
     neutral = "Where to share: how busy a job keeps the GPU alone, and how much memory it takes"
     best = _best(study)
@@ -94,21 +111,31 @@ def where_to_share(study: Study) -> Sheet:
     idle = [b for _, e, _, b in points if b and e.value < HALF]
     busy = [b for _, e, _, b in points if b and e.value >= HALF]
     if len(idle) > 1 and min(map(_value, idle)) >= 1.5:
-        least = min(idle, key=_value)
+        low, high = min(idle, key=_value), max(idle, key=_value)
         neutral = (
-            f"Jobs that keep the GPU busy less than half of the time do at least "
-            f"{labels.number(least.value)} times the work by sharing"
+            f"Jobs that keep the GPU busy less than half of the time do "
+            f"{labels.number(low.value)} to {labels.number(high.value)} times the work by sharing"
         )
-        sheet.basis(least)
+        sheet.basis(low, high)
         if busy:
             low, high = min(busy, key=_value), max(busy, key=_value)
-            neutral += f"; busier ones {labels.number(low.value)} to {labels.number(high.value)} times"
+            neutral += (
+                f"; busier ones {labels.number(low.value)} to {labels.number(high.value)} times"
+            )
             sheet.basis(low, high)
     sheet.text("title", neutral)
-    sheet.text("subtitle", "Each job: its best measured set and what that gains; grey: no set of it was measured")
+    sheet.text(
+        "subtitle",
+        "Each job: its best measured set and what that gains; grey: no set of it was measured",
+    )
     panel = sheet.panel(
-        "jobs", xlabel="GRACT of one job alone", ylabel="GPU memory of one job alone (GB)", yscale="log",
-        xformat="percent", xlim="0,1.04", names="column",
+        "jobs",
+        xlabel="GRACT of one job alone",
+        ylabel="GPU memory of one job alone (GB)",
+        yscale="log",
+        xformat="percent",
+        xlim="0,1.04",
+        names="column",
     )
     for workload, e, memory, b in points:
         text = labels.job(workload) + ("" if e.arm == study.arm else f", {labels.arm(e.arm)}")
@@ -137,8 +164,13 @@ def gaps_and_overlap(study: Study) -> Sheet:
     if not shown:
         return choose.nothing(sheet, neutral, f"{choose.NO_GPU}, so there is no S")
     _gaps_title(study, sheet, shown, neutral)
-    sheet.text("subtitle", "Filled: S, what overlap on the GPU wins. Open: STP, with the gaps of the host filled besides")
-    panel = sheet.panel("sets", xlabel="work over one job at a time", xscale="log", xformat="times", rows="yes")
+    sheet.text(
+        "subtitle",
+        "Filled: S, what overlap on the GPU wins. Open: STP, with the host's gaps filled besides",
+    )
+    panel = sheet.panel(
+        "sets", xlabel="work over one job at a time", xscale="log", xformat="times", rows="yes"
+    )
     sheet.mark(panel, 1)
     place, before = 0.0, ""
     for workload, s, gain in shown:
@@ -153,9 +185,11 @@ def gaps_and_overlap(study: Study) -> Sheet:
 
 
 def _gaps_title(study: Study, sheet: Sheet, shown: list, neutral: str) -> None:
-    """What overlap and what gaps win at most; that plain processes win nothing by overlap, if so."""
+    """What overlap and what gaps win at most; that plain processes win none by overlap, if so."""
     most = max((s for _, s, _ in shown), key=_value)
-    gaps = [study.t.get("gaps", scenario=s.scenario, arm=s.arm, method=s.method) for _, s, _ in shown]
+    gaps = [
+        study.t.get("gaps", scenario=s.scenario, arm=s.arm, method=s.method) for _, s, _ in shown
+    ]
     gap = max((e for e in gaps if e), key=_value, default=None)
     if gap is None or most.value <= 1 or gap.value <= most.value:
         sheet.text("title", neutral)

@@ -13,20 +13,24 @@ METHODS = (*choose.WAYS, "mps_equal")
 
 
 def sheet(study: Study) -> Sheet:
-    """A row per job of a mix: its slowdown; beside it STP of the mix; below, rates after a job left."""
+    """A row per job of a mix: its slowdown; beside it the mix's STP; below, after one left."""
     made = Sheet(columns=2, row_height=0.17)
     t = study.t
     gains = [
         e
         for e in t.of("stp", arm=study.arm, window="")
-        if parse_scenario(e.scenario).mixed and not parse_scenario(e.scenario).variant and e.method in choose.WAYS
+        if parse_scenario(e.scenario).mixed
+        and not parse_scenario(e.scenario).variant
+        and e.method in choose.WAYS
     ]
     left = t.of("reclaimed", arm=study.arm)
     neutral = "Mixes: slowdown of each job and throughput gain of the set"
     if not gains and not left:
         return choose.nothing(made, neutral, "no mix of different jobs was measured")
     _title(study, made, gains, left, neutral)
-    signs = "Circles: plain processes; squares: MPS" + ("; triangles: MIG" if any(e.method == "mig" for e in gains) else "")
+    signs = "Circles: plain processes; squares: MPS" + (
+        "; triangles: MIG" if any(e.method == "mig" for e in gains) else ""
+    )
     made.text("subtitle", f"{signs}. Over each job alone")
     if gains:
         _mixes(study, made, gains)
@@ -39,7 +43,9 @@ def _mixes(study: Study, made: Sheet, gains: list[Estimate]) -> None:
     slow = made.panel(
         "slowdown", title="slowdown of each job", xscale="log", xformat="times", rows="yes"
     )
-    gain = made.panel("gain", title="gain of the mix (STP)", xscale="log", xformat="times", rows="share")
+    gain = made.panel(
+        "gain", title="gain of the mix (STP)", xscale="log", xformat="times", rows="share"
+    )
     made.mark(slow, 1)
     made.mark(gain, 1)
     place = 0.0
@@ -52,7 +58,9 @@ def _mixes(study: Study, made: Sheet, gains: list[Estimate]) -> None:
                 if e.method in choose.WAYS:
                     made.point(slow, e, labels.method(e.method), place, **look(e) | {"line": ""})
         for e in (e for e in gains if e.scenario == scenario):
-            made.point(gain, e, labels.method(e.method), (first + place) / 2, **look(e) | {"line": ""})
+            made.point(
+                gain, e, labels.method(e.method), (first + place) / 2, **look(e) | {"line": ""}
+            )
         place += 0.6
 
 
@@ -61,8 +69,13 @@ def _departures(made: Sheet, left: list[Estimate]) -> None:
     one = len(mixes) == 1
     title = f"one leaves: {', '.join(mixes.values())}" if one else "one leaves"
     panel = made.panel(
-        "departure", title=title, xlabel="speed of those that stay, over their speed before",
-        xscale="log", xformat="times", rows="yes", wide="yes",
+        "departure",
+        title=title,
+        xlabel="speed of those that stay, over their speed before",
+        xscale="log",
+        xformat="times",
+        rows="yes",
+        wide="yes",
     )
     made.mark(panel, 1)
     for place, e in enumerate((e for e in left if e.method in METHODS), start=1):
@@ -71,7 +84,9 @@ def _departures(made: Sheet, left: list[Estimate]) -> None:
         made.point(panel, e, labels.method(e.method), place, **look(e) | {"line": ""})
 
 
-def _title(study: Study, made: Sheet, gains: list[Estimate], left: list[Estimate], neutral: str) -> None:
+def _title(
+    study: Study, made: Sheet, gains: list[Estimate], left: list[Estimate], neutral: str
+) -> None:
     """Where MPS is at or above plain processes for each mix, that; the least and the most gain."""
     best = [e for e in gains if e.method == "mps"] or gains
     if not best:

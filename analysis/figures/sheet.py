@@ -2,9 +2,9 @@
 
 Kinds of rows: `figure` and `panel` hold settings (series: its name, label: its value), `title`,
 `subtitle` and `footer` sentences (label), `basis` a number that the title rests on, `tick` the name
-of a row (x, label), `line` a reference line at value, and `point` a sign: at x and value, with a bar
-from low to high; points of one series are joined where `line` is a line style. `end` is the name
-that stands where the series ends.
+of a row (x, label), `line` a reference line at value, and `point` a sign: at x and value, with a
+bar from low to high; points of one series are joined where `line` is a line style. `end` is the
+name that stands where the series ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sheet:
             self._add("figure", series=name, label=value)
 
     def _add(self, kind: str, **fields: object) -> dict[str, object]:
-        row = {name: "" for name in COLUMNS} | {"kind": kind}
+        row = dict.fromkeys(COLUMNS, "") | {"kind": kind}
         row |= {name: "" if value is None else value for name, value in fields.items()}
         self.rows.append(row)
         return row
@@ -61,7 +61,9 @@ class Sheet:
         """A reference line that is no measurement: no gain, no slowdown."""
         self._add("line", panel=panel, value=value, end=end)
 
-    def point(self, panel: str, e, series: str, x: float | None = None, at=None, **look: str) -> None:
+    def point(
+        self, panel: str, e, series: str, x: float | None = None, at=None, **look: str
+    ) -> None:
         """A number as a sign, at x or at another estimate's value; look: label, end, colour,
         marker, line, fill.
         """
