@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import pyarrow.parquet as pq
 import pynvml
 import pytest
 import yaml
 
-from analysis import flags
-from analysis.records import losses
-from analysis.tables import checks
+from analysis.records import flags, losses, merge
 from tests.fakes import driver, machine
 from tests.lies import LATER_STEPS, lies
 from tests.studio import REPOSITORY, SHORT, STUDY, Running, Studio, study, until, workload
@@ -605,14 +604,15 @@ def test_a_member_that_lies_about_itself_fails_its_cell_with_a_sentence(on, name
 def test_a_member_that_does_other_work_than_it_should_is_flagged(on, tmp_path, capsys):
     cells = [*WORK, *ALONE]
     assert {r["status"] for r in on.lying.records(*cells)} == {"completed"}
-    studio, output = on.lying.studio, tmp_path / "checks.json"
+    studio, output = on.lying.studio, tmp_path / "runs.parquet"
     paths = [str(studio.folder / studio.path(f"{cell}/a1")) for cell in cells]
-    assert checks.main(["--study", STUDY, "--output", str(output), *paths]) == 0
-    found = json.loads(output.read_text())
-    verdicts = {(row["cell"][:7], row["member"]): row["loss_check"] for row in found["loss"]}
+    assert merge.main(["--study", STUDY, "--output", str(output), *paths]) == 0
+    rows = pq.read_table(output).to_pylist()
+    verdicts = {(row["cell"][:7], row["member"]): row["loss_check"] for row in rows}
     assert verdicts.pop(("3x_work", 1)) == verdicts.pop(("3x_work", 2)) == losses.DIFFERS
     assert set(verdicts.values()) == {losses.AGREES}
-    assert "2x_work/tuned/naive/r1" in found["flags"][flags.UNEVEN]
+    uneven = {row["cell"] for row in rows if flags.UNEVEN in flags.split(row["flags"])}
+    assert "2x_work/tuned/naive/r1" in uneven
     capsys.readouterr()
 
 

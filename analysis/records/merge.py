@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
 from statistics import fmean
 
@@ -140,6 +139,10 @@ def _epoch_time(row: dict, member: dict) -> dict:
     return {}
 
 
+# What it comes to that a record holds something else than it should.
+_BENT = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
+
+
 def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
     """The table of a study's records, sorted, and what could not be read of them."""
     rows, problems, members = [], [], []
@@ -148,7 +151,7 @@ def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
             found, own = rows_of(record, current), members_of(record)
             for row in found:
                 _check_types(row)
-        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        except _BENT as error:
             problems.append((place_of(record), f"{type(error).__name__}: {one_line(error)}"))
             continue
         problems += _add_alone_after(record, found)
@@ -228,7 +231,3 @@ def main(argv: list[str] | None = None) -> int:
     write(table, arguments.output)
     note_left_out(arguments.output, [*problems, *foreign, *unusable])
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -89,8 +89,8 @@ def _check(record: object) -> None:
     if not isinstance((record.get("gpu") or {}).get("uuid") or "", str):
         raise ValueError("gpu.uuid is no text")
     jobs, windows = record["spec"]["members"], 0
-    if not all(isinstance(job, dict) for job in jobs):
-        raise ValueError("spec.members: not all are objects")
+    if not all(isinstance(job, dict) and isinstance(job.get("workload", ""), str) for job in jobs):
+        raise ValueError("spec.members: not all are objects with a workload")
     for member in record.get("members") or []:
         index = member.get("member") if isinstance(member, dict) else None
         if type(index) is not int or not 0 <= index < len(jobs):

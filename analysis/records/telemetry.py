@@ -9,7 +9,6 @@ after the other, and written as row groups of a few cells each.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,7 +119,3 @@ def main(argv: list[str] | None = None) -> int:
     write(arguments.output, tables(current, problems))
     note_left_out(arguments.output, problems)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

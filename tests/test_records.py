@@ -1,0 +1,447 @@
+"""From run.json files to runs.parquet and telemetry.parquet: what counts, and what is left out."""
+
+import copy
+import json
+import subprocess
+import sys
+from itertools import permutations
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis.records import flags, losses, merge, schema
+from tests.records import TRAIN_SIZE, merged, record, telemetry
+from workflow.collocation import steps
+
+
+def on_disk(folder, *records):
+    """Their run.json files."""
+    paths = []
+    for number, content in enumerate(records):
+        path = folder / "records" / str(number) / "run.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        paths.append(path)
+    return paths
+
+
+def merging(output, paths):
+    """Merge these records of the study `records`; the lines that say what was left out."""
+    arguments = ["--study", "records", "--output", str(output), *map(str, paths)]
+    assert merge.main(arguments) == 0
+    note = output.with_suffix(".unreadable.txt")
+    return note.read_text().splitlines() if note.exists() else []
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def test_a_row_is_a_member_in_a_window():
+    windows = [{"before": 600}, {"before": 610, "after": 900}]
+    frame = merged(record("1x_a"), record("2x_a--departure", "mps", windows=windows))
+    assert frame["window"].tolist() == ["window", "before", "before", "after"]
+    assert frame["samples_per_s"].tolist() == [1000, 600, 610, 900]
+    assert frame["epoch_time_s"].iloc[0] == TRAIN_SIZE / 1000
+    assert set(frame["n"]) == {1, 2} and set(frame["device"]) == {"GPU-1"}
+
+
+@pytest.mark.parametrize(
+    "status", ["out_of_memory", "unsupported", "failed", "timed_out", "postponed"]
+)
+def test_every_status_is_a_row(status):
+    rows = merged(record("2x_a", "mps", rates=[500, None], status=status, reason="why"))
+    assert set(rows["status"]) == {status} and set(rows["reason"]) == {"why"}
+    started = status not in ("unsupported", "postponed")  # the survivor's rate is kept
+    assert rows["member"].fillna(-1).tolist() == ([0, 1] if started else [-1])
+    assert rows["samples_per_s"].fillna(0).tolist() == ([500, 0] if started else [0])
+
+
+def test_limits_session_and_what_members_found_are_columns():
+    limits = {"sm_percent": 14.29, "pinned_memory_mb": 2000}
+    more = {"limits": limits, "sm_count": 18, "uuids": ["GPU-1"] * 2, "sitting": "s1"}
+    rows = merged(record("2x_a", "mps_small", rates=[1, 1], **more)).iloc[0]
+    assert (rows["sm_percent"], rows["pinned_memory_mb"]) == (14.29, 2000)
+    assert (rows["sm_count"], rows["device_uuid"], rows["session"]) == (18, "GPU-1", "s1")
+    assert bool(rows["method_verified"]) and rows["machine"] == "m1" and rows["digest"] == "d1"
+
+
+def test_whole_epochs_give_training_time_apart_from_validation():
+    epochs = [
+        {"epoch": i, "train_s": s, "validation_s": 5.0, "samples": 49_984, "accuracy": 0.3 + i / 10}
+        for i, s in enumerate([50.0, 54.0])
+    ]
+    row = merged(record("1x_a--epochs", rates=[1], epochs=epochs)).iloc[0]
+    assert row["epoch_time_s"] == 52 and row["epoch_time_kind"] == "trained"
+    assert row["samples_per_s"] == pytest.approx(2 * 49_984 / 104)
+    assert row["accuracy"] == pytest.approx(0.4) and row["validation_s"] == 5
+    small = [epochs[0] | {"samples": 5_000, "train_s": 5.0}]
+    row = merged(record("1x_a--epochs", epochs=small)).iloc[0]
+    assert row["epoch_time_s"] == 50 and row["epoch_time_kind"] == "trained_scaled"
+
+
+# -- attempts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("statuses", list(permutations(["completed", "failed", "postponed"])))
+def test_a_result_outlives_faults_whatever_their_order(statuses):
+    attempts = [
+        record("2x_a", rates=[1, 1], status=status, attempt=i)
+        for i, status in enumerate(statuses, start=1)
+    ]
+    assert set(merged(*attempts)["status"]) == {"completed"}
+    faults = [a for a in attempts if a["status"] != "completed"]
+    assert set(merged(*faults)["status"]) == {"failed"}
+    again = record("2x_a", status="out_of_memory", rates=[1, None], attempt=4)
+    assert set(merged(*attempts, again)["status"]) == {"out_of_memory"}
+
+
+def test_of_a_block_that_moved_to_another_gpu_the_job_alone_stays_on_both():
+    first, second = {"gpu": "GPU-1"}, {"gpu": "GPU-2", "attempt": 2}
+    frame = merged(
+        record("1x_a", rates=[1000], **first),
+        record("1x_a", rates=[500], **second),
+        record("1x_a", arm="tuned", rates=[700], **first),
+        record("1x_a", arm="tuned", rates=[350], **second),
+        record("1x_b", rates=[90], **first),
+        record("1x_b", rates=[80], **second),
+        record("2x_a", "mps", rates=[900, 900], **first),
+        record("3x_a", "mps", rates=[100] * 3, **first),
+        record("3x_a", "mps", rates=[250] * 3, **second),
+    )
+    alone = frame[frame["n"] == 1].groupby("cell")["current"].agg(list)
+    assert alone["1x_a/faithful/naive/r1"] == [False, True]
+    # Nothing of their arm, or with their job, was measured on the first GPU and still counts.
+    assert alone["1x_a/tuned/naive/r1"] == alone["1x_b/faithful/naive/r1"] == [True]
+    rates = frame.groupby("cell")["samples_per_s"].agg(list)
+    assert rates["1x_a/faithful/naive/r1"] == [1000, 500]
+    assert rates["3x_a/faithful/mps/r1"] == [250] * 3
+
+
+def test_a_fault_on_another_gpu_hides_no_result():
+    fault = record("1x_a", rates=[None], gpu="GPU-2", attempt=2, status="failed")
+    frame = merged(record("1x_a"), fault, record("2x_a", rates=[500, 500], gpu="GPU-2"))
+    assert set(frame["status"]) == {"completed"} and frame["current"].all()
+
+
+# -- flags ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rates", "uneven"),
+    [
+        ([500, 500, 390], True),  # one slept
+        ([500, 500, 410], False),
+        ([500, 400, 300], True),  # a member's own rate is no part of what it is compared with
+        ([500, 420], False),
+        ([500, 410], True),
+        ([500], False),
+    ],
+)
+def test_members_that_do_the_same_at_different_rates_are_uneven(rates, uneven):
+    cell = record(f"{len(rates)}x_a", "mps", rates=rates)
+    assert set(merged(cell)["flags"]) == {flags.UNEVEN if uneven else ""}
+    unfinished = record("3x_a", rates=[500, 100, None], status="out_of_memory")
+    assert set(merged(unfinished)["flags"]) == {""}
+
+
+def test_members_that_differ_in_what_they_do_or_have_are_not_uneven():
+    mix = record("2x_a+1x_b", rates=[500, 500, 90])
+    limited = record("2x_a", "mps_lists", rates=[500, 250])
+    for member, percent in zip(limited["spec"]["members"], (60, 30), strict=True):
+        member["sm_percent"] = percent
+    # Of three in two MIG instances, two share one.
+    dealt = record("3x_a", "mig_mps", rates=[250, 500, 250], uuids=["MIG-1", "MIG-2", "MIG-1"])
+    left = record("2x_a--departure", windows=[{"before": 500, "after": 900}, {"before": 510}])
+    assert set(merged(mix, limited, dealt, left)["flags"]) == {""}
+
+
+def test_a_completed_cell_whose_method_was_not_proven_is_flagged_beside_the_runners_flags():
+    frame = merged(
+        record("1x_a", verified=True),
+        record("2x_a", rates=[1, 1], verified=None, flags=["cores_shared"]),
+        record("3x_a", rates=[1, 1, 1], verified=False),
+        record("4x_a", rates=[1, 1, 1, None], status="out_of_memory", verified=None),
+    )
+    found = frame.groupby("n")["flags"].agg(set).tolist()
+    assert found == [{""}, {"cores_shared;unverified"}, {"unverified"}, {""}]
+
+
+@given(st.lists(st.lists(st.sampled_from(flags.KNOWN)).map(";".join) | st.none()))
+def test_a_union_of_flags_has_each_once(columns):
+    found = flags.split(flags.union(columns))
+    assert found == sorted({flag for column in columns for flag in flags.split(column)})
+
+
+def test_each_flag_can_be_said_in_words():
+    assert len({flags.meaning(flag) for flag in flags.KNOWN} - {*flags.KNOWN}) == len(flags.KNOWN)
+    assert flags.meaning("of_another_version") == "of_another_version"
+
+
+# -- fixed work -----------------------------------------------------------------------------------
+
+
+def with_steps(path, ends_s, measure="completion"):
+    """A cell of fixed work on disk: ends_s are the times of each member's step ends (s)."""
+    content = record(f"{len(ends_s)}x_a--{measure}", windows=[{measure: 10}] * len(ends_s))
+    [path] = on_disk(path, content)
+    no_loss = {"loss_step": np.array([], int), "loss": np.array([]), "first_step": 0}
+    arrays = {
+        member: {"end_ns": np.round(np.array(ends) * 1e9).astype(np.int64), **no_loss}
+        for member, ends in enumerate(ends_s)
+    }
+    steps.write(path.with_name("steps.parquet"), arrays, origin_ns=0)
+    return path
+
+
+def alone_after(folder, path):
+    note = merging(folder / "runs.parquet", [path])
+    return pq.read_table(folder / "runs.parquet")["samples_per_s_alone_after"].to_pylist(), note
+
+
+def test_the_member_that_ends_last_has_a_rate_of_its_own_after_the_others(tmp_path, capsys):
+    fast = [*np.arange(1, 20), *np.arange(20, 31, 0.25)]  # four times as fast once it is alone
+    path = with_steps(tmp_path, [np.arange(1, 11), fast, np.arange(1, 21)])
+    found, note = alone_after(tmp_path, path)
+    assert found == [None, pytest.approx(4 * 32), None] and note == []
+    assert alone_after(tmp_path, with_steps(tmp_path, [[1, 2], range(1, 13)]))[0] == [None, 32]
+    few = with_steps(tmp_path, [[1, 2], range(1, 12)])
+    assert alone_after(tmp_path, few)[0] == [None, None]
+    other = with_steps(tmp_path, [[1, 2], range(1, 30)], measure="window")
+    assert alone_after(tmp_path, other)[0] == [None, None]
+
+
+def test_steps_that_cannot_be_read_leave_the_rate_out_and_say_so(tmp_path, capsys):
+    path = with_steps(tmp_path, [[1, 2], range(1, 30)])
+    broken = path.with_name("steps.parquet")
+    broken.write_bytes(broken.read_bytes()[:-9])
+    found, note = alone_after(tmp_path, path)
+    assert found == [None, None]
+    assert [line.startswith(str(broken)) for line in note] == [True]
+
+
+# -- losses ---------------------------------------------------------------------------------------
+
+curves = st.lists(st.floats(0.1, 10), min_size=3, max_size=3)
+
+
+def checks_of(*records):
+    """Cell → (verdict, distance) of its first member."""
+    frame = merged(*records).drop_duplicates("cell")
+    pairs = zip(frame["loss_check"], frame["loss_distance"], strict=True)
+    return dict(zip(frame["cell"].str.removesuffix("/r1"), pairs, strict=True))
+
+
+def alone_runs(*found):
+    return [record("1x_a", replicate=i, losses=[curve]) for i, curve in enumerate(found, 1)]
+
+
+def pair(curve, **options):
+    return record("2x_a", "mps", rates=[1, 1], losses=[curve] * 2, **options)
+
+
+@given(curve=curves, runs=st.integers(2, 6))
+def test_who_trains_as_all_alone_runs_agrees(curve, runs):
+    found = checks_of(*alone_runs(*[curve] * runs), pair(curve))
+    assert set(found.values()) == {(losses.AGREES, 0.0)}
+
+
+@given(alone=st.lists(curves, min_size=2, max_size=5), curve=curves)
+def test_verdicts_do_not_depend_on_the_order_of_the_runs_or_the_unit_of_the_loss(alone, curve):
+    found = checks_of(*alone_runs(*alone), pair(curve))["2x_a/faithful/mps"]
+    backwards = checks_of(*alone_runs(*reversed(alone)), pair(curve))["2x_a/faithful/mps"]
+    assert found == pytest.approx(backwards, nan_ok=True)
+    twice = [[2 * loss for loss in other] for other in (*alone, curve)]
+    doubled = checks_of(*alone_runs(*twice[:-1]), pair(twice[-1]))["2x_a/faithful/mps"]
+    assert found[0] == doubled[0] and found[1] == pytest.approx(doubled[1], nan_ok=True)
+
+
+@given(curve=curves, place=st.integers(0, 2), runs=st.integers(2, 4))
+def test_a_loss_that_is_not_finite_is_a_difference(curve, place, runs):
+    bad = [*curve]
+    bad[place] = None
+    assert checks_of(*alone_runs(*[curve] * runs), pair(bad))["2x_a/faithful/mps"] == (
+        losses.DIFFERS,
+        np.inf,
+    )
+    # Nor does it spoil the reference.
+    found = checks_of(*alone_runs(*[curve] * runs, bad), pair(curve))
+    assert found["2x_a/faithful/mps"] == (losses.AGREES, 0.0)
+    assert found[f"1x_a/faithful/naive/r{runs + 1}"][0] == losses.DIFFERS
+
+
+def test_members_may_differ_by_a_few_times_what_alone_runs_do():
+    alone = alone_runs([7.0, 6.0, 5.0], [7.0, 6.1, 5.0], [7.0, 5.9, 5.0])
+    found = checks_of(*alone, pair([7.0, 6.2, 5.0]), pair([7.0, 6.5, 5.0], replicate=2))
+    assert found["2x_a/faithful/mps"][0] == found["1x_a/faithful/naive"][0] == losses.AGREES
+    assert found["2x_a/faithful/mps/r2"][0] == losses.DIFFERS
+    assert found["2x_a/faithful/mps"][1] == pytest.approx(0.2 / np.sqrt(49 + 36 + 25))
+
+
+def test_one_alone_run_shows_no_difference():
+    near, far = pair([7.0, 6.1, 5.0]), pair([7.0, 6.9, 5.0], replicate=2)
+    found = checks_of(*alone_runs([7.0, 6.0, 5.0]), near, far)
+    assert found["2x_a/faithful/mps"][0] == losses.AGREES
+    assert found["2x_a/faithful/mps/r2"][0] == losses.NEEDS_TWO
+    assert found["1x_a/faithful/naive"][0] == losses.NEEDS_TWO
+    assert checks_of(near)["2x_a/faithful/mps"][0] == losses.NEEDS_TWO
+    assert checks_of(pair([]))["2x_a/faithful/mps"][0] == losses.NO_LOSS
+
+
+def test_a_stray_alone_run_is_no_reference():
+    stray = [7.0, 6.9, 6.8]
+    found = checks_of(*alone_runs(*[[7.0, 6.0, 5.0]] * 3, stray), pair(stray))
+    assert found["1x_a/faithful/naive/r4"][0] == losses.DIFFERS
+    assert found["2x_a/faithful/mps"][0] == losses.DIFFERS
+
+
+@pytest.mark.parametrize("other", [{"arm": "tuned"}, {"source": "real"}, {"limits": {"seed": 1}}])
+def test_only_members_of_a_kind_are_held_against_each_other(other):
+    found = checks_of(*alone_runs([7.0, 6.0, 5.0], [7.0, 6.0, 5.0]), pair([1.0, 1.0, 1.0], **other))
+    assert {verdict for verdict, _ in found.values()} == {losses.AGREES, losses.NEEDS_TWO}
+
+
+def test_as_many_comparisons_as_members(monkeypatch):
+    """Thousands of replicates are compared with one reference, not with each other."""
+    asked, true = [], losses.distance
+    monkeypatch.setattr(losses, "distance", lambda *two: asked.append(1) or true(*two))
+    merged(*alone_runs(*[[7.0, 6.0, 5.0]] * 40), *(pair([7.0], replicate=i) for i in range(40)))
+    assert len(asked) <= 2 * 40 + 2 * 40
+
+
+# -- evidence -------------------------------------------------------------------------------------
+
+SERVER = {"verified": True, "server": 123, "clients": [1, 2], "nvml_agrees": True}
+FULL = SERVER | {"limits": {"0": {"unproven": "the card is full"}, "1": {}}}
+DENIED = {"verified": False, "reason": "no client"}
+MIG = {"verified": True, "layout": "2x 3g.71gb"}
+
+
+def seen(method, when="end", said=None, **options):
+    """Two members under a method, and what a check said of it."""
+    return record("2x_a", method, rates=[1, 1], evidence={when: said} if said else {}, **options)
+
+
+OOM = {"status": "out_of_memory"}
+CASES = [
+    (seen("naive", gpu=None, verified=None), "not proven", ["nothing"]),
+    (seen("naive", said={"members": [1, 2]}, sm_count=132), "yes", ["2 proc", "132 SM"]),
+    (seen("mps", said=SERVER), "yes", ["server 123", "2 client"]),
+    (seen("mps", "barrier", SERVER, **OOM), "yes", ["server 123", "barrier only"]),
+    (seen("mps_1g", said=FULL, verified=None), "not proven", ["server 123", "the card is full"]),
+    (seen("mps", said=DENIED, verified=False), "no", ["no client"]),
+    (seen("mps", verified=None, **OOM), "out of memory first", ["out of memory"]),
+    (seen("mig", said=MIG, uuids=["MIG-1", "MIG-2"]), "yes", ["3g.71gb", "2 dev"]),
+    (seen("mig_mps", said=MIG | {"mps": {"M": {"server": 8}}}), "yes", ["MPS server 8"]),
+    (seen("mig", status="unsupported", reason="MIG is off"), None, ["MIG is off"]),
+    (seen("mps", said=SERVER, status="failed", reason="why"), None, ["why"]),
+]
+
+
+@pytest.mark.parametrize(("cell", "in_force", "parts"), CASES)
+def test_every_row_says_whether_the_method_was_in_force_and_what_proves_it(cell, in_force, parts):
+    for row in merge.merge([cell])[0].to_pylist():
+        assert row["in_force"] == in_force
+        assert all(part in row["proof"] for part in parts), row["proof"]
+
+
+# -- what cannot be read --------------------------------------------------------------------------
+
+
+def bent(**changes):
+    """A record of cell 2x_a with some of its parts replaced."""
+    return record("2x_a", rates=[500, 400]) | changes
+
+
+def with_rate(rate):
+    found = record("2x_a", rates=[500, 400])
+    found["members"][1]["windows"]["window"]["samples_per_s"] = rate
+    return found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"schema_version": 1, "cell"',
+        "[" * 100_000,
+        json.dumps(bent(reason=0)).replace('"reason": 0', '"reason": ' + "[" * 900 + "]" * 900),
+        bent(schema_version=0),
+        bent(members=[{"member": 7}]),
+        bent(members=[]),
+        bent(members=[{"member": 0, "windows": {}}]),
+        bent(windows=[]),
+        bent(study="elsewhere"),
+        bent(cell=record("2x_a")["cell"] | {"scenario": "a"}),
+        bent(provenance=[]),
+        bent(reason="\ud800"),
+        with_rate(-1),
+        with_rate(float("nan")),
+        with_rate("fast"),
+    ],
+)
+def test_a_record_that_cannot_be_is_left_out_and_named(tmp_path, capsys, content):
+    good = record("1x_a")
+    paths = on_disk(tmp_path, good, content)
+    note = merging(tmp_path / "runs.parquet", paths)
+    assert [line.startswith(str(paths[1])) for line in note] == [True]
+    assert "left out of" in capsys.readouterr().err
+    assert pq.read_table(tmp_path / "runs.parquet")["cell"].to_pylist() == [good["cell"]["id"]]
+    assert merging(tmp_path / "runs.parquet", paths[:1]) == []
+
+
+def test_what_is_not_known_of_a_record_is_null():
+    unknown = {"provenance": {"versions": None}, "timing": None, "data": None}
+    frame = merged(record("1x_a"), record("2x_a", rates=[1, 1]) | unknown)
+    assert frame["torch"].isna().tolist() == [False, True, True]
+
+
+def _places(value, above=()):
+    """Where the values of nested objects and lists stand, as the keys that lead there."""
+    if not isinstance(value, dict | list):
+        return [above]
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    return [above, *(place for key, part in inside for place in _places(part, (*above, key)))]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(data=st.data())
+def test_whatever_one_value_of_a_record_is_no_other_record_is_lost(tmp_path, capsys, data):
+    content = record("2x_a", rates=[500, 400], telemetry=telemetry(members=2))
+    place = data.draw(st.sampled_from(_places(content)[1:]))
+    odd = st.sampled_from([None, [], {}, "x", -1, 2**70, 1.5, True, [None], {"a": None}, [[1]]])
+    content = copy.deepcopy(content)
+    holder = content
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = data.draw(odd)
+    paths = on_disk(tmp_path, record("1x_a"), content)
+    note = merging(tmp_path / "runs.parquet", paths)
+    cells = set(pq.read_table(tmp_path / "runs.parquet")["cell"].to_pylist())
+    assert len(cells) == 2 - len(note) and "1x_a/faithful/naive/r1" in cells
+
+
+def test_merging_is_reproducible_and_needs_nothing_of_an_earlier_output(tmp_path, capsys):
+    records = [record("1x_a"), record("2x_a", rates=[500, 400])]
+    records.append(record("2x_a", "mps", rates=[1, 1]))
+    paths, output = on_disk(tmp_path, *records), tmp_path / "runs.parquet"
+    assert "absent" in merging(output, [*paths, tmp_path / "absent.json"])[0]
+    before = output.read_bytes()
+    output.write_bytes(before[: len(before) // 2])
+    assert merging(output, paths[::-1]) == []
+    assert output.read_bytes() == before
+    assert pq.read_table(output).schema.equals(schema.SCHEMA)
+    assert merging(tmp_path / "none.parquet", []) == []
+    assert len(pq.read_table(tmp_path / "none.parquet", schema=schema.SCHEMA)) == 0
+    as_text = pd.read_csv(output.with_suffix(".csv"))
+    assert as_text["samples_per_s"].tolist() == [1000, 1, 1, 500, 400]
+
+
+@pytest.mark.parametrize("module", ["merge", "telemetry"])
+def test_merging_loads_no_training_stack(module):
+    code = f"import sys, analysis.records.{module};"
+    code += "assert not {'pandas', 'scipy', 'torch', 'workflow', 'models'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
