@@ -1,13 +1,18 @@
 """Studies with known truth (tests.simulator) through estimates, claims and advice."""
 
+import math
 from collections import Counter, defaultdict
+from random import Random
 
 import pytest
 
+from analysis.advice import advise
+from analysis.claims import Rules, verdicts
 from analysis.estimates.build import build
-from tests.simulator import ARM, BUSY_GAINS, PLAIN_GAINS, Design, Job, Noise, simulate
+from analysis.estimates.table import Estimates
+from tests.simulator import ARM, BUSY_GAINS, Design, Job, Noise, simulate
 
-LAUNCH = [Job(f"thin{k}", 2000.0 + 300 * k, 0.15 + 0.02 * k) for k in range(10)]
+LAUNCH = [Job(f"thin{k}", 2000.0 + 300 * k, 0.15 + 0.05 * k) for k in range(10)]
 BUSY = [Job(f"thick{k}", 500.0 + 20 * k, 0.94 + 0.005 * k, BUSY_GAINS) for k in range(5)]
 
 
@@ -22,7 +27,7 @@ def covered():
     """(quantity, kind of job) → for each interval of one host whether it holds the truth."""
     found = defaultdict(list)
     for seed in range(60):
-        design = Design([*LAUNCH, *BUSY], counts=(7,), failing=0.05, unsteady=0.1)
+        design = Design([*LAUNCH, *BUSY], counts=(3,), failing=0.05, unsteady=0.1)
         study, estimates = built(design, seed)
         for e in estimates.values():
             true = study.true.get((e.quantity, e.scenario, e.arm, e.method, e.host))
@@ -49,20 +54,23 @@ def test_a_rate_is_covered_for_every_kind_of_job(covered, kind):
 
 def test_over_several_hosts_low_and_high_are_the_least_and_the_most_of_theirs():
     design = Design([*LAUNCH[:3], *BUSY[:2]], hosts=4, blocks=3, failing=0.2, split=True)
-    for seed in range(4):
-        _, estimates = built(design, seed)
-        seen = Counter()
-        for e in estimates.values():
-            on = [h for h in estimates.values() if _place(h) == _place(e) and h.host]
-            if e.host or not e.scenario or len(on) < 2 or e.quantity == "outcome":
-                continue
-            points = [h.value for h in on]
-            assert (e.low, e.high) == (min(points), max(points)), e.id
-            assert e.low * (1 - 1e-12) <= e.value <= e.high * (1 + 1e-12)
-            assert (e.hosts, e.n) == (len(on), sum(h.n for h in on))
-            assert e.spread == "range"
-            seen[e.quantity] += 1
-        assert seen.keys() >= {"rate", "stp", "s", "gaps", "gract", "rate_over_naive", "rate_cv"}
+    _, estimates = built(design, 1)
+    by_place = defaultdict(list)
+    for e in estimates.values():
+        if e.host:
+            by_place[_place(e)].append(e)
+    seen = Counter()
+    for e in estimates.values():
+        on = by_place[_place(e)]
+        if e.host or not e.scenario or len(on) < 2 or e.quantity == "outcome":
+            continue
+        points = [h.value for h in on]
+        assert (e.low, e.high) == (min(points), max(points)), e.id
+        assert e.low * (1 - 1e-12) <= e.value <= e.high * (1 + 1e-12)
+        assert (e.hosts, e.n) == (len(on), sum(h.n for h in on))
+        assert e.spread == "range"
+        seen[e.quantity] += 1
+    assert seen.keys() >= {"rate", "stp", "s", "gaps", "gract", "rate_over_naive", "rate_cv"}
 
 
 def _place(e):
@@ -129,4 +137,165 @@ def test_the_fastest_way_alone_is_found_whatever_the_host():
             )
         )
         assert over.value == pytest.approx(rate / best, rel=0.25)
-        assert PLAIN_GAINS["mps"] * 0.75 < over.value * 3 * 0.2 * 1.5
+
+
+def rules(quantity, scenario, method, **bound):
+    """One claim with one test of one set."""
+    count, job = scenario.split("x_", 1)
+    cells = {"jobs": [job], "counts": [int(count)], "methods": [method]}
+    test = {"quantity": quantity, **cells, **bound}
+    return Rules.model_validate({"claims": [{"id": "C1", "text": "so", "tests": [test]}]})
+
+
+def verdict(estimates, *rule, **bound):
+    (row,) = (e for e in verdicts(rules(*rule, **bound), estimates) if e.quantity == "claim")
+    return row.status
+
+
+QUANTITIES = ("stp", "s", "rate_over_naive", "slowdown_worst")
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """(hosts × blocks, margin, quantity, bound's side) → verdicts of a claim that is true on every
+    host by that margin, and of one that is false on every host.
+    """
+    true_ones, false_ones = Counter(), Counter()
+    for seed in range(36):
+        hosts, blocks = ((1, 5), (3, 2), (2, 4), (4, 1))[seed % 4]
+        design = Design(LAUNCH[:2] + BUSY[:1], counts=(3, 7), hosts=hosts, blocks=blocks)
+        study = simulate(design, seed)
+        estimates = Estimates(build(study.rows, study.plan, {}))
+        margin = (1.1, 1.2, 1.3)[seed // 4 % 3]
+        for quantity in QUANTITIES:
+            for scenario in ("7x_thin0", "3x_thin1", "7x_thick0"):
+                place = (quantity, scenario, ARM, "mps")
+                points = [study.true[*place, f"h{h}"] for h in range(1, hosts + 1)]
+                low, high = min(points) / margin, max(points) * margin
+                rule = (quantity, scenario, "mps")
+                precise = "one" if blocks == 1 else "several"
+                true_ones[precise, verdict(estimates, *rule, above=low)] += 1
+                true_ones[precise, verdict(estimates, *rule, below=high)] += 1
+                false_ones[precise, verdict(estimates, *rule, above=high)] += 1
+                false_ones[precise, verdict(estimates, *rule, below=low)] += 1
+    return true_ones, false_ones
+
+
+def test_a_claim_that_is_true_on_all_hosts_is_never_contradicted(judged):
+    true_ones, _ = judged
+    assert true_ones.total() == 36 * len(QUANTITIES) * 3 * 2
+    found = Counter(status for _, status in true_ones.elements())
+    assert found["contradicted"] == 0
+    assert found["depends on the host"] == 0
+    assert true_ones["several", "holds"] > 0.6 * true_ones.total() * 3 / 4
+
+
+def test_a_claim_that_is_false_on_all_hosts_never_holds(judged):
+    _, false_ones = judged
+    found = Counter(status for _, status in false_ones.elements())
+    assert found["holds"] == 0
+    assert false_ones["several", "contradicted"] > 0.6 * false_ones.total() * 3 / 4
+
+
+def test_one_replicate_decides_nothing(judged):
+    for counted in judged:
+        assert {status for kind, status in counted if kind == "one"} == {"too imprecise"}
+
+
+def test_at_its_bound_a_claim_is_seldom_contradicted():
+    """True by nothing: one host's interval is on the wrong side 2.5 times in a hundred."""
+    found = Counter()
+    for seed in range(40):
+        study = simulate(Design(LAUNCH, counts=(2,), methods=("mps",)), seed)
+        estimates = Estimates(build(study.rows, study.plan, {}))
+        for job in LAUNCH:
+            true = study.true["s", f"2x_{job.name}", ARM, "mps", "h1"]
+            found[verdict(estimates, "s", f"2x_{job.name}", "mps", above=true)] += 1
+    assert found["contradicted"] / found.total() < 0.045
+    assert found["too imprecise"] / found.total() > 0.92
+
+
+def test_a_claim_that_differs_by_host_is_named_so():
+    """MPS wins 74 % over plain processes on one host, and 4 % on the other."""
+    found = Counter()
+    for seed in range(40):
+        jobs, gains = [Job("thin", 3000, 0.5)], {"mps": (1.0, 0.6)}
+        study = simulate(Design(jobs, (7,), hosts=2, blocks=4, host_gains=gains), seed)
+        estimates = Estimates(build(study.rows, study.plan, {}))
+        found[verdict(estimates, "rate_over_naive", "7x_thin", "mps", above=1.3)] += 1
+    assert found == {"depends on the host": 40}
+
+
+def test_the_same_method_twice_makes_no_difference():
+    """A/A: within 5 % where blocks tell it, and too imprecise where they do not."""
+    found = defaultdict(Counter)
+    for seed in range(40):
+        for cell in (0.01, 0.2):
+            noise = Noise(cell=cell)
+            methods = ("naive", "naive_again")
+            study = simulate(Design(LAUNCH[:1], (7,), methods, noise=noise), seed)
+            estimates = Estimates(build(study.rows, study.plan, {}))
+            rule = ("rate_over_naive", "7x_thin0", "naive_again")
+            found[cell][verdict(estimates, *rule, within=(0.952, 1.05))] += 1
+    assert found[0.01]["holds"] >= 39
+    assert found[0.2]["holds"] == 0
+    assert found[0.2]["contradicted"] <= 2
+
+
+def random_design(seed):
+    """Three jobs of any kind, measured on one to three hosts."""
+    random = Random(seed)
+    jobs = []
+    for k in range(3):
+        busy = random.random() < 0.3
+        most = 1.3 if busy else 1.8
+        gains = {"naive": random.uniform(0.85, 1.0), "mps": random.uniform(0.95, most)}
+        gract = random.uniform(0.9, 0.99) if busy else random.uniform(0.08, 0.7)
+        jobs.append(Job(f"w{k}", random.uniform(300, 5000), gract, gains, random.uniform(1, 15)))
+    hosts, blocks = random.choice([(1, 5), (1, 3), (2, 3), (3, 2)])
+    return Design(jobs, (2, 3, 7), hosts=hosts, blocks=blocks, failing=0.03, unsteady=0.1)
+
+
+def truth(study, option, job):
+    """STP, slowdown of the slowest and memory (GB) of an option."""
+    if option.n == 1:
+        return 1.0, 1.0, job.memory
+    place = (f"{option.n}x_{job.name}", ARM, option.method, "")
+    stp, slowdown = (study.true[name, *place] for name in ("stp", "slowdown_worst"))
+    return stp, slowdown, 0.9 * option.n * job.memory
+
+
+def test_advice_is_seldom_wrong():
+    """Wrong: more than 10 % of the throughput lost that its own bounds allow, or a bound broken by
+    more than 10 %.
+    """
+    asked = lost = broken = 0
+    for seed in range(40):
+        design = random_design(seed)
+        study = simulate(design, seed)
+        estimates = Estimates(build(study.rows, study.plan, {}))
+        jobs = {job.name: job for job in design.jobs}
+        for most, memory in ((1.3, math.inf), (2.0, 40.0), (3.0, 20.0), (math.inf, math.inf)):
+            for advice in advise(estimates, slowdown=most, memory=memory):
+                true = [truth(study, option, jobs[advice.job]) for option in advice.options]
+                allowed = [stp for stp, slow, used in true if slow <= most and used <= memory]
+                stp, slow, used = truth(study, advice.knee, jobs[advice.job])
+                asked += 1
+                lost += stp < 0.9 * max(allowed)
+                broken += slow > 1.1 * most or used > 1.1 * memory
+    assert asked == 40 * 3 * 4
+    assert lost < 0.02 * asked
+    assert broken < 0.02 * asked
+
+
+def test_neither_verdicts_nor_advice_depend_on_flags():
+    marks = {"flags": "cores_shared;uneven;unverified", "drift": 0.2, "loss_check": "differs"}
+    for seed in range(6):
+        study = simulate(random_design(seed), seed)
+        said = []
+        for rows in (study.rows, [row | marks for row in study.rows]):
+            estimates = Estimates(build(rows, study.plan, {}))
+            chosen = [(a.job, a.knee.label, a.sentences()) for a in advise(estimates, slowdown=2)]
+            test = ("stp", "7x_w0", "mps")
+            said.append((chosen, verdict(estimates, *test, above=2.0)))
+        assert said[0] == said[1]
