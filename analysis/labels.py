@@ -111,6 +111,8 @@ def number(value: float | None, unit: str = "") -> str:
         text = f"{value:.0f}"
     elif abs(value) >= 9.995:
         text = f"{value:.1f}"
+    elif 0 < abs(value) < 0.00995:
+        text = f"{value:.2g}"
     else:
         text = f"{value:.2f}"
     return f"{text} {unit}" if unit else text

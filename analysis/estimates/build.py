@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.estimates import runs as of_runs
-from analysis.estimates.derived import memory_of_parts, over_fastest, variation
+from analysis.estimates.derived import memory_of_parts, over_fastest, over_paper, variation
 from analysis.estimates.intervals import interval, over_hosts
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.replicates import Value, values
 from analysis.estimates.runs import COMPLETED, PLAIN, Run
 from analysis.estimates.schema import INTERVAL, NONE, Estimate, described
-from analysis.estimates.study import counts, outcomes
+from analysis.estimates.study import counts, outcomes, provenance
 from analysis.names import ANCHOR
 from analysis.records import flags
 
@@ -94,5 +94,7 @@ def build(
     # Anchors begin a session, so that hosts can be told apart; they are no cells of the grid.
     grid = [run for run in runs if run.scenario.variant != ANCHOR]
     planned = outcomes(grid, expected)
-    found += [*over_fastest(found), *variation(found), *memory_of_parts(found, planned)]
-    return [*found, *planned, *counts(grid, planned, found, hosts.values(), left_out)]
+    found += [*over_fastest(found), *over_paper(found)]
+    found += [*variation(found), *memory_of_parts(found, planned)]
+    counted = counts(grid, planned, found, hosts.values(), left_out)
+    return [*found, *planned, *counted, *provenance(grid)]

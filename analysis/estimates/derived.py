@@ -12,7 +12,7 @@ from analysis.estimates.intervals import mean, over_hosts
 from analysis.estimates.quantities import LOG, QUANTITIES
 from analysis.estimates.runs import COMPLETED
 from analysis.estimates.schema import NONE, RANGE, Estimate, Replicate, described
-from analysis.names import ALONE_VARIANTS, parse_scenario
+from analysis.names import ALONE_VARIANTS, PAPER_ARM, parse_scenario
 from analysis.records import flags
 
 
@@ -109,6 +109,35 @@ def _is_alone_rate(e: Estimate) -> bool:
     scenario = parse_scenario(e.scenario)
     plain = e.quantity == "rate" and e.method == "naive" and not e.window
     return plain and scenario.n == 1 and scenario.variant == ""
+
+
+def over_paper(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
+    """Each job alone, as it is written, over the same job as the paper wrote it, host by host."""
+    alone = {(e.arm, e.scenario, e.host): e for e in estimates if _is_alone_rate(e)}
+    grouped: dict[tuple, list[Estimate]] = defaultdict(list)
+    for (arm, scenario, host), e in alone.items():
+        base = alone.get((PAPER_ARM, scenario, host))
+        if arm == PAPER_ARM or not host or base is None:
+            continue
+        over = " ".join(base.cells)
+        replicates = tuple(
+            Replicate(r.cell, r.value / base.value, r.value, base.value, over) for r in e.replicates
+        )
+        found = Estimate(
+            "alone_over_paper",
+            scenario=scenario,
+            arm=arm,
+            method=e.method,
+            host=host,
+            value=mean([r.value for r in replicates], LOG),
+            n=e.n,
+            hosts=1,
+            flags=flags.union([e.flags, base.flags]),
+            replicates=replicates,
+        )
+        grouped[arm, scenario].append(described(found))
+    for single in grouped.values():
+        yield from [*single, over_hosts(single)]
 
 
 def variation(estimates: Sequence[Estimate]) -> Iterator[Estimate]:

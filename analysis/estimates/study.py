@@ -114,5 +114,23 @@ def counts(
     yield count("method_not_proven", proven[False], "completed cells without that proof")
 
 
+def provenance(runs: Sequence[Run]) -> Iterator[Estimate]:
+    """Of what the completed cells were measured on and with; value: how many of them."""
+    data, software = Counter(), Counter()
+    kinds = {"real": "real", "synthetic": "generated (synthetic)"}
+    for run in runs:
+        if not run.current or run.status != COMPLETED or run.window == "after":
+            continue
+        pairs = {(m["dataset"], m["source"]) for m in run.members if m["dataset"]}
+        data.update(f"{name}: {kinds.get(source, source)}" for name, source in pairs)
+        first = run.members[0]
+        named = {"GPU": first["gpu_name"] or "none", "CUDA driver": first["driver"]}
+        named |= {name: first[name] for name in ("torch", "timm", "python")}
+        software.update(f"{name} {value}" for name, value in named.items() if value)
+    for kind, counted in (("data", data), ("software", software)):
+        for what, cells in sorted(counted.items()):
+            yield Estimate("count", name=f"{kind}_{_slug(what)}", value=float(cells), note=what)
+
+
 def _slug(text: object) -> str:
     return "".join(c if c.isalnum() else "_" for c in str(text)).strip("_").lower()
