@@ -3,9 +3,8 @@
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.cells import load, read_runs
-from release import cells, manifest
-from release.contents import Attempt, shipped
+from analysis.estimates import build, runs
+from analysis.estimates.table import Estimates
 from tests.studio import Studio, study, workload
 
 CELL = "1x_plain+1x_slow--completion/faithful/naive/r1/a1"
@@ -39,20 +38,20 @@ def test_everybody_does_its_work_and_the_window_ends_with_the_last_step(studio):
         assert work - 10 < rate["steps"] <= work and rate["drift"] is None
 
 
-def test_it_is_merged_without_progress_and_no_figure_draws_it(studio):
-    runs = read_runs(studio.results / "runs.parquet")
-    rows = runs[runs["window"] == "completion"]
-    assert len(rows) == 2 and rows["progress"].isna().all()
-    left, drawn = load(runs).drawn("faithful")
-    assert not left["scenario"].str.contains("completion").any()
-    assert not drawn["scenario"].str.contains("completion").any()
-    assert set(left["scenario"]) == {"1x_plain", "1x_slow"}
-
-
-def test_its_record_follows_from_its_steps(studio):
-    attempt, _ = Attempt.of(f"cells/{CELL}/run.json")
-    found = manifest.digests(studio.results, shipped(studio.results))
-    assert cells.check(studio.results, attempt, found) == []
+def test_its_time_is_held_against_the_jobs_alone_and_it_has_no_gain_of_its_own(studio):
+    rows = runs.read(studio.results / "runs.parquet")
+    estimates = Estimates(build.build(rows, [], {}))
+    place = {"scenario": "1x_plain+1x_slow--completion", "arm": "faithful", "method": "naive"}
+    took = estimates.get("makespan", **place, window="completion")
+    assert took.value == studio.record(CELL)["windows"][0]["seconds"]
+    serial = sum(
+        work * 32 / estimates.get("rate", **place | {"scenario": f"1x_{name}"}).value
+        for name, work in WORK.items()
+    )
+    saving = estimates.get("saving", **place, window="completion")
+    # What the window counts of a member's steps may be a few less than its work.
+    assert saving.value == pytest.approx(1 - took.value / serial, abs=0.15)
+    assert not estimates.of("stp", **place, window="completion")
 
 
 def test_a_member_killed_before_its_work_is_done_fails_the_cell(studio):
