@@ -20,6 +20,10 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
+def of_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Name → SHA-256 of plain files in the folder."""
     return {name: sha256(folder / name) for name in names}

@@ -156,8 +156,9 @@ def readme(study: Path, made: derive.Derivation, root: Path = derive.ROOT) -> It
         pages = dict(render.shipped(made.folder, derive.CLAIMS))
         for name, text in pages.items():
             yield Line(name, tuple(compare.texts(read_text(root / name), text)))
-        if not any(manifest.root(study) in text for text in pages.values()):
-            yield Line(README, ("no page repeats the root",))
+        told = [root / README, *sorted((root / "docs").glob("*.md"))]
+        if not any(manifest.root(study) in read_text(path) for path in told):
+            yield Line("root", (f"neither {README} nor a page of docs/ repeats it",))
     except Exception as error:  # whatever altered files make of it, it is named
         said = " ".join(str(error).split())[:200]
         yield Line(README, (f"cannot be compared: {type(error).__name__}: {said}",))
