@@ -158,13 +158,16 @@ def variation(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
 def memory_of_parts(
     estimates: Sequence[Estimate], planned: Iterable[Estimate]
 ) -> Iterator[Estimate]:
-    """Memory of a set's jobs alone over the card's, for every set that ran or ran out of memory."""
+    """Memory of a set's jobs alone over what the card has for them, for every set that ran or ran
+    out of memory. What the card holds when idle is not for them.
+    """
     memory = {
         (e.arm, e.scenario): e
         for e in estimates
-        if e.quantity == "memory" and not e.host and e.method == "naive" and not e.window
+        if e.quantity == "memory_of_jobs" and not e.host and e.method == "naive" and not e.window
     }
-    capacity = next((e for e in estimates if e.quantity == "capacity" and not e.host), None)
+    sizes = (e for e in estimates if e.quantity == "capacity_for_jobs" and not e.host)
+    capacity = next(sizes, None)
     for outcome in planned:
         scenario = parse_scenario(outcome.scenario)
         measured = outcome.status in (COMPLETED, "out_of_memory")

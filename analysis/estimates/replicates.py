@@ -163,8 +163,12 @@ def _readings(run: Run) -> Iterator[Value]:
         yield from _value("gract_over_smact", run, gract / smact, parts=(gract, smact))
     if run.reading("gpu_memory_used"):
         yield from _value("memory", run, run.reading("gpu_memory_used") / GB)
-    if run.reading("gpu_memory_total"):
-        yield from _value("capacity", run, run.reading("gpu_memory_total") / GB)
+    if (of_jobs := _of_jobs(run)) is not None:
+        yield from _value("memory_of_jobs", run, of_jobs)
+    if total := run.reading("gpu_memory_total"):
+        yield from _value("capacity", run, total / GB)
+        idle = run.reading("idle_memory") or 0.0
+        yield from _value("capacity_for_jobs", run, (total - idle) / GB)
     reserved = [member["memory_peak_reserved"] for member in run.members]
     if all(value is not None for value in reserved):
         yield from _value("memory_reserved", run, math.fsum(reserved) / GB)
@@ -235,13 +239,20 @@ def _energy(run: Run, company: Company, total: float) -> Iterator[Value]:
 
 
 def _memory(run: Run, company: Company) -> Iterator[Value]:
-    own, alone = run.reading("gpu_memory_used"), company.alone(run)
-    if not own or not alone or run.scenario.n == 1:
+    """A set's memory over that of its jobs alone; what the GPU holds when idle counts in neither."""
+    alone = company.alone(run)
+    if not alone or run.scenario.n == 1:
         return
-    parts = [base.reading("gpu_memory_used") for base in alone]
-    if all(parts):
-        pair = (own / GB, math.fsum(parts) / GB)
+    own, *parts = (_of_jobs(each) for each in (run, *alone))
+    if own and all(parts):
+        pair = (own, math.fsum(parts))
         yield from _value("memory_over_parts", run, pair[0] / pair[1], alone, pair)
+
+
+def _of_jobs(run: Run) -> float | None:
+    """GPU memory in use less what was in use before the members were built, GB."""
+    used = run.reading("gpu_memory_used")
+    return (used - (run.reading("idle_memory") or 0.0)) / GB if used else None
 
 
 def _reclaimed(run: Run, company: Company) -> Iterator[Value]:

@@ -31,6 +31,7 @@ def of_cell(record: dict) -> dict:
         "telemetry_source": telemetry.get("source"),
         "telemetry_note": "; ".join(one_line(note) for note in notes if note) or None,
         "idle_power": (telemetry.get("idle") or {}).get("power"),
+        "idle_memory": (telemetry.get("idle") or {}).get("memory_used"),
     }
 
 

@@ -121,6 +121,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("temperature", _REAL, "C", "mean temperature of the GPU"),
     ("sm_clock", _REAL, "MHz", "mean clock of the SMs"),
     ("power", _REAL, "W", "mean power of the GPU in the window"),
+    ("idle_memory", _REAL, "B", "device memory in use before members were built"),
     (
         "idle_power",
         _REAL,
