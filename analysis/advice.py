@@ -71,8 +71,8 @@ class Advice:
     """What to do with a job that is written in one way.
 
     options: all, fewest jobs first. pareto: those that no other beats in STP, slowdown and memory
-    together. best: the highest STP within the bounds. knee: the least slowdown within a tenth of it, as
-    advised. shared: the knee, or where that is one job, the best set within the bounds. gains: the
+    together. best: the highest STP within the bounds. knee: the least slowdown within a tenth of
+    it, as advised. shared: the knee, or where that is one job, the best set within the bounds. gains: the
     STP of `shared` by host. exceeding: numbers of the knee beyond a bound on one host. rewrite:
     (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
     of planned sets without numbers.
@@ -190,7 +190,7 @@ def pareto(found: Sequence[Option]) -> list[Option]:
 
 
 def choose(found: Sequence[Option], slowdown: float, memory: float) -> tuple[Option, Option] | None:
-    """(Highest STP, least slowdown within a tenth of it) among the options within bounds, or None."""
+    """(Highest STP, least slowdown within a tenth of it) among options within bounds, or None."""
     allowed = [option for option in found if option.within(slowdown, memory)]
     if not allowed:
         return None

@@ -239,7 +239,7 @@ def _energy(run: Run, company: Company, total: float) -> Iterator[Value]:
 
 
 def _memory(run: Run, company: Company) -> Iterator[Value]:
-    """A set's memory over that of its jobs alone; what the GPU holds when idle counts in neither."""
+    """A set's memory over that of its jobs alone, without what the GPU holds when idle."""
     alone = company.alone(run)
     if not alone or run.scenario.n == 1:
         return

@@ -26,7 +26,7 @@ FACTOR = 3.0
 # magnifies their rounding (seen on an H200: 1.3 % over 100 steps). Relative to the loss.
 FLOOR = 0.02
 # An alone run further from the others' median is no reference for anything. Relative to the loss.
-CEILING = 0.25
+CEILING = 0.1
 
 
 @dataclass(frozen=True)
