@@ -72,10 +72,10 @@ class Advice:
 
     options: all, fewest jobs first. pareto: those that no other beats in STP, slowdown and memory
     together. best: the highest STP within the bounds. knee: the least slowdown within a tenth of
-    it, as advised. shared: the knee, or where that is one job, the best set within the bounds. gains: the
-    STP of `shared` by host. exceeding: numbers of the knee beyond a bound on one host. rewrite:
-    (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
-    of planned sets without numbers.
+    it, as advised. shared: the knee, or where that is one job, the best set within the bounds.
+    gains: the STP of `shared` by host. exceeding: numbers of the knee beyond a bound on one host.
+    rewrite: (rate, fastest_rate, over_fastest) alone, where it should be written better. missing:
+    outcomes of planned sets without numbers.
     """
 
     job: str
