@@ -440,13 +440,6 @@ def test_places_that_overlap_are_named():
     )
 
 
-def test_too_many_alike_name_what_there_is():
-    assert refusal(alike("mig", 7), A30) == (
-        "mig: 7 equal GPU instances do not fit on NVIDIA A30: "
-        "it offers 4x 1g.6gb, 2x 2g.12gb, 1x 4g.24gb"
-    )
-
-
 # -- the tables -----------------------------------------------------------------------------------
 
 
@@ -464,13 +457,6 @@ def test_what_is_not_known_of_a_b200_is_null_and_what_is_assumed_says_so():
     unknown = [p.name for p in B200.profiles if p.sm_count is None and p.memory_mib is None]
     assert unknown == ["3g.90gb", "4g.90gb", "7g.180gb"]
     assert all("assumed" in profile.source for profile in B200.profiles)
-
-
-def test_sources_do_not_make_tables_differ():
-    elsewhere = replace(H200, source="another driver, another day")
-    assert elsewhere == H200
-    assert replace(H200.profiles[0], source="") == H200.profiles[0]
-    assert replace(H200, recorded=False) != H200
 
 
 @pytest.mark.parametrize(
@@ -529,15 +515,6 @@ def test_every_layout_of_the_paper_fits_on_cards_with_seven_slices(name):
     assert found[f"2x_{B}+2x_{A}", "mig"] == f"2x {two} + 2x {one}"
 
 
-def test_an_a30_holds_what_four_slices_hold():
-    possible = [key for key, spec in paper_cells().items() if plans(spec, A30)]
-    mixes = {scenario for scenario, _ in possible if "+" in scenario}
-    assert mixes == {f"1x_{B}+{n}x_{A}" for n in (1, 2)} | {f"1x_{B}+1x_{A}--departure"}
-    assert {method for scenario, method in possible if scenario == f"1x_{A}"} == {"mig_4g"}
-    assert {method for scenario, method in possible if scenario == f"3x_{A}"} == {"mig"}
-    assert {method for scenario, method in possible if scenario == f"7x_{A}"} == {"mig_mps"}
-
-
 def printed(capsys, *arguments: str) -> str:
     assert mig_plan.main(list(arguments)) == 0
     return capsys.readouterr().out
@@ -554,26 +531,6 @@ def test_mig_plan_shows_every_cell_once_in_a_hundred_columns(path, capsys):
     methods = Counter(method for _, method in cells)
     assert all(f"  {method}" in page for method in methods)
     assert "MIG mode: not known" in page
-
-
-def test_mig_plan_on_an_h200(capsys):
-    page = printed(capsys, "--card", str(TABLES[-1]))
-    assert TABLES[-1].stem == "h200_141"
-    blocks = {block.splitlines()[0]: block.splitlines()[1:] for block in page.split("\n\n")[2:]}
-    rows = [" ".join(line.split()) for lines in blocks.values() for line in lines]
-    assert "mig 7x 1g.18gb {0,1,2,3,4,5,6}:1 16 16.00" in rows
-    assert "mig 3x 2g.35gb {0,2,4}:2 32 32.50" in rows
-    assert "mig 2x 3g.71gb {0,4}:4 60 69.75" in rows
-    assert "mig_shared 2x 3c in 7g.141gb {0}:8 * 140.00" in rows
-    assert "mig_7g 7g.141gb {0}:8 132 140.00" in rows
-    assert "mig_4g 4g.71gb {0}:4 64 69.75" in rows
-
-
-def test_mig_plan_says_what_is_unknown_and_what_does_not_fit(capsys):
-    page = printed(capsys, "--card", str(REPOSITORY / "tests/cards/b200_180.json"))
-    assert "-  not in the card's table" in page
-    page = printed(capsys, "--card", str(REPOSITORY / "tests/cards/a30.json"))
-    assert "  mig: 7 equal GPU instances do not fit on NVIDIA A30: it offers " in page
 
 
 def test_mig_plan_of_a_study_without_mig_cells(tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_plan import GRIDS, SMALL, WORKLOADS, A, small_study
+from tests.test_plan import SMALL, WORKLOADS, A, small_study
 from workflow.collocation import plan
 from workflow.collocation.plan import Cell, expand, pending, within
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
@@ -435,12 +435,6 @@ def test_refused_cells_take_next_to_no_time():
     jobs = World().pending(refusal=no_mig)
     times = {job.cell.method.startswith("mig"): job.estimate_s for job in jobs}
     assert times[True] < 5 < times[False]
-
-
-def test_the_paper_fits_into_a_day():
-    jobs = pending(GRIDS["paper"], {}, "GPU-a", possible)
-    hours = sum(job.estimate_s for job in jobs) / 3600
-    assert 1 < hours < 24
 
 
 def test_a_budget_may_be_used_up_to_the_last_second():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.names import TWIN
 from workflow.collocation.plan import Cell, anchor_numbers, anchors, expand
 from workflow.collocation.settings import ConfigError, load_study, load_workloads
-from workflow.collocation.study import CONFIG, KINDS, METHODS, Study
+from workflow.collocation.study import CONFIG, KINDS, Study
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))
@@ -133,11 +133,6 @@ def test_paper_slices_and_measures():
         )
 
 
-def test_paper_serial_is_never_run():
-    own = set(STUDIES["paper"].variants)
-    assert {cell.method for cell in GRIDS["paper"]} <= {*METHODS, *own}
-
-
 def test_every_twin_has_its_naive_cell_in_the_same_replicate():
     for name, cells in GRIDS.items():
         planned = {cell.id for cell in cells}
@@ -147,25 +142,6 @@ def test_every_twin_has_its_naive_cell_in_the_same_replicate():
 
 
 # -- the reference study --------------------------------------------------------------------------
-
-
-def test_h200_first_measures_what_its_conclusions_rest_on():
-    cells = [cell for cell in GRIDS["h200"] if cell.replicate <= 5]
-    shared = {1: ("naive", "mps"), **dict.fromkeys((2, 3, 7), ("naive", "mps"))}
-    far = dict.fromkeys((2, 3, 12, 16, 24), ("mps",)) | dict.fromkeys((1, 7), ("naive", "mps"))
-    graph = {1: ("naive",)} | dict.fromkeys((2, 4, 7), ("mps",))
-    expected = (
-        ladder(SMALL, C, counts=shared)
-        | ladder(A, arm="tuned", counts=far)
-        | ladder(A, arm="tuned_graph", counts=graph)
-        | mix({DLRM: 1, C: 1}, "naive", "mps")
-        | alone(DLRM, A)
-    )
-    to_the_end = {(f"1x_{DLRM}+1x_{C}--completion", "faithful", m) for m in ("naive", "mps")}
-    assert all(triples(cells, block) == expected | to_the_end for block in (1, 2, 3))
-    assert all(triples(cells, block) == expected for block in (4, 5))
-    shares = {m["cores_of"] for cell in cells for m in cell.spec["members"]}
-    assert shares == {2, 7}  # of the pair's DLRM, and of all others
 
 
 def test_h200_holds_the_papers_cells_but_some_within_mig():
@@ -263,51 +239,6 @@ def test_limits_stand_in_the_spec_of_the_members_that_have_them(method, members,
     [cell] = [cell for cell in cells if cell.method == method and cell.replicate == 1]
     keys = ("sm_percent", "pinned_memory_mb")
     assert [{k: m[k] for k in keys if k in m} for m in cell.spec["members"]] == limits
-
-
-def test_archive_is_the_rest_of_the_schedule():
-    homogeneous = [
-        "resnet50_imagenet64_b32",
-        B,
-        "resnet152_imagenet_b128",
-        "efficientnetv2_s_cifar10_b128",
-        "efficientnetv2_s_imagenet_b128",
-    ]
-    all_three = ("naive", "mps", "mig")
-    combinations = [  # experiment 37's combos: members, and whether their slices fit into 7
-        ({B: 1, A: 1}, True),
-        ({B: 1, A: 2}, True),
-        ({B: 2, A: 1}, True),
-        ({B: 1, A: 3}, True),
-        ({B: 2, A: 2}, True),
-        ({B: 3, A: 1}, True),
-        ({C: 1, A: 1}, True),
-        ({C: 1, A: 2}, True),
-        ({C: 1, A: 3}, True),
-        ({C: 1, B: 1}, True),
-        ({C: 1, B: 1, A: 1}, True),
-        ({C: 1, B: 2}, False),
-        ({C: 1, B: 1, A: 2}, False),
-        ({C: 1, B: 1, A: 3}, False),
-    ]
-    slices = {A: 1, B: 2, C: 4}
-    for members, fits in combinations:
-        assert (sum(slices[name] * n for name, n in members.items()) <= 7) == fits
-    expected = ladder(*homogeneous) | alone(A, C)
-    for members, fits in combinations:
-        expected |= mix(members, *all_three[: 3 if fits else 2])
-    assert triples(GRIDS["archive"]) == expected
-    for cell in GRIDS["archive"]:
-        for member in cell.spec["members"]:
-            assert member.get("slice") in (None, f"{slices.get(member['workload'])}g")
-
-
-def test_archive_lists_the_rows_that_cannot_exist():
-    rows = [entry.row for entry in STUDIES["archive"].impossible]
-    assert len(rows) == 4
-    for named in ("workloads 1-26", "workload 332", "workload 342", "workload 352"):
-        assert sum(named in row for row in rows) == 1
-    assert all(entry.reason for entry in STUDIES["archive"].impossible)
 
 
 def test_smoke_has_each_family_status_and_measure():

@@ -134,10 +134,6 @@ def test_scan_finds_attempts_oldest_first(cells):
     assert {a.status for a in found[CELL]} == {"completed"}
 
 
-def test_scan_of_nothing(tmp_path):
-    assert scan(tmp_path / "not there") == {}
-
-
 def test_folders_without_a_record_are_nothing(cells):
     path = cells.path()
     (path.parent / ".run.json.123").write_text("{}")

@@ -1,8 +1,6 @@
 """From step times to rates: exact where the truth is known; and steps.parquet read back."""
 
 import hashlib
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -156,23 +154,6 @@ def test_only_the_first_losses_stand_in_the_record():
 # -- files ----------------------------------------------------------------------------------------
 
 
-def test_writing_steps_loads_no_pandas(tmp_path):
-    """Every cell would wait for it."""
-    code = """if True:
-        import sys
-        import numpy as np
-        from pathlib import Path
-        from workflow.collocation import steps
-        arrays = {"end_ns": [1, 2], "loss_step": [0], "loss": [0.5], "first_step": 0}
-        steps.write(Path(sys.argv[1]), {0: {k: np.asarray(v) for k, v in arrays.items()}}, 0)
-        assert "pandas" not in sys.modules
-    """
-    subprocess.run([sys.executable, "-c", code, tmp_path / "steps.parquet"], check=True)
-    table = pq.read_table(tmp_path / "steps.parquet")
-    assert table["loss"].to_pylist() == [0.5, None]
-    assert table["loss"].null_count == 1
-
-
 def test_steps_npz_is_read(tmp_path):
     path = tmp_path / "steps.npz"
     np.savez(path, end_ns=ends(1, 2), loss=np.array([1.0], np.float32))
@@ -229,11 +210,3 @@ def test_ticks_are_within_one_tick_of_the_truth(tmp_path_factory, took):
         0 <= ns - tick * steps.TICK_NS < steps.TICK_NS
         for ns, tick in zip(exact, ticks, strict=True)
     )
-
-
-def test_many_steps_take_little_room(tmp_path):
-    """A day's worth of steps must not fill a disk: some two bytes each."""
-    generator = np.random.default_rng(0)
-    end = ORIGIN + np.cumsum(generator.normal(10 * MS, 0.1 * MS, 50_000).astype(np.int64))
-    found = steps.write(tmp_path / "steps.parquet", {0: arrays(end)}, ORIGIN)
-    assert found.bytes < 2.5 * 50_000

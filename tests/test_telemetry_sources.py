@@ -897,14 +897,3 @@ def test_the_command_says_in_one_line_what_cannot_be(make, capsys):
     for arguments in (["--source", "gpm"], ["--gpu", "7"], ["--gpu", "GPU-none"]):
         assert sources.main(arguments) == 1
         assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_the_module_is_light(h200):
-    """A sampler is started for each cell: nothing heavy may come with it."""
-    code = "import sys, workflow.collocation.telemetry.sources; print(*sys.modules)"
-    environment = os.environ | {"PYTHONPATH": f"{machine.FAKES / 'nvml'}:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    heavy = {"numpy", "pandas", "pyarrow", "pydantic", "yaml", "torch"}
-    assert not heavy & set(done.stdout.split())
