@@ -12,7 +12,6 @@ COUNTS = {"xlabel": "jobs on the GPU", "xscale": "log", "xticks": "points", "nam
 METRICS = {"gract": ("GRACT", "#222222", "o"), "smact": ("SMACT", "#2A9D8F", "s")}
 METRICS |= {"drama": ("DRAMA", "#A1372D", "^")}
 SIZES = {"cifar10": "small", "imagenet64": "medium", "imagenet": "large"}
-SOLID = "Solid: MPS; dashed: plain processes"
 
 
 def rate(study: Study) -> Sheet:
@@ -28,7 +27,8 @@ def rate(study: Study) -> Sheet:
         why = "no set of jobs alike was measured"
         return choose.nothing(sheet, "Throughput against the number of jobs", why)
     _rate_title(study, sheet, chosen[0])
-    sheet.text("subtitle", f"{SOLID}; grey line: fastest measured way alone")
+    drawn = choose.strokes(e.method for w in chosen for e in found[w])
+    sheet.text("subtitle", f"{drawn}; grey line: fastest measured way alone")
     for place, workload in enumerate(chosen):
         wide = "yes" if place == 0 and len(chosen) % 2 else ""
         panel = sheet.panel(
@@ -68,11 +68,11 @@ def _rate_title(study: Study, sheet: Sheet, workload: str) -> None:
         return
     best = max((e for e in sets if e.method in choose.WAYS), key=_value)
     other = fastest[0].arm != study.arm
-    alone = f"one such job as {labels.arm(fastest[0].arm)}" if other else "one such job"
-    written_so = f", written {labels.arm(paper.arm)}," if other else ""
-    text = f"{under(paper)}{written_so} do {labels.number(paper.value)} times the work of {alone}"
+    own = f" ({labels.arm(paper.arm)})" if other else ""
+    alone = f"one such job ({labels.arm(fastest[0].arm)})" if other else "one such job"
+    text = f"{under(paper)}{own} do {labels.number(paper.value)} times the work of {alone}"
     if best.id != paper.id:
-        text += f"; {best.jobs} as {labels.arm(best.arm)} do {labels.number(best.value)} times"
+        text += f"; {best.jobs} jobs ({labels.arm(best.arm)}) do {labels.number(best.value)} times"
         sheet.basis(best)
     sheet.basis(paper)
     sheet.text("title", text)
@@ -145,7 +145,7 @@ def _epoch_title(
     sheet.basis(*most)
     if all((e.low if e.low is not None else e.value) > 1 for e in most):
         least, best = min(most, key=_value), max(most, key=_value)
-        said = f"{labels.number(least.value)} to {labels.number(best.value)} times as fast"
+        said = f"{choose.times(least, best)} as fast"
         counts = {e.jobs for e in most}
         of = f"{counts.pop()} jobs" if len(counts) == 1 else "the most jobs"
         neutral = (
@@ -181,7 +181,8 @@ def activity(study: Study) -> Sheet:
     sheet.text("title", neutral.replace("%", " %"))
     sheet.text(
         "subtitle",
-        f"{SOLID}; GRACT: an engine active, SMACT: SMs with a warp, DRAMA: memory moving data",
+        f"{choose.strokes(e.method for each in found.values() for e in each)}; "
+        "GRACT: an engine active, SMACT: SMs with a warp, DRAMA: memory moving data",
     )
     for workload in found:
         panel = sheet.panel(

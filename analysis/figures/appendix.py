@@ -22,7 +22,10 @@ def memory(study: Study) -> Sheet:
     of = next(iter(study.t.of("capacity", scenario=most.scenario, arm=study.arm)), None)
     card = f" of the card's {labels.number(of.value)}" if of else ""
     sheet.text("title", f"{under(most)} take {labels.number(most.value)}{card} GB")
-    sheet.text("subtitle", "Solid: MPS; dashed: plain processes. All jobs and the driver together")
+    sheet.text(
+        "subtitle",
+        f"{choose.strokes(e.method for each in found.values() for e in each)}. All jobs and driver",
+    )
     panel = sheet.panel("memory", **COUNTS, ylabel="GPU memory (GB)", yscale="log")
     for capacity in study.t.of("capacity", arm=study.arm)[:1]:
         sheet.line(panel, capacity, f"the card: {labels.number(capacity.value, 'GB')}")

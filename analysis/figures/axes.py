@@ -42,8 +42,9 @@ def limits(
             margin = max((high / low) ** 0.05, 1.06)
             low, high = low / margin, high * margin
         else:
+            low = 0 if panel.get("zero") else low
             margin = 0.06 * (high - low) or 1
-            low, high = (0 if panel.get("zero") else low - margin), high + margin
+            low, high = (low if panel.get("zero") else low - margin), high + margin
         which(low, high)
     if panel.get("rows") == "yes":
         axes.set_ylim(max(row["x"] for row in rows) + 0.7, 0.3)

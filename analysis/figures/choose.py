@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +109,20 @@ def under(e: Estimate) -> str:
 def written(job: str, arm: str) -> str:
     """A job, and how it is written where that is not the paper's way."""
     return labels.job(job) + ("" if arm == PAPER_ARM else f" as {labels.arm(arm)}")
+
+
+def strokes(methods: Iterable[str]) -> str:
+    """What the lines' strokes stand for: `Solid: MPS; dashed: plain processes`."""
+    names = {"mps": "solid: MPS", "naive": "dashed: plain processes", "mig": "dash-dotted: MIG"}
+    drawn = set(methods)
+    text = "; ".join(name for way, name in names.items() if way in drawn)
+    return text[:1].upper() + text[1:]
+
+
+def times(low: Estimate, high: Estimate) -> str:
+    """`1.90 to 3.37 times`, or one number where both read alike."""
+    ends = dict.fromkeys(labels.number(e.value) for e in (low, high))
+    return f"{' to '.join(ends)} times"
 
 
 def nothing(sheet: Sheet, title: str, why: str) -> Sheet:

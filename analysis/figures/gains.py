@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from analysis import labels
+from analysis.advice import advise
 from analysis.estimates.schema import Estimate
 from analysis.figures import choose
 from analysis.figures.choose import Study, by_method, hollow, look, under
 from analysis.figures.sheet import Sheet
-from analysis.names import scenario_id
 
 HALF = 0.5  # GRACT alone below which a job leaves most of the GPU idle
 GAIN = "throughput gain (STP)"
@@ -33,14 +33,11 @@ def against_slowdown(study: Study) -> Sheet:
         text += f"; {name} gains at most {labels.number(least.value)} times"
     sheet.basis(most, least)
     sheet.text("title", text)
-    counts = [
-        str(n) for n in sorted({e.jobs for each in found.values() for e in each if e.jobs > 1})
-    ]
-    sheet.text(
-        "subtitle",
-        f"Solid: MPS; dashed: plain processes; along a path {', '.join(counts)} jobs. "
-        "Up is more work, right is slower jobs",
-    )
+    sets = [e for each in found.values() for e in each if e.jobs > 1]
+    counts = ", ".join(str(n) for n in sorted({e.jobs for e in sets}))
+    drawn = choose.strokes(e.method for e in sets)
+    said = f"{drawn}; sets of {counts} jobs. Up is more work, right is slower jobs"
+    sheet.text("subtitle", said)
     panel = sheet.panel(
         "gain",
         xlabel="slowdown of the slowest job",
@@ -75,32 +72,11 @@ def against_slowdown(study: Study) -> Sheet:
     return choose.footers(study, sheet, arms={study.arm})
 
 
-def _best(study: Study) -> dict[tuple[str, str], Estimate]:
-    """The set that advice names for each job and arm; without advice the one of highest gain."""
-    found = {
-        (w, e.arm): e
-        for w, each in study.alike("stp").items()
-        for e in sorted(each, key=_value)
-        if e.jobs > 1 and e.method != "naive_again"
-    }
-    try:
-        from analysis.advice import advise
-    except ImportError:
-        return found
-    for advice in advise(study.t):
-        if advice.best is not None and advice.best.n > 1:
-            scenario = scenario_id({advice.job: advice.best.n})
-            e = study.t.get("stp", scenario=scenario, arm=advice.arm, method=advice.best.method)
-            if e is not None:
-                found[advice.job, advice.arm] = e
-    return found
-
-
 def where_to_share(study: Study) -> Sheet:
-    """Memory alone against GRACT alone: a point per job and arm, coloured by its best method."""
+    """Memory alone against GRACT alone: a point per job and arm, coloured by the advised method."""
     sheet = Sheet(columns=1, height=3.9)
     neutral = "Where to share: how busy a job keeps the GPU alone, and how much memory it takes"
-    best = _best(study)
+    best = {(a.job, a.arm): a.shared.stp for a in advise(study.t) if a.shared}
     points = []
     for workload, each in study.alike("gract", method="naive").items():
         for e in (e for e in each if e.jobs == 1):
@@ -113,20 +89,18 @@ def where_to_share(study: Study) -> Sheet:
     if len(idle) > 1 and min(map(_value, idle)) >= 1.5:
         low, high = min(idle, key=_value), max(idle, key=_value)
         neutral = (
-            f"Jobs that keep the GPU busy less than half of the time do "
-            f"{labels.number(low.value)} to {labels.number(high.value)} times the work by sharing"
+            "Jobs that keep the GPU busy less than half of the time do "
+            f"{choose.times(low, high)} the work by sharing"
         )
         sheet.basis(low, high)
         if busy:
             low, high = min(busy, key=_value), max(busy, key=_value)
-            neutral += (
-                f"; busier ones {labels.number(low.value)} to {labels.number(high.value)} times"
-            )
+            neutral += f"; busier ones {choose.times(low, high)}"
             sheet.basis(low, high)
     sheet.text("title", neutral)
     sheet.text(
         "subtitle",
-        "Each job: its best measured set and what that gains; grey: no set of it was measured",
+        "Each job: the set that is advised, and its gain; grey: measured alone or in mixes only",
     )
     panel = sheet.panel(
         "jobs",

@@ -95,7 +95,7 @@ def _title(
     low, high = min(best, key=lambda e: e.value), max(best, key=lambda e: e.value)
     made.basis(low, high)
     under = "Under MPS, mixes" if low.method == "mps" else "Mixes"
-    text = f"{under} gain {labels.number(low.value)} to {labels.number(high.value)} times"
+    text = f"{under} gain {choose.times(low, high)}"
     slow = [
         e
         for e in study.t.of("slowdown", arm=study.arm, window="", method=low.method)

@@ -82,6 +82,6 @@ def _title(made: Sheet, pairs: list[tuple[Estimate, Estimate]]) -> None:
     within = len(pairs) - above - below
     made.text(
         "title",
-        f"Of {len(pairs)} throughput gains that the paper's authors report, {above or 'none'} are "
+        f"Of {len(pairs)} throughput gains that the paper's authors report: {above or 'none'} "
         f"higher here on every host, {below or 'none'} lower, {within or 'none'} within our range",
     )
