@@ -10,12 +10,12 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from release.contents import read_table, read_text
@@ -33,7 +33,8 @@ _CELL = re.compile(r"(?<![\w+.-])[\w+.-]+/\w+/\w+/r\d+")
 
 def files(shipped: Path, derived: Path) -> list[str]:
     """Sentences of how two files of one kind differ; the kind is told by the ending."""
-    compare = {".parquet": _tables, ".csv": _csvs}.get(shipped.suffix, _texts)
+    read = {".parquet": _parquet, ".csv": _csv}.get(shipped.suffix)
+    compare = partial(_tables, read) if read else _texts
     try:
         found = list(islice(compare(shipped, derived), MOST + 1))
     except (OSError, ValueError, RecursionError, pa.ArrowException, csv.Error) as error:
@@ -67,68 +68,34 @@ def _alike(one: str, other: str) -> bool:
 # -- tables -----------------------------------------------------------------------------------
 
 
-def _tables(shipped: Path, derived: Path) -> Iterator[str]:
-    one, other = read_table(shipped), read_table(derived)
-    if one.schema.names != other.schema.names or one.schema.types != other.schema.types:
-        columns = (
-            dict(zip(t.schema.names, map(str, t.schema.types), strict=True)) for t in (one, other)
-        )
-        apart = sorted(
-            {name for name, _ in set.symmetric_difference(*(set(c.items()) for c in columns))}
-        )
-        yield f"columns differ: {', '.join(apart) or 'their order'}"
+def _parquet(path: Path) -> tuple[list[str], list[dict]]:
+    table = read_table(path)
+    return list(map(str, table.schema)), table.to_pylist()
+
+
+def _csv(path: Path) -> tuple[list[str], list[dict]]:
+    columns, *rows = list(csv.reader(io.StringIO(read_text(path), ""))) or [[]]
+    return columns, [dict(zip_longest(columns, row, fillvalue="")) for row in rows]
+
+
+def _tables(read: Callable, shipped: Path, derived: Path) -> Iterator[str]:
+    """Row by row, one sentence each; rows are told by their id, or by the columns of NAMES."""
+    (columns, ours), (others, theirs) = read(shipped), read(derived)
+    if columns != others:
+        yield f"columns differ: {', '.join(sorted({*columns} ^ {*others})) or 'their order'}"
         return
-    keys = [name for name in NAMES if name in one.schema.names]
-    keys = keys[:1] if keys[:1] == ["id"] else keys
-    ours, theirs = (list(zip(*(t[k].to_pylist() for k in keys), strict=True)) for t in (one, other))
-    if keys and ours != theirs:
-        yield from _lost(keys, ours, theirs)
-    elif len(one) != len(other):
-        yield f"{len(one)} rows shipped, {len(other)} derived"
-    else:
-        differing: dict[int, list[str]] = {}
-        for column in one.schema.names:
-            for row in _differing(one[column], other[column]):
-                differing.setdefault(int(row), []).append(column)
-        for row in sorted(differing):
-            pair = (one.slice(row, 1).to_pylist()[0], other.slice(row, 1).to_pylist()[0])
-            yield _said(_named(keys, [pair[0][key] for key in keys], row), differing[row], *pair)
-
-
-def _differing(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
-    """The rows in which two columns of one type and length differ."""
-    if one.equals(other):
-        return np.array([], int)
-    if pa.types.is_floating(one.type):
-        there = [np.asarray(c.is_valid()) for c in (one, other)]
-        a, b = (c.fill_null(0).to_numpy() for c in (one, other))
-        with np.errstate(invalid="ignore"):
-            near = (a == b) | (np.abs(a - b) <= RELATIVE * np.maximum(np.abs(a), np.abs(b)))
-        near |= np.isnan(a) & np.isnan(b)
-        return np.flatnonzero((there[0] != there[1]) | (there[0] & ~near))
-    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-    return np.array([row for row, (a, b) in enumerate(pairs) if not same(a, b)], int)
-
-
-def _csvs(shipped: Path, derived: Path) -> Iterator[str]:
-    ours, theirs = (list(csv.reader(io.StringIO(read_text(p), ""))) for p in (shipped, derived))
-    columns = ours[0] if ours else []
-    if columns != (theirs[0] if theirs else []):
-        yield "columns differ"
-        return
-    keys = [name for name in NAMES if name in columns]
-    keys = keys[:1] if keys[:1] == ["id"] else keys
-    rows = [
-        [dict(zip_longest(columns, row, fillvalue="")) for row in t[1:]] for t in (ours, theirs)
-    ]
-    named = [[tuple(row[key] for key in keys) for row in some] for some in rows]
-    if keys and not all(map(same, map(list, named[0]), map(list, named[1]))):
-        yield from _lost(keys, *named)
+    there = ours[0] if ours else {}
+    keys = ["id"] if "id" in there else [name for name in NAMES if name in there]
+    named = [[[row.get(key) for key in keys] for row in rows] for rows in (ours, theirs)]
+    if keys and not same(*named):
+        yield from _lost(keys, *([tuple(key) for key in some] for some in named))
     elif len(ours) != len(theirs):
-        yield f"{len(ours) - 1} rows shipped, {len(theirs) - 1} derived"
+        yield f"{len(ours)} rows shipped, {len(theirs)} derived"
     else:
-        for place, pair in enumerate(zip(*rows, strict=True)):
-            if differing := [c for c in pair[0] if not same(pair[0][c], pair[1].get(c))]:
+        for place, pair in enumerate(zip(ours, theirs, strict=True)):
+            if pair[0] != pair[1] and (
+                differing := [c for c in pair[0] if not same(pair[0][c], pair[1].get(c))]
+            ):
                 yield _said(_named(keys, named[0][place], place), differing, *pair)
 
 

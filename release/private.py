@@ -1,7 +1,7 @@
 """Strings that should not leave a machine: its name, its users, their paths, addresses.
 
-Looked for in texts, JSON, Parquet (values, names, metadata), archives, and, where bytes are no
-text, the machine's own names only. GPU UUIDs and random machine aliases may stay.
+Looked for in texts, JSON and Parquet (values, names, metadata), compressed or not. Where bytes are
+no text, only the own names of the machine are. GPU UUIDs and random machine aliases may stay.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import ipaddress
 import os
 import re
 import socket
-import tarfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -129,19 +127,11 @@ class Detector:
         return self.in_bytes(path.read_bytes(), name or path.name)
 
     def in_bytes(self, content: bytes, name: str) -> list[Finding]:
-        """What a file's content holds; archives are looked into."""
+        """What a file's content holds."""
         if content[:4] == b"PAR1":
             return list(self._parquet(content, name))
         if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-            if not name.endswith((".tar.gz", ".tgz")):
-                return self.in_bytes(content, name.removesuffix(".gz"))
-            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-                members = ((m, archive.extractfile(m)) for m in archive if m.isfile())
-                return [f for m, file in members for f in self.in_bytes(file.read(), m.name)]
-        if content[:4] == b"PK\x03\x04":
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                return [f for n in archive.namelist() for f in self.in_bytes(archive.read(n), n)]
+            return self.in_bytes(gzip.decompress(content), name)
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError:
