@@ -100,7 +100,8 @@ def where_to_share(study: Study) -> Sheet:
     sheet.text("title", neutral)
     sheet.text(
         "subtitle",
-        "Each job: the set that is advised, and its gain; grey: measured alone or in mixes only",
+        "Each job: its best set (least slowdown within a tenth of the most gain), and its gain; "
+        "grey: no set of it alone",
     )
     panel = sheet.panel(
         "jobs",
