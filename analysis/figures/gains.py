@@ -101,7 +101,7 @@ def where_to_share(study: Study) -> Sheet:
     sheet.text(
         "subtitle",
         "Each job: its best set (least slowdown within a tenth of the most gain), and its gain; "
-        "grey: no set of it alone",
+        "grey: no set of its own was measured",
     )
     panel = sheet.panel(
         "jobs",
