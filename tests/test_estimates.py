@@ -242,7 +242,8 @@ def test_samples_of_unlike_jobs_are_never_added(rich):
 
 def test_a_mix_is_steady_by_its_jobs_alike():
     """The one with few samples drifts: nearly all samples are the other's."""
-    study = simulate(Design([THIN, WIDE], mixes=(PAIR,), counts=(), blocks=1), 1)
+    jobs = [replace(THIN, rate=200_000.0), WIDE]
+    study = simulate(Design(jobs, mixes=(PAIR,), counts=(), blocks=1), 1)
     drifting = [
         row | ({"drift": 0.1, "drift_error": 0.001} if row["workload"] == "wide_b32" else {})
         for row in study.rows

@@ -266,9 +266,7 @@ def truth(study, option, job):
 
 
 def test_advice_is_seldom_wrong():
-    """Wrong: more than 10 % of the throughput lost that its own bounds allow, or a bound broken by
-    more than 10 %.
-    """
+    """Wrong: over 10 % of the throughput that its bounds allow lost, or a bound broken by 10 %."""
     asked = lost = broken = 0
     for seed in range(40):
         design = random_design(seed)
