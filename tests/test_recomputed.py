@@ -64,7 +64,6 @@ class Cell:
 
 
 def folders(scenario, method):
-    """Of all attempts."""
     return sorted((RESULTS / "cells" / scenario / "faithful" / method).glob("r*/a*"))
 
 
@@ -158,8 +157,8 @@ def run(*command):
 
 def hosts(estimates):
     """Machine → label."""
-    counted = [row for row in estimates.values() if row["name"] == "host_cells"]
-    return {row["note"].split(":")[0]: row["host"] for row in counted}
+    rows = estimates.values()
+    return {r["note"].split(":")[0]: r["host"] for r in rows if r["name"] == "host_cells"}
 
 
 def check(row, values, tolerance):
@@ -198,14 +197,12 @@ def test_a_sets_numbers_follow_from_its_raw_series(estimates, scenario, method):
     def stp(cell):
         return sum(each for each, _ in progress(cell))
 
-    grouped = by_host(cells(scenario, method), hosts(estimates))
-    assert grouped
+    assert (grouped := by_host(cells(scenario, method), hosts(estimates)))
     for host, found in grouped.items():
         if not mixed:
             check(estimates[f"rate:{place}@{host}"], [sum(c.rates) for c in found], RATE)
         assert (f"rate:{place}@{host}" in estimates) is not mixed
         held = [c for c in found if all((c.block, c.device) in every for every in bases)]
-        assert held
         check(estimates[f"stp:{place}@{host}"], [stp(c) for c in held], RATE)
         busy = [sum(each * gract for each, gract in progress(c)) for c in held]
         check(estimates[f"s:{place}@{host}"], busy, GRACT)
