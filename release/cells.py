@@ -135,6 +135,8 @@ def status(record: dict) -> Iterator[str]:
     elif told != "failed" and told not in ended:
         fates = ", ".join(sorted({member["status"] for member in members})) or "none there"
         yield f"{RUN}: status is {told}, its members are {fates}"
+    elif measured and not ended and record["method"]["verified"] and record["phase"] != "stop":
+        yield f"{RUN}: status is {told}, and no member's is"  # nor did what came after them fail
     if ended and told not in (*ended, "failed") and told != "completed":
         yield f"{RUN}: status is {told}, a member's is {ended[0]}"
     proofs = [part.get("verified") for part in record["method"]["evidence"].values() if part]

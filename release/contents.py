@@ -16,9 +16,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RUN = "run.json"
 NOT_RUN = "not_run.txt"  # cells that were planned and have no record, written by who seals
@@ -140,7 +141,10 @@ def read_json(path: Path) -> object:
 
 def read_table(path: Path) -> pa.Table:
     """A Parquet file that fits into memory. Raises OSError, Unfit, pa.ArrowException."""
-    read = pq.ParquetFile(pa.BufferReader(read_bytes(path, MOST_TABLE)))
+    import pyarrow as pa  # noqa: PLC0415, the Snakefile reads names only
+    import pyarrow.parquet  # noqa: PLC0415
+
+    read = pa.parquet.ParquetFile(pa.BufferReader(read_bytes(path, MOST_TABLE)))
     about = read.metadata
     encoded = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     # A column that repeats one value is small however many rows it has.

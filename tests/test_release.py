@@ -186,6 +186,7 @@ FORGERIES = {
     "host": (None, {"host__memory_used": scaled(2)}, "memory_used is"),
     "evidence": (unproven, {}, "method is verified, and its evidence is not"),
     "unsupported": (ended("unsupported"), {}, "status is unsupported, and members have rates"),
+    "failed": (ended("failed"), {}, "status is failed, and no member's is"),
     "out of memory": (ended("out_of_memory"), {}, "status is out_of_memory, its members are"),
 }
 
