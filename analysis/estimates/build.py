@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.estimates import runs as of_runs
 from analysis.estimates.derived import memory_of_parts, over_fastest, over_paper, variation
@@ -58,7 +58,8 @@ def estimated(found: Iterable[Value]) -> list[Estimate]:
                     )
                 )
             )
-        estimates += [*single, over_hosts(single)]
+        every = flags.union(of_cells([v.run for of_host in by_host.values() for v in of_host]))
+        estimates += [*single, replace(over_hosts(single), flags=every)]
     return estimates
 
 

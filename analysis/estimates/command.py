@@ -50,7 +50,11 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> list[Estim
     claims.ClaimsError with one line that names the file.
     """
     rules, values = claims.read(claims_file), reported.read(reported_file)
-    expected = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    plan = folder / "plan.json"
+    try:
+        expected = json.loads(plan.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{plan}: {error}") from None
     found = build.build(runs.read(folder / "runs.parquet"), expected, reported.work(values))
     found += [*reported.estimates(values), *benches(folder)]
     return [*found, *claims.verdicts(rules, Estimates(found))]

@@ -60,4 +60,5 @@ def over_hosts(found: Sequence[Estimate]) -> Estimate:
     points = [e.value for e in found]
     span = {"low": min(points), "high": max(points), "spread": RANGE}
     value = mean([r.value for r in common["replicates"]], scale)
+    value = min(max(value, min(points)), max(points))  # rounding
     return replace(first, value=value, **span, **common)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from analysis.names import ALONE_VARIANTS, Scenario, parse_scenario
+from analysis.names import ALONE_VARIANTS, ANCHOR, Scenario, parse_scenario
 from analysis.records.schema import SCHEMA
 
 PLAIN = "window"  # the window of a cell that has one only
@@ -102,7 +102,8 @@ def hosts_of(rows: Iterable[Mapping]) -> dict[tuple, Host]:
             continue
         key = (row["machine"], row["hardware"])
         first[key] = min(first.get(key, "~"), row["started_at"] or "~")
-        cells[key].add((row["cell"], row["attempt"]))
+        if row["current"] and parse_scenario(row["scenario"]).variant != ANCHOR:
+            cells[key].add(row["cell"])
         sessions[key].add(row["session"] or "")
     ordered = sorted(first, key=lambda key: (first[key], str(key)))
     return {
