@@ -41,7 +41,7 @@ def rate(study: Study) -> Sheet:
             sheet.line(panel, e, f"fastest alone: {labels.number(e.value)}")
         # A line per arm and method; the six with the most points.
         lines: dict[tuple[str, str], list[Estimate]] = {}
-        for arm in sorted(arms[workload], key=lambda arm: arm != study.arm):
+        for arm in sorted(arms[workload], key=lambda arm: (arm != study.arm, arm)):
             of_arm = [e for e in found[workload] if e.arm == arm]
             for way, numbers in by_method(of_arm).items():
                 if max(e.jobs for e in numbers) > 1:
