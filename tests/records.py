@@ -1,7 +1,7 @@
 """Run records for the tests of analysis/: their numbers measure nothing."""
 
-from analysis.records import merge
 from analysis.names import parse_scenario
+from analysis.records import merge
 
 TRAIN_SIZE = 50_000
 

@@ -27,10 +27,11 @@ rule draw:
     threads: 2
     params:
         analysis=ANALYSIS,
+        folder=STUDY,
     message:
         "drawing the figures of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis figures all --folder {STUDY:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis figures all --folder {params.folder:q} > {log:q}'
 
 
 rule write_pages:
@@ -46,7 +47,8 @@ rule write_pages:
         "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
+        folder=STUDY,
     message:
         "findings, claims, advice and tables of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {STUDY:q} --claims {input.claims:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'

@@ -64,11 +64,12 @@ rule estimate:
         "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
+        folder=STUDY,
         plan=SITTING.plan_digest,
     message:
         "estimates of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {STUDY:q} --claims {input.claims:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {params.folder:q} --claims {input.claims:q}'
         " --reported {input.reported:q} > {log:q}"
 
 

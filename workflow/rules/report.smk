@@ -54,10 +54,11 @@ rule explore:
         "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
+        folder=STUDY,
     message:
         "explorer of study {SITTING.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {STUDY:q} --output {output:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {params.folder:q} --output {output:q} > {log:q}'
 
 
 rule report_contents:
