@@ -27,7 +27,7 @@ rule draw:
     threads: 2
     params:
         analysis=ANALYSIS,
-        folder=STUDY,
+        folder=subpath(input.estimates, parent=True),
     message:
         "drawing the figures of study {SITTING.name}"
     shell:
@@ -47,7 +47,7 @@ rule write_pages:
         "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
-        folder=STUDY,
+        folder=subpath(input.estimates, parent=True),
     message:
         "findings, claims, advice and tables of study {SITTING.name}"
     shell:

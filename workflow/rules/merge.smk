@@ -64,7 +64,7 @@ rule estimate:
         "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
-        folder=STUDY,
+        folder=subpath(input.runs, parent=True),
         plan=SITTING.plan_digest,
     message:
         "estimates of study {SITTING.name}"

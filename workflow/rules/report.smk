@@ -54,7 +54,7 @@ rule explore:
         "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
-        folder=STUDY,
+        folder=subpath(input.estimates, parent=True),
     message:
         "explorer of study {SITTING.name}"
     shell:
