@@ -94,8 +94,18 @@ def jobs(estimates: Estimates) -> list[dict]:
             for e in estimates.of("fastest_rate", scenario=f"1x_{key}")
         ]
         arms = sorted({s["arm"] for s in some if s["numbers"]})
+        gained = [s for s in some if "stp" in s["numbers"]]
+        unrated = {s["arm"] for s in gained if "rate" not in s["numbers"]}
+        by = {arm: "stp" if arm in unrated else "rate" for arm in arms}  # as analysis.advice ranks
         found.append(
-            {"id": key, "label": label, "mixed": len(names) > 1, "sets": some, "arms": arms}
+            {
+                "id": key,
+                "label": label,
+                "mixed": len(names) > 1,
+                "sets": some,
+                "arms": arms,
+                "by": by,
+            }
             | {"parts": [labels.job(name) for name in names], "fastest": (*fastest, None)[0]}
         )
     return sorted(found, key=lambda job: (job["mixed"], "(" in job["label"], job["label"]))
