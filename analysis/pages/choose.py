@@ -170,21 +170,22 @@ def decided(judged: Judged, estimates: Estimates) -> tuple[Estimate | None, Esti
     cells = [cell for test in judged.tests for cell in test.cells if cell.ids]
     deciding = [cell for cell in cells if cell.verdict == judged.verdict] or cells
     if not deciding:
-        return None, next((r for test in judged.tests for r in _reported(test, estimates)), None)
+        return None, next((r for test in judged.tests for r in papers(test, estimates)), None)
     cell = next((cell for cell in deciding if cell.reported), deciding[0])
     return estimates[cell.ids[0]], estimates[cell.reported] if cell.reported else None
 
 
-def _reported(test: TestJudged, estimates: Estimates) -> list[Estimate]:
+def papers(test: TestJudged, estimates: Estimates) -> list[Estimate]:
+    """The paper's numbers of the cells of a test."""
     return [estimates[cell.reported] for cell in test.cells if cell.reported]
 
 
-_OPTION = ("STP", "S", "over fastest", "slowest takes", "memory")
+_OPTION = ("samples/s", "STP", "S", "over fastest", "slowest takes", "memory")
 
 
 def _of_option(option: Option) -> tuple[Number, ...]:
     rest = (option.s, option.over_fastest, option.slowdown, option.memory)
-    return Number(option.stp, "span"), *map(Number, rest)
+    return Number(option.rate, "bare"), Number(option.stp, "span"), *map(Number, rest)
 
 
 def same_reason(found: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
@@ -219,7 +220,7 @@ def summary(advised: Iterable[Advice]) -> Table:
 
 
 def options(advice: Advice) -> Table:
-    """The options that no other beats in gain, slowdown and memory together."""
+    """The options that no other beats in throughput, slowdown and memory together."""
     table = Table(("run", "", *_OPTION))
     for option in advice.pareto:
         mark = ", ".join(["knee"] * (option == advice.knee) + ["best"] * (option == advice.best))
