@@ -128,7 +128,8 @@ class Test(_Place):
 
     @model_validator(mode="after")
     def _complete(self):
-        if sum(each is not None for each in (self.above, self.below, self.within, self.fits)) != 1:
+        bounds = (self.above, self.below, self.within, self.fits)
+        if sum(bound is not None for bound in bounds) != 1 or self.at_least is not None:
             raise ValueError("give one of above, below, within, fits")
         if bool(self.jobs) != bool(self.counts) or not (
             bool(self.jobs) != bool(self.mix) or (self.fits and not self.jobs)
