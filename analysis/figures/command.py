@@ -13,6 +13,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from analysis.figures import APPENDIX, NAMES
+
 ENDINGS = ("png", "pdf", "svg")
 PROCESSES = 2
 
@@ -25,14 +27,18 @@ def draw(data: Path, outputs: list[Path]) -> None:
     save(Sheet.read(data), outputs)
 
 
+def write(folder: Path) -> list[Path]:
+    """The data of all figures; returns the files that changed. Raises OSError or ValueError."""
+    from analysis.figures import data
+
+    return data.write(folder)
+
+
 def everything(folder: Path) -> list[str]:
     """Write all data, and draw each figure whose data or code are newer than its pictures.
 
     Returns the names of the figures drawn. Raises OSError or ValueError.
     """
-    from analysis.figures import APPENDIX, NAMES
-    from analysis.figures.data import write
-
     changed = {path.stem for path in write(folder)}
     code = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
     tasks = []
@@ -42,8 +48,8 @@ def everything(folder: Path) -> list[str]:
         if name in changed or not fresh:
             tasks.append((folder / "figures" / f"{name}.csv", pictures))
     with ProcessPoolExecutor(PROCESSES, get_context("fork")) as pool:
-        for _ in pool.map(draw, *zip(*tasks, strict=True)) if tasks else ():
-            pass
+        for done in [pool.submit(draw, *task) for task in tasks]:
+            done.result()
     return [data.stem for data, _ in tasks]
 
 
@@ -54,10 +60,12 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    every = commands.add_parser("all", help="the data of all figures, and pictures of what changed")
-    every.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    data = commands.add_parser("data", help="figures/<name>.csv of all figures; only what changed")
-    data.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
+    for name, what in (
+        ("all", "the data of all figures, and pictures of what changed"),
+        ("data", "figures/<name>.csv of all figures; only what changed"),
+    ):
+        one = commands.add_parser(name, help=what)
+        one.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
     one = commands.add_parser("draw", help="one figure, from its CSV alone")
     one.add_argument("--data", required=True, type=Path, metavar="FIGURE.csv")
     one.add_argument("--output", required=True, type=Path, nargs="+", action="extend")
@@ -66,8 +74,6 @@ def main(argv: list[str] | None = None) -> int:
         if given.command == "all":
             print(f"drawn: {', '.join(everything(given.folder)) or 'nothing, all is as it was'}")
         elif given.command == "data":
-            from analysis.figures.data import write
-
             write(given.folder)
         else:
             draw(given.data, given.output)
