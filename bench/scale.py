@@ -4,7 +4,7 @@
 
 Copies the records of a measured study under other replicates (or, with --by workloads, under other
 workloads) until there are so many, and runs merge, estimate and pages on them as the workflow does.
-Telemetry and steps are not copied: their merging is one pass over files, and the study has them.
+Steps are linked; telemetry is left out, for its merging is one pass over files.
 """
 
 import argparse
@@ -41,6 +41,8 @@ def copies(study: Path, cells: int, by: str, folder: Path) -> Path:
         path = out / "cells" / cell["id"] / f"a{cell['attempt']}" / "run.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record), encoding="utf-8")
+        if (steps := records[place].with_name("steps.parquet")).exists():
+            path.with_name(steps.name).symlink_to(steps.resolve())
         names.append(str(path))
         keys = ("scenario", "arm", "method", "replicate")
         planned.append({k: cell[k] for k in keys} | {"n": len(record["spec"]["members"])})
