@@ -1,7 +1,5 @@
 """What reviewers use, of a study's folder: python -m release COMMAND --help"""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from importlib import import_module
@@ -27,15 +25,13 @@ def main(argv: list[str] | None = None) -> int:
             command.add_argument("--all", action="store_true", help="up to 20 differences each")
         elif name != "seal":
             command.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
-    given = parser.parse_args(argv)
-    for study in given.study if given.command == "verify" else [given.study]:
+    given = vars(parser.parse_args(argv))
+    run = import_module(f"release.{given.pop('command')}").main
+    for study in given["study"] if isinstance(given["study"], list) else [given["study"]]:
         if not study.is_dir():
             there = sorted(path.parent.name for path in study.parent.glob("*/runs.txt"))
             sys.exit(f"there is no {study}; {study.parent} has: {', '.join(there) or 'no study'}")
-    run = import_module(f"release.{given.command}").main
-    if given.command == "verify":
-        return run(given.study, given.all)
-    return run(given.study) if given.command == "seal" else run(given.study, given.output)
+    return run(*given.values())
 
 
 if __name__ == "__main__":

@@ -4,13 +4,11 @@ raw.sha256 lists the raw files; its own SHA-256 is the study's root, which READM
 MANIFEST.sha256 lists raw.sha256 and everything derived.
 """
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from release.contents import LISTS, is_raw, read_text
+from release.contents import LISTS, is_raw, read_text, shipped
 
 RAW, MANIFEST = LISTS
 
@@ -20,13 +18,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def of_bytes(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Name → SHA-256 of plain files in the folder."""
-    return {name: sha256(folder / name) for name in names}
+def digests(folder: Path) -> dict[str, str]:
+    """Name → SHA-256 of the files of a study that ship."""
+    return {name: sha256(folder / name) for name in shipped(folder)}
 
 
 def text(found: Mapping[str, str]) -> str:
@@ -50,14 +44,8 @@ def write(folder: Path, found: Mapping[str, str]) -> str:
     raw = {name: digest for name, digest in found.items() if is_raw(name)}
     (folder / RAW).write_text(text(raw), encoding="utf-8")
     rest = {name: digest for name, digest in found.items() if name not in raw}
-    rest[RAW] = root(folder)
-    (folder / MANIFEST).write_text(text(rest), encoding="utf-8")
-    return rest[RAW]
-
-
-def known(folder: Path) -> dict[str, str]:
-    """What both lists of a study say. Raises OSError, ValueError."""
-    return {**read(folder / MANIFEST), **read(folder / RAW)}
+    (folder / MANIFEST).write_text(text(rest | {RAW: root(folder)}), encoding="utf-8")
+    return root(folder)
 
 
 def root(folder: Path) -> str:
