@@ -17,6 +17,7 @@ import yaml
 
 import release.artifact
 import release.seal
+from analysis.records import schema
 from release import archive, compare, contents, contribute, manifest, private, sealed, verify
 from release.contents import Attempt
 from tests.studio import REPOSITORY, STUDY, Studio, alone, study, workload
@@ -494,3 +495,12 @@ def test_citation_zenodo_and_catalogue_say_the_same():
     paper = citation["references"][0]["doi"]
     assert [entry["identifier"] for entry in zenodo["related_identifiers"]] == [paper]
     assert "usage" in catalogue and "## [Unreleased]" in (REPOSITORY / "CHANGELOG.md").read_text()
+
+
+def test_no_text_in_a_csv_is_a_formula(tmp_path):
+    table = pa.table({"text": ["=1+1", "-x", "ok", None], "number": [-1.5, 2, 3, 4]})
+    schema.write(table, tmp_path / "t.parquet")
+    assert (tmp_path / "t.csv").read_text().split() == [
+        *('"text","number"', '"\'=1+1",-1.5', '"\'-x",2', '"ok",3', ",4")
+    ]
+    assert pq.read_table(tmp_path / "t.parquet") == table

@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import fmean
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from analysis.names import BEFORE, COMPLETION
 from analysis.records import evidence, flags, headlines, survivor
@@ -29,7 +27,7 @@ from analysis.records.records import (
     place_of,
     read_records,
 )
-from analysis.records.schema import SCHEMA
+from analysis.records.schema import SCHEMA, write
 
 
 def rows_of(record: dict, current: bool = True) -> list[dict]:
@@ -205,18 +203,6 @@ def _add_alone_after(record: dict, rows: list[dict]) -> Problems:
     for row in of_work:
         row["samples_per_s_alone_after"] = rates.get(row["member"])
     return []
-
-
-def write(table: pa.Table, output: Path) -> None:
-    """Write parquet (zstd) and the same as CSV beside it, each atomically."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    for path, write_to in (
-        (output, lambda p: pa.parquet.write_table(table, p, compression="zstd")),
-        (output.with_suffix(".csv"), lambda p: pa.csv.write_csv(table, p)),
-    ):
-        partial = path.with_name(path.name + ".partial")
-        write_to(partial)
-        partial.replace(path)
 
 
 def main(argv: list[str] | None = None) -> int:
