@@ -14,7 +14,7 @@ from analysis.estimates.build import build
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.pages import command, isolation, render, tables
+from analysis.pages import command, render, tables
 from analysis.pages.book import Book, PageError, only_published, plain
 from tests.simulator import BUSY_GAINS, Design, Job, simulate
 from tests.studio import REPOSITORY
@@ -105,7 +105,7 @@ def names(estimates: Estimates) -> set[str]:
     words = [e.note for e in estimates] + estimates.hosts()
     words += [labels.scenario(e.scenario) for e in estimates.of("outcome", source="*")]
     words += [str(e.jobs) for e in estimates.of("outcome")]
-    words += [RULES.read_text(), (Path(isolation.__file__).with_suffix(".csv")).read_text()]
+    words += [RULES.read_text(), tables.ISOLATION.read_text()]
     return literal(" ".join(words))
 
 
@@ -253,13 +253,13 @@ def test_words_from_records_stay_words():
 
 def test_a_share_keeps_its_spread():
     e = Estimate("saving", value=0.065, low=0.0286, high=0.083, spread=RANGE, n=3, hosts=2)
-    assert Book(Estimates([e])).pct1(e) == "6.5 % (2.9 to 8.3 %)"
+    assert Book(Estimates([e])).pct(e) == "6.5 % (2.9 to 8.3 %)"
 
 
 def test_what_drills_found_is_what_their_tests_demand():
     """Rows of isolation.csv against the fates in tests/test_faults.py."""
     text = (REPOSITORY / "tests/test_faults.py").read_text()
-    rows = {row[0]: row for row in isolation.table().rows}
+    rows = {row[0]: row for row in tables.isolation(Estimates([])).rows}
     for scenario, what, column, fate in (
         ("illegal_mps", "neighbour of an illegal memory access", 2, "failed"),
         ("server_dies", "jobs whose MPS server is killed", 2, "failed"),

@@ -12,18 +12,11 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
+from analysis.choose import update
 from analysis.pages import render
 from analysis.pages.book import PageError
 
 ROOT = Path(__file__).parents[2]
-
-
-def write(path: Path, text: str) -> None:
-    """Atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,11 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     try:
         if given.readme:
-            for name, text in render.shipped(given.folder, given.claims):
-                write(ROOT / name, text)
-            return 0
-        for name, text in render.Study(given.folder, given.claims).outputs():
-            write(given.folder / name, text)
+            into, files = ROOT, render.shipped(given.folder, given.claims)
+        else:
+            into, files = given.folder, render.Study(given.folder, given.claims).outputs()
+        for name, text in files:
+            update(into / name, text)
     except (OSError, ValueError, PageError, TemplateError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
