@@ -25,11 +25,6 @@ class Case:
     def __str__(self) -> str:
         return f"{self.arm} {self.n}x {self.method}, ladder to {self.ladder}"
 
-    @property
-    def alone(self) -> "Case":
-        """What its gain is over."""
-        return Case(self.workload, self.arm, "naive", 1, self.ladder)
-
 
 # Cores per member are the machine's divided by the largest N of the ladder, alone included.
 R26 = "resnet26_cifar10_b128"

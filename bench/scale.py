@@ -29,13 +29,12 @@ def copies(study: Path, cells: int, by: str, folder: Path) -> Path:
         turn, place = divmod(number, len(records))
         text = records[place].read_text(encoding="utf-8")
         record = json.loads(text)
-        cell = record["cell"]
         if turn and by == "workloads":
             for workload in {member["workload"] for member in record["spec"]["members"]}:
                 text = text.replace(workload, f"{workload}_v{turn}")
             record = json.loads(text)
-            cell = record["cell"]
-        elif turn:
+        cell = record["cell"]
+        if turn and by == "replicates":
             cell["replicate"] += 100 * turn
             cell["id"] = f"{cell['id'].rpartition('/')[0]}/r{cell['replicate']}"
         path = out / "cells" / cell["id"] / f"a{cell['attempt']}" / "run.json"

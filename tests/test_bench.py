@@ -172,7 +172,7 @@ def fake_record(n, rate):
     }
 
 
-def test_rounds_alternate_and_gains_are_taken_within_a_round(monkeypatch, capsys, tmp_path):
+def test_rounds_alternate_and_ratios_are_of_a_pair(monkeypatch, capsys, tmp_path):
     alone, order = iter([100.0, 200.0, 50.0]), []
     last = {}
 
@@ -195,14 +195,12 @@ def test_rounds_alternate_and_gains_are_taken_within_a_round(monkeypatch, capsys
     assert order == [*both, *turned, *both]
     printed = capsys.readouterr().out
     assert "naive2: ours: 2 processes on the CPU" in printed
-    row = next(line for line in printed.splitlines() if "1.50x" in line)
-    assert row.split()[-5:] == ["1.50x", "(1.50-1.50)", "2.00x", "(2.00-2.00)", "1"]
     assert "1.250" in printed.split("median ratio")[1].splitlines()[2]
 
     alone = iter([100.0])
     bench.main(["--pairs", "1", "--case", "alone"])
     printed = capsys.readouterr().out
-    assert "naive2" not in printed and "over that of the job alone" not in printed
+    assert "naive2" not in printed
 
 
 def test_cases_are_listed_and_a_wrong_one_is_named(monkeypatch, capsys):
