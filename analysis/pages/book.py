@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from jinja2 import Undefined
@@ -117,21 +117,16 @@ class Book:
 
     def sources(self) -> Told:
         """The ids used, alike ones on a line, as the shell's braces write them: `{rate,stp}:…`."""
-        quantities: dict[str, set[str]] = defaultdict(set)
-        for identity in self.used:
-            quantity, _, where = identity.partition(":")
-            quantities[where].add(quantity)
-        alike: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for where, names in quantities.items():
-            scenario, slash, rest = where.partition("/")
-            alike[_braces(names), slash + rest].append(scenario)
-        lines = (f"{names}:{_braces(who)}{rest}" for (names, rest), who in alike.items())
-        return Told("\n".join(sorted(lines)))
-
-
-def _braces(found: Iterable[str]) -> str:
-    parts = sorted(set(found))
-    return parts[0] if len(parts) == 1 else "{" + ",".join(parts) + "}"
+        rows = {tuple(re.split("([:/@])", identity)) for identity in self.used}
+        for at in range(max(map(len, rows), default=0)):
+            alike: dict[tuple, list[str]] = defaultdict(list)
+            for row in rows:
+                alike[row[:at], row[at + 1 :]] += row[at : at + 1]
+            rows = set()
+            for (before, after), parts in alike.items():
+                braced = ["{" + ",".join(sorted(parts)) + "}"] if len(parts) > 1 else parts
+                rows.add((*before, *braced, *after))
+        return Told("\n".join(sorted(map("".join, rows))))
 
 
 def only_published(value: object) -> object:

@@ -20,19 +20,13 @@ def _family(e: Estimate) -> tuple[str, str, str]:
     return e.arm, parsed.family, parsed.variant
 
 
-def best_sets(estimates: Estimates) -> list[Estimate]:
-    """The STP of each job's (and mix's) best set of two jobs or more, by arm; highest first."""
-    found = [e for e in estimates.of("stp") if e.jobs > 1 and e.method != TWIN and not e.window]
-    found.sort(key=_family)
-    best = [max(of, key=value) for _, of in groupby(found, key=_family)]
-    return sorted(best, key=lambda e: (e.arm != PAPER_ARM, e.arm, -e.value))
-
-
 def gains(estimates: Estimates) -> Table:
-    """A row for each job and arm: alone, and its best set."""
+    """A row for each job (and mix) and arm: alone, and its set with the highest STP."""
     columns = ("job", "written", "alone, samples/s", "GPU busy alone", "best set", "STP", "S")
     table = Table((*columns, "over the fastest way alone", "slowest job takes"))
-    for e in best_sets(estimates):
+    found = [e for e in estimates.of("stp", window="") if e.jobs > 1 and e.method != TWIN]
+    best = [max(of, key=value) for _, of in groupby(sorted(found, key=_family), key=_family)]
+    for e in sorted(best, key=lambda e: (e.arm != PAPER_ARM, e.arm, -e.value)):
         parsed = parse_scenario(e.scenario)
         one = "" if parsed.mixed else scenario_id({parsed.parts[0][0]: 1}, parsed.variant)
         one = {"scenario": one, "arm": e.arm, "method": "naive"}
@@ -132,13 +126,14 @@ def _of(option: Option) -> tuple[Number, ...]:
     return Number(option.rate, "bare"), Number(option.stp, "span"), *map(Number, rest)
 
 
-def same_reason(found: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
-    """Claims whose rules were changed, those that were changed for one reason together."""
-    grouped: dict[str, list[Judged]] = {}
+def same_reason(found: Iterable[Judged]) -> dict[str, dict[str, list[str]]]:
+    """Of claims whose rules were changed: reason → `old → new verdict` → their ids."""
+    grouped: dict[str, dict[str, list[str]]] = {}
     for each in found:
-        if each.claim.changed:
-            grouped.setdefault(each.claim.changed.why, []).append(each)
-    return list(grouped.items())
+        if changed := each.claim.changed:
+            verdicts = f"{changed.before} → {each.verdict}"
+            grouped.setdefault(changed.why, {}).setdefault(verdicts, []).append(each.claim.id)
+    return grouped
 
 
 def by_gain(advised: Iterable[Advice]) -> list[Advice]:
