@@ -72,7 +72,7 @@ def where_to_share(study: Study) -> Sheet:
         title += f"{choose.times(idle)} the work by sharing; busier ones {choose.times(busy)}"
         sheet.basis(*idle, *busy)
     sheet.text("title", title)
-    said = "Each job: its best set (least slowdown within a tenth of the most gain), and its gain; "
+    said = "Each job: its best set (least slowdown within a tenth of the most work), and its gain; "
     sheet.text("subtitle", said + "grey: no set of its own was measured")
     own = {"xlabel": "GRACT of one job alone", "xformat": "percent", "xlim": "0,1.04"}
     own |= {"ylabel": "GPU memory of one job alone (GB)", "yscale": "log", "names": "column"}

@@ -64,8 +64,8 @@ def over_plain(estimates: Estimates) -> Table:
     for (arm, *_), of in groupby(found, key=_family):
         by_count = {e.jobs: e for e in of}
         name = labels.scenario(next(iter(by_count.values())).scenario, count=False)
-        cells = (Number(by_count.get(n), "span") for n in counts)
-        table.rows.append((name, labels.arm(arm), *cells))
+        row = (Number(by_count.get(n), "span") for n in counts)
+        table.rows.append((name, labels.arm(arm), *row))
     return table
 
 

@@ -43,10 +43,9 @@ class Study:
         self.tables = {name: getattr(tables, name)(self.estimates) for name in TABLES}
 
     def page(self, template: str, base: str = "", docs: bool = False) -> str:
-        """A template as Markdown.
+        """A template as Markdown. Raises PageError.
 
         base: where the study's files lie, as seen from the page. docs: the short form, for docs/.
-        Raises PageError.
         """
         context = self._context(Book(self.estimates), base) | {"docs": docs}
         return ENVIRONMENT.get_template(f"{template}.md.j2").render(context).strip() + "\n"

@@ -192,9 +192,7 @@ def _of_pair(estimates: Estimates, fixed: str, arm: str, method: str) -> Iterato
 
 
 def isolation(_: Estimates) -> Table:
-    """What one job can do to its neighbours, by method: facts from manuals and from drills, each
-    with its source, and no number of a study.
-    """
+    """What jobs do to their neighbours: facts from manuals and drills, no number of a study."""
     head, *rows = csv.reader(ISOLATION.read_text(encoding="utf-8").splitlines())
     return Table(tuple(head), [tuple(row) for row in rows])
 
