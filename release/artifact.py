@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from analysis import claims
 from analysis.estimates.table import Estimates
 from analysis.figures import APPENDIX, NAMES
-from release import archive, manifest, private, verify
+from release import manifest, private, verify
 from release.contents import LISTS, shipped
 from release.derive import CLAIMS, ROOT
 
@@ -54,7 +54,7 @@ def contents(study: Path, seconds: float) -> dict[str, bytes | Path]:
     files[PAGE] = page(study, told).encode()
     if found := list(private.Detector().search(files)):
         raise ValueError("\n".join(found))
-    digests = {name: hashlib.sha256(archive.read(files[name])).hexdigest() for name in files}
+    digests = {name: hashlib.sha256(manifest.content(files[name])).hexdigest() for name in files}
     return files | {manifest.MANIFEST: manifest.text(digests).encode()}
 
 
@@ -100,5 +100,5 @@ def main(study: Path, output: Path) -> int:
         files = contents(study, time.monotonic() - began)
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"{error}\nno archive was made")
-    archive.write(output, f"gpu-collocation-study-{study.name}", files)
+    manifest.pack(output, f"gpu-collocation-study-{study.name}", files)
     return 0

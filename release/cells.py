@@ -10,14 +10,12 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
 from analysis.names import COMPLETION
 from release import readings
-from release.compare import same
 from release.contents import RUN, Attempt, one_line, read_json, read_table
 from workflow.collocation import steps
 from workflow.collocation.record import Record
@@ -31,15 +29,14 @@ class Checked:
     """What was found of an attempt, and what other attempts are held against.
 
     wrong: sentences. record: its cell and spec. steps: digests of its members' step times and
-    losses, without where they begin. span: its GPU, and the time it held it, from and to, in s of
-    the wall clock. first: ((workload, arm, seed, SMs), loss of step 0) of its members.
+    losses, without where they begin. first: ((workload, arm, seed, SMs), loss of step 0) of its
+    members.
     """
 
     attempt: Attempt
     wrong: list[str] = field(default_factory=list)
     record: dict = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
-    span: tuple[str, float, float] | None = None
     first: list[tuple[tuple, float]] = field(default_factory=list)
 
 
@@ -53,7 +50,7 @@ def examine(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> Checke
         found.wrong += _named(record, attempt)
         found.wrong += _files(record, digests)
         found.wrong += _status(record)
-        found.span, found.first = _span(record), list(_first(record))
+        found.first = list(_first(record))
         found.wrong += _steps(folder, record, found)
         found.wrong += readings.telemetry(folder, record)
     except Exception as error:  # whatever the files hold, it is named
@@ -104,14 +101,6 @@ def _status(record: dict) -> Iterator[str]:
         yield f"{RUN}: method is verified, and its evidence is not"
 
 
-def _span(record: dict) -> tuple[str, float, float] | None:
-    timing, started = record["timing"], record["provenance"].get("started_at")
-    if not (record["gpu"] and record["windows"] and started and "total_s" in timing):
-        return None
-    at = datetime.fromisoformat(started).timestamp()
-    return record["gpu"]["uuid"], at + timing.get("lock_wait_s", 0), at + timing["total_s"]
-
-
 def _first(record: dict) -> Iterator[tuple[tuple, float]]:
     for member in record["members"]:
         if member["loss"]["step"][:1] == [0] and member["loss"]["value"][0] is not None:
@@ -156,9 +145,8 @@ def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
             where = f"{place}.windows.{name}"
             if name == "epochs":
                 given = steps.epochs_rate(member["epochs"], size)
-                for key in ("steps", "samples_per_s"):
-                    if not same(told[key], getattr(given, key)):
-                        yield f"{where}.{key} is {told[key]}, its epochs give {getattr(given, key)}"
+                if told["steps"] != given.steps or told["samples_per_s"] != given.samples_per_s:
+                    yield f"{where} is not what its epochs give: {given.samples_per_s} samples/s"
             else:
                 ends = [(windows[name][k] - origin_ns) / tick_ns for k in ("start_ns", "end_ns")]
                 yield from _rate(where, told, ticks, ends, tick_ns, size)

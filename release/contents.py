@@ -13,10 +13,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import NamedTuple
 
 RUN, RUNS, PLAN = "run.json", "runs.txt", "plan.json"
 NOT_RUN = "not_run.txt"  # cells that were planned and have no record, written by who seals
@@ -118,15 +115,12 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> object:
-    """Raises OSError, or ValueError where it is no JSON, or nested too deeply."""
-    try:
-        return json.loads(read_bytes(path))
-    except RecursionError:
-        raise ValueError(f"{path.name} is nested too deeply") from None
+    """Raises OSError, or ValueError where it is no JSON; RecursionError where it is too deep."""
+    return json.loads(read_bytes(path))
 
 
-def read_table(path: Path) -> pa.Table:
-    """A Parquet file that fits into memory. Raises OSError, ValueError, pa.ArrowException."""
+def read_table(path: Path):
+    """A pyarrow.Table that fits into memory. Raises OSError, ValueError, pa.ArrowException."""
     import pyarrow as pa  # noqa: PLC0415, the Snakefile reads names only
     import pyarrow.parquet  # noqa: PLC0415
 
@@ -164,10 +158,10 @@ def write_not_run(folder: Path) -> list[str]:
 
 def study_name(folder: Path) -> str:
     """The name that the study's records give it. Raises OSError, ValueError."""
-    for name in listed(folder):
-        if Attempt.of(name):
-            found = str(read_json(folder / name).get("study"))
-            if _STUDY.fullmatch(found):
-                return found
-            raise ValueError(f"{owner(name)} is of study {found[:60]!r}, which is no name")
-    raise ValueError(f"{RUNS} lists no record")
+    first = next((name for name in listed(folder) if Attempt.of(name)), None)
+    found = str(read_json(folder / first).get("study")) if first else ""
+    if not _STUDY.fullmatch(found):
+        raise ValueError(
+            f"{RUNS} lists no record, or one of study {found[:60]!r}, which is no name"
+        )
+    return found

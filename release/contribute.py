@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from release import archive, contents, derive, manifest, private, verify
+from release import contents, derive, manifest, private, verify
 from release.contents import CONTRIBUTED, NOT_RUN, RUN, RUNS, Attempt
 
 MEASURED = ("steps.parquet", "gpu.parquet", "member.parquet", "host.parquet")
@@ -101,6 +101,6 @@ def main(study: Path, output: Path) -> int:
             name, files = build(study.resolve(), Path(scratch))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             sys.exit(f"{error}\nno bundle was made of {study}")
-        archive.write(output, name, files)
+        manifest.pack(output, name, files)
     print(f"unpack it in results/, then: make compare A=results/h200 B=results/{name}")
     return 0

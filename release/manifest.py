@@ -1,16 +1,21 @@
-"""Lists of files with their SHA-256, as `sha256sum` writes and checks them.
+"""Lists of files with their SHA-256, as `sha256sum` writes and checks them; and archives.
 
 raw.sha256 lists the raw files; its own SHA-256 is the study's root, which README repeats.
 MANIFEST.sha256 lists raw.sha256 and everything derived.
 """
 
+import gzip
 import hashlib
+import io
+import os
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from release.contents import LISTS, is_raw, read_text, shipped
 
 RAW, MANIFEST = LISTS
+EPOCH = 315_532_800  # 1980-01-01: what every format can say
 
 
 def sha256(path: Path) -> str:
@@ -51,3 +56,31 @@ def write(folder: Path, found: Mapping[str, str]) -> str:
 def root(folder: Path) -> str:
     """The SHA-256 of the list of raw files, for a place outside the folder to hold on to."""
     return sha256(folder / RAW)
+
+
+def pack(output: Path, top: str, files: Mapping[str, Path | bytes]) -> None:
+    """A tar.gz with these files (name → where it is, or its content) below the folder `top`.
+
+    Sorted, without owners, all of one time; whole or not at all. Says what it wrote.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(output.name + ".partial")
+    with (
+        partial.open("wb") as raw,
+        gzip.GzipFile("", "wb", mtime=EPOCH, fileobj=raw) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, source in sorted(files.items()):
+            packed_bytes = content(source)
+            entry = tarfile.TarInfo(f"{top}/{name}")
+            entry.size, entry.mtime = len(packed_bytes), EPOCH
+            runs = isinstance(source, Path) and os.access(source, os.X_OK)
+            entry.mode = 0o755 if runs else 0o644
+            archive.addfile(entry, io.BytesIO(packed_bytes))
+    partial.replace(output)
+    print(f"{output}: {len(files)} files, {output.stat().st_size / 1e6:.1f} MB")
+
+
+def content(source: Path | bytes) -> bytes:
+    """The content of one of an archive's files."""
+    return source if isinstance(source, bytes) else source.read_bytes()

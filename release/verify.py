@@ -103,7 +103,7 @@ def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[L
         try:
             made = derive.lay(study, Path(scratch))
             make(made)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, AttributeError) as error:
             yield Line("derived results", [f"cannot be made: {one_line(error)}"])
             return
         for note in sorted(made.glob("*.unreadable.txt")):
@@ -135,7 +135,7 @@ def readme(study: Path, made: Path, root: Path = derive.ROOT) -> Iterator[Line]:
         if f"results/{study.name}/" not in read_text(root / README):
             return
         for name, text in render.shipped(made, derive.CLAIMS):
-            yield Line(name, list(compare.texts(read_text(root / name), text)))
+            yield Line(name, compare.texts(read_text(root / name), text))
         told = [root / README, *sorted((root / "docs").glob("*.md"))]
         if not any(manifest.root(study) in read_text(path) for path in told):
             yield Line("root", [f"neither {README} nor a page of docs/ repeats it"])

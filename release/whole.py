@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -11,14 +10,13 @@ from release import contents
 from release.cells import Checked
 from release.contents import NOT_RUN, PLAN, RUNS, one_line, read_json, read_text
 
-SLACK_S = 2.0  # a start is told in whole seconds
 LOSS_APART, SPREADS = 0.1, 6.0  # relative, and median deviations of its like
 FEWEST = 3  # losses that tell what is usual
 
 
 def check(study: Path, checked: Sequence[Checked]) -> list[str]:
     """Sentences of all that is wrong. Never raises for what the folder holds."""
-    said = [*_copies(checked), *_overlaps(checked), *_first_losses(checked)]
+    said = [*_copies(checked), *_first_losses(checked)]
     try:
         return [*said, *_listed(study, checked), *_planned(study, checked)]
     except Exception as error:  # whatever the lists hold, it is named
@@ -32,14 +30,6 @@ def _copies(checked: Sequence[Checked]) -> Iterator[str]:
         others = {seen.setdefault(digest, one).attempt for digest in one.steps} - {one.attempt}
         for other in sorted(others):
             yield f"cell {one.attempt} has the step times and losses of cell {other}"
-
-
-def _overlaps(checked: Sequence[Checked]) -> Iterator[str]:
-    """One GPU measures one cell at a time."""
-    spans = sorted((one.span, one.attempt) for one in checked if one.span)
-    for ((gpu, _, until), first), ((other, start, _), second) in pairwise(spans):
-        if gpu == other and start < until - SLACK_S:
-            yield f"cell {second} held its GPU from {until - start:.0f} s before cell {first} ended"
 
 
 def _first_losses(checked: Sequence[Checked]) -> Iterator[str]:

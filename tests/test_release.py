@@ -18,7 +18,7 @@ import yaml
 import release.artifact
 import release.seal
 from analysis.records import schema
-from release import archive, compare, contents, contribute, manifest, private, sealed, verify
+from release import compare, contents, contribute, manifest, private, sealed, verify
 from release.contents import Attempt
 from tests.studio import REPOSITORY, STUDY, Studio, alone, study, workload
 
@@ -143,8 +143,8 @@ def test_an_altered_rate_is_named_from_the_record_to_the_figures(copy):
     said = {part.partition(":")[0]: part for part in parts[1:]}
     assert "samples_per_s is" in said[f"raw files of cell {PAIR}"]
     assert PAIR.cell in said["runs.parquet"] and "samples_per_s" in said["runs.parquet"]
-    assert "id rate:2x_resnet152_imagenet_b32/faithful/mps" in said["estimates.parquet"]
-    assert f"(cell {PAIR.cell}/a1)" in said["estimates.parquet"]
+    assert "rate:2x_resnet152_imagenet_b32/faithful/mps" in said["estimates.parquet"]
+    assert f", cell {PAIR.cell}," in said["estimates.parquet"]
     assert any(name.startswith("figures/") for name in said) and "explorer.html" in said
 
 
@@ -234,14 +234,13 @@ def test_a_copied_cell_is_named(copy):
     forge(copy, OTHER, renamed)
     (line,) = wrong(copy)
     assert f"cell {OTHER} has the step times and losses of cell {PAIR}" in line
-    assert "held its GPU" in line
 
     def moved(record):
         record["provenance"]["started_at"] = "2030-01-01T00:00:00+00:00"
 
     forge(copy, OTHER, moved)
     (line,) = wrong(copy)
-    assert "has the step times" in line and "held its GPU" not in line
+    assert "has the step times" in line
 
 
 def test_an_attempt_before_the_last_cannot_be_left_out(copy):
@@ -336,14 +335,12 @@ def test_differences_are_of_values_not_of_bytes(tmp_path):
         return compare.files(*paths)
 
     assert of("md", "rate 0.1 at 2", "rate 0.10000000000000001 at 2") == []
-    assert of("md", "a\nb\nc", "a\nc") == ["line 2: shipped b, derived nothing"]
+    assert of("csv", "v\n1.5\n", "v\n1.50000000000001\n") == []
+    assert of("md", "a\nb\nc", "a\nc") == ["line 2, : shipped b, derived nothing"]
     (said,) = of("md", "x\n| 2x_a/faithful/mps/r1 | yes |", "x\n| 2x_a/faithful/mps/r1 | no |")
-    assert said.startswith("line 2, cell 2x_a/faithful/mps/r1: ")
-    assert of("csv", "id,v\na,1.5\nb,2\n", "id,v\na,1.6\nb,2\n") == [
-        "id a: v shipped 1.5, derived 1.6"
-    ]
-    assert of("csv", "id,v\na,1\nb,2\n", "id,v\nb,2\n") == ["id a is not derived"]
-    assert of("csv", "v\n1\n", "v\n1\n2\n") == ["row 2 is derived, and does not ship"]
+    assert said.startswith("line 2, cell 2x_a/faithful/mps/r1, ")
+    (said,) = of("csv", "id,v\na,1.5\nb,2\n", "id,v\na,1.6\nb,2\n")
+    assert said.endswith("shipped a,1.5, derived a,1.6")
 
 
 def test_a_sealed_attempt_may_not_change(copy, capsys):
@@ -365,7 +362,7 @@ def test_what_is_private_or_unfinished_is_not_sealed(copy, capsys):
 
 def test_what_is_said_of_a_sealed_study(copy):
     assert sealed.notice(copy.parent) == ""
-    assert "is sealed: 'make verify STUDY=h200'" in sealed.notice(copy)
+    assert "h200 is sealed: 'make verify STUDY=h200'" in sealed.notice(copy)
 
 
 def test_an_archive_checks_itself_and_is_the_same_each_time(finished, tmp_path, capsys):
@@ -391,7 +388,7 @@ def test_an_archive_checks_itself_and_is_the_same_each_time(finished, tmp_path, 
         name: there / name
         for name in (*manifest.read(there / "MANIFEST.sha256"), "MANIFEST.sha256")
     }
-    archive.write(tmp_path / "b.tar.gz", there.name, again)
+    manifest.pack(tmp_path / "b.tar.gz", there.name, again)
     assert len({manifest.sha256(tmp_path / f"{name}.tar.gz") for name in "ab"}) == 1
 
 
