@@ -19,19 +19,20 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
-        some = {"nargs": "*"} if name == "verify" else {}
-        command.add_argument("study", type=Path, metavar="RESULTS/STUDY", **some)
+        several = "*" if name == "verify" else 1
+        command.add_argument("study", nargs=several, type=Path, metavar="RESULTS/STUDY")
         if name == "verify":
             command.add_argument("--all", action="store_true", help="up to 20 differences each")
         elif name != "seal":
             command.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
     given = vars(parser.parse_args(argv))
-    run = import_module(f"release.{given.pop('command')}").main
-    for study in given["study"] if isinstance(given["study"], list) else [given["study"]]:
+    name, studies = given.pop("command"), given.pop("study")
+    for study in studies:
         if not study.is_dir():
             there = sorted(path.parent.name for path in study.parent.glob("*/runs.txt"))
             sys.exit(f"there is no {study}; {study.parent} has: {', '.join(there) or 'no study'}")
-    return run(*given.values())
+    run = import_module(f"release.{name}").main
+    return run(studies if name == "verify" else studies[0], *given.values())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import StrictUndefined, Template
 
 from analysis import claims
 from analysis.estimates.table import Estimates
@@ -26,9 +26,7 @@ PAGE = "ARTIFACT.md"
 
 
 def code(root: Path) -> list[str]:
-    """The repository's own files, without results: those that git tracks, or in an unpacked archive
-    those of its list. Raises OSError or ValueError.
-    """
+    """Files of the repository but results: that git tracks, or an unpacked archive's list has."""
     command = ["git", "-C", str(root), "ls-files", "-z"]
     # Not those of a repository that an archive was unpacked into.
     surroundings = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.parent)}
@@ -42,10 +40,7 @@ def code(root: Path) -> list[str]:
 
 
 def contents(study: Path, seconds: float) -> dict[str, bytes | Path]:
-    """Everything in the archive: name → file or content. Raises OSError, ValueError.
-
-    seconds: what `make verify` took.
-    """
+    """Everything in the archive: name → file or content. seconds: what `make verify` took."""
     own = [*shipped(study), *LISTS]
     files: dict[str, bytes | Path] = {name: ROOT / name for name in code(ROOT)}
     files |= {f"results/{study.name}/{name}": study / name for name in own}
@@ -65,14 +60,9 @@ def page(study: Path, about: dict) -> str:
     verdicts = {claim.name: claim.status for claim in estimates.of("claim")}
     cells = pq.read_table(study / "runs.parquet", columns=["cell", "attempt", "total_s"])
     took = {(row["cell"], row["attempt"]): row["total_s"] or 0 for row in cells.to_pylist()}
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown
-    )
-    return environment.get_template("artifact.md.j2").render(
+    template = Path(__file__).with_name("artifact.md.j2").read_text("utf-8")
+    spaces = {"trim_blocks": True, "keep_trailing_newline": True}
+    return Template(template, undefined=StrictUndefined, **spaces).render(
         study=study.name,
         folder=f"results/{study.name}",
         root=manifest.root(study),
@@ -89,13 +79,9 @@ def main(study: Path, output: Path) -> int:
     """Write the archive, or say why not; the exit code. A line is printed for each step."""
     if not (study / manifest.MANIFEST).exists():
         sys.exit(f"{study} is not sealed: make seal STUDY={study.name}")
-    began, wrong, study = time.monotonic(), False, study.resolve()
-    for line in verify.verify(study):
-        print(line.text(), flush=True)
-        wrong = wrong or bool(line.wrong)
-    if wrong:
+    began, study = time.monotonic(), study.resolve()
+    if verify.tell(study):
         sys.exit(f"{study.name} does not verify; no archive was made")
-    print("packing the code too, after looking for what is private", flush=True)
     try:
         files = contents(study, time.monotonic() - began)
     except (OSError, ValueError, KeyError) as error:

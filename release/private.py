@@ -107,11 +107,9 @@ class Detector:
         lines = (f'"{key.decode()}": {value.decode(errors="replace")}' for key, value in pairs)
         yield "schema, ", "\n".join([*map(str, table.schema), *lines]), self.patterns
         for name, kind in zip(table.schema.names, table.schema.types, strict=True):
-            if pa.types.is_nested(kind):
-                yield f"column {name}, ", str(table[name].to_pylist()), self.patterns
-            elif not pa.types.is_primitive(kind):
-                values = table[name].cast(pa.string()).unique().to_pylist()
-                yield f"column {name}, ", "\n".join(filter(None, values)), self.patterns
+            if not pa.types.is_primitive(kind):
+                values = {*map(str, table[name].to_pylist())}
+                yield f"column {name}, ", "\n".join(values), self.patterns
 
 
 def _is_address(text: str) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -108,14 +107,9 @@ class _Series(Series):
             table = table.filter(pc.equal(table[key].cast(pa.string()), str(value)))
         if "window" in table.schema.names:  # looked at once, after a window: no part of the series
             table = table.filter(table["window"].is_null())
-        self.table = table
         self.t = table["t_ns"].to_numpy() + int(table.schema.metadata[b"origin_ns"])
-
-    def column(self, name: str) -> np.ndarray:
-        if name not in self._columns:
-            values = self.table[name].to_numpy(zero_copy_only=False)
-            self._columns[name] = values.astype(float)
-        return self._columns[name]
+        for name in self.kinds.keys() & {*table.schema.names}:
+            self._columns[name] = table[name].to_numpy(zero_copy_only=False).astype(float)
 
     def apart(self, place: str, told: dict, start: int, end: int) -> Iterator[str]:
         """Sentences: means over the window that are not what the series gives."""

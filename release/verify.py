@@ -109,8 +109,6 @@ def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[L
         for note in sorted(made.glob("*.unreadable.txt")):
             yield Line(note.name.split(".")[0], [f"leaves out {' '.join(read_text(note).split())}"])
         wanted = {name for name in names if by_value(name)}
-        if (study / derive.TELEMETRY).is_file():  # it does not ship, but may be there
-            wanted.add(derive.TELEMETRY)
         for name in sorted({*wanted, *(n for n in contents.shipped(made) if not is_raw(n))}):
             if not (made / name).exists():
                 yield Line(name, ["is derived from nothing here"])
@@ -122,17 +120,17 @@ def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[L
             yield from readme(study, made)
 
 
-def readme(study: Path, made: Path, root: Path = derive.ROOT) -> Iterator[Line]:
-    """README.md and the pages of docs/ beside the code (in `root`), where they are of this study.
+def readme(study: Path, made: Path) -> Iterator[Line]:
+    """README.md and the pages of docs/ beside the code, where they are of this study.
 
     One of them repeats the root, so that not even a study altered as a whole passes.
     """
     from analysis.pages import render  # noqa: PLC0415, for who makes pages only
 
-    if study != root / "results" / study.name:
-        return
+    root = derive.ROOT
     try:
-        if f"results/{study.name}/" not in read_text(root / README):
+        shown = f"results/{study.name}/" in read_text(root / README)
+        if study != root / "results" / study.name or not shown:
             return
         for name, text in render.shipped(made, derive.CLAIMS):
             yield Line(name, compare.texts(read_text(root / name), text))
@@ -143,22 +141,28 @@ def readme(study: Path, made: Path, root: Path = derive.ROOT) -> Iterator[Line]:
         yield Line(README, [f"cannot be compared: {one_line(error)}"])
 
 
+def tell(study: Path, every: bool = False) -> int:
+    """Print a line per artefact; how many are wrong."""
+    wrong = 0
+    for line in verify(study):
+        print(line.text(every), flush=True)
+        wrong += bool(line.wrong)
+    return wrong
+
+
 def main(studies: Sequence[Path], every: bool) -> int:
-    """Print a line per artefact; the exit code. Studies: none for all that ship."""
+    """Verify these studies, or without any all that ship; the exit code."""
     studies = studies or sorted(path.parent for path in Path("results").glob(f"*/{MANIFEST}"))
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
+    wrong = 0
     for study in studies:
         if not (study / MANIFEST).exists():
             sys.exit(f"{study} is no study that ships: it has no {MANIFEST} (make seal)")
-    wrong = 0
-    for study in studies:
         listed = (study / RAW).is_file() and not (study / RAW).is_symlink()
         print(f"{study}: root {manifest.root(study) if listed else 'unknown'}", flush=True)
-        for line in verify(study):
-            print(line.text(every), flush=True)
-            wrong += bool(line.wrong)
+        wrong += tell(study, every)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)
     return 1 if wrong else 0

@@ -67,21 +67,18 @@ def _planned(study: Path, checked: Sequence[Checked]) -> Iterator[str]:
         yield f"cell {cell} was planned and has no record, and {NOT_RUN} does not name it"
     for cell in sorted(told - missing):
         yield f"cell {cell} has a record or was not planned, and {NOT_RUN} names it"
-    for one in checked:
-        if one.record:
-            yield from _as_planned(one, planned.get(one.attempt.cell))
+    for one in (one for one in checked if one.record):
+        yield from _as_planned(planned.get(one.attempt.cell), **one.record)
 
 
-def _as_planned(one: Checked, plan: dict | None) -> Iterator[str]:
-    cell, spec = one.record["cell"], one.record["spec"]
+def _as_planned(plan: dict | None, cell: dict, spec: dict) -> Iterator[str]:
     found = {key: cell[key] for key in ("scenario", "arm", "method", "replicate")}
     found |= {"n": len(spec["members"]), "measure": spec["measure"]["kind"]}
     found["workloads"] = [member["workload"] for member in spec["members"]]
     if parse_scenario(found["scenario"]).variant == ANCHOR:  # a session's, not the grid's
         plan = found | {"n": 1, "method": "naive", "measure": "window"}
-    elif plan is None:
-        yield f"cell {one.attempt.cell} was not planned"
-        return
-    for key, value in found.items():
+    if plan is None:
+        yield f"cell {cell['id']} was not planned"
+    for key, value in found.items() if plan else ():
         if plan.get(key) != value:
-            yield f"cell {one.attempt.cell}: {key} is {plan.get(key)} in {PLAN}, not {value}"
+            yield f"cell {cell['id']}: {key} is {plan.get(key)} in {PLAN}, not {value}"

@@ -128,7 +128,7 @@ def test_what_ships_follows(finished):
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and "DIFFERS" not in done.stdout, done.stdout + done.stderr
     assert f"root {manifest.root(finished)}" in lines[0]
-    assert {"ok estimates.parquet", "ok telemetry.parquet", "ok findings.md"} <= {*lines}
+    assert {"ok estimates.parquet", "ok runs.csv", "ok findings.md"} <= {*lines}
     assert "no list of a study's own can prove" in done.stdout
 
 
