@@ -7,12 +7,10 @@ Chooses among measured options and computes no number. No flag or outcome leaves
 
 from __future__ import annotations
 
-import argparse
-import sys
+from argparse import Namespace
 from dataclasses import dataclass, replace
 from math import inf
 from operator import le
-from pathlib import Path
 
 from analysis import labels
 from analysis.estimates.schema import Estimate
@@ -266,24 +264,11 @@ def table(advice: Advice) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis advise", description=__doc__)
-    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--job", default="", help="a workload of the study")
-    parser.add_argument("--slowdown", default=inf, type=float, help="the most for the slowest job")
-    parser.add_argument("--memory", default=inf, type=float, help="the most that may be used, GB")
-    given = parser.parse_args(argv)
-    try:
-        estimates = Estimates.read(given.folder / "estimates.parquet")
-        known = estimates.workloads()
-        if given.job and given.job not in known:
-            raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
-    except FileNotFoundError as error:
-        sys.stderr.write(f"no study's numbers there: {error}\n")
-        return 1
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+def run(given: Namespace) -> str:
+    """The command: a short table for each job."""
+    estimates = Estimates.read(given.folder / "estimates.parquet")
+    known = estimates.workloads()
+    if given.job and given.job not in known:
+        raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
     tables = map(table, advise(estimates, given.job, given.slowdown, given.memory))
-    print("\n\n".join(tables) or "No set of copies of one job was measured.")
-    return 0
+    return "\n\n".join(tables) or "No set of copies of one job was measured."

@@ -9,8 +9,7 @@ Writes compare.md, compare.csv and compare.html.
 
 from __future__ import annotations
 
-import argparse
-import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -140,18 +139,6 @@ def compare(a: Path, b: Path, output: Path) -> str:
     return f"{summary(found)}\n{output / 'compare.md'}"
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis compare", description=__doc__)
-    parser.add_argument("a", type=Path, metavar="A", help="folder of a study: results/STUDY")
-    parser.add_argument("b", type=Path, metavar="B")
-    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER")
-    given = parser.parse_args(argv)
-    try:
-        print(compare(given.a, given.b, given.output))
-    except FileNotFoundError as error:
-        sys.stderr.write(f"no study's numbers there: {error}\n")
-        return 1
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+def run(given: Namespace) -> str:
+    """The command: says what differs in short."""
+    return compare(given.a, given.b, given.output)

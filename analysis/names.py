@@ -86,11 +86,6 @@ def scenario_id(parts: Mapping[str, int], variant: str = "") -> str:
     return f"{body}--{variant}" if variant else body
 
 
-def told_window(window: object) -> str:
-    """What is said of a cell's window: which of a departure's it is, of any other nothing."""
-    return window if window in (BEFORE, AFTER) else ""
-
-
 def family_of(method: str) -> str:
     """naive, mps or mig: `mps_<anything>` is a variant of MPS."""
     return method.split("_")[0]

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-COMMANDS = ("merge", "estimate", "figures data", "pages")
+COMMANDS = ("merge", "estimate", "figures --data-only", "pages")
 
 
 def copies(study: Path, cells: int, by: str, folder: Path) -> Path:

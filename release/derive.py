@@ -13,7 +13,6 @@ from release.contents import NOT_RUN, PLAN, RUNS, listed, study_name, write_line
 
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS, REPORTED = ROOT / "config" / "claims.yaml", ROOT / "config" / "reported.csv"
-TELEMETRY = "telemetry.parquet"
 MERGED = ("runs.parquet", "runs.csv", "estimates.parquet", "estimates.csv")  # of a bundle
 PROCESSES = 2  # as many as a small machine has cores
 LIMIT_S = 900
@@ -23,7 +22,6 @@ def lay(study: Path, there: Path) -> Path:
     """Link a study's raw files into a folder below `there`, and say which.
 
     Below it they have the paths that they had when the study was analysed, as texts tell some.
-    Raises OSError, ValueError.
     """
     folder = there / "results" / study_name(study)
     folder.mkdir(parents=True)
@@ -34,21 +32,16 @@ def lay(study: Path, there: Path) -> Path:
     return folder
 
 
-def merge(folder: Path) -> None:
-    """MERGED and the telemetry, into the folder. Raises ValueError with a command's last words."""
+def derive(folder: Path, merged_only: bool) -> None:
+    """Make MERGED, or all that there is, in the folder. Raises ValueError."""
     here = Path("results", folder.name)
     of = ["--study", folder.name, "--list", here / RUNS, "--output"]
-    _run(folder, ["merge", *of, here / MERGED[0]], ["telemetry", *of, here / TELEMETRY])
-    _run(folder, ["estimate", "--folder", here, "--claims", CLAIMS, "--reported", REPORTED])
-
-
-def everything(folder: Path) -> None:
-    """All that there is. Raises ValueError."""
-    merge(folder)
-    here = Path("results", folder.name)
-    explorer = ["explorer", "--folder", here, "--output", here / "explorer.html"]
-    pages = ["pages", "--folder", here, "--claims", CLAIMS]
-    _run(folder, pages, ["figures", "data", "--folder", here], explorer)
+    rules = ["--folder", here, "--claims", CLAIMS]
+    _run(folder, ["merge", *of, here / MERGED[0]], ["telemetry", *of, here / "telemetry.parquet"])
+    _run(folder, ["estimate", *rules, "--reported", REPORTED])
+    if not merged_only:
+        explorer = ["explorer", "--folder", here, "--output", here / "explorer.html"]
+        _run(folder, ["pages", *rules], ["figures", "--data-only", "--folder", here], explorer)
 
 
 def _run(folder: Path, *commands: list) -> None:

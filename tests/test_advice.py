@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import advice
+from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
@@ -230,7 +231,7 @@ def folder(tmp_path):
 
 
 def test_command(folder, capsys):
-    assert advice.main(["--folder", str(folder), "--job", JOB, "--slowdown", "2"]) == 0
+    assert analysis(["advise", "--folder", str(folder), "--job", JOB, "--slowdown", "2"]) == 0
     text = capsys.readouterr().out
     assert "ResNet26 b32, as in the paper" in text and "Run 3 under MPS" in text
 
@@ -243,14 +244,14 @@ def test_command(folder, capsys):
     ],
 )
 def test_a_bad_value_is_one_line(folder, capsys, given_, says):
-    assert advice.main(["--folder", str(folder), *given_]) == 1
+    assert analysis(["advise", "--folder", str(folder), *given_]) == 1
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1
 
 
 def test_a_bound_that_nothing_respects_says_so(folder, capsys):
     for bound in ("0.5", "nan"):
-        assert advice.main(["--folder", str(folder), "--slowdown", bound]) == 0
+        assert analysis(["advise", "--folder", str(folder), "--slowdown", bound]) == 0
         assert "No measured option respects the bounds." in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        advice.main(["--folder", str(folder), "--slowdown", "much"])
+        analysis(["advise", "--folder", str(folder), "--slowdown", "much"])

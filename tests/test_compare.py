@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from analysis import compare, labels
+from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import RANGE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.explorer import command as explorer
 
 JOB = "resnet26_cifar10_b32"
 
@@ -69,7 +69,7 @@ def studies(tmp_path):
 
 
 def run(a, b, output):
-    return compare.main([str(a), str(b), "--output", str(output)])
+    return analysis(["compare", str(a), str(b), "--output", str(output)])
 
 
 def test_what_both_have_stands_side_by_side_with_a_word():
@@ -140,6 +140,8 @@ def test_a_bad_folder_gets_one_line(studies, capsys, bad):
         there.mkdir()
         (there / "estimates.parquet").write_text("no table")
     assert run(studies[0], there, studies[2]) == 1
-    assert explorer.main(["--folder", str(there), "--output", str(studies[2] / "x.html")]) == 1
+    assert (
+        analysis(["explorer", "--folder", str(there), "--output", str(studies[2] / "x.html")]) == 1
+    )
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and all("estimates.parquet" in line for line in said)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Text
 
+from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
@@ -245,7 +246,6 @@ def test_drawing_needs_the_csv_alone_and_repeats_to_the_byte(tmp_path):
             sys.executable,
             "-c",
             program,
-            "figures",
             "draw",
             "--data",
             str(folder / "f.csv"),
@@ -271,13 +271,11 @@ def test_names_are_known_without_drawing():
 
 
 def test_no_csv_of_a_figure_is_told_in_one_line(tmp_path, capsys):
-    from analysis.figures.command import main
-
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("a,b\n1,2\n", encoding="utf-8")
-    assert main(["draw", "--data", str(wrong), "--output", str(tmp_path / "x.png")]) == 1
+    assert analysis(["draw", "--data", str(wrong), "--output", str(tmp_path / "x.png")]) == 1
     assert capsys.readouterr().err == f"{wrong}: not the data of a figure\n"
-    assert main(["data", "--folder", str(tmp_path)]) == 1
+    assert analysis(["figures", "--folder", str(tmp_path)]) == 1
 
 
 def test_layouts_of_mig_are_drawn_from_the_plan(tmp_path):

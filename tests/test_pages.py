@@ -9,12 +9,13 @@ import pytest
 from jinja2 import Environment, StrictUndefined, UndefinedError, nodes
 
 from analysis import claims, labels, pages
+from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.build import build
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.pages import command, render, tables
+from analysis.pages import render, tables
 from analysis.pages.book import Book, PageError, only_published, plain
 from tests.simulator import BUSY_GAINS, Design, Job, simulate
 from tests.studio import REPOSITORY
@@ -71,7 +72,7 @@ def study(request, tmp_path_factory) -> Path:
     found = NOTHING if request.param == "nothing" else simulated(DESIGN)
     found = cpu(found) if request.param == "cpu" else found
     folder = written(tmp_path_factory.mktemp("pages") / request.param, found)
-    assert command.main(["--folder", str(folder), "--claims", str(RULES)]) == 0
+    assert analysis(["pages", "--folder", str(folder), "--claims", str(RULES)]) == 0
     return folder
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.__main__ import main as analysis
 from analysis.records import schema
 from analysis.records import telemetry as series
 from tests.records import merged, record, telemetry
@@ -118,7 +119,7 @@ def merged_series(folder, paths):
     """telemetry.parquet of these run.json files as a frame, and what was left out of it."""
     output = folder / "out" / "telemetry.parquet"
     arguments = ["--study", "records", "--output", str(output), *map(str, paths)]
-    assert series.main(arguments) == 0
+    assert analysis(["telemetry", *arguments]) == 0
     note = output.with_suffix(".unreadable.txt")
     note = note.read_text().splitlines() if note.exists() else []
     written = pq.read_schema(output).remove_metadata()  # but that of its columns

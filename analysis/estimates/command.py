@@ -8,9 +8,8 @@ decides the claims; writes estimates.parquet, and estimates.csv without the repl
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,20 +59,7 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> list[Estim
     return [*found, *claims.verdicts(rules, Estimates(found))]
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis estimate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--claims", type=Path, default=Path("config/claims.yaml"))
-    parser.add_argument("--reported", type=Path, default=Path("config/reported.csv"))
-    given = parser.parse_args(argv)
-    try:
-        found = estimate(given.folder, given.claims, given.reported)
-        schema.write(found, given.folder / "estimates.parquet")
-    except (OSError, ValueError, reported.ReportedError, claims.ClaimsError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+def run(given: Namespace) -> None:
+    """The command: estimates.parquet and estimates.csv in the study's folder."""
+    found = estimate(given.folder, given.claims, given.reported)
+    schema.write(found, given.folder / "estimates.parquet")

@@ -128,6 +128,8 @@ def write(estimates: Sequence[Estimate], output: Path) -> None:
 
 def rows(path: Path) -> Iterable[Estimate]:
     """The rows of estimates.parquet. Raises OSError or ValueError where it is no such file."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file; 'make figures' makes it of a study")
     try:
         table = pa.parquet.read_table(path)
     except pa.ArrowException as error:

@@ -7,10 +7,9 @@ Reads estimates.parquet of the folder and computes no number.
 
 from __future__ import annotations
 
-import argparse
 import html
 import json
-import sys
+from argparse import Namespace
 from pathlib import Path
 from string import Template
 
@@ -161,23 +160,8 @@ def page(held: dict) -> str:
     return template.substitute(read, data=compact, study=html.escape(held["study"]))
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis explorer",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--output", required=True, type=Path, metavar="HTML")
-    given = parser.parse_args(argv)
-    try:
-        held = data(Estimates.read(given.folder / "estimates.parquet"), given.folder.resolve())
-        given.output.parent.mkdir(parents=True, exist_ok=True)
-        given.output.write_text(page(held), encoding="utf-8")
-    except FileNotFoundError as error:
-        sys.stderr.write(f"no study's numbers there: {error}\n")
-        return 1
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+def run(given: Namespace) -> None:
+    """The command: writes the page."""
+    held = data(Estimates.read(given.folder / "estimates.parquet"), given.folder.resolve())
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    given.output.write_text(page(held), encoding="utf-8")

@@ -11,6 +11,7 @@ the end, or column: those of the left half in a column).
 from __future__ import annotations
 
 import textwrap
+from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
 
@@ -218,3 +219,8 @@ def apart(places: list[float], gap: float, low: float, high: float) -> list[floa
         for group in groups
         for number in range(len(group))
     ]
+
+
+def run(given: Namespace) -> None:
+    """The command: one figure, from its data alone."""
+    save(Sheet.read(given.data), given.output)

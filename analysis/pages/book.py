@@ -18,7 +18,7 @@ from analysis.estimates.table import Estimates
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|])")
 
 
-class PageError(Exception):
+class PageError(ValueError):
     """A page asks for a number that is not published, or would print one that is not."""
 
 

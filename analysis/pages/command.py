@@ -6,29 +6,19 @@ python -m analysis pages --folder results/h200 --readme   README.md and the gene
 
 from __future__ import annotations
 
-import argparse
-import sys
+from argparse import Namespace
 from pathlib import Path
 
 from jinja2 import TemplateError
 
 from analysis.choose import update
 from analysis.pages import render
-from analysis.pages.book import PageError
 
 ROOT = Path(__file__).parents[2]
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis pages",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--claims", type=Path, default=ROOT / "config/claims.yaml")
-    parser.add_argument("--readme", action="store_true", help="write README.md and docs/ instead")
-    given = parser.parse_args(argv)
+def run(given: Namespace) -> None:
+    """The command: pages into the study's folder, or README.md and docs/ into the repository."""
     try:
         if given.readme:
             into, files = ROOT, render.shipped(given.folder, given.claims)
@@ -36,7 +26,5 @@ def main(argv: list[str] | None = None) -> int:
             into, files = given.folder, render.Study(given.folder, given.claims).outputs()
         for name, text in files:
             update(into / name, text)
-    except (OSError, ValueError, PageError, TemplateError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+    except TemplateError as error:
+        raise ValueError(f"a page's template: {error}") from None

@@ -5,9 +5,8 @@ python -m analysis merge --study smoke --output results/smoke/runs.parquet CELL/
 
 from __future__ import annotations
 
-import argparse
 import math
-from pathlib import Path
+from argparse import Namespace
 from statistics import fmean
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from analysis.records.attempts import select_attempts
 from analysis.records.losses import loss_checks, members_of
 from analysis.records.records import (
     Problems,
-    add_input_arguments,
     device_of,
     input_paths,
     note_left_out,
@@ -205,15 +203,10 @@ def _add_alone_after(record: dict, rows: list[dict]) -> Problems:
     return []
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis merge", description=__doc__)
-    parser.add_argument("--study", required=True)
-    parser.add_argument("--output", required=True, type=Path, metavar="RUNS.parquet")
-    add_input_arguments(parser)
-    arguments = parser.parse_args(argv)
-    found, problems = read_records(input_paths(arguments))
-    records, foreign = of_study(found, arguments.study)
+def run(given: Namespace) -> None:
+    """The command: records of `given.study` → `given.output`, and a note of what was left out."""
+    found, problems = read_records(input_paths(given))
+    records, foreign = of_study(found, given.study)
     table, unusable = merge(records)
-    write(table, arguments.output)
-    note_left_out(arguments.output, [*problems, *foreign, *unusable])
-    return 0
+    write(table, given.output)
+    note_left_out(given.output, [*problems, *foreign, *unusable])
