@@ -224,10 +224,9 @@ class _Judge:
         as_said = (parts.value > 1) == (outcome.status == "out_of_memory")
         verdict = Verdict.HOLDS if as_said else Verdict.CONTRADICTED
         times = labels.number(parts.value)
-        note = f"{cell.label} {did[outcome.status]}, and its jobs alone take {times} times the card"
-        return replace(
-            cell, verdict=verdict, ids=(parts.id, outcome.id), note=f"{note}card's memory"
-        )
+        note = f"{cell.label} {did[outcome.status]}, and its jobs alone take {times} times"
+        note += " what the card has for them"
+        return replace(cell, verdict=verdict, ids=(parts.id, outcome.id), note=note)
 
     def _reported(self, quantity: str, cell: CellJudged, job: str = "") -> str:
         """Id of the paper's number of the same place, from the first source that has one, or "".

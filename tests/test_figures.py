@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -276,15 +275,6 @@ def test_no_csv_of_a_figure_is_told_in_one_line(tmp_path, capsys):
     assert analysis(["draw", "--data", str(wrong), "--output", str(tmp_path / "x.png")]) == 1
     assert capsys.readouterr().err == f"{wrong}: not the data of a figure\n"
     assert analysis(["figures", "--folder", str(tmp_path)]) == 1
-
-
-def test_layouts_of_mig_are_drawn_from_the_plan(tmp_path):
-    shutil.copy(ROOT / "results" / "h200" / "mig_layouts.json", tmp_path / "mig_layouts.json")
-    schema.write(STUDIES["two hosts"], tmp_path / "estimates.parquet")
-    write(tmp_path)
-    sheet = Sheet.read(tmp_path / "figures" / "mig_layouts.csv")
-    assert "7x 1g.18gb" in {row["label"] for row in sheet.of("tick")}
-    draw(sheet)
 
 
 def test_places_apart():

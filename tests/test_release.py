@@ -51,7 +51,7 @@ def analysis(folder: Path) -> None:
         ["telemetry", *listed, folder / "telemetry.parquet"],
         ["estimate", *of, *rules, "--reported", REPOSITORY / "config/reported.csv"],
         ["pages", *of, *rules],
-        ["figures", "data", *of],
+        ["figures", "--data-only", *of],
         ["explorer", *of, "--output", folder / "explorer.html"],
     ):
         called = [sys.executable, "-m", "analysis", *map(str, line)]

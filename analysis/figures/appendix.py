@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from analysis import labels
 from analysis.choose import place, value
 from analysis.figures import choose
@@ -62,31 +60,4 @@ def repeatability(study: Study) -> Sheet:
             sheet.tick(panel, row, labels.scenario(e.scenario) + way)
             choose.sign(sheet, panel, e, row)
         row += 0.5
-    return choose.footers(study, sheet)
-
-
-def mig_layouts(study: Study) -> Sheet:
-    """Where the instances of each planned layout lie among the card's memory slices."""
-    sheet = Sheet(columns=1, row_height=0.24)
-    path = study.folder / "mig_layouts.json" if study.folder else None
-    plan = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
-    layouts = {c["layout"]: c["instances"] for c in plan.get("cells", ()) if c.get("instances")}
-    if not layouts:
-        why = "this study plans no cell with MIG on a known card"
-        return choose.nothing(sheet, "MIG layouts", why)
-    card = plan["card"]
-    sheet.text("title", f"MIG layouts that this study plans on {card['name']}")
-    said = "Each bar: a GPU instance over the memory slices that it takes, with its SMs"
-    sheet.text("subtitle", said)
-    own = {"xlabel": "memory slices of the card", "xlim": f"0,{card['memory_slices']}"}
-    panel = sheet.panel("layouts", rows="yes", **own)
-    ordered = sorted(layouts.items(), key=lambda pair: (len(pair[1]), pair[0]))
-    for row, (name, instances) in enumerate(ordered, start=1):
-        sheet.tick(panel, row, name)
-        for number, part in enumerate(instances):
-            start, middle = part["start"], part["start"] + part["size"] / 2
-            bar = {"low": start + 0.06, "value": middle, "high": start + part["size"] - 0.06}
-            style = {"label": f"{part['sm_count']} SMs", "line": "bar"}
-            colour = choose.HUES[number % 2]
-            sheet.point(panel, None, f"{name} {number}", row, **bar, **style, colour=colour)
     return choose.footers(study, sheet)

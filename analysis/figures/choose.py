@@ -28,16 +28,15 @@ ROWS = {"xscale": "log", "rows": "yes"}
 
 @dataclass(frozen=True)
 class Study:
-    """A study's estimates and name; folder: where its MIG layouts lie."""
+    """A study's estimates and name."""
 
     t: Estimates
     name: str
-    folder: Path | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Study:
         """Raises OSError or ValueError where there are no estimates."""
-        return cls(Estimates.read(folder / "estimates.parquet"), folder.resolve().name, folder)
+        return cls(Estimates.read(folder / "estimates.parquet"), folder.resolve().name)
 
     @property
     def arm(self) -> str:

@@ -19,7 +19,6 @@ SHEETS = {
     "reported_against_measured": reported.sheet,
     "memory": appendix.memory,
     "repeatability": appendix.repeatability,
-    "mig_layouts": appendix.mig_layouts,
 }
 
 

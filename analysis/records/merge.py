@@ -158,7 +158,6 @@ def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
     for row in rows:
         if check := checks.get((row["cell"], row["attempt"], row.get("member"))):
             row["loss_check"], row["loss_distance"] = check.verdict, check.distance
-    headlines.add_above_idle(rows)
     rows.sort(
         key=lambda r: (
             *(r[k] for k in ("arm", "scenario", "method", "block", "attempt")),
