@@ -142,15 +142,10 @@ def _series(axes: Axes, each: list[dict], rows: bool) -> list[tuple]:
     alpha, ends = 0.6 if pale else 1, []
     x, y = [row["x"] for row in each], [row["value"] for row in each]
     x, y = (y, x) if rows else (x, y)
-    if each[0]["line"] not in ("", "bar"):
+    if each[0]["line"]:
         style = {"linestyle": each[0]["line"], "linewidth": 0.9 if pale else 1.4}
         axes.plot(x, y, color=colour, alpha=alpha, zorder=2, **style)
     for row, at, of in zip(each, x, y, strict=True):
-        if row["line"] == "bar":
-            axes.barh(of, row["high"] - row["low"], 0.6, row["low"], color=colour)
-            ink = "white" if colour == "#0B5394" else INK
-            axes.text(at, of, row["label"], ha="center", va="center", size=SMALL, color=ink)
-            continue
         crossed = row["x_low"] is not None
         bar = {"color": colour, "linewidth": 0.8, "alpha": 0.35 if crossed else alpha, "zorder": 1}
         if row["low"] is not None:

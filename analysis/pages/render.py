@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ class Study:
         self.advice = choose.by_gain(advice.advise(self.estimates))
         self.tables = {name: getattr(tables, name)(self.estimates) for name in TABLES}
 
+    @property
+    def root(self) -> str:
+        """SHA-256 of the list of the study's raw files; empty where it is not sealed."""
+        listed = self.folder / "raw.sha256"
+        return sha256(listed.read_bytes()).hexdigest() if listed.exists() else ""
+
     def page(self, template: str, base: str = "", docs: bool = False) -> str:
         """A template as Markdown. Raises PageError.
 
@@ -61,6 +68,7 @@ class Study:
             context[label.__name__] = lambda name, label=label: plain(label(name))
         return context | {
             "study": plain(self.name),
+            "root": Told(self.root),
             "base": Told(base),
             "count": count,
             "any_of": lambda name: count(name) not in ("0", "–"),
