@@ -39,17 +39,17 @@ def code(root: Path) -> list[str]:
     return sorted(n for n in own if not n.startswith("results/") and (root / n).is_file())
 
 
-def contents(study: Path, seconds: float) -> dict[str, bytes | Path]:
+def contents(study: Path, seconds: float) -> dict[str, bytes]:
     """Everything in the archive: name → file or content. seconds: what `make verify` took."""
-    own = [*shipped(study), *LISTS]
-    files: dict[str, bytes | Path] = {name: ROOT / name for name in code(ROOT)}
-    files |= {f"results/{study.name}/{name}": study / name for name in own}
-    size = sum(path.stat().st_size for path in files.values())
-    told = {"size": f"{size / 1e6:.1f} MB", "files": len(files) + 2, "seconds": math.ceil(seconds)}
+    files = {name: (ROOT / name).read_bytes() for name in code(ROOT)}
+    for name in (*shipped(study), *LISTS):
+        files[f"results/{study.name}/{name}"] = (study / name).read_bytes()
+    size = f"{sum(map(len, files.values())) / 1e6:.1f} MB"
+    told = {"size": size, "files": len(files) + 2, "seconds": math.ceil(seconds)}
     files[PAGE] = page(study, told).encode()
     if found := list(private.Detector().search(files)):
         raise ValueError("\n".join(found))
-    digests = {name: hashlib.sha256(manifest.content(files[name])).hexdigest() for name in files}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     return files | {manifest.MANIFEST: manifest.text(digests).encode()}
 
 

@@ -96,9 +96,6 @@ def _walk(folder: Path, within: str = "") -> Iterator[tuple[str, int]]:
                 yield name, mode
 
 
-# -- reading ----------------------------------------------------------------------------------
-
-
 def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
     """A plain file's content. Raises OSError, or ValueError for anything else or too large."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -110,25 +107,22 @@ def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A plain text file. Raises OSError, ValueError."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path) -> object:
-    """Raises OSError, or ValueError where it is no JSON; RecursionError where it is too deep."""
     return json.loads(read_bytes(path))
 
 
 def read_table(path: Path):
-    """A pyarrow.Table that fits into memory. Raises OSError, ValueError, pa.ArrowException."""
+    """A pyarrow.Table that fits into memory."""
     import pyarrow as pa  # noqa: PLC0415, the Snakefile reads names only
     import pyarrow.parquet  # noqa: PLC0415
 
     read = pa.parquet.ParquetFile(pa.BufferReader(read_bytes(path, MOST_TABLE)))
     about = read.metadata
-    encoded = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     # A column that repeats one value is small however many rows it has.
-    if max(encoded, 8 * about.num_rows * about.num_columns) > MOST_TABLE:
+    if 8 * about.num_rows * about.num_columns > MOST_TABLE:
         raise ValueError(f"{path.name} would take more than {MOST_TABLE} bytes of memory")
     return read.read()
 
@@ -139,7 +133,7 @@ def one_line(error: Exception) -> str:
 
 
 def listed(folder: Path) -> list[str]:
-    """The records that the study was analysed from (runs.txt), by name relative to its folder."""
+    """The records that the study was analysed from, by name relative to its folder."""
     lines = read_text(folder / RUNS).splitlines()
     return ["cells/" + line.rpartition("/cells/")[2] for line in lines if line.strip()]
 

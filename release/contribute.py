@@ -27,10 +27,7 @@ Anonymised raw cells, the plan, and tables merged from them. Unpack it in `resul
 
 
 def gather(study: Path, folder: Path, detector: private.Detector) -> set[str]:
-    """Copy what a bundle holds of a study's raw files, records anonymised; the machines' aliases.
-
-    Raises OSError, ValueError.
-    """
+    """Copy a bundle's raw files, records without private strings; the machines' aliases."""
     aliases = set()
     for name in filter(contents.is_raw, contents.shipped(study)):
         of = Attempt.of(name)
@@ -51,10 +48,7 @@ def gather(study: Path, folder: Path, detector: private.Detector) -> set[str]:
 
 
 def anonymous(value: object, detector: private.Detector) -> object:
-    """A record, or a part of one, without private strings and with the MEASURED of its files only.
-
-    Keys stay, and are looked at by who asked.
-    """
+    """A record, or a part of one, without private strings and with the MEASURED of its files."""
     if isinstance(value, list):
         return [anonymous(item, detector) for item in value]
     if not isinstance(value, dict):
@@ -67,31 +61,30 @@ def anonymous(value: object, detector: private.Detector) -> object:
     return clean
 
 
-def build(study: Path, scratch: Path) -> tuple[str, dict[str, Path]]:
+def build(study: Path, scratch: Path) -> tuple[str, dict[str, bytes]]:
     """The bundle's name and files, made in `scratch`. Raises OSError, ValueError."""
     if odd := contents.strange(study):
         raise ValueError("\n".join(odd))
     own, folder, detector = contents.study_name(study), scratch / "bundle", private.Detector()
     # Study and machines: two people's 'paper' differ.
     name = "-".join([own, *sorted(gather(study, folder, detector))[:2]])
-    lines = [f"results/{name}/{record}" for record in contents.listed(study)]
-    contents.write_lines(folder / RUNS, lines)
+    records = contents.listed(study)
+    contents.write_lines(folder / RUNS, (f"results/{name}/{record}" for record in records))
     contents.write_not_run(folder)
     found = manifest.digests(folder)
     said = [line.text() for line in verify.raw(folder, found) if line.wrong]
-    said += detector.search({file: folder / file for file in found})
+    said += detector.search({file: (folder / file).read_bytes() for file in found})
     if said:
         raise ValueError("\n".join(said))
     made = derive.lay(folder, scratch / "derived")
-    derive.merge(made)
+    derive.derive(made, merged_only=True)
     for table in derive.MERGED:
         shutil.copyfile(made / table, folder / table)
-    counted = len(contents.attempts(found))
-    page = PAGE.format(name=name, counted=counted, study=own)
-    (folder / CONTRIBUTED).write_text(page, encoding="utf-8")
+    page = PAGE.format(name=name, counted=len(contents.attempts(found)), study=own)
+    contents.write_lines(folder / CONTRIBUTED, page.splitlines())
     manifest.write(folder, manifest.digests(folder))
     files = (*contents.shipped(folder), *contents.LISTS)
-    return name, {file: folder / file for file in files}
+    return name, {file: (folder / file).read_bytes() for file in files}
 
 
 def main(study: Path, output: Path) -> int:
@@ -102,5 +95,4 @@ def main(study: Path, output: Path) -> int:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             sys.exit(f"{error}\nno bundle was made of {study}")
         manifest.pack(output, name, files)
-    print(f"unpack it in results/, then: make compare A=results/h200 B=results/{name}")
     return 0

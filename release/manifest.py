@@ -7,7 +7,6 @@ MANIFEST.sha256 lists raw.sha256 and everything derived.
 import gzip
 import hashlib
 import io
-import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,11 +57,8 @@ def root(folder: Path) -> str:
     return sha256(folder / RAW)
 
 
-def pack(output: Path, top: str, files: Mapping[str, Path | bytes]) -> None:
-    """A tar.gz with these files (name → where it is, or its content) below the folder `top`.
-
-    Sorted, without owners, all of one time; whole or not at all. Says what it wrote.
-    """
+def pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
+    """A tar.gz of files below the folder `top`: sorted, without owners, all of one time."""
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(output.name + ".partial")
     with (
@@ -70,17 +66,10 @@ def pack(output: Path, top: str, files: Mapping[str, Path | bytes]) -> None:
         gzip.GzipFile("", "wb", mtime=EPOCH, fileobj=raw) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name, source in sorted(files.items()):
-            packed_bytes = content(source)
+        for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(f"{top}/{name}")
-            entry.size, entry.mtime = len(packed_bytes), EPOCH
-            runs = isinstance(source, Path) and os.access(source, os.X_OK)
-            entry.mode = 0o755 if runs else 0o644
-            archive.addfile(entry, io.BytesIO(packed_bytes))
+            entry.size, entry.mtime = len(content), EPOCH
+            entry.mode = 0o755 if content.startswith(b"#!") else 0o644
+            archive.addfile(entry, io.BytesIO(content))
     partial.replace(output)
     print(f"{output}: {len(files)} files, {output.stat().st_size / 1e6:.1f} MB")
-
-
-def content(source: Path | bytes) -> bytes:
-    """The content of one of an archive's files."""
-    return source if isinstance(source, bytes) else source.read_bytes()

@@ -82,10 +82,9 @@ class Detector:
             text = text.replace(found, f"<{kind}>")
         return text
 
-    def search(self, files: Mapping[str, Path | bytes]) -> Iterator[str]:
-        """Sentences: what files hold (name → where it is, or its content), and where."""
-        for name, source in files.items():
-            content = source if isinstance(source, bytes) else source.read_bytes()
+    def search(self, files: Mapping[str, bytes]) -> Iterator[str]:
+        """Sentences: what files hold, and where."""
+        for name, content in files.items():
             if content[:2] == b"\x1f\x8b":
                 content = gzip.decompress(content)
             for where, text, patterns in self._texts(content):
@@ -103,8 +102,9 @@ class Detector:
             return
         table = pq.read_table(io.BytesIO(content))
         told = [table.schema.metadata, *(column.metadata for column in table.schema)]
-        pairs = [pair for metadata in told for pair in (metadata or {}).items()]
-        lines = (f'"{key.decode()}": {value.decode(errors="replace")}' for key, value in pairs)
+        lines = [
+            v.decode(errors="replace") for own in told for pair in (own or {}).items() for v in pair
+        ]
         yield "schema, ", "\n".join([*map(str, table.schema), *lines]), self.patterns
         for name, kind in zip(table.schema.names, table.schema.types, strict=True):
             if not pa.types.is_primitive(kind):

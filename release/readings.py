@@ -57,9 +57,8 @@ def telemetry(folder: Path, record: dict) -> Iterator[str]:
             means = {k: v for k, v in values.items() if k != "pss"}  # looked at once, after it
             own = series("member", member=int(member))
             yield from own.apart(f"{place}.members.{member}", means, *ends)
-        yield from (
-            series("host").apart(f"{place}.host", seen["host"], *ends) if seen["host"] else ()
-        )
+        if seen["host"]:
+            yield from series("host").apart(f"{place}.host", seen["host"], *ends)
         if seen.get("energy"):
             power = (idle or {}).get("power")
             yield from _energy(f"{place}.energy", seen, power, series("gpu", entity="gpu"), *ends)
@@ -78,10 +77,7 @@ def _headlines(place: str, told: dict, series: dict, known: str) -> Iterator[str
 def _energy(
     place: str, seen: dict, idle: float | None, gpu: _Series, start: int, end: int
 ) -> Iterator[str]:
-    """A window's energy by its parts, by the power readings, and by the GPU's counter.
-
-    idle: power before the window, in W.
-    """
+    """By its parts, by the power readings, and by the GPU's counter. idle: power before, in W."""
     energy, seconds = seen["energy"], seen["seconds"]
     follows = {"joules": energy["mean_power"] * seconds}
     if energy.get("idle_joules") is not None:

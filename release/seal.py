@@ -27,13 +27,10 @@ def unfit(study: Path, found: Mapping[str, str]) -> Iterator[str]:
     for attempt in contents.attempts(found):
         if f"{attempt.folder}/{RUN}" not in found:
             yield f"{attempt.folder} has no {RUN}: it was interrupted, and has to be taken away"
-    yield from private.Detector().search({name: study / name for name in found})
-    if (size := _megabytes(study, filter(is_raw, found))) > MOST_MB:
+    yield from private.Detector().search({name: (study / name).read_bytes() for name in found})
+    size = sum((study / name).stat().st_size for name in filter(is_raw, found)) / 1e6
+    if size > MOST_MB:
         yield f"{size:.1f} MB of raw files, more than the {MOST_MB} MB for git"
-
-
-def _megabytes(study: Path, names) -> float:
-    return sum((study / name).stat().st_size for name in names) / 1e6
 
 
 def main(study: Path) -> int:
@@ -57,7 +54,5 @@ def main(study: Path) -> int:
     root = manifest.write(study, found)
     counted = Counter(ended.values()) + Counter({"not_run": len(missing)})
     told = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in sorted(counted.items()))
-    sizes = _megabytes(study, found), _megabytes(study, filter(is_raw, found))
-    size = "{} files, {:.1f} MB, {:.1f} of them raw".format(len(found), *sizes)
-    print(f"study {study.name} is sealed: {told}; {size}; root {root}")
+    print(f"study {study.name} is sealed: {told}; {len(found)} files; root {root}")
     return 0

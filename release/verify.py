@@ -42,10 +42,9 @@ class Line:
         """One line; with `every` another for each difference."""
         if not self.wrong:
             return f"ok {self.artefact}{f' ({self.counted})' if self.counted else ''}"
-        if every:
-            return "\n  ".join([f"DIFFERS {self.artefact}:", *self.wrong])
         more = ["and more"] if len(self.wrong) > SHOWN else []
-        return f"DIFFERS {self.artefact}: {'; '.join([*self.wrong[:SHOWN], *more])}"
+        told = self.wrong if every else [*self.wrong[:SHOWN], *more]
+        return f"DIFFERS {self.artefact}: {(chr(10) + '  ' if every else '; ').join(told)}"
 
 
 def verify(study: Path) -> Iterator[Line]:
@@ -54,15 +53,15 @@ def verify(study: Path) -> Iterator[Line]:
     try:
         derived_list, raw_list = manifest.read(study / MANIFEST), manifest.read(study / RAW)
         odd, found = contents.strange(study), manifest.digests(study)
-        if derived_list.pop(RAW, None) != manifest.root(study):
+        if derived_list.pop(RAW, None) != (root := manifest.root(study)):
             odd.append(f"{RAW} is not the list that {MANIFEST} has")
     except (OSError, ValueError) as error:
         yield Line(lists, [one_line(error)])
         return
-    wrong = [*odd, *held_against({**derived_list, **raw_list}, found)]
-    yield Line(lists, wrong, f"{len(found)} files")
+    odd += held_against({**derived_list, **raw_list}, found)
+    yield Line(lists, odd, f"{len(found)} files, root {root}")
     yield from raw(study, found)
-    if odd:
+    if contents.strange(study):
         yield Line("derived results", ["not made anew from a folder that holds such files"])
     else:
         yield from derived(study, sorted(found))
@@ -97,17 +96,15 @@ def raw(study: Path, found: Mapping[str, str]) -> Iterator[Line]:
 
 def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[Line]:
     """Everything derived, made anew and compared; with `pages` README and docs too."""
-    # A bundle ships merged tables only; of any other study all that analysis makes ships.
-    make = derive.merge if contents.CONTRIBUTED in names else derive.everything
     with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
         try:
             made = derive.lay(study, Path(scratch))
-            make(made)
+            derive.derive(made, merged_only=contents.CONTRIBUTED in names)
         except (OSError, ValueError, RecursionError, AttributeError) as error:
             yield Line("derived results", [f"cannot be made: {one_line(error)}"])
             return
         for note in sorted(made.glob("*.unreadable.txt")):
-            yield Line(note.name.split(".")[0], [f"leaves out {' '.join(read_text(note).split())}"])
+            yield Line(note.name, [f"is left out: {' '.join(read_text(note).split())}"])
         wanted = {name for name in names if by_value(name)}
         for name in sorted({*wanted, *(n for n in contents.shipped(made) if not is_raw(n))}):
             if not (made / name).exists():
@@ -121,10 +118,7 @@ def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[L
 
 
 def readme(study: Path, made: Path) -> Iterator[Line]:
-    """README.md and the pages of docs/ beside the code, where they are of this study.
-
-    One of them repeats the root, so that not even a study altered as a whole passes.
-    """
+    """README.md and docs/, if they are of this study; one has to repeat the root."""
     from analysis.pages import render  # noqa: PLC0415, for who makes pages only
 
     root = derive.ROOT
@@ -160,8 +154,7 @@ def main(studies: Sequence[Path], every: bool) -> int:
     for study in studies:
         if not (study / MANIFEST).exists():
             sys.exit(f"{study} is no study that ships: it has no {MANIFEST} (make seal)")
-        listed = (study / RAW).is_file() and not (study / RAW).is_symlink()
-        print(f"{study}: root {manifest.root(study) if listed else 'unknown'}", flush=True)
+        print(f"{study}:", flush=True)
         wrong += tell(study, every)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)
