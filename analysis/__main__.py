@@ -25,7 +25,7 @@ COMMANDS = {
     "merge": ("records.merge", "run.json files → runs.parquet", _RECORDS),
     "telemetry": ("records.telemetry", "gpu.parquet files → telemetry.parquet", _RECORDS),
     "estimate": (
-        "estimates.command",
+        "publish",
         "runs.parquet → estimates.parquet: every published number, once",
         (_FOLDER, _CLAIMS, ("--reported", {"type": Path, "default": ROOT / "config/reported.csv"})),
     ),
