@@ -5,11 +5,9 @@ Of a sealed study that verifies. The same files give the same bytes. Unpacked an
 """
 
 import hashlib
-import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -39,25 +37,23 @@ def code(root: Path) -> list[str]:
     return sorted(n for n in own if not n.startswith("results/") and (root / n).is_file())
 
 
-def contents(study: Path, seconds: float) -> dict[str, bytes]:
-    """Everything in the archive: name → file or content. seconds: what `make verify` took."""
+def contents(study: Path) -> dict[str, bytes]:
+    """Everything in the archive: name → file or content."""
     files = {name: (ROOT / name).read_bytes() for name in code(ROOT)}
     for name in (*shipped(study), *LISTS):
         files[f"results/{study.name}/{name}"] = (study / name).read_bytes()
     size = f"{sum(map(len, files.values())) / 1e6:.1f} MB"
-    told = {"size": size, "files": len(files) + 2, "seconds": math.ceil(seconds)}
-    files[PAGE] = page(study, told).encode()
+    files[PAGE] = page(study, size=size, files=len(files) + 2).encode()
     if found := list(private.Detector().search(files)):
         raise ValueError("\n".join(found))
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     return files | {manifest.MANIFEST: manifest.text(digests).encode()}
 
 
-def page(study: Path, about: dict) -> str:
+def page(study: Path, **about: object) -> str:
     """ARTIFACT.md: abstract, badges, requirements, getting started, claims, figures."""
     estimates = Estimates.read(study / "estimates.parquet")
-    counts = estimates.of("count")
-    verdicts = {claim.name: claim.status for claim in estimates.of("claim")}
+    counts, verdicts = estimates.of("count"), {e.name: e.status for e in estimates.of("claim")}
     cells = pq.read_table(study / "runs.parquet", columns=["cell", "attempt", "total_s"])
     took = {(row["cell"], row["attempt"]): row["total_s"] or 0 for row in cells.to_pylist()}
     template = Path(__file__).with_name("artifact.md.j2").read_text("utf-8")
@@ -79,11 +75,11 @@ def main(study: Path, output: Path) -> int:
     """Write the archive, or say why not; the exit code. A line is printed for each step."""
     if not (study / manifest.MANIFEST).exists():
         sys.exit(f"{study} is not sealed: make seal STUDY={study.name}")
-    began, study = time.monotonic(), study.resolve()
+    study = study.resolve()
     if verify.tell(study):
         sys.exit(f"{study.name} does not verify; no archive was made")
     try:
-        files = contents(study, time.monotonic() - began)
+        files = contents(study)
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"{error}\nno archive was made")
     manifest.pack(output, f"gpu-collocation-study-{study.name}", files)

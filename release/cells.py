@@ -1,9 +1,7 @@
 """Does an attempt agree with itself? run.json against the files beside it.
 
-Rates, losses, telemetry and energy in run.json were computed when it was measured, from readings
-that are in the Parquet files: step ends to 10 µs, telemetry in single precision. So they can be
-computed again, to that precision. Numbers that no file repeats (a PID, a core, a wall time) are
-held by raw.sha256 alone.
+Rates, losses, telemetry and energy are computed again from the Parquet files: step ends to 10 µs,
+telemetry in single precision. What no file repeats (a PID, a core) is held by raw.sha256 alone.
 """
 
 import hashlib
@@ -156,9 +154,7 @@ def _follow(told: dict, column: np.ndarray, warm_up: float) -> bool:
     return cut and last < warm_up
 
 
-def _rate(
-    place: str, told: dict, ticks: np.ndarray, window: list[float], tick_ns: int, size: int
-) -> Iterator[str]:
+def _rate(place: str, told: dict, ticks, window: list[float], tick_ns: int, size: int):
     """A tick is the time of a step's end rounded down, so that a step in the tick of the window's
     end may lie on either side of it. window: from and to, in ticks.
     """

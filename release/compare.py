@@ -13,7 +13,6 @@ from pathlib import Path
 from release.contents import one_line, read_bytes, read_table, read_text
 
 MOST = 20  # differences of a file that are told
-RELATIVE = 1e-9
 _NUMBER = re.compile(r"([-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?)")
 _CELL = re.compile(r"(?<![\w+.-])[\w+.-]+/\w+/\w+/r\d+")
 
@@ -54,13 +53,13 @@ def _told(apart: Iterator[tuple[int, str, str]]) -> Iterator[str]:
         cells = [f", cell {cell}" for cell in _CELL.findall(one, 0, end)[-1:]] or [""]
         at = max(start - 30, 0)
         both = f"shipped {one[at : at + 80]}, derived {other[at : at + 80]}"
-        yield f"line {line}{cells[0]}, {one[: min(at, 80)]}: {both}"
+        yield f"line {line}{cells[0]}{f', {one[: min(at, 80)]}' if at else ''}: {both}"
 
 
 def same(one: str, other: str) -> bool:
     """Whether two texts are one, but for the last digits of numbers in them."""
     mine, yours = _NUMBER.split(one), _NUMBER.split(other)  # numbers at odd places
     return len(mine) == len(yours) and all(
-        a == b or (n % 2 and "." in a and math.isclose(float(a), float(b), rel_tol=RELATIVE))
+        a == b or (n % 2 and "." in a and math.isclose(float(a), float(b), rel_tol=1e-9))
         for n, (a, b) in enumerate(zip(mine, yours, strict=True))
     )

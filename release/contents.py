@@ -22,9 +22,7 @@ LISTS = ("raw.sha256", "MANIFEST.sha256")
 # Of an invocation, or large and soon made again.
 _NEVER = ("specs.json", "complete", "report.zip", "report.html", "telemetry.parquet", *LISTS)
 _NEVER_ENDING = (".svg", ".partial", ".unreadable.txt")
-_RAW = re.compile(
-    r"cells/.+|(plan|mig_layouts)\.json|(runs|not_run)\.txt|(datasets|bench)/[^/]+\.json"
-)
+_RAW = re.compile(r"cells/.+|(plan|mig_layouts|(datasets|bench)/[^/]+)\.json|(runs|not_run)\.txt")
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/(.+)")
 _STUDY = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 MOST_TEXT, MOST_TABLE = 200_000_000, 2_000_000_000  # bytes that are read of a file
@@ -128,7 +126,6 @@ def read_table(path: Path):
 
 
 def one_line(error: Exception) -> str:
-    """What a file's reader says of it."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 

@@ -1,9 +1,7 @@
 """An anonymised bundle of a study measured elsewhere, checked, to be compared with ours.
 
-Holds the raw cells, the plan, the datasets' pins, and the tables merged from them; no logs, no
-traces. Host and user names, paths, addresses and other people's processes are taken out of the
-records; what cannot be taken out is refused, with file and place. GPU UUIDs and the machine's
-random alias stay.
+Raw cells, plan, datasets' pins, and the tables merged from them; no logs. Private strings are taken
+out of the records; what cannot be taken out is refused. GPU UUIDs and random aliases stay.
 """
 
 import json
@@ -40,9 +38,9 @@ def gather(study: Path, folder: Path, detector: private.Detector) -> set[str]:
             continue
         record = anonymous(contents.read_json(study / name), detector)
         alias = str((record.get("provenance") or {}).get("machine") or "machine-0000")
-        if not ALIAS.fullmatch(alias):
+        if not (found := ALIAS.fullmatch(alias)):
             raise ValueError(f"{name}: the machine's alias {alias[:60]!r} is not machine-<hex>")
-        aliases.add(ALIAS.fullmatch(alias)[1])
+        aliases.add(found[1])
         target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return aliases
 

@@ -77,7 +77,6 @@ class Detector:
         return [(kind, one) for one, kind in found.items() if not one.startswith(HARMLESS)]
 
     def strip(self, text: str) -> str:
-        """The text with what was found replaced by what it was."""
         for kind, found in self.in_text(text):
             text = text.replace(found, f"<{kind}>")
         return text

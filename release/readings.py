@@ -13,10 +13,7 @@ from release.contents import RUN, read_table
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS
 from workflow.collocation.telemetry.windows import ACTIVITY, CHECKED_S, Series
 
-KINDS = {
-    file: {metric.name: metric.kind for metric in metrics}
-    for file, metrics in (("gpu", METRICS), ("member", MEMBER_METRICS), ("host", HOST_METRICS))
-}
+TOLD = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
 SINGLE = 1e-5  # relative: sums of single-precision readings
 # Relative, and absolute for ratios: where it was measured, the ends of the pair were known.
 APART, APART_RATIO = 0.05, 0.01
@@ -68,15 +65,12 @@ def _headlines(place: str, told: dict, series: dict, known: str) -> Iterator[str
     """Activity by one pair of samples and by the series: near each other, or said to disagree."""
     for name in ACTIVITY:
         pair, mean = told.get(name), series.get(name)
-        if None in (pair, mean) or f"{name} is" in known:
-            continue
-        if abs(pair - mean) > max(APART * max(abs(pair), abs(mean)), APART_RATIO):
+        told_apart = None in (pair, mean) or f"{name} is" in known
+        if not told_apart and abs(pair - mean) > max(APART * max(pair, mean), APART_RATIO):
             yield f"{place}.{name} is {pair}, its series has {mean}, and it says nothing of that"
 
 
-def _energy(
-    place: str, seen: dict, idle: float | None, gpu: _Series, start: int, end: int
-) -> Iterator[str]:
+def _energy(place: str, seen: dict, idle: float | None, gpu: _Series, *ends: int) -> Iterator[str]:
     """By its parts, by the power readings, and by the GPU's counter. idle: power before, in W."""
     energy, seconds = seen["energy"], seen["seconds"]
     follows = {"joules": energy["mean_power"] * seconds}
@@ -84,11 +78,11 @@ def _energy(
         follows["idle_joules"] = None if idle is None else idle * seconds
         follows["above_idle_joules"] = energy["joules"] - energy["idle_joules"]
     if energy.get("integrated_joules") is not None:
-        follows["integrated_joules"] = gpu.integral("power", start, end)
+        follows["integrated_joules"] = gpu.integral("power", *ends)
     for name, value in follows.items():
         if value is None or not abs(energy[name] - value) <= SINGLE * max(abs(value), 1):
             yield f"{place}.{name} is {energy[name]}, the readings give {value}"
-    grown, told = gpu.growth("energy", start, end), energy["joules"]
+    grown, told = gpu.growth("energy", *ends), energy["joules"]
     if seconds >= CHECKED_S and (grown is None or abs(told - grown) > EDGES * abs(grown)):
         yield f"{place}.joules is {told}, the counter in gpu.parquet grew by {grown}"
 
@@ -97,7 +91,7 @@ class _Series(Series):
     """The rows of one thing in a telemetry file. Times are ns of the members' clock."""
 
     def __init__(self, file: str, table: pa.Table, values: dict[str, object]):
-        self.file, self.kinds = file, KINDS[file]
+        self.file, self.kinds = file, {metric.name: metric.kind for metric in TOLD[file]}
         super().__init__([], (n for n in table.schema.names if self.kinds.get(n) == "rate"))
         for key, value in values.items():
             table = table.filter(pc.equal(table[key].cast(pa.string()), str(value)))

@@ -1,17 +1,15 @@
 """Make a finished study one that ships: not_run.txt, raw.sha256 and MANIFEST.sha256 in its folder.
 
-Written only if every cell is accounted for, everything derived follows from the raw files, nothing
-private is found and the raw files are of a size for git. An attempt that was sealed before must be
-unchanged: a new measurement is a new attempt.
+Written only if every cell is accounted for, everything derived follows, nothing private is found
+and raw files are small enough for git. An attempt that was sealed before must be unchanged.
 """
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from release import contents, manifest, private, verify
-from release.contents import RUN, RUNS, Attempt, is_raw
+from release.contents import RUN, Attempt, is_raw
 
 MOST_MB = 30  # of raw files: they stay in git's history, as each is a measurement
 
@@ -35,24 +33,19 @@ def unfit(study: Path, found: Mapping[str, str]) -> Iterator[str]:
 
 def main(study: Path) -> int:
     """Seal, or say why not; the exit code."""
-    if not (study / RUNS).exists():
-        sys.exit(f"{study} is no finished study: it has no {RUNS}")
-    study, ended = study.resolve(), {}
+    study = study.resolve()
     try:
         missing = contents.write_not_run(study)
         found = manifest.digests(study)
         if not (why_not := list(unfit(study, found))):
             lines = [*verify.raw(study, found), *verify.derived(study, [*found], pages=False)]
             why_not = [line.text() for line in lines if line.wrong]
-        for attempt in () if why_not else contents.attempts(found):  # a cell's last counts
-            ended[attempt.cell] = contents.read_json(study / attempt.folder / RUN)["status"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         why_not = [f"{study.name} is no finished study: {contents.one_line(error)}"]
     if why_not:
         sys.stderr.write("".join(f"{line}\n" for line in why_not) + f"{study.name} is not sealed\n")
         return 1
     root = manifest.write(study, found)
-    counted = Counter(ended.values()) + Counter({"not_run": len(missing)})
-    told = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in sorted(counted.items()))
+    told = f"{len(contents.attempts(found))} attempts, {len(missing)} planned cells not run"
     print(f"study {study.name} is sealed: {told}; {len(found)} files; root {root}")
     return 0

@@ -52,9 +52,9 @@ def _listed(study: Path, checked: Sequence[Checked]) -> Iterator[str]:
     there = {f"{one.attempt.folder}/{contents.RUN}" for one in checked}
     for name in sorted({*contents.listed(study)} ^ there):
         yield f"{contents.owner(name)} is {'not in' if name in there else 'only in'} {RUNS}"
-    folders = {one.attempt.folder for one in checked}
-    for cell, number in (one.attempt for one in checked):
-        if number > 1 and contents.Attempt(cell, number - 1).folder not in folders:
+    numbered = {one.attempt for one in checked}
+    for cell, number in sorted(numbered):
+        if number > 1 and (cell, number - 1) not in numbered:
             yield f"cell {cell} has attempt {number} and none before it"
 
 

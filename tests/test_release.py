@@ -336,9 +336,9 @@ def test_differences_are_of_values_not_of_bytes(tmp_path):
 
     assert of("md", "rate 0.1 at 2", "rate 0.10000000000000001 at 2") == []
     assert of("csv", "v\n1.5\n", "v\n1.50000000000001\n") == []
-    assert of("md", "a\nb\nc", "a\nc") == ["line 2, : shipped b, derived nothing"]
+    assert of("md", "a\nb\nc", "a\nc") == ["line 2: shipped b, derived nothing"]
     (said,) = of("md", "x\n| 2x_a/faithful/mps/r1 | yes |", "x\n| 2x_a/faithful/mps/r1 | no |")
-    assert said.startswith("line 2, cell 2x_a/faithful/mps/r1, ")
+    assert said.startswith("line 2, cell 2x_a/faithful/mps/r1")
     (said,) = of("csv", "id,v\na,1.5\nb,2\n", "id,v\na,1.6\nb,2\n")
     assert said.endswith("shipped a,1.5, derived a,1.6")
 
