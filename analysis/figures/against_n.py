@@ -28,7 +28,7 @@ def rate(study: Study) -> Sheet:
         return choose.nothing(sheet, "Throughput against the number of jobs", choose.NO_SET)
     _rate_title(study, sheet, chosen[0])
     drawn = choose.strokes(e.method for w in chosen for e in found[w])
-    sheet.text("subtitle", f"{drawn}; grey line: fastest measured way alone")
+    sheet.text("subtitle", f"{drawn}; grey line: the fastest way alone that was measured")
     for number, workload in enumerate(chosen):
         own = {"title": labels.job(workload), "format": "k", "zero": "yes"}
         own["wide"] = "yes" if number == 0 and len(chosen) % 2 else ""
@@ -58,10 +58,10 @@ def _rate_title(study: Study, sheet: Sheet, workload: str) -> None:
         sheet.text("title", "Throughput against the number of jobs, by how they are written")
         return
     best, alone = max(sets, key=value), labels.arm(fastest[0].arm)
-    text = f"{under(paper)} ({labels.arm(paper.arm)}) do {labels.number(paper.value)} times "
-    text += f"the work of one such job ({alone})"
+    text = f"{under(paper)} in {labels.arm(paper.arm)} do {labels.number(paper.value)} times the "
+    text += f"work of one job alone in {alone}"
     if best.id != paper.id:
-        text += f"; {best.jobs} jobs ({labels.arm(best.arm)}) do {labels.number(best.value)} times"
+        text += f"; {best.jobs} in {labels.arm(best.arm)} do {labels.number(best.value)} times"
     sheet.basis(best, paper)
     sheet.text("title", text)
 

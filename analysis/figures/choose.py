@@ -149,7 +149,7 @@ def footers(study: Study, sheet: Sheet, arms: Iterable[str] = ()) -> Sheet:
         numbers = " to ".join(dict.fromkeys(map(str, (min(found), max(found)))))
         said.append(f"{numbers} replicate{'s' if max(found) > 1 else ''}")
     spreads = {row["spread"] for row in points}
-    meant = ["bars: least to most host"] if RANGE in spreads else []
+    meant = ["bars: lowest to highest machine"] if RANGE in spreads else []
     meant += ["bars of one host: 95 % interval"] if INTERVAL in spreads else []
     meant += ["hollow: one replicate"] if any(row["fill"] == "hollow" for row in points) else []
     signs = f" Signs: means; {'; '.join(meant)}." if meant else ""
