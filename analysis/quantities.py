@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 
-from analysis import flags, metrics
+from analysis import metrics
 from analysis.names import AFTER, BEFORE, family_of
 from analysis.statistics import Estimate, pooled_estimates
 from analysis.views import DEPARTURE, Key, View, agree, alone, provenance
@@ -155,13 +154,6 @@ class Measurements:
         self._elsewhere: dict[Key, list[View]] = defaultdict(list)
         for view in views:
             (self._views if view.current else self._elsewhere)[view.key].append(view)
-
-    def without(self, unwanted: Container[str]) -> Measurements:
-        """Less the cells that carry one of these flags."""
-        views = chain(*self._views.values(), *self._elsewhere.values())
-        return Measurements(
-            view for view in views if not any(f in unwanted for f in flags.split(view.flags))
-        )
 
     def cells(self) -> list[Key]:
         """Every key that has a view."""

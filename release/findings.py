@@ -24,7 +24,6 @@ GAIN = (
     "Throughput gain (STP: what the jobs do together, over one of them alone, written the same "
     "way), with 95 % intervals"
 )
-SUSPECT = "!"  # behind a claim
 SAME = 0.05  # two ratios that differ by less are called the same
 DIFFERS = ("contradicted", "direction only")
 OPEN = ("inconclusive", "not comparable")
@@ -180,25 +179,15 @@ def _gain(rows: pd.DataFrame) -> str:
 
 def _claims(verdicts: dict, link: str) -> str:
     by: dict[str, list[str]] = {}
-    changed = []
     for claim in verdicts["claims"]:
-        without = claim["without_suspects"] or claim["verdict"]
-        same = without == claim["verdict"]
-        by.setdefault(claim["verdict"], []).append(claim["id"] + SUSPECT * (not same))
-        changed += [] if same else [f"{claim['id']} {without}"]
+        by.setdefault(claim["verdict"], []).append(claim["id"])
     lines = [f"- {name}: {len(by[name])} ({', '.join(by[name])})" for name in ORDER if name in by]
     lines += [f"- {name}: {len(ids)}" for name, ids in by.items() if name not in ORDER]
     head = (
         f"The paper's {len(verdicts['claims'])} claims, by rules fixed before measuring "
         f"([{verdicts['rules']}]({verdicts['rules']}), commit {verdicts['commit']}):"
     )
-    text = "\n".join([head, "", *lines])
-    if changed:
-        text += (
-            f"\n\n{SUSPECT}: another verdict where suspect cells are left out, most often those "
-            f"of a job that ran slow alone: {', '.join(changed)}."
-        )
-    return text
+    return "\n".join([head, "", *lines])
 
 
 def _reasons(verdicts: dict, runs: pd.DataFrame) -> str:

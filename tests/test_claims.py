@@ -6,6 +6,7 @@
 import itertools
 import json
 import math
+import re
 import subprocess
 
 import pandas as pd
@@ -16,7 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import quantities, reported
+from analysis import flags, quantities, reported
 from analysis.cells import load as load_study
 from analysis.cells import read_runs, summarise
 from analysis.claims import command as claims
@@ -582,9 +583,8 @@ def test_a_card_that_somebody_else_used_compares_to_nothing():
 def test_marks_stand_beside_the_numbers_and_suspects_are_told(flag, said, among, mark):
     result = flagged(f"{flag};unsteady")
     assert result.verdict == Verdict.HOLDS
-    note, without = result.notes
+    [note] = result.notes
     assert said in note and f"in 5 of {among} cells" in note
-    assert without == "without the suspect cells: not testable here"
     text = claims_page.markdown([result], HEAD)
     overview, paragraph = text.split("## C1")
     assert f"] ~{mark} |" in overview and f"] ~{mark} |" in paragraph
@@ -595,27 +595,6 @@ def test_marks_stand_beside_the_numbers_and_suspects_are_told(flag, said, among,
     assert finding["flags"] == [flag, "unsteady"]
     plain = claims_page.markdown([flagged("")], HEAD)
     assert mark not in plain and "~" not in plain
-
-
-def test_the_verdict_without_suspect_cells_is_told_beside_the_one_with_them():
-    made = Made().ladder(S, "naive", {}).ladder(S, "mps", {2: 1.9})
-    frame = made.frame()
-    alike = judge(
-        Claim(id="C1", text="t", sources=["SUIT25"], tests=[MORE]),
-        gather(views_of_runs(frame), SILENT),
-    )
-    assert alike.without_suspects is None and alike.notes == ()
-    assert flagged("unsteady", only=1).without_suspects is None
-    one = flagged("suspect_baseline", only=1)
-    assert (one.verdict, one.without_suspects) == (Verdict.HOLDS, Verdict.HOLDS)
-    pair = frame["method"] == "mps"
-    frame.loc[pair & (frame["block"] > 1), "flags"] = "suspect_baseline"
-    claim = Claim(id="C1", text="t", sources=["SUIT25"], tests=[MORE])
-    most = judge(claim, gather(views_of_runs(frame), SILENT))
-    assert (most.verdict, most.without_suspects) == (Verdict.HOLDS, Verdict.INCONCLUSIVE)
-    [told] = claims_page.as_json([most], HEAD)["claims"]
-    assert told["without_suspects"] == "inconclusive"
-    assert "without the suspect cells: inconclusive" in claims_page.markdown([most], HEAD).lower()
 
 
 def test_the_job_alone_that_a_gain_is_over_is_among_its_cells():
@@ -973,32 +952,29 @@ def test_one_replicate_is_a_hint_wherever_it_is_advised():
     assert "a hint" not in guide(rich())
 
 
-def slowed(clean, slow):
-    """Seven under MPS: progress in blocks with a good baseline, and in those with a slow one."""
-    made, blocks = Made(noise=0.0).cell(f"1x_{S}"), iter(range(1, 6))
-    made.cell(f"7x_{S}", "mps", 0.8, blocks=[next(blocks) for _ in range(clean)])
-    slow = [next(blocks) for _ in range(slow)]
-    return made.cell(f"7x_{S}", "mps", 1.2, blocks=slow, flags="suspect_baseline")
+@pytest.mark.parametrize("flag", flags.KNOWN)
+def test_no_replicate_is_left_out_for_a_flag(flag):
+    """Replicates differ by a tenth, so that leaving one out would move every number of its cell."""
+    frame = Made(noise=0.1).ladder(S, "naive", {7: 2.7}).ladder(S, "mps", {2: 1.9, 7: 7.2}).frame()
 
+    def told(flags_of):
+        study = frame.assign(flags=flags_of)
+        page, options = guidelines.markdown(load_study(study))
+        plain = re.sub(f" {re.escape(flags.marks(flag))}(?=[;.])", "", page)
+        advices = [line for line in plain.splitlines() if line.startswith("- **")]
+        evidence = gather(views_of_runs(study), SILENT)
+        claim = {"id": "C1", "text": "t", "sources": ["SUIT25"]}
+        judged = [judge(Claim(**claim, tests=[test]), evidence) for test in (MORE, LESS, SAME)]
+        numbers = [finding.estimate for result in judged for finding in result.findings]
+        return advices, options.to_dict(), numbers, [result.verdict for result in judged]
 
-@pytest.mark.parametrize(
-    ("clean", "slow", "said"),
-    [
-        (3, 2, "! (by 3 of 5 replicates, without a slow job alone)"),
-        (1, 1, "! (a hint: by 1 of 2 replicates, without a slow job alone)"),
-        (0, 2, "! (a hint: a job alone was slow)"),
-        (0, 1, "! (a hint: one replicate, a job alone was slow)"),
-    ],
-)
-def test_a_slow_job_alone_does_not_vouch_for_a_bound(clean, slow, said):
-    assert said in advised(guide(slowed(clean, slow), slowdowns=[1.3]), "Slowdown")
-
-
-def test_a_bound_that_only_slow_jobs_alone_keep_is_not_kept():
-    page = guide(slowed(3, 2), slowdowns=[1.1])
-    assert "at most 1.1 times: no set that gains keeps within it" in advised(page, "Slowdown")
-    assert "| 1.06 (1.25) " in page and "Slowdown in brackets" in page
-    assert "Slowdown in brackets" not in guide(rich())
+    without = told("")
+    for cell in frame["cell"].unique():
+        *numbers, verdicts_of_it = told(frame["cell"].map({cell: flag}).fillna(""))
+        assert numbers == [*without[:-1]], cell
+        # Not what the cell's name says: its method, or its GPU alone. It still counts as a number.
+        if flag not in (flags.UNVERIFIED, flags.SHARED_GPU):
+            assert verdicts_of_it == without[-1], cell
 
 
 def test_guidelines_keep_arms_apart_and_list_what_differs(tmp_path):

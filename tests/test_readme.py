@@ -244,19 +244,6 @@ def test_jobs_that_read_files_are_not_called_launch_bound():
     assert row[0] == "small (files)" and row[3] == "0.30" and row[-1] == "–"
 
 
-def test_claims_that_suspect_cells_decide_are_marked():
-    verdicts = {"rules": "r", "commit": "c"}
-    found = [("C1", "holds", "holds"), ("C2", "holds", "direction only"), ("C3", "holds", None)]
-    verdicts["claims"] = [
-        {"id": name, "verdict": verdict, "without_suspects": without}
-        for name, verdict, without in found
-    ]
-    text = findings._claims(verdicts, "x")
-    assert "- holds: 3 (C1, C2!, C3)" in text and text.endswith("slow alone: C2 direction only.")
-    del verdicts["claims"][1]
-    assert "!" not in findings._claims(verdicts, "x")
-
-
 def sevens(*sittings: str) -> pd.DataFrame:
     """Seven under MPS, at 300 samples/s each, in each of these sittings."""
     return merged(

@@ -58,9 +58,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """A claim's verdict. `deciding` is the finding that it rests on; `notes` what was left out.
-
-    `without_suspects`: the verdict by the cells that are not suspect, where some are.
+    """A claim's verdict. `deciding` is the finding that it rests on; `notes` say which values its
+    rule leaves out, and which cells are suspect (they count).
     """
 
     claim: Claim
@@ -69,4 +68,3 @@ class Result:
     findings: tuple[Finding, ...]
     deciding: Finding
     notes: tuple[str, ...] = ()
-    without_suspects: Verdict | None = None

@@ -17,9 +17,6 @@ from analysis.claims.verdicts import Verdict
 from analysis.quantities import Measurements, quantity, why_missing
 from analysis.views import View, differences, flagged
 
-# What makes a number suspect, though its cells compare.
-_SUSPECT = (flags.THROTTLED, flags.SUSPECT_BASELINE)
-
 
 def gather(views: Iterable[View], values: pd.DataFrame) -> Evidence:
     """The evidence of what was measured (views) and of the paper's values (reported.read)."""
@@ -32,7 +29,7 @@ def gather(views: Iterable[View], values: pd.DataFrame) -> Evidence:
 
 
 def judge(claim: Claim, evidence: Evidence) -> Result:
-    """The verdict of a claim, and what it would be without the cells that are suspect."""
+    """The verdict of a claim by every completed cell, and which of them are suspect."""
     result = _judged(claim, evidence)
     used = [view for finding in result.findings for view in finding.views]
     # A job alone cannot be faster than itself.
@@ -42,11 +39,7 @@ def judge(claim: Claim, evidence: Evidence) -> Result:
         for flag, among in ((flags.THROTTLED, used), (flags.SUSPECT_BASELINE, companies))
         if (cells := flagged(among, flag))
     ]
-    if not notes:
-        return result
-    without = _judged(claim, replace(evidence, measured=evidence.measured.without(_SUSPECT)))
-    notes.append(f"without the suspect cells: {without.verdict}")
-    return replace(result, notes=(*result.notes, *notes), without_suspects=without.verdict)
+    return replace(result, notes=(*result.notes, *notes))
 
 
 def _judged(claim: Claim, evidence: Evidence) -> Result:

@@ -79,10 +79,9 @@ def as_json(results: Sequence[Result], head: Head) -> dict:
                 "sources": result.claim.sources,
                 "arm": result.claim.arm,
                 "verdict": str(result.verdict),
-                "without_suspects": result.without_suspects and str(result.without_suspects),
                 "why": result.why,
                 "note": result.claim.note,
-                "left_out": list(result.notes),
+                "notes": list(result.notes),
                 "findings": [_finding_json(finding) for finding in result.findings],
             }
             for result in results

@@ -33,9 +33,8 @@ class Option:
 
     memory_gb is what the GPU had in use in the window or, where that was not recorded, peak_gb
     (then memory_is_reserved): the sum of what the members' allocators reserved at most, at any
-    time. energy_ratio is the energy per sample over that of the same jobs one after the other. A
-    job alone that was slow makes its neighbours' slowdown look small: bound_slowdown is the worst
-    over the `sound` replicates without a suspect baseline, over all where there are none.
+    time. energy_ratio is the energy per sample over that of the same jobs one after the other.
+    Every completed replicate counts, whatever its flags.
     """
 
     key: Key
@@ -43,8 +42,6 @@ class Option:
     gain: Estimate
     mean_slowdown: float
     worst_slowdown: float
-    bound_slowdown: float
-    sound: int
     memory_gb: float | None
     memory_is_reserved: bool
     peak_gb: float | None
@@ -73,7 +70,6 @@ class Subject:
 def subjects(measured: Measurements) -> list[Subject]:
     """Every family of two jobs or more, those with most to gain first."""
     keys = [key for key in measured.cells() if key.n > 1 and not key.variant and key.method != TWIN]
-    sound = measured.without({flags.SUSPECT_BASELINE})
     found = []
     for family in dict.fromkeys(key.family for key in keys):
         own = sorted(
@@ -87,26 +83,23 @@ def subjects(measured: Measurements) -> list[Subject]:
             for status, count in counts.items():
                 way[status] = way.get(status, 0) + count
         out = tuple(key for key in own if "out_of_memory" in ended[key])
-        options = (_option(measured, sound, key) for key in own if key not in out)
+        options = (_option(measured, key) for key in own if key not in out)
         found.append(Subject(family, tuple(filter(None, options)), out, ways))
     return sorted(found, key=lambda s: (-max((o.gain.mean for o in s.options), default=0), s.name))
 
 
-def _option(measured: Measurements, sound: Measurements, key: Key) -> Option | None:
-    """None unless its gain is known; `sound`: what was measured without suspect baselines."""
+def _option(measured: Measurements, key: Key) -> Option | None:
+    """None unless its gain is known."""
     gain = measured.estimate(GAIN, key)
     if gain is None:
         return None
     used, peak = measured.mean(quantity("memory"), key), measured.mean(_RESERVED, key)
-    worst = measured.mean(_WORST_SLOWDOWN, key)
     return Option(
         key=key,
         replicates=gain.replicates,
         gain=gain,
         mean_slowdown=measured.mean(_MEAN_SLOWDOWN, key),
-        worst_slowdown=worst,
-        bound_slowdown=sound.mean(_WORST_SLOWDOWN, key) or worst,
-        sound=len(sound.values(_WORST_SLOWDOWN, key)),
+        worst_slowdown=measured.mean(_WORST_SLOWDOWN, key),
         memory_gb=peak if used is None else used,
         memory_is_reserved=used is None,
         peak_gb=peak,

@@ -56,7 +56,6 @@ def table(subjects: Sequence[Subject], arm: str) -> pd.DataFrame:
                 "high": option.gain.high,
                 "mean_slowdown": option.mean_slowdown,
                 "worst_slowdown": option.worst_slowdown,
-                "bound_slowdown": option.bound_slowdown,
                 "memory_gb": option.memory_gb,
                 "memory_is_reserved": option.memory_is_reserved,
                 "peak_reserved_gb": option.peak_gb,
@@ -175,7 +174,7 @@ def _throughput(measured: Measurements, subject: Subject, best: Option) -> str:
         text += f"has {_gain(best)}{_hint(best)}."
     else:
         text = f"{_set(best.key)}: {_gain(best)}{_hint(best)}; "
-        text += f"the slowest job takes {_slowdown(best)} times as long as alone."
+        text += f"the slowest job takes {best.worst_slowdown:.2f} times as long as alone."
         if best.gain.low is not None and best.gain.low <= 1:
             text += " That it gains at all is not shown: the interval includes 1."
     return text + _beside(advice.compared(measured, best, subject.options), len(subject.options))
@@ -200,10 +199,10 @@ def _beside(found: advice.Compared, options: int) -> str:
 def _under_slowdown(subject: Subject, bounds: Sequence[float]) -> str:
     said = []
     for bound in bounds:
-        found = advice.most_gain(subject.options, lambda o, b=bound: o.bound_slowdown <= b)
+        found = advice.most_gain(subject.options, lambda o, b=bound: o.worst_slowdown <= b)
         text = "no set that gains keeps within it, run one job after the other"
         if found is not None and found.gain.mean > 1:
-            text = f"{_set(found.key)}, {_gain(found)}{_hint_of_bound(found)}"
+            text = f"{_set(found.key)}, {_gain(found)}{_hint(found)}"
         said.append((f"{bound:g}", text))
     return "; ".join(f"at most {limits} times: {text}" for limits, text in _merged(said)) + "."
 
@@ -275,7 +274,7 @@ def _options(subject: Subject) -> str:
             "method": option.key.method,
             "gain": _gain(option, bare=True),
             "replicates": option.replicates,
-            "slowdown": _slowdown(option),
+            "slowdown": f"{option.worst_slowdown:.2f}",
             "memory (GB)": _memory(option),
             "energy over serial": _number(option.energy_ratio),
         }
@@ -288,33 +287,12 @@ def _options(subject: Subject) -> str:
         text += "\n\nMemory: what the card had in use in the window; in brackets what the members "
         text += "reserved at most, at any time. Whether a card between the two is enough was not "
         text += "tried: perhaps."
-    if any("(" in _slowdown(option) for option in subject.options):
-        text += "\n\nSlowdown in brackets: without the replicates in which a job alone was slow "
-        text += "(suspect baseline); a bound is held against it."
     return text
 
 
 def _hint(option: Option) -> str:
     """What stands behind an advice that rests on one replicate."""
     return " (a hint: one replicate)" if option.replicates == 1 else ""
-
-
-def _hint_of_bound(option: Option) -> str:
-    """The same behind an advice under a bound on slowdown, of which replicates with a slow job
-    alone tell too little.
-    """
-    if option.sound == option.replicates:
-        return _hint(option)
-    if not option.sound:
-        return f" (a hint: {'one replicate, ' * (option.replicates == 1)}a job alone was slow)"
-    hint = "a hint: " * (option.sound == 1)
-    return f" ({hint}by {option.sound} of {option.replicates} replicates, without a slow job alone)"
-
-
-def _slowdown(option: Option) -> str:
-    """Of the slowest job; in brackets without the replicates of a suspect baseline."""
-    every, sound = f"{option.worst_slowdown:.2f}", f"{option.bound_slowdown:.2f}"
-    return every if sound == every else f"{every} ({sound})"
 
 
 def _memory(option: Option) -> str:
