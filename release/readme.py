@@ -4,7 +4,8 @@ python -m release.readme results/h200            # writes them between their mar
 python -m release.readme results/h200 --check    # 1 if they are others than README.md holds
 
 A part stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. No number of a measurement is
-typed into README.md anywhere else.
+typed into README.md anywhere else but under "In short", which tests/test_readme.py holds against
+the shipped tables.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import geometric_mean as gmean
 
 import pandas as pd
 import pytest
@@ -54,6 +55,51 @@ def test_readme_holds_what_a_shipped_study_gives():
     assert link in ship or not ship and not link, "run `make readme`"
     there = REPOSITORY / link if link else None
     assert readme.fill(text, there, link) == text, "run `make readme`"
+
+
+def test_the_summary_that_is_typed_holds_the_shipped_study_s_numbers():
+    """README's lines "In short", against its tables: rates over the fastest way alone, and S."""
+    text = " ".join((REPOSITORY / "README.md").read_text().split("\n## ")[1].split())
+    assert text.startswith("In short ")
+    runs = read_runs(REPOSITORY / "results" / "h200" / "runs.parquet")
+    alone, sets = (reasons.plain(of(runs)) for of in (reasons.jobs_alone, reasons.in_windows))
+    rate, job = "samples_per_s", "resnet26_cifar10_b128"
+    lone = reasons.together(alone, ["workload", "arm"], rate)[job]
+    seven = reasons.together(sets[sets["n"] == 7], ["workload", "arm", "method"], rate)[job]
+    graph = lone["tuned_graph"]
+    assert f"{graph:,.0f} samples/s, where the paper's job does {lone['faithful']:,.0f}" in text
+    own = alone[alone["workload"] == job].pivot_table(rate, ["block", "device"], "arm").dropna()
+    ratios = own["tuned_graph"] / own["faithful"]
+    spread = f"{gmean(ratios):.1f} times the work of the paper's job ({len(ratios)} replicates"
+    assert f"{spread}, {ratios.min():.1f} to {ratios.max():.1f})" in text
+    assert f"a factor of {seven['tuned_graph', 'mps'] / graph:.1f}" in text
+    ours = [seven["faithful", method] / graph for method in ("mps_overlap", "mps")]
+    assert f"{ours[0]:.2f} times the work of one graph job" in text
+    assert f"; {ours[1]:.2f} under plain MPS)" in text
+    table = pd.read_csv(REPOSITORY / "results" / "h200" / "tables" / "summary.csv")
+    found = table.set_index(["arm", "scenario", "method"]).loc["faithful", f"7x_{job}", "mps"]
+    assert f"{found['stp']:.1f} times the work" in text
+    ends = f"{found['low']:.1f} to {found['high']:.1f})"
+    assert f"({found['completed']:.0f} replicates, 95 % interval {ends}" in text
+    generated = findings.text(REPOSITORY / "results" / "h200", "x")
+    assert "up to 1.84 times as fast" in text and f"to 1.84 ({job} (files), faithful:" in generated
+    assert "Windows lasted 3 to 15 s" in text and "Windows of 3 to 15 s;" in generated
+    busy = alone[(alone["workload"] == job) & (alone["arm"] == "faithful")]["gract"].mean()
+    assert f"for {busy:.2f} of the time" in text
+    for n, name in ((7, "resnet26_cifar10_b32"), (2, "resnet152_imagenet_b32")):
+        mps, naive = (device_limited(sets, alone, n, name, way) for way in ("mps", "naive"))
+        assert f"{mps:.2f} under MPS and {naive:.2f} as plain processes" in text
+
+
+def device_limited(sets, alone, n: int, job: str, method: str) -> float:
+    """S, each replicate over the run alone that it is normalised by."""
+    rows = sets[(sets["arm"] == "faithful") & (sets["n"] == n) & (sets["method"] == method)]
+    rows = rows[rows["workload"] == job]
+    by = {"baseline_cell": "cell", "baseline_samples_per_s": "samples_per_s"}
+    base = alone[[*by.values(), "gract"]].rename(columns={v: k for k, v in by.items()})
+    joined = rows.drop(columns="gract").merge(base, on=[*by], validate="many_to_one")
+    assert len(joined) == len(rows)
+    return gmean((joined["progress"] * joined["gract"]).groupby(joined["cell"]).sum())
 
 
 def test_gains_stand_apart_by_arm_with_intervals(made):
