@@ -150,7 +150,7 @@ def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
     assert list(reports) == [0, 1] and all(isinstance(each, Report) for each in reports.values())
 
 
-def test_cases_have_the_cores_of_their_ladder():
+def test_cases_have_the_cores_that_they_say():
     available = [Cpu(0, i, i) for i in range(16)]
     found = {}
     for name, case in bench.CUDA_CASES.items():

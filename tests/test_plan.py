@@ -173,11 +173,21 @@ def test_blocks_are_counted_through_tiers_and_each_has_its_baselines():
     assert [cell.replicate for cell in cells] == sorted(cell.replicate for cell in cells)
 
 
-def test_cores_are_divided_for_no_more_members_than_the_study_says():
-    ladders = [{"workloads": [SMALL], "counts": {24: ["mps"], 2: ["mps"]}}]
-    for most, share in ((None, 24), (7, 7), (48, 24)):
-        cells = expand(small_study(ladders=ladders, mixes=[], cores_for=most), WORKLOADS)
-        assert {m["cores_of"] for c in cells for m in c.spec["members"]} == {share}
+@pytest.mark.parametrize("counts", [(1, 2), (2, 24)])
+@pytest.mark.parametrize(
+    ("said", "shares"),
+    [
+        ({}, {SMALL: 7, A: 7}),
+        ({"cores_for": 3}, {SMALL: 3, A: 3}),
+        ({"cores_for_workload": {A: 2}}, {SMALL: 7, A: 2}),
+    ],
+)
+def test_cores_are_divided_as_the_study_says_whatever_else_it_holds(counts, said, shares):
+    ladders = [{"workloads": [SMALL, A], "counts": dict.fromkeys(counts, ["naive"])}]
+    mixes = [{"members": {SMALL: 1, A: 3}, "methods": ["mps"]}]
+    cells = expand(small_study(ladders=ladders, mixes=mixes, **said), WORKLOADS)
+    members = [member for cell in cells for member in cell.spec["members"]]
+    assert {(m["workload"], m["cores_of"]) for m in members} == set(shares.items())
 
 
 def test_a_completion_gives_each_member_its_work():
@@ -272,30 +282,13 @@ def test_baselines_are_their_own_and_plain(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_cores_are_constant_over_a_workloads_ladder(name):
-    """Alone, collocated and in mixes; and no cell gets more than there is, unless it is larger than
-    the cores are meant for.
-    """
-    most = STUDIES[name].cores_for or 48
-    shares: dict[tuple, set] = {}
+def test_cores_are_constant_over_a_workloads_cells(name):
+    """Alone, collocated and in mixes, in all arms."""
+    study = STUDIES[name]
     for cell in GRIDS[name]:
-        members = cell.spec["members"]
-        if "--allcores" in cell.scenario:
-            assert [member["cores_of"] for member in members] == [None]
-            continue
-        assert sum(1 / member["cores_of"] for member in members) <= max(1, cell.n / most) + 1e-9
-        for member in members:
-            shares.setdefault((member["workload"], cell.arm), set()).add(member["cores_of"])
-    assert all(len(found) == 1 for found in shares.values())
-
-
-def test_cores_are_divided_by_the_largest_cell():
-    assert {
-        member["cores_of"]
-        for cell in GRIDS["paper"]
-        for member in cell.spec["members"]
-        if member["workload"] == B
-    } == {4}  # it stands in mixes only, the largest of which have four members
+        for member in cell.spec["members"]:
+            own = None if "--allcores" in cell.scenario else study.cores_of(member["workload"])
+            assert member["cores_of"] == own
 
 
 @pytest.mark.parametrize("name", NAMES)

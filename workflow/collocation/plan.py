@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
 from workflow.collocation.settings import ConfigError
-from workflow.collocation.study import ARMS, MOST_MEMBERS, Ladder, Mix, Study, Workload
+from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
 
 OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
 OVERHEAD_PER_MEMBER_S = 1.0
@@ -86,10 +86,9 @@ def expand(
     alone, so that a cell that is added moves no other.
     """
     drafts = list(_drafts(study, workloads))
-    share = _shares(study, drafts)
     cells: dict[str, Cell] = {}
     for draft in sorted(drafts, key=lambda draft: draft.get("baseline", False)):
-        cell = _cell(study, workloads, sources or {}, share, **draft)
+        cell = _cell(study, workloads, sources or {}, **draft)
         known = cells.setdefault(cell.id, cell)
         if known.spec != cell.spec and not draft.get("baseline"):
             raise ConfigError(
@@ -114,15 +113,12 @@ def anchors(
 
     They are trained as the baselines of the study's first arm are, and are no baseline.
     """
-    if not study.anchor:  # as in most studies: the grid need not be gone through again
-        return []
-    share, arm = _shares(study, _drafts(study, workloads)), study.arms[0]
-    found = []
+    found, arm = [], study.arms[0]
     for number in numbers:
         for name in study.anchor:
             group = Ladder(workloads=[name], counts={1: ["naive"]})
             cell = _cell(
-                *(study, workloads, sources or {}, {(name, arm): share.get((name, arm), 1)}),
+                *(study, workloads, sources or {}),
                 *(group, arm, number, [name], "naive"),
                 baseline=True,
             )
@@ -168,24 +164,7 @@ def _scenarios(group: Ladder | Mix):
             yield [workload] * count, methods
 
 
-def _shares(study: Study, drafts) -> dict[tuple, int]:
-    """(workload, arm) → the largest number of members that it shares the machine with.
-
-    Cores per member are the machine's divided by this, constant over the ladder, alone included;
-    at most by the study's `cores_for`, and members of larger cells have cores in common.
-    """
-    share: dict[tuple, int] = {}
-    most = study.cores_for or MOST_MEMBERS
-    for draft in drafts:
-        for name in draft["names"]:
-            key = (name, draft["arm"])
-            share[key] = max(share.get(key, 1), min(len(draft["names"]), most))
-    return share
-
-
-def _cell(
-    study, workloads, sources, share, group, arm, replicate, names, method, baseline=False
-) -> Cell:
+def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
     override = {} if baseline else group.measure.model_dump(exclude_none=True)
     mix = isinstance(group, Mix) and not baseline
     all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
@@ -196,7 +175,7 @@ def _cell(
     if baseline:
         measure = measure.model_copy(update={"kind": "window"})
     members = [
-        _member(name, workloads[name], group, None if all_cores else share[name, arm])
+        _member(name, workloads[name], group, None if all_cores else study.cores_of(name))
         for name in names
     ]
     for member in members:

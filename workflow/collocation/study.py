@@ -336,7 +336,8 @@ class Study(Strict):
     """A named grid of cells: scenario x method x arm x replicate.
 
     anchor: workloads whose job alone begins every sitting, so that sittings can be held against
-    each other. cores_for: cores are divided among at most so many members.
+    each other. cores_for: a member's cores are the machine's divided by so many, the same in every
+    cell, alone too; cores_for_workload: the same for members of one workload.
     """
 
     description: str
@@ -347,7 +348,8 @@ class Study(Strict):
     datasets: dict[Dataset, Sizes] = {}
     variants: dict[VariantName, Variant] = {}
     anchor: list[Name] = []
-    cores_for: Count | None = None
+    cores_for: Count = Field(7, examples=[4])  # as many as a GPU has MIG slices
+    cores_for_workload: dict[Name, Count] = Field({}, examples=[{"dlrm_criteo_b2048": 2}])
     ladders: list[Ladder] = []
     mixes: list[Mix] = []
     impossible: list[Impossible] = []
@@ -382,6 +384,10 @@ class Study(Strict):
         """What a method limits a member to: sm_percent, pinned_memory_mb, or nothing."""
         variant = (VARIANTS | self.variants).get(method)
         return variant.limits(workload, members) if variant else {}
+
+    def cores_of(self, workload: str) -> int:
+        """By how many the machine's cores are divided for a member of that workload."""
+        return self.cores_for_workload.get(workload, self.cores_for)
 
     @model_validator(mode="after")
     def _departures_leave_survivors(self):
