@@ -68,9 +68,9 @@ def cell_of(case: Case, seconds: float) -> plan.Cell:
 
 def prepare(cell: plan.Cell, data: Path) -> Path:
     """Make the cell's dataset ready; the file that says so."""
-    member = cell.spec["members"][0]
-    ready = data / "ready" / "bench" / f"{member['dataset']}.json"
-    arguments = ["prepare", member["dataset"], "--root", data, "--ready", ready]
-    arguments += ["--input-size", member["input_size"]]
+    job = cell.spec.members[0].job
+    ready = data / "ready" / "bench" / f"{job.dataset}.json"
+    arguments = ["prepare", job.dataset, "--root", data, "--ready", ready]
+    arguments += ["--input-size", job.input_size]
     subprocess.run([sys.executable, "-m", "models.data", *map(str, arguments)], check=True)
     return ready

@@ -335,7 +335,7 @@ def test_a_changed_workload_reruns_its_cells_alone(copied):
     assert copied.snakemake("--dry-run").planned == 2
     plan = copied.plan().output
     for cell in ("1x_other/faithful/naive/r1", "1x_other+1x_plain/faithful/naive/r1"):
-        assert f"{cell}  (its settings changed)" in plan
+        assert f"{cell}  (its settings changed: " in plan
     changed["other"]["description"] = "says nothing of what is trained"
     copied.write(changed | {"unused": workload()})
     assert "2 to run now" in copied.plan().output

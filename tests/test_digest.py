@@ -70,6 +70,45 @@ def test_code_matters(old, new):
     assert tree(SOURCE.replace(old, new)) != tree(SOURCE)
 
 
+SPOKEN = """
+def check(value, parser, display):
+    parser.add_argument("--least", help="the least value")
+    print(f"checking {value}")
+    display.say("checked" if value else "nothing to check", loud=False)
+    if value < 3:
+        raise ValueError(f"{value} is less " "than three") from None
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("the least value", "no less than this"),
+        ("checking {value}", "looking at {value} now"),
+        ('"nothing to check"', '"no value"'),
+        ('is less " "than three', "is under 3"),
+    ],
+)
+def test_what_people_are_told_does_not_matter(old, new):
+    assert old in SPOKEN
+    assert tree(SPOKEN.replace(old, new)) == tree(SPOKEN)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--least", "--most"),
+        ("ValueError", "TypeError"),
+        ("value < 3", "value < 4"),
+        ("loud=False", "loud=True"),
+        ("{value} is", "{value + 1} is"),
+    ],
+)
+def test_what_is_done_around_a_message_matters(old, new):
+    assert old in SPOKEN
+    assert tree(SPOKEN.replace(old, new)) != tree(SPOKEN)
+
+
 def test_a_python_that_knows_more_fields_gives_the_same():
     """3.12 gave functions `type_params`, which are empty in code that does without."""
 

@@ -312,9 +312,9 @@ def test_every_layout_of_the_paper_is_taken_by_an_a100():
     cells = plan.expand(load_study(CONFIG / "studies", "paper", workloads), workloads)
     specs = {}
     for cell in cells:
-        if cell.spec["method"].startswith("mig"):
-            needs = [(m["workload"], m.get("slice")) for m in cell.spec["members"]]
-            specs[cell.spec["method"], *needs] = cell.spec
+        if cell.method.startswith("mig"):
+            needs = [(member.workload, member.slice) for member in cell.spec.members]
+            specs[cell.method, *needs] = cell.spec.to_json()
     assert len(specs) > 20
     with benches("a100_40") as made:
         for spec in specs.values():

@@ -495,7 +495,7 @@ def test_a_table_that_is_not_there_or_no_json(tmp_path):
 
 
 def paper_cells() -> dict[tuple[str, str], dict]:
-    return {(c.scenario, c.method): c.spec for c in PAPER if c.method.startswith("mig")}
+    return {(c.scenario, c.method): c.spec.to_json() for c in PAPER if c.method.startswith("mig")}
 
 
 @pytest.mark.parametrize("name", [name for name in CARDS if name != "a30"])

@@ -18,7 +18,7 @@ from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
 
 CELLS = expand(small_study(replicates=2), WORKLOADS)
 DEVICES = ["GPU-a", "GPU-b", "cpu"]
-READ = {cell.id: json.loads(json.dumps(cell.spec)) for cell in CELLS}  # as from a file
+READ = {cell.id: json.loads(json.dumps(cell.spec.to_json())) for cell in CELLS}  # as from a file
 
 
 def attempt(cell: Cell, number: int, status: str, device: str = "GPU-a", spec=None) -> Attempt:
@@ -288,7 +288,10 @@ def test_changed_settings_rerun_that_workloads_cells_only():
     world = measured_world()
     changed = {**WORKLOADS, SMALL: WORKLOADS[SMALL].model_copy(update={"warmup_steps": 99})}
     jobs = pending(expand(small_study(), changed), world.attempts, "GPU-a", possible)
-    assert {job.why for job in jobs} == {"its settings changed"}
+    said = "its settings changed: "
+    assert {job.why.removeprefix(said).removeprefix(f"{SMALL} ") for job in jobs} == {
+        "warmup_steps 20 → 99"
+    }
     assert {job.cell.id for job in jobs} == {cell.id for cell in CELLS if SMALL in cell.id}
     assert {job.attempt for job in jobs} == {2}
 
@@ -389,7 +392,7 @@ def test_estimates_are_what_other_replicates_took():
     estimates = plan.Estimates(by_id([*found, *ignored]))
     assert estimates.of(THREE) == 60.0  # the median, less the waiting
     epochs = {"kind": "epochs", "epochs": 2}
-    longer = attempt(other, 6, "completed", spec={**other.spec, "measure": epochs})
+    longer = attempt(other, 6, "completed", spec={**READ[other.id], "measure": epochs})
     assert plan.Estimates(by_id([*found, longer])).of(THREE) == 60.0
     untimed = attempt(other, 7, "completed")
     del untimed.content["timing"]
@@ -415,7 +418,7 @@ def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
 def test_work_of_unknown_length_says_nothing_of_other_cells():
     other = cell_of(f"2x_{A}", "mps")
     measure = {"kind": "completion", "settle_s": 0, "warmup_s": 0}
-    quick = attempt(other, 1, "completed", spec={**other.spec, "measure": measure})
+    quick = attempt(other, 1, "completed", spec={**READ[other.id], "measure": measure})
     quick.content["timing"]["total_s"] = 2.0
     assert plan.Estimates(by_id([quick])).of(THREE) == plan.Estimates({}).of(THREE)
 
@@ -425,7 +428,7 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     ladders = [{"workloads": [A], "counts": {2: ["mps"], 7: ["mps"]}, "measure": {"kind": measure}}]
     cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
     two, seven = (
-        next(c for c in cells if c.n == n and c.spec["measure"]["kind"] == measure) for n in (2, 7)
+        next(c for c in cells if c.n == n and c.spec.measure.kind == measure) for n in (2, 7)
     )
     assert plan.Estimates({}).of(two) > 10
     assert plan.Estimates({}).of(seven) > plan.Estimates({}).of(two)

@@ -84,7 +84,7 @@ def cell(tmp_path, monkeypatch):
     def prepared(method: str = "naive", scenario: str = "2x_plain", *options: str) -> run.Run:
         planned = CELLS[scenario, method]
         specs = tmp_path / "specs.json"
-        specs.write_text(json.dumps({planned.id: planned.spec}))
+        specs.write_text(json.dumps({planned.id: planned.spec.to_json()}))
         arguments = ["--study", "s", "--cell", planned.id, "--specs", str(specs), "--gpu", "cpu"]
         arguments += ["--trainer", "tests.torchfree", "--timeout", '{"window": 0.5}']
         arguments += ["--telemetry", '{"source": "off"}', *options]

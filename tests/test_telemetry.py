@@ -21,6 +21,7 @@ from tests.fakes import machine
 from tests.studio import SHORT, STUDY, Studio, study, until, workload
 from workflow.collocation import observation, run
 from workflow.collocation.conductor import TIMEOUTS, Conductor
+from workflow.collocation.cell.spec import MeasureSpec
 from workflow.collocation.cores import Cpu, spare
 from workflow.collocation.plan import expand
 from workflow.collocation.progress import Display
@@ -605,10 +606,11 @@ class Stage:
 @pytest.mark.parametrize("kind", ["window", "departure", "epochs"])
 def test_members_go_on_for_a_moment_when_a_window_has_closed(tmp_path, kind):
     stage = Stage(linger_s=0.05)
-    measure = {"kind": kind, "window_s": 0.05, "min_steps": 0, "settle_s": 0.0, "epochs": 2}
+    settings = {"window_s": 0.05, "min_steps": 0, "settle_s": 0.0, "epochs": 2, "departs": 0}
+    measure = MeasureSpec.model_construct(kind=kind, **settings)
     specs = [{"member": m, "workload": "plain", "batch_size": 1} for m in range(2)]
     conductor = Conductor(
-        *(stage, stage, specs, measure | {"departs": 0}, tmp_path),
+        *(stage, stage, specs, measure, tmp_path),
         *(Display("cell", tmp_path / "conductor.log"), TIMEOUTS, stage),
         trace=5,
     )
@@ -643,7 +645,7 @@ def prepared(
     cell = next(cell for cell in cells if cell.n == (1 + others if others else members))
     studio.write(workloads, **{STUDY: content})
     studio.results.mkdir(parents=True)
-    (studio.results / "specs.json").write_text(json.dumps({cell.id: cell.spec}))
+    (studio.results / "specs.json").write_text(json.dumps({cell.id: cell.spec.to_json()}))
     ready = studio.data / "ready" / STUDY / "digits.json"
     ready.parent.mkdir(parents=True)
     (studio.data / "manifest.json").touch()
@@ -857,7 +859,7 @@ def test_a_cells_command_takes_config_and_its_spec_does_not(place):
     sitting = open_sitting(values | {"results": str(place.folder / "results")})
     arguments = run._parse([*shlex.split(sitting.arguments(cell)), "run.json"])
     assert json.loads(arguments.telemetry) == {"source": "off", "hz": 20}
-    assert "telemetry" not in sitting.jobs[0].cell.spec
+    assert "telemetry" not in sitting.jobs[0].cell.spec.to_json()
 
 
 @pytest.mark.parametrize(

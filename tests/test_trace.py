@@ -91,7 +91,7 @@ def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
     (tmp_path / "ready.json").write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
     cells = expand(Study.model_validate(DRILL), {"it": Workload(**PLAIN)})
     [spec] = [cell.spec for cell in cells if cell.id == CELL]
-    (tmp_path / "specs.json").write_text(json.dumps({CELL: spec}))
+    (tmp_path / "specs.json").write_text(json.dumps({CELL: spec.to_json()}))
     options = {
         "--study": "s",
         "--cell": CELL,

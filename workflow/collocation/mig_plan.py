@@ -66,7 +66,7 @@ def page(sitting: Sitting, card: Card, about: list[str]) -> str:
 def _rows(cell: plan.Cell, card: Card) -> list[tuple[str, ...]]:
     """A row for each kind of instance, or one with nothing but the reason why there is none."""
     try:
-        layout = next(layouts(cell.spec, card))
+        layout = next(layouts(cell.spec.to_json(), card))
     except NoLayout as reason:
         return [(str(reason),)]
     kinds: dict[str, list[Part]] = {}

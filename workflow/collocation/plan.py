@@ -11,6 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from workflow.collocation.cell.spec import (
+    ArmSpec,
+    CellSpec,
+    MeasureSpec,
+    MemberSpec,
+    changes,
+    digest,
+)
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
@@ -20,6 +28,7 @@ OVERHEAD_PER_MEMBER_S = 1.0
 EPOCH_S = 20.0
 NEW = "not measured yet"
 REFUSED_S = 2.0  # a cell that will be 'unsupported'
+NAMED = 3  # settings that have changed; of more the number is given
 ANCHOR = "--anchor"  # ends the scenario of a cell that a sitting begins with
 
 
@@ -31,7 +40,7 @@ class Cell:
     arm: str
     method: str
     replicate: int
-    spec: dict  # all that decides what is measured; JSON types only
+    spec: CellSpec
 
     @property
     def id(self) -> str:
@@ -39,7 +48,7 @@ class Cell:
 
     @property
     def n(self) -> int:
-        return len(self.spec["members"])
+        return len(self.spec.members)
 
     @property
     def needs(self) -> set[str]:
@@ -47,9 +56,9 @@ class Cell:
         if self.scenario.endswith(ANCHOR):
             return set()
         return {
-            f"{baseline_scenario(member['workload'], member['input']['mode'] == 'files')}"
+            f"{baseline_scenario(member.workload, member.job.input.mode == 'files')}"
             f"/{self.arm}/naive/r{self.replicate}"
-            for member in self.spec["members"]
+            for member in self.spec.members
         }
 
 
@@ -97,7 +106,7 @@ def expand(
             )
 
     def place(cell: Cell) -> tuple:
-        first = f"{cell.spec['members'][0]['workload']}/r{cell.replicate}"
+        first = f"{cell.spec.members[0].workload}/r{cell.replicate}"
         return cell.replicate, _shuffle(study.seed, first), _shuffle(study.seed, cell.id)
 
     return sorted(cells.values(), key=place)
@@ -165,60 +174,50 @@ def _scenarios(group: Ladder | Mix):
 
 
 def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
-    override = {} if baseline else group.measure.model_dump(exclude_none=True)
     mix = isinstance(group, Mix) and not baseline
     all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
-    windows = [workloads[name].window_s for name in names if workloads[name].window_s]
-    measure = study.measure.model_copy(
-        update={**({"window_s": max(windows)} if windows else {}), **override}
-    )
-    if baseline:
-        measure = measure.model_copy(update={"kind": "window"})
-    members = [
-        _member(name, workloads[name], group, None if all_cores else study.cores_of(name))
-        for name in names
-    ]
-    for member in members:
-        member.update(study.limits(method, member["workload"], len(members)))
-        if mix and group.work:
-            member["work"] = group.work[member["workload"]]
-        if mix and method.startswith("mig"):
-            member["slice"] = group.slices[member["workload"]]
-        if member["workload"] in sources:
-            member["source"] = sources[member["workload"]]
-    spec = {
-        "members": members,
-        "arm": ARMS[arm],
-        "method": method,
-        "measure": measure.resolved(),
-        "seed": study.seed,
-        "datasets": {
-            name: sizes.model_dump()
-            for name, sizes in study.datasets.items()
-            if name in {member["dataset"] for member in members}
-        },
-    }
-    if measure.kind == "departure":
-        departs = mix and group.departs
-        spec["measure"]["departs"] = names.index(departs) if departs else len(names) - 1
-    return Cell(
-        scenario=_scenario(names, measure.kind, members[0]["input"]["mode"], all_cores),
-        arm=arm,
+    measure = _measure(study, workloads, group, names, baseline)
+
+    def member(name: str) -> MemberSpec:
+        return MemberSpec.of(
+            name,
+            workloads[name],
+            group.input,
+            cores_of=None if all_cores else study.cores_of(name),
+            source=sources.get(name),
+            work=group.work.get(name) if mix else None,
+            slice=group.slices[name] if mix and method.startswith("mig") else None,
+            **study.limits(method, name, len(names)),
+        )
+
+    members = tuple(map(member, names))
+    trained = {member.job.dataset for member in members}
+    spec = CellSpec(
+        members=members,
+        arm=ArmSpec(**ARMS[arm]),
         method=method,
-        replicate=replicate,
-        spec=spec,
+        measure=measure,
+        seed=study.seed,
+        datasets={name: sizes for name, sizes in study.datasets.items() if name in trained},
     )
+    scenario = _scenario(names, measure.kind, members[0].job.input.mode, all_cores)
+    return Cell(scenario, arm, method, replicate, spec)
 
 
-def _member(name: str, workload: Workload, group, share_of: int | None) -> dict:
-    settings = workload.model_dump(exclude={"description", "input", "window_s"})
-    source = workload.input.model_copy(update={"mode": group.input} if group.input else {})
-    return {
-        "workload": name,
-        **settings,
-        "input": source.resolved(),
-        "cores_of": share_of,  # the machine's cores divided by this; None: all of them
-    }
+def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
+    """How a cell of the group is measured; a baseline as the study has it, for a window."""
+    windows = [workloads[name].window_s for name in names if workloads[name].window_s]
+    settings = study.measure.model_dump() | ({"window_s": max(windows)} if windows else {})
+    if baseline:
+        settings["kind"] = "window"
+    else:
+        settings |= group.measure.model_dump(exclude_none=True)
+    departs = None
+    if settings["kind"] == "departure":
+        leaves = isinstance(group, Mix) and group.departs
+        departs = names.index(leaves) if leaves else len(names) - 1
+    kept = MeasureSpec(**settings).resolved()
+    return MeasureSpec(**kept, departs=departs)
 
 
 def _scenario(names: list[str], kind: str, mode: str, all_cores: bool) -> str:
@@ -285,7 +284,7 @@ def begin(anchors: list[Cell], attempts: dict[str, list[Attempt]]) -> list[Job]:
 
 def same(cell: Cell, attempts: dict[str, list[Attempt]]) -> list[Attempt]:
     """Attempts at a cell as it is planned now, oldest first."""
-    return [a for a in attempts.get(cell.id, []) if a.content and a.content["spec"] == cell.spec]
+    return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.spec.digest]
 
 
 def _why(cell, attempts, refusal, most, stale) -> str | None:
@@ -310,9 +309,15 @@ def _lacks(cell, attempts, refusal, most, stale) -> str | None:
     others = attempts.get(cell.id, [])
     if any(attempt.content is None for attempt in others):
         return "its run.json is corrupt"
-    if any(attempt.status != "postponed" for attempt in others):
-        return "its settings changed"
-    return NEW
+    before = [a.content["spec"] for a in others if a.content and a.status != "postponed"]
+    return f"its settings changed: {_changed(before[-1], cell)}" if before else NEW
+
+
+def _changed(before: dict, cell: Cell) -> str:
+    """The first few settings in which an earlier spec of a cell differs."""
+    found = changes(before, cell.spec.to_json())
+    more = len(found) - NAMED
+    return ", ".join(found[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _faults(tried: list[Attempt]) -> list[Attempt]:
@@ -385,29 +390,36 @@ class Estimates:
     """Seconds that cells will take, from what others of the study took."""
 
     def __init__(self, attempts: dict[str, list[Attempt]]):
-        self._took: dict[str, list[tuple[dict, float]]] = {}  # cell but for its block: measure, s
+        # cell but for its block: digest of the measure, s
+        self._took: dict[str, list[tuple[str, float]]] = {}
         off = []
         for attempt in itertools.chain.from_iterable(attempts.values()):
             timing = (attempt.content or {}).get("timing", {})
             if attempt.status in MEASURED and "total_s" in timing:
                 seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
-                measure = attempt.content["spec"].get("measure")
-                self._took.setdefault(_blockless(attempt.cell), []).append((measure, seconds))
+                spec = attempt.content["spec"]
+                known = _as_measured(spec), seconds
+                self._took.setdefault(_blockless(attempt.cell), []).append(known)
                 # Others end early, or with work of which nobody knows how long it takes.
-                if attempt.status == "completed" and "window_s" in (measure or {}):
-                    off.append(seconds / _rule_of_thumb(attempt.content["spec"]))
+                if attempt.status == "completed" and "window_s" in (spec.get("measure") or {}):
+                    off.append(seconds / _rule_of_thumb(spec))
         # On this machine cells may all be faster than the rule has it.
         self._off = _median(off) if off else 1.0
 
     def of(self, cell: Cell) -> float:
         """As another replicate of it took, else by a rule of thumb, as far off as it was so far."""
-        measure = cell.spec["measure"]
-        took = [s for known, s in self._took.get(_blockless(cell.id), []) if known == measure]
-        return _median(took) if took else self._off * _rule_of_thumb(cell.spec)
+        spec = cell.spec.to_json()
+        now = _as_measured(spec)
+        took = [s for known, s in self._took.get(_blockless(cell.id), []) if known == now]
+        return _median(took) if took else self._off * _rule_of_thumb(spec)
 
 
 def _blockless(cell_id: str) -> str:
     return cell_id.rsplit("/", 1)[0]
+
+
+def _as_measured(spec: dict) -> str:
+    return digest({"measure": spec.get("measure")})
 
 
 def _median(values: list[float]) -> float:

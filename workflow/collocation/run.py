@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from workflow.collocation import cores, gpu, methods, provenance
+from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.lock import device_lock
 from workflow.collocation.members import Server
@@ -38,7 +39,7 @@ from workflow.collocation.record import (
     write,
 )
 from workflow.collocation.settings import ConfigError, check
-from workflow.collocation.specs import member_specs, plan_shares
+from workflow.collocation.specs import member_specs
 from workflow.collocation.study import Sampling
 from workflow.collocation.zygote import Zygote
 
@@ -81,7 +82,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace, folder: Path, display: Display):
         self.args, self.folder, self.display = args, folder, display
-        self.spec = json.loads(args.specs.read_text())[args.cell]
+        self.spec = CellSpec.from_json(json.loads(args.specs.read_text())[args.cell])
         self.device = None if args.gpu == "cpu" else gpu.find(args.gpu)
         self.switch = args.mig_mode == "switch"
         self.sampling = check(Sampling, json.loads(args.telemetry), "--telemetry").model_dump()
@@ -91,7 +92,7 @@ class Run:
 
     def record(self) -> Record:
         try:
-            if reason := methods.refusal(self.spec, self.device, self.switch):
+            if reason := methods.refusal(self.spec.to_json(), self.device, self.switch):
                 self._ended("unsupported", reason, None)
             else:
                 self._measure()
@@ -141,7 +142,7 @@ class Run:
                 replicate=int(replicate[1:]),
                 attempt=self.args.attempt,
             ),
-            "spec": self.spec,
+            "spec": self.spec.to_json(),
             "method": MethodEvidence(name=method),
             "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": provenance.host(),
@@ -178,13 +179,13 @@ class Run:
 
     def _collocate(self, datasets: dict[str, dict], scratch: Path) -> None:
         core_sets, self.fields["flags"] = cores.plan_cores(
-            plan_shares(self.spec), numa=self.device.numa_node if self.device else None
+            self.spec.shares(), numa=self.device.numa_node if self.device else None
         )
         log = self.folder / "log"
         with ExitStack() as stack:
             try:
                 sharing = stack.enter_context(
-                    methods.enter(self.spec, self.device, log, self.switch)
+                    methods.enter(self.spec.to_json(), self.device, log, self.switch)
                 )
             except (NotInForce, Unsupported) as error:
                 status = "failed" if isinstance(error, NotInForce) else "unsupported"
@@ -209,7 +210,7 @@ class Run:
                 scratch,
             )
             timeouts = {**TIMEOUTS, **json.loads(self.args.timeout)}
-            measure = self.spec["measure"]
+            measure = self.spec.measure
             watch, trace = observation.watch, self.args.trace
             conductor = Conductor(
                 server, sharing, specs, measure, log, self.display, timeouts, watch, trace
@@ -233,7 +234,7 @@ class Run:
     def _datasets(self) -> dict[str, dict]:
         """Dataset name → what `python -m models.data prepare` said of it."""
         ready = [json.loads(path.read_text()) for path in self.args.data]
-        needed = {member["dataset"] for member in self.spec["members"]}
+        needed = {member.job.dataset for member in self.spec.members}
         named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
         if missing := needed - named.keys():
             raise ConfigError(f"--data names no prepared dataset '{missing.pop()}'")
@@ -265,7 +266,7 @@ class Run:
             members=members,
             windows=conductor.windows,
             method=MethodEvidence(
-                name=self.spec["method"],
+                name=self.spec.method,
                 verified=_verified(conductor.evidence),
                 evidence=conductor.evidence,
             ),

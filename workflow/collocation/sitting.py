@@ -94,7 +94,7 @@ class Sitting:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
         if cell.id not in self._refusals:
             switch = self.config.mig_mode == "switch"
-            self._refusals[cell.id] = methods.refusal(cell.spec, self.device, switch)
+            self._refusals[cell.id] = methods.refusal(cell.spec.to_json(), self.device, switch)
         return self._refusals[cell.id]
 
     @cached_property
@@ -187,8 +187,8 @@ class Sitting:
         sizes: dict[str, set[int]] = {}
         for job in self.jobs:
             if self.refusal(job.cell) is None:
-                for member in job.cell.spec["members"]:
-                    sizes.setdefault(member["dataset"], set()).add(member["input_size"])
+                for member in job.cell.spec.members:
+                    sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
         return sizes
 
     def dataset_arguments(self, name: str) -> str:
@@ -233,8 +233,8 @@ class Sitting:
                 "method": cell.method,
                 "replicate": cell.replicate,
                 "n": cell.n,
-                "workloads": [member["workload"] for member in cell.spec["members"]],
-                "measure": cell.spec["measure"]["kind"],
+                "workloads": [member.workload for member in cell.spec.members],
+                "measure": cell.spec.measure.kind,
             }
             for cell in self.cells
         ]
@@ -248,7 +248,7 @@ class Sitting:
     def write_plan(self) -> None:
         """plan.json, runs.txt: what analysis may expect, and where it is; specs.json: the jobs."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        specs = {job.cell.id: job.cell.spec for job in self.jobs}
+        specs = {job.cell.id: job.cell.spec.to_json() for job in self.jobs}
         (self.folder / "specs.json").write_text(json.dumps(specs, sort_keys=True) + "\n")
         (self.folder / "plan.json").write_text(self.expected)
         (self.folder / "runs.txt").write_text("".join(f"{path}\n" for path in self.run_files()))
