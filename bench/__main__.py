@@ -26,7 +26,8 @@ from analysis.records.evidence import proof, seen_by_check
 from bench import sampler_cost, scale
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
-from workflow.collocation import cores, gpu, methods, plan
+from workflow.collocation import cores, gpu, methods
+from workflow.collocation.grid import Cell
 from workflow.collocation.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.settings import load_config
@@ -37,7 +38,7 @@ OTHERS = {"sampler": sampler_cost.main, "scale": scale.main}
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
 
 
-def ours(cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path) -> dict:
+def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> dict:
     """Run the cell by the conductor; its run.json."""
     output = folder / "cell" / "run.json"
     specs = folder / "cell.json"
@@ -54,9 +55,7 @@ def ours(cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path) 
     return record
 
 
-def bare(
-    cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path
-) -> tuple[float, str]:
+def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tuple[float, str]:
     """Samples/s of the bare loop with the same specs and method, and what proves the method."""
     dataset = json.loads(ready.read_text())
     sets, _ = cores.plan_cores(cell.spec.shares(), numa=device.numa_node if device else None)

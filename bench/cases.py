@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.collocation import plan
+from workflow.collocation.grid import Cell, expand
 from workflow.collocation.settings import load_workloads
 from workflow.collocation.study import CONFIG, Study
 
@@ -46,7 +46,7 @@ CPU_CASES = {
 }
 
 
-def cell_of(case: Case, seconds: float) -> plan.Cell:
+def cell_of(case: Case, seconds: float) -> Cell:
     """The plan's cell of a case, measured for that long."""
     times = {"window_s": seconds, "warmup_s": WARMUP_S, "settle_s": SETTLE_S}
     study = Study(
@@ -62,11 +62,11 @@ def cell_of(case: Case, seconds: float) -> plan.Cell:
             }
         ],
     )
-    cells = plan.expand(study, load_workloads(CONFIG / "workloads.yaml"))
+    cells = expand(study, load_workloads(CONFIG / "workloads.yaml"))
     return next(cell for cell in cells if cell.n == case.n and cell.method == case.method)
 
 
-def prepare(cell: plan.Cell, data: Path) -> Path:
+def prepare(cell: Cell, data: Path) -> Path:
     """Make the cell's dataset ready; the file that says so."""
     job = cell.spec.members[0].job
     ready = data / "ready" / "bench" / f"{job.dataset}.json"

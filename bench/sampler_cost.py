@@ -27,9 +27,10 @@ from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG
 from analysis.records.evidence import seen_by_check
 from bench.cases import CPU_CASES, Case, cell_of, prepare
-from workflow.collocation import cores, gpu, methods, plan, steps
+from workflow.collocation import cores, gpu, methods, steps
 from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.digest import code_digest
+from workflow.collocation.grid import Cell
 from workflow.collocation.lock import device_lock
 from workflow.collocation.members import Server
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
@@ -180,7 +181,7 @@ class Launch(Conductor):
         return time.monotonic_ns()
 
 
-def launch(cell: plan.Cell, ready: Path, device: gpu.Device | None, args) -> list[Segment]:
+def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Segment]:
     """Run the cell for all its blocks. Raises BenchError where that does not end well."""
     core_sets, _ = cores.plan_cores(cell.spec.shares(), numa=device.numa_node if device else None)
     dataset = json.loads(ready.read_text())

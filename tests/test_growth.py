@@ -7,10 +7,11 @@ import pytest
 
 from tests.test_pending import READ, attempt, by_id, possible
 from tests.test_plan import SMALL, STUDIES, WORKLOADS, A, small_study
-from workflow.collocation import plan
+from workflow.collocation import grid, plan
 from workflow.collocation.cell import spec as specs
 from workflow.collocation.cell.spec import CellSpec, changes, digest
-from workflow.collocation.plan import anchor_numbers, anchors, expand, pending
+from workflow.collocation.grid import anchor_numbers, anchors, expand
+from workflow.collocation.plan import pending
 from workflow.collocation.record import MEASURED, scan
 from workflow.collocation.study import ROOT, Measure, Study, Workload
 
@@ -103,7 +104,7 @@ def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(mon
     attempts = finished(expand(study, WORKLOADS))
     made, field, other = GROWN[kind]
     workloads = WORKLOADS
-    for module in (specs, plan):
+    for module in (specs, grid):
         if hasattr(module, kind):
             monkeypatch.setattr(module, kind, made)
     if kind == "Workload":

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.test_plan import SMALL, WORKLOADS, A, small_study
 from workflow.collocation import plan
-from workflow.collocation.plan import Cell, expand, pending, within
+from workflow.collocation.duration import Estimates
+from workflow.collocation.grid import Cell, expand
+from workflow.collocation.plan import pending, within
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
 
 # -- pending: a world of cells, attempts and devices -----------------------------------------------
@@ -389,30 +391,30 @@ def test_estimates_are_what_other_replicates_took():
     for entry, took in zip(found, (100.0, 61.0, 20.0), strict=True):
         entry.content["timing"]["total_s"] = took
     ignored = attempt(other, 4, "failed"), attempt(other, 5, "corrupt")
-    estimates = plan.Estimates(by_id([*found, *ignored]))
+    estimates = Estimates(by_id([*found, *ignored]))
     assert estimates.of(THREE) == 60.0  # the median, less the waiting
     epochs = {"kind": "epochs", "epochs": 2}
     longer = attempt(other, 6, "completed", spec={**READ[other.id], "measure": epochs})
-    assert plan.Estimates(by_id([*found, longer])).of(THREE) == 60.0
+    assert Estimates(by_id([*found, longer])).of(THREE) == 60.0
     untimed = attempt(other, 7, "completed")
     del untimed.content["timing"]
-    assert plan.Estimates(by_id([untimed])).of(THREE) == plan.Estimates({}).of(THREE)
+    assert Estimates(by_id([untimed])).of(THREE) == Estimates({}).of(THREE)
 
 
 def test_the_rule_of_thumb_is_as_far_off_as_it_was():
     other = cell_of(f"2x_{A}", "mps")
     half = attempt(other, 1, "completed")
-    half.content["timing"]["total_s"] = 1.0 + plan.Estimates({}).of(other) / 2
-    estimates = plan.Estimates(by_id([half]))
-    assert estimates.of(other) == pytest.approx(plan.Estimates({}).of(other) / 2)
-    assert estimates.of(THREE) == pytest.approx(plan.Estimates({}).of(THREE) / 2)
+    half.content["timing"]["total_s"] = 1.0 + Estimates({}).of(other) / 2
+    estimates = Estimates(by_id([half]))
+    assert estimates.of(other) == pytest.approx(Estimates({}).of(other) / 2)
+    assert estimates.of(THREE) == pytest.approx(Estimates({}).of(THREE) / 2)
 
 
 def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
     early = attempt(cell_of(f"2x_{A}", "mps"), 1, "out_of_memory")
     early.content["timing"]["total_s"] = 2.0
-    assert plan.Estimates(by_id([early])).of(THREE) == plan.Estimates({}).of(THREE)
-    assert plan.Estimates(by_id([early])).of(cell_of(f"2x_{A}", "mps")) == 1.0  # its like will, too
+    assert Estimates(by_id([early])).of(THREE) == Estimates({}).of(THREE)
+    assert Estimates(by_id([early])).of(cell_of(f"2x_{A}", "mps")) == 1.0  # its like will, too
 
 
 def test_work_of_unknown_length_says_nothing_of_other_cells():
@@ -420,7 +422,7 @@ def test_work_of_unknown_length_says_nothing_of_other_cells():
     measure = {"kind": "completion", "settle_s": 0, "warmup_s": 0}
     quick = attempt(other, 1, "completed", spec={**READ[other.id], "measure": measure})
     quick.content["timing"]["total_s"] = 2.0
-    assert plan.Estimates(by_id([quick])).of(THREE) == plan.Estimates({}).of(THREE)
+    assert Estimates(by_id([quick])).of(THREE) == Estimates({}).of(THREE)
 
 
 @pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
@@ -430,8 +432,8 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     two, seven = (
         next(c for c in cells if c.n == n and c.spec.measure.kind == measure) for n in (2, 7)
     )
-    assert plan.Estimates({}).of(two) > 10
-    assert plan.Estimates({}).of(seven) > plan.Estimates({}).of(two)
+    assert Estimates({}).of(two) > 10
+    assert Estimates({}).of(seven) > Estimates({}).of(two)
 
 
 def test_refused_cells_take_next_to_no_time():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.names import TWIN
 from workflow.collocation.cell.spec import CellSpec, digest
-from workflow.collocation.plan import Cell, anchor_numbers, anchors, expand
+from workflow.collocation.grid import Cell, anchor_numbers, anchors, expand
 from workflow.collocation.settings import ConfigError, load_study, load_workloads
 from workflow.collocation.study import CONFIG, KINDS, Study
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.studio import SHORT, study, workload
 from workflow.collocation import conductor, run
+from workflow.collocation.grid import expand
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.plan import expand
 from workflow.collocation.progress import Display
 from workflow.collocation.record import Record
 from workflow.collocation.study import Study, Workload

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.studio import STUDY, alone, study, workload
-from workflow.collocation.plan import expand, pending
+from workflow.collocation.grid import expand
+from workflow.collocation.plan import pending
 from workflow.collocation.sitting import Sitting
 from workflow.collocation.study import Config, Study, Workload
 

@@ -20,10 +20,10 @@ import pytest
 from tests.fakes import machine
 from tests.studio import SHORT, STUDY, Studio, study, until, workload
 from workflow.collocation import observation, run
-from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.spec import MeasureSpec
+from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cores import Cpu, spare
-from workflow.collocation.plan import expand
+from workflow.collocation.grid import expand
 from workflow.collocation.progress import Display
 from workflow.collocation.record import File, Record, Window
 from workflow.collocation.settings import ConfigError, load_config

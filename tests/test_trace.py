@@ -13,7 +13,7 @@ import yaml
 
 from tests.studio import PLAIN, REPOSITORY, study
 from workflow.collocation import run
-from workflow.collocation.plan import expand
+from workflow.collocation.grid import expand
 from workflow.collocation.progress import Display
 from workflow.collocation.study import Study, Workload
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from workflow.collocation.grid import Cell
 from workflow.collocation.methods.mig_layout import Card, Layout, NoLayout, layouts
-from workflow.collocation.plan import Cell
 
 SCHEMA_VERSION = 1
 

@@ -14,7 +14,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from workflow.collocation import gpu, mig_maps, plan
+from workflow.collocation import gpu, mig_maps
+from workflow.collocation.grid import Cell
 from workflow.collocation.methods import mig_card, mig_words
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig_layout import (
@@ -63,7 +64,7 @@ def page(sitting: Sitting, card: Card, about: list[str]) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
-def _rows(cell: plan.Cell, card: Card) -> list[tuple[str, ...]]:
+def _rows(cell: Cell, card: Card) -> list[tuple[str, ...]]:
     """A row for each kind of instance, or one with nothing but the reason why there is none."""
     try:
         layout = next(layouts(cell.spec.to_json(), card))

@@ -1,69 +1,21 @@
-"""Grid, order and what is pending: a study and what has been measured → the cells to run.
+"""What is pending: a study's cells and what has been measured → the jobs to run. Pure functions.
 
-`expand` and `pending` are pure functions. What still has to run is planned here, from the run.json
+What still has to run is planned here, from the run.json
 files, when the Snakefile is read, and not left to Snakemake's own metadata, which a clone, a zip
 or a folder brought back from another machine does not have.
 """
 
-import hashlib
-import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from workflow.collocation.cell.spec import (
-    ArmSpec,
-    CellSpec,
-    MeasureSpec,
-    MemberSpec,
-    changes,
-    digest,
-)
+from workflow.collocation.cell.spec import changes
+from workflow.collocation.duration import Estimates
+from workflow.collocation.grid import Cell
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
-from workflow.collocation.settings import ConfigError
-from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
 
-OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
-OVERHEAD_PER_MEMBER_S = 1.0
-EPOCH_S = 20.0
 NEW = "not measured yet"
-REFUSED_S = 2.0  # a cell that will be 'unsupported'
 NAMED = 3  # settings that have changed; of more the number is given
-ANCHOR = "--anchor"  # ends the scenario of a cell that a sitting begins with
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One Snakemake job: a scenario under a method, in one arm, in one block."""
-
-    scenario: str
-    arm: str
-    method: str
-    replicate: int
-    spec: CellSpec
-
-    @property
-    def id(self) -> str:
-        return f"{self.scenario}/{self.arm}/{self.method}/r{self.replicate}"
-
-    @property
-    def n(self) -> int:
-        return len(self.spec.members)
-
-    @property
-    def needs(self) -> set[str]:
-        """Ids of the alone cells of the same block that this cell is normalised by."""
-        if self.scenario.endswith(ANCHOR):
-            return set()
-        return {
-            f"{baseline_scenario(member.workload, member.job.input.mode == 'files')}"
-            f"/{self.arm}/naive/r{self.replicate}"
-            for member in self.spec.members
-        }
-
-
-def baseline_scenario(workload: str, files: bool) -> str:
-    return f"1x_{workload}{'--files' if files else ''}"
+REFUSED_S = 2.0  # a cell that will be 'unsupported'
 
 
 @dataclass(frozen=True)
@@ -80,156 +32,6 @@ class Job:
     def path(self) -> str:
         """The attempt's folder below results/<study>/cells."""
         return f"{self.cell.id}/a{self.attempt}"
-
-
-def expand(
-    study: Study, workloads: dict[str, Workload], sources: dict[str, str] | None = None
-) -> list[Cell]:
-    """Every cell of the grid, baselines of all workloads included, in the order in which they run.
-
-    sources: digests of the code of workloads whose model is the user's own. Tier by tier, blocks
-    (replicates) come one after the other, and are counted through all tiers, so that each has
-    baselines of its own. Within a block workloads come one after the other, a mix with its first,
-    for what wavers for minutes, such as a shared host, then weighs less on ratios. The order of
-    workloads and that of their cells is random, but a function of the seed and of their names
-    alone, so that a cell that is added moves no other.
-    """
-    drafts = list(_drafts(study, workloads))
-    cells: dict[str, Cell] = {}
-    for draft in sorted(drafts, key=lambda draft: draft.get("baseline", False)):
-        cell = _cell(study, workloads, sources or {}, **draft)
-        known = cells.setdefault(cell.id, cell)
-        if known.spec != cell.spec and not draft.get("baseline"):
-            raise ConfigError(
-                f"{cell.id}: two entries of the study plan this cell with different settings; "
-                "allowed: one"
-            )
-
-    def place(cell: Cell) -> tuple:
-        first = f"{cell.spec.members[0].workload}/r{cell.replicate}"
-        return cell.replicate, _shuffle(study.seed, first), _shuffle(study.seed, cell.id)
-
-    return sorted(cells.values(), key=place)
-
-
-def anchors(
-    study: Study,
-    workloads: dict[str, Workload],
-    numbers: Iterable[int],
-    sources: dict[str, str] | None = None,
-) -> list[Cell]:
-    """The anchor workloads alone, once for each number: what a sitting begins with.
-
-    They are trained as the baselines of the study's first arm are, and are no baseline.
-    """
-    found, arm = [], study.arms[0]
-    for number in numbers:
-        for name in study.anchor:
-            group = Ladder(workloads=[name], counts={1: ["naive"]})
-            cell = _cell(
-                *(study, workloads, sources or {}),
-                *(group, arm, number, [name], "naive"),
-                baseline=True,
-            )
-            files = workloads[name].input.mode == "files"
-            scenario = baseline_scenario(name, files) + ANCHOR
-            found.append(replace(cell, scenario=scenario))
-    return found
-
-
-def anchor_numbers(attempts: Iterable[str]) -> list[int]:
-    """Those of the anchors among cell ids that were tried."""
-    parts = [cell.split("/") for cell in attempts]
-    return sorted({int(p[-1].removeprefix("r")) for p in parts if p[0].endswith(ANCHOR)})
-
-
-def _drafts(study: Study, workloads) -> Iterable[dict]:
-    groups = (*study.ladders, *study.mixes)
-    longest: dict[int, int] = {}  # tier → its blocks
-    for group in groups:
-        longest[group.tier] = max(longest.get(group.tier, 0), _replicates(study, group))
-    for group in groups:
-        before = sum(blocks for tier, blocks in longest.items() if tier < group.tier)
-        for arm in group.arms or study.arms:
-            for replicate in range(before + 1, before + _replicates(study, group) + 1):
-                common = {"group": group, "arm": arm, "replicate": replicate}
-                for names, methods in _scenarios(group):
-                    for method in methods:
-                        yield {**common, "names": names, "method": method}
-                    for name in dict.fromkeys(names):
-                        yield {**common, "names": [name], "method": "naive", "baseline": True}
-
-
-def _replicates(study: Study, group: Ladder | Mix) -> int:
-    return group.replicates or study.replicates
-
-
-def _scenarios(group: Ladder | Mix):
-    if isinstance(group, Mix):
-        yield [name for name, count in group.members.items() for _ in range(count)], group.methods
-        return
-    for workload in group.workloads:
-        for count, methods in group.counts.items():
-            yield [workload] * count, methods
-
-
-def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
-    mix = isinstance(group, Mix) and not baseline
-    all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
-    measure = _measure(study, workloads, group, names, baseline)
-
-    def member(name: str) -> MemberSpec:
-        return MemberSpec.of(
-            name,
-            workloads[name],
-            group.input,
-            cores_of=None if all_cores else study.cores_of(name),
-            source=sources.get(name),
-            work=group.work.get(name) if mix else None,
-            slice=group.slices[name] if mix and method.startswith("mig") else None,
-            **study.limits(method, name, len(names)),
-        )
-
-    members = tuple(map(member, names))
-    trained = {member.job.dataset for member in members}
-    spec = CellSpec(
-        members=members,
-        arm=ArmSpec(**ARMS[arm]),
-        method=method,
-        measure=measure,
-        seed=study.seed,
-        datasets={name: sizes for name, sizes in study.datasets.items() if name in trained},
-    )
-    scenario = _scenario(names, measure.kind, members[0].job.input.mode, all_cores)
-    return Cell(scenario, arm, method, replicate, spec)
-
-
-def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
-    """How a cell of the group is measured; a baseline as the study has it, for a window."""
-    windows = [workloads[name].window_s for name in names if workloads[name].window_s]
-    settings = study.measure.model_dump() | ({"window_s": max(windows)} if windows else {})
-    if baseline:
-        settings["kind"] = "window"
-    else:
-        settings |= group.measure.model_dump(exclude_none=True)
-    departs = None
-    if settings["kind"] == "departure":
-        leaves = isinstance(group, Mix) and group.departs
-        departs = names.index(leaves) if leaves else len(names) - 1
-    kept = MeasureSpec(**settings).resolved()
-    return MeasureSpec(**kept, departs=departs)
-
-
-def _scenario(names: list[str], kind: str, mode: str, all_cores: bool) -> str:
-    parts = [f"{count}x_{name}" for name, count in Counter(names).items()]
-    suffix = "" if kind == "window" else f"--{kind}"
-    suffix += "--files" if mode == "files" else ""
-    suffix += "--allcores" if all_cores else ""
-    return "+".join(parts) + suffix
-
-
-def _shuffle(seed: int, name: str) -> str:
-    return hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
 
 
 def pending(
@@ -384,59 +186,6 @@ def finished(
         for attempt in (attempts.get(cell.id, []) if sealed else same(cell, attempts))
         if attempt.content and attempt.status != "postponed"
     ]
-
-
-class Estimates:
-    """Seconds that cells will take, from what others of the study took."""
-
-    def __init__(self, attempts: dict[str, list[Attempt]]):
-        # cell but for its block: digest of the measure, s
-        self._took: dict[str, list[tuple[str, float]]] = {}
-        off = []
-        for attempt in itertools.chain.from_iterable(attempts.values()):
-            timing = (attempt.content or {}).get("timing", {})
-            if attempt.status in MEASURED and "total_s" in timing:
-                seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
-                spec = attempt.content["spec"]
-                known = _as_measured(spec), seconds
-                self._took.setdefault(_blockless(attempt.cell), []).append(known)
-                # Others end early, or with work of which nobody knows how long it takes.
-                if attempt.status == "completed" and "window_s" in (spec.get("measure") or {}):
-                    off.append(seconds / _rule_of_thumb(spec))
-        # On this machine cells may all be faster than the rule has it.
-        self._off = _median(off) if off else 1.0
-
-    def of(self, cell: Cell) -> float:
-        """As another replicate of it took, else by a rule of thumb, as far off as it was so far."""
-        spec = cell.spec.to_json()
-        now = _as_measured(spec)
-        took = [s for known, s in self._took.get(_blockless(cell.id), []) if known == now]
-        return _median(took) if took else self._off * _rule_of_thumb(spec)
-
-
-def _blockless(cell_id: str) -> str:
-    return cell_id.rsplit("/", 1)[0]
-
-
-def _as_measured(spec: dict) -> str:
-    return digest({"measure": spec.get("measure")})
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
-def _rule_of_thumb(spec: dict) -> float:
-    measure = spec["measure"]
-    times = {"window": 1, "departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
-    windows = times[measure["kind"]]
-    return (
-        OVERHEAD_S
-        + OVERHEAD_PER_MEMBER_S * len(spec["members"])
-        + measure.get("settle_s", 0)
-        + measure.get("warmup_s", 0)
-        + windows * measure.get("window_s", EPOCH_S)
-    )
 
 
 def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job]]:

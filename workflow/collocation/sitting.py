@@ -19,8 +19,9 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation import gpu, methods, mig_maps, plan, provenance, record, zygote
+from workflow.collocation import gpu, grid, methods, mig_maps, plan, provenance, record, zygote
 from workflow.collocation.digest import code_digest, model_digest
+from workflow.collocation.grid import Cell
 from workflow.collocation.members import server_environment
 from workflow.collocation.methods import mig_card
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
@@ -44,10 +45,10 @@ class Sitting:
     name: str
     why: str
     study: Study
-    cells: list[plan.Cell]
+    cells: list[Cell]
     device: gpu.Device | None
     attempts: dict[str, list[record.Attempt]]
-    anchors: list[plan.Cell] = field(default_factory=list)  # of this sitting and those before
+    anchors: list[Cell] = field(default_factory=list)  # of this sitting and those before
     jobs: list[plan.Job] = field(default_factory=list)
     later: list[plan.Job] = field(default_factory=list)
     _refusals: dict[str, str | None] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class Sitting:
 
     # -- jobs -----------------------------------------------------------------------------------
 
-    def refusal(self, cell: plan.Cell) -> str | None:
+    def refusal(self, cell: Cell) -> str | None:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
         if cell.id not in self._refusals:
             switch = self.config.mig_mode == "switch"
@@ -331,10 +332,10 @@ def open_sitting(values: dict) -> Sitting:
     study = load_study(_find(config.studies), name, workloads)
     digests = {name: model_digest(workload.model) for name, workload in workloads.items()}
     sources = {name: digest for name, digest in digests.items() if digest}
-    cells = plan.expand(study, workloads, sources)
+    cells = grid.expand(study, workloads, sources)
     attempts = record.scan(Path(config.results, name, "cells"))
-    numbers = plan.anchor_numbers(attempts)
-    known = plan.anchors(study, workloads, numbers, sources)
+    numbers = grid.anchor_numbers(attempts)
+    known = grid.anchors(study, workloads, numbers, sources)
     sitting = Sitting(config, name, why, study, cells, device, attempts, known)
     if sitting.measuring:
         pending = plan.pending(
@@ -352,7 +353,7 @@ def open_sitting(values: dict) -> Sitting:
             for attempt in attempts.get(cell.id, [])
         )
         number = max(numbers, default=0) + 1
-        new = [] if begun else plan.anchors(study, workloads, [number], sources)
+        new = [] if begun else grid.anchors(study, workloads, [number], sources)
         first = plan.begin(new, attempts)
         budget = seconds(config.budget) if config.budget is not None else None
         left = None if budget is None else budget - sum(job.estimate_s for job in first)
