@@ -27,11 +27,13 @@ from bench import sampler_cost, scale
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
 from workflow.collocation import cores, gpu, methods
+from workflow.collocation.cell.task import Task
+from workflow.collocation.device import find_device
+from workflow.collocation.digest import code
 from workflow.collocation.grid import Cell
 from workflow.collocation.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.settings import load_config
-from workflow.collocation.sitting import find_device
 from workflow.collocation.specs import member_specs
 
 OTHERS = {"sampler": sampler_cost.main, "scale": scale.main}
@@ -41,11 +43,17 @@ COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "tota
 def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> dict:
     """Run the cell by the conductor; its run.json."""
     output = folder / "cell" / "run.json"
-    specs = folder / "cell.json"
-    specs.write_text(json.dumps({cell.id: cell.spec.to_json()}))
-    arguments = ["--study", "bench", "--cell", cell.id, "--specs", specs]
-    arguments += ["--gpu", device.uuid if device else "cpu", "--data", ready, "--", output]
-    command = [sys.executable, "-m", "workflow.collocation.run", *map(str, arguments)]
+    job = folder / "cell.json"
+    Task(
+        study="bench",
+        cell=cell.id,
+        output=output,
+        spec=cell.spec.to_json(),
+        gpu=device.uuid if device else "cpu",
+        data=[ready],
+        code=code(),
+    ).write(job)
+    command = [sys.executable, "-m", "workflow.collocation.run", str(job)]
     run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(f"bench: {cell.id} ended with exit code {run.returncode}\n{run.stderr}")
@@ -206,7 +214,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="window of each run (3)")
     parser.add_argument("--data", type=Path, default=Path("data"))
     args = parser.parse_args(argv)
-    device, _ = find_device(load_config({}))
+    device, _ = find_device(load_config({}).gpu)
     known = CUDA_CASES if device else CPU_CASES
     if args.list:
         for name, case in known.items():

@@ -29,6 +29,7 @@ from analysis.records.evidence import seen_by_check
 from bench.cases import CPU_CASES, Case, cell_of, prepare
 from workflow.collocation import cores, gpu, methods, steps
 from workflow.collocation.conductor import TIMEOUTS, Conductor
+from workflow.collocation.device import find_device
 from workflow.collocation.digest import code_digest
 from workflow.collocation.grid import Cell
 from workflow.collocation.lock import device_lock
@@ -37,7 +38,6 @@ from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.outcome import cell_status
 from workflow.collocation.progress import Display
 from workflow.collocation.settings import load_config
-from workflow.collocation.sitting import find_device
 from workflow.collocation.specs import member_specs
 from workflow.collocation.study import Sampling
 from workflow.collocation.telemetry.watch import Silent, Watch
@@ -295,7 +295,7 @@ def print_cost(row: dict) -> None:
 
 
 def main(argv: list[str]) -> int:
-    device, _ = find_device(load_config({}))
+    device, _ = find_device(load_config({}).gpu)
     known = CUDA_CASES if device else TINY_CASES
     parser = argparse.ArgumentParser(
         prog="python -m bench sampler",

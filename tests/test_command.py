@@ -10,8 +10,9 @@ import time
 import pandas
 import pytest
 
-from tests.studio import REPOSITORY, Studio, alone, study, workload
+from tests.studio import REPOSITORY, Studio, alone, study, until, workload
 from workflow.collocation import show
+from workflow.collocation.lock import device_lock
 
 PLAIN = "1x_plain/faithful/naive/r1"
 LADDERS = [
@@ -212,17 +213,28 @@ def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
     assert f"{left} cells are left for later (budget)" in first.output
     assert [r["status"] for r in studio.records().values()] == ["completed"] * fits
 
-    # The time is over sooner than planned: the rest is put off, and no marker of it stays.
-    late = str(round(time.time()) - 1)
-    over = studio.snakemake("--until", "merge", COLLOCATION_DEADLINE=late)
-    assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
-    assert [r["status"] for r in studio.records().values()] == ["completed"] * fits
-
     rest = studio.snakemake("--until", "merge")
     assert rest.code == 0, rest.output
     assert [r["status"] for r in studio.records().values()] == ["completed"] * 3
     assert len(set(pandas.read_csv(studio.results / "runs.csv")["cell"])) == 3
     assert "0 to run now" in studio.plan().output
+
+
+def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio):
+    """Somebody else holds the device meanwhile; no marker of what was put off stays."""
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    assert studio.measure().code == 0
+    studio.write_study("drill", study(ladders=alone("plain"), replicates=2))
+    began, budget = time.monotonic(), 12
+    with device_lock("cpu", {"pid": 1}, pytest.fail, studio.locks):
+        running = studio.start("--until", "merge", config={"budget": f"{budget}s"})
+        until(lambda: "waiting for the CPU" in running.output, lambda: running.output)
+        time.sleep(max(0, began + budget - time.monotonic()) + 1)
+    over = running.end()
+    assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
+    assert [r["status"] for r in studio.records().values()] == ["completed"]
+    assert studio.snakemake("--until", "merge").code == 0
+    assert [r["status"] for r in studio.records().values()] == ["completed"] * 2
 
 
 def test_a_workload_of_ones_own_trains_for_real(studio):

@@ -17,28 +17,35 @@ _BESIDE = ("duration", "grid", "mig_maps", "mig_plan", "plan", "show", "sitting"
 BESIDE = {f"workflow/collocation/{name}.py" for name in _BESIDE}
 SAYING = ("print", "say", "error", "warn", "ArgumentParser")  # whose strings are for people
 TOLD = ("help", "description")  # and arguments that are
-KNOWN = "COLLOCATION_DIGEST"  # "SHA-256 of the texts:their digest"
+_known: dict[str, str] = {}  # SHA-256 of the texts → their digest
 
 
 def code_digest(root: Path = ROOT) -> str:
-    """SHA-256 (16 hex digits) over the trees of models/ and workflow/collocation/ but BESIDE.
+    """SHA-256 (16 hex digits) over the trees of models/ and workflow/collocation/ but BESIDE."""
+    return code(root)[1]
 
-    Parsing takes longer than reading, so the environment keeps which texts gave which digest: jobs
-    inherit it, and parse nothing unless a text has changed.
+
+def code(root: Path = ROOT) -> tuple[str, str]:
+    """SHA-256 over the texts, and `code_digest` of them.
+
+    Parsing takes longer than reading: what the second is for the first is kept, and `remember`
+    takes what another process has found.
     """
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
     named = [(path.relative_to(root).as_posix(), path) for path in paths]
     texts = [(name, path.read_bytes()) for name, path in named if name not in BESIDE]
     read = hashlib.sha256(repr(texts).encode()).hexdigest()
-    known, _, found = os.environ.get(KNOWN, "").partition(":")
-    if known != read:
+    if read not in _known:
         digest = hashlib.sha256()
         for name, text in texts:
             digest.update(name.encode())
             digest.update(tree(text).encode())
-        found = digest.hexdigest()[:16]
-        os.environ[KNOWN] = f"{read}:{found}"
-    return found
+        _known[read] = digest.hexdigest()[:16]
+    return read, _known[read]
+
+
+def remember(read: str, digest: str) -> None:
+    _known[read] = digest
 
 
 def model_digest(model: str) -> str | None:

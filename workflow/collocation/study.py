@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -436,6 +437,15 @@ class Sampling(Strict):
 Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
 
 
+def _is_a_gpu(wanted):
+    if not isinstance(wanted, str | int) or isinstance(wanted, bool) or wanted == "":
+        raise ValueError(f"{wanted!r} is not allowed; allowed: auto, an index, a UUID, cpu")
+    return wanted
+
+
+Gpu = Annotated[str | int, BeforeValidator(_is_a_gpu)]
+
+
 class Config(Strict):
     """config/config.yaml and `--config` on the command line."""
 
@@ -443,7 +453,7 @@ class Config(Strict):
     source: Literal["auto", "real", "synthetic"] = "auto"
     measure: bool | None = None
     budget: str | int | float | None = None
-    gpu: str | int = "auto"
+    gpu: Gpu = "auto"
     mig_mode: Literal["keep", "switch"] = "keep"
     attempts: StrictInt = Field(3, ge=1)
     rerun: Literal["none", "mismatched"] = "none"
@@ -455,6 +465,7 @@ class Config(Strict):
     timeout: dict[Timed, Annotated[float, Field(gt=0)]] = {}
     telemetry: Sampling = Sampling()
     trace: StrictInt = Field(0, ge=0, le=1000)
+    session: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")
 
     @field_validator("budget", mode="before")
     @classmethod
@@ -462,13 +473,6 @@ class Config(Strict):
         if budget is not None:
             seconds(budget)
         return budget
-
-    @field_validator("gpu", mode="before")
-    @classmethod
-    def _gpu_is_a_name(cls, gpu):
-        if not isinstance(gpu, str | int) or isinstance(gpu, bool) or gpu == "":
-            raise ValueError(f"{gpu!r} is not allowed; allowed: auto, an index, a UUID, cpu")
-        return gpu
 
 
 def seconds(text: str) -> float:
