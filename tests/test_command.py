@@ -199,6 +199,19 @@ def test_cells_never_overlap_whatever_the_cores(studio):
     assert all(end <= start for (_, end), (start, _) in zip(windows, windows[1:], strict=False))
 
 
+def test_snakemake_alone_and_conda_is_refused(studio):
+    """Without --cores, which stand in the profile; a rule's conda environment could not work."""
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    base = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "-n"]
+    config = ["--config", *studio.config()]
+    options = {"cwd": studio.folder, "env": studio.environment(), "text": True}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    plain = subprocess.run([*base, *config], **options)
+    assert plain.returncode == 0 and "collocate" in plain.stdout, plain.stdout
+    conda = subprocess.run([*base, "--sdm", "conda", *config], **options)
+    assert conda.returncode == 1 and "--sdm conda is not supported" in conda.stdout, conda.stdout
+
+
 def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
     """The last cell is thought to take minutes, so that those before fit whatever a start takes.
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 sys.path.insert(0, workflow.basedir)
 from analysis import code, figures as drawn, pages
@@ -14,6 +15,14 @@ from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.show import banner
 from workflow.collocation.sitting import open_sitting
+
+if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
+    print(
+        "--sdm conda is not supported: jobs run under the Python that runs Snakemake; "
+        "conda env create -f envs/environment.yaml, and run snakemake in that environment",
+        file=sys.stderr,
+    )
+    sys.exit(1)
 
 # One cell at a time, also where --resources gpu=1 was forgotten.
 workflow.global_resources.setdefault("gpu", 1)
