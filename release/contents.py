@@ -20,7 +20,7 @@ NOT_RUN = "not_run.txt"  # cells that were planned and have no record, written b
 CONTRIBUTED = "CONTRIBUTED.md"  # what says of a bundle where it is from
 LISTS = ("raw.sha256", "MANIFEST.sha256")
 # Of an invocation, or large and soon made again.
-_NEVER = ("specs.json", "complete", "report.zip", "report.html", "telemetry.parquet", *LISTS)
+_NEVER = ("complete", "report.zip", "report.html", "telemetry.parquet", *LISTS)
 _NEVER_ENDING = (".svg", ".partial", ".unreadable.txt")
 _RAW = re.compile(r"cells/.+|(plan|mig_layouts|(datasets|bench)/[^/]+)\.json|(runs|not_run)\.txt")
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/(.+)")
@@ -86,7 +86,7 @@ def _walk(folder: Path, within: str = "") -> Iterator[tuple[str, int]]:
         for entry in entries:
             name = f"{within}/{entry.name}".lstrip("/")
             mode = entry.stat(follow_symlinks=False).st_mode
-            if entry.name.startswith(".") or entry.name == "log":
+            if entry.name.startswith(".") or entry.name in ("log", "jobs"):
                 continue
             if stat.S_ISDIR(mode):
                 yield from _walk(folder, name)

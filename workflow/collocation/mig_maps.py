@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from workflow.collocation.grid import Cell
 from workflow.collocation.methods.mig_layout import Card, Layout, NoLayout, layouts
-from workflow.collocation.plan import Cell
 
 SCHEMA_VERSION = 1
 
@@ -43,7 +43,7 @@ def _cell(cell: Cell, card: Card) -> dict:
     """A cell's GPU instances, or the reason why there are none."""
     found = {"scenario": cell.scenario, "method": cell.method, "n": cell.n}
     try:
-        layout = next(layouts(cell.spec, card))
+        layout = next(layouts(cell.spec.to_json(), card))
     except NoLayout as reason:
         return found | {"layout": None, "reason": str(reason), "instances": []}
     instances = [_instance(layout, index) for index in range(len(layout.parts))]

@@ -14,7 +14,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from workflow.collocation import gpu, mig_maps, plan
+from workflow.collocation import gpu, mig_maps
+from workflow.collocation.grid import Cell
 from workflow.collocation.methods import mig_card, mig_words
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig_layout import (
@@ -25,8 +26,8 @@ from workflow.collocation.methods.mig_layout import (
     layouts,
     placement_text,
 )
+from workflow.collocation.session import Session, open_session
 from workflow.collocation.settings import ConfigError, load_config, read_values
-from workflow.collocation.sitting import Sitting, open_sitting
 from workflow.collocation.study import ROOT
 
 TABLES = ROOT / "tests" / "cards"
@@ -39,20 +40,20 @@ NOTES = {
 }
 
 
-def page(sitting: Sitting, card: Card, about: list[str]) -> str:
+def page(session: Session, card: Card, about: list[str]) -> str:
     """The layout of every MIG cell, once per scenario and method. Scenarios alike stand together.
 
     about: lines that say where the card's table comes from.
     """
     rows_of: dict[str, list[tuple[str, ...]]] = {}
-    for cell in mig_maps.mig_cells(sitting.cells):
+    for cell in mig_maps.mig_cells(session.cells):
         rows_of.setdefault(cell.scenario, []).extend(_rows(cell, card))
     blocks: dict[tuple, list[str]] = {}
     for scenario, rows in rows_of.items():
         blocks.setdefault(tuple(rows), []).append(scenario)
     table = [HEADING, *(row for rows in blocks for row in rows if len(row) == len(HEADING))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [f"MIG layouts of study '{sitting.name}' on {card.name}", *_wrapped(about)]
+    lines = [f"MIG layouts of study '{session.name}' on {card.name}", *_wrapped(about)]
     lines += ["", "scenario", _line(HEADING, widths)] if blocks else ["  it has no MIG cells"]
     for rows, scenarios in blocks.items():
         lines += ["", *scenarios]
@@ -63,10 +64,10 @@ def page(sitting: Sitting, card: Card, about: list[str]) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
-def _rows(cell: plan.Cell, card: Card) -> list[tuple[str, ...]]:
+def _rows(cell: Cell, card: Card) -> list[tuple[str, ...]]:
     """A row for each kind of instance, or one with nothing but the reason why there is none."""
     try:
-        layout = next(layouts(cell.spec, card))
+        layout = next(layouts(cell.spec.to_json(), card))
     except NoLayout as reason:
         return [(str(reason),)]
     kinds: dict[str, list[Part]] = {}
@@ -190,17 +191,17 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{args.table}: the {len(card.profiles)} MIG profiles of {card.name}")
             return 0
         study = "paper" if config.study == "auto" else config.study  # as on a machine with a card
-        sitting = open_sitting({**values, "study": study, "gpu": "cpu", "measure": None})
+        session = open_session({**values, "study": study, "gpu": "cpu", "measure": None})
         if args.json:
-            cells = mig_maps.mig_cells(sitting.cells)
-            found = mig_maps.document(sitting.name, cells, card, source, read=not args.card)
+            cells = mig_maps.mig_cells(session.cells)
+            found = mig_maps.document(session.name, cells, card, source, read=not args.card)
             _write(args.json, json.dumps(found, indent=1) + "\n")
             print(f"{args.json}: the MIG layouts of {len(cells)} cells on {card.name}")
             return 0
     except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2
-    print(page(sitting, card, about))
+    print(page(session, card, about))
     return 0
 
 

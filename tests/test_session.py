@@ -1,0 +1,163 @@
+"""What one invocation finds, and leaves, beside the cells that it runs."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.studio import PLAIN, STUDY, alone, study, workload
+from workflow.collocation import writer
+from workflow.collocation.cell.task import Task
+from workflow.collocation.grid import expand
+from workflow.collocation.jobs import Jobs
+from workflow.collocation.plan import pending
+from workflow.collocation.session import Session, open_session
+from workflow.collocation.study import ROOT, Config, Study, Workload
+
+WORKLOADS = {"plain": Workload(**workload())}
+PLANNED = Study.model_validate(study(ladders=alone("plain"), replicates=2))
+
+
+@pytest.fixture
+def session(tmp_path) -> Session:
+    """One with two cells to run, in a folder of its own."""
+    cells = expand(PLANNED, WORKLOADS)
+    config = Config(results=str(tmp_path))
+    made = Session(config, STUDY, "as asked for", PLANNED, cells, device=None, attempts={})
+    made.jobs = pending(cells, {}, "cpu", lambda cell: None)
+    return made
+
+
+def ends(session: Session, *statuses: str) -> list[Path]:
+    """Write run.json of the jobs, in order."""
+    paths = [session.cells_folder / job.path / "run.json" for job in session.jobs]
+    for path, status in zip(paths, statuses, strict=False):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"status": status}))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("statuses", "complete"),
+    [
+        (["completed", "completed"], True),
+        (["completed", "failed"], True),  # of that, the last job has its say
+        (["completed", "postponed"], False),
+        (["completed"], True),
+    ],
+)
+def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
+    session, statuses, complete
+):
+    paths = ends(session, *statuses)
+    (session.folder / "complete").touch()
+    writer.sweep_postponed(session)
+    left = [path.exists() for path in paths]
+    assert left == [status != "postponed" for status in statuses] + [False] * (2 - len(statuses))
+    assert (session.folder / "complete").exists() == complete
+
+
+def test_a_study_of_which_the_budget_left_cells_for_later_is_not_complete(session):
+    ends(session, "completed")
+    session.later = [session.jobs.pop()]
+    (session.folder / "complete").touch()
+    writer.sweep_postponed(session)
+    assert not (session.folder / "complete").exists()
+
+
+def test_what_was_merged_is_shown_unless_cells_were_measured_since(session):
+    runs = session.folder / "runs.parquet"
+    first, second = ends(session, "completed", "completed")
+    assert not session.merged
+    runs.touch()
+    assert session.merged
+    os.utime(second, ns=(0, runs.stat().st_mtime_ns + 1))
+    assert not session.merged
+    second.unlink()
+    assert session.merged and first.exists()
+
+
+# -- config → session -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> dict:
+    """Config of a study in a folder of its own, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Path("studies").mkdir()
+    Path("workloads.yaml").write_text(yaml.safe_dump({"plain": PLAIN}))
+    Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(ladders=alone("plain"))))
+    files = {"workloads": "workloads.yaml", "studies": "studies"}
+    return {"study": STUDY, "gpu": "cpu", "session": "visit", **files}
+
+
+def test_planning_writes_and_deletes_nothing(place):
+    stale = Path(open_session(place).datasets.ready_file("digits"))
+    stale.parent.mkdir(parents=True)
+    stale.write_text(json.dumps({"dataset": "digits", "path": "gone", "source": "real"}))
+    before = sorted(path for path in Path().rglob("*") if "state" not in path.parts)
+    session = open_session(place)
+    other = session.datasets.ready_file("digits")
+    assert other != str(stale), "data that are gone are made ready again, under another name"
+    session.datasets.arguments("digits")
+    Jobs(session).task(session.jobs[0].path)
+    session.run_files()
+    assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
+    Path("gone").mkdir()
+    assert open_session(place).datasets.ready_file("digits") == str(stale)
+
+
+def test_data_of_another_source_than_the_pin_are_not_used(place):
+    ready = Path(open_session(place).datasets.ready_file("digits"))
+    ready.parent.mkdir(parents=True)
+    ready.write_text(json.dumps({"dataset": "digits", "path": ".", "source": "real"}))
+    pin = open_session(place).datasets.pin_file("digits")
+    pin.parent.mkdir(parents=True)
+    for source, same in (("real", True), ("synthetic", False)):
+        pin.write_text(json.dumps({"source": source}))
+        assert (open_session(place).datasets.ready_file("digits") == str(ready)) == same
+
+
+def test_the_file_of_a_job_says_what_the_job_needs(place):
+    session = open_session(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
+    Jobs(session).write("name of a server")
+    [job] = session.jobs
+    path = Path(Jobs(session).file(job.path))
+    assert path == Path("results", STUDY, "jobs", f"{job.path}.json")
+    task = Task.read(path)
+    assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
+    assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
+    assert task.spec == job.cell.spec.to_json()
+    assert (task.session, task.preloaded, task.place) == ("visit", "name of a server", "1/1")
+    assert (task.trace, task.timeout, task.deadline) == (3, {"stop": 7}, session.deadline)
+    assert [str(data) for data in task.data] == session.datasets.ready_files()
+    other = Path("results", STUDY, "jobs", "of", "yesterday.json")
+    other.parent.mkdir()
+    other.touch()
+    Jobs(session).write(None)
+    assert path.exists() and not other.exists()
+
+
+def test_a_job_asks_for_memory_and_time_by_its_cell(place):
+    mixes = [{"members": {"plain": 4}, "methods": ["naive"]}]
+    Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(mixes=mixes)))
+    session = open_session(place)
+    small, large = sorted(session.jobs, key=lambda job: job.cell.n)
+    assert Jobs(session).memory_mb(small.path) < Jobs(session).memory_mb(large.path)
+    for job in (small, large):
+        assert Jobs(session).runtime_min(job.path) > 10 + job.estimate_s / 60
+
+
+def test_of_the_environment_only_the_folder_of_locks_is_read():
+    found = {
+        name
+        for package in ("workflow", "models")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".smk")
+        for name in re.findall(r"COLLOCATION_\w+", path.read_text())
+    }
+    assert found == {"COLLOCATION_LOCK_DIR"}
