@@ -188,7 +188,7 @@ def limited(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "processes", lambda device: {"compute": None, "mps": None})
     with mps_daemon.running(card.uuid, tmp_path / "mps") as daemon:
         place = Place(card.uuid, card.sm_count)
-        yield lambda **limits: mps.Mps(card, daemon, {0: limits}, place, "mps_equal")
+        yield lambda **limits: mps.Clients(card, daemon, {0: limits}, place, "mps_equal")
 
 
 def report(facts: dict) -> Report:

@@ -28,7 +28,6 @@ from tests.fakes import driver, machine
 from workflow.collocation import gpu, methods, plan
 from workflow.collocation.methods import (
     evidence,
-    mig,
     mig_card,
     mig_journal,
     mig_layout,
@@ -1557,7 +1556,7 @@ def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
     with benches("h200_141", mig=False) as off:
         assert "do not fit" in methods.refusal(alike(8), off.device, switch=True)
         with pytest.raises(Unsupported, match="do not fit"):
-            with mig.enter(alike(8), off.device, Path(short_tmp), switch=True):
+            with methods.METHODS["mig"].enter(alike(8), off.device, Path(short_tmp), switch=True):
                 pass
     assert machine.changes(hopper.folder) == 0
 

@@ -22,6 +22,7 @@ from workflow.collocation.methods import mps, mps_daemon
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported
 
 ROOT = Path(__file__).parent.parent
+MPS = methods.METHODS["mps"]
 SPEC = {"method": "mps", "members": [{"workload": "a"}] * 3}
 GPU = gpu.Device(
     uuid=f"GPU-{uuid.uuid4()}",  # another run of these tests must not be company
@@ -102,7 +103,7 @@ def said(*pids: int, **changes) -> dict[int, Report]:
     return {member: replace(report, pid=pid, **changes) for member, pid in enumerate(pids)}
 
 
-def join(sharing: mps.Mps, *pids: int) -> None:
+def join(sharing: mps.Clients, *pids: int) -> None:
     for pid in pids:
         (sharing.daemon.pipe / "clients" / str(pid)).touch()
 
@@ -231,7 +232,7 @@ def test_release_takes_a_bounded_time(monkeypatch):
         time.sleep(0.1)
         return "7\n"
 
-    mps.Mps(GPU, SimpleNamespace(ask=ask), {}, PLACE).release(1)
+    mps.Clients(GPU, SimpleNamespace(ask=ask), {}, PLACE).release(1)
     assert given[0] == 0.3 and given[1] <= 0.2
 
 
@@ -240,7 +241,7 @@ def test_release_takes_a_bounded_time(monkeypatch):
 PLACE = Place(GPU.uuid, 132)
 
 
-def sharing_of(*members: dict, place: Place = PLACE, method: str = "mps_equal") -> mps.Mps:
+def sharing_of(*members: dict, place: Place = PLACE, method: str = "mps_equal") -> mps.Clients:
     """Mps over a daemon that lists the PIDs 7, 8, … as clients of server 5."""
     clients = "".join(f"{7 + index}\n" for index in range(len(members)))
     answers = {
@@ -249,7 +250,7 @@ def sharing_of(*members: dict, place: Place = PLACE, method: str = "mps_equal") 
         "get_client_list 5": clients,
     }
     daemon = SimpleNamespace(ask=answers.get, environment={"CUDA_VISIBLE_DEVICES": place.uuid})
-    return mps.Mps(GPU, daemon, dict(enumerate(members)), place, method)
+    return mps.Clients(GPU, daemon, dict(enumerate(members)), place, method)
 
 
 def reports(*found: int | None, **changes) -> dict[int, Report]:
@@ -261,7 +262,7 @@ def reports(*found: int | None, **changes) -> dict[int, Report]:
     }
 
 
-def not_in_force(sharing: mps.Mps, found: dict[int, Report]) -> str:
+def not_in_force(sharing: mps.Clients, found: dict[int, Report]) -> str:
     with pytest.raises(NotInForce) as caught:
         sharing.witness(found)
     assert "\n" not in str(caught.value)
@@ -710,39 +711,39 @@ def limiting(**limits) -> dict:
 
 def test_an_sm_limit_that_could_never_be_proven_is_refused():
     card = replace(GPU, sm_count=None)
-    assert mps.refusal(limiting(sm_percent=50), GPU) is None
-    assert mps.refusal(limiting(), card) is None
+    assert MPS.refusal(limiting(sm_percent=50), GPU) is None
+    assert MPS.refusal(limiting(), card) is None
     reason = (
         "mps_own: the SM limit of member 1 (b) cannot be proven: how many SMs a card that is not "
         "there has is not known"
     )
-    assert mps.refusal(limiting(sm_percent=50), card) == reason
+    assert MPS.refusal(limiting(sm_percent=50), card) == reason
     with pytest.raises(Unsupported, match="cannot be proven"):
-        with mps.enter(limiting(sm_percent=50), card, Path()):
+        with MPS.enter(limiting(sm_percent=50), card, Path()):
             pass
 
 
 def test_a_memory_limit_that_the_card_is_below_is_refused():
     total = 141 * 1024
-    assert mps.refusal(limiting(pinned_memory_mb=total - 1), GPU) is None
+    assert MPS.refusal(limiting(pinned_memory_mb=total - 1), GPU) is None
     for limit in (total, total + 1):
-        assert mps.refusal(limiting(pinned_memory_mb=limit), GPU) == (
+        assert MPS.refusal(limiting(pinned_memory_mb=limit), GPU) == (
             f"mps_own: the memory limit of member 1 (b), {limit} MiB, limits nothing: a card that "
             f"is not there has {total} MiB"
         )
     unknown = replace(GPU, memory_bytes=None)
-    assert mps.refusal(limiting(pinned_memory_mb=total), unknown) is None
+    assert MPS.refusal(limiting(pinned_memory_mb=total), unknown) is None
 
 
 def test_refusals(monkeypatch):
     for method in ("mps", "mps_equal", "mps_overlap"):
-        assert mps.refusal({**SPEC, "method": method}, GPU) is None
-    assert mps.refusal(SPEC, None) == "MPS needs an NVIDIA GPU, and there is none on this machine"
+        assert MPS.refusal({**SPEC, "method": method}, GPU) is None
+    assert MPS.refusal(SPEC, None) == "MPS needs an NVIDIA GPU, and there is none on this machine"
     monkeypatch.setenv("PATH", "")
     reason = "MPS needs nvidia-cuda-mps-control, which is not on PATH"
-    assert mps.refusal(SPEC, GPU) == reason
+    assert MPS.refusal(SPEC, GPU) == reason
     with pytest.raises(Unsupported, match=reason):
-        with mps.enter(SPEC, GPU, Path()):
+        with MPS.enter(SPEC, GPU, Path()):
             pass
     monkeypatch.setattr(sys, "platform", "win32")
-    assert mps.refusal(SPEC, GPU) == "MPS runs on Linux only, and this is win32"
+    assert MPS.refusal(SPEC, GPU) == "MPS runs on Linux only, and this is win32"

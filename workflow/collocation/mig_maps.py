@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from workflow.collocation.methods import named
 from workflow.collocation.methods.mig_layout import Card, Layout, NoLayout, layouts
 from workflow.collocation.plan import Cell
 
@@ -32,7 +33,7 @@ def document(study: str, cells: Iterable[Cell], card: Card, source: str, read: b
 
 def mig_cells(cells: Iterable[Cell]) -> list[Cell]:
     """The MIG cells among these, one of each scenario and method: ladders, then mixes, by size."""
-    found = {(c.scenario, c.method): c for c in cells if c.method.split("_")[0] == "mig"}
+    found = {(c.scenario, c.method): c for c in cells if named(c.method).parts}
     return sorted(
         found.values(),
         key=lambda cell: ("+" in cell.scenario, cell.n, cell.scenario, cell.method),

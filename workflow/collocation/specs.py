@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from workflow.collocation.methods.limits import TAKES
+
 LOSS_EVERY = 10  # steps
 NOT_THE_MEMBERS = ("dataset", "optimizer", "cores_of", "source", "memory_limit_mb")
-NOT_THE_MEMBERS += ("slice", "sm_percent", "pinned_memory_mb")  # the method's business
+NOT_THE_MEMBERS += ("slice", *TAKES)  # the method's business
 
 
 def member_specs(

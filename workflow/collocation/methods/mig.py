@@ -23,33 +23,73 @@ from workflow.collocation.methods import (
     mps,
     mps_daemon,
 )
+from workflow.collocation.methods.base import METHODS, Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
 from workflow.collocation.methods.mig_card import MigDevice
 from workflow.collocation.methods.mig_layout import Layout, NoLayout
 
 
-def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | None:
-    if device is None:
-        return "MIG needs an NVIDIA GPU, and there is none on this machine"
-    rights = layouts = None
-    try:
-        card = mig_card.read(device)
-        if card is None:
-            return f"{device.name} has no MIG"
-        layouts = mig_layout.layouts(spec, card)
-    except NoLayout as error:
-        return str(error)
-    except Unsupported as error:
-        rights = str(error)
-    except NotInForce:
-        pass  # the card does not answer now: no reason that lasts
-    if reason := mig_card.wrong_mode(device, True, switch):
-        return reason
-    if reason := rights or mig_words.missing_rights():
-        return reason
-    if layouts and not switch and (reason := _occupied(device, layouts)):
-        return reason
-    return mps.refusal(spec, device) if spec["method"] == "mig_mps" else None
+@dataclass(frozen=True)
+class Mig(Method):
+    """slice: what each member gets; None: the best that fits, or what it names in a mix. shared:
+    compute instances of one GPU instance. served: members share instances as clients of MPS.
+    """
+
+    slice: str | None = None
+    shared: bool = False
+    served: bool = False
+
+    family = "mig"
+    parts = True
+
+    def refusal(self, spec: dict, device: Device | None, switch: bool = False) -> str | None:
+        if device is None:
+            return "MIG needs an NVIDIA GPU, and there is none on this machine"
+        rights = layouts = None
+        try:
+            card = mig_card.read(device)
+            if card is None:
+                return f"{device.name} has no MIG"
+            layouts = mig_layout.layouts(spec, card)
+        except NoLayout as error:
+            return str(error)
+        except Unsupported as error:
+            rights = str(error)
+        except NotInForce:
+            pass  # the card does not answer now: no reason that lasts
+        if reason := mig_card.wrong_mode(device, True, switch):
+            return reason
+        if reason := rights or mig_words.missing_rights():
+            return reason
+        if layouts and not switch and (reason := _occupied(device, layouts)):
+            return reason
+        return METHODS["mps"].refusal(spec, device) if self.served else None
+
+    @contextmanager
+    def enter(
+        self, spec: dict, device: Device | None, log: Path, switch: bool = False
+    ) -> Iterator["Instances"]:
+        if reason := self.refusal(spec, device, switch):
+            raise Unsupported(reason)
+        layouts = mig_layout.layouts(spec, mig_card.read(device))
+        with ExitStack() as stack:
+            layout, devices = stack.enter_context(mig_card.applied(device, layouts, switch))
+            seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
+            # As under naive: with the default pipe folder any MPS daemon would take the members in.
+            pipe = stack.enter_context(tempfile.TemporaryDirectory(prefix="no-mps-"))
+            sharing = Instances(self.name, device, layout, devices, seats, pipe)
+            for index, seat in enumerate(dict.fromkeys(seats.values()) if self.served else ()):
+                logs = log / "mps" / str(index)
+                daemon = stack.enter_context(mps_daemon.running(seat.uuid, logs))
+                members = {
+                    member: entry
+                    for member, entry in enumerate(spec["members"])
+                    if seats[member] == seat
+                }
+                place = Place(seat.uuid, seat.sm_count)
+                served = mps.Clients(device, daemon, members, place, self.name)
+                sharing.servers[seat.uuid] = served
+            yield sharing
 
 
 def _occupied(device: Device, layouts: Iterable[Layout]) -> str | None:
@@ -61,34 +101,8 @@ def _occupied(device: Device, layouts: Iterable[Layout]) -> str | None:
         return None
 
 
-@contextmanager
-def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) -> Iterator["Mig"]:
-    if reason := refusal(spec, device, switch):
-        raise Unsupported(reason)
-    layouts = mig_layout.layouts(spec, mig_card.read(device))
-    with ExitStack() as stack:
-        layout, devices = stack.enter_context(mig_card.applied(device, layouts, switch))
-        seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
-        # As under naive: with the default pipe folder any MPS daemon would take the members in.
-        pipe = stack.enter_context(tempfile.TemporaryDirectory(prefix="no-mps-"))
-        sharing = Mig(spec["method"], device, layout, devices, seats, pipe)
-        if spec["method"] == "mig_mps":
-            for index, seat in enumerate(dict.fromkeys(seats.values())):
-                daemon = stack.enter_context(
-                    mps_daemon.running(seat.uuid, log / "mps" / str(index))
-                )
-                members = {
-                    member: entry
-                    for member, entry in enumerate(spec["members"])
-                    if seats[member] == seat
-                }
-                place = Place(seat.uuid, seat.sm_count)
-                sharing.servers[seat.uuid] = mps.Mps(device, daemon, members, place, spec["method"])
-        yield sharing
-
-
 @dataclass
-class Mig:
+class Instances(Sharing):
     """devices: seat → MIG device, as applied. seats: member → its MIG device. servers: MPS in a MIG
     device, by its UUID.
     """
@@ -99,7 +113,7 @@ class Mig:
     devices: dict[tuple[int, int], MigDevice]
     seats: dict[int, MigDevice]
     pipe: str
-    servers: dict[str, mps.Mps] = field(default_factory=dict)
+    servers: dict[str, mps.Clients] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)  # → member, as far as witnessed
     names: set[int] = field(default_factory=set)  # PIDs under which NVML may list them
 
@@ -206,3 +220,13 @@ class Mig:
             "sm_planned": seat.sm_count,
             "sm_reported": report.sm_count,
         }
+
+
+register(
+    Mig("mig", most=7),
+    Mig("mig_7g", most=1, slice="7g"),
+    Mig("mig_4g", most=1, slice="4g"),
+    Mig("mig_1g2x", most=4, slice="1g2x"),  # a GPU has memory for 4 that have the double of it
+    Mig("mig_shared", most=7, shared=True),
+    Mig("mig_mps", least=3, served=True),  # with fewer copies, nobody shares an instance
+)

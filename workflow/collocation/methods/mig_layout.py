@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from workflow.collocation.settings import ConfigError
+from workflow.collocation.errors import ConfigError
+from workflow.collocation.methods.base import named
 
 PLACEMENTS, ORDERS = 8, 12  # how many are worth trying, should the driver refuse the first
 
@@ -209,20 +210,20 @@ def layouts(spec: dict, card: Card) -> Iterator[Layout]:
 def _needed(spec: dict, card: Card) -> tuple[list[_Instance], list[int]]:
     """The GPU instances that a cell takes, and each member's claim to a seat in them.
 
-    Only under mig_mps do members have a claim in common.
+    Only as clients of MPS do members have a claim in common.
     """
-    method, members = spec["method"], spec["members"]
+    method, members = named(spec["method"]), spec["members"]
     own = list(range(len(members)))
-    if method == "mig_mps":
+    if method.served:
         if not _mixed(spec):
             if len(members) < 3:
                 raise NoLayout(f"it deals 3 or more members over two instances, not {len(members)}")
             return _alike(2, card), [member % 2 for member in own]
         names = list(dict.fromkeys(member["workload"] for member in members))
         return _mix(_slices(spec), card), [names.index(m["workload"]) for m in members]
-    if method == "mig_shared":
+    if method.shared:
         return [_shared(spec, card)], own
-    if method == "mig" and not _mixed(spec):
+    if method.slice is None and not _mixed(spec):
         return _alike(len(members), card), own
     return _mix(_slices(spec), card), own
 
@@ -234,10 +235,10 @@ def _mixed(spec: dict) -> bool:
 
 def _slices(spec: dict) -> list[str]:
     """What is asked for, claim by claim."""
-    method, members = spec["method"], spec["members"]
-    if method in ("mig_7g", "mig_4g", "mig_1g2x"):
-        return [method.removeprefix("mig_")] * len(members)
-    if method == "mig_mps":
+    method, members = named(spec["method"]), spec["members"]
+    if method.slice is not None:
+        return [method.slice] * len(members)
+    if method.served:
         return list({member["workload"]: member["slice"] for member in members}.values())
     return [member["slice"] for member in members]
 

@@ -16,7 +16,9 @@ from pathlib import Path
 
 from workflow.collocation import gpu
 from workflow.collocation.methods import evidence, mps_daemon
+from workflow.collocation.methods.base import Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
+from workflow.collocation.methods.limits import TAKES, Limits
 
 RELEASE_S = 4.0
 # The hardware gives whole groups of SMs, fewer rather than more, and never fewer than 8. Read on an
@@ -25,19 +27,34 @@ LEAST_SMS = GROUP_SMS = 8
 MIB = 2**20
 
 
-def refusal(spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
-    if device is None:
-        return "MPS needs an NVIDIA GPU, and there is none on this machine"
-    if sys.platform != "linux":
-        return f"MPS runs on Linux only, and this is {sys.platform}"
-    if shutil.which(mps_daemon.CONTROL) is None:
-        return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
-    limits = (
-        _useless(f"member {member} ({entry['workload']})", entry, device)
-        for member, entry in enumerate(spec["members"])
-    )
-    reason = next(filter(None, limits), None)
-    return reason and f"{spec['method']}: {reason}"
+@dataclass(frozen=True)
+class Mps(Method):
+    family = "mps"
+    takes = TAKES
+
+    def refusal(self, spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
+        if device is None:
+            return "MPS needs an NVIDIA GPU, and there is none on this machine"
+        if sys.platform != "linux":
+            return f"MPS runs on Linux only, and this is {sys.platform}"
+        if shutil.which(mps_daemon.CONTROL) is None:
+            return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
+        limits = (
+            _useless(f"member {member} ({entry['workload']})", entry, device)
+            for member, entry in enumerate(spec["members"])
+        )
+        reason = next(filter(None, limits), None)
+        return reason and f"{spec['method']}: {reason}"
+
+    @contextmanager
+    def enter(
+        self, spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
+    ) -> Iterator["Clients"]:
+        if reason := self.refusal(spec, device):
+            raise Unsupported(reason)
+        with mps_daemon.running(device.uuid, log / "mps") as daemon:
+            place = Place(device.uuid, device.sm_count)
+            yield Clients(device, daemon, dict(enumerate(spec["members"])), place, spec["method"])
 
 
 def _useless(who: str, entry: dict, device: gpu.Device) -> str | None:
@@ -60,19 +77,8 @@ def _limits(entry: dict) -> tuple[float | None, int | None]:
     return entry.get("sm_percent"), entry.get("pinned_memory_mb")
 
 
-@contextmanager
-def enter(
-    spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
-) -> Iterator["Mps"]:
-    if reason := refusal(spec, device):
-        raise Unsupported(reason)
-    with mps_daemon.running(device.uuid, log / "mps") as daemon:
-        place = Place(device.uuid, device.sm_count)
-        yield Mps(device, daemon, dict(enumerate(spec["members"])), place, spec["method"])
-
-
 @dataclass
-class Mps:
+class Clients(Sharing):
     """The members that one daemon serves on one place of `device`.
 
     members: the spec's entry of each of them, of which `sm_percent` (of the place's SMs) and
@@ -139,12 +145,6 @@ class Mps:
 
     def own_pids(self) -> set[int]:
         return self.names
-
-    def instances(self) -> dict[str, int | None]:
-        return {}
-
-    def entity(self, member: int) -> str:
-        return "gpu"
 
     def release(self, pid: int) -> None:
         """Have the server drop one client's work, so that killing it then harms no neighbour.
@@ -231,3 +231,10 @@ class Mps:
 def _pids(answer: str) -> list[int]:
     """The PIDs of lines that hold nothing else: a message that quotes a PID is no list."""
     return sorted(int(n) for line in re.findall(r"^[\d\s]+$", answer, re.M) for n in line.split())
+
+
+register(
+    Mps("mps"),
+    Mps("mps_equal", Limits(sm_percent="equal")),
+    Mps("mps_overlap", Limits(sm_percent="overlap")),
+)
