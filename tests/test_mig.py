@@ -251,7 +251,7 @@ def test_a_card_without_mig_has_no_table():
 PAPER = [
     *(alike(count) for count in (1, 2, 3, 7)),
     alike(1, "mig_7g"),
-    alike(1, "mig_4g"),
+    *(alike(1, f"mig_{slices}g") for slices in (4, 3, 2, 1)),
     mix("4g", "3g"),
     mix("4g", "2g", "1g"),
     mix("4g", "1g", "1g", "1g"),

@@ -317,6 +317,9 @@ def test_controls_take_exactly_that_profile():
     assert first(alike("mig_7g", 1), H200) == "7g.141gb"
     assert first(alike("mig_4g", 1), H200) == "4g.71gb"
     assert first(alike("mig_4g", 1), A30) == "4g.24gb"
+    assert first(alike("mig_3g", 1), H200) == "3g.71gb"
+    assert first(alike("mig_2g", 1), H200) == "2g.35gb"
+    assert first(alike("mig_1g", 1), H200) == "1g.18gb"
     assert refusal(alike("mig_7g", 1), A30) == (
         "mig_7g: NVIDIA A30 has no 7g; it offers 4x 1g.6gb, 2x 2g.12gb, 1x 4g.24gb"
     )

@@ -248,6 +248,7 @@ def sharing_of(*members: dict, place: Place = PLACE, method: str = "mps_equal") 
         "get_server_list": "5\n",
         "get_server_status 5": "ACTIVE\n",
         "get_client_list 5": clients,
+        "get_default_client_priority": "0\n",
     }
     daemon = SimpleNamespace(ask=answers.get, environment={"CUDA_VISIBLE_DEVICES": place.uuid})
     return mps.Clients(GPU, daemon, dict(enumerate(members)), place, method)
@@ -291,6 +292,16 @@ def test_limits_reach_the_member_that_they_are_for():
     }
     assert sharing.environment(1) == card
     assert sharing.environment(2) == card | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+
+
+def test_priorities_reach_the_members_and_are_told_as_what_nobody_sees():
+    sharing = sharing_of({"workload": "a", "priority": 0}, {"workload": "b", "priority": 1})
+    set_to = [sharing.environment(member)["CUDA_MPS_CLIENT_PRIORITY"] for member in (0, 1)]
+    assert set_to == ["0", "1"]
+    found = sharing.witness(reports(132, 132))
+    assert found["verified"] is True  # that they are clients; of priorities there is no proof
+    assert found["priorities"] == {"asked": {0: 0, 1: 1}, "default": "0", "seen": None}
+    assert "priorities" not in sharing_of({}).witness(reports(132))
 
 
 READ = [(100, 132), (70, 92), (50, 66), (28, 36), (24, 30), (15, 18), (14, 18), (10, 12)]

@@ -7,19 +7,22 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, m
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a method
 Percent = Annotated[float, Field(gt=0, le=100)]
 Megabytes = Annotated[StrictInt, Field(ge=1)]
+Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 
 
 class Limits(BaseModel):
-    """MPS with limits for each member: a share of the SMs, and of the GPU's memory.
+    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities.
 
     sm_percent: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, for all or by workload; 'equal' is 100/N,
     'overlap' 200/N. pinned_memory_mb: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, likewise.
+    priority: CUDA_MPS_CLIENT_PRIORITY by workload, 0 (normal) or 1 (below normal).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = None
     pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = None
+    priority: dict[Name, Priority] | None = None
 
     @field_validator("sm_percent", "pinned_memory_mb", mode="before")
     @classmethod
@@ -37,6 +40,18 @@ class Limits(BaseModel):
                     + ", or a number for each workload"
                 )
         return limit
+
+    @field_validator("priority", mode="before")
+    @classmethod
+    def _priority_is_by_workload(cls, priority):
+        by_workload = isinstance(priority, dict) and priority
+        for value in priority.values() if by_workload else [priority]:
+            if not by_workload or isinstance(value, bool) or value not in (0, 1):
+                raise ValueError(
+                    f"{value!r} is not allowed; allowed: 0 (normal) or 1 (below normal) for each "
+                    "workload"
+                )
+        return priority
 
     @model_validator(mode="after")
     def _limits_something(self):

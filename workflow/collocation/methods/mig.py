@@ -226,6 +226,9 @@ register(
     Mig("mig", most=7),
     Mig("mig_7g", most=1, slice="7g"),
     Mig("mig_4g", most=1, slice="4g"),
+    Mig("mig_3g", most=1, slice="3g"),
+    Mig("mig_2g", most=1, slice="2g"),
+    Mig("mig_1g", most=1, slice="1g"),
     Mig("mig_1g2x", most=4, slice="1g2x"),  # a GPU has memory for 4 that have the double of it
     Mig("mig_shared", most=7, shared=True),
     Mig("mig_mps", least=3, served=True),  # with fewer copies, nobody shares an instance

@@ -96,11 +96,14 @@ class Clients(Sharing):
 
     def environment(self, member: int) -> dict[str, str]:
         percent, memory = _limits(self.members[member])
+        priority = self.members[member].get("priority")
         limits = {}
         if percent is not None:
             limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{percent:.6g}"
         if memory is not None:
             limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={memory}M"
+        if priority is not None:
+            limits["CUDA_MPS_CLIENT_PRIORITY"] = f"{priority}"
         return self.daemon.environment | limits
 
     def witness(self, reports: dict[int, Report]) -> dict:
@@ -141,7 +144,7 @@ class Clients(Sharing):
             "devices": {member: report.device_uuid for member, report in reports.items()},
             "limits": limits,
             "unreadable_daemons": evidence.unreadable_daemons(),
-        }
+        } | self._priorities()
 
     def own_pids(self) -> set[int]:
         return self.names
@@ -215,6 +218,16 @@ class Clients(Sharing):
             "card_free": card_free,
             "unproven": unproven,
         }
+
+    def _priorities(self) -> dict:
+        """What was asked for, and what the daemon gives those that ask for nothing. No interface
+        of MPS shows what a client has: only how members do beside each other tells.
+        """
+        asked = {m: e["priority"] for m, e in self.members.items() if "priority" in e}
+        if not asked:
+            return {}
+        default = self.daemon.ask("get_default_client_priority").strip()
+        return {"priorities": {"asked": asked, "default": default, "seen": None}}
 
     def _would_show_anyway(self, memory: int, card_free: int | None) -> str | None:
         """Why a member that sees no more than its limit of `memory` MiB proves nothing of it."""
