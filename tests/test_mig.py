@@ -1564,9 +1564,10 @@ def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
 def test_the_fake_module_shadows_the_real_one_in_other_processes(tmp_path):
     environment = machine.create(tmp_path / "machine", "a30", mig=True)
     code = (
-        "import pynvml; from workflow.collocation import gpu; from workflow.collocation.methods "
-        "import mig_card; device = gpu.find(); print(device.name, device.sm_count, "
-        "len(mig_card.read(device).profiles), gpu.mig_enabled(device), pynvml.__file__)"
+        "import pynvml; from workflow.collocation import gpu; from workflow.collocation.gpu import "
+        "nvidia; from workflow.collocation.methods import mig_card; device = gpu.find(); "
+        "print(device.name, device.sm_count, len(mig_card.read(device).profiles), "
+        "nvidia.mig_enabled(device), pynvml.__file__)"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from workflow.collocation import gpu, methods
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence as method_evidence
 from workflow.collocation.methods import mps, mps_daemon
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported
@@ -24,7 +25,7 @@ from workflow.collocation.methods.evidence import NotInForce, Place, Report, Uns
 ROOT = Path(__file__).parent.parent
 MPS = methods.METHODS["mps"]
 SPEC = {"method": "mps", "members": [{"workload": "a"}] * 3}
-GPU = gpu.Device(
+GPU = gpu.Nvidia(
     uuid=f"GPU-{uuid.uuid4()}",  # another run of these tests must not be company
     name="a card that is not there",
     index=7654,
@@ -78,8 +79,8 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", os.pathsep.join([*bins, os.environ["PATH"]]))
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        monkeypatch.setattr(gpu, "processes", lambda device: {"compute": [], "mps": []})
-        monkeypatch.setattr(gpu, "memory_free", lambda uuid: 130 * 2**30)
+        monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": [], "mps": []})
+        monkeypatch.setattr(nvidia, "memory_free", lambda uuid: 130 * 2**30)
         monkeypatch.setattr(method_evidence, "GRACE_S", 0.0)
         every = method_evidence._daemons
 
@@ -184,7 +185,7 @@ def test_nvml_has_a_say_only_where_it_shows_the_server_under_its_pid(member, tmp
         assert evidence["nvml_agrees"] is None
         server = evidence["server"]
         shown = {"compute": [server, member], "mps": [member]}
-        monkeypatch.setattr(gpu, "processes", lambda device: shown)
+        monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
         assert sharing.witness(said(member))["nvml_agrees"] is True
         shown["mps"] = []
         with pytest.raises(NotInForce, match="is not among NVML's MPS clients"):
@@ -393,7 +394,7 @@ def test_a_memory_limit_shows_in_what_the_member_sees_free():
 )
 def test_a_memory_limit_shows_only_where_the_card_has_more_than_that(left, why, monkeypatch):
     asked = []
-    monkeypatch.setattr(gpu, "memory_free", lambda uuid: asked.append(uuid) or left)
+    monkeypatch.setattr(nvidia, "memory_free", lambda uuid: asked.append(uuid) or left)
     sharing = sharing_of({}, {"pinned_memory_mb": 2048})
     found = sharing.witness({1: reports(132, 132, memory_free=2**30)[1]})
     assert found["verified"] is (None if why else True)
@@ -424,7 +425,9 @@ def test_a_memory_limit_shows_only_where_the_card_has_more_than_that(left, why, 
     ],
 )
 def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says, monkeypatch):
-    monkeypatch.setattr(gpu, "processes", lambda device: {"compute": compute, "mps": clients})
+    monkeypatch.setattr(
+        gpu.Nvidia, "processes", lambda device: {"compute": compute, "mps": clients}
+    )
     sharing, found = sharing_of({}, {}), reports(132, 132)
     if says:
         assert not_in_force(sharing, found) == f"mps_equal: NVML lists {says}"
@@ -435,7 +438,7 @@ def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says,
 
 def test_on_a_part_of_a_card_nvml_lists_the_neighbours_too(monkeypatch):
     shown = {"compute": [4001, 4002, 4003, 4004], "mps": [4002, 4003, 4004]}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     part = Place("MIG-1", 60)
     found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
     assert (found["verified"], found["nvml_agrees"]) == (True, None)
@@ -446,7 +449,7 @@ def test_on_a_part_of_a_card_nvml_lists_the_neighbours_too(monkeypatch):
 
 def test_a_stranger_beside_the_members_is_named(monkeypatch):
     shown = {"compute": [5, 7, os.getpid()], "mps": [7]}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     sentence = not_in_force(sharing_of({}), reports(132))
     begin = "a cell needs the GPU to itself, and others compute on it: PID "
     assert sentence.startswith(f"{begin}{os.getpid()} (") and "(PID 7)" not in sentence
@@ -456,20 +459,22 @@ def test_a_stranger_beside_the_members_is_named(monkeypatch):
 
 def test_a_member_that_failed_and_is_slow_to_end_is_no_stranger(member, monkeypatch):
     shown = {"compute": [5, 7, member], "mps": [7, member]}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     assert sharing_of({}).witness(reports(132))["nvml_compute"] == shown["compute"]
 
 
 def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
     answers = iter([[5, 7, 99], [5, 7, 99], [5, 7]])
-    monkeypatch.setattr(gpu, "processes", lambda device: {"compute": next(answers), "mps": [7]})
+    monkeypatch.setattr(
+        gpu.Nvidia, "processes", lambda device: {"compute": next(answers), "mps": [7]}
+    )
     monkeypatch.setattr(method_evidence, "GRACE_S", 60.0)
     assert sharing_of({}).witness(reports(132))["nvml_compute"] == [5, 7]
 
 
 def test_on_a_part_of_a_card_the_neighbours_are_no_strangers(monkeypatch):
     shown = {"compute": [5, 6, 7, 20], "mps": [7, 20]}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     part = Place("MIG-1", 60)
     found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
     assert found["nvml_agrees"] is True
@@ -528,7 +533,7 @@ CONDUCTOR = """
 import os, sys
 from pathlib import Path
 from tests.test_mps import GPU, SPEC, gpu, join, methods, said
-gpu.processes = lambda device: {"compute": [], "mps": []}
+gpu.Nvidia.processes = lambda device: {"compute": [], "mps": []}
 with methods.enter(SPEC, GPU, Path(sys.argv[1])) as sharing:
     join(sharing, os.getpid())
     print(sharing.witness(said(os.getpid()))["server"], flush=True)
@@ -619,7 +624,7 @@ def test_a_foreign_daemon_that_serves_our_card_is_named_and_not_touched(foreign,
     ],
 )
 def test_which_daemons_serve_a_card(environment, serves, monkeypatch):
-    monkeypatch.setattr(gpu, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER}.get)
+    monkeypatch.setattr(nvidia, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER}.get)
     assert method_evidence._serves(environment, GPU) is serves
 
 
@@ -671,7 +676,7 @@ def test_only_a_mark_that_nobody_holds_is_swept():
 def test_a_stranger_on_the_card_is_named_and_not_touched(member, tmp_path, monkeypatch):
     hidden = 2**22 + 1  # beyond the kernel's largest PID
     shown = {"compute": [member, hidden], "mps": None}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     owner = psutil.Process().username()
     with pytest.raises(NotInForce, match=rf"PID {member} \(.*, owner {owner}\).*not visible"):
         with methods.enter(SPEC, GPU, tmp_path):

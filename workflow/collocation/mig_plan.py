@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from workflow.collocation import gpu, mig_maps, plan
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import mig_card, mig_words
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig_layout import (
@@ -133,7 +134,7 @@ def read_card(wanted: str | int) -> tuple[gpu.Device, Card]:
 def about_card(device: gpu.Device) -> list[str]:
     """Lines on a card that was read: its MIG mode, and how to switch it on."""
     lines = [f"profile table: read from the card {device.uuid}, driver {device.driver}"]
-    if gpu.mig_enabled(device):
+    if nvidia.mig_enabled(device):
         return [*lines, "MIG mode: on"]
     return [*lines, f"MIG mode: off; {mig_words.how_to_switch(device, on=True)}"]
 

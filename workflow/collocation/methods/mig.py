@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pynvml
 
-from workflow.collocation import gpu
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods import (
     evidence,
@@ -151,7 +150,7 @@ class Instances(Sharing):
             clients = {m: report for m, report in reports.items() if self.seats[m].uuid == uuid}
             if clients:  # where all were lost before they had a context, there is no server
                 served[uuid] = server.witness(clients)
-        listed = gpu.processes(self.device)
+        listed = self.device.processes()
         if not self.servers:
             evidence.require_no_clients(self.method, reports, listed)
         agrees = self._nvml_agrees(reports, [facts["server"] for facts in served.values()])

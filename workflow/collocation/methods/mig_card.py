@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import pynvml
 
-from workflow.collocation import gpu
-from workflow.collocation.gpu import Device
+from workflow.collocation.gpu import Device, nvidia
 from workflow.collocation.methods import mig_journal, mig_nvml
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig_journal import Note
@@ -89,7 +88,7 @@ def wrong_mode(device: Device, on: bool, switch: bool, why: str = "") -> str | N
     Says nothing while a journal is there: then the mode that is seen is not the one that a cell
     will find.
     """
-    if gpu.mig_enabled(device) in (None, on) or mig_journal.is_there(device):
+    if nvidia.mig_enabled(device) in (None, on) or mig_journal.is_there(device):
         return None
     return mode_is_wrong(device, on, switch, why)
 
@@ -118,7 +117,7 @@ def in_mode(device: Device, on: bool, switch: bool) -> Iterator[None]:
     Only if `switch`, and NVML says that nobody computes on the card, is the mode changed. Raises
     Unsupported where it must not or cannot be, NotInForce where somebody is on the card.
     """
-    if bool(gpu.mig_enabled(device)) == on:
+    if bool(nvidia.mig_enabled(device)) == on:
         yield
         return
     with in_words(device, "reading its MIG mode"):

@@ -12,7 +12,6 @@ from functools import partial
 
 import pynvml
 
-from workflow.collocation import gpu
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods import mig_journal, mig_nvml
 from workflow.collocation.methods.evidence import NotInForce, refuse_company
@@ -166,7 +165,7 @@ def require_nobody(device: Device, so: str) -> None:
         refuse_company(device)
     except NotInForce as error:
         raise NotInForce(f"{error}; so {so}") from None
-    if gpu.processes(device)["compute"] is None:
+    if device.processes()["compute"] is None:
         raise NotInForce(f"MIG: NVML does not tell who computes on {device.name}, so {so}")
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation import gpu
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence, mps_daemon
 from workflow.collocation.methods.base import Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
@@ -117,7 +118,7 @@ class Clients(Sharing):
             raise NotInForce(f"MPS: {absent} not among server {server}'s clients {clients}")
         pids = [server, *(report.pid for report in reports.values())]
         self.names |= {name for pid in pids for name in evidence.known_as(pid)}
-        listed = gpu.processes(self.device)
+        listed = self.device.processes()
         # Where NVML does not show the server under its PID, it names the host's PIDs, or none.
         comparable = listed["mps"] is not None and server in (listed["compute"] or [])
         whole = self.place.uuid == self.device.uuid  # on a part of it there may be neighbours
@@ -206,7 +207,7 @@ class Clients(Sharing):
                 raise NotInForce(
                     f"{who} saw {free / MIB:.0f} MiB of free memory; its limit is {memory} MiB"
                 )
-            card_free = gpu.memory_free(self.place.uuid)
+            card_free = nvidia.memory_free(self.place.uuid)
             unproven = self._would_show_anyway(memory, card_free)
         return {
             "sm_percent": percent,

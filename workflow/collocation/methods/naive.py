@@ -45,7 +45,7 @@ class Plain(Sharing):
         if self.device is None:
             return {"verified": True, "device": "cpu", "members": members}
         evidence.require_device("naive", reports, self.device.uuid)
-        listed = gpu.processes(self.device)
+        listed = self.device.processes()
         evidence.require_no_clients("naive", reports, listed)
         names = {name for pid in members for name in evidence.known_as(pid)}
         self.names |= names
