@@ -264,6 +264,9 @@ PAPER = [
     *(alike(count, "mig_1g2x") for count in (1, 4)),
     alike(3, "mig_mps"),
 ]
+DOUBLE = [
+    (key, alike(count, "mig_1g2x")) for key in ("h100_80_sxm", "h200_141") for count in (1, 4)
+]
 OTHERS = [
     (key, spec)
     for key in ("a30", "a100_80", "h100_80_sxm", "h200_141", "b200_180")
@@ -277,7 +280,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(
     ("key", "spec"),
-    [*(("a100_40", spec) for spec in PAPER), *OTHERS],
+    [*(("a100_40", spec) for spec in PAPER), *OTHERS, *DOUBLE],
     ids=lambda value: value if isinstance(value, str) else value["method"],
 )
 def test_a_layout_is_there_as_planned_and_then_gone(key, spec):
@@ -295,11 +298,7 @@ def test_a_layout_is_there_as_planned_and_then_gone(key, spec):
             assert set(layout.seats) == seats.keys()
             for seat in seats.values():
                 profile = layout.parts[seat.part].profile
-                known = (
-                    profile.sm_count
-                    if layout.parts[seat.part].compute == (profile.slices,)
-                    else seat.sm_count
-                )
+                known = profile.sm_count if layout.parts[seat.part].whole else seat.sm_count
                 assert (seat.sm_count, seat.memory_mib) == (known, profile.memory_mib)
             assert made.journals
         assert made.state == ((True, True), [])
@@ -328,6 +327,51 @@ def test_members_of_a_shared_instance_have_their_own_sms_and_one_memory(hopper):
         one, two = seats.values()
         assert one.uuid != two.uuid and one.gpu_instance == two.gpu_instance
         assert (one.sm_count, one.memory_mib) == (two.sm_count, two.memory_mib) == (56, 143360)
+
+
+DOUBLE_1G = (15, 0, 2)  # profile id, start, size
+
+
+def small_slice(made: Bench) -> None:
+    """A 1g with double memory, and in it the compute instance of 16 of its 26 SMs."""
+    handle = mig_nvml.create_gpu_instance(made.device, *DOUBLE_1G)
+    mig_nvml.create_slices(handle, 1)
+
+
+def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(hopper):
+    sizes = {"1g": 16, "1g2x": 26, "2g": 32, "3g": 60}
+    for wanted, sms in sizes.items():
+        with hopper.applied(mix(wanted)) as (_, seats):
+            assert [seat.sm_count for seat in seats.values()] == [sms]
+    with hopper.applied(mix("1c.2g", "1c.2g")) as (_, seats):  # and leaves the other its place
+        assert [seat.sm_count for seat in seats.values()] == [16, 16]
+
+
+def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hopper):
+    small_slice(hopper)
+    found = hopper.state
+    with pytest.raises(
+        Unsupported, match="that are there on NVIDIA H200 would have to go: 1g.35gb"
+    ):
+        with hopper.applied(alike(1, "mig_1g2x"), switch=False):
+            pass
+    with hopper.applied(alike(1, "mig_1g2x")) as (_, seats):
+        assert [seat.sm_count for seat in seats.values()] == [26]
+    assert hopper.state == found  # as the administrator had it
+
+
+def test_a_driver_that_makes_less_than_was_planned_fails_the_cell(hopper, monkeypatch):
+    create = mig_nvml.create_slices
+    monkeypatch.setattr(mig_nvml, "create_slices", lambda gi, slices, whole: create(gi, slices))
+    with pytest.raises(NotInForce) as caught:
+        with hopper.applied(alike(1, "mig_1g2x")):
+            pass
+    assert str(caught.value) == (
+        "MIG: 1g.35gb was created on NVIDIA H200, but its compute instance in 1g.35gb at 0:2 has "
+        "16 SMs, not 26"
+    )
+    assert hopper.state == ((True, True), [])
+    assert not hopper.journals
 
 
 def test_what_an_administrator_left_idle_is_put_back_just_so(bench):

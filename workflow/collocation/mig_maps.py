@@ -54,7 +54,7 @@ def _cell(cell: Cell, card: Card) -> dict:
 def _instance(layout: Layout, index: int) -> dict:
     """A GPU instance with its compute instances."""
     part = layout.parts[index]
-    profile, whole = part.profile, part.compute == (part.profile.slices,)
+    profile = part.profile
     return {
         "profile": profile.name,
         "start": part.start,
@@ -65,7 +65,7 @@ def _instance(layout: Layout, index: int) -> dict:
         "compute": [
             {
                 "slices": slices,
-                "sm_count": profile.sm_count if whole else None,
+                "sm_count": profile.sm_count if part.whole else None,
                 "members": [m for m, seat in enumerate(layout.seats) if seat == (index, number)],
             }
             for number, slices in enumerate(part.compute)

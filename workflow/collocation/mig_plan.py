@@ -88,10 +88,9 @@ def _sizes(parts: list[Part]) -> tuple[str, str, str]:
     """Where GPU instances of one kind lie, and the SMs and GiB that each gives a member."""
     profile = parts[0].profile
     sms, mib = profile.sm_count, profile.memory_mib
-    whole = parts[0].compute == (profile.slices,)
     return (
         placement_text((part.start, part.size) for part in parts),
-        NOT_YET if not whole else NOT_IN_TABLE if sms is None else str(sms),
+        NOT_YET if not parts[0].whole else NOT_IN_TABLE if sms is None else str(sms),
         NOT_IN_TABLE if mib is None else f"{mib / 1024:.2f}",
     )
 

@@ -182,7 +182,8 @@ def _found(
 ) -> tuple[Layout, dict[tuple[int, int], MigDevice]] | None:
     """The layout that is exactly what is there."""
     for layout in layouts if there else ():
-        if seats := _seats(device, layout, there):
+        seats = _seats(device, layout, there)
+        if seats and not _too_small(layout, seats):
             return layout, seats
     return None
 
@@ -200,6 +201,8 @@ def _apply(
             except pynvml.NVMLError_InsufficientResources:
                 continue
             if seats := _seats(device, layout, mig_nvml.instances(device)):
+                if wrong := _too_small(layout, seats):
+                    raise NotInForce(f"MIG: {layout} was created on {device.name}, but {wrong}")
                 settle(device, note)
                 return layout, seats
             raise NotInForce(
@@ -213,7 +216,7 @@ def _create(device: Device, layout: Layout) -> None:
     for part in layout.parts:
         gpu_instance = mig_nvml.create_gpu_instance(device, part.profile.id, part.start, part.size)
         for slices in part.compute:
-            mig_nvml.create_slices(gpu_instance, slices)
+            mig_nvml.create_slices(gpu_instance, slices, whole=part.whole)
 
 
 def _seats(
@@ -250,6 +253,18 @@ def _seats(
                 memory_mib=about.memorySizeMB,
             )
     return seats
+
+
+def _too_small(layout: Layout, seats: dict[tuple[int, int], MigDevice]) -> str | None:
+    """How a compute instance that should fill its GPU instance does not; None if all do."""
+    for seat in seats.values():
+        part = layout.parts[seat.part]
+        if part.whole and part.profile.sm_count not in (None, seat.sm_count):
+            return (
+                f"its compute instance in {part.profile.name} at {part.start}:{part.size} has "
+                f"{seat.sm_count} SMs, not {part.profile.sm_count}"
+            )
+    return None
 
 
 def require_unchanged(

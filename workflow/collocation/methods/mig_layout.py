@@ -152,8 +152,13 @@ class Part:
     size: int
     compute: tuple[int, ...]
 
+    @property
+    def whole(self) -> bool:
+        """One compute instance fills it."""
+        return self.compute == (self.profile.slices,)
+
     def __str__(self) -> str:
-        if self.compute == (self.profile.slices,):
+        if self.whole:
             return self.profile.name
         return f"{tally(f'{slices}c' for slices in self.compute)} in {self.profile.name}"
 

@@ -203,13 +203,18 @@ def create_compute(gpu_instance, compute: Compute) -> None:
         pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, compute.profile)
 
 
-def create_slices(gpu_instance, slices: int) -> None:
-    """A compute instance of so many slices, where the driver likes it."""
-    for profile in _compute_profiles(gpu_instance):
-        if profile.sliceCount == slices:
-            pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile.id)
-            return
-    raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+def create_slices(gpu_instance, slices: int, whole: bool = False) -> None:
+    """A compute instance of so many slices, where the driver likes it. whole: nothing is to lie
+    beside it in its GPU instance.
+
+    A 1g with double memory offers two of 1 slice: one with the SMs of a plain 1g, and one with all
+    that it has. In a 2g the latter would take the place of the second slice.
+    """
+    fitting = [one for one in _compute_profiles(gpu_instance) if one.sliceCount == slices]
+    if not fitting:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+    best = max(fitting, key=lambda one: one.multiprocessorCount) if whole else fitting[0]
+    pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, best.id)
 
 
 # -- MIG devices ----------------------------------------------------------------------------------
