@@ -26,23 +26,18 @@ from hypothesis import strategies as st
 
 from tests.fakes import driver, machine
 from workflow.collocation import gpu, methods, plan
-from workflow.collocation.methods import (
-    evidence,
-    mig_card,
-    mig_journal,
-    mig_layout,
-    mig_nvml,
-    mig_restore,
-    mig_words,
-    mps_daemon,
-    undisturbed,
-)
+from workflow.collocation.methods import evidence, mps_daemon, undisturbed
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
-from workflow.collocation.methods.mig_layout import Card, NoLayout
+from workflow.collocation.methods.mig import card as mig_card
+from workflow.collocation.methods.mig import layout as mig_layout
+from workflow.collocation.methods.mig import nvml as mig_nvml
+from workflow.collocation.methods.mig import restore as mig_restore
+from workflow.collocation.methods.mig.command import load_card
+from workflow.collocation.methods.mig.layout import Card, NoLayout
 from workflow.collocation.settings import load_study, load_workloads
 from workflow.collocation.study import CONFIG
 
-TABLES = {path.stem: Card.load(path) for path in sorted(machine.CARDS.glob("*.json"))}
+TABLES = {path.stem: load_card(path) for path in sorted(machine.CARDS.glob("*.json"))}
 ROOT = Path(__file__).resolve().parents[1]
 # What an administrator left: (profile id, start, size, [slices of its compute instances]).
 IDLE = [(9, 4, 4, [2, 1]), (19, 0, 1, [1]), (19, 2, 1, [1])]
@@ -629,10 +624,10 @@ def test_without_permission_a_cell_is_unsupported_and_says_what_it_takes(bench):
 @pytest.fixture
 def capability(tmp_path, monkeypatch) -> Path:
     """The files by which a driver says who may create instances; nobody may."""
-    monkeypatch.setattr(mig_words, "CAPABILITY", tmp_path / "config")
-    monkeypatch.setattr(mig_words, "CAPABILITY_DEVICES", tmp_path)
-    monkeypatch.setattr(mig_words.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(mig_words.os, "access", lambda *_: False)
+    monkeypatch.setattr(mig_nvml, "CAPABILITY", tmp_path / "config")
+    monkeypatch.setattr(mig_nvml, "CAPABILITY_DEVICES", tmp_path)
+    monkeypatch.setattr(mig_nvml.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(mig_nvml.os, "access", lambda *_: False)
     (tmp_path / "config").write_text("DeviceFileMinor: 1\nDeviceFileMode: 256\n")
     (tmp_path / "nvidia-cap1").touch()
     return tmp_path
@@ -650,9 +645,9 @@ def test_missing_rights_are_found_without_touching_the_card(bench, capability):
 @pytest.mark.parametrize("doubt", ["root", "allowed", "no device file", "no file", "other words"])
 def test_where_rights_are_in_doubt_nothing_is_said(bench, capability, doubt, monkeypatch):
     if doubt == "root":
-        monkeypatch.setattr(mig_words.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(mig_nvml.os, "geteuid", lambda: 0)
     elif doubt == "allowed":
-        monkeypatch.setattr(mig_words.os, "access", lambda *_: True)
+        monkeypatch.setattr(mig_nvml.os, "access", lambda *_: True)
     elif doubt == "no device file":
         (capability / "nvidia-cap1").unlink()
     elif doubt == "no file":
@@ -1097,8 +1092,8 @@ def test_without_a_journal_recovering_asks_the_card_nothing(bench, monkeypatch):
 
 def test_a_journal_of_what_is_there_anyway_only_goes(bench):
     bench.fill(IDLE)
-    mig_journal.write(
-        bench.device, mig_journal.Note(mig_nvml.state(bench.device), False, mig_journal.boot())
+    mig_restore.keep(
+        bench.device, mig_restore.Note(mig_nvml.state(bench.device), False, mig_restore.boot())
     )
     assert len(bench.journals) == 1
     mig_restore.recover(bench.device)
@@ -1225,7 +1220,7 @@ def restart(monkeypatch, tmp_path):
 
     def start(bench: Bench, mode: bool) -> None:
         (tmp_path / "boot_id").write_text(f"{uuid.uuid4()}\n")
-        monkeypatch.setattr(mig_journal, "BOOT", tmp_path / "boot_id")
+        monkeypatch.setattr(mig_restore, "BOOT", tmp_path / "boot_id")
         with driver.Card(bench.folder).open() as state:
             state |= {"mode": int(mode), "pending": int(mode), "instances": {}}
 
@@ -1274,7 +1269,7 @@ def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
 
 def test_what_another_users_killed_run_left_is_told_with_the_user(tmp_path, short_tmp):
     def leave(made: Bench) -> str:
-        mig_journal.write(made.device, mig_journal.Note(mig_nvml.state(made.device), False, "x"))
+        mig_restore.keep(made.device, mig_restore.Note(mig_nvml.state(made.device), False, "x"))
         [mine] = made.journals
         theirs = mine.rename(mine.with_name(mine.name.replace(f"-{os.getuid()}.", "-1.")))
         os.chown(theirs, 1, -1)
@@ -1336,7 +1331,7 @@ def test_a_mode_is_not_put_back_over_what_others_made():
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"found": {"mode": true}}'])
 def test_a_journal_that_cannot_be_read_is_a_persons_business(bench, content):
-    mig_journal.path(bench.device).write_text(content)
+    mig_restore.note_path(bench.device).write_text(content)
     with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
         mig_restore.recover(bench.device)
     assert machine.changes(bench.folder) == 0
@@ -1344,13 +1339,13 @@ def test_a_journal_that_cannot_be_read_is_a_persons_business(bench, content):
 
 def test_a_planted_journal_is_no_journal(bench, tmp_path, monkeypatch):
     (tmp_path / "planted").write_text("{")
-    mig_journal.path(bench.device).symlink_to(tmp_path / "planted")
+    mig_restore.note_path(bench.device).symlink_to(tmp_path / "planted")
     mig_restore.recover(bench.device)
-    mig_journal.path(bench.device).unlink()
+    mig_restore.note_path(bench.device).unlink()
     bench.fill(IDLE)
     empty = mig_nvml.State(True, True, ())
-    mig_journal.write(bench.device, mig_journal.Note(empty, False, mig_journal.boot()))
-    os.chown(mig_journal.path(bench.device), 1234, -1)
+    mig_restore.keep(bench.device, mig_restore.Note(empty, False, mig_restore.boot()))
+    os.chown(mig_restore.note_path(bench.device), 1234, -1)
     mig_restore.recover(bench.device)
     assert len(machine.layout(bench.folder)) == 3
 
@@ -1359,22 +1354,22 @@ def test_the_journal_is_written_before_the_first_change_and_is_private(bench):
     bench.fill(IDLE)
     machine.fail(bench.folder, "change", at=1, on=True)
     seen = []
-    real = mig_journal.remove
+    real = mig_restore.forget
 
     def look(device):
-        seen.append(json.loads(mig_journal.path(device).read_text()))
-        assert mig_journal.path(device).stat().st_mode & 0o777 == 0o600
+        seen.append(json.loads(mig_restore.note_path(device).read_text()))
+        assert mig_restore.note_path(device).stat().st_mode & 0o777 == 0o600
         real(device)
 
-    mig_journal.remove = look
+    mig_restore.forget = look
     try:
         with suppress(NotInForce), bench.applied(PAIR):
             pass
     finally:
-        mig_journal.remove = real
+        mig_restore.forget = real
     [note] = seen
     assert [one["start"] for one in note["found"]["instances"]] == [4, 0, 2]
-    assert note["boot"] == mig_journal.boot()
+    assert note["boot"] == mig_restore.boot()
     places = [(9, 0, 4), (9, 4, 4), (19, 0, 1), (19, 2, 1)]
     assert [tuple(one["place"]) for one in note["touched"]] == places
 
@@ -1609,8 +1604,8 @@ def test_the_fake_module_shadows_the_real_one_in_other_processes(tmp_path):
     environment = machine.create(tmp_path / "machine", "a30", mig=True)
     code = (
         "import pynvml; from workflow.collocation import gpu; from workflow.collocation.gpu import "
-        "nvidia; from workflow.collocation.methods import mig_card; device = gpu.find(); "
-        "print(device.name, device.sm_count, len(mig_card.read(device).profiles), "
+        "nvidia; from workflow.collocation.methods.mig import card; device = gpu.find(); "
+        "print(device.name, device.sm_count, len(card.read(device).profiles), "
         "nvidia.mig_enabled(device), pynvml.__file__)"
     )
     run = subprocess.run(

@@ -13,7 +13,7 @@ from workflow.collocation.study import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
 # What plans and prints: no process of a cell imports it.
-_BESIDE = ("mig_maps", "mig_plan", "plan", "show", "sitting")
+_BESIDE = ("methods/mig/command", "plan", "show", "sitting")
 BESIDE = {f"workflow/collocation/{name}.py" for name in _BESIDE}
 KNOWN = "COLLOCATION_DIGEST"  # "SHA-256 of the texts:their digest"
 

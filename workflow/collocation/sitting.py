@@ -19,11 +19,12 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation import gpu, methods, mig_maps, plan, provenance, record, zygote
+from workflow.collocation import gpu, methods, plan, provenance, record, zygote
 from workflow.collocation.digest import code_digest, model_digest
 from workflow.collocation.members import server_environment
-from workflow.collocation.methods import mig_card
+from workflow.collocation.methods import mig
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.mig import command as mig_command
 from workflow.collocation.settings import (
     ConfigError,
     load_config,
@@ -255,16 +256,16 @@ class Sitting:
 
     def write_mig_layouts(self) -> None:
         """mig_layouts.json: where the study's MIG cells lie on this card, if it can be read."""
-        cells = mig_maps.mig_cells(self.cells)
+        cells = mig_command.mig_cells(self.cells)
         if self.device is None or not cells:
             return
         try:
-            card = mig_card.read(self.device)
+            card = mig.read(self.device)
         except (NotInForce, Unsupported):
             return
         if card is not None:
             source = f"read with NVML, driver {self.device.driver}"
-            found = mig_maps.document(self.name, cells, card, source, read=True)
+            found = mig_command.document(self.name, cells, card, source, read=True)
             (self.folder / "mig_layouts.json").write_text(json.dumps(found, indent=1) + "\n")
 
     def tell_jobs_the_digest(self) -> None:

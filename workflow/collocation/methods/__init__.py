@@ -17,10 +17,11 @@ from workflow.collocation.methods import mps as _mps  # noqa: F401
 from workflow.collocation.methods import mig as _mig  # noqa: F401
 
 # isort: on
-from workflow.collocation.methods import mig_card, mig_restore, mps_daemon
+from workflow.collocation.methods import mps_daemon
 from workflow.collocation.methods.base import METHODS, MOST_MEMBERS, Method, Sharing, named
 from workflow.collocation.methods.evidence import Unsupported, refuse_company
 from workflow.collocation.methods.limits import Limits
+from workflow.collocation.methods.mig import in_mode, recover, wrong_mode
 
 __all__ = [
     "METHODS",
@@ -45,7 +46,7 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
     if device is None or method.parts:
         return None
     why = f", and {method.name} needs the whole card"
-    return mig_card.wrong_mode(device, False, switch, why)
+    return wrong_mode(device, False, switch, why)
 
 
 @contextmanager
@@ -61,12 +62,12 @@ def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) ->
             yield sharing
         return
     mps_daemon.sweep()  # a server that a killed run left would share the card with this one
-    mig_restore.recover(device)  # and a layout that it left would not be the one found
+    recover(device)  # and a layout that it left would not be the one found
     if reason := refusal(spec, device, switch):
         raise Unsupported(reason)
     refuse_company(device)
     with (
-        mig_card.in_mode(device, on=method.parts, switch=switch),
+        in_mode(device, on=method.parts, switch=switch),
         method.enter(spec, device, log, switch) as sharing,
     ):
         yield sharing

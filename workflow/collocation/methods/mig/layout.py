@@ -6,17 +6,14 @@ profile may be used more often than the card allows. SM counts are looked up, ne
 slices: they are not proportional.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
-from workflow.collocation.errors import ConfigError
 from workflow.collocation.methods.base import named
 
 PLACEMENTS, ORDERS = 8, 12  # how many are worth trying, should the driver refuse the first
@@ -113,30 +110,6 @@ class Card:
     @property
     def offers(self) -> str:
         return ", ".join(f"{p.most}x {p.name}" for p in reversed(self.plain)) or "no profile"
-
-    def dump(self) -> str:
-        """The table as JSON text, one profile a line; `load` reads it."""
-        content = asdict(self)
-        rows = ",\n".join(f"  {json.dumps(profile)}" for profile in content["profiles"])
-        keys = ("name", "recorded", "source")
-        head = "".join(f' "{key}": {json.dumps(content[key])},\n' for key in keys)
-        return f'{{\n{head} "profiles": [\n{rows}\n ]\n}}\n'
-
-    @classmethod
-    def load(cls, path: Path | str) -> "Card":
-        """A table from a file. Raises ConfigError: one line with file, key and what is wrong."""
-        try:
-            return _CARD.validate_json(Path(path).read_bytes(), strict=True)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            said = f"{first['msg'][0].lower()}{first['msg'][1:]}"
-            raise ConfigError(": ".join(filter(None, (str(path), where, said)))) from None
-
-
-_CARD = TypeAdapter(Card)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,13 @@
 
 The members are told the UUID of a MIG device, and say on which they found themselves, and of how
 many SMs. Under mig_mps, members share a MIG device as clients of an MPS daemon of its own.
+
+layout plans, pure; card reads a card's MIG state and changes it for a cell; restore puts back what
+was found, also after a kill; nvml asks NVIDIA's library; command is what people run. Others need
+`read`, `wrong_mode`, `in_mode` and `recover`, below.
+
+Experimental: all this ran on a simulated card (tests/fakes), and reading on an H200; no card was
+switched or divided by it yet.
 """
 
 import tempfile
@@ -13,19 +20,15 @@ from pathlib import Path
 import pynvml
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.methods import (
-    evidence,
-    mig_card,
-    mig_layout,
-    mig_nvml,
-    mig_words,
-    mps,
-    mps_daemon,
-)
+from workflow.collocation.methods import evidence, mps, mps_daemon
 from workflow.collocation.methods.base import METHODS, Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
-from workflow.collocation.methods.mig_card import MigDevice
-from workflow.collocation.methods.mig_layout import Layout, NoLayout
+from workflow.collocation.methods.mig import card, nvml
+from workflow.collocation.methods.mig.card import MigDevice, in_mode, read, wrong_mode
+from workflow.collocation.methods.mig.layout import Layout, NoLayout, layouts
+from workflow.collocation.methods.mig.restore import recover
+
+__all__ = ["Mig", "in_mode", "read", "recover", "wrong_mode"]
 
 
 @dataclass(frozen=True)
@@ -40,27 +43,28 @@ class Mig(Method):
 
     family = "mig"
     parts = True
+    experimental = "MIG is experimental: it has divided a simulated card only"
 
     def refusal(self, spec: dict, device: Device | None, switch: bool = False) -> str | None:
         if device is None:
             return "MIG needs an NVIDIA GPU, and there is none on this machine"
-        rights = layouts = None
+        rights = ways = None
         try:
-            card = mig_card.read(device)
-            if card is None:
+            table = read(device)
+            if table is None:
                 return f"{device.name} has no MIG"
-            layouts = mig_layout.layouts(spec, card)
+            ways = layouts(spec, table)
         except NoLayout as error:
             return str(error)
         except Unsupported as error:
             rights = str(error)
         except NotInForce:
             pass  # the card does not answer now: no reason that lasts
-        if reason := mig_card.wrong_mode(device, True, switch):
+        if reason := wrong_mode(device, True, switch):
             return reason
-        if reason := rights or mig_words.missing_rights():
+        if reason := rights or nvml.missing_rights():
             return reason
-        if layouts and not switch and (reason := _occupied(device, layouts)):
+        if ways and not switch and (reason := _occupied(device, ways)):
             return reason
         return METHODS["mps"].refusal(spec, device) if self.served else None
 
@@ -70,9 +74,9 @@ class Mig(Method):
     ) -> Iterator["Instances"]:
         if reason := self.refusal(spec, device, switch):
             raise Unsupported(reason)
-        layouts = mig_layout.layouts(spec, mig_card.read(device))
+        ways = layouts(spec, read(device))
         with ExitStack() as stack:
-            layout, devices = stack.enter_context(mig_card.applied(device, layouts, switch))
+            layout, devices = stack.enter_context(card.applied(device, ways, switch))
             seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
             # As under naive: with the default pipe folder any MPS daemon would take the members in.
             pipe = stack.enter_context(tempfile.TemporaryDirectory(prefix="no-mps-"))
@@ -91,9 +95,9 @@ class Mig(Method):
             yield sharing
 
 
-def _occupied(device: Device, layouts: Iterable[Layout]) -> str | None:
+def _occupied(device: Device, ways: Iterable[Layout]) -> str | None:
     try:
-        return mig_card.occupied(device, layouts)
+        return card.occupied(device, ways)
     except Unsupported as error:
         return str(error)
     except NotInForce:
@@ -142,7 +146,7 @@ class Instances(Sharing):
     def witness(self, reports: dict[int, Report]) -> dict:
         self.pids |= {report.pid: member for member, report in reports.items()}
         self.names |= {name for pid in self.pids for name in evidence.known_as(pid)}
-        mig_card.require_unchanged(self.device, self.layout, self.devices)
+        card.require_unchanged(self.device, self.layout, self.devices)
         for member, report in reports.items():
             self._require_seat(member, report)
         served = {}
@@ -184,7 +188,7 @@ class Instances(Sharing):
         it does not show the PIDs that members have here. Raises NotInForce if it says otherwise.
         """
         try:
-            residents = mig_nvml.residents(self.device)
+            residents = nvml.residents(self.device)
         except pynvml.NVMLError:
             return None
         names = {member: evidence.known_as(report.pid) for member, report in reports.items()}
