@@ -412,13 +412,14 @@ def test_naive_on_a_machine_without_a_gpu(tmp_path):
 @pytest.mark.parametrize("method", ["mig", "mig_7g", "mig_4g", "mig_shared", "mig_mps"])
 def test_mig_is_refused_with_the_reason(nvml, method):
     spec, device = {"method": method}, gpu.find(1)
-    assert (
-        methods.refusal(spec, None) == "MIG needs an NVIDIA GPU, and there is none on this machine"
+    mark = f"; {methods.METHODS['mig'].experimental}"
+    assert methods.refusal(spec, None) == (
+        "MIG needs an NVIDIA GPU, and there is none on this machine" + mark
     )
     assert methods.refusal(spec, device).startswith("MIG mode is off on Card 1; an administrator")
     assert "-i 1 -mig 1" in methods.refusal(spec, device)
     nvml.missing = {"nvmlDeviceGetMigMode"}
-    assert methods.refusal(spec, device) == "Card 1 has no MIG"
+    assert methods.refusal(spec, device) == "Card 1 has no MIG" + mark
 
 
 def test_nvidias_library_is_asked_in_three_rooms_only():

@@ -41,6 +41,7 @@ TABLES = {path.stem: load_card(path) for path in sorted(machine.CARDS.glob("*.js
 ROOT = Path(__file__).resolve().parents[1]
 # What an administrator left: (profile id, start, size, [slices of its compute instances]).
 IDLE = [(9, 4, 4, [2, 1]), (19, 0, 1, [1]), (19, 2, 1, [1])]
+MARK = "; MIG is experimental: it has divided a simulated card only"  # ends what people are told
 PAIR = {"method": "mig", "members": [{"workload": "a"}, {"workload": "b"}]}
 
 
@@ -232,7 +233,7 @@ def test_the_table_of_a_card_is_read_whether_mig_is_on_or_off(key, mode):
 def test_a_card_without_mig_has_no_table():
     with benches("none", mig=False) as made:
         assert mig_card.read(made.device) is None
-        assert methods.refusal(alike(2), made.device) == "NVIDIA X has no MIG"
+        assert methods.refusal(alike(2), made.device) == f"NVIDIA X has no MIG{MARK}"
         assert methods.refusal(alike(2, "naive"), made.device) is None
         with mig_card.in_mode(made.device, on=False, switch=False):
             pass
@@ -637,7 +638,7 @@ def test_missing_rights_are_found_without_touching_the_card(bench, capability):
     file = capability / "nvidia-cap1"
     assert methods.refusal(PAIR, bench.device) == (
         f"creating MIG instances needs root or the right to read {file}; an administrator grants "
-        f"that with 'chmod a+r {file}'"
+        f"that with 'chmod a+r {file}'{MARK}"
     )
     assert machine.changes(bench.folder) == 0
 
@@ -692,12 +693,12 @@ ON = (
 
 def test_the_mode_is_kept_unless_the_configuration_says_switch(tmp_path):
     with benches("h200_141", mig=False) as made:
-        assert methods.refusal(PAIR, made.device) == OFF
+        assert methods.refusal(PAIR, made.device) == OFF + MARK
         assert methods.refusal(PAIR, made.device, switch=True) is None
         with pytest.raises(Unsupported) as caught:
             with methods.enter(PAIR, made.device, tmp_path):
                 pass
-        assert str(caught.value) == OFF
+        assert str(caught.value) == OFF + MARK
         assert machine.changes(made.folder) == 0
 
 
@@ -746,7 +747,7 @@ AMPERE = (
 def test_on_ampere_the_mode_is_an_administrators(tmp_path, short_tmp):
     with benches("a100_40", mig=False) as made:
         for switch in (False, True):
-            assert methods.refusal(PAIR, made.device, switch) == AMPERE
+            assert methods.refusal(PAIR, made.device, switch) == AMPERE + MARK
             with pytest.raises(Unsupported, match=f"^{re.escape(AMPERE)}$"):
                 with mig_card.in_mode(made.device, on=True, switch=switch):
                     raise AssertionError
@@ -774,7 +775,7 @@ def test_a_mode_that_waits_for_a_reset_is_an_administrators_and_stays():
             "MIG mode is off on NVIDIA A100-SXM4-40GB, and a change of it waits for a GPU reset; "
             "an administrator gives it with 'nvidia-smi -i 0 --gpu-reset'"
         )
-        assert methods.refusal(PAIR, made.device, switch=True) == sentence
+        assert methods.refusal(PAIR, made.device, switch=True) == sentence + MARK
         with pytest.raises(Unsupported, match=f"^{sentence}$"):
             with mig_card.in_mode(made.device, on=True, switch=True):
                 raise AssertionError
@@ -857,9 +858,9 @@ KEPT = (
 def test_instances_that_are_there_are_kept_unless_the_configuration_says_switch(bench, tmp_path):
     bench.fill(IDLE)
     found, uuids = bench.state, machine.mig_uuids(bench.folder)
-    assert methods.refusal(PAIR, bench.device) == KEPT
+    assert methods.refusal(PAIR, bench.device) == KEPT + MARK
     assert methods.refusal(PAIR, bench.device, switch=True) is None
-    with pytest.raises(Unsupported, match=f"^{re.escape(KEPT)}$"):
+    with pytest.raises(Unsupported, match=f"^{re.escape(KEPT + MARK)}$"):
         with methods.enter(PAIR, bench.device, tmp_path):
             raise AssertionError
     with pytest.raises(Unsupported, match=f"^{re.escape(KEPT)}$"):
@@ -1584,13 +1585,13 @@ def test_copies_in_a_mix_share_the_instance_of_their_workload(hopper, cell):
 
 def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
     device = hopper.device
-    assert (
-        methods.refusal(PAIR, None) == "MIG needs an NVIDIA GPU, and there is none on this machine"
+    assert methods.refusal(PAIR, None) == (
+        "MIG needs an NVIDIA GPU, and there is none on this machine" + MARK
     )
     assert "do not fit" in methods.refusal(alike(8), device)
     assert methods.refusal(alike(3, "mig_mps"), device) is None
     monkeypatch.setenv("PATH", "")
-    assert methods.refusal(alike(3, "mig_mps"), device).endswith("which is not on PATH")
+    assert methods.refusal(alike(3, "mig_mps"), device).endswith(f"which is not on PATH{MARK}")
     assert methods.refusal(PAIR, device) is None
     with benches("h200_141", mig=False) as off:
         assert "do not fit" in methods.refusal(alike(8), off.device, switch=True)

@@ -9,6 +9,7 @@ import os
 import sys
 
 from workflow.collocation import plan, record
+from workflow.collocation.methods import named
 from workflow.collocation.settings import ConfigError, read_values
 from workflow.collocation.sitting import Sitting, open_sitting
 
@@ -77,6 +78,9 @@ def table(sitting: Sitting) -> str:
     if refused:
         lines += ["", "cells that will be 'unsupported':"]
         lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
+    jobs = [job for job in (*sitting.jobs, *sitting.later) if sitting.refusal(job.cell) is None]
+    if warnings := {named(job.cell.method).experimental for job in jobs} - {None}:
+        lines += ["", *sorted(warnings)]
     if sitting.study.impossible:
         lines += ["", "rows of the authors' schedule that cannot exist:"]
         lines += [f"  {entry.row}: {entry.reason}" for entry in sitting.study.impossible]

@@ -42,7 +42,7 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
     """
     method = named(spec["method"])
     if reason := method.refusal(spec, device, switch):
-        return reason
+        return f"{reason}; {method.experimental}" if method.experimental else reason
     if device is None or method.parts:
         return None
     why = f", and {method.name} needs the whole card"

@@ -21,6 +21,7 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.mig import Mig
 from workflow.collocation.methods.mig import card as cards
 from workflow.collocation.methods.mig.layout import (
     Card,
@@ -59,6 +60,7 @@ def page(study: str, cells: Iterable[Cell], card: Card, about: list[str]) -> str
         blocks.setdefault(tuple(rows), []).append(scenario)
     table = [HEADING, *(row for rows in blocks for row in rows if len(row) == len(HEADING))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    about = [*about, Mig.experimental]
     lines = [f"MIG layouts of study '{study}' on {card.name}", *_wrapped(about)]
     lines += ["", "scenario", _line(HEADING, widths)] if blocks else ["  it has no MIG cells"]
     for rows, scenarios in blocks.items():
