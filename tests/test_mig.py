@@ -32,9 +32,9 @@ from workflow.collocation.methods.mig import card as mig_card
 from workflow.collocation.methods.mig import layout as mig_layout
 from workflow.collocation.methods.mig import nvml as mig_nvml
 from workflow.collocation.methods.mig import restore as mig_restore
-from workflow.collocation.methods.mig.command import load_card
+from workflow.collocation.methods.mig.command import load_card, record_table
 from workflow.collocation.methods.mig.layout import Card, NoLayout
-from workflow.collocation.settings import load_study, load_workloads
+from workflow.collocation.settings import ConfigError, load_study, load_workloads
 from workflow.collocation.study import CONFIG
 
 TABLES = {path.stem: load_card(path) for path in sorted(machine.CARDS.glob("*.json"))}
@@ -240,6 +240,25 @@ def test_a_card_without_mig_has_no_table():
         with pytest.raises(Unsupported, match="^NVIDIA X has no MIG$"):
             with mig_card.in_mode(made.device, on=True, switch=True):
                 pass
+
+
+def test_profiles_that_are_listed_in_mig_mode_only_are_planned_then(tmp_path):
+    """As by drivers up to R535."""
+    with benches("h200_141", mig=False, secret=True) as made:
+        assert made.card.profiles == ()
+        with pytest.raises(NoLayout, match=r"^mig: which profiles NVIDIA H200 offers is not known"):
+            mig_layout.layouts(alike(3), made.card)
+        with pytest.raises(ConfigError, match=r"^which profiles NVIDIA H200 offers is not known"):
+            record_table(made.device, made.card, tmp_path / "table.json")
+        assert methods.refusal(PAIR, made.device) == OFF + MARK
+        assert methods.refusal(PAIR, made.device, switch=True) is None
+        with methods.enter(PAIR, made.device, tmp_path, switch=True):
+            assert len(machine.layout(made.folder)) == 2
+        assert made.state == ((False, False), [])
+        with pytest.raises(Unsupported, match="8 equal GPU instances do not fit"):
+            with methods.enter(alike(8), made.device, tmp_path, switch=True):
+                pass
+        assert made.state == ((False, False), [])
 
 
 # -- apply, verify, take away ---------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.studio import STUDY, alone, study, workload
+from workflow.collocation import show
 from workflow.collocation.plan import expand, pending
 from workflow.collocation.sitting import Sitting
 from workflow.collocation.study import Config, Study, Workload
@@ -23,6 +24,20 @@ def sitting(tmp_path) -> Sitting:
     made = Sitting(config, STUDY, "as asked for", PLANNED, cells, device=None, attempts={})
     made.jobs = pending(cells, {}, "cpu", lambda cell: None)
     return made
+
+
+def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
+    ladders = [{"workloads": ["plain"], "counts": {1: ["naive"], 2: ["mig"]}}]
+    planned = Study.model_validate(study(ladders=ladders))
+    cells = expand(planned, WORKLOADS)
+    config = Config(results=str(tmp_path), gpu="cpu")
+    made = Sitting(config, STUDY, "as asked for", planned, cells, device=None, attempts={})
+    made.jobs = pending(cells, {}, "cpu", lambda cell: None)
+    monkeypatch.setattr(Sitting, "refusal", lambda self, cell: None)
+    assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)
+    monkeypatch.undo()  # without a GPU the reason that the cell is refused with says so
+    told = "1  MIG needs an NVIDIA GPU, and there is none on this machine; MIG is experimental: "
+    assert show.table(made).count("experimental") == 1 and told in show.table(made)
 
 
 def ends(sitting: Sitting, *statuses: str) -> list[Path]:

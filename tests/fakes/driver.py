@@ -10,6 +10,7 @@ not here answers NOT_SUPPORTED. Several processes see the same card.
 
 Settings (tests/fakes/machine.py changes them):
   permission    False: what only a privileged user may ask answers NO_PERMISSION
+  secret        True: no profiles are listed while MIG mode is off, as by drivers up to R535
   needs_reset   a new MIG mode stays pending, as on Ampere; default: cards of capability 8.x
   busy          a new MIG mode is not taken, as when some program holds the device open
   lost          True: the card answers GPU_IS_LOST
@@ -569,6 +570,8 @@ class Library:
 
     def _nvmlDeviceGetGpuInstanceProfileInfo(self, state, device, index, info):
         if not self._card.profiles:
+            raise Refused(UNSUPPORTED)
+        if state["settings"]["secret"] and not state["mode"]:
             raise Refused(UNSUPPORTED)
         if number(index) > max(self._card.profiles):
             raise Refused(INVALID)

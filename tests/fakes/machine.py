@@ -48,6 +48,7 @@ DEFAULTS = {
     "gpm_refused": {},
     "gpm_unknown": [],
     "fields_refused": [],
+    "secret": False,
     "energy_step_ms": 50,
     "dcgm": None,
 }

@@ -20,6 +20,7 @@ from pathlib import Path
 import pynvml
 
 from workflow.collocation.gpu import Device
+from workflow.collocation.gpu.nvidia import mig_enabled
 from workflow.collocation.methods import evidence, mps, mps_daemon
 from workflow.collocation.methods.base import METHODS, Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
@@ -53,7 +54,8 @@ class Mig(Method):
             table = read(device)
             if table is None:
                 return f"{device.name} has no MIG"
-            ways = layouts(spec, table)
+            # An older driver lists profiles once MIG mode is on, and that is for later then.
+            ways = layouts(spec, table) if table.profiles or mig_enabled(device) else None
         except NoLayout as error:
             return str(error)
         except Unsupported as error:

@@ -24,6 +24,7 @@ from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import Mig
 from workflow.collocation.methods.mig import card as cards
 from workflow.collocation.methods.mig.layout import (
+    NOT_KNOWN,
     Card,
     Layout,
     NoLayout,
@@ -249,8 +250,10 @@ def _kind(card: Card) -> str:
 def record_table(device: gpu.Device, card: Card, path: Path) -> None:
     """Write the card's table with where it comes from, in the format of tests/cards.
 
-    Raises ConfigError where that cannot be written.
+    Raises ConfigError where that cannot be written, or there is nothing to write.
     """
+    if not card.profiles:
+        raise ConfigError(NOT_KNOWN.format(card.name))
     read = f"read from the card with NVML, driver {device.driver}, {datetime.now(UTC):%Y-%m-%d}"
     _write(path, dump_card(replace(card, recorded=True, source=read)))
 

@@ -20,6 +20,8 @@ PLACEMENTS, ORDERS = 8, 12  # how many are worth trying, should the driver refus
 
 # A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
 COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
+# Drivers up to R535 list no profiles before.
+NOT_KNOWN = "which profiles {} offers is not known until MIG mode is on"
 SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
 
 
@@ -165,6 +167,8 @@ def layouts(spec: dict, card: Card) -> Iterator[Layout]:
     Largest instances first, each as low as it goes; then other placements, then other creation
     orders. There is at least one: where nothing fits, the call itself raises NoLayout.
     """
+    if not card.profiles:
+        raise NoLayout(f"{spec['method']}: {NOT_KNOWN.format(card.name)}")
     try:
         instances, claims = _needed(spec, card)
         profiles = [instance.profile for instance in instances]
