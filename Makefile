@@ -39,7 +39,7 @@ TRAIN := $(if $(strip $(VENV)),$(VENV)/.train)
 DEV := $(if $(strip $(VENV)),$(VENV)/.dev)
 
 SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
-SNAKEMAKE = $(PY) -m snakemake --cores 1 --resources gpu=1
+SNAKEMAKE = $(PY) -m snakemake
 
 .DEFAULT_GOAL := help
 .PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan test lint format schemas mig-plan mig-table bench wheelhouse clean
@@ -54,7 +54,7 @@ cells: $(TRAIN)
 	$(SNAKEMAKE) --config $(SETTINGS) --until collocate
 
 figures: $(BASE)
-	$(PY) -m snakemake --cores 2 --config measure=false $(SETTINGS) -- figures
+	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- figures
 
 report: $(BASE)
 	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- report

@@ -1,7 +1,7 @@
 # What happens when several training jobs share one NVIDIA GPU: the study as a DAG.
 #
-#   snakemake --cores 1 --resources gpu=1        the study 'paper', or 'smoke' without a GPU
-#   snakemake figures --cores 1                  figures and tables of what is there; plans no cell
+#   snakemake                                    the study 'paper', or 'smoke' without a GPU
+#   snakemake figures --config measure=false     figures and tables of what is there; plans no cell
 #
 # What still has to run is decided by workflow/collocation/plan.py, from the run.json files.
 

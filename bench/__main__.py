@@ -26,25 +26,34 @@ from analysis.records.evidence import proof, seen_by_check
 from bench import sampler_cost, scale
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
-from workflow.collocation import cores, gpu, methods, plan
+from workflow.collocation import cores, gpu, methods
+from workflow.collocation.cell.task import Task
+from workflow.collocation.device import find_device
+from workflow.collocation.digest import code
+from workflow.collocation.grid import Cell
 from workflow.collocation.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.settings import load_config
-from workflow.collocation.sitting import find_device
-from workflow.collocation.specs import member_specs, plan_shares
+from workflow.collocation.specs import member_specs
 
 OTHERS = {"sampler": sampler_cost.main, "scale": scale.main}
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
 
 
-def ours(cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path) -> dict:
+def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> dict:
     """Run the cell by the conductor; its run.json."""
     output = folder / "cell" / "run.json"
-    specs = folder / "cell.json"
-    specs.write_text(json.dumps({cell.id: cell.spec}))
-    arguments = ["--study", "bench", "--cell", cell.id, "--specs", specs]
-    arguments += ["--gpu", device.uuid if device else "cpu", "--data", ready, "--", output]
-    command = [sys.executable, "-m", "workflow.collocation.run", *map(str, arguments)]
+    job = folder / "cell.json"
+    Task(
+        study="bench",
+        cell=cell.id,
+        output=output,
+        spec=cell.spec.to_json(),
+        gpu=device.uuid if device else "cpu",
+        data=[ready],
+        code=code(),
+    ).write(job)
+    command = [sys.executable, "-m", "workflow.collocation.run", str(job)]
     run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(f"bench: {cell.id} ended with exit code {run.returncode}\n{run.stderr}")
@@ -54,18 +63,16 @@ def ours(cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path) 
     return record
 
 
-def bare(
-    cell: plan.Cell, ready: Path, device: gpu.Device | None, folder: Path
-) -> tuple[float, str]:
+def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tuple[float, str]:
     """Samples/s of the bare loop with the same specs and method, and what proves the method."""
     dataset = json.loads(ready.read_text())
-    sets, _ = cores.plan_cores(plan_shares(cell.spec), numa=device.numa_node if device else None)
+    sets, _ = cores.plan_cores(cell.spec.shares(), numa=device.numa_node if device else None)
     key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
     seen = []
     try:
         with (
             device_lock(key, holder, lambda other: print(f"waiting for the device: {other}")),
-            methods.enter(cell.spec, device, folder) as sharing,
+            methods.enter(cell.spec.to_json(), device, folder) as sharing,
         ):
             specs = member_specs(
                 cell.spec,
@@ -80,8 +87,8 @@ def bare(
                 evidence = sharing.witness({i: report(facts) for i, facts in enumerate(said)})
                 seen.append(seen_by_check(cell.method, evidence, said))
 
-            window = cell.spec["measure"]
-            rate = measure(specs, window["window_s"], witness, window["settle_s"])["samples_per_s"]
+            window = cell.spec.measure
+            rate = measure(specs, window.window_s, witness, window.settle_s)["samples_per_s"]
     except (NotInForce, Unsupported) as error:
         sys.exit(f"bench: bare loop as {cell.id}: {error}")
     return rate, seen[0]
@@ -207,7 +214,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="window of each run (3)")
     parser.add_argument("--data", type=Path, default=Path("data"))
     args = parser.parse_args(argv)
-    device, _ = find_device(load_config({}))
+    device, _ = find_device(load_config({}).gpu)
     known = CUDA_CASES if device else CPU_CASES
     if args.list:
         for name, case in known.items():
@@ -222,13 +229,13 @@ def main(argv: list[str] | None = None) -> int:
         del os.environ[name]  # for the bare loop; the conductor does the same for its members
     cases = {name: case for name, case in known.items() if args.case is None or name in args.case}
     cells = {name: cell_of(case, args.seconds) for name, case in cases.items()}
-    datasets = {cell.spec["members"][0]["dataset"]: cell for cell in cells.values()}
+    datasets = {cell.spec.members[0].job.dataset: cell for cell in cells.values()}
     ready = {dataset: prepare(cell, args.data) for dataset, cell in datasets.items()}
     print(f"bench on {device.name if device else 'CPU'}, {args.pairs} alternating pairs")
     found = {name: Results([], [], []) for name in cases}
     for number in range(args.pairs):
         for name, cell in cells.items():
-            dataset = cell.spec["members"][0]["dataset"]
+            dataset = cell.spec.members[0].job.dataset
             pair(name, cell, ready[dataset], device, number, found[name])
     print_ratios(cases, found)
     print_gains(cases, found)

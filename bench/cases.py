@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.collocation import plan
+from workflow.collocation.grid import Cell, expand
 from workflow.collocation.settings import load_workloads
 from workflow.collocation.study import CONFIG, Study
 
@@ -14,24 +14,23 @@ WARMUP_S, SETTLE_S = 1.0, 0.5
 
 @dataclass(frozen=True)
 class Case:
-    """So many members of a workload in a ladder up to `ladder` members."""
+    """So many members of a workload, each with the machine's cores divided by `cores_for`."""
 
     workload: str
     arm: str
     method: str
     n: int
-    ladder: int
+    cores_for: int
 
     def __str__(self) -> str:
-        return f"{self.arm} {self.n}x {self.method}, ladder to {self.ladder}"
+        return f"{self.arm} {self.n}x {self.method}, cores for {self.cores_for}"
 
     @property
     def alone(self) -> "Case":
         """What its gain is over."""
-        return Case(self.workload, self.arm, "naive", 1, self.ladder)
+        return Case(self.workload, self.arm, "naive", 1, self.cores_for)
 
 
-# Cores per member are the machine's divided by the largest N of the ladder, alone included.
 R26 = "resnet26_cifar10_b128"
 CUDA_CASES = {
     "alone": Case(R26, "tuned", "naive", 1, 16),
@@ -47,25 +46,31 @@ CPU_CASES = {
 }
 
 
-def cell_of(case: Case, seconds: float) -> plan.Cell:
+def cell_of(case: Case, seconds: float) -> Cell:
     """The plan's cell of a case, measured for that long."""
     times = {"window_s": seconds, "warmup_s": WARMUP_S, "settle_s": SETTLE_S}
-    counts = {case.n: [case.method]} | ({case.ladder: ["naive"]} if case.ladder > case.n else {})
     study = Study(
         description="bench",
         replicates=1,
         measure={"kind": "window", "min_steps": 10, **times},
-        ladders=[{"workloads": [case.workload], "arms": [case.arm], "counts": counts}],
+        cores_for=case.cores_for,
+        ladders=[
+            {
+                "workloads": [case.workload],
+                "arms": [case.arm],
+                "counts": {case.n: [case.method]},
+            }
+        ],
     )
-    cells = plan.expand(study, load_workloads(CONFIG / "workloads.yaml"))
+    cells = expand(study, load_workloads(CONFIG / "workloads.yaml"))
     return next(cell for cell in cells if cell.n == case.n and cell.method == case.method)
 
 
-def prepare(cell: plan.Cell, data: Path) -> Path:
+def prepare(cell: Cell, data: Path) -> Path:
     """Make the cell's dataset ready; the file that says so."""
-    member = cell.spec["members"][0]
-    ready = data / "ready" / "bench" / f"{member['dataset']}.json"
-    arguments = ["prepare", member["dataset"], "--root", data, "--ready", ready]
-    arguments += ["--input-size", member["input_size"]]
+    job = cell.spec.members[0].job
+    ready = data / "ready" / "bench" / f"{job.dataset}.json"
+    arguments = ["prepare", job.dataset, "--root", data, "--ready", ready]
+    arguments += ["--input-size", job.input_size]
     subprocess.run([sys.executable, "-m", "models.data", *map(str, arguments)], check=True)
     return ready

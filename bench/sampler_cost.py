@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +27,18 @@ from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG
 from analysis.records.evidence import seen_by_check
 from bench.cases import CPU_CASES, Case, cell_of, prepare
-from workflow.collocation import cores, gpu, methods, plan, steps
+from workflow.collocation import cores, gpu, methods, steps
 from workflow.collocation.conductor import TIMEOUTS, Conductor
+from workflow.collocation.device import find_device
 from workflow.collocation.digest import code_digest
+from workflow.collocation.grid import Cell
 from workflow.collocation.lock import device_lock
 from workflow.collocation.members import Server
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.outcome import cell_status
 from workflow.collocation.progress import Display
 from workflow.collocation.settings import load_config
-from workflow.collocation.sitting import find_device
-from workflow.collocation.specs import member_specs, plan_shares
+from workflow.collocation.specs import member_specs
 from workflow.collocation.study import Sampling
 from workflow.collocation.telemetry.watch import Silent, Watch
 
@@ -180,11 +181,9 @@ class Launch(Conductor):
         return time.monotonic_ns()
 
 
-def launch(cell: plan.Cell, ready: Path, device: gpu.Device | None, args) -> list[Segment]:
+def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Segment]:
     """Run the cell for all its blocks. Raises BenchError where that does not end well."""
-    core_sets, _ = cores.plan_cores(
-        plan_shares(cell.spec), numa=device.numa_node if device else None
-    )
+    core_sets, _ = cores.plan_cores(cell.spec.shares(), numa=device.numa_node if device else None)
     dataset = json.loads(ready.read_text())
     key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
     with contextlib.ExitStack() as stack:
@@ -195,7 +194,7 @@ def launch(cell: plan.Cell, ready: Path, device: gpu.Device | None, args) -> lis
             device_lock(key, holder, lambda other: print(f"waiting for the device: {other}"))
         )
         try:
-            sharing = stack.enter_context(methods.enter(cell.spec, device, folder))
+            sharing = stack.enter_context(methods.enter(cell.spec.to_json(), device, folder))
         except (NotInForce, Unsupported) as error:
             raise BenchError(f"{cell.id}: {error}") from error
         server = stack.enter_context(Server(folder / "server.log", threads=len(core_sets[0])))
@@ -211,7 +210,7 @@ def launch(cell: plan.Cell, ready: Path, device: gpu.Device | None, args) -> lis
             server=server,
             sharing=sharing,
             specs=specs,
-            measure=cell.spec["measure"],
+            measure=cell.spec.measure,
             log=folder,
             display=display,
             timeouts=TIMEOUTS,
@@ -296,7 +295,7 @@ def print_cost(row: dict) -> None:
 
 
 def main(argv: list[str]) -> int:
-    device, _ = find_device(load_config({}))
+    device, _ = find_device(load_config({}).gpu)
     known = CUDA_CASES if device else TINY_CASES
     parser = argparse.ArgumentParser(
         prog="python -m bench sampler",
@@ -335,7 +334,7 @@ def main(argv: list[str]) -> int:
     for name in args.workloads:
         case = known[name]
         cell = cell_of(case, args.blocks * len(ORDER) * args.segment)
-        cell.spec["measure"]["settle_s"] = STEADY_S
+        cell = replace(cell, spec=cell.spec.with_measure(settle_s=STEADY_S))
         ready = prepare(cell, args.data)
         print(f"{name}: {case.workload}, {case}, on {device.name if device else 'CPU'}")
         try:

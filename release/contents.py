@@ -26,7 +26,7 @@ NOT_RUN = "not_run.txt"  # cells that were planned and have no record, written b
 CONTRIBUTED = "CONTRIBUTED.md"  # what says of a bundle where it is from
 IMAGES = (".png", ".pdf")
 # Of an invocation, not of a study. telemetry.parquet and the SVGs are large, and soon made again.
-NEVER = ("specs.json", "complete", "report.zip", "report.html", "telemetry.parquet")
+NEVER = ("complete", "report.zip", "report.html", "telemetry.parquet")
 UNSHIPPED = (".svg", ".partial", ".unreadable.txt")
 STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 MOST_TEXT, MOST_TABLE = 200_000_000, 2_000_000_000  # bytes that are read of a file
@@ -87,7 +87,7 @@ def _walk(folder: Path, within: str = "") -> Iterator[tuple[str, int]]:
         for entry in entries:
             name = f"{within}/{entry.name}".lstrip("/")
             mode = entry.stat(follow_symlinks=False).st_mode
-            if entry.name.startswith(".") or entry.name == "log":
+            if entry.name.startswith(".") or entry.name in ("log", "jobs"):
                 continue
             if stat.S_ISDIR(mode):
                 yield from _walk(folder, name)

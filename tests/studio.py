@@ -24,6 +24,7 @@ import yaml
 
 from tests.fakes import machine
 from workflow.collocation import digest
+from workflow.collocation.cell.task import Task
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATIENCE = 240.0  # seconds, for a busy machine; nothing waits that long when all is well
@@ -179,9 +180,7 @@ class Studio:
         foreign = ("COLLOCATION_", "TORCHFREE_", "SNAKEMAKE_", "MEMBER_LIES", "FAKE_", "CUDA_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         path = filter(None, [str(self.repository), kept.get("PYTHONPATH")])
-        digest.code_digest()  # which puts KNOWN there: no command need parse the code of today
         return kept | {
-            digest.KNOWN: os.environ[digest.KNOWN],
             "PYTHONPATH": os.pathsep.join(path),
             "COLLOCATION_LOCK_DIR": str(self.locks),
             "XDG_STATE_HOME": str(self.locks / "state"),
@@ -237,23 +236,35 @@ class Studio:
 
     def conduct(self, cell: str, **environment: str) -> Running:
         """One attempt at a cell without Snakemake, by the command that its job runs."""
+        job = self.folder / f"job-{uuid.uuid4().hex[:8]}.json"
+        self.task(cell).write(job)
+        command = [sys.executable, "-m", "workflow.collocation.run", job.name]
+        return self._start(command, None, environment)
+
+    def task(self, cell: str) -> Task:
+        """An attempt at a cell as it was planned last, to be run without Snakemake."""
         name, _, attempt = cell.rpartition("/a")
-        options = {
-            "--study": STUDY,
-            "--cell": name,
-            "--attempt": attempt,
-            "--specs": str(self.results / "specs.json"),
-            "--gpu": self.gpu,
-        }
-        config = {"trainer": "tests.torchfree", "timeout": "{}", "mig_mode": "keep"}
-        config |= {"telemetry": "{}"} | self.settings
-        options |= {f"--{key.replace('_', '-')}": config[key] for key in TAKEN}
-        command = [sys.executable, "-m", "workflow.collocation.run"]
-        command += [part for pair in options.items() for part in pair]
-        ready = [str(path) for path in self.data.glob(f"ready/{STUDY}/*.json")]
-        return self._start(
-            [*command, "--data", *ready, "--", str(self.path(cell))], None, environment
+        planned = next((self.results / "jobs" / name).glob("a*.json"))
+        told = {"trainer": "tests.torchfree"} | self.settings
+        return Task.model_validate(
+            {
+                "study": STUDY,
+                "cell": name,
+                "attempt": int(attempt),
+                "output": self.path(cell),
+                "spec": json.loads(planned.read_text())["spec"],
+                "gpu": self.gpu,
+                "data": list(self.data.glob(f"ready/{STUDY}/*.json")),
+                "code": digest.code(),
+                **{key: told[key] for key in TAKEN if key in told},
+            }
         )
+
+    def write_job(self, cell: str, spec: dict) -> None:
+        """Plan an attempt at a cell of which nobody has heard."""
+        path = self.results / "jobs" / f"{cell}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"spec": spec}))
 
     def plan(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
         """`make plan`."""

@@ -61,7 +61,7 @@ def test_runs_of_one_sitting_begin_it_once(module_studio):
     studio = module_studio().write({"plain": workload()}, drill=planned(replicates=1))
     for replicates in (1, 2):
         studio.write_study("drill", planned(replicates=replicates))
-        run = studio.measure(COLLOCATION_SITTING="visit")
+        run = studio.measure(config={"session": "visit"})
         assert run.code == 0, run.output
     assert sum("--anchor" in cell for cell in studio.records()) == 1
     of = {record["provenance"]["sitting"] for record in studio.records().values()}

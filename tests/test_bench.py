@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +23,7 @@ from bench import bare_loop, sampler_cost  # noqa: E402
 from bench.cases import TINY  # noqa: E402
 from workflow.collocation.cores import Cpu, plan_cores  # noqa: E402
 from workflow.collocation.methods.evidence import NotInForce, Report  # noqa: E402
-from workflow.collocation.specs import member_specs, plan_shares  # noqa: E402
+from workflow.collocation.specs import member_specs  # noqa: E402
 
 PAIR = bench.Case(TINY, "faithful", "naive", 2, 2)
 
@@ -35,10 +36,12 @@ def ready(data):
 def quick(case):
     """The case's cell, measured for a moment only."""
     cell = bench.cell_of(case, 0.2)
-    cell.spec["measure"] |= {"warmup_s": 0.0, "settle_s": 0.0}
-    for member in cell.spec["members"]:
-        member["warmup_steps"] = 3
-    return cell
+    spec = cell.spec.with_measure(warmup_s=0.0, settle_s=0.0)
+    members = [
+        replace(member, job=member.job.model_copy(update={"warmup_steps": 3}))
+        for member in spec.members
+    ]
+    return replace(cell, spec=replace(spec, members=tuple(members)))
 
 
 @pytest.fixture
@@ -150,13 +153,13 @@ def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
     assert list(reports) == [0, 1] and all(isinstance(each, Report) for each in reports.values())
 
 
-def test_cases_have_the_cores_of_their_ladder():
+def test_cases_have_the_cores_that_they_say():
     available = [Cpu(0, i, i) for i in range(16)]
     found = {}
     for name, case in bench.CUDA_CASES.items():
         cell = bench.cell_of(case, 3)
         assert (cell.n, cell.method, cell.arm) == (case.n, case.method, case.arm)
-        sets, flags = plan_cores(plan_shares(cell.spec), available)
+        sets, flags = plan_cores(cell.spec.shares(), available)
         assert not flags
         found[name] = {len(cores) for cores in sets}
     assert found == dict.fromkeys(bench.CUDA_CASES, {1})

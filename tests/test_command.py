@@ -10,8 +10,9 @@ import time
 import pandas
 import pytest
 
-from tests.studio import REPOSITORY, Studio, alone, study, workload
+from tests.studio import REPOSITORY, Studio, alone, study, until, workload
 from workflow.collocation import show
+from workflow.collocation.lock import device_lock
 
 PLAIN = "1x_plain/faithful/naive/r1"
 LADDERS = [
@@ -198,6 +199,19 @@ def test_cells_never_overlap_whatever_the_cores(studio):
     assert all(end <= start for (_, end), (start, _) in zip(windows, windows[1:], strict=False))
 
 
+def test_snakemake_alone_and_conda_is_refused(studio):
+    """Without --cores, which stand in the profile; a rule's conda environment could not work."""
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    base = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "-n"]
+    config = ["--config", *studio.config()]
+    options = {"cwd": studio.folder, "env": studio.environment(), "text": True}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    plain = subprocess.run([*base, *config], **options)
+    assert plain.returncode == 0 and "collocate" in plain.stdout, plain.stdout
+    conda = subprocess.run([*base, "--sdm", "conda", *config], **options)
+    assert conda.returncode == 1 and "--sdm conda is not supported" in conda.stdout, conda.stdout
+
+
 def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
     """The last cell is thought to take minutes, so that those before fit whatever a start takes.
 
@@ -212,17 +226,28 @@ def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
     assert f"{left} cells are left for later (budget)" in first.output
     assert [r["status"] for r in studio.records().values()] == ["completed"] * fits
 
-    # The time is over sooner than planned: the rest is put off, and no marker of it stays.
-    late = str(round(time.time()) - 1)
-    over = studio.snakemake("--until", "merge", COLLOCATION_DEADLINE=late)
-    assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
-    assert [r["status"] for r in studio.records().values()] == ["completed"] * fits
-
     rest = studio.snakemake("--until", "merge")
     assert rest.code == 0, rest.output
     assert [r["status"] for r in studio.records().values()] == ["completed"] * 3
     assert len(set(pandas.read_csv(studio.results / "runs.csv")["cell"])) == 3
     assert "0 to run now" in studio.plan().output
+
+
+def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio):
+    """Somebody else holds the device meanwhile; no marker of what was put off stays."""
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    assert studio.measure().code == 0
+    studio.write_study("drill", study(ladders=alone("plain"), replicates=2))
+    began, budget = time.monotonic(), 12
+    with device_lock("cpu", {"pid": 1}, pytest.fail, studio.locks):
+        running = studio.start("--until", "merge", config={"budget": f"{budget}s"})
+        until(lambda: "waiting for the CPU" in running.output, lambda: running.output)
+        time.sleep(max(0, began + budget - time.monotonic()) + 1)
+    over = running.end()
+    assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
+    assert [r["status"] for r in studio.records().values()] == ["completed"]
+    assert studio.snakemake("--until", "merge").code == 0
+    assert [r["status"] for r in studio.records().values()] == ["completed"] * 2
 
 
 def test_a_workload_of_ones_own_trains_for_real(studio):
@@ -335,7 +360,7 @@ def test_a_changed_workload_reruns_its_cells_alone(copied):
     assert copied.snakemake("--dry-run").planned == 2
     plan = copied.plan().output
     for cell in ("1x_other/faithful/naive/r1", "1x_other+1x_plain/faithful/naive/r1"):
-        assert f"{cell}  (its settings changed)" in plan
+        assert f"{cell}  (its settings changed: " in plan
     changed["other"]["description"] = "says nothing of what is trained"
     copied.write(changed | {"unused": workload()})
     assert "2 to run now" in copied.plan().output

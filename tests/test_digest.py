@@ -70,6 +70,45 @@ def test_code_matters(old, new):
     assert tree(SOURCE.replace(old, new)) != tree(SOURCE)
 
 
+SPOKEN = """
+def check(value, parser, display):
+    parser.add_argument("--least", help="the least value")
+    print(f"checking {value}")
+    display.say("checked" if value else "nothing to check", loud=False)
+    if value < 3:
+        raise ValueError(f"{value} is less " "than three") from None
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("the least value", "no less than this"),
+        ("checking {value}", "looking at {value} now"),
+        ('"nothing to check"', '"no value"'),
+        ('is less " "than three', "is under 3"),
+    ],
+)
+def test_what_people_are_told_does_not_matter(old, new):
+    assert old in SPOKEN
+    assert tree(SPOKEN.replace(old, new)) == tree(SPOKEN)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--least", "--most"),
+        ("ValueError", "TypeError"),
+        ("value < 3", "value < 4"),
+        ("loud=False", "loud=True"),
+        ("{value} is", "{value + 1} is"),
+    ],
+)
+def test_what_is_done_around_a_message_matters(old, new):
+    assert old in SPOKEN
+    assert tree(SPOKEN.replace(old, new)) != tree(SPOKEN)
+
+
 def test_a_python_that_knows_more_fields_gives_the_same():
     """3.12 gave functions `type_params`, which are empty in code that does without."""
 
@@ -152,14 +191,17 @@ def test_a_file_that_moves_changes_the_digest(repository):
     assert code_digest(repository) != before
 
 
-def test_jobs_of_a_sitting_parse_only_code_that_has_changed(repository, monkeypatch):
-    """The environment, which jobs inherit, says which texts gave which digest."""
-    monkeypatch.setenv(digest.KNOWN, "")
-    before, parsed = code_digest(repository), []
+def test_only_code_that_has_changed_is_parsed(repository, monkeypatch):
+    """Nor what another process has found of the same texts, as the file of a job tells."""
+    monkeypatch.setattr(digest, "_known", {})
+    known, parsed = digest.code(repository), []
     monkeypatch.setattr(digest, "tree", lambda text: parsed.append(text) or "")
-    assert code_digest(repository) == before and not parsed
+    assert digest.code(repository) == known and not parsed
+    digest._known.clear()
+    digest.remember(*known)
+    assert code_digest(repository) == known[1] and not parsed
     (repository / "models" / "train.py").write_text("steps = 2\n")
-    assert code_digest(repository) != before and len(parsed) == 3
+    assert code_digest(repository) != known[1] and len(parsed) == 3
 
 
 def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
@@ -177,7 +219,7 @@ def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
 
 def test_this_repositorys_digest_is_stable(monkeypatch):
     first = code_digest()
-    monkeypatch.setenv(digest.KNOWN, "")
+    monkeypatch.setattr(digest, "_known", {})
     assert code_digest() == first
 
 
@@ -197,38 +239,37 @@ def test_mismatches_name_what_differs():
 
 
 @pytest.fixture
-def anonymous(monkeypatch):
-    """A process that has no alias yet, and leaves none behind."""
-    monkeypatch.setenv("COLLOCATION_MACHINE", "")
-    return lambda: monkeypatch.setenv("COLLOCATION_MACHINE", "")
+def alias_of():
+    """A machine's alias, as another process would find it."""
+
+    def find(otherwise: str | None = None) -> str:
+        provenance._passing_secret.cache_clear()
+        return provenance.machine_alias(otherwise)
+
+    return find
 
 
-def alias_of(forget) -> str:
-    forget()
-    return provenance.machine_alias()
-
-
-def test_a_machine_keeps_its_alias(tmp_path, monkeypatch, anonymous):
+def test_a_machine_keeps_its_alias(tmp_path, monkeypatch, alias_of):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    alias = alias_of(anonymous)
-    assert alias.startswith("machine-") and alias_of(anonymous) == alias
+    alias = alias_of()
+    assert alias.startswith("machine-") and alias_of() == alias == alias_of("machine-other")
     [path] = tmp_path.glob("*/secret")
     path.write_text("")  # an interrupted write
-    again = alias_of(anonymous)
-    assert again != alias and alias_of(anonymous) == again
+    again = alias_of()
+    assert again != alias and alias_of() == again
 
 
-def test_where_nothing_can_be_kept_a_sitting_has_one_alias(tmp_path, monkeypatch, anonymous):
+def test_where_nothing_can_be_kept_a_sitting_has_one_alias(tmp_path, monkeypatch, alias_of):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    alias = alias_of(anonymous)
+    alias = alias_of()
     assert alias.startswith("machine-") and provenance.machine_alias() == alias
+    assert alias_of(alias) == alias != alias_of()  # jobs are told it
 
 
 def test_provenance_tells_no_names_or_paths(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setenv("COLLOCATION_SITTING", "s1")
-    found = provenance.collect("580.1")
+    found = provenance.collect("580.1", "s1")
     assert found.keys() == {"digest", "versions", "commit", "started_at", "sitting", "machine"}
     assert (found["sitting"], found["versions"]["driver"]) == ("s1", "580.1")
     assert str(provenance.ROOT) not in str(found) + str(provenance.host())

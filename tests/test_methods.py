@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.studio import study, workload
-from workflow.collocation import methods, plan
+from workflow.collocation import methods
+from workflow.collocation.grid import Cell, expand
 from workflow.collocation.methods.base import Method, Sharing, register
 from workflow.collocation.methods.evidence import Report
 from workflow.collocation.study import Study, Workload
@@ -47,17 +48,17 @@ def toy():
 WORKLOADS = {"plain": Workload(**workload())}
 
 
-def planned(count: int, method: str = "in_turn", **extra) -> plan.Cell:
+def planned(count: int, method: str = "in_turn", **extra) -> Cell:
     ladders = [{"workloads": ["plain"], "counts": {count: [method]}}]
     checked = Study.model_validate(study(ladders=ladders, **extra))
-    [cell] = [cell for cell in plan.expand(checked, WORKLOADS) if cell.method == method]
+    [cell] = [cell for cell in expand(checked, WORKLOADS) if cell.method == method]
     return cell
 
 
 def test_a_method_of_ones_own_is_planned_and_entered(toy, tmp_path):
     cell = planned(2)
-    assert methods.refusal(cell.spec, None) is None
-    with methods.enter(cell.spec, None, tmp_path) as sharing:
+    assert methods.refusal(cell.spec.to_json(), None) is None
+    with methods.enter(cell.spec.to_json(), None, tmp_path) as sharing:
         assert sharing.environment(1)["TURN"] == "1 of 2"
         assert sharing.witness({1: Report(7, None, None, None)})["turns"] == {1: 7}
         # What a method need not say: nothing to drop, no servers, no instances.
@@ -83,10 +84,12 @@ def test_a_method_that_is_not_there_is_refused():
 
 def test_a_variant_is_its_method_with_limits_of_the_study():
     cell = planned(2, "mps_own", variants={"mps_own": {"sm_percent": 30}})
-    assert [member["sm_percent"] for member in cell.spec["members"]] == [30, 30]
+    assert [member.sm_percent for member in cell.spec.members] == [30, 30]
     found = methods.named("mps_own")
     assert (found.name, found.family, found.parts) == ("mps_own", "mps", False)
-    assert methods.refusal(cell.spec, None) == methods.refusal(planned(2, "mps").spec, None)
+    assert methods.refusal(cell.spec.to_json(), None) == methods.refusal(
+        planned(2, "mps").spec.to_json(), None
+    )
 
 
 def test_every_method_says_what_it_is():

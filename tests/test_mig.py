@@ -25,7 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import driver, machine
-from workflow.collocation import gpu, methods, plan
+from workflow.collocation import gpu, methods
+from workflow.collocation.grid import expand
 from workflow.collocation.methods import evidence, mps_daemon, undisturbed
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.methods.mig import card as mig_card
@@ -322,12 +323,12 @@ def test_a_layout_is_there_as_planned_and_then_gone(key, spec):
 
 def test_every_layout_of_the_paper_is_taken_by_an_a100():
     workloads = load_workloads(CONFIG / "workloads.yaml")
-    cells = plan.expand(load_study(CONFIG / "studies", "paper", workloads), workloads)
+    cells = expand(load_study(CONFIG / "studies", "paper", workloads), workloads)
     specs = {}
     for cell in cells:
-        if cell.spec["method"].startswith("mig"):
-            needs = [(m["workload"], m.get("slice")) for m in cell.spec["members"]]
-            specs[cell.spec["method"], *needs] = cell.spec
+        if cell.method.startswith("mig"):
+            needs = [(member.workload, member.slice) for member in cell.spec.members]
+            specs[cell.method, *needs] = cell.spec.to_json()
     assert len(specs) > 20
     with benches("a100_40") as made:
         for spec in specs.values():

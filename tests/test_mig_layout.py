@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from tests.fakes import machine
 from tests.studio import REPOSITORY
-from workflow.collocation import gpu, plan
+from workflow.collocation import gpu
+from workflow.collocation.grid import expand
 from workflow.collocation.methods.mig import command as mig_plan
 from workflow.collocation.methods.mig.command import dump_card, load_card
 from workflow.collocation.methods.mig.layout import (
@@ -38,7 +39,7 @@ TABLES = sorted((REPOSITORY / "tests" / "cards").glob("*.json"))
 CARDS = {path.stem: load_card(path) for path in TABLES}
 A30, A100, H200, B200 = (CARDS[name] for name in ("a30", "a100_40", "h200_141", "b200_180"))
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
-PAPER = plan.expand(load_study(CONFIG / "studies", "paper", WORKLOADS), WORKLOADS)
+PAPER = expand(load_study(CONFIG / "studies", "paper", WORKLOADS), WORKLOADS)
 A, B = "resnet26_cifar10_b128", "resnet50_imagenet64_b128"
 COMPUTE = {  # what mig-parted's known configurations of an A100 have
     "7g": {"1c": 7, "2c": 3, "3c": 2, "4c": 1, "7c": 1},
@@ -500,7 +501,7 @@ def test_a_table_that_is_not_there_or_no_json(tmp_path):
 
 
 def paper_cells() -> dict[tuple[str, str], dict]:
-    return {(c.scenario, c.method): c.spec for c in PAPER if c.method.startswith("mig")}
+    return {(c.scenario, c.method): c.spec.to_json() for c in PAPER if c.method.startswith("mig")}
 
 
 @pytest.mark.parametrize("name", [name for name in CARDS if name != "a30"])

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from tests.test_plan import SMALL, WORKLOADS, A, small_study
 from workflow.collocation import plan
-from workflow.collocation.plan import Cell, expand, pending, within
+from workflow.collocation.duration import Estimates
+from workflow.collocation.grid import Cell, expand
+from workflow.collocation.plan import pending, within
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
 
 # -- pending: a world of cells, attempts and devices -----------------------------------------------
 
 CELLS = expand(small_study(replicates=2), WORKLOADS)
 DEVICES = ["GPU-a", "GPU-b", "cpu"]
-READ = {cell.id: json.loads(json.dumps(cell.spec)) for cell in CELLS}  # as from a file
+READ = {cell.id: json.loads(json.dumps(cell.spec.to_json())) for cell in CELLS}  # as from a file
 
 
 def attempt(cell: Cell, number: int, status: str, device: str = "GPU-a", spec=None) -> Attempt:
@@ -288,7 +290,10 @@ def test_changed_settings_rerun_that_workloads_cells_only():
     world = measured_world()
     changed = {**WORKLOADS, SMALL: WORKLOADS[SMALL].model_copy(update={"warmup_steps": 99})}
     jobs = pending(expand(small_study(), changed), world.attempts, "GPU-a", possible)
-    assert {job.why for job in jobs} == {"its settings changed"}
+    said = "its settings changed: "
+    assert {job.why.removeprefix(said).removeprefix(f"{SMALL} ") for job in jobs} == {
+        "warmup_steps 20 → 99"
+    }
     assert {job.cell.id for job in jobs} == {cell.id for cell in CELLS if SMALL in cell.id}
     assert {job.attempt for job in jobs} == {2}
 
@@ -386,38 +391,38 @@ def test_estimates_are_what_other_replicates_took():
     for entry, took in zip(found, (100.0, 61.0, 20.0), strict=True):
         entry.content["timing"]["total_s"] = took
     ignored = attempt(other, 4, "failed"), attempt(other, 5, "corrupt")
-    estimates = plan.Estimates(by_id([*found, *ignored]))
+    estimates = Estimates(by_id([*found, *ignored]))
     assert estimates.of(THREE) == 60.0  # the median, less the waiting
     epochs = {"kind": "epochs", "epochs": 2}
-    longer = attempt(other, 6, "completed", spec={**other.spec, "measure": epochs})
-    assert plan.Estimates(by_id([*found, longer])).of(THREE) == 60.0
+    longer = attempt(other, 6, "completed", spec={**READ[other.id], "measure": epochs})
+    assert Estimates(by_id([*found, longer])).of(THREE) == 60.0
     untimed = attempt(other, 7, "completed")
     del untimed.content["timing"]
-    assert plan.Estimates(by_id([untimed])).of(THREE) == plan.Estimates({}).of(THREE)
+    assert Estimates(by_id([untimed])).of(THREE) == Estimates({}).of(THREE)
 
 
 def test_the_rule_of_thumb_is_as_far_off_as_it_was():
     other = cell_of(f"2x_{A}", "mps")
     half = attempt(other, 1, "completed")
-    half.content["timing"]["total_s"] = 1.0 + plan.Estimates({}).of(other) / 2
-    estimates = plan.Estimates(by_id([half]))
-    assert estimates.of(other) == pytest.approx(plan.Estimates({}).of(other) / 2)
-    assert estimates.of(THREE) == pytest.approx(plan.Estimates({}).of(THREE) / 2)
+    half.content["timing"]["total_s"] = 1.0 + Estimates({}).of(other) / 2
+    estimates = Estimates(by_id([half]))
+    assert estimates.of(other) == pytest.approx(Estimates({}).of(other) / 2)
+    assert estimates.of(THREE) == pytest.approx(Estimates({}).of(THREE) / 2)
 
 
 def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
     early = attempt(cell_of(f"2x_{A}", "mps"), 1, "out_of_memory")
     early.content["timing"]["total_s"] = 2.0
-    assert plan.Estimates(by_id([early])).of(THREE) == plan.Estimates({}).of(THREE)
-    assert plan.Estimates(by_id([early])).of(cell_of(f"2x_{A}", "mps")) == 1.0  # its like will, too
+    assert Estimates(by_id([early])).of(THREE) == Estimates({}).of(THREE)
+    assert Estimates(by_id([early])).of(cell_of(f"2x_{A}", "mps")) == 1.0  # its like will, too
 
 
 def test_work_of_unknown_length_says_nothing_of_other_cells():
     other = cell_of(f"2x_{A}", "mps")
     measure = {"kind": "completion", "settle_s": 0, "warmup_s": 0}
-    quick = attempt(other, 1, "completed", spec={**other.spec, "measure": measure})
+    quick = attempt(other, 1, "completed", spec={**READ[other.id], "measure": measure})
     quick.content["timing"]["total_s"] = 2.0
-    assert plan.Estimates(by_id([quick])).of(THREE) == plan.Estimates({}).of(THREE)
+    assert Estimates(by_id([quick])).of(THREE) == Estimates({}).of(THREE)
 
 
 @pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
@@ -425,10 +430,10 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     ladders = [{"workloads": [A], "counts": {2: ["mps"], 7: ["mps"]}, "measure": {"kind": measure}}]
     cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
     two, seven = (
-        next(c for c in cells if c.n == n and c.spec["measure"]["kind"] == measure) for n in (2, 7)
+        next(c for c in cells if c.n == n and c.spec.measure.kind == measure) for n in (2, 7)
     )
-    assert plan.Estimates({}).of(two) > 10
-    assert plan.Estimates({}).of(seven) > plan.Estimates({}).of(two)
+    assert Estimates({}).of(two) > 10
+    assert Estimates({}).of(seven) > Estimates({}).of(two)
 
 
 def test_refused_cells_take_next_to_no_time():

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.names import TWIN
-from workflow.collocation.plan import Cell, anchor_numbers, anchors, expand
+from workflow.collocation.cell.spec import CellSpec, digest
+from workflow.collocation.grid import Cell, anchor_numbers, anchors, expand
 from workflow.collocation.settings import ConfigError, load_study, load_workloads
 from workflow.collocation.study import CONFIG, KINDS, Study
 
@@ -119,17 +120,17 @@ def test_paper_is_the_papers_grid_and_its_controls():
 def test_paper_slices_and_measures():
     cells = {(c.scenario, c.method): c for c in GRIDS["paper"]}
     pair = cells[f"2x_{B}+1x_{A}", "mig"]
-    assert [m["slice"] for m in pair.spec["members"]] == ["2g", "2g", "1g"]
-    assert "slice" not in cells[f"2x_{B}+1x_{A}", "mps"].spec["members"][0]
+    assert [m.slice for m in pair.spec.members] == ["2g", "2g", "1g"]
+    assert cells[f"2x_{B}+1x_{A}", "mps"].spec.members[0].slice is None
     dlrm = cells[f"1x_{DLRM}+1x_{C}", "mig_shared"]
-    assert [m["slice"] for m in dlrm.spec["members"]] == ["3c.7g", "3c.7g"]
+    assert [m.slice for m in dlrm.spec.members] == ["3c.7g", "3c.7g"]
     departure = cells[f"1x_{B}+1x_{A}--departure", "mig"].spec
-    assert departure["measure"]["kind"] == "departure"
-    assert departure["members"][departure["measure"]["departs"]]["workload"] == B
+    assert departure.measure.kind == "departure"
+    assert departure.members[departure.measure.departs].workload == B
     for cell in GRIDS["paper"]:
-        measure = cell.spec["measure"]
-        assert measure["kind"] in ("epochs", "completion") or (
-            measure["window_s"] >= 10 and measure["min_steps"] >= 30
+        measure = cell.spec.measure
+        assert measure.kind in ("epochs", "completion") or (
+            measure.window_s >= 10 and measure.min_steps >= 30
         )
 
 
@@ -173,11 +174,21 @@ def test_blocks_are_counted_through_tiers_and_each_has_its_baselines():
     assert [cell.replicate for cell in cells] == sorted(cell.replicate for cell in cells)
 
 
-def test_cores_are_divided_for_no_more_members_than_the_study_says():
-    ladders = [{"workloads": [SMALL], "counts": {24: ["mps"], 2: ["mps"]}}]
-    for most, share in ((None, 24), (7, 7), (48, 24)):
-        cells = expand(small_study(ladders=ladders, mixes=[], cores_for=most), WORKLOADS)
-        assert {m["cores_of"] for c in cells for m in c.spec["members"]} == {share}
+@pytest.mark.parametrize("counts", [(1, 2), (2, 24)])
+@pytest.mark.parametrize(
+    ("said", "shares"),
+    [
+        ({}, {SMALL: 7, A: 7}),
+        ({"cores_for": 3}, {SMALL: 3, A: 3}),
+        ({"cores_for_workload": {A: 2}}, {SMALL: 7, A: 2}),
+    ],
+)
+def test_cores_are_divided_as_the_study_says_whatever_else_it_holds(counts, said, shares):
+    ladders = [{"workloads": [SMALL, A], "counts": dict.fromkeys(counts, ["naive"])}]
+    mixes = [{"members": {SMALL: 1, A: 3}, "methods": ["mps"]}]
+    cells = expand(small_study(ladders=ladders, mixes=mixes, **said), WORKLOADS)
+    members = [member for cell in cells for member in cell.spec.members]
+    assert {(m.workload, m.cores_of) for m in members} == set(shares.items())
 
 
 def test_a_completion_gives_each_member_its_work():
@@ -186,11 +197,11 @@ def test_a_completion_gives_each_member_its_work():
     cells = expand(small_study(ladders=[], mixes=mixes, replicates=1), WORKLOADS)
     by_scenario = {cell.scenario: cell.spec for cell in cells}
     spec = by_scenario[f"2x_{SMALL}+1x_{A}--completion"]
-    assert [member["work"] for member in spec["members"]] == [30, 30, 7]
-    assert spec["measure"] == {"kind": "completion", "warmup_s": 3.0, "settle_s": 1.0}
+    assert [member.work for member in spec.members] == [30, 30, 7]
+    assert spec.to_json()["measure"] == {"kind": "completion", "warmup_s": 3.0, "settle_s": 1.0}
     for alone_cell in (f"1x_{SMALL}", f"1x_{A}"):
-        assert by_scenario[alone_cell]["measure"]["kind"] == "window"
-        assert "work" not in by_scenario[alone_cell]["members"][0]
+        assert by_scenario[alone_cell].measure.kind == "window"
+        assert by_scenario[alone_cell].members[0].work is None
 
 
 def test_anchors_are_trained_as_baselines_are_and_are_none():
@@ -240,19 +251,20 @@ def test_limits_stand_in_the_spec_of_the_members_that_have_them(method, members,
     cells = expand(small_study(variants=VARIANTS, ladders=[], mixes=mixes), WORKLOADS)
     [cell] = [cell for cell in cells if cell.method == method and cell.replicate == 1]
     keys = ("sm_percent", "pinned_memory_mb", "priority")
-    assert [{k: m[k] for k in keys if k in m} for m in cell.spec["members"]] == limits
+    found = cell.spec.to_json()["members"]
+    assert [{k: m[k] for k in keys if k in m} for m in found] == limits
 
 
 def test_smoke_has_each_family_status_and_measure():
     cells = GRIDS["smoke"]
-    members = [member for cell in cells for member in cell.spec["members"]]
-    assert {member["dataset"] for member in members} == {
+    members = [member for cell in cells for member in cell.spec.members]
+    assert {member.job.dataset for member in members} == {
         *("digits", "imagenet64", "imagenet", "criteo")
     }
-    assert {cell.spec["measure"]["kind"] for cell in cells} == set(KINDS)
+    assert {cell.spec.measure.kind for cell in cells} == set(KINDS)
     assert {cell.n for cell in cells} == {1, 2, 3}
     assert {cell.method for cell in cells} >= {"naive", "mps", "mig"}
-    assert any(member["memory_limit_mb"] for member in members)
+    assert any(member.job.memory_limit_mb for member in members)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -269,41 +281,26 @@ def test_baselines_are_their_own_and_plain(name):
     cells = {cell.id: cell for cell in GRIDS[name]}
     for baseline in {needed for cell in cells.values() for needed in cell.needs}:
         assert cells[baseline].needs == {baseline}
-        assert cells[baseline].spec["measure"]["kind"] == "window"
+        assert cells[baseline].spec.measure.kind == "window"
         assert cells[baseline].n == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_cores_are_constant_over_a_workloads_ladder(name):
-    """Alone, collocated and in mixes; and no cell gets more than there is, unless it is larger than
-    the cores are meant for.
-    """
-    most = STUDIES[name].cores_for or 48
-    shares: dict[tuple, set] = {}
+def test_cores_are_constant_over_a_workloads_cells(name):
+    """Alone, collocated and in mixes, in all arms."""
+    study = STUDIES[name]
     for cell in GRIDS[name]:
-        members = cell.spec["members"]
-        if "--allcores" in cell.scenario:
-            assert [member["cores_of"] for member in members] == [None]
-            continue
-        assert sum(1 / member["cores_of"] for member in members) <= max(1, cell.n / most) + 1e-9
-        for member in members:
-            shares.setdefault((member["workload"], cell.arm), set()).add(member["cores_of"])
-    assert all(len(found) == 1 for found in shares.values())
-
-
-def test_cores_are_divided_by_the_largest_cell():
-    assert {
-        member["cores_of"]
-        for cell in GRIDS["paper"]
-        for member in cell.spec["members"]
-        if member["workload"] == B
-    } == {4}  # it stands in mixes only, the largest of which have four members
+        for member in cell.spec.members:
+            own = None if "--allcores" in cell.scenario else study.cores_of(member.workload)
+            assert member.cores_of == own
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_specs_are_the_same_after_a_journey_through_json(name):
     for cell in GRIDS[name]:
-        assert json.loads(json.dumps(cell.spec, allow_nan=False)) == cell.spec
+        flat = json.loads(json.dumps(cell.spec.to_json(), allow_nan=False))
+        again = CellSpec.from_json(flat)
+        assert again == cell.spec and again.digest == cell.spec.digest == digest(flat)
 
 
 # -- expand: laws ---------------------------------------------------------------------------------
@@ -330,7 +327,7 @@ def test_within_a_block_workload_by_workload():
     cells = GRIDS["paper"]
     orders = []
     for block in (1, 2, 3):
-        firsts = [c.spec["members"][0]["workload"] for c in cells if c.replicate == block]
+        firsts = [c.spec.members[0].workload for c in cells if c.replicate == block]
         runs = [name for name, _ in itertools.groupby(firsts)]
         assert len(runs) == len(set(runs))
         orders.append(runs)
@@ -389,14 +386,14 @@ def test_an_alone_cell_that_the_study_names_is_measured_as_it_says():
     ladders = [{"workloads": [A], "counts": {1: ["naive"]}, "measure": {"window_s": 3}}]
     mixes = [{"members": {SMALL: 1, A: 1}, "methods": ["mps"]}]
     cells = {c.scenario: c for c in expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)}
-    assert cells[f"1x_{A}"].spec["measure"]["window_s"] == 3
-    assert cells[f"1x_{SMALL}"].spec["measure"]["window_s"] == 10
+    assert cells[f"1x_{A}"].spec.measure.window_s == 3
+    assert cells[f"1x_{SMALL}"].spec.measure.window_s == 10
 
 
 def test_baselines_are_windows_in_a_study_of_epochs():
     ladders = [{"workloads": [A], "counts": {2: ["naive"]}}]
     study = small_study(ladders=ladders, mixes=[], measure={"kind": "epochs"}, replicates=1)
-    cells = {c.scenario: c.spec["measure"]["kind"] for c in expand(study, WORKLOADS)}
+    cells = {c.scenario: c.spec.measure.kind for c in expand(study, WORKLOADS)}
     assert cells == {f"2x_{A}--epochs": "epochs", f"1x_{A}": "window"}
 
 
@@ -414,9 +411,9 @@ def test_who_departs():
     ladders = [{"workloads": [A], "counts": {3: ["mps"]}, "measure": {"kind": "departure"}}]
     cells = expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)
     departs = {
-        cell.scenario: cell.spec["measure"]["departs"]
+        cell.scenario: cell.spec.measure.departs
         for cell in cells
-        if cell.spec["measure"]["kind"] == "departure"
+        if cell.spec.measure.kind == "departure"
     }
     assert departs == {
         f"2x_{SMALL}+1x_{A}--departure": 2,
@@ -460,5 +457,5 @@ def test_a_workloads_settings_change_its_cells_only(name, update):
     after = expand(small_study(), changed)
     assert [cell.id for cell in before] == [cell.id for cell in after]
     for old, new in zip(before, after, strict=True):
-        concerned = name in {member["workload"] for member in old.spec["members"]}
+        concerned = name in {member.workload for member in old.spec.members}
         assert (old.spec != new.spec) == concerned

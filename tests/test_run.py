@@ -14,11 +14,13 @@ import pytest
 
 from tests.studio import SHORT, study, workload
 from workflow.collocation import conductor, run
+from workflow.collocation.cell.task import Task
+from workflow.collocation.grid import expand
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.plan import expand
 from workflow.collocation.progress import Display
 from workflow.collocation.record import Record
-from workflow.collocation.study import Study, Workload
+from workflow.collocation.settings import ConfigError
+from workflow.collocation.study import Sampling, Study, Workload
 
 DIES = {"die": {"phase": "window", "signal": int(signal.SIGKILL)}}
 WORKLOADS = {
@@ -81,18 +83,22 @@ def cell(tmp_path, monkeypatch):
     ready = tmp_path / "digits.json"
     ready.write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
 
-    def prepared(method: str = "naive", scenario: str = "2x_plain", *options: str) -> run.Run:
+    def prepared(method: str = "naive", scenario: str = "2x_plain", **told) -> run.Run:
         planned = CELLS[scenario, method]
-        specs = tmp_path / "specs.json"
-        specs.write_text(json.dumps({planned.id: planned.spec}))
-        arguments = ["--study", "s", "--cell", planned.id, "--specs", str(specs), "--gpu", "cpu"]
-        arguments += ["--trainer", "tests.torchfree", "--timeout", '{"window": 0.5}']
-        arguments += ["--telemetry", '{"source": "off"}', *options]
-        arguments += ["--data", str(ready), "--", str(tmp_path / "a1" / "run.json")]
+        task = Task(
+            study="s",
+            cell=planned.id,
+            output=tmp_path / "a1" / "run.json",
+            spec=planned.spec.to_json(),
+            gpu="cpu",
+            trainer="tests.torchfree",
+            timeout={"window": 0.5},
+            telemetry=Sampling(source="off"),
+            data=[ready],
+        ).model_copy(update=told)
         folder = tmp_path / "a1"
         (folder / "log").mkdir(parents=True)
-        display = Display(planned.id, folder / "log" / "conductor.log")
-        return run.Run(run._parse(arguments), folder, display)
+        return run.Run(task, Display(planned.id, folder / "log" / "conductor.log"))
 
     return prepared
 
@@ -106,6 +112,48 @@ def method(monkeypatch) -> Method:
 
 def ending(record: Record) -> tuple:
     return record.status, record.phase, record.reason
+
+
+# -- the file of a job -----------------------------------------------------------------------------
+
+
+MISTAKES = {
+    "not there": (None, "cannot be read"),
+    "no JSON": ("{", "no JSON"),
+    "no object": ("[]", "must map keys to values"),
+    "another key": ({"specs": 1}, "specs: unknown key"),
+    "no spec": ({"spec": {"members": []}}, "spec: is no cell's spec"),
+    "a spec with an unknown setting": ({"weather": 1}, "spec: is no cell's spec"),
+    "no cell": ({"cell": "2x_plain"}, "cell: "),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_file_of_a_job_is_one_line(cell, tmp_path, capsys, mistake):
+    content, said = MISTAKES[mistake]
+    path = tmp_path / "job.json"
+    if isinstance(content, str):
+        path.write_text(content)
+    elif content is not None:
+        task = json.loads(cell().task.model_dump_json())
+        if "weather" in content:
+            content = {"spec": task["spec"] | content}
+        path.write_text(json.dumps(task | content))
+    assert run.main([str(path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{path}: ") and said in line
+    assert not (tmp_path / "a1" / "run.json").exists()
+
+
+def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without(cell):
+    with pytest.raises(ConfigError, match="planned for a GPU, and there is none now"):
+        cell(needs_gpu=True)
+
+
+def test_a_task_is_read_as_it_was_written(cell, tmp_path):
+    task = cell(session="visit", code=("a", "b"), deadline=7.0).task
+    task.write(tmp_path / "jobs" / "job.json")
+    assert Task.read(tmp_path / "jobs" / "job.json") == task
 
 
 # -- where nothing is measured ---------------------------------------------------------------------
@@ -126,12 +174,11 @@ def test_an_error_that_nobody_foresaw_is_a_failed_cell_not_the_end_of_the_study(
 def test_a_budget_that_ends_while_others_hold_the_device_starts_nothing(cell, monkeypatch):
     @contextmanager
     def held_for_long(*_):
-        prepared.args.deadline = time.time()
+        prepared.task = prepared.task.model_copy(update={"deadline": time.time()})
         yield 0.3
 
     monkeypatch.setattr(run, "device_lock", held_for_long)
-    prepared = cell()
-    prepared.args.deadline = time.time() + 3600
+    prepared = cell(deadline=time.time() + 3600)
     record = prepared.record()
     assert (record.status, record.members) == ("postponed", [])
     assert record.timing["lock_wait_s"] == 0.3
@@ -159,10 +206,10 @@ def test_a_card_that_does_not_answer_fails_the_cell(cell, method):
     assert ending(cell().record())[:2] == ("failed", "setup")
 
 
-@pytest.mark.parametrize(("option", "switch"), [([], False), (["--mig-mode", "switch"], True)])
-def test_mig_mode_is_switched_only_where_config_says_so(cell, method, option, switch):
+@pytest.mark.parametrize(("mode", "switch"), [("keep", False), ("switch", True)])
+def test_mig_mode_is_switched_only_where_config_says_so(cell, method, mode, switch):
     method.on_enter = Unsupported("enough")
-    cell("naive", "2x_plain", *option).record()
+    cell(mig_mode=mode).record()
     assert method.switch == [switch, switch]
 
 

@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.studio import STUDY, alone, study, workload
+from tests.studio import PLAIN, STUDY, alone, study, workload
 from workflow.collocation import show
-from workflow.collocation.plan import expand, pending
-from workflow.collocation.sitting import Sitting
-from workflow.collocation.study import Config, Study, Workload
+from workflow.collocation.cell.task import Task
+from workflow.collocation.grid import expand
+from workflow.collocation.plan import pending
+from workflow.collocation.sitting import Sitting, open_sitting
+from workflow.collocation.study import ROOT, Config, Study, Workload
 
 WORKLOADS = {"plain": Workload(**workload())}
 PLANNED = Study.model_validate(study(ladders=alone("plain"), replicates=2))
@@ -87,3 +91,84 @@ def test_what_was_merged_is_shown_unless_cells_were_measured_since(sitting):
     assert not sitting.merged
     second.unlink()
     assert sitting.merged and first.exists()
+
+
+# -- config → sitting -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> dict:
+    """Config of a study in a folder of its own, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Path("studies").mkdir()
+    Path("workloads.yaml").write_text(yaml.safe_dump({"plain": PLAIN}))
+    Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(ladders=alone("plain"))))
+    files = {"workloads": "workloads.yaml", "studies": "studies"}
+    return {"study": STUDY, "gpu": "cpu", "session": "visit", **files}
+
+
+def test_planning_writes_and_deletes_nothing(place):
+    stale = Path(open_sitting(place).ready_file("digits"))
+    stale.parent.mkdir(parents=True)
+    stale.write_text(json.dumps({"dataset": "digits", "path": "gone", "source": "real"}))
+    before = sorted(path for path in Path().rglob("*") if "state" not in path.parts)
+    sitting = open_sitting(place)
+    other = sitting.ready_file("digits")
+    assert other != str(stale), "data that are gone are made ready again, under another name"
+    sitting.dataset_arguments("digits"), sitting.task(sitting.jobs[0].path), sitting.run_files()
+    assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
+    Path("gone").mkdir()
+    assert open_sitting(place).ready_file("digits") == str(stale)
+
+
+def test_data_of_another_source_than_the_pin_are_not_used(place):
+    ready = Path(open_sitting(place).ready_file("digits"))
+    ready.parent.mkdir(parents=True)
+    ready.write_text(json.dumps({"dataset": "digits", "path": ".", "source": "real"}))
+    pin = open_sitting(place).pin_file("digits")
+    pin.parent.mkdir(parents=True)
+    for source, same in (("real", True), ("synthetic", False)):
+        pin.write_text(json.dumps({"source": source}))
+        assert (open_sitting(place).ready_file("digits") == str(ready)) == same
+
+
+def test_the_file_of_a_job_says_what_the_job_needs(place):
+    sitting = open_sitting(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
+    sitting.write_jobs("name of a server")
+    [job] = sitting.jobs
+    path = Path(sitting.job_file(job.path))
+    assert path == Path("results", STUDY, "jobs", f"{job.path}.json")
+    task = Task.read(path)
+    assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
+    assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
+    assert task.spec == job.cell.spec.to_json()
+    assert (task.session, task.preloaded, task.place) == ("visit", "name of a server", "1/1")
+    assert (task.trace, task.timeout, task.deadline) == (3, {"stop": 7}, sitting.deadline)
+    assert [str(data) for data in task.data] == sitting.ready_files(job.path)
+    other = Path("results", STUDY, "jobs", "of", "yesterday.json")
+    other.parent.mkdir()
+    other.touch()
+    sitting.write_jobs(None)
+    assert path.exists() and not other.exists()
+
+
+def test_a_job_asks_for_memory_and_time_by_its_cell(place):
+    mixes = [{"members": {"plain": 4}, "methods": ["naive"]}]
+    Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(mixes=mixes)))
+    sitting = open_sitting(place)
+    small, large = sorted(sitting.jobs, key=lambda job: job.cell.n)
+    assert sitting.memory_mb(small.path) < sitting.memory_mb(large.path)
+    for job in (small, large):
+        assert sitting.runtime_min(job.path) > 10 + job.estimate_s / 60
+
+
+def test_of_the_environment_only_the_folder_of_locks_is_read():
+    found = {
+        name
+        for package in ("workflow", "models")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".smk")
+        for name in re.findall(r"COLLOCATION_\w+", path.read_text())
+    }
+    assert found == {"COLLOCATION_LOCK_DIR"}

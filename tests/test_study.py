@@ -260,6 +260,11 @@ STUDY_MISTAKES = {
         {"members": {SMALL: 1}, "methods": ["naive"], "measure": {"kind": "departure"}},
         ["mixes.0: a departure needs at least 2 members"],
     ),
+    "cores for a workload that is not there": (
+        "cores_for_workload",
+        {"resnet": 2},
+        ["cores_for_workload: 'resnet' is not allowed", SMALL],
+    ),
     "CUDA graph of files": (
         "ladders.0",
         {**STUDY["ladders"][0], "arms": ["tuned_graph"], "input": "files"},

@@ -7,7 +7,6 @@ tests/fakes; what the sampler itself does is tested elsewhere.
 import contextlib
 import json
 import math
-import shlex
 import signal
 import subprocess
 import time
@@ -19,15 +18,16 @@ import pytest
 
 from tests.fakes import machine
 from tests.studio import SHORT, STUDY, Studio, study, until, workload
-from workflow.collocation import observation, run
+from workflow.collocation import observation
+from workflow.collocation.cell.spec import MeasureSpec
 from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cores import Cpu, spare
-from workflow.collocation.plan import expand
+from workflow.collocation.grid import expand
 from workflow.collocation.progress import Display
 from workflow.collocation.record import File, Record, Window
 from workflow.collocation.settings import ConfigError, load_config
 from workflow.collocation.sitting import open_sitting
-from workflow.collocation.study import Study, Workload
+from workflow.collocation.study import Sampling, Study, Workload
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.vocabulary import GPU_COLUMNS
@@ -605,10 +605,11 @@ class Stage:
 @pytest.mark.parametrize("kind", ["window", "departure", "epochs"])
 def test_members_go_on_for_a_moment_when_a_window_has_closed(tmp_path, kind):
     stage = Stage(linger_s=0.05)
-    measure = {"kind": kind, "window_s": 0.05, "min_steps": 0, "settle_s": 0.0, "epochs": 2}
+    settings = {"window_s": 0.05, "min_steps": 0, "settle_s": 0.0, "epochs": 2, "departs": 0}
+    measure = MeasureSpec.model_construct(kind=kind, **settings)
     specs = [{"member": m, "workload": "plain", "batch_size": 1} for m in range(2)]
     conductor = Conductor(
-        *(stage, stage, specs, measure | {"departs": 0}, tmp_path),
+        *(stage, stage, specs, measure, tmp_path),
         *(Display("cell", tmp_path / "conductor.log"), TIMEOUTS, stage),
         trace=5,
     )
@@ -642,8 +643,7 @@ def prepared(
     cells = expand(Study.model_validate(content), planned)
     cell = next(cell for cell in cells if cell.n == (1 + others if others else members))
     studio.write(workloads, **{STUDY: content})
-    studio.results.mkdir(parents=True)
-    (studio.results / "specs.json").write_text(json.dumps({cell.id: cell.spec}))
+    studio.write_job(f"{cell.id}/a1", cell.spec.to_json())
     ready = studio.data / "ready" / STUDY / "digits.json"
     ready.parent.mkdir(parents=True)
     (studio.data / "manifest.json").touch()
@@ -855,9 +855,8 @@ def test_a_cells_command_takes_config_and_its_spec_does_not(place):
     values |= {key: str(place.folder / values[key]) for key in ("workloads", "studies")}
     values |= {"telemetry": {"source": False, "hz": 20}}  # YAML reads `off` as a boolean
     sitting = open_sitting(values | {"results": str(place.folder / "results")})
-    arguments = run._parse([*shlex.split(sitting.arguments(cell)), "run.json"])
-    assert json.loads(arguments.telemetry) == {"source": "off", "hz": 20}
-    assert "telemetry" not in sitting.jobs[0].cell.spec
+    assert sitting.task(cell).telemetry == Sampling(source="off", hz=20)
+    assert "telemetry" not in sitting.jobs[0].cell.spec.to_json()
 
 
 @pytest.mark.parametrize(

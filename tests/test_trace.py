@@ -13,9 +13,10 @@ import yaml
 
 from tests.studio import PLAIN, REPOSITORY, study
 from workflow.collocation import run
-from workflow.collocation.plan import expand
+from workflow.collocation.cell.task import Task
+from workflow.collocation.grid import expand
 from workflow.collocation.progress import Display
-from workflow.collocation.study import Study, Workload
+from workflow.collocation.study import Sampling, Study, Workload
 
 STEPS = 3
 CATALOGUE = REPOSITORY / "config" / "workloads.yaml"
@@ -91,23 +92,21 @@ def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
     (tmp_path / "ready.json").write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
     cells = expand(Study.model_validate(DRILL), {"it": Workload(**PLAIN)})
     [spec] = [cell.spec for cell in cells if cell.id == CELL]
-    (tmp_path / "specs.json").write_text(json.dumps({CELL: spec}))
-    options = {
-        "--study": "s",
-        "--cell": CELL,
-        "--specs": tmp_path / "specs.json",
-        "--gpu": "cpu",
-        "--trainer": "tracer" if does else "tests.torchfree",
-        "--timeout": '{"stop": 2}' if behaviour == "hangs" else "{}",
-        "--telemetry": '{"source": "off"}',
-        "--trace": STEPS,
-        "--data": tmp_path / "ready.json",
-        "--": tmp_path / "a1" / "run.json",
-    }
+    task = Task(
+        study="s",
+        cell=CELL,
+        output=tmp_path / "a1" / "run.json",
+        spec=spec.to_json(),
+        gpu="cpu",
+        trainer="tracer" if does else "tests.torchfree",
+        timeout={"stop": 2} if behaviour == "hangs" else {},
+        telemetry=Sampling(source="off"),
+        trace=STEPS,
+        data=[tmp_path / "ready.json"],
+    )
     (tmp_path / "a1" / "log").mkdir(parents=True)
     log = tmp_path / "a1" / "log" / "conductor.log"
-    arguments = run._parse([str(part) for pair in options.items() for part in pair])
-    record = run.Run(arguments, tmp_path / "a1", Display(CELL, log)).record().model_dump()
+    record = run.Run(task, Display(CELL, log)).record().model_dump()
     require_measured(record)
     assert said in log.read_text().partition("no trace: ")[2]
     assert "trace.json.gz" not in record["files"]

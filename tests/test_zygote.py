@@ -26,10 +26,9 @@ def held(folder, trainer: str = TRAINER):
     Not for fixtures: pytest notes in the environment whether it sets up or runs a test.
     """
     log = folder / "log" / "zygote.log"
-    with zygote.hold(trainer, CODE, server_environment(1), log):
+    with zygote.hold(trainer, CODE, server_environment(1), log) as found:
         [process] = [p for p in psutil.Process().children() if "--listen" in p.cmdline()]
-        yield Zygote(os.environ[zygote.VARIABLE], CODE), process
-    assert zygote.VARIABLE not in os.environ
+        yield found, process
     assert_gone(process.pid)
 
 
@@ -128,7 +127,7 @@ def test_members_find_what_a_server_of_the_cells_own_would_give_them(tmp_path, m
     assert reports["zygote"] == reports["own"]
     environment = reports["zygote"]["environment"]
     assert (environment["OMP_NUM_THREADS"], environment["OF_THE_MEMBER"]) == ("3", "yes")
-    assert environment["COLLOCATION_CELL"] and not {zygote.VARIABLE} & environment.keys()
+    assert environment["COLLOCATION_CELL"]
     assert reports["zygote"]["temporary"] == str(tmp_path)
     assert reports["zygote"]["limits"]["RLIMIT_CORE"] == [0, 0]
 
@@ -181,8 +180,7 @@ def test_a_zygote_that_fails_to_import_leaves_that_to_the_cells(tmp_path):
     (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(members.REPOSITORY)])}
     log = tmp_path / "zygote.log"
-    with zygote.hold("broken", CODE, server_environment(1) | path, log):
-        lender = Zygote(os.environ[zygote.VARIABLE], CODE)
+    with zygote.hold("broken", CODE, server_environment(1) | path, log) as lender:
         options = {"environment": path, "lender": lender}
         with Server(tmp_path / "server.log", "broken", **options) as server:
             run = Run(server, tmp_path)
@@ -259,8 +257,8 @@ def test_a_thread_holds_none(tmp_path):
     told = []
 
     def hold() -> None:
-        with zygote.hold(TRAINER, CODE, server_environment(1), tmp_path / "zygote.log"):
-            told.append(Zygote.of({"digest": "d", "versions": {}}))
+        with zygote.hold(TRAINER, CODE, server_environment(1), tmp_path / "zygote.log") as found:
+            told.append(found)
 
     elsewhere = threading.Thread(target=hold)
     elsewhere.start()
@@ -336,8 +334,8 @@ from pathlib import Path
 from workflow.collocation import zygote
 from workflow.collocation.members import server_environment
 log = Path(sys.argv[1])
-with zygote.hold("tests.torchfree", "of today", server_environment(1), log):
-    print(os.environ[zygote.VARIABLE], flush=True)
+with zygote.hold("tests.torchfree", "of today", server_environment(1), log) as found:
+    print(found.name, flush=True)
     signal.pause()
 """
 

@@ -36,9 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     command.add_argument("--pin", type=Path, help="file that fixes the source for a study")
     command.add_argument("--ready", type=Path, help="write the record of the dataset here")
+    command.add_argument("--tied", action="store_true", help="end with who started it")
     options = parser.parse_args(arguments)
-    in_workflow = bool(os.environ.get("COLLOCATION_SITTING"))
-    if in_workflow:  # end with it
+    if options.tied:
         die_with_parent(os.getppid())
     try:
         record = prepare(
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     sizes = f"{record['train_size']:,} + {record['validation_size']:,} samples"
     line = f"data: {options.name}: {record['source']}, {sizes} ({record['reason']})"
     print(line)
-    if in_workflow:  # stdout is its log; who watches must know what is real
+    if options.tied:  # stdout is its log; who watches must know what is real
         print(line, file=sys.stderr)
     return 0
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from workflow.collocation.cell.spec import MeasureSpec
 from workflow.collocation.members import Member, Server
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.outcome import FAULTY, Tracked
@@ -41,7 +42,7 @@ class Conductor:
     server: Server
     sharing: object
     specs: list[dict]
-    measure: dict
+    measure: MeasureSpec
     log: Path
     display: Display
     timeouts: dict[str, float]
@@ -192,21 +193,21 @@ class Conductor:
             self.server.send(self.handles[member.member], "go")
         self._reach("started", "window")
         started = max(member.events["started"]["t"] for member in self.alive)
-        settled = started + int(self.measure["settle_s"] * 1e9)
-        if self.measure["kind"] == "epochs":
+        settled = started + int(self.measure.settle_s * 1e9)
+        if self.measure.kind == "epochs":
             self._epochs(started)
-        elif self.measure["kind"] == "departure":
+        elif self.measure.kind == "departure":
             self._departure(settled)
-        elif self.measure["kind"] == "completion":
+        elif self.measure.kind == "completion":
             self._completion(started)
         else:
             self._window(settled)
 
     def _window(self, start_ns: int, name: str = "window") -> None:
         """[start, start + W), longer until the slowest member has its least number of steps."""
-        seconds, least = self.measure["window_s"], self.measure["min_steps"]
+        seconds, least = self.measure.window_s, self.measure.min_steps
         end_ns = start_ns + int(seconds * 1e9)
-        deadline = time.monotonic() + self.measure["settle_s"] + seconds + self.timeouts["window"]
+        deadline = time.monotonic() + self.measure.settle_s + seconds + self.timeouts["window"]
         first: dict[int, int] = {}  # steps of each member when the window had opened
         self.display.open_bar(seconds, "s")
         while (left := start_ns - time.monotonic_ns()) > 0:
@@ -236,7 +237,7 @@ class Conductor:
 
         The window ends when the first has them.
         """
-        epochs, closed = self.measure["epochs"], None
+        epochs, closed = self.measure.epochs, None
         self.display.open_bar(epochs, "epochs")
         self.watch.open("epochs")
         while any(len(member.epochs) < epochs for member in self.alive):
@@ -255,7 +256,7 @@ class Conductor:
     def _departure(self, start_ns: int) -> None:
         """A window with all, then one member leaves, then a window with those that stay."""
         self._window(start_ns, "before")
-        leaving = self.members[self.measure["departs"]]
+        leaving = self.members[self.measure.departs]
         leaving.stopping = True
         self.server.send(self.handles[leaving.member], "stop")
         deadline = time.monotonic() + self.timeouts["stop"]
@@ -264,7 +265,7 @@ class Conductor:
         if leaving.status == "completed":
             leaving.status = "departed"
         self._go_on_or_give_up()
-        self._window(time.monotonic_ns() + int(self.measure["settle_s"] * 1e9), "after")
+        self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
     def _completion(self, start_ns: int) -> None:
         """Until every member has done its work; who is early waits idly for the others.

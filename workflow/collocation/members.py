@@ -40,15 +40,13 @@ Message = tuple[int | None, dict]  # member (None: the server) and event
 def server_environment(threads: int) -> dict[str, str]:
     """Our environment with `threads` OpenMP and MKL threads and the repository importable.
 
-    The user's own CUDA_MPS_* go: whether members are MPS clients is the method's business. So does
-    where the zygote is: members ask nobody.
+    The user's own CUDA_MPS_* go: whether members are MPS clients is the method's business.
     OpenBLAS gets one thread: it starts its pool on import, and a pool does not survive the fork.
     """
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith((*THREAD_PREFIXES, "CUDA_MPS_"))
-        and name not in (*THREAD_NAMES, zygote.VARIABLE)
+        if not name.startswith((*THREAD_PREFIXES, "CUDA_MPS_")) and name not in THREAD_NAMES
     }
     path = os.pathsep.join(filter(None, [str(REPOSITORY), kept.get("PYTHONPATH")]))
     return kept | {

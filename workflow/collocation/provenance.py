@@ -6,6 +6,7 @@ import platform
 import subprocess
 import uuid
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -29,15 +30,15 @@ def versions(driver: str | None) -> dict[str, str | None]:
     return found
 
 
-def collect(driver: str | None) -> dict:
-    """The provenance entry of run.json."""
+def collect(driver: str | None, session: str | None = None, machine: str | None = None) -> dict:
+    """The provenance entry of run.json; machine: its alias where none can be kept."""
     return {
         "digest": code_digest(),
         "versions": versions(driver),
         "commit": _commit(),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "sitting": os.environ.get("COLLOCATION_SITTING"),
-        "machine": machine_alias(),
+        "sitting": session,
+        "machine": machine_alias(machine),
     }
 
 
@@ -64,27 +65,31 @@ def host() -> dict:
     }
 
 
-def machine_alias() -> str:
+def machine_alias(otherwise: str | None = None) -> str:
     """A random name for this machine: from a secret made once and kept in the user's state folder.
 
-    Jobs of a sitting inherit it, so that it is one also where nothing can be kept. A home folder
-    that machines share gives each of them a name of its own.
+    otherwise: its alias where nothing can be kept; without it a passing one. A home folder that
+    machines share gives each of them a name of its own.
     """
-    if alias := os.environ.get("COLLOCATION_MACHINE"):
-        return alias
     secret = _kept_secret()
+    if secret is None and otherwise:
+        return otherwise
     machine = "".join(_lines(Path("/etc/machine-id"))) or platform.node()
-    digest = hashlib.sha256(f"{secret}/{machine}".encode()).hexdigest()
-    os.environ["COLLOCATION_MACHINE"] = alias = f"machine-{digest[:8]}"
-    return alias
+    digest = hashlib.sha256(f"{secret or _passing_secret()}/{machine}".encode()).hexdigest()
+    return f"machine-{digest[:8]}"
 
 
-def _kept_secret() -> str:
-    """The user's secret, made at first use; a passing one where it cannot be kept."""
+@cache
+def _passing_secret() -> str:
+    return uuid.uuid4().hex
+
+
+def _kept_secret() -> str | None:
+    """The user's secret, made at first use; None where it cannot be kept."""
     try:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     except RuntimeError:  # no home
-        return uuid.uuid4().hex
+        return None
     path = state / "gpu-collocation-study" / "secret"
     if found := "".join(_lines(path)[:1]).strip():
         return found
@@ -93,7 +98,7 @@ def _kept_secret() -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(secret + "\n")
     except OSError:
-        pass  # a read-only home
+        return None  # a read-only home
     return secret
 
 

@@ -8,10 +8,13 @@ import json
 import math
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from workflow.collocation.cell.spec import digest
 
 SCHEMA_VERSION = 1
 MEASURED = ("completed", "out_of_memory")
@@ -249,6 +252,11 @@ class Attempt:
     @property
     def status(self) -> str:
         return self.content["status"] if self.content else "corrupt"
+
+    @cached_property
+    def spec_digest(self) -> str | None:
+        """Equal to that of a planned cell's spec where it measured the same."""
+        return digest(self.content["spec"]) if self.content else None
 
     @property
     def refused_in_setup(self) -> bool:

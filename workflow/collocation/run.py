@@ -1,4 +1,4 @@
-"""Run one cell: `python -m workflow.collocation.run --study S --cell ID --specs FILE ... RUN.JSON`.
+"""Run one cell: `python -m workflow.collocation.run JOB.JSON`. cell/task.py says what it holds.
 
 lock → set the method up → start members → barrier → measure → witness → tear down → write.
 Exits 0 whenever run.json was written, whatever its status; an interrupted cell leaves no run.json.
@@ -17,8 +17,11 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from workflow.collocation import cores, gpu, methods, provenance
+from workflow.collocation import cores, digest, methods, provenance
+from workflow.collocation.cell.spec import CellSpec
+from workflow.collocation.cell.task import Task
 from workflow.collocation.conductor import TIMEOUTS, Conductor
+from workflow.collocation.device import find_device
 from workflow.collocation.lock import device_lock
 from workflow.collocation.members import Server
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
@@ -37,10 +40,9 @@ from workflow.collocation.record import (
     Window,
     write,
 )
-from workflow.collocation.settings import ConfigError, check
-from workflow.collocation.specs import member_specs, plan_shares
-from workflow.collocation.study import Sampling
-from workflow.collocation.zygote import Zygote
+from workflow.collocation.settings import ConfigError
+from workflow.collocation.specs import member_specs
+from workflow.collocation.zygote import Zygote, stamp
 
 PR_SET_PDEATHSIG = 1
 
@@ -53,45 +55,52 @@ class Interrupted(BaseException):
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = _parse(argv)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", type=Path, help="the job's file, as results/<study>/jobs holds them")
+    path = parser.parse_args(argv).job
     _end_with_parent()
     for number in ENDING:
         signal.signal(number, _interrupt)
-    folder = args.output.parent
+    name = str(path)
     try:
+        task = Task.read(path)
+        name, folder = task.cell, task.output.parent
         _empty(folder)
         (folder / "log").mkdir()
-        display = Display(args.cell, folder / "log" / "conductor.log", args.place, args.left)
+        display = Display(name, folder / "log" / "conductor.log", task.place, task.left_s)
         try:
-            record = Run(args, folder, display).record()
-            write(args.output, record)
+            record = Run(task, display).record()
+            write(task.output, record)
         finally:
             display.close()
     except Interrupted as interrupted:
-        print(f"{args.cell}: interrupted, will run again", file=sys.stderr)
+        print(f"{name}: interrupted, will run again", file=sys.stderr)
         return 128 + interrupted.number
     except (ConfigError, OSError) as error:
-        print(f"{args.cell}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 class Run:
-    """From a cell's spec to its Record."""
+    """From a job's file to its Record."""
 
-    def __init__(self, args: argparse.Namespace, folder: Path, display: Display):
-        self.args, self.folder, self.display = args, folder, display
-        self.spec = json.loads(args.specs.read_text())[args.cell]
-        self.device = None if args.gpu == "cpu" else gpu.find(args.gpu)
-        self.switch = args.mig_mode == "switch"
-        self.sampling = check(Sampling, json.loads(args.telemetry), "--telemetry").model_dump()
+    def __init__(self, task: Task, display: Display):
+        self.task, self.folder, self.display = task, task.output.parent, display
+        self.spec = CellSpec.from_json(task.spec)
+        self.device, why_not = find_device(task.gpu)
+        if task.needs_gpu and self.device is None:
+            raise ConfigError(f"planned for a GPU, and there is none now: {why_not}")
+        self.switch = task.mig_mode == "switch"
+        if task.code:
+            digest.remember(*task.code)
         self.frame = self._frame()
         self.fields: dict = {}
         self.timing: dict[str, float] = {}
 
     def record(self) -> Record:
         try:
-            if reason := methods.refusal(self.spec, self.device, self.switch):
+            if reason := methods.refusal(self.spec.to_json(), self.device, self.switch):
                 self._ended("unsupported", reason, None)
             else:
                 self._measure()
@@ -130,22 +139,24 @@ class Run:
 
     def _frame(self) -> dict:
         """What every record says, measured or not: how things were at the start."""
-        scenario, arm, method, replicate = self.args.cell.split("/")
+        scenario, arm, method, replicate = self.task.cell.split("/")
         return {
-            "study": self.args.study,
+            "study": self.task.study,
             "cell": CellName(
-                id=self.args.cell,
+                id=self.task.cell,
                 scenario=scenario,
                 arm=arm,
                 method=method,
                 replicate=int(replicate[1:]),
-                attempt=self.args.attempt,
+                attempt=self.task.attempt,
             ),
-            "spec": self.spec,
+            "spec": self.spec.to_json(),
             "method": MethodEvidence(name=method),
             "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": provenance.host(),
-            "provenance": provenance.collect(self.device.driver if self.device else None),
+            "provenance": provenance.collect(
+                self.device.driver if self.device else None, self.task.session, self.task.machine
+            ),
         }
 
     def _measure(self) -> None:
@@ -157,7 +168,7 @@ class Run:
             {key: value for key, value in ready.items() if key != "path"}
             for ready in datasets.values()
         ]
-        holder = {"study": self.args.study, "cell": self.args.cell}
+        holder = {"study": self.task.study, "cell": self.task.cell}
         key = self.device.uuid if self.device else "cpu"
         with device_lock(key, holder, self._waiting) as waited:
             self.timing["lock_wait_s"] = round(waited, 3)
@@ -171,31 +182,32 @@ class Run:
 
     def _too_late(self) -> bool:
         """Whether the cell would outlast the time budget; then it is postponed."""
-        late = bool(self.args.deadline) and time.time() + self.args.estimate > self.args.deadline
+        deadline = self.task.deadline
+        late = deadline is not None and time.time() + self.task.estimate_s > deadline
         if late:
             self._ended("postponed", "the time budget is used up", None)
         return late
 
     def _collocate(self, datasets: dict[str, dict], scratch: Path) -> None:
         core_sets, self.fields["flags"] = cores.plan_cores(
-            plan_shares(self.spec), numa=self.device.numa_node if self.device else None
+            self.spec.shares(), numa=self.device.numa_node if self.device else None
         )
         log = self.folder / "log"
         with ExitStack() as stack:
             try:
                 sharing = stack.enter_context(
-                    methods.enter(self.spec, self.device, log, self.switch)
+                    methods.enter(self.spec.to_json(), self.device, log, self.switch)
                 )
             except (NotInForce, Unsupported) as error:
                 status = "failed" if isinstance(error, NotInForce) else "unsupported"
                 self._ended(status, str(error), "setup")
                 return
             around = core_sets, self.folder, scratch, self.display
-            observation = Observation(self.sampling, self.device, sharing, *around)
+            sampling = self.task.telemetry.model_dump()
+            observation = Observation(sampling, self.device, sharing, *around)
             stack.enter_context(observation)
             threads = len(core_sets[0])
-            lender = Zygote.of(self.frame["provenance"])
-            server = Server(log / "server.log", self.args.trainer, threads, lender=lender)
+            server = Server(log / "server.log", self.task.trainer, threads, lender=self._lender())
             stack.enter_context(server)
             # Arrow, while the server imports torch
             import workflow.collocation.telemetry.files  # noqa: F401
@@ -208,9 +220,9 @@ class Run:
                 datasets,
                 scratch,
             )
-            timeouts = {**TIMEOUTS, **json.loads(self.args.timeout)}
-            measure = self.spec["measure"]
-            watch, trace = observation.watch, self.args.trace
+            timeouts = {**TIMEOUTS, **self.task.timeout}
+            measure = self.spec.measure
+            watch, trace = observation.watch, self.task.trace
             conductor = Conductor(
                 server, sharing, specs, measure, log, self.display, timeouts, watch, trace
             )
@@ -226,17 +238,22 @@ class Run:
             self._observe(observation, conductor)
             self._keep(conductor.traced)
 
+    def _lender(self) -> Zygote | None:
+        """The preloaded server of this run, if there is one."""
+        name = self.task.preloaded
+        return Zygote(name, stamp(self.frame["provenance"])) if name else None
+
     def _waiting(self, holder: dict) -> None:
         who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
         self.display.say(f"waiting for the {'GPU' if self.device else 'CPU'}, held by {who}")
 
     def _datasets(self) -> dict[str, dict]:
         """Dataset name → what `python -m models.data prepare` said of it."""
-        ready = [json.loads(path.read_text()) for path in self.args.data]
-        needed = {member["dataset"] for member in self.spec["members"]}
+        ready = [json.loads(path.read_text()) for path in self.task.data]
+        needed = {member.job.dataset for member in self.spec.members}
         named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
         if missing := needed - named.keys():
-            raise ConfigError(f"--data names no prepared dataset '{missing.pop()}'")
+            raise ConfigError(f"the job's data name no prepared dataset '{missing.pop()}'")
         return named
 
     def _account(self, conductor: Conductor, scratch: Path) -> None:
@@ -265,7 +282,7 @@ class Run:
             members=members,
             windows=conductor.windows,
             method=MethodEvidence(
-                name=self.spec["method"],
+                name=self.spec.method,
                 verified=_verified(conductor.evidence),
                 evidence=conductor.evidence,
             ),
@@ -369,28 +386,6 @@ def _interrupt(number: int, frame) -> None:
     for stopping in ENDING:  # one is enough: the teardown is bounded and not to be disturbed
         signal.signal(stopping, signal.SIG_IGN)
     raise Interrupted(number)
-
-
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("output", type=Path, help="the cell's run.json, in a folder of its own")
-    add("--study", required=True)
-    add("--cell", required=True, help="scenario/arm/method/r<replicate>")
-    add("--attempt", type=int, default=1)
-    add("--specs", type=Path, required=True, help="JSON file: cell → its spec, as planned")
-    add("--data", type=Path, nargs="*", default=[], help="what 'models.data prepare' wrote")
-    add("--gpu", default="auto", help="index, UUID, 'auto' or 'cpu'")
-    add("--mig-mode", choices=("keep", "switch"), default="keep", help="may the cell switch it?")
-    add("--trainer", default="models.train", help="module that members run")
-    add("--timeout", default="{}", help="seconds by phase as JSON, over the defaults")
-    add("--trace", type=int, default=0, help="steps that a member traces after the last window")
-    add("--telemetry", default="{}", help="config's telemetry as JSON, over the defaults")
-    add("--place", default="", help="place in the run, such as 3/20")
-    add("--left", type=float, default=0, help="seconds that the cells after this one will take")
-    add("--deadline", type=float, default=0, help="Unix time at which the time budget ends")
-    add("--estimate", type=float, default=0, help="seconds that this cell will take")
-    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

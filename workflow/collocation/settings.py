@@ -172,9 +172,10 @@ def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study
                 )
             _check_arms(f"{source}: {where}", group, study, workload, workloads[workload])
     planned = {name for _, group in study.groups() for name in _named(group)}
-    for name in study.anchor:
-        if name not in planned:
-            raise ConfigError(f"{source}: " + not_allowed("anchor", name, sorted(planned)))
+    for key in ("anchor", "cores_for_workload"):
+        for name in getattr(study, key):
+            if name not in planned:
+                raise ConfigError(f"{source}: " + not_allowed(key, name, sorted(planned)))
     return study
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 
 from workflow.collocation import plan, record
+from workflow.collocation.grid import Cell
 from workflow.collocation.methods import named
 from workflow.collocation.settings import ConfigError, read_values
 from workflow.collocation.sitting import Sitting, open_sitting
@@ -51,7 +52,7 @@ def banner(sitting: Sitting) -> str:
     return "\n".join(lines)
 
 
-def _done(sitting: Sitting, cell: plan.Cell) -> bool:
+def _done(sitting: Sitting, cell: Cell) -> bool:
     return any(a.status in record.RESULTS for a in plan.same(cell, sitting.attempts))
 
 

@@ -5,13 +5,15 @@ The Snakefile asks this module for everything; what a person reads of it stands 
 
 import hashlib
 import importlib.util
+import itertools
 import json
+import math
 import os
 import shlex
+import shutil
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -19,8 +21,11 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation import gpu, methods, plan, provenance, record, zygote
-from workflow.collocation.digest import code_digest, model_digest
+from workflow.collocation import gpu, grid, methods, plan, provenance, record, zygote
+from workflow.collocation.cell.task import Task
+from workflow.collocation.device import find_device
+from workflow.collocation.digest import code, code_digest, model_digest
+from workflow.collocation.grid import Cell
 from workflow.collocation.members import server_environment
 from workflow.collocation.methods import mig
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
@@ -34,6 +39,10 @@ from workflow.collocation.settings import (
 from workflow.collocation.study import ROOT, Config, Study, seconds
 
 MANIFEST = "MANIFEST.sha256"  # of a study that ships; see release/
+JOBS = "jobs"  # the folder of a study that holds the files of this run's jobs
+TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "trace"}  # of config, to jobs
+MEMORY_MB, MEMBER_MB = 4096, 4096  # of main memory: a conductor with its server; a member
+RUNTIME_MIN, RUNTIME = 30, 3  # minutes, and times what a job will take
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
@@ -45,10 +54,12 @@ class Sitting:
     name: str
     why: str
     study: Study
-    cells: list[plan.Cell]
+    cells: list[Cell]
     device: gpu.Device | None
     attempts: dict[str, list[record.Attempt]]
-    anchors: list[plan.Cell] = field(default_factory=list)  # of this sitting and those before
+    session: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    deadline: float | None = None  # Unix time at which the budget ends
+    anchors: list[Cell] = field(default_factory=list)  # of this sitting and those before
     jobs: list[plan.Job] = field(default_factory=list)
     later: list[plan.Job] = field(default_factory=list)
     _refusals: dict[str, str | None] = field(default_factory=dict)
@@ -91,11 +102,11 @@ class Sitting:
 
     # -- jobs -----------------------------------------------------------------------------------
 
-    def refusal(self, cell: plan.Cell) -> str | None:
+    def refusal(self, cell: Cell) -> str | None:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
         if cell.id not in self._refusals:
             switch = self.config.mig_mode == "switch"
-            self._refusals[cell.id] = methods.refusal(cell.spec, self.device, switch)
+            self._refusals[cell.id] = methods.refusal(cell.spec.to_json(), self.device, switch)
         return self._refusals[cell.id]
 
     @cached_property
@@ -112,26 +123,45 @@ class Sitting:
         job, _, _ = self._by_path[path]
         return len(self.cells) - job.rank
 
-    def arguments(self, path: str) -> str:
-        """The conductor's command-line arguments for a job, quoted for a shell."""
+    def job_file(self, path: str) -> str:
+        """The file that says all that a job needs: what `workflow.collocation.run` is given."""
+        return (self.folder / JOBS / f"{path}.json").as_posix()
+
+    def task(self, path: str, preloaded: str | None = None) -> Task:
+        """What that file says; preloaded: the name of the server that has imported the trainer."""
         job, place, left = self._by_path[path]
-        options = {
-            "--study": self.name,
-            "--cell": job.cell.id,
-            "--attempt": job.attempt,
-            "--specs": self.folder / "specs.json",
-            "--gpu": self.device.uuid if self.device else "cpu",
-            "--mig-mode": self.config.mig_mode,
-            "--trainer": self.config.trainer,
-            "--timeout": json.dumps(self.config.timeout),
-            "--telemetry": self.config.telemetry.model_dump_json(),
-            "--trace": self.config.trace,
-            "--place": f"{place}/{len(self.jobs)}",
-            "--left": round(left),
-            "--deadline": os.environ.get("COLLOCATION_DEADLINE", 0),
-            "--estimate": round(job.estimate_s),
-        }
-        return shlex.join(str(part) for pair in options.items() for part in pair)
+        return Task(
+            study=self.name,
+            cell=job.cell.id,
+            attempt=job.attempt,
+            output=self.cells_folder / path / "run.json",
+            spec=job.cell.spec.to_json(),
+            needs_gpu=self.device is not None,
+            data=self.ready_files(path),
+            session=self.session,
+            machine=provenance.machine_alias(),
+            code=self._code,
+            preloaded=preloaded,
+            place=f"{place}/{len(self.jobs)}",
+            left_s=round(left),
+            deadline=self.deadline,
+            estimate_s=round(job.estimate_s),
+            **self.config.model_dump(include=TOLD),
+        )
+
+    @cached_property
+    def _code(self) -> tuple[str, str]:
+        return code()
+
+    def memory_mb(self, path: str) -> int:
+        """Main memory that a job is to be given."""
+        job, _, _ = self._by_path[path]
+        return MEMORY_MB + MEMBER_MB * job.cell.n
+
+    def runtime_min(self, path: str) -> int:
+        """Minutes after which a job may be ended from outside: it ends itself long before."""
+        job, _, _ = self._by_path[path]
+        return math.ceil(RUNTIME_MIN + RUNTIME * job.estimate_s / 60)
 
     def settings(self) -> str:
         """This sitting's config as KEY=VALUE arguments, quoted for a shell."""
@@ -149,8 +179,14 @@ class Sitting:
         return [self.ready_file(name) for name in self.datasets]
 
     def ready_file(self, name: str) -> str:
+        """The file that says that a dataset is ready: the first of its names that does not speak of
+        data that are gone, or of another source than the pin.
+        """
         request = hashlib.sha256(self.dataset_arguments(name).encode()).hexdigest()[:8]
-        return Path(self.config.data, "ready", self.name, f"{name}.{request}.json").as_posix()
+        folder, pin = Path(self.config.data, "ready", self.name), self.pinned(name)
+        numbered = (f"-{number}" if number else "" for number in itertools.count())
+        paths = (folder / f"{name}.{request}{number}.json" for number in numbered)
+        return next(path for path in paths if _usable(path, pin)).as_posix()
 
     def pin_file(self, name: str) -> Path:
         """What says which source of a dataset, real or synthetic, the study found first."""
@@ -160,27 +196,17 @@ class Sitting:
         """The source of a dataset that the study is pinned to."""
         return (_read_json(self.pin_file(name)) or {}).get("source")
 
-    def forget_vanished_data(self) -> None:
-        """Remove ready files that speak of data that are gone or of another source than the pin."""
-        for path, ready, pin in self._ready_and_pins():
-            there = ready and Path(ready.get("path", "")).is_dir()
-            if not there or (pin and pin.get("source") != ready.get("source")):
-                path.unlink(missing_ok=True)
-
     def pin_sources(self) -> None:
         """Pin data that another results folder had made ready: no job will do it here."""
-        for _, ready, _ in self._ready_and_pins():
+        for name in self.datasets:
+            ready = _read_json(Path(self.ready_file(name)))
+            if ready is None:
+                continue
             target = self.pin_file(ready["dataset"])
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 del ready["path"]
                 target.write_text(json.dumps(ready, indent=1) + "\n")
-
-    def _ready_and_pins(self) -> Iterator[tuple[Path, dict | None, dict | None]]:
-        for name in self.datasets:
-            path = Path(self.ready_file(name))
-            if path.exists():
-                yield path, _read_json(path), _read_json(self.pin_file(name))
 
     @cached_property
     def datasets(self) -> dict[str, set[int]]:
@@ -188,14 +214,14 @@ class Sitting:
         sizes: dict[str, set[int]] = {}
         for job in self.jobs:
             if self.refusal(job.cell) is None:
-                for member in job.cell.spec["members"]:
-                    sizes.setdefault(member["dataset"], set()).add(member["input_size"])
+                for member in job.cell.spec.members:
+                    sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
         return sizes
 
     def dataset_arguments(self, name: str) -> str:
         """Arguments of `python -m models.data prepare`, quoted for a shell."""
         source = "auto" if name == "digits" else self.config.source  # they come with a dependency
-        options = [name, "--root", self.config.data, "--source", source]
+        options = [name, "--tied", "--root", self.config.data, "--source", source]
         options += ["--seed", self.study.seed, "--pin", self.pin_file(name)]
         if name in self.study.datasets:
             sizes = self.study.datasets[name]
@@ -204,14 +230,12 @@ class Sitting:
             options += ["--input-size", size] if size else []
         return shlex.join(str(option) for option in options)
 
-    def set_environment(self) -> bool:
-        """What jobs inherit: this Python, this repository to import from. True the first time."""
+    def set_environment(self) -> None:
+        """What jobs inherit: this Python, this repository to import from."""
         path = [str(ROOT), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         os.environ["PYTHONSAFEPATH"] = "1"  # not from the working directory: it may be a clone
         os.environ["PYTHON"] = sys.executable
-        own = str(os.getpid())
-        return os.environ.setdefault("COLLOCATION_READER", own) == own
 
     def mismatched(self) -> list[record.Attempt]:
         """Measured attempts that today's code or versions would not reproduce as they are."""
@@ -234,8 +258,8 @@ class Sitting:
                 "method": cell.method,
                 "replicate": cell.replicate,
                 "n": cell.n,
-                "workloads": [member["workload"] for member in cell.spec["members"]],
-                "measure": cell.spec["measure"]["kind"],
+                "workloads": [member.workload for member in cell.spec.members],
+                "measure": cell.spec.measure.kind,
             }
             for cell in self.cells
         ]
@@ -247,12 +271,16 @@ class Sitting:
         return hashlib.sha256(self.expected.encode()).hexdigest()[:8]
 
     def write_plan(self) -> None:
-        """plan.json, runs.txt: what analysis may expect, and where it is; specs.json: the jobs."""
+        """plan.json, runs.txt: what analysis may expect, and where it is."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        specs = {job.cell.id: job.cell.spec for job in self.jobs}
-        (self.folder / "specs.json").write_text(json.dumps(specs, sort_keys=True) + "\n")
         (self.folder / "plan.json").write_text(self.expected)
         (self.folder / "runs.txt").write_text("".join(f"{path}\n" for path in self.run_files()))
+
+    def write_jobs(self, preloaded: str | None) -> None:
+        """A file for each job; those of earlier runs go."""
+        shutil.rmtree(self.folder / JOBS, ignore_errors=True)
+        for job in self.jobs:
+            self.task(job.path, preloaded).write(Path(self.job_file(job.path)))
 
     def write_mig_layouts(self) -> None:
         """mig_layouts.json: where the study's MIG cells lie on this card, if it can be read."""
@@ -267,11 +295,6 @@ class Sitting:
             source = f"read with NVML, driver {self.device.driver}"
             found = mig_command.document(self.name, cells, card, source, read=True)
             (self.folder / "mig_layouts.json").write_text(json.dumps(found, indent=1) + "\n")
-
-    def tell_jobs_the_digest(self) -> None:
-        """So that not every cell has to parse all code; see `code_digest`."""
-        if self.jobs:
-            code_digest()
 
     def missing_packages(self) -> list[str]:
         """What the jobs' training processes would fail to import."""
@@ -304,7 +327,7 @@ class Sitting:
         written = [path.stat().st_mtime_ns for path in self._coming if path.exists()]
         return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
 
-    def zygote(self) -> AbstractContextManager:
+    def zygote(self) -> AbstractContextManager[zygote.Zygote | None]:
         """One import of the trainer for all jobs, where more than one will train; see zygote.py."""
         training = [job for job in self.jobs if self.refusal(job.cell) is None]
         if len(training) < 2:
@@ -325,18 +348,20 @@ def open_sitting(values: dict) -> Sitting:
     """Read and check everything; plan what runs now. Raises ConfigError."""
     config = load_config(values)
     workloads = load_workloads(_find(config.workloads))
-    device, why_not = find_device(config)
+    device, why_not = find_device(config.gpu)
     name, why = _choose(config, device, why_not)
     if config.measure is False:
         name, why = _measured(config, name, why)
     study = load_study(_find(config.studies), name, workloads)
     digests = {name: model_digest(workload.model) for name, workload in workloads.items()}
     sources = {name: digest for name, digest in digests.items() if digest}
-    cells = plan.expand(study, workloads, sources)
+    cells = grid.expand(study, workloads, sources)
     attempts = record.scan(Path(config.results, name, "cells"))
-    numbers = plan.anchor_numbers(attempts)
-    known = plan.anchors(study, workloads, numbers, sources)
-    sitting = Sitting(config, name, why, study, cells, device, attempts, known)
+    numbers = grid.anchor_numbers(attempts)
+    known = grid.anchors(study, workloads, numbers, sources)
+    named = {"session": config.session} if config.session else {}
+    sitting = Sitting(config, name, why, study, cells, device, attempts, **named)
+    sitting.anchors += known
     if sitting.measuring:
         pending = plan.pending(
             cells,
@@ -346,14 +371,13 @@ def open_sitting(values: dict) -> Sitting:
             config.attempts,
             _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
         )
-        sitting_id = os.environ.setdefault("COLLOCATION_SITTING", uuid.uuid4().hex[:12])
         begun = any(
-            attempt.content and attempt.content["provenance"].get("sitting") == sitting_id
+            attempt.content and attempt.content["provenance"].get("sitting") == sitting.session
             for cell in known
             for attempt in attempts.get(cell.id, [])
         )
         number = max(numbers, default=0) + 1
-        new = [] if begun else plan.anchors(study, workloads, [number], sources)
+        new = [] if begun else grid.anchors(study, workloads, [number], sources)
         first = plan.begin(new, attempts)
         budget = seconds(config.budget) if config.budget is not None else None
         left = None if budget is None else budget - sum(job.estimate_s for job in first)
@@ -362,25 +386,8 @@ def open_sitting(values: dict) -> Sitting:
             sitting.jobs = first + sitting.jobs
             sitting.anchors += [job.cell for job in first]
         if budget is not None:
-            os.environ.setdefault("COLLOCATION_DEADLINE", str(round(time.time() + budget)))
+            sitting.deadline = round(time.time() + budget)
     return sitting
-
-
-def find_device(config: Config) -> tuple[gpu.Device | None, str]:
-    """The GPU to use, or None and why."""
-    if config.gpu == "cpu":
-        return None, "gpu: cpu"
-    device = gpu.find(config.gpu)
-    if device is None:
-        return None, "no CUDA machine"
-    if gpu.torch_build() == "cpu":
-        if config.gpu != "auto":
-            raise ConfigError(
-                f"gpu: {config.gpu!r} was asked for, but the installed torch is a CPU build; "
-                "allowed: cpu, auto"
-            )
-        return None, "the installed torch is a CPU build"
-    return device, ""
 
 
 def _choose(config: Config, device: gpu.Device | None, why_not: str) -> tuple[str, str]:
@@ -409,6 +416,13 @@ def _stale(device: gpu.Device | None):
         return code_digest(), provenance.versions(device.driver if device else None)
 
     return lambda attempt: bool(provenance.mismatches(attempt.content, *today()))
+
+
+def _usable(path: Path, pin: str | None) -> bool:
+    """Whether it is still to be written, or says that data are there as the pin wants them."""
+    ready = _read_json(path) or {}
+    there = "path" in ready and Path(ready["path"]).is_dir()
+    return not path.exists() or (there and pin in (None, ready.get("source")))
 
 
 def _read_json(path: Path) -> dict | None:

@@ -1,56 +1,55 @@
 """From a cell's spec to the member specs that models/train.py takes."""
 
+from dataclasses import asdict
 from pathlib import Path
 
-from workflow.collocation.methods.limits import TAKES
+from workflow.collocation.cell.spec import CellSpec
 
 LOSS_EVERY = 10  # steps
-NOT_THE_MEMBERS = ("dataset", "optimizer", "cores_of", "source", "memory_limit_mb")
-NOT_THE_MEMBERS += ("slice", *TAKES)  # the method's business
+BESIDE = {"description", "window_s", "dataset", "optimizer", "input", "memory_limit_mb"}
 
 
 def member_specs(
-    spec: dict,
+    spec: CellSpec,
     device: str,
     core_sets: list[list[int]],
     environments: list[dict[str, str]],
     datasets: dict[str, dict],
     folder: Path,
 ) -> list[dict]:
-    """One member spec for each entry of spec["members"], with a folder of its own below `folder`.
+    """One member spec for each of the spec's members, with a folder of its own below `folder`.
 
     device: "cuda" or "cpu". core_sets: CPU numbers by member. datasets: what
     `python -m models.data prepare` wrote, by name.
     """
     specs = []
-    for index, member in enumerate(spec["members"]):
-        optimizer = dict(member["optimizer"])
-        scale = member["batch_size"] / optimizer.pop("base_batch")
-        limit = member["memory_limit_mb"]
+    for index, member in enumerate(spec.members):
+        job = member.job
+        optimizer = job.optimizer.model_dump()
+        scale = job.batch_size / optimizer.pop("base_batch")
+        limit = job.memory_limit_mb
         own = folder / str(index)
         own.mkdir(parents=True)
         specs.append(
             {
-                **{key: value for key, value in member.items() if key not in NOT_THE_MEMBERS},
-                **spec["arm"],
+                **job.model_dump(exclude=BESIDE),
+                **asdict(spec.arm),
                 "member": index,
+                "workload": member.workload,
+                "input": job.input.resolved(),
+                "work": member.work,
                 "optimizer": {"lr": optimizer.pop("base_lr") * scale, **optimizer},
-                "data": {"name": member["dataset"], "path": datasets[member["dataset"]]["path"]},
-                "seed": spec["seed"],
+                "data": {"name": job.dataset, "path": datasets[job.dataset]["path"]},
+                "seed": spec.seed,
                 "device": device,
                 "threads": len(core_sets[index]),
                 "cores": core_sets[index],
                 "environment": environments[index],
                 "memory_limit_bytes": limit * 2**20 if limit else None,
-                "warmup_s": spec["measure"]["warmup_s"],
-                "epochs": spec["measure"].get("epochs"),
+                "warmup_s": spec.measure.warmup_s,
+                "epochs": spec.measure.epochs if spec.measure.kind == "epochs" else None,
                 "loss_every": LOSS_EVERY,
                 "folder": str(own.resolve()),
             }
         )
     return specs
-
-
-def plan_shares(spec: dict) -> list[int | str]:
-    """What `cores.plan_cores` takes: into how many shares the cores are divided, or "all"."""
-    return [member["cores_of"] or "all" for member in spec["members"]]

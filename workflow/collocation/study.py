@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -258,7 +259,8 @@ class Study(Strict):
     """A named grid of cells: scenario x method x arm x replicate.
 
     anchor: workloads whose job alone begins every sitting, so that sittings can be held against
-    each other. cores_for: cores are divided among at most so many members.
+    each other. cores_for: a member's cores are the machine's divided by so many, the same in every
+    cell, alone too; cores_for_workload: the same for members of one workload.
     """
 
     description: str
@@ -269,7 +271,8 @@ class Study(Strict):
     datasets: dict[Dataset, Sizes] = {}
     variants: dict[VariantName, Limits] = {}
     anchor: list[Name] = []
-    cores_for: Count | None = None
+    cores_for: Count = Field(7, examples=[4])  # as many as a GPU has MIG slices
+    cores_for_workload: dict[Name, Count] = Field({}, examples=[{"dlrm_criteo_b2048": 2}])
     ladders: list[Ladder] = []
     mixes: list[Mix] = []
     impossible: list[Impossible] = []
@@ -304,6 +307,10 @@ class Study(Strict):
         """What a method limits a member to, such as sm_percent."""
         found = self.variants.get(method) or METHODS[method].limits
         return found.of(workload, members) if found else {}
+
+    def cores_of(self, workload: str) -> int:
+        """By how many the machine's cores are divided for a member of that workload."""
+        return self.cores_for_workload.get(workload, self.cores_for)
 
     @model_validator(mode="after")
     def _departures_leave_survivors(self):
@@ -352,6 +359,15 @@ class Sampling(Strict):
 Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
 
 
+def _is_a_gpu(wanted):
+    if not isinstance(wanted, str | int) or isinstance(wanted, bool) or wanted == "":
+        raise ValueError(f"{wanted!r} is not allowed; allowed: auto, an index, a UUID, cpu")
+    return wanted
+
+
+Gpu = Annotated[str | int, BeforeValidator(_is_a_gpu)]
+
+
 class Config(Strict):
     """config/config.yaml and `--config` on the command line."""
 
@@ -359,7 +375,7 @@ class Config(Strict):
     source: Literal["auto", "real", "synthetic"] = "auto"
     measure: bool | None = None
     budget: str | int | float | None = None
-    gpu: str | int = "auto"
+    gpu: Gpu = "auto"
     mig_mode: Literal["keep", "switch"] = "keep"
     attempts: StrictInt = Field(3, ge=1)
     rerun: Literal["none", "mismatched"] = "none"
@@ -371,6 +387,7 @@ class Config(Strict):
     timeout: dict[Timed, Annotated[float, Field(gt=0)]] = {}
     telemetry: Sampling = Sampling()
     trace: StrictInt = Field(0, ge=0, le=1000)
+    session: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")
 
     @field_validator("budget", mode="before")
     @classmethod
@@ -378,13 +395,6 @@ class Config(Strict):
         if budget is not None:
             seconds(budget)
         return budget
-
-    @field_validator("gpu", mode="before")
-    @classmethod
-    def _gpu_is_a_name(cls, gpu):
-        if not isinstance(gpu, str | int) or isinstance(gpu, bool) or gpu == "":
-            raise ValueError(f"{gpu!r} is not allowed; allowed: auto, an index, a UUID, cpu")
-        return gpu
 
 
 def seconds(text: str) -> float:

@@ -1,7 +1,7 @@
 """One import for all cells of an invocation: a process that has it lends them their fork servers.
 
-`hold` keeps that process (models/serve.py, --listen) beside Snakemake and tells jobs by the
-environment where it is; a cell's `Server` asks it with `Zygote.ask`. Its name is an abstract
+`hold` keeps that process (models/serve.py, --listen) beside Snakemake, and the files of jobs say
+where it is; a cell's `Server` asks it with `Zygote.ask`. Its name is an abstract
 socket's, of which nothing stays behind. A cell that finds none, or one that was imported from other
 code or elsewhere, starts a fork server of its own.
 """
@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-VARIABLE = "COLLOCATION_ZYGOTE"
 BACKLOG = 16  # cells that may ask while it imports
 PREFIX = "gpu-collocation-"
 
@@ -36,8 +35,10 @@ def stamp(provenance: dict) -> str:
 
 
 @contextlib.contextmanager
-def hold(trainer: str, code: str, environment: dict[str, str], log: Path) -> Iterator[None]:
-    """Have the jobs that are started meanwhile find a zygote.
+def hold(
+    trainer: str, code: str, environment: dict[str, str], log: Path
+) -> Iterator["Zygote | None"]:
+    """A zygote for the jobs that are started meanwhile.
 
     code: the stamp of what it imports now. environment: as of a cell's fork server. log: a file for
     what it prints. To be entered from the main thread: the kernel ends the zygote with the thread
@@ -45,12 +46,12 @@ def hold(trainer: str, code: str, environment: dict[str, str], log: Path) -> Ite
     """
     name = f"{PREFIX}{uuid.uuid4().hex}"
     with contextlib.ExitStack() as stack:
+        found = None
         with contextlib.suppress(OSError):
             if threading.current_thread() is threading.main_thread():
                 stack.callback(_end, _start(name, trainer, code, environment, log))
-                os.environ[VARIABLE] = name
-                stack.callback(os.environ.pop, VARIABLE, None)
-        yield
+                found = Zygote(name, code)
+        yield found
 
 
 def _start(
@@ -83,12 +84,6 @@ class Zygote:
 
     name: str
     code: str
-
-    @classmethod
-    def of(cls, provenance: dict) -> "Zygote | None":
-        """The one that the environment names, for a cell of this provenance; None without one."""
-        name = os.environ.get(VARIABLE)
-        return cls(name, stamp(provenance)) if name else None
 
     def ask(self, trainer: str, environment: dict[str, str], log: int) -> socket.socket:
         """A connection, not blocking, on which it will answer. `log`: a descriptor for output.

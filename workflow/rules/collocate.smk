@@ -12,13 +12,15 @@ rule collocate:
     priority: lambda wildcards: SITTING.priority(wildcards.job)
     conda:
         "../../envs/environment.yaml"
-    threads: 1
+    # A core for each share of the machine: the same for all cells, or they could not be compared.
+    threads: SITTING.study.cores_for
     resources:
         gpu=1,
+        mem_mb=lambda wildcards: SITTING.memory_mb(wildcards.job),
+        runtime=lambda wildcards: SITTING.runtime_min(wildcards.job),
     params:
-        arguments=lambda wildcards: SITTING.arguments(wildcards.job),
+        job=lambda wildcards: SITTING.job_file(wildcards.job),
     message:
         "{wildcards.job}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.run {params.arguments}'
-        " --data {input.data:q} -- {output.record:q}"
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.run {params.job:q}'

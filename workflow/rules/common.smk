@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 sys.path.insert(0, workflow.basedir)
 from analysis import code, figures as drawn, pages
@@ -15,17 +16,25 @@ from workflow.collocation.settings import ConfigError
 from workflow.collocation.show import banner
 from workflow.collocation.sitting import open_sitting
 
+if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
+    print(
+        "--sdm conda is not supported: jobs run under the Python that runs Snakemake; "
+        "conda env create -f envs/environment.yaml, and run snakemake in that environment",
+        file=sys.stderr,
+    )
+    sys.exit(1)
+
 # One cell at a time, also where --resources gpu=1 was forgotten.
 workflow.global_resources.setdefault("gpu", 1)
 
 try:
     SITTING = open_sitting(config)
-    SITTING.forget_vanished_data()
 except ConfigError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
-if SITTING.set_environment():  # jobs of some executors read the Snakefile again
+SITTING.set_environment()
+if workflow.is_main_process:  # jobs of some executors read the Snakefile again
     print(banner(SITTING), file=sys.stderr)
 
 STUDY = SITTING.folder.as_posix()
@@ -64,11 +73,11 @@ onstart:
     SITTING.write_plan()
     SITTING.write_mig_layouts()
     SITTING.pin_sources()
-    SITTING.tell_jobs_the_digest()
     if said := notice(SITTING.folder):  # after the plan is written, which is one of its files
         print(said, file=sys.stderr)
-    if workflow.local_exec:  # elsewhere no job could use it
-        HELD.enter_context(SITTING.zygote())
+    # Elsewhere than on this machine no job could use it.
+    preloaded = HELD.enter_context(SITTING.zygote()) if workflow.local_exec else None
+    SITTING.write_jobs(preloaded and preloaded.name)
 
 
 onsuccess:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
+from workflow.collocation.grid import Cell
 from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import Mig
@@ -33,7 +34,6 @@ from workflow.collocation.methods.mig.layout import (
     placement_text,
 )
 from workflow.collocation.methods.mig.nvml import how_to_switch
-from workflow.collocation.plan import Cell
 from workflow.collocation.settings import ConfigError, load_config, read_values
 from workflow.collocation.study import ROOT
 
@@ -76,7 +76,7 @@ def page(study: str, cells: Iterable[Cell], card: Card, about: list[str]) -> str
 def _rows(cell: Cell, card: Card) -> list[tuple[str, ...]]:
     """A row for each kind of instance, or one with nothing but the reason why there is none."""
     try:
-        layout = next(layouts(cell.spec, card))
+        layout = next(layouts(cell.spec.to_json(), card))
     except NoLayout as reason:
         return [(str(reason),)]
     kinds: dict[str, list[Part]] = {}
@@ -157,7 +157,7 @@ def _cell(cell: Cell, card: Card) -> dict:
     """A cell's GPU instances, or the reason why there are none."""
     found = {"scenario": cell.scenario, "method": cell.method, "n": cell.n}
     try:
-        layout = next(layouts(cell.spec, card))
+        layout = next(layouts(cell.spec.to_json(), card))
     except NoLayout as reason:
         return found | {"layout": None, "reason": str(reason), "instances": []}
     instances = [_instance(layout, index) for index in range(len(layout.parts))]

@@ -1,0 +1,198 @@
+"""A study that grows measures what is new, and nothing that it has again."""
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.test_pending import READ, attempt, by_id, possible
+from tests.test_plan import SMALL, STUDIES, WORKLOADS, A, small_study
+from workflow.collocation import grid, plan
+from workflow.collocation.cell import spec as specs
+from workflow.collocation.cell.spec import CellSpec, changes, digest
+from workflow.collocation.grid import anchor_numbers, anchors, expand
+from workflow.collocation.plan import pending
+from workflow.collocation.record import MEASURED, scan
+from workflow.collocation.study import ROOT, Measure, Study, Workload
+
+LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
+
+
+def finished(cells) -> dict:
+    """Attempts that completed, as they are read from files."""
+    read = json.dumps({cell.id: cell.spec.to_json() for cell in cells})
+    found = json.loads(read)
+    return by_id([attempt(cell, 1, "completed", spec=found[cell.id]) for cell in cells])
+
+
+def to_measure(before: Study, after: Study, workloads=WORKLOADS) -> dict[str, str]:
+    """What a study measures that has become another: cell → why."""
+    attempts = finished(expand(before, WORKLOADS))
+    jobs = pending(expand(after, workloads), attempts, "GPU-a", possible)
+    return {job.cell.id: job.why for job in jobs}
+
+
+@pytest.mark.parametrize(
+    ("added", "new"),
+    [
+        ({"ladders": [LADDER | {"counts": {**LADDER["counts"], 4: ["naive"]}}]}, f"4x_{SMALL}"),
+        ({"ladders": [LADDER, LADDER | {"counts": {24: ["mps"]}}]}, f"24x_{SMALL}"),
+        ({"ladders": [LADDER, LADDER | {"arms": ["tuned"]}]}, "tuned"),
+        ({"mixes": [{"members": {SMALL: 5, A: 3}, "methods": ["mps"]}]}, A),
+        ({"cores_for_workload": {A: 2}, "mixes": [{"members": {A: 3}, "methods": ["mps"]}]}, A),
+        ({"replicates": 3}, "/r3"),
+    ],
+)
+def test_what_is_added_to_a_finished_study_alone_is_measured(added, new):
+    content = {"ladders": [LADDER], "mixes": []}
+    found = to_measure(small_study(**content), small_study(**content | added))
+    assert found and all(new in cell for cell in found)
+    assert set(found.values()) == {"not measured yet"}
+
+
+@pytest.mark.parametrize("workload", STUDIES["paper"].ladders[0].workloads)
+def test_eight_copies_added_to_the_papers_study(workload):
+    study = STUDIES["paper"]
+    more = study.ladders[0].model_copy(update={"workloads": [workload], "counts": {8: ["mps"]}})
+    grown = study.model_copy(update={"ladders": [*study.ladders, more]})
+    found = to_measure(study, grown)
+    assert set(found) == {f"8x_{workload}/faithful/mps/r{block}" for block in (1, 2, 3)}
+
+
+# -- the code grows -------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def forget_defaults():
+    specs.defaults.cache_clear()
+    yield
+    specs.defaults.cache_clear()
+
+
+class Workloads(Workload):
+    ema: float = 0.0
+
+
+@dataclass(frozen=True)
+class Member(specs.MemberSpec):
+    host_memory_mb: int | None = None
+
+
+@dataclass(frozen=True)
+class Arm(specs.ArmSpec):
+    fused: bool = False
+
+
+class Measured(specs.MeasureSpec):
+    cooldown_s: float = 0.0
+
+    def resolved(self) -> dict:
+        return super().resolved() | {"cooldown_s": self.cooldown_s}
+
+
+GROWN = {
+    "Workload": (Workloads, "ema", 0.5),
+    "MemberSpec": (Member, "host_memory_mb", 9),
+    "ArmSpec": (Arm, "fused", True),
+    "MeasureSpec": (Measured, "cooldown_s", 2.5),
+}
+
+
+@pytest.mark.parametrize("kind", GROWN)
+def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(monkeypatch, kind):
+    study = small_study()
+    attempts = finished(expand(study, WORKLOADS))
+    made, field, other = GROWN[kind]
+    workloads = WORKLOADS
+    for module in (specs, grid):
+        if hasattr(module, kind):
+            monkeypatch.setattr(module, kind, made)
+    if kind == "Workload":
+        workloads = {name: made(**w.model_dump()) for name, w in WORKLOADS.items()}
+    specs.defaults.cache_clear()
+    cells = expand(study, workloads)
+    assert not pending(cells, attempts, "GPU-a", possible)
+
+    cell = cells[0]
+    flat = cell.spec.to_json()
+    place = {"ArmSpec": flat["arm"], "MeasureSpec": flat["measure"]}
+    place.get(kind, flat["members"][0])[field] = other
+    said = changes(READ[cell.id], flat)
+    assert digest(flat) != cell.spec.digest
+    assert [line.split("→")[0].split()[-2] for line in said] == [field]
+    assert CellSpec.from_json(flat).digest == digest(flat)
+
+
+def test_a_new_version_of_what_a_spec_means_measures_all_again():
+    cells = expand(small_study(), WORKLOADS)
+    attempts = finished(cells)
+    newer = [replace(cell, spec=replace(cell.spec, version=2)) for cell in cells]
+    jobs = pending(newer, attempts, "GPU-a", possible)
+    assert [job.cell.id for job in jobs] == [cell.id for cell in cells]
+    assert {job.why for job in jobs} == {"its settings changed: version 1 → 2"}
+
+
+# -- what has changed is named --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"measure": Measure(window_s=20)}, "window_s 10 → 20"),
+        ({"seed": 7}, "seed 42 → 7"),
+        ({"cores_for": 3}, "cores_of 7 → 3"),
+        (
+            {"measure": Measure(window_s=5, settle_s=0), "seed": 1, "cores_for": 2},
+            "cores_of 7 → 2,",
+        ),
+    ],
+)
+def test_the_plan_names_the_setting_of_the_study(changed, said):
+    study = small_study()
+    found = to_measure(study, study.model_copy(update=changed))
+    assert set(found) == {cell.id for cell in expand(study, WORKLOADS)}
+    assert all(why.startswith(f"its settings changed: {said}") for why in found.values())
+
+
+def test_the_plan_names_the_setting_of_a_workload_and_in_a_mix_whose_it_is():
+    optimizer = WORKLOADS[SMALL].optimizer.model_copy(update={"base_lr": 0.2})
+    changed = WORKLOADS[SMALL].model_copy(update={"batch_size": 64, "optimizer": optimizer})
+    found = to_measure(small_study(), small_study(), {**WORKLOADS, SMALL: changed})
+    said = ("batch_size 32 → 64", "optimizer.base_lr 0.1 → 0.2")
+    for cell, why in found.items():
+        mixed = f"{SMALL} " if "+" in cell else ""
+        assert why == "its settings changed: " + ", ".join(mixed + each for each in said)
+
+
+def test_of_many_settings_the_first_few_are_named():
+    content = {"batch_size": 1, "warmup_steps": 3, "label_smoothing": 0.2, "classes": 9}
+    changed = WORKLOADS[SMALL].model_copy(update=content)
+    study = small_study(mixes=[])
+    found = to_measure(study, study, {**WORKLOADS, SMALL: changed})
+    assert found and all(why.endswith(" and 1 more") for why in found.values())
+
+
+def test_a_record_of_which_nothing_is_known_is_no_match():
+    [cell, *_] = expand(small_study(), WORKLOADS)
+    for spec in ({"members": []}, {"members": [], "old": True}, {"members": [None]}):
+        tried = by_id([attempt(cell, 1, "completed", spec=spec)])
+        [job] = pending([cell], tried, "GPU-a", possible)
+        assert job.why.startswith("its settings changed: ")
+
+
+# -- the study that ships -------------------------------------------------------------------------
+
+
+def test_no_measured_cell_of_the_shipped_study_is_measured_again():
+    """Their specs were written before there were types, digests or versions."""
+    attempts = scan(ROOT / "results" / "h200" / "cells")
+    study = STUDIES["h200"]
+    cells = expand(study, WORKLOADS) + anchors(study, WORKLOADS, anchor_numbers(attempts))
+    planned = {cell.id: cell for cell in cells}
+    assert len(attempts) > 500 and attempts.keys() <= planned.keys()
+    for cell_id, found in attempts.items():
+        assert plan.same(planned[cell_id], attempts) == found
+        assert changes(found[-1].content["spec"], planned[cell_id].spec.to_json()) == []
+    device = next(a.device for found in attempts.values() for a in found if a.status in MEASURED)
+    waiting = pending(cells, attempts, device, possible, stale=lambda attempt: False)
+    assert not [job for job in waiting if "settings" in job.why]

@@ -1,0 +1,1 @@
+"""One cell: what it is to measure."""

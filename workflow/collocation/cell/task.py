@@ -1,0 +1,69 @@
+"""The file of a job: all that one cell's run needs to know."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, JsonValue, ValidationInfo, field_validator
+
+from workflow.collocation.cell.spec import CellSpec
+from workflow.collocation.settings import ConfigError, check
+from workflow.collocation.study import Gpu, Sampling, Strict, Timed
+
+
+class Task(Strict):
+    """One attempt at a cell, as a job file says it. Paths are as seen from the working directory.
+
+    spec: as in run.json. output: the run.json to write. data: what `models.data prepare` wrote.
+    needs_gpu: planned for a GPU, so never to be run without. session, machine: what the record is
+    to say; machine: where this user can keep no alias. code: (digest of the texts, of the code), so
+    that a job need not parse it. preloaded: the name of the server that has imported the trainer.
+    place: in the run, such as 3/20. left_s: what follows it takes. deadline: Unix time at which the
+    budget ends. estimate_s: what the cell will take.
+    """
+
+    study: str
+    cell: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/r[1-9]\d*$")
+    attempt: int = Field(1, ge=1)
+    output: Path
+    spec: dict[str, JsonValue]
+    gpu: Gpu = "auto"
+    needs_gpu: bool = False
+    mig_mode: Literal["keep", "switch"] = "keep"
+    trainer: str = "models.train"
+    data: list[Path] = []
+    timeout: dict[Timed, float] = {}
+    telemetry: Sampling = Sampling()
+    trace: int = 0
+    session: str | None = None
+    machine: str | None = None
+    code: tuple[str, str] | None = None
+    preloaded: str | None = None
+    place: str = ""
+    left_s: float = 0
+    deadline: float | None = None
+    estimate_s: float = 0
+
+    @field_validator("spec")
+    @classmethod
+    def _spec_is_one(cls, flat, info: ValidationInfo):
+        try:
+            CellSpec.from_json(flat)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"is no cell's spec: {error}") from None
+        return flat
+
+    @classmethod
+    def read(cls, path: Path) -> "Task":
+        """Raises ConfigError: one line with file and key."""
+        try:
+            content = json.loads(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise ConfigError(f"{path}: no JSON: {error}") from None
+        return check(cls, content, str(path))
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json(indent=1) + "\n")

@@ -1,0 +1,197 @@
+"""The grid: a study → its cells, in the order in which they run. Pure functions."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from workflow.collocation.cell.spec import ArmSpec, CellSpec, MeasureSpec, MemberSpec
+from workflow.collocation.methods import named
+from workflow.collocation.settings import ConfigError
+from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
+
+ANCHOR = "--anchor"  # ends the scenario of a cell that a sitting begins with
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One Snakemake job: a scenario under a method, in one arm, in one block."""
+
+    scenario: str
+    arm: str
+    method: str
+    replicate: int
+    spec: CellSpec
+
+    @property
+    def id(self) -> str:
+        return f"{self.scenario}/{self.arm}/{self.method}/r{self.replicate}"
+
+    @property
+    def n(self) -> int:
+        return len(self.spec.members)
+
+    @property
+    def needs(self) -> set[str]:
+        """Ids of the alone cells of the same block that this cell is normalised by."""
+        if self.scenario.endswith(ANCHOR):
+            return set()
+        return {
+            f"{baseline_scenario(member.workload, member.job.input.mode == 'files')}"
+            f"/{self.arm}/naive/r{self.replicate}"
+            for member in self.spec.members
+        }
+
+
+def baseline_scenario(workload: str, files: bool) -> str:
+    return f"1x_{workload}{'--files' if files else ''}"
+
+
+def expand(
+    study: Study, workloads: dict[str, Workload], sources: dict[str, str] | None = None
+) -> list[Cell]:
+    """Every cell of the grid, baselines of all workloads included, in the order in which they run.
+
+    sources: digests of the code of workloads whose model is the user's own. Tier by tier, blocks
+    (replicates) come one after the other, and are counted through all tiers, so that each has
+    baselines of its own. Within a block workloads come one after the other, a mix with its first,
+    for what wavers for minutes, such as a shared host, then weighs less on ratios. The order of
+    workloads and that of their cells is random, but a function of the seed and of their names
+    alone, so that a cell that is added moves no other.
+    """
+    drafts = list(_drafts(study, workloads))
+    cells: dict[str, Cell] = {}
+    for draft in sorted(drafts, key=lambda draft: draft.get("baseline", False)):
+        cell = _cell(study, workloads, sources or {}, **draft)
+        known = cells.setdefault(cell.id, cell)
+        if known.spec != cell.spec and not draft.get("baseline"):
+            raise ConfigError(
+                f"{cell.id}: two entries of the study plan this cell with different settings; "
+                "allowed: one"
+            )
+
+    def place(cell: Cell) -> tuple:
+        first = f"{cell.spec.members[0].workload}/r{cell.replicate}"
+        return cell.replicate, _shuffle(study.seed, first), _shuffle(study.seed, cell.id)
+
+    return sorted(cells.values(), key=place)
+
+
+def anchors(
+    study: Study,
+    workloads: dict[str, Workload],
+    numbers: Iterable[int],
+    sources: dict[str, str] | None = None,
+) -> list[Cell]:
+    """The anchor workloads alone, once for each number: what a sitting begins with.
+
+    They are trained as the baselines of the study's first arm are, and are no baseline.
+    """
+    found, arm = [], study.arms[0]
+    for number in numbers:
+        for name in study.anchor:
+            group = Ladder(workloads=[name], counts={1: ["naive"]})
+            cell = _cell(
+                *(study, workloads, sources or {}),
+                *(group, arm, number, [name], "naive"),
+                baseline=True,
+            )
+            files = workloads[name].input.mode == "files"
+            scenario = baseline_scenario(name, files) + ANCHOR
+            found.append(replace(cell, scenario=scenario))
+    return found
+
+
+def anchor_numbers(attempts: Iterable[str]) -> list[int]:
+    """Those of the anchors among cell ids that were tried."""
+    parts = [cell.split("/") for cell in attempts]
+    return sorted({int(p[-1].removeprefix("r")) for p in parts if p[0].endswith(ANCHOR)})
+
+
+def _drafts(study: Study, workloads) -> Iterable[dict]:
+    groups = (*study.ladders, *study.mixes)
+    longest: dict[int, int] = {}  # tier → its blocks
+    for group in groups:
+        longest[group.tier] = max(longest.get(group.tier, 0), _replicates(study, group))
+    for group in groups:
+        before = sum(blocks for tier, blocks in longest.items() if tier < group.tier)
+        for arm in group.arms or study.arms:
+            for replicate in range(before + 1, before + _replicates(study, group) + 1):
+                common = {"group": group, "arm": arm, "replicate": replicate}
+                for names, methods in _scenarios(group):
+                    for method in methods:
+                        yield {**common, "names": names, "method": method}
+                    for name in dict.fromkeys(names):
+                        yield {**common, "names": [name], "method": "naive", "baseline": True}
+
+
+def _replicates(study: Study, group: Ladder | Mix) -> int:
+    return group.replicates or study.replicates
+
+
+def _scenarios(group: Ladder | Mix):
+    if isinstance(group, Mix):
+        yield [name for name, count in group.members.items() for _ in range(count)], group.methods
+        return
+    for workload in group.workloads:
+        for count, methods in group.counts.items():
+            yield [workload] * count, methods
+
+
+def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
+    mix = isinstance(group, Mix) and not baseline
+    all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
+    measure = _measure(study, workloads, group, names, baseline)
+
+    def member(name: str) -> MemberSpec:
+        return MemberSpec.of(
+            name,
+            workloads[name],
+            group.input,
+            cores_of=None if all_cores else study.cores_of(name),
+            source=sources.get(name),
+            work=group.work.get(name) if mix else None,
+            slice=group.slices[name] if mix and named(method).parts else None,
+            **study.limits(method, name, len(names)),
+        )
+
+    members = tuple(map(member, names))
+    trained = {member.job.dataset for member in members}
+    spec = CellSpec(
+        members=members,
+        arm=ArmSpec(**ARMS[arm]),
+        method=method,
+        measure=measure,
+        seed=study.seed,
+        datasets={name: sizes for name, sizes in study.datasets.items() if name in trained},
+    )
+    scenario = _scenario(names, measure.kind, members[0].job.input.mode, all_cores)
+    return Cell(scenario, arm, method, replicate, spec)
+
+
+def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
+    """How a cell of the group is measured; a baseline as the study has it, for a window."""
+    windows = [workloads[name].window_s for name in names if workloads[name].window_s]
+    settings = study.measure.model_dump() | ({"window_s": max(windows)} if windows else {})
+    if baseline:
+        settings["kind"] = "window"
+    else:
+        settings |= group.measure.model_dump(exclude_none=True)
+    departs = None
+    if settings["kind"] == "departure":
+        leaves = isinstance(group, Mix) and group.departs
+        departs = names.index(leaves) if leaves else len(names) - 1
+    kept = MeasureSpec(**settings).resolved()
+    return MeasureSpec(**kept, departs=departs)
+
+
+def _scenario(names: list[str], kind: str, mode: str, all_cores: bool) -> str:
+    parts = [f"{count}x_{name}" for name, count in Counter(names).items()]
+    suffix = "" if kind == "window" else f"--{kind}"
+    suffix += "--files" if mode == "files" else ""
+    suffix += "--allcores" if all_cores else ""
+    return "+".join(parts) + suffix
+
+
+def _shuffle(seed: int, name: str) -> str:
+    return hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
