@@ -24,10 +24,10 @@ include: "workflow/rules/figures.smk"
 rule all:
     default_target: True
     input:
-        SITTING.run_files(),
+        SESSION.run_files(),
         FIGURES,
         PAGES,
         CONTENTS,
         COMPLETE,
     message:
-        "study {SITTING.name} is complete: {STUDY}"
+        "study {SESSION.name} is complete: {STUDY}"

@@ -1,4 +1,4 @@
-"""Sittings of a study that has anchors: cells alone that each of them begins with."""
+"""Sessions of a study that has anchors: cells alone that each of them begins with."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.studio import Studio, alone, study, workload
 
 
 @pytest.fixture(scope="module")
-def sittings(module_studio) -> Studio:
+def sessions(module_studio) -> Studio:
     """Two of one study: one block, and after it another."""
     made: Studio = module_studio().write({"plain": workload()}, drill=planned(replicates=1))
     assert made.measure().code == 0
@@ -21,8 +21,8 @@ def planned(**content) -> dict:
     return study(**{"anchor": ["plain"], "ladders": alone("plain")} | content)
 
 
-def test_each_begins_with_its_own(sittings):
-    records = sittings.records()
+def test_each_begins_with_its_own(sessions):
+    records = sessions.records()
     started = sorted(records, key=lambda cell: records[cell]["provenance"]["started_at"])
     assert started == [
         f"1x_plain{anchor}/faithful/naive/r{number}/a1"
@@ -34,30 +34,30 @@ def test_each_begins_with_its_own(sittings):
     assert of[0] == of[1] != of[2] == of[3]
 
 
-def test_a_study_that_is_complete_begins_no_sitting(sittings):
-    again = sittings.snakemake("-n", "--", "results/drill/runs.parquet")
+def test_a_study_that_is_complete_begins_no_session(sessions):
+    again = sessions.snakemake("-n", "--", "results/drill/runs.parquet")
     assert again.code == 0 and again.planned == 0, again.output
-    plan = sittings.plan()
+    plan = sessions.plan()
     assert "2 cells, 2 measured, 0 to run now" in plan.output
 
 
-def test_they_are_merged_and_are_no_part_of_the_grid(sittings):
-    rows = runs.read(sittings.results / "runs.parquet")
+def test_they_are_merged_and_are_no_part_of_the_grid(sessions):
+    rows = runs.read(sessions.results / "runs.parquet")
     anchors = [row for row in rows if row["scenario"] == "1x_plain--anchor"]
     assert len(anchors) == 2 and all(row["samples_per_s"] for row in anchors)
     assert {row["block"] for row in rows if row["scenario"] == "1x_plain"} == {1, 2}
-    assert "anchor" not in (sittings.results / "plan.json").read_text()
+    assert "anchor" not in (sessions.results / "plan.json").read_text()
 
 
-def test_a_budget_for_an_anchor_alone_runs_nothing(sittings):
-    sittings.write_study("drill", planned(replicates=3))
+def test_a_budget_for_an_anchor_alone_runs_nothing(sessions):
+    sessions.write_study("drill", planned(replicates=3))
     for budget, to_run in (("1s", 0), ("1h", 2)):
-        said = sittings.plan(config={"budget": budget}).output
+        said = sessions.plan(config={"budget": budget}).output
         assert f"{to_run} to run now" in said, said
-    sittings.write_study("drill", planned(replicates=2))
+    sessions.write_study("drill", planned(replicates=2))
 
 
-def test_runs_of_one_sitting_begin_it_once(module_studio):
+def test_runs_of_one_session_begin_it_once(module_studio):
     studio = module_studio().write({"plain": workload()}, drill=planned(replicates=1))
     for replicates in (1, 2):
         studio.write_study("drill", planned(replicates=replicates))

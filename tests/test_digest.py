@@ -259,7 +259,7 @@ def test_a_machine_keeps_its_alias(tmp_path, monkeypatch, alias_of):
     assert again != alias and alias_of() == again
 
 
-def test_where_nothing_can_be_kept_a_sitting_has_one_alias(tmp_path, monkeypatch, alias_of):
+def test_where_nothing_can_be_kept_a_session_has_one_alias(tmp_path, monkeypatch, alias_of):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     alias = alias_of()

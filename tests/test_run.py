@@ -124,6 +124,7 @@ MISTAKES = {
     "another key": ({"specs": 1}, "specs: unknown key"),
     "no spec": ({"spec": {"members": []}}, "spec: is no cell's spec"),
     "a spec with an unknown setting": ({"weather": 1}, "spec: is no cell's spec"),
+    "a member with an unknown setting": ({"speed": 2}, "not understood: speed 2 → none"),
     "no cell": ({"cell": "2x_plain"}, "cell: "),
 }
 
@@ -138,6 +139,9 @@ def test_a_mistake_in_the_file_of_a_job_is_one_line(cell, tmp_path, capsys, mist
         task = json.loads(cell().task.model_dump_json())
         if "weather" in content:
             content = {"spec": task["spec"] | content}
+        if "speed" in content:
+            members = [member | content for member in task["spec"]["members"]]
+            content = {"spec": task["spec"] | {"members": members}}
         path.write_text(json.dumps(task | content))
     assert run.main([str(path)]) == 1
     [line] = capsys.readouterr().err.splitlines()

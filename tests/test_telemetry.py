@@ -23,10 +23,11 @@ from workflow.collocation.cell.spec import MeasureSpec
 from workflow.collocation.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cores import Cpu, spare
 from workflow.collocation.grid import expand
+from workflow.collocation.jobs import Jobs
 from workflow.collocation.progress import Display
 from workflow.collocation.record import File, Record, Window
+from workflow.collocation.session import open_session
 from workflow.collocation.settings import ConfigError, load_config
-from workflow.collocation.sitting import open_sitting
 from workflow.collocation.study import Sampling, Study, Workload
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
@@ -854,9 +855,9 @@ def test_a_cells_command_takes_config_and_its_spec_does_not(place):
     values = dict(pair.split("=", 1) for pair in place.config())
     values |= {key: str(place.folder / values[key]) for key in ("workloads", "studies")}
     values |= {"telemetry": {"source": False, "hz": 20}}  # YAML reads `off` as a boolean
-    sitting = open_sitting(values | {"results": str(place.folder / "results")})
-    assert sitting.task(cell).telemetry == Sampling(source="off", hz=20)
-    assert "telemetry" not in sitting.jobs[0].cell.spec.to_json()
+    session = open_session(values | {"results": str(place.folder / "results")})
+    assert Jobs(session).task(cell).telemetry == Sampling(source="off", hz=20)
+    assert "telemetry" not in session.jobs[0].cell.spec.to_json()
 
 
 @pytest.mark.parametrize(

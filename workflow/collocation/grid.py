@@ -10,7 +10,7 @@ from workflow.collocation.methods import named
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
 
-ANCHOR = "--anchor"  # ends the scenario of a cell that a sitting begins with
+ANCHOR = "--anchor"  # ends the scenario of a cell that a session begins with
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def anchors(
     numbers: Iterable[int],
     sources: dict[str, str] | None = None,
 ) -> list[Cell]:
-    """The anchor workloads alone, once for each number: what a sitting begins with.
+    """The anchor workloads alone, once for each number: what a session begins with.
 
     They are trained as the baselines of the study's first arm are, and are no baseline.
     """

@@ -76,10 +76,10 @@ def pending(
 
 
 def begin(anchors: list[Cell], attempts: dict[str, list[Attempt]]) -> list[Job]:
-    """The jobs of a sitting's anchors: before all others."""
+    """The jobs of a session's anchors: before all others."""
     estimates = Estimates(attempts)
     return [
-        Job(cell, attempt=1, why="begins a sitting", rank=-1, estimate_s=estimates.of(cell))
+        Job(cell, attempt=1, why="begins a session", rank=-1, estimate_s=estimates.of(cell))
         for cell in anchors
     ]
 

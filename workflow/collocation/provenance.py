@@ -37,7 +37,7 @@ def collect(driver: str | None, session: str | None = None, machine: str | None 
         "versions": versions(driver),
         "commit": _commit(),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "sitting": session,
+        "sitting": session,  # as records have called it from the first
         "machine": machine_alias(machine),
     }
 

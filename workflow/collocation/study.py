@@ -258,7 +258,7 @@ class Impossible(Strict):
 class Study(Strict):
     """A named grid of cells: scenario x method x arm x replicate.
 
-    anchor: workloads whose job alone begins every sitting, so that sittings can be held against
+    anchor: workloads whose job alone begins every session, so that sessions can be held against
     each other. cores_for: a member's cores are the machine's divided by so many, the same in every
     cell, alone too; cores_for_workload: the same for members of one workload.
     """

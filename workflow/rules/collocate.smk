@@ -1,25 +1,25 @@
 rule collocate:
     # One cell: its members on one GPU, with proof that its method was in force.
     input:
-        data=lambda wildcards: SITTING.ready_files(wildcards.job),
+        data=lambda wildcards: SESSION.datasets.ready_files(),
     output:
         record=f"{CELLS}/{{job}}/run.json",
     log:
         f"{CELLS}/{{job}}/log/conductor.log",
     # Only what is pending is produced by a rule; a measured cell is a source file.
     wildcard_constraints:
-        job="|".join(re.escape(job.path) for job in SITTING.jobs) or "nothing",
-    priority: lambda wildcards: SITTING.priority(wildcards.job)
+        job="|".join(re.escape(job.path) for job in SESSION.jobs) or "nothing",
+    priority: lambda wildcards: JOBS.priority(wildcards.job)
     conda:
         "../../envs/environment.yaml"
     # A core for each share of the machine: the same for all cells, or they could not be compared.
-    threads: SITTING.study.cores_for
+    threads: SESSION.study.cores_for
     resources:
         gpu=1,
-        mem_mb=lambda wildcards: SITTING.memory_mb(wildcards.job),
-        runtime=lambda wildcards: SITTING.runtime_min(wildcards.job),
+        mem_mb=lambda wildcards: JOBS.memory_mb(wildcards.job),
+        runtime=lambda wildcards: JOBS.runtime_min(wildcards.job),
     params:
-        job=lambda wildcards: SITTING.job_file(wildcards.job),
+        job=lambda wildcards: JOBS.file(wildcards.job),
     message:
         "{wildcards.job}"
     shell:

@@ -1,4 +1,4 @@
-# One sitting of the study: its config checked, its cells planned, its folder locked.
+# One session of the study: its config checked, its cells planned, its folder locked.
 import os
 import re
 import sys
@@ -11,10 +11,12 @@ from snakemake_interface_executor_plugins.settings import DeploymentMethod
 sys.path.insert(0, workflow.basedir)
 from analysis import code, figures as drawn, pages
 from release.sealed import notice
+from workflow.collocation import launcher, writer
+from workflow.collocation.jobs import Jobs
 from workflow.collocation.lock import Busy, folder_lock
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.show import banner
-from workflow.collocation.sitting import open_sitting
+from workflow.collocation.session import open_session
 
 if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
     print(
@@ -28,17 +30,18 @@ if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
 workflow.global_resources.setdefault("gpu", 1)
 
 try:
-    SITTING = open_sitting(config)
+    SESSION = open_session(config)
 except ConfigError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
-SITTING.set_environment()
+launcher.set_environment()
 if workflow.is_main_process:  # jobs of some executors read the Snakefile again
-    print(banner(SITTING), file=sys.stderr)
+    print(banner(SESSION), file=sys.stderr)
 
-STUDY = SITTING.folder.as_posix()
-CELLS = SITTING.cells_folder.as_posix()
+JOBS = Jobs(SESSION)
+STUDY = SESSION.folder.as_posix()
+CELLS = SESSION.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
 CONFIG = os.path.relpath(Path(workflow.basedir, "config"))
 REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
@@ -54,44 +57,44 @@ FIGURES = expand(
 )
 PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
 # Who only draws what is there does not say that it is all.
-COMPLETE = [f"{STUDY}/complete"] if SITTING.measuring else []
+COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
 HELD = ExitStack()
 
 
 onstart:
     try:
-        HELD.enter_context(folder_lock(SITTING.folder, SITTING.holder()))
+        HELD.enter_context(folder_lock(SESSION.folder, launcher.holder(SESSION)))
     except Busy as busy:
-        raise WorkflowError(f"study '{SITTING.name}' is being run already: {busy}")
-    if missing := SITTING.missing_packages():
+        raise WorkflowError(f"study '{SESSION.name}' is being run already: {busy}")
+    if missing := launcher.missing_packages(SESSION):
         raise WorkflowError(
-            f"{len(SITTING.jobs)} cells to run, but not installed: {', '.join(missing)}; "
+            f"{len(SESSION.jobs)} cells to run, but not installed: {', '.join(missing)}; "
             "'make study' installs what measuring needs, 'make figures' needs none of it"
         )
-    if not SITTING.still_planned():
+    if not writer.still_planned(SESSION):
         raise WorkflowError("another run has just finished cells of this study; start again")
-    SITTING.write_plan()
-    SITTING.write_mig_layouts()
-    SITTING.pin_sources()
-    if said := notice(SITTING.folder):  # after the plan is written, which is one of its files
+    writer.write_plan(SESSION)
+    writer.write_mig_layouts(SESSION)
+    SESSION.datasets.pin()
+    if said := notice(SESSION.folder):  # after the plan is written, which is one of its files
         print(said, file=sys.stderr)
     # Elsewhere than on this machine no job could use it.
-    preloaded = HELD.enter_context(SITTING.zygote()) if workflow.local_exec else None
-    SITTING.write_jobs(preloaded and preloaded.name)
+    preloaded = HELD.enter_context(launcher.preloaded(SESSION)) if workflow.local_exec else None
+    JOBS.write(preloaded and preloaded.name)
 
 
 onsuccess:
-    SITTING.sweep_postponed()
+    writer.sweep_postponed(SESSION)
     HELD.close()
-    if SITTING.merged:
-        print(pages.closing(SITTING.folder))
-    if SITTING.later:
+    if SESSION.merged:
+        print(pages.closing(SESSION.folder))
+    if SESSION.later:
         print(
-            f"{len(SITTING.later)} cells are left for later (budget): the same command carries on"
+            f"{len(SESSION.later)} cells are left for later (budget): the same command carries on"
         )
 
 
 onerror:
-    SITTING.sweep_postponed()
+    writer.sweep_postponed(SESSION)
     HELD.close()
     print("not finished; the same command carries on where this one stopped", file=sys.stderr)

@@ -1,13 +1,13 @@
 rule dataset:
     # Real data where there are any, generated ones where not; the source found first stays.
     output:
-        ready=f"{SITTING.config.data}/ready/{SITTING.name}/{{dataset}}.{{request}}.json",
+        ready=f"{SESSION.config.data}/ready/{SESSION.name}/{{dataset}}.{{request}}.json",
     log:
         f"{STUDY}/log/dataset.{{dataset}}.{{request}}.log",
     conda:
         "../../envs/environment.yaml"
     params:
-        arguments=lambda wildcards: SITTING.dataset_arguments(wildcards.dataset),
+        arguments=lambda wildcards: SESSION.datasets.arguments(wildcards.dataset),
     message:
         "preparing dataset {wildcards.dataset}"
     shell:

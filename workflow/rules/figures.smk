@@ -29,7 +29,7 @@ rule draw:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     message:
-        "drawing the figures of study {SITTING.name}"
+        "drawing the figures of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis figures all --folder {params.folder:q} > {log:q}'
 
@@ -49,6 +49,6 @@ rule write_pages:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     message:
-        "findings, claims, advice and tables of study {SITTING.name}"
+        "findings, claims, advice and tables of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'

@@ -8,7 +8,7 @@ localrules:
 rule merge:
     # One row per member, window and cell. The list of records is in runs.txt: it can be long.
     input:
-        records=SITTING.run_files(),
+        records=SESSION.run_files(),
     output:
         runs=RUNS,
         csv=f"{STUDY}/runs.csv",
@@ -19,9 +19,9 @@ rule merge:
     params:
         analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
-        study=SITTING.name,
+        study=SESSION.name,
     message:
-        "merging the records of study {SITTING.name}"
+        "merging the records of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis merge --study {params.study:q} --list {params.runs:q}'
         " --output {output.runs:q} > {log:q}"
@@ -30,7 +30,7 @@ rule merge:
 rule merge_telemetry:
     # What the GPU did over time: all cells' readings in one file, an empty one without a GPU.
     input:
-        records=SITTING.run_files(),
+        records=SESSION.run_files(),
     output:
         telemetry=update(TELEMETRY),
     log:
@@ -40,9 +40,9 @@ rule merge_telemetry:
     params:
         analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
-        study=SITTING.name,
+        study=SESSION.name,
     message:
-        "merging the telemetry of study {SITTING.name}"
+        "merging the telemetry of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis telemetry --study {params.study:q} --list {params.runs:q}'
         " --output {output.telemetry:q} > {log:q}"
@@ -65,9 +65,9 @@ rule estimate:
     params:
         analysis=ANALYSIS,
         folder=subpath(input.runs, parent=True),
-        plan=SITTING.plan_digest,
+        plan=SESSION.plan_digest,
     message:
-        "estimates of study {SITTING.name}"
+        "estimates of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {params.folder:q} --claims {input.claims:q}'
         " --reported {input.reported:q} > {log:q}"
@@ -76,7 +76,7 @@ rule estimate:
 rule complete:
     # The last job: fails, and lists what failed, if a cell has no result.
     input:
-        records=SITTING.run_files(),
+        records=SESSION.run_files(),
         figures=FIGURES,
         pages=PAGES,
         telemetry=TELEMETRY,
@@ -87,8 +87,8 @@ rule complete:
     conda:
         "../../envs/environment.yaml"
     params:
-        settings=SITTING.settings(),
+        settings=SESSION.settings(),
     message:
-        "checking that every cell of study {SITTING.name} has a result"
+        "checking that every cell of study {SESSION.name} has a result"
     shell:
         'exec "${{PYTHON:-python3}}" -m workflow.collocation.show --check --config {params.settings}'

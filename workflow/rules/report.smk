@@ -56,7 +56,7 @@ rule explore:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     message:
-        "explorer of study {SITTING.name}"
+        "explorer of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {params.folder:q} --output {output:q} > {log:q}'
 
@@ -81,9 +81,9 @@ rule make_report:
         "../../envs/environment.yaml"
     params:
         snakefile=workflow.main_snakefile,
-        settings=SITTING.settings(),
+        settings=SESSION.settings(),
     message:
-        "report of study {SITTING.name}: {output}"
+        "report of study {SESSION.name}: {output}"
     shell:
         'exec "${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1 --report {output:q}'
         " --config {params.settings} measure=false -- report_contents > {log:q} 2>&1"

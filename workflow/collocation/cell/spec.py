@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cache, cached_property
 
+from pydantic import BaseModel
+
 from workflow.collocation.study import Input, Measure, Sizes, Workload
 
 VERSION = 1  # of what a spec means: another one measures all cells again
@@ -78,8 +80,18 @@ class MemberSpec:
     @classmethod
     def from_json(cls, flat: dict) -> "MemberSpec":
         own = {field.name for field in fields(cls)} - {"job"}
-        job = Workload.model_validate({k: v for k, v in flat.items() if k not in own})
-        return cls(job=job, **{key: value for key, value in flat.items() if key in own})
+        given = {key: value for key, value in flat.items() if key in own}
+        return cls(job=_known(Workload, flat), **given)
+
+
+def _known(model: type[BaseModel], flat: dict) -> BaseModel:
+    """The model with what it knows of the keys."""
+    kept = {}
+    for name in model.model_fields.keys() & flat.keys():
+        inner, value = model.model_fields[name].annotation, flat[name]
+        nested = isinstance(inner, type) and issubclass(inner, BaseModel)
+        kept[name] = _known(inner, value) if nested else value
+    return model.model_validate(kept)
 
 
 @dataclass(frozen=True)
@@ -108,17 +120,18 @@ class CellSpec:
 
     @classmethod
     def from_json(cls, flat: dict) -> "CellSpec":
-        """Raises ValueError, KeyError or TypeError where it is none."""
+        """Raises ValueError, KeyError or TypeError where it is none, or says more than is known."""
         sizes = {name: Sizes.model_validate(each) for name, each in flat["datasets"].items()}
-        return cls(
-            **flat
-            | {
-                "members": tuple(map(MemberSpec.from_json, flat["members"])),
-                "arm": ArmSpec(**flat["arm"]),
-                "measure": MeasureSpec.model_validate(flat["measure"]),
-                "datasets": sizes,
-            }
-        )
+        typed = {
+            "members": tuple(map(MemberSpec.from_json, flat["members"])),
+            "arm": ArmSpec(**flat["arm"]),
+            "measure": MeasureSpec.model_validate(flat["measure"]),
+            "datasets": sizes,
+        }
+        spec = cls(**flat | typed)
+        if lost := changes(flat, spec.to_json()):
+            raise ValueError(f"not understood: {', '.join(lost)}")
+        return spec
 
     @cached_property
     def digest(self) -> str:

@@ -34,6 +34,7 @@ from workflow.collocation.methods.mig.layout import (
     placement_text,
 )
 from workflow.collocation.methods.mig.nvml import how_to_switch
+from workflow.collocation.session import open_session
 from workflow.collocation.settings import ConfigError, load_config, read_values
 from workflow.collocation.study import ROOT
 
@@ -274,8 +275,6 @@ def main(argv: list[str] | None = None) -> int:
     table.add_argument("--table", type=Path, metavar="FILE", help="write this card's table there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the layouts there")
     args = parser.parse_args(argv)
-    from workflow.collocation.sitting import open_sitting  # which writes a `document`
-
     if args.table and args.json:
         parser.error("--table and --json are written one at a time")
     try:
@@ -292,17 +291,17 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{args.table}: the {len(card.profiles)} MIG profiles of {card.name}")
             return 0
         study = "paper" if config.study == "auto" else config.study  # as on a machine with a card
-        sitting = open_sitting({**values, "study": study, "gpu": "cpu", "measure": None})
+        session = open_session({**values, "study": study, "gpu": "cpu", "measure": None})
         if args.json:
-            cells = mig_cells(sitting.cells)
-            found = document(sitting.name, cells, card, source, read=not args.card)
+            cells = mig_cells(session.cells)
+            found = document(session.name, cells, card, source, read=not args.card)
             _write(args.json, json.dumps(found, indent=1) + "\n")
             print(f"{args.json}: the MIG layouts of {len(cells)} cells on {card.name}")
             return 0
     except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2
-    print(page(sitting.name, sitting.cells, card, about))
+    print(page(session.name, session.cells, card, about))
     return 0
 
 

@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from tests.studio import PLAIN, STUDY, alone, study, workload
-from workflow.collocation import show
+from workflow.collocation import show, writer
 from workflow.collocation.cell.task import Task
 from workflow.collocation.grid import expand
+from workflow.collocation.jobs import Jobs
 from workflow.collocation.plan import pending
-from workflow.collocation.sitting import Sitting, open_sitting
+from workflow.collocation.session import Session, open_session
 from workflow.collocation.study import ROOT, Config, Study, Workload
 
 WORKLOADS = {"plain": Workload(**workload())}
@@ -21,11 +22,11 @@ PLANNED = Study.model_validate(study(ladders=alone("plain"), replicates=2))
 
 
 @pytest.fixture
-def sitting(tmp_path) -> Sitting:
+def session(tmp_path) -> Session:
     """One with two cells to run, in a folder of its own."""
     cells = expand(PLANNED, WORKLOADS)
     config = Config(results=str(tmp_path))
-    made = Sitting(config, STUDY, "as asked for", PLANNED, cells, device=None, attempts={})
+    made = Session(config, STUDY, "as asked for", PLANNED, cells, device=None, attempts={})
     made.jobs = pending(cells, {}, "cpu", lambda cell: None)
     return made
 
@@ -35,18 +36,18 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
     planned = Study.model_validate(study(ladders=ladders))
     cells = expand(planned, WORKLOADS)
     config = Config(results=str(tmp_path), gpu="cpu")
-    made = Sitting(config, STUDY, "as asked for", planned, cells, device=None, attempts={})
+    made = Session(config, STUDY, "as asked for", planned, cells, device=None, attempts={})
     made.jobs = pending(cells, {}, "cpu", lambda cell: None)
-    monkeypatch.setattr(Sitting, "refusal", lambda self, cell: None)
+    monkeypatch.setattr(Session, "refusal", lambda self, cell: None)
     assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)
     monkeypatch.undo()  # without a GPU the reason that the cell is refused with says so
     told = "1  MIG needs an NVIDIA GPU, and there is none on this machine; MIG is experimental: "
     assert show.table(made).count("experimental") == 1 and told in show.table(made)
 
 
-def ends(sitting: Sitting, *statuses: str) -> list[Path]:
+def ends(session: Session, *statuses: str) -> list[Path]:
     """Write run.json of the jobs, in order."""
-    paths = [sitting.cells_folder / job.path / "run.json" for job in sitting.jobs]
+    paths = [session.cells_folder / job.path / "run.json" for job in session.jobs]
     for path, status in zip(paths, statuses, strict=False):
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"status": status}))
@@ -63,37 +64,37 @@ def ends(sitting: Sitting, *statuses: str) -> list[Path]:
     ],
 )
 def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
-    sitting, statuses, complete
+    session, statuses, complete
 ):
-    paths = ends(sitting, *statuses)
-    (sitting.folder / "complete").touch()
-    sitting.sweep_postponed()
+    paths = ends(session, *statuses)
+    (session.folder / "complete").touch()
+    writer.sweep_postponed(session)
     left = [path.exists() for path in paths]
     assert left == [status != "postponed" for status in statuses] + [False] * (2 - len(statuses))
-    assert (sitting.folder / "complete").exists() == complete
+    assert (session.folder / "complete").exists() == complete
 
 
-def test_a_study_of_which_the_budget_left_cells_for_later_is_not_complete(sitting):
-    ends(sitting, "completed")
-    sitting.later = [sitting.jobs.pop()]
-    (sitting.folder / "complete").touch()
-    sitting.sweep_postponed()
-    assert not (sitting.folder / "complete").exists()
+def test_a_study_of_which_the_budget_left_cells_for_later_is_not_complete(session):
+    ends(session, "completed")
+    session.later = [session.jobs.pop()]
+    (session.folder / "complete").touch()
+    writer.sweep_postponed(session)
+    assert not (session.folder / "complete").exists()
 
 
-def test_what_was_merged_is_shown_unless_cells_were_measured_since(sitting):
-    runs = sitting.folder / "runs.parquet"
-    first, second = ends(sitting, "completed", "completed")
-    assert not sitting.merged
+def test_what_was_merged_is_shown_unless_cells_were_measured_since(session):
+    runs = session.folder / "runs.parquet"
+    first, second = ends(session, "completed", "completed")
+    assert not session.merged
     runs.touch()
-    assert sitting.merged
+    assert session.merged
     os.utime(second, ns=(0, runs.stat().st_mtime_ns + 1))
-    assert not sitting.merged
+    assert not session.merged
     second.unlink()
-    assert sitting.merged and first.exists()
+    assert session.merged and first.exists()
 
 
-# -- config → sitting -----------------------------------------------------------------------------
+# -- config → session -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -109,58 +110,60 @@ def place(tmp_path, monkeypatch) -> dict:
 
 
 def test_planning_writes_and_deletes_nothing(place):
-    stale = Path(open_sitting(place).ready_file("digits"))
+    stale = Path(open_session(place).datasets.ready_file("digits"))
     stale.parent.mkdir(parents=True)
     stale.write_text(json.dumps({"dataset": "digits", "path": "gone", "source": "real"}))
     before = sorted(path for path in Path().rglob("*") if "state" not in path.parts)
-    sitting = open_sitting(place)
-    other = sitting.ready_file("digits")
+    session = open_session(place)
+    other = session.datasets.ready_file("digits")
     assert other != str(stale), "data that are gone are made ready again, under another name"
-    sitting.dataset_arguments("digits"), sitting.task(sitting.jobs[0].path), sitting.run_files()
+    session.datasets.arguments("digits")
+    Jobs(session).task(session.jobs[0].path)
+    session.run_files()
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
-    assert open_sitting(place).ready_file("digits") == str(stale)
+    assert open_session(place).datasets.ready_file("digits") == str(stale)
 
 
 def test_data_of_another_source_than_the_pin_are_not_used(place):
-    ready = Path(open_sitting(place).ready_file("digits"))
+    ready = Path(open_session(place).datasets.ready_file("digits"))
     ready.parent.mkdir(parents=True)
     ready.write_text(json.dumps({"dataset": "digits", "path": ".", "source": "real"}))
-    pin = open_sitting(place).pin_file("digits")
+    pin = open_session(place).datasets.pin_file("digits")
     pin.parent.mkdir(parents=True)
     for source, same in (("real", True), ("synthetic", False)):
         pin.write_text(json.dumps({"source": source}))
-        assert (open_sitting(place).ready_file("digits") == str(ready)) == same
+        assert (open_session(place).datasets.ready_file("digits") == str(ready)) == same
 
 
 def test_the_file_of_a_job_says_what_the_job_needs(place):
-    sitting = open_sitting(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
-    sitting.write_jobs("name of a server")
-    [job] = sitting.jobs
-    path = Path(sitting.job_file(job.path))
+    session = open_session(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
+    Jobs(session).write("name of a server")
+    [job] = session.jobs
+    path = Path(Jobs(session).file(job.path))
     assert path == Path("results", STUDY, "jobs", f"{job.path}.json")
     task = Task.read(path)
     assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
     assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
     assert task.spec == job.cell.spec.to_json()
     assert (task.session, task.preloaded, task.place) == ("visit", "name of a server", "1/1")
-    assert (task.trace, task.timeout, task.deadline) == (3, {"stop": 7}, sitting.deadline)
-    assert [str(data) for data in task.data] == sitting.ready_files(job.path)
+    assert (task.trace, task.timeout, task.deadline) == (3, {"stop": 7}, session.deadline)
+    assert [str(data) for data in task.data] == session.datasets.ready_files()
     other = Path("results", STUDY, "jobs", "of", "yesterday.json")
     other.parent.mkdir()
     other.touch()
-    sitting.write_jobs(None)
+    Jobs(session).write(None)
     assert path.exists() and not other.exists()
 
 
 def test_a_job_asks_for_memory_and_time_by_its_cell(place):
     mixes = [{"members": {"plain": 4}, "methods": ["naive"]}]
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(mixes=mixes)))
-    sitting = open_sitting(place)
-    small, large = sorted(sitting.jobs, key=lambda job: job.cell.n)
-    assert sitting.memory_mb(small.path) < sitting.memory_mb(large.path)
+    session = open_session(place)
+    small, large = sorted(session.jobs, key=lambda job: job.cell.n)
+    assert Jobs(session).memory_mb(small.path) < Jobs(session).memory_mb(large.path)
     for job in (small, large):
-        assert sitting.runtime_min(job.path) > 10 + job.estimate_s / 60
+        assert Jobs(session).runtime_min(job.path) > 10 + job.estimate_s / 60
 
 
 def test_of_the_environment_only_the_folder_of_locks_is_read():

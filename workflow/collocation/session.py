@@ -1,0 +1,214 @@
+"""One invocation of the workflow: config → study, device, cells, and what is to run now.
+
+It writes nothing: see writer.py, and launcher.py for what its jobs need beside their files.
+"""
+
+import hashlib
+import json
+import shlex
+import time
+import uuid
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+from workflow.collocation import gpu, grid, methods, plan, provenance, record
+from workflow.collocation.datasets import Datasets
+from workflow.collocation.device import find_device
+from workflow.collocation.digest import code_digest, model_digest
+from workflow.collocation.grid import Cell
+from workflow.collocation.settings import ConfigError, load_config, load_study, load_workloads
+from workflow.collocation.study import ROOT, Config, Study, seconds
+
+MANIFEST = "MANIFEST.sha256"  # of a study that ships; see release/
+
+
+@dataclass
+class Session:
+    """What this invocation is about. Build it with `open_session`."""
+
+    config: Config
+    name: str
+    why: str
+    study: Study
+    cells: list[Cell]
+    device: gpu.Device | None
+    attempts: dict[str, list[record.Attempt]]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    deadline: float | None = None  # Unix time at which the budget ends
+    anchors: list[Cell] = field(default_factory=list)  # of this session and those before
+    jobs: list[plan.Job] = field(default_factory=list)
+    later: list[plan.Job] = field(default_factory=list)
+    _refusals: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def measuring(self) -> bool:
+        """Whether cells may be planned: a sealed study is an input unless config says otherwise."""
+        return not self.sealed if self.config.measure is None else self.config.measure
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the study ships: its folder has a manifest (`make seal`)."""
+        return (self.folder / MANIFEST).exists()
+
+    # -- paths, relative to the working directory -----------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.results, self.name)
+
+    @property
+    def cells_folder(self) -> Path:
+        return self.folder / "cells"
+
+    def run_files(self) -> list[str]:
+        """run.json of every attempt that exists and counts, and of every job to run."""
+        counted = [*self.cells, *self.anchors]
+        done = [a.path for a in plan.finished(counted, self.attempts, self.sealed)]
+        return [path.as_posix() for path in (*done, *self.coming)]
+
+    @property
+    def coming(self) -> list[Path]:
+        """run.json of every job to run."""
+        return [self.cells_folder / job.path / "run.json" for job in self.jobs]
+
+    def refusal(self, cell: Cell) -> str | None:
+        """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
+        if cell.id not in self._refusals:
+            switch = self.config.mig_mode == "switch"
+            self._refusals[cell.id] = methods.refusal(cell.spec.to_json(), self.device, switch)
+        return self._refusals[cell.id]
+
+    @cached_property
+    def datasets(self) -> Datasets:
+        """The datasets that the jobs need."""
+        sizes: dict[str, set[int]] = {}
+        for job in self.jobs:
+            if self.refusal(job.cell) is None:
+                for member in job.cell.spec.members:
+                    sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
+        return Datasets(self.name, self.config, self.study, self.folder, sizes)
+
+    def settings(self) -> str:
+        """This session's config as KEY=VALUE arguments, quoted for a shell."""
+        values = self.config.model_dump(exclude_none=True)
+        return shlex.join(f"{key}={json.dumps(value)}" for key, value in values.items())
+
+    def mismatched(self) -> list[record.Attempt]:
+        """Measured attempts that today's code or versions would not reproduce as they are."""
+        stale = _stale(self.device)
+        found = plan.finished(self.cells, self.attempts, self.sealed)
+        return [
+            attempt for attempt in found if attempt.status in record.MEASURED and stale(attempt)
+        ]
+
+    @cached_property
+    def expected(self) -> str:
+        """What analysis may expect, as JSON: a line a cell."""
+        cells = [
+            {
+                "id": cell.id,
+                "scenario": cell.scenario,
+                "arm": cell.arm,
+                "method": cell.method,
+                "replicate": cell.replicate,
+                "n": cell.n,
+                "workloads": [member.workload for member in cell.spec.members],
+                "measure": cell.spec.measure.kind,
+            }
+            for cell in self.cells
+        ]
+        return "[\n" + ",\n".join(json.dumps(cell) for cell in cells) + "\n]\n"
+
+    @property
+    def plan_digest(self) -> str:
+        """A changed plan draws its holes anew."""
+        return hashlib.sha256(self.expected.encode()).hexdigest()[:8]
+
+    @property
+    def merged(self) -> bool:
+        """Whether runs.parquet is there with all that this invocation measured: it may have been
+        asked for some cells alone.
+        """
+        runs = self.folder / "runs.parquet"
+        written = [path.stat().st_mtime_ns for path in self.coming if path.exists()]
+        return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
+
+
+def open_session(values: dict) -> Session:
+    """Read and check everything; plan what runs now. Raises ConfigError."""
+    config = load_config(values)
+    workloads = load_workloads(_find(config.workloads))
+    device, why_not = find_device(config.gpu)
+    name, why = _choose(config, device, why_not)
+    if config.measure is False:
+        name, why = _measured(config, name, why)
+    study = load_study(_find(config.studies), name, workloads)
+    digests = {name: model_digest(workload.model) for name, workload in workloads.items()}
+    sources = {name: digest for name, digest in digests.items() if digest}
+    cells = grid.expand(study, workloads, sources)
+    attempts = record.scan(Path(config.results, name, "cells"))
+    numbers = grid.anchor_numbers(attempts)
+    known = grid.anchors(study, workloads, numbers, sources)
+    named = {"id": config.session} if config.session else {}
+    session = Session(config, name, why, study, cells, device, attempts, **named)
+    session.anchors += known
+    if session.measuring:
+        pending = plan.pending(
+            cells,
+            attempts,
+            device.uuid if device else record.cpu_key(provenance.machine_alias()),
+            session.refusal,
+            config.attempts,
+            _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
+        )
+        begun = any(
+            attempt.content and attempt.content["provenance"].get("sitting") == session.id
+            for cell in known
+            for attempt in attempts.get(cell.id, [])
+        )
+        number = max(numbers, default=0) + 1
+        new = [] if begun else grid.anchors(study, workloads, [number], sources)
+        first = plan.begin(new, attempts)
+        budget = seconds(config.budget) if config.budget is not None else None
+        left = None if budget is None else budget - sum(job.estimate_s for job in first)
+        session.jobs, session.later = plan.within(pending, left)
+        if any(session.refusal(job.cell) is None for job in session.jobs):
+            session.jobs = first + session.jobs
+            session.anchors += [job.cell for job in first]
+        if budget is not None:
+            session.deadline = round(time.time() + budget)
+    return session
+
+
+def _choose(config: Config, device: gpu.Device | None, why_not: str) -> tuple[str, str]:
+    if config.study != "auto":
+        return config.study, "as asked for"
+    return ("paper", "a CUDA machine") if device else ("smoke", why_not)
+
+
+def _measured(config: Config, name: str, why: str) -> tuple[str, str]:
+    """The study to draw: the chosen one, or for 'auto' the only one that is there."""
+    found = sorted(path.parent.name for path in Path(config.results).glob("*/cells"))
+    known = {path.stem for path in _find(config.studies).glob("*.yaml")}
+    found = [study for study in found if study in known]  # a contributed bundle is for comparing
+    if name in found:
+        return name, why
+    if config.study == "auto" and len(found) == 1:
+        return found[0], "the one that is there"
+    raise ConfigError(
+        f"study: {config.results}/{name} holds no results; there are: {', '.join(found) or 'none'}"
+    )
+
+
+def _stale(device: gpu.Device | None):
+    @cache
+    def today():
+        return code_digest(), provenance.versions(device.driver if device else None)
+
+    return lambda attempt: bool(provenance.mismatches(attempt.content, *today()))
+
+
+def _find(path: str) -> Path:
+    """A config path as given, from the working directory, or else from the repository."""
+    return Path(path) if Path(path).exists() else ROOT / path
