@@ -14,7 +14,8 @@ TWIN = "naive_again"
 
 # Order in figures and tables.
 METHODS = ("serial", "naive", TWIN, "mps", "mps_equal", "mps_overlap")
-METHODS += ("mig", "mig_7g", "mig_4g", "mig_1g2x", "mig_shared", "mig_mps")
+METHODS += ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g")
+METHODS += ("mig_1g2x", "mig_shared", "mig_mps")
 
 # Variants of an alone cell that other cells are normalised by, each within its own input.
 ALONE_VARIANTS = ("", "files")

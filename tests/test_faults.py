@@ -29,6 +29,7 @@ from tests.fakes import driver, machine
 from tests.lies import LATER_STEPS, lies
 from tests.studio import REPOSITORY, SHORT, STUDY, Running, Studio, study, until, workload
 from workflow.collocation import gpu
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.study import CONFIG
 
 VARIANTS = {
@@ -285,10 +286,10 @@ class RealMachine(Machine):
         studio.assert_no_orphans()
         assert not list(studio.folder.glob("mps-*"))
         until(
-            lambda: not any(gpu.processes(self.device).values()),
-            lambda: f"on the card: {gpu.processes(self.device)}",
+            lambda: not any(self.device.processes().values()),
+            lambda: f"on the card: {self.device.processes()}",
         )
-        assert gpu.mig_enabled(self.device) in (None, False)
+        assert nvidia.mig_enabled(self.device) in (None, False)
 
 
 def real_gpu() -> gpu.Device:
@@ -298,7 +299,7 @@ def real_gpu() -> gpu.Device:
     if gpu.torch_build() != "cuda":
         pytest.skip("the torch that is installed was not built for CUDA")
     device = gpu.find()
-    if device is None or gpu.mig_enabled(device):
+    if device is None or nvidia.mig_enabled(device):
         pytest.skip("there is no NVIDIA GPU with MIG mode off")
     if shutil.which("nvidia-cuda-mps-control") is None:
         pytest.skip("MPS is not installed")

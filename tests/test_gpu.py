@@ -9,6 +9,7 @@ import pynvml
 import pytest
 
 from workflow.collocation import gpu, methods
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence, mps_daemon
 from workflow.collocation.methods.evidence import NotInForce, Report
 from workflow.collocation.record import Gpu
@@ -128,7 +129,7 @@ def test_find(nvml, wanted, index):
 
 def test_what_is_known_of_a_device(nvml):
     device = gpu.find()
-    assert device == gpu.Device(UUIDS[0], "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
+    assert device == gpu.Nvidia(UUIDS[0], "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
     assert device.record() == {
         "uuid": UUIDS[0],
         "name": "Card 0",
@@ -207,7 +208,7 @@ def test_no_driver(nvml):
 
 
 def test_state(nvml):
-    assert gpu.state(gpu.find()) == {
+    assert gpu.find().state() == {
         "temperature_c": 41,
         "power_w": 123.456,
         "sm_clock_mhz": 1980,
@@ -222,7 +223,7 @@ def test_state(nvml):
 def test_readings_that_a_card_does_not_give_are_null(nvml):
     device = gpu.find()
     nvml.missing = {"nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo"}
-    found = gpu.state(device)
+    found = device.state()
     assert found["power_w"] is found["sm_clock_mhz"] is found["memory_clock_mhz"] is None
     assert (found["temperature_c"], found["throttle_reasons"]) == (41, 4)
 
@@ -233,34 +234,34 @@ def test_a_card_whose_memory_is_not_readable_is_found_all_the_same(nvml):
     device = gpu.find(1)
     assert (device.index, device.memory_bytes) == (1, None)
     assert Gpu(**device.record()).memory_bytes is None
-    assert gpu.state(device)["memory_used_bytes"] is None
-    assert gpu.memory_free(device.uuid) is None
+    assert device.state()["memory_used_bytes"] is None
+    assert nvidia.memory_free(device.uuid) is None
 
 
 def test_free_memory_of_a_card_and_of_a_part(nvml):
-    assert gpu.memory_free(UUIDS[1]) == gpu.memory_free("MIG-1") == 79 * 2**30
+    assert nvidia.memory_free(UUIDS[1]) == nvidia.memory_free("MIG-1") == 79 * 2**30
 
 
 def test_processes(nvml):
     nvml.compute, nvml.mps = [9, 3], []
-    assert gpu.processes(gpu.find()) == {"compute": [3, 9], "mps": []}
+    assert gpu.find().processes() == {"compute": [3, 9], "mps": []}
     nvml.missing = {"nvmlDeviceGetMPSComputeRunningProcesses"}
-    assert gpu.processes(gpu.find()) == {"compute": [3, 9], "mps": None}
+    assert gpu.find().processes() == {"compute": [3, 9], "mps": None}
 
 
 def test_the_card_of_a_mig_device(nvml):
-    assert gpu.card_of("MIG-2") == UUIDS[2]
+    assert nvidia.card_of("MIG-2") == UUIDS[2]
     nvml.missing = {"nvmlDeviceGetHandleByUUID"}
-    assert gpu.card_of("MIG-2") is None
+    assert nvidia.card_of("MIG-2") is None
 
 
 def test_mig_enabled(nvml):
     device = gpu.find()
-    assert gpu.mig_enabled(device) is False
+    assert nvidia.mig_enabled(device) is False
     nvml.mig = 1
-    assert gpu.mig_enabled(device) is True
+    assert nvidia.mig_enabled(device) is True
     nvml.missing = {"nvmlDeviceGetMigMode"}
-    assert gpu.mig_enabled(device) is None
+    assert nvidia.mig_enabled(device) is None
 
 
 # -- naive ----------------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ def test_naive_one_that_is_leaving_the_card_is_given_time(nvml, naive, monkeypat
     monkeypatch.setattr(evidence, "GRACE_S", 60.0)
     answers = iter([[4001, 4002, 4003]] * 2)
     monkeypatch.setattr(
-        gpu, "processes", lambda device: {"compute": next(answers, [4001, 4002]), "mps": []}
+        gpu.Nvidia, "processes", lambda device: {"compute": next(answers, [4001, 4002]), "mps": []}
     )
     assert naive.witness(said(20, 10))["compute"] == [4001, 4002]
 
@@ -411,10 +412,18 @@ def test_naive_on_a_machine_without_a_gpu(tmp_path):
 @pytest.mark.parametrize("method", ["mig", "mig_7g", "mig_4g", "mig_shared", "mig_mps"])
 def test_mig_is_refused_with_the_reason(nvml, method):
     spec, device = {"method": method}, gpu.find(1)
-    assert (
-        methods.refusal(spec, None) == "MIG needs an NVIDIA GPU, and there is none on this machine"
+    mark = f"; {methods.METHODS['mig'].experimental}"
+    assert methods.refusal(spec, None) == (
+        "MIG needs an NVIDIA GPU, and there is none on this machine" + mark
     )
     assert methods.refusal(spec, device).startswith("MIG mode is off on Card 1; an administrator")
     assert "-i 1 -mig 1" in methods.refusal(spec, device)
     nvml.missing = {"nvmlDeviceGetMigMode"}
-    assert methods.refusal(spec, device) == "Card 1 has no MIG"
+    assert methods.refusal(spec, device) == "Card 1 has no MIG" + mark
+
+
+def test_nvidias_library_is_asked_in_three_rooms_only():
+    rooms = ("gpu", "methods", "telemetry")
+    for module in (Path(gpu.__file__).parents[1]).rglob("*.py"):
+        if module.relative_to(Path(gpu.__file__).parents[1]).parts[0] not in rooms:
+            assert "pynvml" not in module.read_text(), module

@@ -14,6 +14,7 @@ import pytest
 
 from tests.gpu_loading import Load, load, running, span_of, spinning
 from workflow.collocation import gpu
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import mps_daemon
 from workflow.collocation.telemetry.nvml import Card
 from workflow.collocation.telemetry.sources import Source, open_source
@@ -22,7 +23,9 @@ from workflow.collocation.telemetry.vocabulary import Unavailable
 CARD = gpu.find()
 pytestmark = [
     pytest.mark.skipif(CARD is None, reason="no NVIDIA GPU"),
-    pytest.mark.skipif(CARD is not None and bool(gpu.mig_enabled(CARD)), reason="MIG mode is on"),
+    pytest.mark.skipif(
+        CARD is not None and bool(nvidia.mig_enabled(CARD)), reason="MIG mode is on"
+    ),
 ]
 
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
@@ -60,7 +63,7 @@ def test_idle_is_next_to_nothing(source):
     found = span_of(source, 2.0)
     show("idle", found)
     busy = {name: found[name] for name in ("gract", "smact", "tenso", "drama")}
-    assert all(value < 0.02 for value in busy.values()), (busy, gpu.processes(CARD))
+    assert all(value < 0.02 for value in busy.values()), (busy, CARD.processes())
 
 
 @pytest.mark.parametrize("blocks", SPINNING or [None])

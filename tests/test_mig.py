@@ -27,27 +27,22 @@ from hypothesis import strategies as st
 from tests.fakes import driver, machine
 from workflow.collocation import gpu, methods
 from workflow.collocation.grid import expand
-from workflow.collocation.methods import (
-    evidence,
-    mig,
-    mig_card,
-    mig_journal,
-    mig_layout,
-    mig_nvml,
-    mig_restore,
-    mig_words,
-    mps_daemon,
-    undisturbed,
-)
+from workflow.collocation.methods import evidence, mps_daemon, undisturbed
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
-from workflow.collocation.methods.mig_layout import Card, NoLayout
-from workflow.collocation.settings import load_study, load_workloads
+from workflow.collocation.methods.mig import card as mig_card
+from workflow.collocation.methods.mig import layout as mig_layout
+from workflow.collocation.methods.mig import nvml as mig_nvml
+from workflow.collocation.methods.mig import restore as mig_restore
+from workflow.collocation.methods.mig.command import load_card, record_table
+from workflow.collocation.methods.mig.layout import Card, NoLayout
+from workflow.collocation.settings import ConfigError, load_study, load_workloads
 from workflow.collocation.study import CONFIG
 
-TABLES = {path.stem: Card.load(path) for path in sorted(machine.CARDS.glob("*.json"))}
+TABLES = {path.stem: load_card(path) for path in sorted(machine.CARDS.glob("*.json"))}
 ROOT = Path(__file__).resolve().parents[1]
 # What an administrator left: (profile id, start, size, [slices of its compute instances]).
 IDLE = [(9, 4, 4, [2, 1]), (19, 0, 1, [1]), (19, 2, 1, [1])]
+MARK = "; MIG is experimental: it has divided a simulated card only"  # ends what people are told
 PAIR = {"method": "mig", "members": [{"workload": "a"}, {"workload": "b"}]}
 
 
@@ -239,7 +234,7 @@ def test_the_table_of_a_card_is_read_whether_mig_is_on_or_off(key, mode):
 def test_a_card_without_mig_has_no_table():
     with benches("none", mig=False) as made:
         assert mig_card.read(made.device) is None
-        assert methods.refusal(alike(2), made.device) == "NVIDIA X has no MIG"
+        assert methods.refusal(alike(2), made.device) == f"NVIDIA X has no MIG{MARK}"
         assert methods.refusal(alike(2, "naive"), made.device) is None
         with mig_card.in_mode(made.device, on=False, switch=False):
             pass
@@ -248,12 +243,31 @@ def test_a_card_without_mig_has_no_table():
                 pass
 
 
+def test_profiles_that_are_listed_in_mig_mode_only_are_planned_then(tmp_path):
+    """As by drivers up to R535."""
+    with benches("h200_141", mig=False, secret=True) as made:
+        assert made.card.profiles == ()
+        with pytest.raises(NoLayout, match=r"^mig: which profiles NVIDIA H200 offers is not known"):
+            mig_layout.layouts(alike(3), made.card)
+        with pytest.raises(ConfigError, match=r"^which profiles NVIDIA H200 offers is not known"):
+            record_table(made.device, made.card, tmp_path / "table.json")
+        assert methods.refusal(PAIR, made.device) == OFF + MARK
+        assert methods.refusal(PAIR, made.device, switch=True) is None
+        with methods.enter(PAIR, made.device, tmp_path, switch=True):
+            assert len(machine.layout(made.folder)) == 2
+        assert made.state == ((False, False), [])
+        with pytest.raises(Unsupported, match="8 equal GPU instances do not fit"):
+            with methods.enter(alike(8), made.device, tmp_path, switch=True):
+                pass
+        assert made.state == ((False, False), [])
+
+
 # -- apply, verify, take away ---------------------------------------------------------------------
 
 PAPER = [
     *(alike(count) for count in (1, 2, 3, 7)),
     alike(1, "mig_7g"),
-    alike(1, "mig_4g"),
+    *(alike(1, f"mig_{slices}g") for slices in (4, 3, 2, 1)),
     mix("4g", "3g"),
     mix("4g", "2g", "1g"),
     mix("4g", "1g", "1g", "1g"),
@@ -265,6 +279,9 @@ PAPER = [
     *(alike(count, "mig_shared") for count in (1, 2, 3, 7)),
     *(alike(count, "mig_1g2x") for count in (1, 4)),
     alike(3, "mig_mps"),
+]
+DOUBLE = [
+    (key, alike(count, "mig_1g2x")) for key in ("h100_80_sxm", "h200_141") for count in (1, 4)
 ]
 OTHERS = [
     (key, spec)
@@ -279,7 +296,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(
     ("key", "spec"),
-    [*(("a100_40", spec) for spec in PAPER), *OTHERS],
+    [*(("a100_40", spec) for spec in PAPER), *OTHERS, *DOUBLE],
     ids=lambda value: value if isinstance(value, str) else value["method"],
 )
 def test_a_layout_is_there_as_planned_and_then_gone(key, spec):
@@ -297,11 +314,7 @@ def test_a_layout_is_there_as_planned_and_then_gone(key, spec):
             assert set(layout.seats) == seats.keys()
             for seat in seats.values():
                 profile = layout.parts[seat.part].profile
-                known = (
-                    profile.sm_count
-                    if layout.parts[seat.part].compute == (profile.slices,)
-                    else seat.sm_count
-                )
+                known = profile.sm_count if layout.parts[seat.part].whole else seat.sm_count
                 assert (seat.sm_count, seat.memory_mib) == (known, profile.memory_mib)
             assert made.journals
         assert made.state == ((True, True), [])
@@ -330,6 +343,51 @@ def test_members_of_a_shared_instance_have_their_own_sms_and_one_memory(hopper):
         one, two = seats.values()
         assert one.uuid != two.uuid and one.gpu_instance == two.gpu_instance
         assert (one.sm_count, one.memory_mib) == (two.sm_count, two.memory_mib) == (56, 143360)
+
+
+DOUBLE_1G = (15, 0, 2)  # profile id, start, size
+
+
+def small_slice(made: Bench) -> None:
+    """A 1g with double memory, and in it the compute instance of 16 of its 26 SMs."""
+    handle = mig_nvml.create_gpu_instance(made.device, *DOUBLE_1G)
+    mig_nvml.create_slices(handle, 1)
+
+
+def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(hopper):
+    sizes = {"1g": 16, "1g2x": 26, "2g": 32, "3g": 60}
+    for wanted, sms in sizes.items():
+        with hopper.applied(mix(wanted)) as (_, seats):
+            assert [seat.sm_count for seat in seats.values()] == [sms]
+    with hopper.applied(mix("1c.2g", "1c.2g")) as (_, seats):  # and leaves the other its place
+        assert [seat.sm_count for seat in seats.values()] == [16, 16]
+
+
+def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hopper):
+    small_slice(hopper)
+    found = hopper.state
+    with pytest.raises(
+        Unsupported, match="that are there on NVIDIA H200 would have to go: 1g.35gb"
+    ):
+        with hopper.applied(alike(1, "mig_1g2x"), switch=False):
+            pass
+    with hopper.applied(alike(1, "mig_1g2x")) as (_, seats):
+        assert [seat.sm_count for seat in seats.values()] == [26]
+    assert hopper.state == found  # as the administrator had it
+
+
+def test_a_driver_that_makes_less_than_was_planned_fails_the_cell(hopper, monkeypatch):
+    create = mig_nvml.create_slices
+    monkeypatch.setattr(mig_nvml, "create_slices", lambda gi, slices, whole: create(gi, slices))
+    with pytest.raises(NotInForce) as caught:
+        with hopper.applied(alike(1, "mig_1g2x")):
+            pass
+    assert str(caught.value) == (
+        "MIG: 1g.35gb was created on NVIDIA H200, but its compute instance in 1g.35gb at 0:2 has "
+        "16 SMs, not 26"
+    )
+    assert hopper.state == ((True, True), [])
+    assert not hopper.journals
 
 
 def test_what_an_administrator_left_idle_is_put_back_just_so(bench):
@@ -587,10 +645,10 @@ def test_without_permission_a_cell_is_unsupported_and_says_what_it_takes(bench):
 @pytest.fixture
 def capability(tmp_path, monkeypatch) -> Path:
     """The files by which a driver says who may create instances; nobody may."""
-    monkeypatch.setattr(mig_words, "CAPABILITY", tmp_path / "config")
-    monkeypatch.setattr(mig_words, "CAPABILITY_DEVICES", tmp_path)
-    monkeypatch.setattr(mig_words.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(mig_words.os, "access", lambda *_: False)
+    monkeypatch.setattr(mig_nvml, "CAPABILITY", tmp_path / "config")
+    monkeypatch.setattr(mig_nvml, "CAPABILITY_DEVICES", tmp_path)
+    monkeypatch.setattr(mig_nvml.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(mig_nvml.os, "access", lambda *_: False)
     (tmp_path / "config").write_text("DeviceFileMinor: 1\nDeviceFileMode: 256\n")
     (tmp_path / "nvidia-cap1").touch()
     return tmp_path
@@ -600,7 +658,7 @@ def test_missing_rights_are_found_without_touching_the_card(bench, capability):
     file = capability / "nvidia-cap1"
     assert methods.refusal(PAIR, bench.device) == (
         f"creating MIG instances needs root or the right to read {file}; an administrator grants "
-        f"that with 'chmod a+r {file}'"
+        f"that with 'chmod a+r {file}'{MARK}"
     )
     assert machine.changes(bench.folder) == 0
 
@@ -608,9 +666,9 @@ def test_missing_rights_are_found_without_touching_the_card(bench, capability):
 @pytest.mark.parametrize("doubt", ["root", "allowed", "no device file", "no file", "other words"])
 def test_where_rights_are_in_doubt_nothing_is_said(bench, capability, doubt, monkeypatch):
     if doubt == "root":
-        monkeypatch.setattr(mig_words.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(mig_nvml.os, "geteuid", lambda: 0)
     elif doubt == "allowed":
-        monkeypatch.setattr(mig_words.os, "access", lambda *_: True)
+        monkeypatch.setattr(mig_nvml.os, "access", lambda *_: True)
     elif doubt == "no device file":
         (capability / "nvidia-cap1").unlink()
     elif doubt == "no file":
@@ -655,12 +713,12 @@ ON = (
 
 def test_the_mode_is_kept_unless_the_configuration_says_switch(tmp_path):
     with benches("h200_141", mig=False) as made:
-        assert methods.refusal(PAIR, made.device) == OFF
+        assert methods.refusal(PAIR, made.device) == OFF + MARK
         assert methods.refusal(PAIR, made.device, switch=True) is None
         with pytest.raises(Unsupported) as caught:
             with methods.enter(PAIR, made.device, tmp_path):
                 pass
-        assert str(caught.value) == OFF
+        assert str(caught.value) == OFF + MARK
         assert machine.changes(made.folder) == 0
 
 
@@ -709,7 +767,7 @@ AMPERE = (
 def test_on_ampere_the_mode_is_an_administrators(tmp_path, short_tmp):
     with benches("a100_40", mig=False) as made:
         for switch in (False, True):
-            assert methods.refusal(PAIR, made.device, switch) == AMPERE
+            assert methods.refusal(PAIR, made.device, switch) == AMPERE + MARK
             with pytest.raises(Unsupported, match=f"^{re.escape(AMPERE)}$"):
                 with mig_card.in_mode(made.device, on=True, switch=switch):
                     raise AssertionError
@@ -737,7 +795,7 @@ def test_a_mode_that_waits_for_a_reset_is_an_administrators_and_stays():
             "MIG mode is off on NVIDIA A100-SXM4-40GB, and a change of it waits for a GPU reset; "
             "an administrator gives it with 'nvidia-smi -i 0 --gpu-reset'"
         )
-        assert methods.refusal(PAIR, made.device, switch=True) == sentence
+        assert methods.refusal(PAIR, made.device, switch=True) == sentence + MARK
         with pytest.raises(Unsupported, match=f"^{sentence}$"):
             with mig_card.in_mode(made.device, on=True, switch=True):
                 raise AssertionError
@@ -820,9 +878,9 @@ KEPT = (
 def test_instances_that_are_there_are_kept_unless_the_configuration_says_switch(bench, tmp_path):
     bench.fill(IDLE)
     found, uuids = bench.state, machine.mig_uuids(bench.folder)
-    assert methods.refusal(PAIR, bench.device) == KEPT
+    assert methods.refusal(PAIR, bench.device) == KEPT + MARK
     assert methods.refusal(PAIR, bench.device, switch=True) is None
-    with pytest.raises(Unsupported, match=f"^{re.escape(KEPT)}$"):
+    with pytest.raises(Unsupported, match=f"^{re.escape(KEPT + MARK)}$"):
         with methods.enter(PAIR, bench.device, tmp_path):
             raise AssertionError
     with pytest.raises(Unsupported, match=f"^{re.escape(KEPT)}$"):
@@ -1055,8 +1113,8 @@ def test_without_a_journal_recovering_asks_the_card_nothing(bench, monkeypatch):
 
 def test_a_journal_of_what_is_there_anyway_only_goes(bench):
     bench.fill(IDLE)
-    mig_journal.write(
-        bench.device, mig_journal.Note(mig_nvml.state(bench.device), False, mig_journal.boot())
+    mig_restore.keep(
+        bench.device, mig_restore.Note(mig_nvml.state(bench.device), False, mig_restore.boot())
     )
     assert len(bench.journals) == 1
     mig_restore.recover(bench.device)
@@ -1183,7 +1241,7 @@ def restart(monkeypatch, tmp_path):
 
     def start(bench: Bench, mode: bool) -> None:
         (tmp_path / "boot_id").write_text(f"{uuid.uuid4()}\n")
-        monkeypatch.setattr(mig_journal, "BOOT", tmp_path / "boot_id")
+        monkeypatch.setattr(mig_restore, "BOOT", tmp_path / "boot_id")
         with driver.Card(bench.folder).open() as state:
             state |= {"mode": int(mode), "pending": int(mode), "instances": {}}
 
@@ -1232,7 +1290,7 @@ def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
 
 def test_what_another_users_killed_run_left_is_told_with_the_user(tmp_path, short_tmp):
     def leave(made: Bench) -> str:
-        mig_journal.write(made.device, mig_journal.Note(mig_nvml.state(made.device), False, "x"))
+        mig_restore.keep(made.device, mig_restore.Note(mig_nvml.state(made.device), False, "x"))
         [mine] = made.journals
         theirs = mine.rename(mine.with_name(mine.name.replace(f"-{os.getuid()}.", "-1.")))
         os.chown(theirs, 1, -1)
@@ -1294,7 +1352,7 @@ def test_a_mode_is_not_put_back_over_what_others_made():
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"found": {"mode": true}}'])
 def test_a_journal_that_cannot_be_read_is_a_persons_business(bench, content):
-    mig_journal.path(bench.device).write_text(content)
+    mig_restore.note_path(bench.device).write_text(content)
     with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
         mig_restore.recover(bench.device)
     assert machine.changes(bench.folder) == 0
@@ -1302,13 +1360,13 @@ def test_a_journal_that_cannot_be_read_is_a_persons_business(bench, content):
 
 def test_a_planted_journal_is_no_journal(bench, tmp_path, monkeypatch):
     (tmp_path / "planted").write_text("{")
-    mig_journal.path(bench.device).symlink_to(tmp_path / "planted")
+    mig_restore.note_path(bench.device).symlink_to(tmp_path / "planted")
     mig_restore.recover(bench.device)
-    mig_journal.path(bench.device).unlink()
+    mig_restore.note_path(bench.device).unlink()
     bench.fill(IDLE)
     empty = mig_nvml.State(True, True, ())
-    mig_journal.write(bench.device, mig_journal.Note(empty, False, mig_journal.boot()))
-    os.chown(mig_journal.path(bench.device), 1234, -1)
+    mig_restore.keep(bench.device, mig_restore.Note(empty, False, mig_restore.boot()))
+    os.chown(mig_restore.note_path(bench.device), 1234, -1)
     mig_restore.recover(bench.device)
     assert len(machine.layout(bench.folder)) == 3
 
@@ -1317,22 +1375,22 @@ def test_the_journal_is_written_before_the_first_change_and_is_private(bench):
     bench.fill(IDLE)
     machine.fail(bench.folder, "change", at=1, on=True)
     seen = []
-    real = mig_journal.remove
+    real = mig_restore.forget
 
     def look(device):
-        seen.append(json.loads(mig_journal.path(device).read_text()))
-        assert mig_journal.path(device).stat().st_mode & 0o777 == 0o600
+        seen.append(json.loads(mig_restore.note_path(device).read_text()))
+        assert mig_restore.note_path(device).stat().st_mode & 0o777 == 0o600
         real(device)
 
-    mig_journal.remove = look
+    mig_restore.forget = look
     try:
         with suppress(NotInForce), bench.applied(PAIR):
             pass
     finally:
-        mig_journal.remove = real
+        mig_restore.forget = real
     [note] = seen
     assert [one["start"] for one in note["found"]["instances"]] == [4, 0, 2]
-    assert note["boot"] == mig_journal.boot()
+    assert note["boot"] == mig_restore.boot()
     places = [(9, 0, 4), (9, 4, 4), (19, 0, 1), (19, 2, 1)]
     assert [tuple(one["place"]) for one in note["touched"]] == places
 
@@ -1547,18 +1605,18 @@ def test_copies_in_a_mix_share_the_instance_of_their_workload(hopper, cell):
 
 def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
     device = hopper.device
-    assert (
-        methods.refusal(PAIR, None) == "MIG needs an NVIDIA GPU, and there is none on this machine"
+    assert methods.refusal(PAIR, None) == (
+        "MIG needs an NVIDIA GPU, and there is none on this machine" + MARK
     )
     assert "do not fit" in methods.refusal(alike(8), device)
     assert methods.refusal(alike(3, "mig_mps"), device) is None
     monkeypatch.setenv("PATH", "")
-    assert methods.refusal(alike(3, "mig_mps"), device).endswith("which is not on PATH")
+    assert methods.refusal(alike(3, "mig_mps"), device).endswith(f"which is not on PATH{MARK}")
     assert methods.refusal(PAIR, device) is None
     with benches("h200_141", mig=False) as off:
         assert "do not fit" in methods.refusal(alike(8), off.device, switch=True)
         with pytest.raises(Unsupported, match="do not fit"):
-            with mig.enter(alike(8), off.device, Path(short_tmp), switch=True):
+            with methods.METHODS["mig"].enter(alike(8), off.device, Path(short_tmp), switch=True):
                 pass
     assert machine.changes(hopper.folder) == 0
 
@@ -1566,9 +1624,10 @@ def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
 def test_the_fake_module_shadows_the_real_one_in_other_processes(tmp_path):
     environment = machine.create(tmp_path / "machine", "a30", mig=True)
     code = (
-        "import pynvml; from workflow.collocation import gpu; from workflow.collocation.methods "
-        "import mig_card; device = gpu.find(); print(device.name, device.sm_count, "
-        "len(mig_card.read(device).profiles), gpu.mig_enabled(device), pynvml.__file__)"
+        "import pynvml; from workflow.collocation import gpu; from workflow.collocation.gpu import "
+        "nvidia; from workflow.collocation.methods.mig import card; device = gpu.find(); "
+        "print(device.name, device.sm_count, len(card.read(device).profiles), "
+        "nvidia.mig_enabled(device), pynvml.__file__)"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],

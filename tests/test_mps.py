@@ -17,13 +17,15 @@ import psutil
 import pytest
 
 from workflow.collocation import gpu, methods
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence as method_evidence
 from workflow.collocation.methods import mps, mps_daemon
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported
 
 ROOT = Path(__file__).parent.parent
+MPS = methods.METHODS["mps"]
 SPEC = {"method": "mps", "members": [{"workload": "a"}] * 3}
-GPU = gpu.Device(
+GPU = gpu.Nvidia(
     uuid=f"GPU-{uuid.uuid4()}",  # another run of these tests must not be company
     name="a card that is not there",
     index=7654,
@@ -77,8 +79,8 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", os.pathsep.join([*bins, os.environ["PATH"]]))
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        monkeypatch.setattr(gpu, "processes", lambda device: {"compute": [], "mps": []})
-        monkeypatch.setattr(gpu, "memory_free", lambda uuid: 130 * 2**30)
+        monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": [], "mps": []})
+        monkeypatch.setattr(nvidia, "memory_free", lambda uuid: 130 * 2**30)
         monkeypatch.setattr(method_evidence, "GRACE_S", 0.0)
         every = method_evidence._daemons
 
@@ -102,7 +104,7 @@ def said(*pids: int, **changes) -> dict[int, Report]:
     return {member: replace(report, pid=pid, **changes) for member, pid in enumerate(pids)}
 
 
-def join(sharing: mps.Mps, *pids: int) -> None:
+def join(sharing: mps.Clients, *pids: int) -> None:
     for pid in pids:
         (sharing.daemon.pipe / "clients" / str(pid)).touch()
 
@@ -183,7 +185,7 @@ def test_nvml_has_a_say_only_where_it_shows_the_server_under_its_pid(member, tmp
         assert evidence["nvml_agrees"] is None
         server = evidence["server"]
         shown = {"compute": [server, member], "mps": [member]}
-        monkeypatch.setattr(gpu, "processes", lambda device: shown)
+        monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
         assert sharing.witness(said(member))["nvml_agrees"] is True
         shown["mps"] = []
         with pytest.raises(NotInForce, match="is not among NVML's MPS clients"):
@@ -231,7 +233,7 @@ def test_release_takes_a_bounded_time(monkeypatch):
         time.sleep(0.1)
         return "7\n"
 
-    mps.Mps(GPU, SimpleNamespace(ask=ask), {}, PLACE).release(1)
+    mps.Clients(GPU, SimpleNamespace(ask=ask), {}, PLACE).release(1)
     assert given[0] == 0.3 and given[1] <= 0.2
 
 
@@ -240,16 +242,17 @@ def test_release_takes_a_bounded_time(monkeypatch):
 PLACE = Place(GPU.uuid, 132)
 
 
-def sharing_of(*members: dict, place: Place = PLACE, method: str = "mps_equal") -> mps.Mps:
+def sharing_of(*members: dict, place: Place = PLACE, method: str = "mps_equal") -> mps.Clients:
     """Mps over a daemon that lists the PIDs 7, 8, … as clients of server 5."""
     clients = "".join(f"{7 + index}\n" for index in range(len(members)))
     answers = {
         "get_server_list": "5\n",
         "get_server_status 5": "ACTIVE\n",
         "get_client_list 5": clients,
+        "get_default_client_priority": "0\n",
     }
     daemon = SimpleNamespace(ask=answers.get, environment={"CUDA_VISIBLE_DEVICES": place.uuid})
-    return mps.Mps(GPU, daemon, dict(enumerate(members)), place, method)
+    return mps.Clients(GPU, daemon, dict(enumerate(members)), place, method)
 
 
 def reports(*found: int | None, **changes) -> dict[int, Report]:
@@ -261,7 +264,7 @@ def reports(*found: int | None, **changes) -> dict[int, Report]:
     }
 
 
-def not_in_force(sharing: mps.Mps, found: dict[int, Report]) -> str:
+def not_in_force(sharing: mps.Clients, found: dict[int, Report]) -> str:
     with pytest.raises(NotInForce) as caught:
         sharing.witness(found)
     assert "\n" not in str(caught.value)
@@ -290,6 +293,16 @@ def test_limits_reach_the_member_that_they_are_for():
     }
     assert sharing.environment(1) == card
     assert sharing.environment(2) == card | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+
+
+def test_priorities_reach_the_members_and_are_told_as_what_nobody_sees():
+    sharing = sharing_of({"workload": "a", "priority": 0}, {"workload": "b", "priority": 1})
+    set_to = [sharing.environment(member)["CUDA_MPS_CLIENT_PRIORITY"] for member in (0, 1)]
+    assert set_to == ["0", "1"]
+    found = sharing.witness(reports(132, 132))
+    assert found["verified"] is True  # that they are clients; of priorities there is no proof
+    assert found["priorities"] == {"asked": {0: 0, 1: 1}, "default": "0", "seen": None}
+    assert "priorities" not in sharing_of({}).witness(reports(132))
 
 
 READ = [(100, 132), (70, 92), (50, 66), (28, 36), (24, 30), (15, 18), (14, 18), (10, 12)]
@@ -381,7 +394,7 @@ def test_a_memory_limit_shows_in_what_the_member_sees_free():
 )
 def test_a_memory_limit_shows_only_where_the_card_has_more_than_that(left, why, monkeypatch):
     asked = []
-    monkeypatch.setattr(gpu, "memory_free", lambda uuid: asked.append(uuid) or left)
+    monkeypatch.setattr(nvidia, "memory_free", lambda uuid: asked.append(uuid) or left)
     sharing = sharing_of({}, {"pinned_memory_mb": 2048})
     found = sharing.witness({1: reports(132, 132, memory_free=2**30)[1]})
     assert found["verified"] is (None if why else True)
@@ -412,7 +425,9 @@ def test_a_memory_limit_shows_only_where_the_card_has_more_than_that(left, why, 
     ],
 )
 def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says, monkeypatch):
-    monkeypatch.setattr(gpu, "processes", lambda device: {"compute": compute, "mps": clients})
+    monkeypatch.setattr(
+        gpu.Nvidia, "processes", lambda device: {"compute": compute, "mps": clients}
+    )
     sharing, found = sharing_of({}, {}), reports(132, 132)
     if says:
         assert not_in_force(sharing, found) == f"mps_equal: NVML lists {says}"
@@ -423,7 +438,7 @@ def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says,
 
 def test_on_a_part_of_a_card_nvml_lists_the_neighbours_too(monkeypatch):
     shown = {"compute": [4001, 4002, 4003, 4004], "mps": [4002, 4003, 4004]}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     part = Place("MIG-1", 60)
     found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
     assert (found["verified"], found["nvml_agrees"]) == (True, None)
@@ -434,7 +449,7 @@ def test_on_a_part_of_a_card_nvml_lists_the_neighbours_too(monkeypatch):
 
 def test_a_stranger_beside_the_members_is_named(monkeypatch):
     shown = {"compute": [5, 7, os.getpid()], "mps": [7]}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     sentence = not_in_force(sharing_of({}), reports(132))
     begin = "a cell needs the GPU to itself, and others compute on it: PID "
     assert sentence.startswith(f"{begin}{os.getpid()} (") and "(PID 7)" not in sentence
@@ -444,20 +459,22 @@ def test_a_stranger_beside_the_members_is_named(monkeypatch):
 
 def test_a_member_that_failed_and_is_slow_to_end_is_no_stranger(member, monkeypatch):
     shown = {"compute": [5, 7, member], "mps": [7, member]}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     assert sharing_of({}).witness(reports(132))["nvml_compute"] == shown["compute"]
 
 
 def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
     answers = iter([[5, 7, 99], [5, 7, 99], [5, 7]])
-    monkeypatch.setattr(gpu, "processes", lambda device: {"compute": next(answers), "mps": [7]})
+    monkeypatch.setattr(
+        gpu.Nvidia, "processes", lambda device: {"compute": next(answers), "mps": [7]}
+    )
     monkeypatch.setattr(method_evidence, "GRACE_S", 60.0)
     assert sharing_of({}).witness(reports(132))["nvml_compute"] == [5, 7]
 
 
 def test_on_a_part_of_a_card_the_neighbours_are_no_strangers(monkeypatch):
     shown = {"compute": [5, 6, 7, 20], "mps": [7, 20]}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     part = Place("MIG-1", 60)
     found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
     assert found["nvml_agrees"] is True
@@ -516,7 +533,7 @@ CONDUCTOR = """
 import os, sys
 from pathlib import Path
 from tests.test_mps import GPU, SPEC, gpu, join, methods, said
-gpu.processes = lambda device: {"compute": [], "mps": []}
+gpu.Nvidia.processes = lambda device: {"compute": [], "mps": []}
 with methods.enter(SPEC, GPU, Path(sys.argv[1])) as sharing:
     join(sharing, os.getpid())
     print(sharing.witness(said(os.getpid()))["server"], flush=True)
@@ -607,7 +624,7 @@ def test_a_foreign_daemon_that_serves_our_card_is_named_and_not_touched(foreign,
     ],
 )
 def test_which_daemons_serve_a_card(environment, serves, monkeypatch):
-    monkeypatch.setattr(gpu, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER}.get)
+    monkeypatch.setattr(nvidia, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER}.get)
     assert method_evidence._serves(environment, GPU) is serves
 
 
@@ -659,7 +676,7 @@ def test_only_a_mark_that_nobody_holds_is_swept():
 def test_a_stranger_on_the_card_is_named_and_not_touched(member, tmp_path, monkeypatch):
     hidden = 2**22 + 1  # beyond the kernel's largest PID
     shown = {"compute": [member, hidden], "mps": None}
-    monkeypatch.setattr(gpu, "processes", lambda device: shown)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
     owner = psutil.Process().username()
     with pytest.raises(NotInForce, match=rf"PID {member} \(.*, owner {owner}\).*not visible"):
         with methods.enter(SPEC, GPU, tmp_path):
@@ -710,39 +727,39 @@ def limiting(**limits) -> dict:
 
 def test_an_sm_limit_that_could_never_be_proven_is_refused():
     card = replace(GPU, sm_count=None)
-    assert mps.refusal(limiting(sm_percent=50), GPU) is None
-    assert mps.refusal(limiting(), card) is None
+    assert MPS.refusal(limiting(sm_percent=50), GPU) is None
+    assert MPS.refusal(limiting(), card) is None
     reason = (
         "mps_own: the SM limit of member 1 (b) cannot be proven: how many SMs a card that is not "
         "there has is not known"
     )
-    assert mps.refusal(limiting(sm_percent=50), card) == reason
+    assert MPS.refusal(limiting(sm_percent=50), card) == reason
     with pytest.raises(Unsupported, match="cannot be proven"):
-        with mps.enter(limiting(sm_percent=50), card, Path()):
+        with MPS.enter(limiting(sm_percent=50), card, Path()):
             pass
 
 
 def test_a_memory_limit_that_the_card_is_below_is_refused():
     total = 141 * 1024
-    assert mps.refusal(limiting(pinned_memory_mb=total - 1), GPU) is None
+    assert MPS.refusal(limiting(pinned_memory_mb=total - 1), GPU) is None
     for limit in (total, total + 1):
-        assert mps.refusal(limiting(pinned_memory_mb=limit), GPU) == (
+        assert MPS.refusal(limiting(pinned_memory_mb=limit), GPU) == (
             f"mps_own: the memory limit of member 1 (b), {limit} MiB, limits nothing: a card that "
             f"is not there has {total} MiB"
         )
     unknown = replace(GPU, memory_bytes=None)
-    assert mps.refusal(limiting(pinned_memory_mb=total), unknown) is None
+    assert MPS.refusal(limiting(pinned_memory_mb=total), unknown) is None
 
 
 def test_refusals(monkeypatch):
     for method in ("mps", "mps_equal", "mps_overlap"):
-        assert mps.refusal({**SPEC, "method": method}, GPU) is None
-    assert mps.refusal(SPEC, None) == "MPS needs an NVIDIA GPU, and there is none on this machine"
+        assert MPS.refusal({**SPEC, "method": method}, GPU) is None
+    assert MPS.refusal(SPEC, None) == "MPS needs an NVIDIA GPU, and there is none on this machine"
     monkeypatch.setenv("PATH", "")
     reason = "MPS needs nvidia-cuda-mps-control, which is not on PATH"
-    assert mps.refusal(SPEC, GPU) == reason
+    assert MPS.refusal(SPEC, GPU) == reason
     with pytest.raises(Unsupported, match=reason):
-        with mps.enter(SPEC, GPU, Path()):
+        with MPS.enter(SPEC, GPU, Path()):
             pass
     monkeypatch.setattr(sys, "platform", "win32")
-    assert mps.refusal(SPEC, GPU) == "MPS runs on Linux only, and this is win32"
+    assert MPS.refusal(SPEC, GPU) == "MPS runs on Linux only, and this is win32"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.studio import PLAIN, STUDY, alone, study, workload
-from workflow.collocation import writer
+from workflow.collocation import show, writer
 from workflow.collocation.cell.task import Task
 from workflow.collocation.grid import expand
 from workflow.collocation.jobs import Jobs
@@ -29,6 +29,20 @@ def session(tmp_path) -> Session:
     made = Session(config, STUDY, "as asked for", PLANNED, cells, device=None, attempts={})
     made.jobs = pending(cells, {}, "cpu", lambda cell: None)
     return made
+
+
+def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
+    ladders = [{"workloads": ["plain"], "counts": {1: ["naive"], 2: ["mig"]}}]
+    planned = Study.model_validate(study(ladders=ladders))
+    cells = expand(planned, WORKLOADS)
+    config = Config(results=str(tmp_path), gpu="cpu")
+    made = Session(config, STUDY, "as asked for", planned, cells, device=None, attempts={})
+    made.jobs = pending(cells, {}, "cpu", lambda cell: None)
+    monkeypatch.setattr(Session, "refusal", lambda self, cell: None)
+    assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)
+    monkeypatch.undo()  # without a GPU the reason that the cell is refused with says so
+    told = "1  MIG needs an NVIDIA GPU, and there is none on this machine; MIG is experimental: "
+    assert show.table(made).count("experimental") == 1 and told in show.table(made)
 
 
 def ends(session: Session, *statuses: str) -> list[Path]:

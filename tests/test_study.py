@@ -193,6 +193,16 @@ STUDY_MISTAKES = {
         {"mps_all": {"sm_percent": 101}},
         ["variants.mps_all.sm_percent: 101 is not allowed; allowed: equal, overlap, a percentage"],
     ),
+    "a priority that is none": (
+        "variants",
+        {"mps_first": {"priority": {SMALL: 0, LARGE: 2}}},
+        ["variants.mps_first.priority: 2 is not allowed; allowed: 0 (normal) or 1 (below normal)"],
+    ),
+    "a priority for all": (
+        "variants",
+        {"mps_first": {"priority": 1}},
+        ["variants.mps_first.priority: 1 is not allowed; ", "for each workload"],
+    ),
     "a limit in words": (
         "variants",
         {"mps_small": {"pinned_memory_mb": {SMALL: "2G"}}},

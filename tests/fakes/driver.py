@@ -10,6 +10,7 @@ not here answers NOT_SUPPORTED. Several processes see the same card.
 
 Settings (tests/fakes/machine.py changes them):
   permission    False: what only a privileged user may ask answers NO_PERMISSION
+  secret        True: no profiles are listed while MIG mode is off, as by drivers up to R535
   needs_reset   a new MIG mode stays pending, as on Ampere; default: cards of capability 8.x
   busy          a new MIG mode is not taken, as when some program holds the device open
   lost          True: the card answers GPU_IS_LOST
@@ -50,7 +51,8 @@ NOT_FOUND, SHORT, LOST, IN_USE, FULL = 6, 7, 15, 19, 23  # as NVML_ERROR_… in 
 WHOLE = 0xFFFFFFFF  # the instance id of what runs on no instance
 WORDS = {IN_USE: "In use by another client", FULL: "Insufficient Resources"}
 MIB = 2**20
-SLICES = (1, 2, 3, 4, 7, 8, 6)  # of the compute profiles 0, 1, …
+SLICES = (1, 2, 3, 4, 7, 8, 6, 1)  # of the compute profiles 0, 1, …
+FULL_SLICE = 7  # the compute profile of one slice and all SMs of a 1g with double memory
 
 # GPM metric id → what it tells, and how many of its units (per cent, MiB/s) one of ours is.
 GPM = {1: "gract", 2: "smact", 3: "smocc", 4: "integer", 5: "tenso", 10: "drama"}
@@ -134,9 +136,13 @@ class Card:
         known = [p["sm_count"] // p["slices"] for p in self.by_id.values() if p["sm_count"]]
         return profile["sm_count"] or max(known) * profile["slices"] + 1
 
-    def compute_sms(self, instance: dict, slices: int) -> int:
-        """Of a compute instance in this GPU instance."""
-        profile = self.by_id[instance["profile"]]
+    def compute_sms(self, instance: dict, compute: int) -> int:
+        """Of an instance of this compute profile in this GPU instance."""
+        profile, slices = self.by_id[instance["profile"]], SLICES[compute]
+        if full := self._full_slice(profile):
+            single = next(p for p in self.by_id.values() if p["slices"] == 1)
+            if slices == 1:
+                return full if compute == FULL_SLICE else self.sm_count(single)
         share = self.sm_count(profile) * slices // profile["slices"]
         return share if slices == profile["slices"] else share - share % 2
 
@@ -146,8 +152,32 @@ class Card:
         known = [p["memory_mib"] // size[i] for i, p in self.by_id.items() if p["memory_mib"]]
         return profile["memory_mib"] or max(known) * size[profile["id"]]
 
-    def compute_placements(self, slices: int, of: int) -> list[int]:
-        """Where a compute instance may start in a GPU instance of `of` slices."""
+    def _full_slice(self, profile: dict) -> int | None:
+        """The SMs of the compute profile FULL_SLICE in a GPU instance; None if it has none.
+
+        As users list them for an H100: a 2g and a 1g with the memory of a 2g have it, where that 1g
+        has more SMs than a plain one.
+        """
+        doubles = [p for p in self.by_id.values() if p["slices"] == 1 and p["placements"][0][1] > 1]
+        for double in doubles:
+            single = next(p for p in self.by_id.values() if p["slices"] == 1)
+            if self.sm_count(double) > self.sm_count(single) and (
+                profile is double or profile["slices"] == 2
+            ):
+                return self.sm_count(double)
+        return None
+
+    def extent(self, instance: dict, compute: int) -> int:
+        """How many of a GPU instance's compute slices an instance of that profile takes."""
+        profile = self.by_id[instance["profile"]]
+        return profile["slices"] if compute == FULL_SLICE else SLICES[compute]
+
+    def compute_placements(self, instance: dict, compute: int) -> list[int]:
+        """Where an instance of that compute profile may start in a GPU instance."""
+        profile, slices = self.by_id[instance["profile"]], SLICES[compute]
+        of = profile["slices"]
+        if compute == FULL_SLICE:
+            return [0] if self._full_slice(profile) else []
         if slices == of:
             return [0]
         if slices > of or slices not in (1, 2, 3, 4) or (slices == 3 and of < 7):
@@ -541,6 +571,8 @@ class Library:
     def _nvmlDeviceGetGpuInstanceProfileInfo(self, state, device, index, info):
         if not self._card.profiles:
             raise Refused(UNSUPPORTED)
+        if state["settings"]["secret"] and not state["mode"]:
+            raise Refused(UNSUPPORTED)
         if number(index) > max(self._card.profiles):
             raise Refused(INVALID)
         if number(index) not in self._card.profiles:
@@ -620,29 +652,22 @@ class Library:
         index = number(index)
         if number(engines) != 0 or index > len(SLICES):
             raise Refused(INVALID)
-        profile = self._card.by_id[found["profile"]]
-        starts = (
-            self._card.compute_placements(SLICES[index], profile["slices"])
-            if index < len(SLICES)
-            else []
-        )
+        starts = self._card.compute_placements(found, index) if index < len(SLICES) else []
         if not starts:
             raise Refused(UNSUPPORTED)
-        slices = SLICES[index]
         fill(
             info,
             id=index,
-            sliceCount=slices,
+            sliceCount=SLICES[index],
             instanceCount=len(starts),
-            multiprocessorCount=self._card.compute_sms(found, slices),
+            multiprocessorCount=self._card.compute_sms(found, index),
         )
 
     def _nvmlGpuInstanceCreateComputeInstance(self, state, instance, profile_id, compute):
         gi, found = self._gpu_instance(state, instance)
-        slices = SLICES[number(profile_id)]
-        of = self._card.by_id[found["profile"]]["slices"]
-        for start in self._card.compute_placements(slices, of):
-            if not overlaps(start, slices, found["compute"].values()):
+        size = self._card.extent(found, number(profile_id))
+        for start in self._card.compute_placements(found, number(profile_id)):
+            if not overlaps(start, size, found["compute"].values()):
                 return self._add(state, gi, number(profile_id), start, compute)
         raise Refused(FULL)
 
@@ -650,12 +675,11 @@ class Library:
         self, state, instance, profile_id, placement, compute
     ):
         gi, found = self._gpu_instance(state, instance)
-        slices = SLICES[number(profile_id)]
         start, size = target(placement).start, target(placement).size
-        of = self._card.by_id[found["profile"]]["slices"]
-        if size != slices or start not in self._card.compute_placements(slices, of):
+        known = self._card.compute_placements(found, number(profile_id))
+        if size != self._card.extent(found, number(profile_id)) or start not in known:
             raise Refused(INVALID)
-        if overlaps(start, slices, found["compute"].values()):
+        if overlaps(start, size, found["compute"].values()):
             raise Refused(FULL)
         self._add(state, gi, number(profile_id), start, compute)
 
@@ -667,7 +691,7 @@ class Library:
         there[ci] = {
             "profile": profile_id,
             "start": start,
-            "size": SLICES[profile_id],
+            "size": self._card.extent(state["instances"][gi], profile_id),
             "uuid": f"MIG-{uuid.uuid4()}",
             "slot": next(n for n in range(64) if n not in taken),
         }
@@ -721,9 +745,9 @@ class Library:
         profile = self._card.by_id[instance["profile"]]
         fill(
             attributes,
-            multiprocessorCount=self._card.compute_sms(instance, compute["size"]),
+            multiprocessorCount=self._card.compute_sms(instance, compute["profile"]),
             gpuInstanceSliceCount=profile["slices"],
-            computeInstanceSliceCount=compute["size"],
+            computeInstanceSliceCount=SLICES[compute["profile"]],
             memorySizeMB=self._card.memory_of(profile),
         )
 

@@ -48,6 +48,7 @@ DEFAULTS = {
     "gpm_refused": {},
     "gpm_unknown": [],
     "fields_refused": [],
+    "secret": False,
     "energy_step_ms": 50,
     "dcgm": None,
 }
@@ -222,7 +223,7 @@ def _device(card: driver.Card, environment: Mapping[str, str]) -> tuple[str, int
             if wanted == compute["uuid"]:
                 instance = state["instances"][gi]
                 profile = card.by_id[instance["profile"]]
-                sms = card.compute_sms(instance, compute["size"])
+                sms = card.compute_sms(instance, compute["profile"])
                 name = f"{card.name} MIG {profile['name']}"
                 return wanted, sms, card.memory_of(profile) * driver.MIB, name
         whole = wanted == "0" or (wanted and state["uuid"].startswith(wanted))

@@ -13,7 +13,7 @@ from workflow.collocation.study import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
 # What plans and prints: no process of a cell imports it.
-_BESIDE = ("datasets", "duration", "grid", "jobs", "launcher", "mig_maps", "mig_plan", "plan")
+_BESIDE = ("datasets", "duration", "grid", "jobs", "launcher", "methods/mig/command", "plan")
 _BESIDE += ("session", "show", "writer")
 BESIDE = {f"workflow/collocation/{name}.py" for name in _BESIDE}
 SAYING = ("print", "say", "error", "warn", "ArgumentParser")  # whose strings are for people

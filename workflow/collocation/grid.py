@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from workflow.collocation.cell.spec import ArmSpec, CellSpec, MeasureSpec, MemberSpec
+from workflow.collocation.methods import named
 from workflow.collocation.settings import ConfigError
 from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
 
@@ -150,7 +151,7 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
             cores_of=None if all_cores else study.cores_of(name),
             source=sources.get(name),
             work=group.work.get(name) if mix else None,
-            slice=group.slices[name] if mix and method.startswith("mig") else None,
+            slice=group.slices[name] if mix and named(method).parts else None,
             **study.limits(method, name, len(names)),
         )
 

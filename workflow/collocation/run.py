@@ -17,7 +17,7 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from workflow.collocation import cores, digest, gpu, methods, provenance
+from workflow.collocation import cores, digest, methods, provenance
 from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.cell.task import Task
 from workflow.collocation.conductor import TIMEOUTS, Conductor
@@ -174,11 +174,11 @@ class Run:
             self.timing["lock_wait_s"] = round(waited, 3)
             if self._too_late():  # others held it for long
                 return
-            before = gpu.state(self.device) if self.device else None
+            before = self.device.state() if self.device else None
             with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
                 self._collocate(datasets, Path(scratch))
             if self.device:
-                self.fields["gpu_state"] = {"before": before, "after": gpu.state(self.device)}
+                self.fields["gpu_state"] = {"before": before, "after": self.device.state()}
 
     def _too_late(self) -> bool:
         """Whether the cell would outlast the time budget; then it is postponed."""

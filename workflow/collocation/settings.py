@@ -13,13 +13,10 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from workflow.collocation.errors import ConfigError
 from workflow.collocation.study import ARMS, ROOT, Config, Ladder, Mix, Study, Workload, not_allowed
 
 CONFIG_SOURCE = "config/config.yaml or --config"
-
-
-class ConfigError(Exception):
-    """A mistake in a config file, as one line for the person who wrote it."""
 
 
 class _UniqueKeys(yaml.SafeLoader):

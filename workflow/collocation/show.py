@@ -10,6 +10,7 @@ import sys
 
 from workflow.collocation import plan, record
 from workflow.collocation.grid import Cell
+from workflow.collocation.methods import named
 from workflow.collocation.session import Session, open_session
 from workflow.collocation.settings import ConfigError, read_values
 
@@ -80,6 +81,9 @@ def table(session: Session) -> str:
     if refused:
         lines += ["", "cells that will be 'unsupported':"]
         lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
+    jobs = [job for job in (*session.jobs, *session.later) if session.refusal(job.cell) is None]
+    if warnings := {named(job.cell.method).experimental for job in jobs} - {None}:
+        lines += ["", *sorted(warnings)]
     if session.study.impossible:
         lines += ["", "rows of the authors' schedule that cannot exist:"]
         lines += [f"  {entry.row}: {entry.reason}" for entry in session.study.impossible]

@@ -22,24 +22,14 @@ from pydantic import (
     model_validator,
 )
 
+from workflow.collocation.methods import METHODS, MOST_MEMBERS, Limits
+from workflow.collocation.methods.limits import Name
+
 KINDS = ("window", "epochs", "departure", "completion")
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config"
 SCHEMAS = ROOT / "workflow" / "schemas"
 
-METHODS = (
-    "naive",
-    "naive_again",  # the same under another name: what A/A measures
-    "mps",
-    "mps_equal",
-    "mps_overlap",
-    "mig",
-    "mig_7g",
-    "mig_4g",
-    "mig_1g2x",
-    "mig_shared",
-    "mig_mps",
-)
 DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
 Dataset = Literal[DATASETS]
 
@@ -52,20 +42,12 @@ ARMS = {
 }
 Arm = Literal[tuple(ARMS)]
 
-MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
-# A GPU has 7 slices, and memory for 4 that have the double of it.
-MOST_OF_METHOD = {"mig": 7, "mig_shared": 7, "mig_7g": 1, "mig_4g": 1, "mig_1g2x": 4}
-LEAST_OF_METHOD = {"mig_mps": 3}  # copies; with fewer, nobody shares an instance
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-# One of METHODS, or a variant of the study's own.
-Method = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Method = Name  # one of METHODS, or a variant of the study's own
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
 Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
-Percent = Annotated[float, Field(gt=0, le=100)]
-Megabytes = Annotated[StrictInt, Field(ge=1)]
 
 
 class Strict(BaseModel):
@@ -170,66 +152,6 @@ class Group(Strict):
     tier: StrictInt = Field(1, ge=1)
 
 
-class Variant(Strict):
-    """MPS with limits for each member: a share of the SMs, and of the GPU's memory.
-
-    sm_percent: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, for all or by workload; 'equal' is 100/N,
-    'overlap' 200/N. pinned_memory_mb: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, likewise.
-    """
-
-    sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = None
-    pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = None
-
-    @field_validator("sm_percent", "pinned_memory_mb", mode="before")
-    @classmethod
-    def _limit_is_one(cls, limit, info):
-        """One line for what would be one complaint for each type of the union."""
-        shares = info.field_name == "sm_percent"
-        for value in limit.values() if isinstance(limit, dict) else [limit]:
-            number = isinstance(value, int | float if shares else int) and value is not True
-            if not (number and 0 < value <= (100 if shares else float("inf"))) and not (
-                value is limit and (value is None or (shares and value in ("equal", "overlap")))
-            ):
-                raise ValueError(
-                    f"{value!r} is not allowed; allowed: "
-                    + ("equal, overlap, a percentage up to 100" if shares else "megabytes")
-                    + ", or a number for each workload"
-                )
-        return limit
-
-    @model_validator(mode="after")
-    def _limits_something(self):
-        if self.sm_percent is None and self.pinned_memory_mb is None:
-            raise ValueError("a variant limits something; allowed: sm_percent, pinned_memory_mb")
-        return self
-
-    def limits(self, workload: str, members: int) -> dict:
-        """What a member of that workload is limited to among so many."""
-        percent, memory = self.sm_percent, self.pinned_memory_mb
-        if percent == "equal":
-            percent = round(100 / members, 2)
-        elif percent == "overlap":
-            percent = round(min(200 / members, 100), 2)
-        found = {"sm_percent": _of(percent, workload), "pinned_memory_mb": _of(memory, workload)}
-        return {name: value for name, value in found.items() if value is not None}
-
-    def named(self) -> set[str]:
-        """The workloads that it names."""
-        limits = (self.sm_percent, self.pinned_memory_mb)
-        return {name for limit in limits if isinstance(limit, dict) for name in limit}
-
-
-def _of(limit, workload: str):
-    """A limit for all, or the workload's own."""
-    return limit.get(workload) if isinstance(limit, dict) else limit
-
-
-VARIANTS = {
-    "mps_equal": Variant(sm_percent="equal"),
-    "mps_overlap": Variant(sm_percent="overlap"),
-}
-
-
 class Ladder(Group):
     """Copies of one workload: for each count the methods that collocate them."""
 
@@ -253,7 +175,7 @@ class Ladder(Group):
         for count, methods in self.counts.items():
             _refuse_crowd(methods, count)
             for method in methods:
-                if count < (least := LEAST_OF_METHOD.get(method, 1)):
+                if method in METHODS and count < (least := METHODS[method].least):
                     raise ValueError(f"'{method}' needs at least {least} members, not {count}")
         if self.cores == "all" and max(self.counts) > 1:
             raise ValueError("cores 'all' is the control of one member alone; allowed: share")
@@ -287,7 +209,7 @@ class Mix(Group):
         for name in [*self.slices, *([self.departs] if self.departs else []), *self.work]:
             if name not in self.members:
                 raise ValueError(f"'{name}' is not among its members: {', '.join(self.members)}")
-        if any(method.startswith("mig") for method in self.methods):
+        if any(method in METHODS and METHODS[method].parts for method in self.methods):
             missing = [name for name in self.members if name not in self.slices]
             if missing:
                 raise ValueError(f"MIG needs a slice for {', '.join(missing)} under 'slices'")
@@ -302,12 +224,12 @@ class Mix(Group):
 
 
 def _refuse_crowd(methods: list[str], count: int) -> None:
-    for method in methods:
-        most = MOST_OF_METHOD.get(method, MOST_MEMBERS)
+    for name in methods:
+        most = METHODS[name].most if name in METHODS else MOST_MEMBERS
         if count > most:
-            fitting = [m for m in METHODS if count <= MOST_OF_METHOD.get(m, MOST_MEMBERS)]
+            fitting = [method.name for method in METHODS.values() if count <= method.most]
             raise ValueError(
-                f"'{method}' holds at most {most} member(s), not {count}; "
+                f"'{name}' holds at most {most} member(s), not {count}; "
                 f"allowed for {count}: {', '.join(fitting)}"
             )
 
@@ -347,7 +269,7 @@ class Study(Strict):
     arms: list[Arm] = Field(["faithful"], min_length=1)
     measure: Measure = Measure()
     datasets: dict[Dataset, Sizes] = {}
-    variants: dict[VariantName, Variant] = {}
+    variants: dict[VariantName, Limits] = {}
     anchor: list[Name] = []
     cores_for: Count = Field(7, examples=[4])  # as many as a GPU has MIG slices
     cores_for_workload: dict[Name, Count] = Field({}, examples=[{"dlrm_criteo_b2048": 2}])
@@ -382,9 +304,9 @@ class Study(Strict):
             raise ValueError(f"variants.{method}: says nothing of '{missing[0]}', used in {where}")
 
     def limits(self, method: str, workload: str, members: int) -> dict:
-        """What a method limits a member to: sm_percent, pinned_memory_mb, or nothing."""
-        variant = (VARIANTS | self.variants).get(method)
-        return variant.limits(workload, members) if variant else {}
+        """What a method limits a member to, such as sm_percent."""
+        found = self.variants.get(method) or METHODS[method].limits
+        return found.of(workload, members) if found else {}
 
     def cores_of(self, workload: str) -> int:
         """By how many the machine's cores are divided for a member of that workload."""

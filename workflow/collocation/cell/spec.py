@@ -46,8 +46,8 @@ class MemberSpec:
     """One job of the set. `job` is what it trains: its workload, as this cell runs it.
 
     cores_of: the machine's cores divided by this; None: all of them. source: digest of the code of
-    a model of the user's own. sm_percent, pinned_memory_mb, slice: what its method gives it.
-    work: steps, of a completion.
+    a model of the user's own. sm_percent, pinned_memory_mb, priority, slice: what its method gives
+    it. work: steps, of a completion.
     """
 
     workload: str
@@ -56,6 +56,7 @@ class MemberSpec:
     source: str | None = None
     sm_percent: float | None = None
     pinned_memory_mb: int | None = None
+    priority: int | None = None
     slice: str | None = None
     work: int | None = None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import gpu
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.members import offspring
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -100,7 +101,7 @@ def refuse_company(device: gpu.Device) -> None:
 
 
 def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, list[int] | None]:
-    """What NVML lists on the card (gpu.processes), once that is nobody but the PIDs of `ours`.
+    """What NVML lists on the card (Device.processes), once that is nobody but the PIDs of `ours`.
 
     Raises NotInForce, naming PID and owner, if others stay on the card. To be asked with `ours`
     only where NVML shows them under the PIDs that they have here; then a member that failed and is
@@ -109,7 +110,7 @@ def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, lis
     expected = {name for pid in ours for name in known_as(pid)}
     deadline = time.monotonic() + GRACE_S
     while True:
-        listed = gpu.processes(device)
+        listed = device.processes()
         strangers = {pid for pids in listed.values() for pid in pids or []} - expected
         late = time.monotonic() > deadline
         if late and ours:
@@ -125,7 +126,7 @@ def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, lis
 def require_no_clients(method: str, reports: dict[int, Report], listed: dict) -> None:
     """Raise NotInForce if NVML lists any MPS client on the card, under whatever PID.
 
-    listed: as gpu.processes gives it. For methods that have the card to themselves without MPS.
+    listed: as Device.processes gives it. For methods that have the card to themselves without MPS.
     """
     if clients := listed["mps"]:
         members = {
@@ -140,15 +141,15 @@ def require_no_clients(method: str, reports: dict[int, Report], listed: dict) ->
 def require_counts(
     method: str, device: gpu.Device, members: int, servers: int = 0
 ) -> dict[str, list[int] | None]:
-    """What NVML lists on the card (gpu.processes), once it is as many as there are: these members
-    and, where they are MPS clients, these servers.
+    """What NVML lists on the card (Device.processes), once it is as many as there are: these
+    members and, where they are MPS clients, these servers.
 
     For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
     containers NVML names nobody. Raises NotInForce if the numbers stay different.
     """
     deadline = time.monotonic() + GRACE_S
     while True:
-        listed = gpu.processes(device)
+        listed = device.processes()
         wrong = []
         if servers and len(listed["mps"] or []) not in (0, members):
             wrong.append(_several(len(listed["mps"]), "MPS client"))
@@ -208,6 +209,6 @@ def _serves(environment: dict[str, str], device: gpu.Device) -> bool:
     return any(
         name == str(device.index)
         or (name.startswith("GPU-") and device.uuid.startswith(name))
-        or (name.startswith("MIG-") and gpu.card_of(name) == device.uuid)
+        or (name.startswith("MIG-") and nvidia.card_of(name) == device.uuid)
         for name in names
     )

@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation import gpu
+from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence, mps_daemon
+from workflow.collocation.methods.base import Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
+from workflow.collocation.methods.limits import TAKES, Limits
 
 RELEASE_S = 4.0
 # The hardware gives whole groups of SMs, fewer rather than more, and never fewer than 8. Read on an
@@ -25,19 +28,34 @@ LEAST_SMS = GROUP_SMS = 8
 MIB = 2**20
 
 
-def refusal(spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
-    if device is None:
-        return "MPS needs an NVIDIA GPU, and there is none on this machine"
-    if sys.platform != "linux":
-        return f"MPS runs on Linux only, and this is {sys.platform}"
-    if shutil.which(mps_daemon.CONTROL) is None:
-        return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
-    limits = (
-        _useless(f"member {member} ({entry['workload']})", entry, device)
-        for member, entry in enumerate(spec["members"])
-    )
-    reason = next(filter(None, limits), None)
-    return reason and f"{spec['method']}: {reason}"
+@dataclass(frozen=True)
+class Mps(Method):
+    family = "mps"
+    takes = TAKES
+
+    def refusal(self, spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
+        if device is None:
+            return "MPS needs an NVIDIA GPU, and there is none on this machine"
+        if sys.platform != "linux":
+            return f"MPS runs on Linux only, and this is {sys.platform}"
+        if shutil.which(mps_daemon.CONTROL) is None:
+            return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
+        limits = (
+            _useless(f"member {member} ({entry['workload']})", entry, device)
+            for member, entry in enumerate(spec["members"])
+        )
+        reason = next(filter(None, limits), None)
+        return reason and f"{spec['method']}: {reason}"
+
+    @contextmanager
+    def enter(
+        self, spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
+    ) -> Iterator["Clients"]:
+        if reason := self.refusal(spec, device):
+            raise Unsupported(reason)
+        with mps_daemon.running(device.uuid, log / "mps") as daemon:
+            place = Place(device.uuid, device.sm_count)
+            yield Clients(device, daemon, dict(enumerate(spec["members"])), place, spec["method"])
 
 
 def _useless(who: str, entry: dict, device: gpu.Device) -> str | None:
@@ -60,19 +78,8 @@ def _limits(entry: dict) -> tuple[float | None, int | None]:
     return entry.get("sm_percent"), entry.get("pinned_memory_mb")
 
 
-@contextmanager
-def enter(
-    spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
-) -> Iterator["Mps"]:
-    if reason := refusal(spec, device):
-        raise Unsupported(reason)
-    with mps_daemon.running(device.uuid, log / "mps") as daemon:
-        place = Place(device.uuid, device.sm_count)
-        yield Mps(device, daemon, dict(enumerate(spec["members"])), place, spec["method"])
-
-
 @dataclass
-class Mps:
+class Clients(Sharing):
     """The members that one daemon serves on one place of `device`.
 
     members: the spec's entry of each of them, of which `sm_percent` (of the place's SMs) and
@@ -90,11 +97,14 @@ class Mps:
 
     def environment(self, member: int) -> dict[str, str]:
         percent, memory = _limits(self.members[member])
+        priority = self.members[member].get("priority")
         limits = {}
         if percent is not None:
             limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{percent:.6g}"
         if memory is not None:
             limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={memory}M"
+        if priority is not None:
+            limits["CUDA_MPS_CLIENT_PRIORITY"] = f"{priority}"
         return self.daemon.environment | limits
 
     def witness(self, reports: dict[int, Report]) -> dict:
@@ -108,7 +118,7 @@ class Mps:
             raise NotInForce(f"MPS: {absent} not among server {server}'s clients {clients}")
         pids = [server, *(report.pid for report in reports.values())]
         self.names |= {name for pid in pids for name in evidence.known_as(pid)}
-        listed = gpu.processes(self.device)
+        listed = self.device.processes()
         # Where NVML does not show the server under its PID, it names the host's PIDs, or none.
         comparable = listed["mps"] is not None and server in (listed["compute"] or [])
         whole = self.place.uuid == self.device.uuid  # on a part of it there may be neighbours
@@ -135,16 +145,10 @@ class Mps:
             "devices": {member: report.device_uuid for member, report in reports.items()},
             "limits": limits,
             "unreadable_daemons": evidence.unreadable_daemons(),
-        }
+        } | self._priorities()
 
     def own_pids(self) -> set[int]:
         return self.names
-
-    def instances(self) -> dict[str, int | None]:
-        return {}
-
-    def entity(self, member: int) -> str:
-        return "gpu"
 
     def release(self, pid: int) -> None:
         """Have the server drop one client's work, so that killing it then harms no neighbour.
@@ -203,7 +207,7 @@ class Mps:
                 raise NotInForce(
                     f"{who} saw {free / MIB:.0f} MiB of free memory; its limit is {memory} MiB"
                 )
-            card_free = gpu.memory_free(self.place.uuid)
+            card_free = nvidia.memory_free(self.place.uuid)
             unproven = self._would_show_anyway(memory, card_free)
         return {
             "sm_percent": percent,
@@ -215,6 +219,16 @@ class Mps:
             "card_free": card_free,
             "unproven": unproven,
         }
+
+    def _priorities(self) -> dict:
+        """What was asked for, and what the daemon gives those that ask for nothing. No interface
+        of MPS shows what a client has: only how members do beside each other tells.
+        """
+        asked = {m: e["priority"] for m, e in self.members.items() if "priority" in e}
+        if not asked:
+            return {}
+        default = self.daemon.ask("get_default_client_priority").strip()
+        return {"priorities": {"asked": asked, "default": default, "seen": None}}
 
     def _would_show_anyway(self, memory: int, card_free: int | None) -> str | None:
         """Why a member that sees no more than its limit of `memory` MiB proves nothing of it."""
@@ -231,3 +245,10 @@ class Mps:
 def _pids(answer: str) -> list[int]:
     """The PIDs of lines that hold nothing else: a message that quotes a PID is no list."""
     return sorted(int(n) for line in re.findall(r"^[\d\s]+$", answer, re.M) for n in line.split())
+
+
+register(
+    Mps("mps"),
+    Mps("mps_equal", Limits(sm_percent="equal")),
+    Mps("mps_overlap", Limits(sm_percent="overlap")),
+)

@@ -8,25 +8,26 @@ from pathlib import Path
 
 from workflow.collocation import gpu
 from workflow.collocation.methods import evidence
+from workflow.collocation.methods.base import Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Report
 
 
-def refusal(spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
-    return None
+@dataclass(frozen=True)
+class Naive(Method):
+    family = "naive"
 
-
-@contextmanager
-def enter(
-    spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
-) -> Iterator["Naive"]:
-    # An empty pipe folder of one's own: with the default one, any MPS daemon on this machine would
-    # silently turn the members into its clients.
-    with tempfile.TemporaryDirectory(prefix="no-mps-") as pipe:
-        yield Naive(device, pipe)
+    @contextmanager
+    def enter(
+        self, spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
+    ) -> Iterator["Plain"]:
+        # An empty pipe folder of one's own: with the default one, any MPS daemon on this machine
+        # would silently turn the members into its clients.
+        with tempfile.TemporaryDirectory(prefix="no-mps-") as pipe:
+            yield Plain(device, pipe)
 
 
 @dataclass
-class Naive:
+class Plain(Sharing):
     device: gpu.Device | None
     pipe: str
     names: set[int] = field(default_factory=set)  # PIDs of members, as far as witnessed
@@ -36,24 +37,15 @@ class Naive:
             return {"CUDA_VISIBLE_DEVICES": ""}
         return {"CUDA_VISIBLE_DEVICES": self.device.uuid, evidence.PIPE_FOLDER: self.pipe}
 
-    def release(self, pid: int) -> None:
-        """Nothing to do: a plain process takes nobody with it."""
-
     def own_pids(self) -> set[int]:
         return self.names
-
-    def instances(self) -> dict[str, int | None]:
-        return {}
-
-    def entity(self, member: int) -> str:
-        return "gpu"
 
     def witness(self, reports: dict[int, Report]) -> dict:
         members = sorted(report.pid for report in reports.values())
         if self.device is None:
             return {"verified": True, "device": "cpu", "members": members}
         evidence.require_device("naive", reports, self.device.uuid)
-        listed = gpu.processes(self.device)
+        listed = self.device.processes()
         evidence.require_no_clients("naive", reports, listed)
         names = {name for pid in members for name in evidence.known_as(pid)}
         self.names |= names
@@ -75,3 +67,7 @@ class Naive:
             **listed,
             "unreadable_daemons": evidence.unreadable_daemons(),
         }
+
+
+# The second is the same under another name: what A/A measures.
+register(Naive("naive"), Naive("naive_again"))

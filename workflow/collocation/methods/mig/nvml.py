@@ -1,20 +1,30 @@
-"""MIG as NVML has it: the mode, the profiles, the instances that are there, and changing them.
+"""MIG as NVML has it: the mode, the profiles, the instances that are there, and changing them; and
+what is said of these.
 
-Every function may raise pynvml.NVMLError. Handles are asked for anew each time: a changed mode, or
-an instance that went, makes them void.
+Every function may raise pynvml.NVMLError, which `in_words` turns into the sentences that cells end
+with. Handles are asked for anew each time: a changed mode, or an instance that went, makes them
+void.
 """
 
 import ctypes
+import os
+import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
 from dataclasses import dataclass
+from pathlib import Path
 
 import pynvml
 
 from workflow.collocation.gpu import Device
+from workflow.collocation.methods.evidence import NotInForce, Unsupported
 
 Place = tuple[int, int, int]  # profile id, start, size: no two GPU instances have the same
+HOPPER = (9, 0)  # the compute capability from which on MIG mode is switched without a reset
+# Who may read the device file that this names may create instances.
+CAPABILITY = Path("/proc/driver/nvidia/capabilities/mig/config")
+CAPABILITY_DEVICES = Path("/dev/nvidia-caps")
 NOT_THERE = (
     pynvml.NVMLError_NotSupported,
     pynvml.NVMLError_InvalidArgument,
@@ -203,13 +213,18 @@ def create_compute(gpu_instance, compute: Compute) -> None:
         pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, compute.profile)
 
 
-def create_slices(gpu_instance, slices: int) -> None:
-    """A compute instance of so many slices, where the driver likes it."""
-    for profile in _compute_profiles(gpu_instance):
-        if profile.sliceCount == slices:
-            pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile.id)
-            return
-    raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+def create_slices(gpu_instance, slices: int, whole: bool = False) -> None:
+    """A compute instance of so many slices, where the driver likes it. whole: nothing is to lie
+    beside it in its GPU instance.
+
+    A 1g with double memory offers two of 1 slice: one with the SMs of a plain 1g, and one with all
+    that it has. In a 2g the latter would take the place of the second slice.
+    """
+    fitting = [one for one in _compute_profiles(gpu_instance) if one.sliceCount == slices]
+    if not fitting:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+    best = max(fitting, key=lambda one: one.multiprocessorCount) if whole else fitting[0]
+    pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, best.id)
 
 
 # -- MIG devices ----------------------------------------------------------------------------------
@@ -245,3 +260,82 @@ def residents(device: Device) -> dict[int, tuple[int, int]]:
     """PID → (GPU instance id, compute instance id) of what computes on the card."""
     listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
     return {one.pid: (one.gpuInstanceId, one.computeInstanceId) for one in listed}
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def missing_rights() -> str | None:
+    """What this user lacks to create instances; None where nothing says so."""
+    try:
+        minor = re.search(r"DeviceFileMinor: *(\d+)", CAPABILITY.read_text())
+    except OSError:
+        return None
+    file = CAPABILITY_DEVICES / f"nvidia-cap{minor[1]}" if minor else None
+    if file is None or os.geteuid() == 0 or not file.exists() or os.access(file, os.R_OK):
+        return None
+    return (
+        f"creating MIG instances needs root or the right to read {file}; an administrator grants "
+        f"that with 'chmod a+r {file}'"
+    )
+
+
+@contextmanager
+def in_words(device: Device, doing: str, hint: str | None = None) -> Iterator[None]:
+    """NVML's errors as the sentences that a cell ends with. hint: who else can do it."""
+    try:
+        yield
+    except pynvml.NVMLError_NoPermission:
+        raise Unsupported(
+            f"MIG: no permission on {device.name} for {doing}; "
+            + (
+                hint
+                or missing_rights()
+                or "it takes root, in a container with NVIDIA_MIG_CONFIG_DEVICES=all"
+            )
+        ) from None
+    except pynvml.NVMLError as error:
+        raise NotInForce(f"MIG: {doing} failed on {device.name}: {error}") from error
+
+
+def described(state: State) -> str:
+    """Such as "MIG mode on and 14 at 0:2, 9 at 4:4"; ids of profiles, as nvidia-smi takes them."""
+    if not state.mode:
+        return "MIG mode off"
+    return f"MIG mode on and {', '.join(map(named, state.instances)) or 'no instances'}"
+
+
+def named(instance: Instance) -> str:
+    return f"profile {instance.profile} at {instance.start}:{instance.size}"
+
+
+def how_to_switch(device: Device, on: bool) -> str:
+    """What gives the card another MIG mode, to be read after a semicolon."""
+    remedy = f"an administrator switches it {word(on)} with {_commands(device, on)}"
+    if device.capability >= HOPPER:
+        return f"{remedy}, or allow it with mig_mode=switch"
+    return f"{remedy}; mig_mode=switch does not, for that may reset such a card"
+
+
+def hint_of(device: Device, on: bool, pending: bool = False) -> str:
+    return f"an administrator does it with {_commands(device, on, pending)}"
+
+
+def _commands(device: Device, on: bool, pending: bool = False) -> str:
+    """What an administrator runs. pending: the new mode may wait for a reset, on any card."""
+    switch = f"'nvidia-smi -i {device.index} -mig {int(on)}'"
+    if pending or device.capability < HOPPER:
+        return f"{switch} and, where it stays pending, '{how_to_reset(device)}'"
+    return switch
+
+
+def not_switched(device: Device, on: bool) -> str:
+    return f"the MIG mode of {device.name} cannot be switched {word(on)}"
+
+
+def word(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def how_to_reset(device: Device) -> str:
+    return f"nvidia-smi -i {device.index} --gpu-reset"

@@ -2,6 +2,13 @@
 
 The members are told the UUID of a MIG device, and say on which they found themselves, and of how
 many SMs. Under mig_mps, members share a MIG device as clients of an MPS daemon of its own.
+
+layout plans, pure; card reads a card's MIG state and changes it for a cell; restore puts back what
+was found, also after a kill; nvml asks NVIDIA's library; command is what people run. Others need
+`read`, `wrong_mode`, `in_mode` and `recover`, below.
+
+Experimental: all this ran on a simulated card (tests/fakes), and reading on an H200; no card was
+switched or divided by it yet.
 """
 
 import tempfile
@@ -12,83 +19,95 @@ from pathlib import Path
 
 import pynvml
 
-from workflow.collocation import gpu
 from workflow.collocation.gpu import Device
-from workflow.collocation.methods import (
-    evidence,
-    mig_card,
-    mig_layout,
-    mig_nvml,
-    mig_words,
-    mps,
-    mps_daemon,
-)
+from workflow.collocation.gpu.nvidia import mig_enabled
+from workflow.collocation.methods import evidence, mps, mps_daemon
+from workflow.collocation.methods.base import METHODS, Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
-from workflow.collocation.methods.mig_card import MigDevice
-from workflow.collocation.methods.mig_layout import Layout, NoLayout
+from workflow.collocation.methods.mig import card, nvml
+from workflow.collocation.methods.mig.card import MigDevice, in_mode, read, wrong_mode
+from workflow.collocation.methods.mig.layout import Layout, NoLayout, layouts
+from workflow.collocation.methods.mig.restore import recover
+
+__all__ = ["Mig", "in_mode", "read", "recover", "wrong_mode"]
 
 
-def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | None:
-    if device is None:
-        return "MIG needs an NVIDIA GPU, and there is none on this machine"
-    rights = layouts = None
-    try:
-        card = mig_card.read(device)
-        if card is None:
-            return f"{device.name} has no MIG"
-        layouts = mig_layout.layouts(spec, card)
-    except NoLayout as error:
-        return str(error)
-    except Unsupported as error:
-        rights = str(error)
-    except NotInForce:
-        pass  # the card does not answer now: no reason that lasts
-    if reason := mig_card.wrong_mode(device, True, switch):
-        return reason
-    if reason := rights or mig_words.missing_rights():
-        return reason
-    if layouts and not switch and (reason := _occupied(device, layouts)):
-        return reason
-    return mps.refusal(spec, device) if spec["method"] == "mig_mps" else None
+@dataclass(frozen=True)
+class Mig(Method):
+    """slice: what each member gets; None: the best that fits, or what it names in a mix. shared:
+    compute instances of one GPU instance. served: members share instances as clients of MPS.
+    """
 
+    slice: str | None = None
+    shared: bool = False
+    served: bool = False
 
-def _occupied(device: Device, layouts: Iterable[Layout]) -> str | None:
-    try:
-        return mig_card.occupied(device, layouts)
-    except Unsupported as error:
-        return str(error)
-    except NotInForce:
-        return None
+    family = "mig"
+    parts = True
+    experimental = "MIG is experimental: it has divided a simulated card only"
 
+    def refusal(self, spec: dict, device: Device | None, switch: bool = False) -> str | None:
+        if device is None:
+            return "MIG needs an NVIDIA GPU, and there is none on this machine"
+        rights = ways = None
+        try:
+            table = read(device)
+            if table is None:
+                return f"{device.name} has no MIG"
+            # An older driver lists profiles once MIG mode is on, and that is for later then.
+            ways = layouts(spec, table) if table.profiles or mig_enabled(device) else None
+        except NoLayout as error:
+            return str(error)
+        except Unsupported as error:
+            rights = str(error)
+        except NotInForce:
+            pass  # the card does not answer now: no reason that lasts
+        if reason := wrong_mode(device, True, switch):
+            return reason
+        if reason := rights or nvml.missing_rights():
+            return reason
+        if ways and not switch and (reason := _occupied(device, ways)):
+            return reason
+        return METHODS["mps"].refusal(spec, device) if self.served else None
 
-@contextmanager
-def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) -> Iterator["Mig"]:
-    if reason := refusal(spec, device, switch):
-        raise Unsupported(reason)
-    layouts = mig_layout.layouts(spec, mig_card.read(device))
-    with ExitStack() as stack:
-        layout, devices = stack.enter_context(mig_card.applied(device, layouts, switch))
-        seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
-        # As under naive: with the default pipe folder any MPS daemon would take the members in.
-        pipe = stack.enter_context(tempfile.TemporaryDirectory(prefix="no-mps-"))
-        sharing = Mig(spec["method"], device, layout, devices, seats, pipe)
-        if spec["method"] == "mig_mps":
-            for index, seat in enumerate(dict.fromkeys(seats.values())):
-                daemon = stack.enter_context(
-                    mps_daemon.running(seat.uuid, log / "mps" / str(index))
-                )
+    @contextmanager
+    def enter(
+        self, spec: dict, device: Device | None, log: Path, switch: bool = False
+    ) -> Iterator["Instances"]:
+        if reason := self.refusal(spec, device, switch):
+            raise Unsupported(reason)
+        ways = layouts(spec, read(device))
+        with ExitStack() as stack:
+            layout, devices = stack.enter_context(card.applied(device, ways, switch))
+            seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
+            # As under naive: with the default pipe folder any MPS daemon would take the members in.
+            pipe = stack.enter_context(tempfile.TemporaryDirectory(prefix="no-mps-"))
+            sharing = Instances(self.name, device, layout, devices, seats, pipe)
+            for index, seat in enumerate(dict.fromkeys(seats.values()) if self.served else ()):
+                logs = log / "mps" / str(index)
+                daemon = stack.enter_context(mps_daemon.running(seat.uuid, logs))
                 members = {
                     member: entry
                     for member, entry in enumerate(spec["members"])
                     if seats[member] == seat
                 }
                 place = Place(seat.uuid, seat.sm_count)
-                sharing.servers[seat.uuid] = mps.Mps(device, daemon, members, place, spec["method"])
-        yield sharing
+                served = mps.Clients(device, daemon, members, place, self.name)
+                sharing.servers[seat.uuid] = served
+            yield sharing
+
+
+def _occupied(device: Device, ways: Iterable[Layout]) -> str | None:
+    try:
+        return card.occupied(device, ways)
+    except Unsupported as error:
+        return str(error)
+    except NotInForce:
+        return None
 
 
 @dataclass
-class Mig:
+class Instances(Sharing):
     """devices: seat → MIG device, as applied. seats: member → its MIG device. servers: MPS in a MIG
     device, by its UUID.
     """
@@ -99,7 +118,7 @@ class Mig:
     devices: dict[tuple[int, int], MigDevice]
     seats: dict[int, MigDevice]
     pipe: str
-    servers: dict[str, mps.Mps] = field(default_factory=dict)
+    servers: dict[str, mps.Clients] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)  # → member, as far as witnessed
     names: set[int] = field(default_factory=set)  # PIDs under which NVML may list them
 
@@ -129,7 +148,7 @@ class Mig:
     def witness(self, reports: dict[int, Report]) -> dict:
         self.pids |= {report.pid: member for member, report in reports.items()}
         self.names |= {name for pid in self.pids for name in evidence.known_as(pid)}
-        mig_card.require_unchanged(self.device, self.layout, self.devices)
+        card.require_unchanged(self.device, self.layout, self.devices)
         for member, report in reports.items():
             self._require_seat(member, report)
         served = {}
@@ -137,7 +156,7 @@ class Mig:
             clients = {m: report for m, report in reports.items() if self.seats[m].uuid == uuid}
             if clients:  # where all were lost before they had a context, there is no server
                 served[uuid] = server.witness(clients)
-        listed = gpu.processes(self.device)
+        listed = self.device.processes()
         if not self.servers:
             evidence.require_no_clients(self.method, reports, listed)
         agrees = self._nvml_agrees(reports, [facts["server"] for facts in served.values()])
@@ -171,7 +190,7 @@ class Mig:
         it does not show the PIDs that members have here. Raises NotInForce if it says otherwise.
         """
         try:
-            residents = mig_nvml.residents(self.device)
+            residents = nvml.residents(self.device)
         except pynvml.NVMLError:
             return None
         names = {member: evidence.known_as(report.pid) for member, report in reports.items()}
@@ -206,3 +225,16 @@ class Mig:
             "sm_planned": seat.sm_count,
             "sm_reported": report.sm_count,
         }
+
+
+register(
+    Mig("mig", most=7),
+    Mig("mig_7g", most=1, slice="7g"),
+    Mig("mig_4g", most=1, slice="4g"),
+    Mig("mig_3g", most=1, slice="3g"),
+    Mig("mig_2g", most=1, slice="2g"),
+    Mig("mig_1g", most=1, slice="1g"),
+    Mig("mig_1g2x", most=4, slice="1g2x"),  # a GPU has memory for 4 that have the double of it
+    Mig("mig_shared", most=7, shared=True),
+    Mig("mig_mps", least=3, served=True),  # with fewer copies, nobody shares an instance
+)

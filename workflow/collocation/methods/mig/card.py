@@ -1,6 +1,6 @@
 """A card's MIG state read, and changed for a cell: mode and instances.
 
-On every way out the state found is there again (mig_restore): same mode, profiles and placements,
+On every way out the state found is there again (restore.py): same mode, profiles and placements,
 though the instances bear new ids. No GPU is ever reset here: on cards before Hopper, where another
 mode may take that, the mode is an administrator's.
 """
@@ -12,29 +12,30 @@ from dataclasses import dataclass
 
 import pynvml
 
-from workflow.collocation import gpu
-from workflow.collocation.gpu import Device
-from workflow.collocation.methods import mig_journal, mig_nvml
+from workflow.collocation.gpu import Device, nvidia
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.methods.mig_journal import Note
-from workflow.collocation.methods.mig_layout import Card, Layout, Profile
-from workflow.collocation.methods.mig_nvml import Found, Place
-from workflow.collocation.methods.mig_restore import (
+from workflow.collocation.methods.mig import nvml
+from workflow.collocation.methods.mig.layout import Card, Layout, Profile
+from workflow.collocation.methods.mig.nvml import (
+    Found,
+    Place,
+    described,
+    hint_of,
+    how_to_reset,
+    how_to_switch,
+    in_words,
+    not_switched,
+    word,
+)
+from workflow.collocation.methods.mig.restore import (
+    Note,
     clear,
+    is_noted,
+    others,
     put_back,
     require_nobody,
     settle,
     touch,
-)
-from workflow.collocation.methods.mig_words import (
-    described,
-    hint_of,
-    in_words,
-    left_by_others,
-    mode_is_wrong,
-    not_switched,
-    not_to_be_touched,
-    word,
 )
 
 
@@ -65,20 +66,20 @@ def read(device: Device) -> Card | None:
     Changes nothing. Raises Unsupported where the user may not see it, NotInForce where NVML fails.
     """
     with in_words(device, "reading its profiles"):
-        if mig_nvml.mode(device) is None:
+        if nvml.mode(device) is None:
             return None
         found = [
             Profile(
                 index=index,
                 id=info.id,
-                name=mig_nvml.name(info),
+                name=nvml.name(info),
                 slices=info.sliceCount,
                 sm_count=info.multiprocessorCount,
                 memory_mib=info.memorySizeMB,
                 most=info.instanceCount,
-                placements=tuple(mig_nvml.placements(device, info.id)),
+                placements=tuple(nvml.placements(device, info.id)),
             )
-            for index, info in mig_nvml.profiles(device)
+            for index, info in nvml.profiles(device)
         ]
     return Card(name=device.name, profiles=tuple(found))
 
@@ -89,9 +90,9 @@ def wrong_mode(device: Device, on: bool, switch: bool, why: str = "") -> str | N
     Says nothing while a journal is there: then the mode that is seen is not the one that a cell
     will find.
     """
-    if gpu.mig_enabled(device) in (None, on) or mig_journal.is_there(device):
+    if nvidia.mig_enabled(device) in (None, on) or is_noted(device):
         return None
-    return mode_is_wrong(device, on, switch, why)
+    return _mode_is_wrong(device, on, switch, why)
 
 
 def occupied(device: Device, layouts: Iterable[Layout]) -> str | None:
@@ -101,11 +102,11 @@ def occupied(device: Device, layouts: Iterable[Layout]) -> str | None:
     Raises Unsupported where the user may not see them, NotInForce where NVML fails.
     """
     with in_words(device, "reading its instances"):
-        if mig_journal.is_there(device) or not mig_nvml.state(device).mode:
+        if is_noted(device) or not nvml.state(device).mode:
             return None
-        there = mig_nvml.instances(device)
+        there = nvml.instances(device)
         free = not there or _found(device, layouts, there)
-        return None if free else not_to_be_touched(device, there)
+        return None if free else _not_to_be_touched(device, there)
 
 
 # -- the mode -------------------------------------------------------------------------------------
@@ -118,21 +119,21 @@ def in_mode(device: Device, on: bool, switch: bool) -> Iterator[None]:
     Only if `switch`, and NVML says that nobody computes on the card, is the mode changed. Raises
     Unsupported where it must not or cannot be, NotInForce where somebody is on the card.
     """
-    if bool(gpu.mig_enabled(device)) == on:
+    if bool(nvidia.mig_enabled(device)) == on:
         yield
         return
     with in_words(device, "reading its MIG mode"):
-        mode = mig_nvml.mode(device)
+        mode = nvml.mode(device)
     if mode is None:
         raise Unsupported(f"{device.name} has no MIG")
-    if reason := mode_is_wrong(device, on, switch):
-        raise Unsupported(reason + left_by_others(device))
+    if reason := _mode_is_wrong(device, on, switch):
+        raise Unsupported(reason + _left_by_others(device))
     require_nobody(device, "its MIG mode stays")
     with put_back(device, switched=True) as note:
         with in_words(device, f"switching MIG mode {word(on)}", hint_of(device, on)):
             touch(device, note, {instance.place for instance in note.found.instances})
             clear(device, note.places)
-            error = mig_nvml.set_mode(device, on)
+            error = nvml.set_mode(device, on)
             if not error:
                 settle(device, note)
         if error == pynvml.NVML_ERROR_RESET_REQUIRED:
@@ -165,13 +166,13 @@ def applied(
     """
     tries = list(layouts)
     with in_words(device, "reading its instances"):
-        there = mig_nvml.instances(device)
+        there = nvml.instances(device)
         found = _found(device, tries, there)
     if found:
         yield found
         return
     if there and not switch:
-        raise Unsupported(not_to_be_touched(device, there) + left_by_others(device))
+        raise Unsupported(_not_to_be_touched(device, there) + _left_by_others(device))
     if there:
         require_nobody(device, "its instances stay")
     with put_back(device) as note:
@@ -183,7 +184,8 @@ def _found(
 ) -> tuple[Layout, dict[tuple[int, int], MigDevice]] | None:
     """The layout that is exactly what is there."""
     for layout in layouts if there else ():
-        if seats := _seats(device, layout, there):
+        seats = _seats(device, layout, there)
+        if seats and not _too_small(layout, seats):
             return layout, seats
     return None
 
@@ -200,21 +202,23 @@ def _apply(
                 _create(device, layout)
             except pynvml.NVMLError_InsufficientResources:
                 continue
-            if seats := _seats(device, layout, mig_nvml.instances(device)):
+            if seats := _seats(device, layout, nvml.instances(device)):
+                if wrong := _too_small(layout, seats):
+                    raise NotInForce(f"MIG: {layout} was created on {device.name}, but {wrong}")
                 settle(device, note)
                 return layout, seats
             raise NotInForce(
                 f"MIG: {layout} was created on {device.name}, but there is "
-                f"{described(mig_nvml.state(device))}"
+                f"{described(nvml.state(device))}"
             )
     raise Unsupported(f"MIG: the driver finds no place for {layout} on {device.name}")
 
 
 def _create(device: Device, layout: Layout) -> None:
     for part in layout.parts:
-        gpu_instance = mig_nvml.create_gpu_instance(device, part.profile.id, part.start, part.size)
+        gpu_instance = nvml.create_gpu_instance(device, part.profile.id, part.start, part.size)
         for slices in part.compute:
-            mig_nvml.create_slices(gpu_instance, slices)
+            nvml.create_slices(gpu_instance, slices, whole=part.whole)
 
 
 def _seats(
@@ -229,7 +233,7 @@ def _seats(
         found = at[part.profile.id, part.start, part.size]
         if Counter(one.slices for one in found.instance.compute) != Counter(part.compute):
             return None
-        handles = handles or mig_nvml.mig_devices(device)
+        handles = handles or nvml.mig_devices(device)
         left = list(found.compute)
         for number, slices in enumerate(part.compute):
             chosen = next(one for one in left if one[2].slices == slices)
@@ -253,13 +257,25 @@ def _seats(
     return seats
 
 
+def _too_small(layout: Layout, seats: dict[tuple[int, int], MigDevice]) -> str | None:
+    """How a compute instance that should fill its GPU instance does not; None if all do."""
+    for seat in seats.values():
+        part = layout.parts[seat.part]
+        if part.whole and part.profile.sm_count not in (None, seat.sm_count):
+            return (
+                f"its compute instance in {part.profile.name} at {part.start}:{part.size} has "
+                f"{seat.sm_count} SMs, not {part.profile.sm_count}"
+            )
+    return None
+
+
 def require_unchanged(
     device: Device, layout: Layout, seats: dict[tuple[int, int], MigDevice]
 ) -> None:
     """Raise NotInForce unless the card has the layout as it was applied, and nothing else."""
     with in_words(device, "reading its instances"):
-        if _seats(device, layout, mig_nvml.instances(device)) != seats:
-            there = described(mig_nvml.state(device))
+        if _seats(device, layout, nvml.instances(device)) != seats:
+            there = described(nvml.state(device))
             raise NotInForce(
                 f"MIG: {layout} was applied on {device.name}, and somebody has changed that: "
                 f"there is {there}"
@@ -268,3 +284,41 @@ def require_unchanged(
 
 def _places(layout: Layout) -> list[Place]:
     return [(part.profile.id, part.start, part.size) for part in layout.parts]
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def _not_to_be_touched(device: Device, there: list[Found]) -> str:
+    names = {info.id: nvml.name(info) for _, info in nvml.profiles(device)}
+    listed = ", ".join(
+        f"{names[one.profile]} at {one.start}:{one.size}"
+        for one in (found.instance for found in there)
+    )
+    return (
+        f"MIG instances that are there on {device.name} would have to go: {listed}; "
+        "mig_mode=switch allows the workflow to take them down and put them back (their UUIDs may "
+        "change)"
+    )
+
+
+def _left_by_others(device: Device) -> str:
+    return "".join(
+        f"; a killed run of user {owner} may have left it so, and that user's next run puts back "
+        f"what {file} says"
+        for owner, file in others(device).items()
+    )
+
+
+def _mode_is_wrong(device: Device, on: bool, switch: bool, why: str = "") -> str | None:
+    where = f"on {device.name}" if on else f"({device.name})"
+    wrong = f"MIG mode is {word(not on)} {where}{why}"
+    mode = nvml.mode(device)
+    if mode and mode[0] != mode[1]:
+        return (
+            f"{wrong}, and a change of it waits for a GPU reset; an administrator gives it with "
+            f"'{how_to_reset(device)}'"
+        )
+    if switch and device.capability >= nvml.HOPPER:
+        return None
+    return f"{wrong}; {how_to_switch(device, on)}"

@@ -6,22 +6,22 @@ profile may be used more often than the card allows. SM counts are looked up, ne
 slices: they are not proportional.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
-from workflow.collocation.settings import ConfigError
+from workflow.collocation.methods.base import named
 
 PLACEMENTS, ORDERS = 8, 12  # how many are worth trying, should the driver refuse the first
 
 # A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
 COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
+# Drivers up to R535 list no profiles before.
+NOT_KNOWN = "which profiles {} offers is not known until MIG mode is on"
 SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
 
 
@@ -113,30 +113,6 @@ class Card:
     def offers(self) -> str:
         return ", ".join(f"{p.most}x {p.name}" for p in reversed(self.plain)) or "no profile"
 
-    def dump(self) -> str:
-        """The table as JSON text, one profile a line; `load` reads it."""
-        content = asdict(self)
-        rows = ",\n".join(f"  {json.dumps(profile)}" for profile in content["profiles"])
-        keys = ("name", "recorded", "source")
-        head = "".join(f' "{key}": {json.dumps(content[key])},\n' for key in keys)
-        return f'{{\n{head} "profiles": [\n{rows}\n ]\n}}\n'
-
-    @classmethod
-    def load(cls, path: Path | str) -> "Card":
-        """A table from a file. Raises ConfigError: one line with file, key and what is wrong."""
-        try:
-            return _CARD.validate_json(Path(path).read_bytes(), strict=True)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            said = f"{first['msg'][0].lower()}{first['msg'][1:]}"
-            raise ConfigError(": ".join(filter(None, (str(path), where, said)))) from None
-
-
-_CARD = TypeAdapter(Card)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -151,8 +127,13 @@ class Part:
     size: int
     compute: tuple[int, ...]
 
+    @property
+    def whole(self) -> bool:
+        """One compute instance fills it."""
+        return self.compute == (self.profile.slices,)
+
     def __str__(self) -> str:
-        if self.compute == (self.profile.slices,):
+        if self.whole:
             return self.profile.name
         return f"{tally(f'{slices}c' for slices in self.compute)} in {self.profile.name}"
 
@@ -186,6 +167,8 @@ def layouts(spec: dict, card: Card) -> Iterator[Layout]:
     Largest instances first, each as low as it goes; then other placements, then other creation
     orders. There is at least one: where nothing fits, the call itself raises NoLayout.
     """
+    if not card.profiles:
+        raise NoLayout(f"{spec['method']}: {NOT_KNOWN.format(card.name)}")
     try:
         instances, claims = _needed(spec, card)
         profiles = [instance.profile for instance in instances]
@@ -209,20 +192,20 @@ def layouts(spec: dict, card: Card) -> Iterator[Layout]:
 def _needed(spec: dict, card: Card) -> tuple[list[_Instance], list[int]]:
     """The GPU instances that a cell takes, and each member's claim to a seat in them.
 
-    Only under mig_mps do members have a claim in common.
+    Only as clients of MPS do members have a claim in common.
     """
-    method, members = spec["method"], spec["members"]
+    method, members = named(spec["method"]), spec["members"]
     own = list(range(len(members)))
-    if method == "mig_mps":
+    if method.served:
         if not _mixed(spec):
             if len(members) < 3:
                 raise NoLayout(f"it deals 3 or more members over two instances, not {len(members)}")
             return _alike(2, card), [member % 2 for member in own]
         names = list(dict.fromkeys(member["workload"] for member in members))
         return _mix(_slices(spec), card), [names.index(m["workload"]) for m in members]
-    if method == "mig_shared":
+    if method.shared:
         return [_shared(spec, card)], own
-    if method == "mig" and not _mixed(spec):
+    if method.slice is None and not _mixed(spec):
         return _alike(len(members), card), own
     return _mix(_slices(spec), card), own
 
@@ -234,10 +217,10 @@ def _mixed(spec: dict) -> bool:
 
 def _slices(spec: dict) -> list[str]:
     """What is asked for, claim by claim."""
-    method, members = spec["method"], spec["members"]
-    if method in ("mig_7g", "mig_4g", "mig_1g2x"):
-        return [method.removeprefix("mig_")] * len(members)
-    if method == "mig_mps":
+    method, members = named(spec["method"]), spec["members"]
+    if method.slice is not None:
+        return [method.slice] * len(members)
+    if method.served:
         return list({member["workload"]: member["slice"] for member in members}.values())
     return [member["slice"] for member in members]
 

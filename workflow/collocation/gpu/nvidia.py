@@ -1,62 +1,53 @@
-"""The GPU as NVML sees it: which card a study uses, its state, and who computes on it.
+"""An NVIDIA GPU as NVML sees it: which card a study uses, its state, and who computes on it.
 
 Everything here only reads. On a machine without an NVIDIA driver `find` returns None.
 """
 
-import importlib.util
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
 
-from workflow.collocation.settings import ConfigError
+from workflow.collocation.errors import ConfigError
+from workflow.collocation.gpu.device import Device
 
 # By compute capability, as CUDA's own samples have it (helper_cuda.h).
 CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128}
 CORES_PER_SM |= dict.fromkeys([(8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)], 128)
 
 
-@dataclass(frozen=True)
-class Device:
-    """One physical GPU. `index` is NVML's, `capability` the CUDA compute capability.
+class Nvidia(Device):
+    def state(self) -> dict:
+        def held_down(policy: int):
+            return lambda h: pynvml.nvmlDeviceGetViolationStatus(h, policy).violationTime / 1e9
 
-    `sm_count`: SMs of the whole card; it and `memory_bytes` are null where unknown: in MIG mode
-    NVML tells the card's memory to administrators only.
-    """
+        def temperature(h) -> int:
+            return pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU)
 
-    uuid: str
-    name: str
-    index: int
-    memory_bytes: int | None
-    driver: str
-    capability: tuple[int, int]
-    numa_node: int | None
-    sm_count: int | None = None
+        readings = {
+            "temperature_c": temperature,
+            "power_w": lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000,
+            "sm_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM),
+            "memory_used_bytes": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).used,
+            "throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons,
+            "power_violation_s": held_down(pynvml.NVML_PERF_POLICY_POWER),
+            "thermal_violation_s": held_down(pynvml.NVML_PERF_POLICY_THERMAL),
+        }
+        return {name: _read(self, read) for name, read in readings.items()}
 
-    def record(self) -> dict:
+    def processes(self) -> dict[str, list[int] | None]:
+        lists = {
+            "compute": pynvml.nvmlDeviceGetComputeRunningProcesses,
+            "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+        }
         return {
-            "uuid": self.uuid,
-            "name": self.name,
-            "memory_bytes": self.memory_bytes,
-            "driver": self.driver,
+            name: _read(self, lambda h, read=read: sorted(entry.pid for entry in read(h)))
+            for name, read in lists.items()
         }
 
 
-def torch_build() -> str | None:
-    """What the installed torch was built for: "cuda", "cpu", or None where there is no torch.
-
-    Read from its version file: importing it would take seconds.
-    """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    text = Path(spec.origin).with_name("version.py").read_text()
-    return "cuda" if re.search(r"^cuda\b.*=\s*['\"]", text, re.M) else "cpu"
-
-
-def find(wanted: str | int = "auto") -> Device | None:
+def find(wanted: str | int = "auto") -> Nvidia | None:
     """The GPU to use: an index, a UUID (or its beginning), or 'auto', the first one visible.
 
     'auto' gives None without a driver or a GPU, or where CUDA_VISIBLE_DEVICES hides them all.
@@ -87,10 +78,10 @@ def find(wanted: str | int = "auto") -> Device | None:
     raise ConfigError(f"{source}: {name!r} {what}; allowed: {known}")
 
 
-def _device(index: int) -> Device:
+def _device(index: int) -> Nvidia:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return Device(
+    return Nvidia(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         name=pynvml.nvmlDeviceGetName(handle),
         index=index,
@@ -122,27 +113,6 @@ def _numa_node(handle) -> int | None:
     return node if node >= 0 else None
 
 
-def state(device: Device) -> dict:
-    """Temperature (C), power (W), clocks (MHz), memory in use (bytes), and how long (s) power and
-    heat have held the clocks down so far; null where not readable.
-    """
-
-    def held_down(policy: int):
-        return lambda h: pynvml.nvmlDeviceGetViolationStatus(h, policy).violationTime / 1e9
-
-    readings = {
-        "temperature_c": lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU),
-        "power_w": lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000,
-        "sm_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM),
-        "memory_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM),
-        "memory_used_bytes": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).used,
-        "throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons,
-        "power_violation_s": held_down(pynvml.NVML_PERF_POLICY_POWER),
-        "thermal_violation_s": held_down(pynvml.NVML_PERF_POLICY_THERMAL),
-    }
-    return {name: _read(device, read) for name, read in readings.items()}
-
-
 def memory_free(uuid: str) -> int | None:
     """Bytes that nobody uses of a GPU or a MIG device; None where NVML does not tell."""
 
@@ -150,21 +120,6 @@ def memory_free(uuid: str) -> int | None:
         return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).free
 
     return _or_none(read)
-
-
-def processes(device: Device) -> dict[str, list[int] | None]:
-    """PIDs that NVML lists on the card: plain compute processes and MPS clients.
-
-    In a container they may be the host's PIDs.
-    """
-    lists = {
-        "compute": pynvml.nvmlDeviceGetComputeRunningProcesses,
-        "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
-    }
-    return {
-        name: _read(device, lambda h, read=read: sorted(entry.pid for entry in read(h)))
-        for name, read in lists.items()
-    }
 
 
 def card_of(mig_uuid: str) -> str | None:

@@ -1,0 +1,100 @@
+"""The contract of a method: one that is defined here alone is planned, refused, entered, proven."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.studio import study, workload
+from workflow.collocation import methods
+from workflow.collocation.grid import Cell, expand
+from workflow.collocation.methods.base import Method, Sharing, register
+from workflow.collocation.methods.evidence import Report
+from workflow.collocation.study import Study, Workload
+
+
+@dataclass(frozen=True)
+class InTurn(Method):
+    """Members that are told whose turn it is."""
+
+    family = "in_turn"
+
+    def refusal(self, spec, device, switch=False):
+        return None if device is None else "in turn on a CPU only"
+
+    @contextmanager
+    def enter(self, spec, device, log, switch=False):
+        yield Turns(len(spec["members"]))
+
+
+@dataclass
+class Turns(Sharing):
+    members: int
+
+    def environment(self, member):
+        return {"CUDA_VISIBLE_DEVICES": "", "TURN": f"{member} of {self.members}"}
+
+    def witness(self, reports):
+        return {"verified": True, "turns": {member: r.pid for member, r in reports.items()}}
+
+
+@pytest.fixture
+def toy():
+    register(InTurn("in_turn", least=2, most=3))
+    yield
+    del methods.METHODS["in_turn"]
+
+
+WORKLOADS = {"plain": Workload(**workload())}
+
+
+def planned(count: int, method: str = "in_turn", **extra) -> Cell:
+    ladders = [{"workloads": ["plain"], "counts": {count: [method]}}]
+    checked = Study.model_validate(study(ladders=ladders, **extra))
+    [cell] = [cell for cell in expand(checked, WORKLOADS) if cell.method == method]
+    return cell
+
+
+def test_a_method_of_ones_own_is_planned_and_entered(toy, tmp_path):
+    cell = planned(2)
+    assert methods.refusal(cell.spec.to_json(), None) is None
+    with methods.enter(cell.spec.to_json(), None, tmp_path) as sharing:
+        assert sharing.environment(1)["TURN"] == "1 of 2"
+        assert sharing.witness({1: Report(7, None, None, None)})["turns"] == {1: 7}
+        # What a method need not say: nothing to drop, no servers, no instances.
+        assert sharing.release(1) is None
+        assert (sharing.own_pids(), sharing.instances(), sharing.entity(0)) == (set(), {}, "gpu")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "needs at least 2 members, not 1"), (4, "holds at most 3 member")]
+)
+def test_its_bounds_are_those_of_studies(toy, count, said):
+    with pytest.raises(ValueError, match=f"'in_turn' {said}"):
+        planned(count)
+
+
+def test_a_method_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="'in_turn' is not allowed"):
+        planned(2)
+    for name in ("in_turn", "naive_3", "mig_9g"):  # only what takes limits has variants
+        with pytest.raises(KeyError):
+            methods.named(name)
+
+
+def test_a_variant_is_its_method_with_limits_of_the_study():
+    cell = planned(2, "mps_own", variants={"mps_own": {"sm_percent": 30}})
+    assert [member.sm_percent for member in cell.spec.members] == [30, 30]
+    found = methods.named("mps_own")
+    assert (found.name, found.family, found.parts) == ("mps_own", "mps", False)
+    assert methods.refusal(cell.spec.to_json(), None) == methods.refusal(
+        planned(2, "mps").spec.to_json(), None
+    )
+
+
+def test_every_method_says_what_it_is():
+    for name, method in methods.METHODS.items():
+        assert (method.name, methods.named(name)) == (name, method)
+        assert name.split("_")[0] == method.family
+        assert 1 <= method.least <= method.most <= methods.MOST_MEMBERS
+        assert method.limits is None or set(dict(method.limits)) == set(method.takes)

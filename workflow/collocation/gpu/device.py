@@ -1,0 +1,58 @@
+"""What the workflow may ask of a GPU. Who made it is behind this: another maker's is one module."""
+
+import importlib.util
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Device(ABC):
+    """One physical GPU. `index` is its driver's, `capability` the CUDA compute capability.
+
+    `sm_count`: SMs of the whole card; it and `memory_bytes` are null where unknown: in MIG mode
+    NVML tells the card's memory to administrators only.
+    """
+
+    uuid: str
+    name: str
+    index: int
+    memory_bytes: int | None
+    driver: str
+    capability: tuple[int, int]
+    numa_node: int | None
+    sm_count: int | None = None
+
+    def record(self) -> dict:
+        """What run.json says of it."""
+        return {
+            "uuid": self.uuid,
+            "name": self.name,
+            "memory_bytes": self.memory_bytes,
+            "driver": self.driver,
+        }
+
+    @abstractmethod
+    def state(self) -> dict:
+        """Temperature (C), power (W), clocks (MHz), memory in use (bytes), and how long (s) power
+        and heat have held the clocks down so far; null where not readable.
+        """
+
+    @abstractmethod
+    def processes(self) -> dict[str, list[int] | None]:
+        """PIDs on the card: all that "compute", and those that are "mps" clients; null where not
+        readable. In a container they may be the host's PIDs.
+        """
+
+
+def torch_build() -> str | None:
+    """What the installed torch was built for: "cuda", "cpu", or None where there is no torch.
+
+    Read from its version file: importing it would take seconds.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    return "cuda" if re.search(r"^cuda\b.*=\s*['\"]", text, re.M) else "cpu"

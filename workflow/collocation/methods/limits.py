@@ -1,0 +1,80 @@
+"""What a study's variant of MPS limits each member to."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a method
+Percent = Annotated[float, Field(gt=0, le=100)]
+Megabytes = Annotated[StrictInt, Field(ge=1)]
+Priority = Annotated[StrictInt, Field(ge=0, le=1)]
+
+
+class Limits(BaseModel):
+    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities.
+
+    sm_percent: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, for all or by workload; 'equal' is 100/N,
+    'overlap' 200/N. pinned_memory_mb: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, likewise.
+    priority: CUDA_MPS_CLIENT_PRIORITY by workload, 0 (normal) or 1 (below normal).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = None
+    pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = None
+    priority: dict[Name, Priority] | None = None
+
+    @field_validator("sm_percent", "pinned_memory_mb", mode="before")
+    @classmethod
+    def _limit_is_one(cls, limit, info):
+        """One line for what would be one complaint for each type of the union."""
+        shares = info.field_name == "sm_percent"
+        for value in limit.values() if isinstance(limit, dict) else [limit]:
+            number = isinstance(value, int | float if shares else int) and value is not True
+            if not (number and 0 < value <= (100 if shares else float("inf"))) and not (
+                value is limit and (value is None or (shares and value in ("equal", "overlap")))
+            ):
+                raise ValueError(
+                    f"{value!r} is not allowed; allowed: "
+                    + ("equal, overlap, a percentage up to 100" if shares else "megabytes")
+                    + ", or a number for each workload"
+                )
+        return limit
+
+    @field_validator("priority", mode="before")
+    @classmethod
+    def _priority_is_by_workload(cls, priority):
+        by_workload = isinstance(priority, dict) and priority
+        for value in priority.values() if by_workload else [priority]:
+            if not by_workload or isinstance(value, bool) or value not in (0, 1):
+                raise ValueError(
+                    f"{value!r} is not allowed; allowed: 0 (normal) or 1 (below normal) for each "
+                    "workload"
+                )
+        return priority
+
+    @model_validator(mode="after")
+    def _limits_something(self):
+        if all(limit is None for _, limit in self):
+            raise ValueError(f"a variant limits something; allowed: {', '.join(TAKES)}")
+        return self
+
+    def of(self, workload: str, members: int) -> dict:
+        """What a member of that workload is limited to among so many."""
+        shares = {"equal": 100 / members, "overlap": min(200 / members, 100)}
+        found = {}
+        for name, limit in self:
+            if isinstance(limit, dict):
+                limit = limit.get(workload)
+            elif isinstance(limit, str):
+                limit = round(shares[limit], 2)
+            if limit is not None:
+                found[name] = limit
+        return found
+
+    def named(self) -> set[str]:
+        """The workloads that it names."""
+        return {name for _, limit in self if isinstance(limit, dict) for name in limit}
+
+
+TAKES = tuple(Limits.model_fields)
