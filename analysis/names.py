@@ -20,7 +20,7 @@ METHODS += ("mig_1g2x", "mig_shared", "mig_mps")
 # Variants of an alone cell that other cells are normalised by, each within its own input.
 ALONE_VARIANTS = ("", "files")
 
-# What a sitting begins with: holds sittings against each other, and is no part of the grid.
+# What a session begins with: holds sessions against each other, and is no part of the grid.
 ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.
 COMPLETION = "completion"

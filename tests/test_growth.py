@@ -123,6 +123,22 @@ def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(mon
     assert CellSpec.from_json(flat).digest == digest(flat)
 
 
+def test_an_mps_priority_is_a_setting_and_none_measures_nothing_again():
+    def spec(**limits) -> CellSpec:
+        mix = {"members": {SMALL: 1, A: 1}, "methods": ["mps_own"]}
+        study = small_study(ladders=[], mixes=[mix], variants={"mps_own": limits})
+        return next(cell.spec for cell in expand(study, WORKLOADS) if cell.method == "mps_own")
+
+    plain, ranked = spec(sm_percent=40), spec(sm_percent=40, priority={SMALL: 0, A: 1})
+    flat = plain.to_json()
+    assert not any("priority" in member for member in flat["members"])
+    named = flat | {"members": [member | {"priority": None} for member in flat["members"]]}
+    assert digest(named) == plain.digest != ranked.digest
+    assert CellSpec.from_json(ranked.to_json()) == ranked
+    said = [f"{SMALL} priority none → 0", f"{A} priority none → 1"]
+    assert sorted(changes(flat, ranked.to_json())) == sorted(said)
+
+
 def test_a_new_version_of_what_a_spec_means_measures_all_again():
     cells = expand(small_study(), WORKLOADS)
     attempts = finished(cells)
