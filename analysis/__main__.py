@@ -1,44 +1,106 @@
-"""What is made of a study's records: python -m analysis COMMAND --help
-
-  merge       run.json files → runs.parquet
-  telemetry   gpu.parquet files → telemetry.parquet
-  estimate    runs.parquet → estimates.parquet: every published number, once
-  explain     the cells, baselines and arithmetic behind a number
-  figures     the data of all figures, or one figure from its data
-  pages       findings, claims, advice, tables and README from the estimates
-  explorer    the study as one page
-  advise      how many of a job, by which method
-  compare     two studies side by side
-"""
+"""What is made of a study's records: python -m analysis COMMAND --help"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib import import_module
+from math import inf
+from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
+
+_FOLDER = ("--folder", {"required": True, "type": Path, "metavar": "RESULTS/STUDY"})
+_CLAIMS = ("--claims", {"type": Path, "default": ROOT / "config/claims.yaml"})
+_RECORDS = (
+    ("--study", {"required": True}),
+    ("--output", {"required": True, "type": Path, "metavar": "FILE.parquet"}),
+    ("--list", {"type": Path, "metavar": "FILE", "help": "file with the path of a record a line"}),
+    ("runs", {"nargs": "*", "type": Path, "metavar": "RUN.json", "help": "records to read"}),
+)
+_OUTPUTS = {"required": True, "type": Path, "nargs": "+", "action": "extend"}
+# Command → its module, what it does, its arguments. A module's `run` takes them, and returns what
+# is to be printed. It is imported when it is used: drawing needs no more than matplotlib.
 COMMANDS = {
-    "merge": "analysis.records.merge",
-    "telemetry": "analysis.records.telemetry",
-    "estimate": "analysis.estimates.command",
-    "explain": "analysis.estimates.explain",
-    "figures": "analysis.figures.command",
-    "pages": "analysis.pages.command",
-    "explorer": "analysis.explorer.command",
-    "advise": "analysis.advice",
-    "compare": "analysis.compare",
+    "merge": ("records.merge", "run.json files → runs.parquet", _RECORDS),
+    "telemetry": ("records.telemetry", "gpu.parquet files → telemetry.parquet", _RECORDS),
+    "estimate": (
+        "publish",
+        "runs.parquet → estimates.parquet: every published number, once",
+        (_FOLDER, _CLAIMS, ("--reported", {"type": Path, "default": ROOT / "config/reported.csv"})),
+    ),
+    "explain": (
+        "estimates.explain",
+        "the cells, baselines and arithmetic behind a number",
+        (_FOLDER, ("id", {"help": "of a number; of a part of one, ids that have it are told"})),
+    ),
+    "figures": (
+        "figures.command",
+        "the data of all figures, and pictures of those whose data changed",
+        (_FOLDER, ("--data-only", {"action": "store_true", "help": "no pictures"})),
+    ),
+    "draw": (
+        "figures.draw",
+        "one figure, from its data alone",
+        (
+            ("--data", {"required": True, "type": Path, "metavar": "FIGURE.csv"}),
+            ("--output", _OUTPUTS),
+        ),
+    ),
+    "pages": (
+        "pages.command",
+        "findings, claims, advice and tables from the estimates",
+        (
+            _FOLDER,
+            _CLAIMS,
+            ("--readme", {"action": "store_true", "help": "write README.md and docs/ instead"}),
+        ),
+    ),
+    "explorer": (
+        "explorer.command",
+        "the study as one page",
+        (_FOLDER, ("--output", {"required": True, "type": Path, "metavar": "HTML"})),
+    ),
+    "advise": (
+        "advice",
+        "how many of a job, by which method",
+        (
+            _FOLDER,
+            ("--job", {"default": "", "help": "a workload of the study"}),
+            ("--slowdown", {"default": inf, "type": float, "help": "most of the slowest job"}),
+            ("--memory", {"default": inf, "type": float, "help": "most that may be used, GB"}),
+        ),
+    ),
+    "compare": (
+        "compare",
+        "two studies side by side",
+        (
+            ("a", {"type": Path, "metavar": "A", "help": "folder of a study: results/STUDY"}),
+            ("b", {"type": Path, "metavar": "B"}),
+            ("--output", {"required": True, "type": Path, "metavar": "FOLDER"}),
+        ),
+    ),
 }
 
 
-def main(argv: list[str]) -> int:
-    """Run a command by its module's main. Commands are imported when they are used."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(__doc__.strip())
-        return 0 if argv else 2
-    if argv[0] not in COMMANDS:
-        sys.stderr.write(f"no command {argv[0]!r}; there are: {', '.join(COMMANDS)}\n")
-        return 2
-    return import_module(COMMANDS[argv[0]]).main(argv[1:])
+def main(argv: list[str] | None = None) -> int:
+    """Run a command. What a person got wrong is one line on stderr, and the code 1."""
+    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (_, what, arguments) in COMMANDS.items():
+        command = commands.add_parser(name, help=what, description=what)
+        for flag, settings in arguments:
+            command.add_argument(flag, **settings)
+    given = parser.parse_args(argv)
+    try:
+        text = import_module(f"analysis.{COMMANDS[given.command][0]}").run(given)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    if text:
+        print(text)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

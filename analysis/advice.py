@@ -7,13 +7,10 @@ Chooses among measured options and computes no number. No flag or outcome leaves
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from argparse import Namespace
+from dataclasses import dataclass, replace
 from math import inf
 from operator import le
-from pathlib import Path
 
 from analysis import labels
 from analysis.estimates.schema import Estimate
@@ -29,12 +26,16 @@ REWRITE = 1.5  # times the work that another arm alone must do, to be advised fi
 class Option:
     """One way to run a job: `n` at a time by a method, with its numbers over all hosts.
 
-    The STP of one plain job is 1, and its slowdown is 1 without an estimate; None: not measured.
+    work: what options are ranked by, samples/s; the STP where not every option of the job has a
+    throughput. A set's throughput repeats on other hosts, and a job alone, which the STP is over,
+    does not. None: not measured.
     """
 
     method: str
     n: int
+    work: float
     stp: Estimate
+    rate: Estimate | None = None
     slowdown: Estimate | None = None
     memory: Estimate | None = None
     s: Estimate | None = None
@@ -42,14 +43,20 @@ class Option:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        numbers = (self.stp, self.slowdown, self.memory, self.s, self.over_fastest)
+        numbers = (self.rate, self.stp, self.slowdown, self.memory, self.s, self.over_fastest)
         return tuple(number.id for number in numbers if number)
 
     @property
     def costs(self) -> tuple[float, float, float]:
-        """(-STP, slowdown of the slowest, memory in GB): less is better. Unknown is infinite."""
-        slowdown = 1.0 if self.n == 1 else _value(self.slowdown)
-        return -self.stp.value, slowdown, _value(self.memory)
+        """(-work, slowdown of the slowest, memory in GB): less is better. Unknown is infinite, and
+        a plain job alone is not slowed down.
+        """
+        return -self.work, 1.0 if self.n == 1 else _value(self.slowdown), _value(self.memory)
+
+    @property
+    def pays(self) -> bool:
+        """True if it is a set that gains more than 5 %."""
+        return self.n > 1 and self.stp.value > GAIN
 
     def dominated_by(self, other: Option) -> bool:
         """True if the other is nowhere worse and somewhere better."""
@@ -65,17 +72,21 @@ class Option:
         plain = "one at a time" if self.n == 1 else f"{self.n} as plain processes"
         return plain if self.method == "naive" else f"{self.n} under {labels.method(self.method)}"
 
+    @property
+    def gains(self) -> str:
+        return f"{self.label} has a throughput gain of {labels.span(self.stp)}"
+
 
 @dataclass(frozen=True)
 class Advice:
     """What to do with a job that is written in one way.
 
-    options: all, fewest jobs first. pareto: those that no other beats in STP, slowdown and memory
-    together. best: the highest STP within the bounds. knee: the least slowdown within a tenth of
-    it, as advised. shared: the knee, or where that is one job, the best set within the bounds.
-    gains: the STP of `shared` by host. exceeding: numbers of the knee beyond a bound on one host.
-    rewrite: (rate, fastest_rate, over_fastest) alone, where it should be written better. missing:
-    outcomes of planned sets without numbers.
+    options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
+    together. best: the most work within the bounds. knee: the least slowdown within a tenth of it,
+    as advised. shared: the knee, or where that is one job, the best set within the bounds. gains:
+    the STP of `shared` by host. exceeding: numbers of the knee beyond a bound on one host. rewrite:
+    (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
+    of planned sets without numbers.
     """
 
     job: str
@@ -92,13 +103,12 @@ class Advice:
 
     @property
     def pays(self) -> bool:
-        """True if the advised set gains more than 5 %."""
-        return _pays(self.knee)
+        return self.knee is not None and self.knee.pays
 
     @property
-    def sure(self) -> bool:
-        """True if every host's point says the same."""
-        return bool(self.gains) and all((e.value > GAIN) == self.pays for e in self.gains)
+    def against(self) -> tuple[Estimate, ...]:
+        """Gains of `shared` on hosts that do not say what it says over all hosts."""
+        return tuple(e for e in self.gains if (e.value > GAIN) != self.shared.pays)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -109,13 +119,12 @@ class Advice:
     def sentences(self) -> list[str]:
         """The advice in plain sentences, most important first."""
         found = self._advised() if self.pays else [self._nothing()]
-        if self.gains:
-            against = (e for e in self.gains if (e.value > GAIN) != self.pays)
-            points = ", ".join(f"{labels.number(e.value)} on {e.host}" for e in against)
-            several = (
-                f"{len(self.gains)} hosts: {f'the gain is {points}' if points else 'all agree'}"
-            )
-            found.append(f"Measured on {several if len(self.gains) > 1 else 'one host only'}.")
+        if len(self.gains) > 1:
+            points = ", ".join(f"{labels.number(e.value)} on {e.host}" for e in self.against)
+            said = f"the gain is {points}" if points else "all agree"
+            found.append(f"Measured on {len(self.gains)} hosts: {said}.")
+        elif self.gains:
+            found.append("Measured on one host only.")
         for e in self.exceeding:
             found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
         if self.rewrite:
@@ -128,36 +137,33 @@ class Advice:
         return found
 
     def _advised(self) -> list[str]:
-        knee, (_, slowdown, _) = self.knee, self.knee.costs
+        knee, best = self.knee, self.best
         said = f"Run {knee.label}: throughput gain {labels.span(knee.stp)}"
         if knee.slowdown:
-            said += f", slowdown of the slowest job {labels.number(slowdown)}"
+            said += f", slowdown of the slowest job {labels.number(knee.slowdown.value)}"
         if knee.memory:
             said += f", {labels.number(knee.memory.value, knee.memory.unit)}"
         times = labels.number(knee.stp.value)
         found = [f"{said}.", f"One after the other, the same work takes {times} times as long."]
-        if self.best != knee:
-            best = f"{labels.span(self.best.stp)}, {self.best.label}"
-            found.append(f"The highest gain is {best}, with more slowdown.")
+        if best != knee:
+            found.append(f"The most throughput, with more slowdown: {best.gains}.")
         return found
 
     def _nothing(self) -> str:
-        if self.best is None:
-            return "No measured option respects the bounds."
         sets = [option for option in self.options if option.n > 1]
+        if self.knee is None:
+            return "No measured option respects the bounds."
         if not sets:
             return "Sharing was not measured."
-        top = min(sets, key=lambda option: option.costs)
-        gains = "{0.label} has a throughput gain of {1}".format
-        beyond = f"without the bounds {gains(top, labels.span(top.stp))}" if _pays(top) else ""
-        if self.shared is None:
+        top, shared = min(sets, key=lambda option: option.costs), self.shared
+        beyond = f"without the bounds {top.gains}" if top != shared and top.pays else ""
+        if shared is None:
             return f"Only one at a time respects the bounds; {beyond or 'sharing gains nothing'}."
-        said = gains(self.shared, labels.span(self.shared.stp))
-        return f"Sharing gains nothing: {'; '.join(filter(None, (said, beyond)))}."
-
-
-def _pays(option: Option | None) -> bool:
-    return option is not None and option.n > 1 and option.stp.value > GAIN
+        said = f"Sharing gains {'little' if shared.pays else 'nothing'}: {shared.gains}"
+        if shared.pays and shared.slowdown:
+            times = labels.number(shared.slowdown.value)
+            said += f", and its slowest job takes {times} times as long"
+        return f"{'; '.join(filter(None, (said, beyond)))}."
 
 
 def _value(e: Estimate | None) -> float:
@@ -170,33 +176,20 @@ def options(estimates: Estimates, job: str, arm: str) -> list[Option]:
     for stp in estimates.of("stp", arm=arm, window="", job=""):
         if stp.value is not None and _ours(stp, job):
             place = {"scenario": stp.scenario, "arm": arm, "method": stp.method}
-            names = ("slowdown_worst", "memory", "s", "over_fastest")
+            names = ("rate", "slowdown_worst", "memory", "s", "over_fastest")
             numbers = [estimates.get(name, **place) for name in names]
-            found.append(Option(stp.method, stp.jobs, stp, *numbers))
+            found.append(Option(stp.method, stp.jobs, stp.value, stp, *numbers))
+    if all(option.rate and option.rate.value is not None for option in found):
+        found = [replace(option, work=option.rate.value) for option in found]
     return sorted(found, key=lambda option: (option.n, method_order(option.method)))
 
 
 def _ours(e: Estimate, job: str) -> bool:
     """True if it is of copies of the job; one alone is an option only as a plain process."""
-    scenario = parse_scenario(e.scenario) if e.scenario and e.method != TWIN else None
-    if scenario is None or (scenario.family, scenario.variant) != (job, ""):
+    scenario = parse_scenario(e.scenario)
+    if e.method == TWIN or (scenario.family, scenario.variant) != (job, ""):
         return False
     return scenario.n > 1 or e.method == "naive"
-
-
-def pareto(found: Sequence[Option]) -> list[Option]:
-    """The options that no other one dominates."""
-    return [a for a in found if not any(a.dominated_by(b) for b in found)]
-
-
-def choose(found: Sequence[Option], slowdown: float, memory: float) -> tuple[Option, Option] | None:
-    """(Highest STP, least slowdown within a tenth of it) among options within bounds, or None."""
-    allowed = [option for option in found if option.within(slowdown, memory)]
-    if not allowed:
-        return None
-    best = min(allowed, key=lambda option: option.costs)
-    near = [option for option in allowed if option.stp.value * NEAR >= best.stp.value]
-    return best, min(near, key=lambda option: (option.costs[1], option.costs))
 
 
 def advise(
@@ -217,19 +210,23 @@ def advise(
 def _advice(
     estimates: Estimates, job: str, arm: str, mine: list[Option], slowdown: float, memory: float
 ) -> Advice:
-    best, knee = choose(mine, slowdown, memory) or (None, None)
-    sets = [option for option in mine if option.n > 1 and option.within(slowdown, memory)]
-    shared = knee if knee and knee.n > 1 else min(sets, key=lambda o: o.costs, default=None)
+    allowed = [option for option in mine if option.within(slowdown, memory)]
+    best = min(allowed, key=lambda option: option.costs, default=None)
+    near = [option for option in allowed if option.work * NEAR >= best.work]
+    knee = min(near, key=lambda option: (option.costs[1], option.costs), default=None)
+    sets = [option for option in allowed if option.n > 1]
+    shared = knee if knee in sets else min(sets, key=lambda o: o.costs, default=None)
     exceeding = []
     for e, bound in ((knee.slowdown, slowdown), (knee.memory, memory)) if knee else ():
         exceeding += [p for p in (estimates.on_hosts(e) if e else ()) if _value(p) > bound]
     measured = {(option.stp.scenario, option.method) for option in mine}
     outcomes = (e for e in estimates.of("outcome", arm=arm) if _ours(e, job))
+    pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
     return Advice(
-        *(job, arm, tuple(mine), tuple(pareto(mine)), best, knee, shared),
+        *(job, arm, tuple(mine), tuple(pareto), best, knee, shared),
         gains=tuple(estimates.on_hosts(shared.stp)) if shared else (),
         exceeding=tuple(exceeding),
-        rewrite=_rewrite(estimates, job, arm, REWRITE if _pays(knee) else GAIN),
+        rewrite=_rewrite(estimates, job, arm, REWRITE if knee and knee.pays else GAIN),
         missing=tuple(e for e in outcomes if (e.scenario, e.method) not in measured),
     )
 
@@ -246,20 +243,20 @@ def _rewrite(estimates: Estimates, job: str, arm: str, least: float) -> tuple[Es
 
 def table(advice: Advice) -> str:
     """One job for a terminal: what is advised, then its options, with `*` on the Pareto set."""
+    head = ("", "samples/s", "throughput gain", "slowest takes", "memory", "S", "over fastest")
+    rows = [head]
+    for option in advice.options:
+        rest = (option.slowdown, option.memory, option.s, option.over_fastest)
+        cells = [labels.number(e.value, e.unit) if e else "–" for e in rest]
+        name = f"{'*' if option in advice.pareto else ' '} {option.label}"
+        rate = labels.number(option.rate.value) if option.rate else "–"
+        rows.append((name, rate, labels.span(option.stp), *cells))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{labels.job(advice.job)}, {labels.arm(advice.arm)}"]
     lines += [f"  {sentence}" for sentence in advice.sentences()]
-    head = ("", "throughput gain", "slowdown of slowest", "memory", "S", "over fastest alone")
-    rows = []
-    for option in advice.options:
-        numbers = (option.slowdown, option.memory, option.s, option.over_fastest)
-        cells = [labels.number(e.value, e.unit) if e else "–" for e in numbers]
-        name = f"{'*' if option in advice.pareto else ' '} {option.label}"
-        rows.append((name, labels.span(option.stp), *cells))
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  " + "  ".join(cells).rstrip())
+    for name, *cells in rows:
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        lines.append("  " + "  ".join([name.ljust(widths[0]), *numbers]).rstrip())
     if advice.missing:
         name = "{0.jobs} {1} ({2})".format
         absent = (name(e, labels.method(e.method), labels.status(e.status)) for e in advice.missing)
@@ -267,35 +264,11 @@ def table(advice: Advice) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis advise", description=__doc__)
-    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--job", default="", help="a workload of the study")
-    parser.add_argument("--slowdown", default="inf", help="the most for the slowest job")
-    parser.add_argument("--memory", default="inf", help="the most that may be used, GB")
-    given = parser.parse_args(argv)
-    path = given.folder / "estimates.parquet"
-    try:
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file")
-        estimates = Estimates.read(path)
-        known = estimates.workloads()
-        if given.job and given.job not in known:
-            raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
-        bounds = (_bound("slowdown", given.slowdown, 1.0), _bound("memory", given.memory, 0.0))
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    tables = map(table, advise(estimates, given.job, *bounds))
-    print("\n\n".join(tables) or "No set of copies of one job was measured.")
-    return 0
-
-
-def _bound(name: str, text: str, least: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -inf
-    if not value >= least:
-        raise ValueError(f"--{name} {text}: allowed: a number from {least:g}")
-    return value
+def run(given: Namespace) -> str:
+    """The command: a short table for each job."""
+    estimates = Estimates.read(given.folder / "estimates.parquet")
+    known = estimates.workloads()
+    if given.job and given.job not in known:
+        raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
+    tables = map(table, advise(estimates, given.job, given.slowdown, given.memory))
+    return "\n\n".join(tables) or "No set of copies of one job was measured."

@@ -29,7 +29,7 @@ _METHODS = {
     "mig_shared": "MIG, shared memory",
     "mig_mps": "MPS in MIG",
 }
-_ARMS = {PAPER_ARM: "as in the paper", "tuned": "bf16", "tuned_graph": "CUDA graph"}
+_ARMS = {PAPER_ARM: "paper style", "tuned": "bf16", "tuned_graph": "bf16 + CUDA graph"}
 _STATUSES = {"not_run": "not run", "out_of_memory": "out of memory", "timed_out": "timed out"}
 
 # Hues that colour-blind readers tell apart, with spread lightness, and a marker each for greyscale.
@@ -51,8 +51,8 @@ def colour(name: str) -> str:
 
 
 def marker(name: str) -> str:
-    """Of a method; a variant has its own sign."""
-    return MARKERS.get(name) or {"mps": "p", "mig": "D"}.get(family_of(name), "*")
+    """Of a method; a study's own variants have signs of their own, by their names."""
+    return MARKERS.get(name) or "pD*"[sum(map(ord, name)) % 3]
 
 
 def job(workload: str) -> str:

@@ -26,6 +26,9 @@ COMPLETION = "completion"
 # The windows of a cell that a member leaves: of all, and of those that have what it left.
 BEFORE, AFTER = "before", "after"
 
+# What a formula begins with in a spreadsheet.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 _PART = re.compile(r"(\d+)x_(.+)")
 
 
@@ -83,11 +86,6 @@ def scenario_id(parts: Mapping[str, int], variant: str = "") -> str:
     return f"{body}--{variant}" if variant else body
 
 
-def told_window(window: object) -> str:
-    """What is said of a cell's window: which of a departure's it is, of any other nothing."""
-    return window if window in (BEFORE, AFTER) else ""
-
-
 def family_of(method: str) -> str:
     """naive, mps or mig: `mps_<anything>` is a variant of MPS."""
     return method.split("_")[0]
@@ -99,3 +97,8 @@ def method_order(method: str) -> tuple[int, str]:
         return METHODS.index(method), ""
     own = [place for place, known in enumerate(METHODS) if family_of(known) == family_of(method)]
     return (own[-1] if own else len(METHODS)), method
+
+
+def no_formula(text: str) -> str:
+    """The text of a cell of a CSV, so that no spreadsheet takes it for a formula."""
+    return f"'{text}" if text[:1] in FORMULA else text

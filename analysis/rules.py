@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,8 +21,7 @@ from analysis.estimates.schema import INTERVAL, Estimate
 from analysis.names import AFTER, BEFORE, COMPLETION, METHODS, PAPER_ARM
 
 Method = Literal[METHODS[1:]]  # `serial` is computed, never run
-Window = Literal["", BEFORE, AFTER, COMPLETION, "epochs"]
-Variant = Literal["", "departure", COMPLETION, "epochs", "files"]
+Count = Annotated[StrictInt, Field(ge=1)]
 
 
 class Side(StrEnum):
@@ -43,10 +43,6 @@ class Verdict(StrEnum):
     NOT_COMPARABLE = "not comparable"
     NOT_TESTABLE = "not testable"
     IMPRECISE = "too imprecise"
-
-    @property
-    def slug(self) -> str:
-        return self.value.replace(" ", "_")
 
 
 def over_hosts(sides: Sequence[Side]) -> Verdict:
@@ -74,50 +70,40 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class _Bounds(_Strict):
-    """A quantity and where it must lie."""
+class Bounds(_Strict):
+    """A quantity and where it must lie. Of `where`: jobs alone."""
 
     quantity: Literal[tuple(QUANTITIES)]
     above: float | None = None
     below: float | None = None
+    at_least: float | None = None
 
     def admits(self, value: float) -> bool:
         """True if a value lies on the right side of each bound."""
-        return (self.above is None or value > self.above) and (
-            self.below is None or value < self.below
+        return (
+            (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+            and (self.at_least is None or value >= self.at_least)
         )
 
     @property
     def rule(self) -> str:
         """The bounds in words."""
-        parts = (("above", self.above), ("below", self.below))
-        return " and ".join(f"{word} {bound:g}" for word, bound in parts if bound is not None)
+        given = (("above", self.above), ("below", self.below), ("at least", self.at_least))
+        return " and ".join(f"{word} {bound:g}" for word, bound in given if bound is not None)
 
 
-class Where(_Bounds):
-    """Only jobs whose reading alone lies within bounds."""
-
-    at_least: float | None = None
-
-    def admits(self, value: float) -> bool:
-        return super().admits(value) and (self.at_least is None or value >= self.at_least)
-
-    @property
-    def rule(self) -> str:
-        return super().rule or f"at least {self.at_least:g}"
-
-
-class _Place(_Strict):
+class _Place(Bounds):
     """What needs and tests share."""
 
-    mix: dict[str, Annotated[StrictInt, Field(ge=1)]] = {}
+    mix: dict[str, Count] = {}
     job: str = ""
     arm: str = PAPER_ARM
-    variant: Variant = ""
-    window: Window = ""
+    variant: Literal["", "departure", COMPLETION, "epochs", "files"] = ""
+    window: Literal["", BEFORE, AFTER, COMPLETION, "epochs"] = ""
 
 
-class Need(_Bounds, _Place):
+class Need(_Place):
     """A reading without which our cells are not comparable: of a job alone, or of a mix."""
 
     method: Method = "naive"
@@ -125,29 +111,29 @@ class Need(_Bounds, _Place):
     @model_validator(mode="after")
     def _complete(self):
         if not (self.mix or self.job) or not self.rule:
-            raise ValueError("give job or mix, and above or below")
+            raise ValueError("give job or mix, and above, below or at_least")
         return self
 
 
-class Test(_Bounds, _Place):
+class Test(_Place):
     """One quantity of some cells against one bound."""
 
     __test__ = False  # no test of pytest's
     methods: list[Method] = Field(min_length=1)
     jobs: list[str] = []
-    counts: list[Annotated[StrictInt, Field(ge=1)]] = []
-    where: Where | None = None
+    counts: list[Count] = []
+    where: Bounds | None = None
     within: tuple[float, float] | None = None
     fits: Literal[True] | None = None
 
     @model_validator(mode="after")
     def _complete(self):
         bounds = (self.above, self.below, self.within, self.fits)
-        if sum(bound is not None for bound in bounds) != 1:
+        if sum(bound is not None for bound in bounds) != 1 or self.at_least is not None:
             raise ValueError("give one of above, below, within, fits")
-        if bool(self.jobs) != bool(self.counts) or (self.jobs and self.mix):
-            raise ValueError("give jobs with counts, or a mix")
-        if not (self.jobs or self.mix or self.fits):
+        if bool(self.jobs) != bool(self.counts) or not (
+            bool(self.jobs) != bool(self.mix) or (self.fits and not self.jobs)
+        ):
             raise ValueError("give jobs with counts, or a mix")
         if self.within and self.within[0] > self.within[1]:
             raise ValueError("within: the lower bound comes first")
@@ -162,16 +148,13 @@ class Test(_Bounds, _Place):
     def side(self, e: Estimate) -> Side:
         """Where the number of one host lies."""
         low, high = (e.low, e.high) if e.spread == INTERVAL else (e.value, e.value)
-        if self.within:
-            beyond = self.within[0] <= low and high <= self.within[1]
-            other = high < self.within[0] or low > self.within[1]
-        elif self.above is not None:
-            beyond, other = low > self.above, high < self.above
-        else:
-            beyond, other = high < self.below, low > self.below
+        least = -inf if self.above is None else self.above
+        most = inf if self.below is None else self.below
+        least, most = self.within or (least, most)
+        inside, outside = least < low and high < most, high < least or low > most
         if e.spread != INTERVAL:
-            return Side.RIGHT if beyond else Side.WRONG
-        return Side.SUPPORTS if beyond else Side.AGAINST if other else Side.UNCLEAR
+            return Side.RIGHT if inside else Side.WRONG
+        return Side.SUPPORTS if inside else Side.AGAINST if outside else Side.UNCLEAR
 
 
 class Changed(_Strict):
@@ -204,9 +187,6 @@ class Rules(_Strict):
         return self
 
 
-_MODELS = {"claims": Claim, "tests": Test, "needs": Need, "where": Where, "changed": Changed}
-
-
 def read(path: Path) -> Rules:
     """The rules of a file. Raises ClaimsError with one line."""
     content = None
@@ -221,18 +201,18 @@ def read(path: Path) -> Rules:
         raise ClaimsError(f"{path}: {_mistake(error.errors()[0], content)}") from None
 
 
+_MODELS = {"claims": Claim, "tests": Test, "needs": Need, "where": Bounds, "changed": Changed}
+
+
 def _mistake(error: Any, content: Any) -> str:
     """`claim C3a: tests.0.quantity: 'speed' is not allowed; allowed: ...` in one line."""
     where, said = list(error["loc"]), error["msg"].removeprefix("Value error, ")
-    model = next((_MODELS[key] for key in reversed(where[:-1]) if key in _MODELS), Rules)
-    if where[:1] == ["claims"] and len(where) > 1:
-        claim = content["claims"][where[1]]
-        name = claim.get("id", where[1]) if isinstance(claim, dict) else where[1]
-        where = [f"claim {name}", ".".join(map(str, where[2:]))]
-    elif where:
-        where = [".".join(map(str, where))]
     if error["type"] == "extra_forbidden":
+        model = next((_MODELS[key] for key in reversed(where[:-1]) if key in _MODELS), Rules)
         said = f"no such key; allowed: {', '.join(model.model_fields)}"
     elif error["type"] == "literal_error":
         said = f"{error['input']!r} is not allowed; allowed: {error['ctx']['expected']}"
-    return " ".join(": ".join([*filter(None, where), said]).split())
+    if where[:1] == ["claims"] and len(where) > 1 and isinstance(content["claims"][where[1]], dict):
+        said = f"{'.'.join(map(str, where[2:]))}: {said}"
+        where = [f"claim {content['claims'][where[1]].get('id', where[1])}"]
+    return " ".join(f"{'.'.join(map(str, where))}: {said}".split())

@@ -2,8 +2,8 @@
 
 A round runs every case once as the conductor's cell and once as the bare loop, in turn: the same
 number of processes under the same method, with the same member specs (cores, threads, input,
-precision). Printed are the ratios of their rates, the gains over the job alone, and where a cell's
-wall time goes. No rate passes or fails; a run whose method was not in force ends it.
+precision). Printed are the ratios of their rates, and where a cell's wall time goes. No rate passes
+or fails; a run whose method was not in force ends it.
 
 `make bench BENCH="sampler ..."` measures what monitoring costs instead: bench/sampler_cost.py.
 `make bench BENCH=scale` shows how the time of analysis grows with a study: bench/scale.py.
@@ -20,8 +20,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.estimates.intervals import interval
-from analysis.estimates.quantities import LOG
 from analysis.records.evidence import proof, seen_by_check
 from bench import sampler_cost, scale
 from bench.bare_loop import measure
@@ -140,31 +138,6 @@ def pair(name: str, cell, ready: Path, device, number: int, results: Results) ->
     )
 
 
-def gains(cases: dict[str, Case], found: dict[str, Results]) -> dict[str, dict[str, tuple]]:
-    """Case → "ours" and "bare" → rate over that of the case's job alone in the same round.
-
-    Mean and 95 % interval over the rounds. Only cases of several members whose job alone was run.
-    """
-    names = {case: name for name, case in cases.items()}
-    estimates: dict[str, dict[str, tuple]] = {}
-    for name, case in cases.items():
-        if case.n == 1 or case.alone not in names:
-            continue
-        for who in ("ours", "bare"):
-            pairs = zip(
-                getattr(found[name], who), getattr(found[names[case.alone]], who), strict=True
-            )
-            ratios = [rate / one for rate, one in pairs]
-            estimates.setdefault(name, {})[who] = interval(ratios, LOG)
-    return estimates
-
-
-def spelled(gain: tuple) -> str:
-    """`5.83x (5.61-6.07)`; without an interval where one round gives none."""
-    mean, low, high = gain
-    return f"{mean:.2f}x" + ("" if low is None else f" ({low:.2f}-{high:.2f})")
-
-
 def print_ratios(cases: dict[str, Case], found: dict[str, Results]) -> None:
     titles = ("ours", "bare", "ratio", "cores", "input")
     print(
@@ -177,15 +150,6 @@ def print_ratios(cases: dict[str, Case], found: dict[str, Results]) -> None:
         rates = [f"{statistics.median(rates):10,.0f}" for rates in (results.ours, results.bare)]
         rest = f"{results.ratio:10.3f}{results.cores:10}{statistics.median(shares or [0]):10.1%}"
         print(f"{name:9}{cases[name]!s:35}" + "".join(rates) + rest)
-
-
-def print_gains(cases: dict[str, Case], found: dict[str, Results]) -> None:
-    if estimates := gains(cases, found):
-        print("\naggregate rate over that of the job alone in the same round [95 %]")
-        print(" " * 44 + f"{'ours':>22}{'bare':>22}{'cores':>7}")
-    for name, gain in estimates.items():
-        both = "".join(f"{spelled(gain[who]):>22}" for who in ("ours", "bare"))
-        print(f"{name:9}{cases[name]!s:35}{both}{found[name].cores:7}")
 
 
 def print_costs(cases: dict[str, Case], found: dict[str, Results]) -> None:
@@ -238,7 +202,6 @@ def main(argv: list[str] | None = None) -> int:
             dataset = cell.spec.members[0].job.dataset
             pair(name, cell, ready[dataset], device, number, found[name])
     print_ratios(cases, found)
-    print_gains(cases, found)
     print_costs(cases, found)
     print(f"\n{time.monotonic() - began:.0f} s in all")
     return 0

@@ -1,21 +1,15 @@
 """A bare PyTorch training loop in N plain processes: what the members are compared with.
 
-    python -m bench.bare_loop --spec specs.json --seconds 10 --processes 7
-
-specs.json is a list of member specs (kind vision, resident input), one a process: the same
-cores, threads, model, precision and input as the members', but no conductor, no events and no
-record. Prints one JSON object: samples/s and steps of each process, and their sum. The time
-runs from a common barrier after warm-up to the final synchronize.
+One process for each member spec (kind vision, resident input): the same cores, threads, model,
+precision and input as the members', but no conductor, no events and no record. The time runs from a
+common barrier after warm-up to the final synchronize.
 """
 
-import argparse
-import json
 import multiprocessing
 import os
 import time
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 
 LONGEST_S = 900.0  # that a process may take until the barrier, or beyond its seconds after it
 END_S = 5.0
@@ -185,21 +179,3 @@ def _hear(wire, process):
         process.join(END_S)
         reason = f"ended with exit code {process.exitcode}"
     raise RuntimeError(f"a process of the bare loop (PID {process.pid}) {reason}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, required=True, help="JSON list of member specs")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--processes", type=int, help="take the first N specs; default: all")
-    options = parser.parse_args()
-    specs = json.loads(options.spec.read_text())
-    if options.processes is not None:
-        if not 1 <= options.processes <= len(specs):
-            parser.error(f"--processes {options.processes}: {options.spec} has {len(specs)} specs")
-        specs = specs[: options.processes]
-    print(json.dumps(measure(specs, options.seconds)))
-
-
-if __name__ == "__main__":
-    main()

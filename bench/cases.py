@@ -25,11 +25,6 @@ class Case:
     def __str__(self) -> str:
         return f"{self.arm} {self.n}x {self.method}, cores for {self.cores_for}"
 
-    @property
-    def alone(self) -> "Case":
-        """What its gain is over."""
-        return Case(self.workload, self.arm, "naive", 1, self.cores_for)
-
 
 R26 = "resnet26_cifar10_b128"
 CUDA_CASES = {

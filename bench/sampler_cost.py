@@ -61,9 +61,6 @@ class BenchError(Exception):
     """What ends the bench, as a sentence."""
 
 
-# -- the sampler ----------------------------------------------------------------------------------
-
-
 @dataclass
 class Target:
     """What the sampler looks at: the card, if there is one, and members' PIDs and CPUs."""
@@ -112,9 +109,6 @@ def cpu_s(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) names
     except OSError as error:
         raise BenchError(f"the monitor, PID {pid}, has ended") from error
-
-
-# -- a launch --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -233,9 +227,6 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
         return conductor.segments
 
 
-# -- what it cost ----------------------------------------------------------------------------------
-
-
 def member_rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> float:
     """Samples/s of one member between two times, by when its steps ended.
 
@@ -289,9 +280,6 @@ def print_cost(row: dict) -> None:
         f"{row['cpu']:.4f} CPUs, {row['readings_per_s']:.1f} readings/s; "
         f"at most {LIMIT} %: {verdict}"
     )
-
-
-# -- the command -----------------------------------------------------------------------------------
 
 
 def main(argv: list[str]) -> int:

@@ -4,7 +4,7 @@
 
 Copies the records of a measured study under other replicates (or, with --by workloads, under other
 workloads) until there are so many, and runs merge, estimate and pages on them as the workflow does.
-Telemetry and steps are not copied: their merging is one pass over files, and the study has them.
+Steps are linked; telemetry is left out, for its merging is one pass over files.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-COMMANDS = ("merge", "estimate", "figures data", "pages")
+COMMANDS = ("merge", "estimate", "figures --data-only", "pages")
 
 
 def copies(study: Path, cells: int, by: str, folder: Path) -> Path:
@@ -29,18 +29,19 @@ def copies(study: Path, cells: int, by: str, folder: Path) -> Path:
         turn, place = divmod(number, len(records))
         text = records[place].read_text(encoding="utf-8")
         record = json.loads(text)
-        cell = record["cell"]
         if turn and by == "workloads":
             for workload in {member["workload"] for member in record["spec"]["members"]}:
                 text = text.replace(workload, f"{workload}_v{turn}")
             record = json.loads(text)
-            cell = record["cell"]
-        elif turn:
+        cell = record["cell"]
+        if turn and by == "replicates":
             cell["replicate"] += 100 * turn
             cell["id"] = f"{cell['id'].rpartition('/')[0]}/r{cell['replicate']}"
         path = out / "cells" / cell["id"] / f"a{cell['attempt']}" / "run.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record), encoding="utf-8")
+        if (steps := records[place].with_name("steps.parquet")).exists():
+            path.with_name(steps.name).symlink_to(steps.resolve())
         names.append(str(path))
         keys = ("scenario", "arm", "method", "replicate")
         planned.append({k: cell[k] for k in keys} | {"n": len(record["spec"]["members"])})

@@ -55,7 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", required=True, help="the node's Python, such as 3.12")
     parser.add_argument("--platform", nargs="+", required=True, help="wheel platforms it accepts")
-    parser.add_argument("--all", action="store_true", help="numpy, pandas, pyarrow, matplotlib too")
+    parser.add_argument("--all", action="store_true", help="numpy, scipy, pyarrow, matplotlib too")
     args = parser.parse_args()
     pins = {name_of(line): line.strip() for line in CONSTRAINTS.read_text().splitlines() if line}
     names = closure(WANTED + (SCIENTIFIC if args.all else ()))

@@ -1,7 +1,5 @@
 """What reviewers use, of a study's folder: python -m release COMMAND --help"""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from importlib import import_module
@@ -21,21 +19,20 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
-        some = {"nargs": "*"} if name == "verify" else {}
-        command.add_argument("study", type=Path, metavar="RESULTS/STUDY", **some)
+        several = "*" if name == "verify" else 1
+        command.add_argument("study", nargs=several, type=Path, metavar="RESULTS/STUDY")
         if name == "verify":
             command.add_argument("--all", action="store_true", help="up to 20 differences each")
         elif name != "seal":
             command.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
-    given = parser.parse_args(argv)
-    for study in given.study if given.command == "verify" else [given.study]:
+    given = vars(parser.parse_args(argv))
+    name, studies = given.pop("command"), given.pop("study")
+    for study in studies:
         if not study.is_dir():
             there = sorted(path.parent.name for path in study.parent.glob("*/runs.txt"))
             sys.exit(f"there is no {study}; {study.parent} has: {', '.join(there) or 'no study'}")
-    run = import_module(f"release.{given.command}").main
-    if given.command == "verify":
-        return run(given.study, given.all)
-    return run(given.study) if given.command == "seal" else run(given.study, given.output)
+    run = import_module(f"release.{name}").main
+    return run(studies if name == "verify" else studies[0], *given.values())
 
 
 if __name__ == "__main__":

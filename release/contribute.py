@@ -1,12 +1,8 @@
 """An anonymised bundle of a study measured elsewhere, checked, to be compared with ours.
 
-Holds the raw cells, the plan, the datasets' pins, and the tables merged from them; no logs, no
-traces. Host and user names, paths, addresses and other people's processes are taken out of the
-records; what cannot be taken out is refused, with file and place. GPU UUIDs and the machine's
-random alias stay.
+Raw cells, plan, datasets' pins, and the tables merged from them; no logs. Private strings are taken
+out of the records; what cannot be taken out is refused. GPU UUIDs and random aliases stay.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -15,20 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from release import archive, derive, manifest, private, verify, whole
-from release.contents import (
-    CONTRIBUTED,
-    NOT_RUN,
-    RUN,
-    Attempt,
-    attempts,
-    is_raw,
-    listed,
-    read_json,
-    shipped,
-    strange,
-    study_name,
-)
+from release import contents, derive, manifest, private, verify
+from release.contents import CONTRIBUTED, NOT_RUN, RUN, RUNS, Attempt
 
 MEASURED = ("steps.parquet", "gpu.parquet", "member.parquet", "host.parquet")
 ALIAS = re.compile(r"machine-([0-9a-f]{4,32})")
@@ -36,102 +20,77 @@ PAGE = """\
 # {name}: {counted} attempts of study {study}, contributed
 
 Anonymised raw cells, the plan, and tables merged from them. Unpack it in `results/`, then
-
-```
-make verify STUDY={name}
-make compare A=results/h200 B=results/{name}
-```
+`make verify STUDY={name}` and `make compare A=results/h200 B=results/{name}`.
 """
 
 
-class Refused(Exception):
-    """Why no bundle is made, a sentence a line."""
-
-
 def gather(study: Path, folder: Path, detector: private.Detector) -> set[str]:
-    """Copy what a bundle holds of a study's raw files, records anonymised; the machines' aliases.
-
-    Raises OSError, Refused.
-    """
+    """Copy a bundle's raw files, records without private strings; the machines' aliases."""
     aliases = set()
-    for name in filter(is_raw, shipped(study)):
+    for name in filter(contents.is_raw, contents.shipped(study)):
         of = Attempt.of(name)
-        if (of and of[1] not in (RUN, *MEASURED)) or name in ("runs.txt", NOT_RUN):
+        if (of and of[1] not in (RUN, *MEASURED)) or name in (RUNS, NOT_RUN):
             continue  # both lists are written anew
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not of or of[1] != RUN:
             shutil.copyfile(study / name, target)
             continue
-        record = read_json(study / name)
+        record = anonymous(contents.read_json(study / name), detector)
         alias = str((record.get("provenance") or {}).get("machine") or "machine-0000")
-        if not ALIAS.fullmatch(alias):
-            raise Refused(f"{name}: the machine's alias {alias[:60]!r} is not machine-<hex digits>")
-        aliases.add(ALIAS.fullmatch(alias)[1])
-        target.write_text(json.dumps(anonymous(record, detector), indent=1) + "\n", "utf-8")
+        if not (found := ALIAS.fullmatch(alias)):
+            raise ValueError(f"{name}: the machine's alias {alias[:60]!r} is not machine-<hex>")
+        aliases.add(found[1])
+        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return aliases
 
 
-def anonymous(record: dict, detector: private.Detector) -> dict:
-    """run.json's content with private strings replaced, and only the MEASURED of its files."""
-    clean = _stripped(record, detector)
-    telemetry = clean.get("telemetry") or {}
-    if telemetry.get("strangers"):
-        numbers = range(1, len(telemetry["strangers"]) + 1)
-        telemetry["strangers"] = [f"a stranger's process {number}" for number in numbers]
-    files = clean.get("files") or {}
-    return clean | {"files": {name: file for name, file in files.items() if name in MEASURED}}
-
-
-def _stripped(value: object, detector: private.Detector) -> object:
-    """The value with every text in it stripped; keys stay, and are looked at by who asked."""
-    if isinstance(value, dict):
-        return {key: _stripped(item, detector) for key, item in value.items()}
+def anonymous(value: object, detector: private.Detector) -> object:
+    """A record, or a part of one, without private strings and with the MEASURED of its files."""
     if isinstance(value, list):
-        return [_stripped(item, detector) for item in value]
-    return detector.strip(value) if isinstance(value, str) else value
+        return [anonymous(item, detector) for item in value]
+    if not isinstance(value, dict):
+        return detector.strip(value) if isinstance(value, str) else value
+    clean = {key: anonymous(item, detector) for key, item in value.items()}
+    if clean.get("strangers"):
+        clean["strangers"] = ["a stranger's process" for _ in clean["strangers"]]
+    if isinstance(files := clean.get("files"), dict):
+        clean["files"] = {name: files[name] for name in files if name in MEASURED}
+    return clean
 
 
-def build(study: Path, scratch: Path) -> tuple[str, dict[str, Path]]:
-    """The bundle's name and files, made in `scratch`. Raises Refused, OSError, ValueError."""
-    if odd := strange(study):
-        raise Refused("\n".join(odd))
-    own, folder, detector = study_name(study), scratch / "bundle", private.Detector()
-    folder.mkdir()
-    aliases = gather(study, folder, detector)
+def build(study: Path, scratch: Path) -> tuple[str, dict[str, bytes]]:
+    """The bundle's name and files, made in `scratch`. Raises OSError, ValueError."""
+    if odd := contents.strange(study):
+        raise ValueError("\n".join(odd))
+    own, folder, detector = contents.study_name(study), scratch / "bundle", private.Detector()
     # Study and machines: two people's 'paper' differ.
-    name = "-".join([own, *sorted(aliases)[:2]])
-    text = "".join(f"results/{name}/{record}\n" for record in listed(study))
-    (folder / "runs.txt").write_text(text, encoding="utf-8")
-    there = attempts(shipped(folder))
-    missing = whole.not_run(folder, {attempt.cell for attempt in there})
-    (folder / NOT_RUN).write_text("".join(f"{cell}\n" for cell in missing), encoding="utf-8")
-    raw = manifest.digests(folder, shipped(folder))
-    said = [line.text() for line in verify.raw(folder, raw) if line.wrong]
-    said += [f"private: {finding}" for finding in private.in_files(folder, raw, detector)]
+    name = "-".join([own, *sorted(gather(study, folder, detector))[:2]])
+    records = contents.listed(study)
+    contents.write_lines(folder / RUNS, (f"results/{name}/{record}" for record in records))
+    contents.write_not_run(folder)
+    found = manifest.digests(folder)
+    said = [line.text() for line in verify.raw(folder, found) if line.wrong]
+    said += detector.search({file: (folder / file).read_bytes() for file in found})
     if said:
-        raise Refused("\n".join(said))
+        raise ValueError("\n".join(said))
     made = derive.lay(folder, scratch / "derived")
-    derive.merge(made)
+    derive.derive(made, merged_only=True)
     for table in derive.MERGED:
-        shutil.copyfile(made.folder / table, folder / table)
-    page = PAGE.format(name=name, counted=len(there), study=own)
-    (folder / CONTRIBUTED).write_text(page, encoding="utf-8")
-    files = shipped(folder)
-    manifest.write(folder, manifest.digests(folder, files))
-    return name, {file: folder / file for file in (*files, manifest.MANIFEST, manifest.RAW)}
+        shutil.copyfile(made / table, folder / table)
+    page = PAGE.format(name=name, counted=len(contents.attempts(found)), study=own)
+    contents.write_lines(folder / CONTRIBUTED, page.splitlines())
+    manifest.write(folder, manifest.digests(folder))
+    files = (*contents.shipped(folder), *contents.LISTS)
+    return name, {file: (folder / file).read_bytes() for file in files}
 
 
 def main(study: Path, output: Path) -> int:
     """Write the bundle, or say why not; the exit code."""
-    if not (study / "runs.txt").exists():
-        sys.exit(f"{study} is no finished study: it has no runs.txt")
     with tempfile.TemporaryDirectory(prefix="contribute-") as scratch:
         try:
             name, files = build(study.resolve(), Path(scratch))
-        except (Refused, derive.NotDerived, OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             sys.exit(f"{error}\nno bundle was made of {study}")
-        archive.write(output, name, files)
-    print(f"{output}: {len(files)} files, {output.stat().st_size / 1e6:.1f} MB")
-    print(f"unpack it in results/, then: make compare A=results/h200 B=results/{name}")
+        manifest.pack(output, name, files)
     return 0

@@ -3,90 +3,62 @@
 By the commands that the workflow's rules call; of figures the data that they draw, but no image.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-from release.contents import listed, study_name
-from release.manifest import RAW
+from release.contents import NOT_RUN, PLAN, RUNS, listed, study_name, write_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS, REPORTED = ROOT / "config" / "claims.yaml", ROOT / "config" / "reported.csv"
-TELEMETRY, EXPLORER = "telemetry.parquet", "explorer.html"
 MERGED = ("runs.parquet", "runs.csv", "estimates.parquet", "estimates.csv")  # of a bundle
 PROCESSES = 2  # as many as a small machine has cores
-LIMIT_S = 900.0
+LIMIT_S = 900
 
 
-class NotDerived(Exception):
-    """One line: which command failed, and its last words."""
+def lay(study: Path, there: Path) -> Path:
+    """Link a study's raw files into a folder below `there`, and say which.
 
-
-@dataclass(frozen=True)
-class Derivation:
-    """A study's raw files seen from `there`, an empty folder that gets everything derived.
-
-    There they have the paths that they had when the study was analysed, as texts tell some.
+    Below it they have the paths that they had when the study was analysed, as texts tell some.
     """
-
-    name: str
-    there: Path
-
-    @property
-    def folder(self) -> Path:
-        return self.there / "results" / self.name
-
-
-def lay(study: Path, there: Path) -> Derivation:
-    """Link a study's raw files into the folder. Raises OSError, ValueError where it has none."""
-    made = Derivation(study_name(study), there)
-    made.folder.mkdir(parents=True)
-    for raw in ("cells", "datasets", "bench", "plan.json", "mig_layouts.json", "not_run.txt", RAW):
+    folder = there / "results" / study_name(study)
+    folder.mkdir(parents=True)
+    for raw in ("cells", "datasets", "bench", PLAN, "mig_layouts.json", NOT_RUN, "raw.sha256"):
         if (study / raw).exists():
-            (made.folder / raw).symlink_to((study / raw).resolve())
-    paths = "".join(f"results/{made.name}/{record}\n" for record in listed(study))
-    (made.folder / "runs.txt").write_text(paths, encoding="utf-8")
-    return made
+            (folder / raw).symlink_to((study / raw).resolve())
+    write_lines(folder / RUNS, (f"results/{folder.name}/{record}" for record in listed(study)))
+    return folder
 
 
-def merge(made: Derivation) -> None:
-    """MERGED and the telemetry. Raises NotDerived."""
-    folder = made.folder.relative_to(made.there)
-    of = ["--study", made.name, "--list", folder / "runs.txt", "--output"]
-    _all(made, ["merge", *of, folder / MERGED[0]], ["telemetry", *of, folder / TELEMETRY])
-    rules = ["--claims", CLAIMS, "--reported", REPORTED]
-    _all(made, ["estimate", "--folder", folder, *rules])
+def derive(folder: Path, merged_only: bool) -> None:
+    """Make MERGED, or all that there is, in the folder. Raises ValueError."""
+    here = Path("results", folder.name)
+    of = ["--study", folder.name, "--list", here / RUNS, "--output"]
+    rules = ["--folder", here, "--claims", CLAIMS]
+    _run(folder, ["merge", *of, here / MERGED[0]], ["telemetry", *of, here / "telemetry.parquet"])
+    _run(folder, ["estimate", *rules, "--reported", REPORTED])
+    if not merged_only:
+        explorer = ["explorer", "--folder", here, "--output", here / "explorer.html"]
+        _run(folder, ["pages", *rules], ["figures", "--data-only", "--folder", here], explorer)
 
 
-def everything(made: Derivation) -> None:
-    """All that there is. Raises NotDerived."""
-    merge(made)
-    folder = made.folder.relative_to(made.there)
-    of = ["--folder", folder]
-    explorer = ["explorer", *of, "--output", folder / EXPLORER]
-    _all(made, ["pages", *of, "--claims", CLAIMS], ["figures", "data", *of], explorer)
-
-
-def _all(made: Derivation, *commands: list) -> None:
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        for _ in pool.map(lambda command: _run(made, command), commands):
-            pass
-
-
-def _run(made: Derivation, command: list) -> None:
-    """One of analysis' commands, with paths relative to `there`."""
-    line = [sys.executable, "-m", "analysis", *map(str, command)]
+def _run(folder: Path, *commands: list) -> None:
+    """Commands of analysis at once, with paths relative to the folder that holds results/."""
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    about = {"cwd": made.there, "env": surroundings, "stdin": subprocess.DEVNULL, "text": True}
-    try:
-        done = subprocess.run(line, **about, capture_output=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise NotDerived(f"analysis {command[0]} took more than {LIMIT_S:.0f} s") from None
-    if done.returncode:
-        said = (done.stderr + done.stdout).strip().splitlines() or [str(done.returncode)]
-        raise NotDerived(f"analysis {command[0]}: {said[-1][:300]}")
+    about = {"cwd": folder.parents[1], "env": surroundings, "timeout": LIMIT_S}
+    about |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+
+    def run(command: list) -> None:
+        line = [sys.executable, "-m", "analysis", *map(str, command)]
+        try:
+            done = subprocess.run(line, check=False, **about)
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"analysis {command[0]} took more than {LIMIT_S} s") from None
+        if done.returncode:
+            said = (done.stderr + done.stdout).strip().splitlines() or [str(done.returncode)]
+            raise ValueError(f"analysis {command[0]}: {said[-1][:300]}")
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        list(pool.map(run, commands))

@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -176,7 +175,7 @@ def fake_record(n, rate):
     }
 
 
-def test_rounds_alternate_and_gains_are_taken_within_a_round(monkeypatch, capsys, tmp_path):
+def test_rounds_alternate_and_ratios_are_of_a_pair(monkeypatch, capsys, tmp_path):
     alone, order = iter([100.0, 200.0, 50.0]), []
     last = {}
 
@@ -199,14 +198,12 @@ def test_rounds_alternate_and_gains_are_taken_within_a_round(monkeypatch, capsys
     assert order == [*both, *turned, *both]
     printed = capsys.readouterr().out
     assert "naive2: ours: 2 processes on the CPU" in printed
-    row = next(line for line in printed.splitlines() if "1.50x" in line)
-    assert row.split()[-5:] == ["1.50x", "(1.50-1.50)", "2.00x", "(2.00-2.00)", "1"]
     assert "1.250" in printed.split("median ratio")[1].splitlines()[2]
 
     alone = iter([100.0])
     bench.main(["--pairs", "1", "--case", "alone"])
     printed = capsys.readouterr().out
-    assert "naive2" not in printed and "over that of the job alone" not in printed
+    assert "naive2" not in printed
 
 
 def test_cases_are_listed_and_a_wrong_one_is_named(monkeypatch, capsys):
@@ -245,22 +242,19 @@ def test_the_sampler_beside_members_that_train(data, tmp_path):
 
 
 def test_blocks_are_palindromes_and_what_drifts_evenly_cancels():
-    monitors, kept, segments = ["ours", "smi"], {"off": 1.0, "ours": 0.998, "smi": 0.97}, []
-    blocks = [sampler_cost.order(monitors, block) for block in range(2)]
-    assert blocks[0] == ["off", "ours", "smi", "smi", "ours", "off"]
-    assert blocks[1] == ["off", "smi", "ours", "ours", "smi", "off"]
-    for block, names in enumerate(blocks):
-        for name in names:
+    assert sampler_cost.ORDER[::-1] == sampler_cost.ORDER
+    kept, segments = {"off": 1.0, "ours": 0.998}, []
+    for block in range(2):
+        for name in sampler_cost.ORDER:
             rate = 100 * kept[name] * math.exp(-0.01 * len(segments))
             watched = {} if name == "off" else {"cpu": 0.02, "readings": 10}
             segment = sampler_cost.Segment(block, name, 0, 10**9, **watched)
             segment.samples_per_s = [0.4 * rate, 0.6 * rate]
             segments.append(segment)
-    ours, smi = (sampler_cost.cost(monitor, segments) for monitor in monitors)
+    ours = sampler_cost.cost(segments)
     assert [ours[key] for key in ("loss_percent", "high")] == pytest.approx([0.2, 0.2])
-    assert smi["loss_percent"] == pytest.approx(3) and smi["readings_per_s"] == 10
-    assert (ours["within"], smi["within"], ours["pairs"], ours["cpu"]) == (True, False, 2, 0.02)
-    alone = sampler_cost.cost("ours", [s for s in segments if s.block == 0])
+    assert (ours["within"], ours["pairs"], ours["cpu"]) == (True, 2, 0.02)
+    alone = sampler_cost.cost([s for s in segments if s.block == 0])
     assert alone["within"] is None and alone["high"] is None
 
 
@@ -274,31 +268,10 @@ def test_where_in_a_step_a_segment_begins_does_not_matter(step_ms, start_ms):
         sampler_cost.member_rate(ends, ends[-1] + 1, ends[-1] + 2, 32)
 
 
-def test_rows_of_nvidia_smi_are_counted_and_its_end_is_no_result(tmp_path, monkeypatch):
-    program = tmp_path / "nvidia-smi"
-    monkeypatch.setattr(sampler_cost, "SMI", str(program))
-    target = sampler_cost.Target(SimpleNamespace(uuid="GPU-1"), {}, [])
-
-    def told(script, seconds):
-        program.write_text(f"#!/bin/sh\necho power\n{script}\n")
-        program.chmod(0o755)
-        with sampler_cost.Smi(target, tmp_path) as monitor:
-            deadline = time.monotonic() + 30
-            while monitor.readings() < 2 and time.monotonic() < deadline:
-                time.sleep(0.01)
-            return monitor, sampler_cost.cpu_s(monitor.pid), monitor.process.wait(seconds)
-
-    with pytest.raises(subprocess.TimeoutExpired):
-        told("echo 70 W; echo 71 W; exec sleep 60", 0.1)
-    with pytest.raises(sampler_cost.BenchError, match="has ended"):
-        told("echo 70 W; echo 71 W", 30)
-
-
 def test_the_sampler_bench_refuses_what_makes_no_sense(capsys):
     for arguments, words in [
         (["--blocks", "0"], "--blocks 0: at least 1"),
         (["--segment", "0.4"], "--settle 0.4: less than --segment 0.4"),
-        (["--monitors", "top"], "invalid choice: 'top'"),
     ]:
         with pytest.raises(SystemExit):
             bench.main(["sampler", *arguments])

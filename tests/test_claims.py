@@ -231,6 +231,8 @@ def test_named_sets_that_were_not_run_are_not_testable():
         ({"methods": ["cuda"]}, ["methods", "'cuda'", "'mps'"]),
         ({"bound": 2}, ["bound", "no such key", "above"]),
         ({"below": 2}, ["give one of above, below, within, fits"]),
+        ({"at_least": 2}, ["give one of above, below, within, fits"]),
+        ({"mix": {JOB: 2}}, ["give jobs with counts, or a mix"]),
         ({"counts": []}, ["give jobs with counts, or a mix"]),
         ({"counts": [0]}, ["counts.0", "greater than or equal to 1"]),
         ({"variant": "depature"}, ["variant", "'departure'"]),

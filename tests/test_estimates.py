@@ -372,7 +372,7 @@ def test_explaining_names_every_cell_and_the_arithmetic(rich):
                 assert r.cell in text
                 assert all(cell in text for cell in r.over.split())
             assert all(h.host in text for h in table.on_hosts(e) if not e.host)
-    with pytest.raises(KeyError, match="near: rate:7x_thin_b32/faithful/mps"):
+    with pytest.raises(ValueError, match="near: rate:7x_thin_b32/faithful/mps"):
         explain.explain(table, "7x_thin_b32/faithful/mps")
 
 

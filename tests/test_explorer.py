@@ -10,6 +10,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from analysis import labels
+from analysis.__main__ import main as analysis
 from analysis.advice import advise
 from analysis.estimates import schema
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, Replicate, described
@@ -66,7 +67,7 @@ def build(folder, rows):
     """The page of these rows, and what it holds."""
     schema.write(rows, folder / "estimates.parquet")
     page = folder / "explorer.html"
-    assert command.main(["--folder", str(folder), "--output", str(page)]) == 0
+    assert analysis(["explorer", "--folder", str(folder), "--output", str(page)]) == 0
     text = re.search(r'type="application/json" id="data">(.*?)</script>', page.read_text(), re.S)
     return page, json.loads(text[1])
 

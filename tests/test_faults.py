@@ -23,7 +23,8 @@ import pynvml
 import pytest
 import yaml
 
-from analysis.records import flags, losses, merge
+from analysis.__main__ import main as analysis
+from analysis.records import flags, losses
 from tests.fakes import driver, machine
 from tests.lies import LATER_STEPS, lies
 from tests.studio import REPOSITORY, SHORT, STUDY, Running, Studio, study, until, workload
@@ -606,7 +607,7 @@ def test_a_member_that_does_other_work_than_it_should_is_flagged(on, tmp_path, c
     assert {r["status"] for r in on.lying.records(*cells)} == {"completed"}
     studio, output = on.lying.studio, tmp_path / "runs.parquet"
     paths = [str(studio.folder / studio.path(f"{cell}/a1")) for cell in cells]
-    assert merge.main(["--study", STUDY, "--output", str(output), *paths]) == 0
+    assert analysis(["merge", "--study", STUDY, "--output", str(output), *paths]) == 0
     rows = pq.read_table(output).to_pylist()
     verdicts = {(row["cell"][:7], row["member"]): row["loss_check"] for row in rows}
     assert verdicts.pop(("3x_work", 1)) == verdicts.pop(("3x_work", 2)) == losses.DIFFERS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Text
 
+from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
@@ -104,6 +104,8 @@ def small_study() -> list[Estimate]:
 
 def counted(hardware: str, hosts: int) -> list[Estimate]:
     found = [Estimate("count", name="hosts", value=float(hosts))]
+    note = "cifar10: generated (synthetic)"
+    found.append(Estimate("count", name="data_cifar10__generated", value=9.0, note=note))
     return found + [
         Estimate("count", name="host_cells", host=f"h{i}", value=9.0, note=f"m{i}: {hardware}; v1")
         for i in range(1, hosts + 1)
@@ -121,7 +123,7 @@ STUDIES = {
 
 @pytest.fixture(params=STUDIES)
 def study(request) -> Study:
-    return Study(Estimates(STUDIES[request.param]), request.param, "generated data")
+    return Study(Estimates(STUDIES[request.param]), request.param)
 
 
 def read_back(sheet: Sheet, folder: Path) -> Sheet:
@@ -141,7 +143,8 @@ def test_every_number_is_the_estimate_of_its_id(study, name, tmp_path):
             e = study.t[row["x_id"]]
             assert (row["x"], row["x_low"], row["x_high"]) == (e.value, e.low, e.high)
         if row["kind"] == "point":
-            assert row["id"] and row["x"] is not None
+            assert row["x"] is not None
+            assert row["id"] or (row["x"], row["value"]) == (1, 1)  # one job alone
 
 
 def texts_of(figure) -> list:
@@ -207,10 +210,10 @@ def test_what_is_not_there_is_a_sentence():
     )
     assert all("Nothing to draw" in said(name, "empty", "subtitle") for name in ALL)
     footer = said("epoch_time", "two hosts", "footer")
-    assert "Not measured: MIG (MIG mode is off)." in footer
-    assert "2 hosts" in footer and "signs: middle over hosts, bars: least to most" in footer
+    assert "Not measured: MIG (MIG mode is off)." in footer and "generated data" in footer
+    assert "2 hosts" in footer and "Signs: means; bars: least to most host." in footer
     assert "hollow: one replicate" in said("epoch_time", "CPU", "footer")
-    assert "bars: 95 % interval of one host" in said("gaps_and_overlap", "one host", "footer")
+    assert "bars of one host: 95 % interval" in said("gaps_and_overlap", "one host", "footer")
 
 
 def test_only_what_changed_is_written_anew(tmp_path):
@@ -242,7 +245,6 @@ def test_drawing_needs_the_csv_alone_and_repeats_to_the_byte(tmp_path):
             sys.executable,
             "-c",
             program,
-            "figures",
             "draw",
             "--data",
             str(folder / "f.csv"),
@@ -268,22 +270,11 @@ def test_names_are_known_without_drawing():
 
 
 def test_no_csv_of_a_figure_is_told_in_one_line(tmp_path, capsys):
-    from analysis.figures.command import main
-
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("a,b\n1,2\n", encoding="utf-8")
-    assert main(["draw", "--data", str(wrong), "--output", str(tmp_path / "x.png")]) == 1
+    assert analysis(["draw", "--data", str(wrong), "--output", str(tmp_path / "x.png")]) == 1
     assert capsys.readouterr().err == f"{wrong}: not the data of a figure\n"
-    assert main(["data", "--folder", str(tmp_path)]) == 1
-
-
-def test_layouts_of_mig_are_drawn_from_the_plan(tmp_path):
-    shutil.copy(ROOT / "results" / "h200" / "mig_layouts.json", tmp_path / "mig_layouts.json")
-    schema.write(STUDIES["two hosts"], tmp_path / "estimates.parquet")
-    write(tmp_path)
-    sheet = Sheet.read(tmp_path / "figures" / "mig_layouts.csv")
-    assert "7x 1g.18gb" in {row["label"] for row in sheet.of("tick")}
-    draw(sheet)
+    assert analysis(["figures", "--folder", str(tmp_path)]) == 1
 
 
 def test_places_apart():

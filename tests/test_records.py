@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from analysis.__main__ import main as analysis
 from analysis.records import flags, losses, merge, schema
 from tests.records import TRAIN_SIZE, merged, record, telemetry
 from workflow.collocation import steps
@@ -32,7 +33,7 @@ def on_disk(folder, *records):
 def merging(output, paths):
     """Merge these records of the study `records`; the lines that say what was left out."""
     arguments = ["--study", "records", "--output", str(output), *map(str, paths)]
-    assert merge.main(arguments) == 0
+    assert analysis(["merge", *arguments]) == 0
     note = output.with_suffix(".unreadable.txt")
     return note.read_text().splitlines() if note.exists() else []
 

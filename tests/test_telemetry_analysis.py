@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.__main__ import main as analysis
 from analysis.records import schema
 from analysis.records import telemetry as series
 from tests.records import merged, record, telemetry
@@ -31,7 +32,7 @@ def test_headline_values_are_columns_and_missing_ones_are_missing():
     first, second = frame.to_dict("records")
     expected = {"gract": 0.5, "smact": 0.25, "drama": 0.1, "ctxsw_active": 0.02, "power": 200}
     expected |= {"sm_clock": 1980, "gpu_memory_used": 2e9, "idle_power": 80, "temperature": 50}
-    expected |= {"energy_j": 2000, "energy_above_idle_j": 1200, "gpu_memory_total": 42e9}
+    expected |= {"energy_j": 2000, "gpu_memory_total": 42e9}
     expected |= {"telemetry": "complete", "telemetry_source": "gpm"}
     assert {key: first[key] for key in expected} == expected
     assert {key: second[key] for key in expected} == expected
@@ -67,27 +68,6 @@ def test_a_note_says_what_was_wrong_in_one_line():
     assert all(part in note for part in parts)
 
 
-def idling(at, **options):
-    return telemetry(idle={} if at is None else {"power": at, "seconds": 0.3}, **options)
-
-
-def test_idle_power_is_the_least_that_the_session_saw_of_the_device():
-    frame = merged(
-        record("1x_a", sitting="s1", telemetry=idling(120.0)),
-        record("2x_a", rates=[1, 1], sitting="s1", telemetry=idling(76.0, watts=100.0)),
-        record("3x_a", rates=[1] * 3, sitting="s1", telemetry=idling(None)),
-        record("4x_a", rates=[1] * 4, sitting="s1", telemetry={"status": "off"}),
-        record("5x_a", rates=[1] * 5, sitting="s2", telemetry=idling(90.0)),
-        record("6x_a", rates=[1] * 6, sitting="s1", gpu="GPU-2", telemetry=idling(50.0)),
-        record("7x_a", rates=[1] * 7, telemetry=idling(110.0)),  # of which session is not known
-        record("8x_a", rates=[1] * 8, telemetry=idling(111.0)),
-    )
-    cells = frame.groupby("n").first()
-    assert cells["idle_power"].fillna(0).tolist() == [76, 76, 76, 0, 90, 50, 110, 111]
-    above = [1240, 240, 1240, 0, 1100, 1500, 900, 890]
-    assert cells["energy_above_idle_j"].fillna(0).tolist() == pytest.approx(above)
-
-
 # -- telemetry.parquet ----------------------------------------------------------------------------
 
 
@@ -118,7 +98,7 @@ def merged_series(folder, paths):
     """telemetry.parquet of these run.json files as a frame, and what was left out of it."""
     output = folder / "out" / "telemetry.parquet"
     arguments = ["--study", "records", "--output", str(output), *map(str, paths)]
-    assert series.main(arguments) == 0
+    assert analysis(["telemetry", *arguments]) == 0
     note = output.with_suffix(".unreadable.txt")
     note = note.read_text().splitlines() if note.exists() else []
     written = pq.read_schema(output).remove_metadata()  # but that of its columns

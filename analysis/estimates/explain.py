@@ -5,10 +5,8 @@ python -m analysis explain stp:7x_resnet26_cifar10_b32/faithful/mps --folder res
 
 from __future__ import annotations
 
-import argparse
 import difflib
-import sys
-from pathlib import Path
+from argparse import Namespace
 
 from analysis.estimates.quantities import LOG, QUANTITIES
 from analysis.estimates.schema import INTERVAL, MEASURED, RANGE, Estimate
@@ -23,12 +21,12 @@ _KINDS = {
 
 
 def explain(estimates: Estimates, identity: str) -> str:
-    """A few lines of text. Raises KeyError, with the nearest ids, where there is no such number."""
+    """A few lines of text. Raises ValueError, with ids that are near, where there is none."""
     if identity not in estimates:
         every = [e.id for e in estimates]
         near = difflib.get_close_matches(identity, every, 5, 0.3)
         inside = [each for each in every if identity in each][:5]
-        raise KeyError(f"no number has the id {identity!r}; near: {', '.join(inside or near)}")
+        raise ValueError(f"no number has the id {identity!r}; near: {', '.join(inside or near)}")
     e = estimates[identity]
     known = QUANTITIES[e.quantity]
     lines = [e.id, f"  {known.title}: {known.meaning}" if known.meaning else f"  {known.title}"]
@@ -64,23 +62,6 @@ def _span(e: Estimate) -> str:
     return f" ({said} {e.low:.6g} to {e.high:.6g}; {counted})"
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis explain",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "id", help="of a number, or a part of one: then all that have it are listed"
-    )
-    parser.add_argument("--folder", type=Path, default=Path("results/h200"))
-    given = parser.parse_args(argv)
-    try:
-        print(explain(Estimates.read(given.folder / "estimates.parquet"), given.id))
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    except KeyError as error:
-        sys.stderr.write(f"{error.args[0]}\n")
-        return 2
-    return 0
+def run(given: Namespace) -> str:
+    """The command: what is behind a number."""
+    return explain(Estimates.read(given.folder / "estimates.parquet"), given.id)

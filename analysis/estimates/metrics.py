@@ -11,11 +11,6 @@ def progress(collocated: float, alone: float) -> float:
     return collocated / alone
 
 
-def slowdown(collocated: float, alone: float) -> float:
-    """How much longer a member takes than alone: 1 / progress; inf if it stands still."""
-    return alone / collocated if collocated > 0 else math.inf
-
-
 def stp(progresses: Sequence[float]) -> float:
     """System throughput: Σ normalised progress. N where nobody disturbs anybody.
 
@@ -38,16 +33,6 @@ def jain(progresses: Sequence[float]) -> float:
         return math.nan
     scaled = [p / top for p in progresses]  # keeps tiny values from underflowing
     return math.fsum(scaled) ** 2 / (len(scaled) * math.fsum(p * p for p in scaled))
-
-
-def aggregate_throughput(rates: Sequence[float]) -> float:
-    """Σ samples/s over the members."""
-    return math.fsum(rates)
-
-
-def epoch_time(train_size: int, rate: float) -> float:
-    """Seconds for one epoch: training-set size (samples) / throughput (samples/s)."""
-    return train_size / rate
 
 
 def serial_time(work: Sequence[float], alone: Sequence[float]) -> float:
@@ -84,13 +69,3 @@ def saving(collocated: float, serial: float) -> float:
 def energy_per_sample(watts: float, rates: Sequence[float]) -> float:
     """J per sample of a set: its GPU's mean power / Σ samples/s of all who share it."""
     return watts / math.fsum(rates)
-
-
-def serial_energy_per_sample(rates: Sequence[float], alone: Sequence[float]) -> float:
-    """J per sample if the same samples were trained one job after the other.
-
-    Of every member counts what its samples take alone (J/sample), as many of them as it trained
-    in the set's window: Σ rate · alone / Σ rate. For N equal members that is N × alone over N
-    times the samples: the energy per sample of one alone.
-    """
-    return math.fsum(r * a for r, a in zip(rates, alone, strict=True)) / math.fsum(rates)

@@ -114,7 +114,7 @@ def _speed(run: Run, company: Company) -> Iterator[Value]:
     jobs = defaultdict(list)
     for place, member in enumerate(run.members):
         jobs[member["workload"]].append(place)
-    total = metrics.aggregate_throughput(rates)
+    total = math.fsum(rates)
     if run.alike:
         yield from _value("rate", run, total)
         if len(rates) > 1:

@@ -50,7 +50,7 @@ _EXTREMES = ("shortest", "longest", "lowest", "highest")
 _QUANTITY = {"epoch_time": "epoch_time", "memory": "memory", "saving": "saving"}
 
 
-class ReportedError(Exception):
+class ReportedError(ValueError):
     """A mistake in the file of reported values: one line with file, line and what is allowed."""
 
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from analysis.estimates.quantities import QUANTITIES
 from analysis.names import parse_scenario
+from analysis.records import schema as records
 
 MEASURED = "measured"
 # What low and high are: a 95 % interval of one host, least and most over hosts, or nothing.
@@ -123,21 +123,13 @@ def write(estimates: Sequence[Estimate], output: Path) -> None:
         ids.add(estimate.id)
     rows = [{"id": e.id, **asdict(e)} for e in estimates]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    for path, write_to in (
-        (output, lambda p: pa.parquet.write_table(table, p, compression="zstd")),
-        (
-            output.with_suffix(".csv"),
-            lambda p: pa.csv.write_csv(table.drop_columns(["replicates"]), p),
-        ),
-    ):
-        partial = path.with_name(path.name + ".partial")
-        write_to(partial)
-        partial.replace(path)
+    records.write(table, output, only_parquet=["replicates"])
 
 
 def rows(path: Path) -> Iterable[Estimate]:
     """The rows of estimates.parquet. Raises OSError or ValueError where it is no such file."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file; 'make figures' makes it of a study")
     try:
         table = pa.parquet.read_table(path)
     except pa.ArrowException as error:

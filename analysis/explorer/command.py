@@ -7,10 +7,9 @@ Reads estimates.parquet of the folder and computes no number.
 
 from __future__ import annotations
 
-import argparse
 import html
 import json
-import sys
+from argparse import Namespace
 from pathlib import Path
 from string import Template
 
@@ -94,8 +93,18 @@ def jobs(estimates: Estimates) -> list[dict]:
             for e in estimates.of("fastest_rate", scenario=f"1x_{key}")
         ]
         arms = sorted({s["arm"] for s in some if s["numbers"]})
+        gained = [s for s in some if "stp" in s["numbers"]]
+        unrated = {s["arm"] for s in gained if "rate" not in s["numbers"]}
+        by = {arm: "stp" if arm in unrated else "rate" for arm in arms}  # as analysis.advice ranks
         found.append(
-            {"id": key, "label": label, "mixed": len(names) > 1, "sets": some, "arms": arms}
+            {
+                "id": key,
+                "label": label,
+                "mixed": len(names) > 1,
+                "sets": some,
+                "arms": arms,
+                "by": by,
+            }
             | {"parts": [labels.job(name) for name in names], "fastest": (*fastest, None)[0]}
         )
     return sorted(found, key=lambda job: (job["mixed"], "(" in job["label"], job["label"]))
@@ -151,23 +160,8 @@ def page(held: dict) -> str:
     return template.substitute(read, data=compact, study=html.escape(held["study"]))
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis explorer",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--output", required=True, type=Path, metavar="HTML")
-    given = parser.parse_args(argv)
-    try:
-        held = data(Estimates.read(given.folder / "estimates.parquet"), given.folder.resolve())
-        given.output.parent.mkdir(parents=True, exist_ok=True)
-        given.output.write_text(page(held), encoding="utf-8")
-    except FileNotFoundError as error:
-        sys.stderr.write(f"no study's numbers there: {error}\n")
-        return 1
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+def run(given: Namespace) -> None:
+    """The command: writes the page."""
+    held = data(Estimates.read(given.folder / "estimates.parquet"), given.folder.resolve())
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    given.output.write_text(page(held), encoding="utf-8")

@@ -34,6 +34,7 @@ const jobNow = () => held.jobs.find((job) => job.id === state.job);
 const measured = (job, arm) => job.sets.filter((set) => set.arm === arm && Object.keys(set.numbers).length);
 const value = (set, quantity) => set.numbers[quantity]?.value ?? null;
 const gain = (set) => value(set, "stp") ?? value(set, "rate") ?? -1;
+const work = (set) => value(set, jobNow().by[set.arm]) ?? -1;
 const bound = () => Number(state.bound) || WANTS[state.want][1];
 const short = (set) => set.count + (set.count.includes("+") ? ", " : " × ") + held.methods[set.method].label;
 const isAlone = (set) => set.n === 1 && set.method === "naive";
@@ -43,14 +44,14 @@ function fits(set) {
   if (!quantity) return true;
   return quantity === "slowdown_worst" ? slowest(set) <= bound() : (value(set, quantity) ?? Infinity) <= bound();
 }
-// As analysis.advice chooses: the highest gain, and the least slowdown among those near it.
+// As analysis.advice chooses: the most work, and the least slowdown among those near it.
 const option = (set) => set.n > 1 || isAlone(set);
 const slowest = (set) => (isAlone(set) ? 1 : value(set, "slowdown_worst") ?? Infinity);
-const best = (sets) => sets.filter((set) => option(set) && fits(set)).sort((a, b) => gain(b) - gain(a) || slowest(a) - slowest(b))[0];
+const best = (sets) => sets.filter((set) => option(set) && fits(set)).sort((a, b) => work(b) - work(a) || slowest(a) - slowest(b))[0];
 function advised(sets) {
   const top = best(sets);
-  return sets.filter((set) => option(set) && fits(set) && gain(set) * held.near >= gain(top))
-    .sort((a, b) => slowest(a) - slowest(b) || gain(b) - gain(a))[0];
+  return sets.filter((set) => option(set) && fits(set) && work(set) * held.near >= work(top))
+    .sort((a, b) => slowest(a) - slowest(b) || work(b) - work(a))[0];
 }
 
 function read() {
@@ -161,8 +162,8 @@ function advice(sets, job) {
     words.push(el("p", {}, `${why}: `, link({ set: set === top ? "" : key(set) }, name(set)), `, ${told.filter(Boolean).join(", ")}.`));
   };
   also(`For ${wanted()}`, top);
-  if (together && shown.n === 1) also("The best measured set of several", sets.filter((set) => set.n > 1).sort((a, b) => gain(b) - gain(a))[0]);
-  if (!picked) also("The highest gain, with more slowdown", best(sets));
+  if (together && shown.n === 1) also("The best measured set of several", sets.filter((set) => set.n > 1).sort((a, b) => work(b) - work(a))[0]);
+  if (!picked) also("The most throughput, with more slowdown", best(sets));
   if (state.want === "rate" && slowest(shown) > 2) also("With no job slower than 2 times", advised(sets.filter((set) => slowest(set) <= 2)));
   const alone = value(sets.find(isAlone) ?? shown, "over_fastest");
   const pays = top && top.n > 1 && gain(top) > held.gain;
@@ -196,7 +197,7 @@ function cell(set, quantity) {
 function options(sets, job) {
   const columns = held.table.filter((quantity) => sets.some((set) => value(set, quantity) !== null));
   const sort = columns.includes(state.sort) || state.sort === "n" ? state.sort : "";
-  const at = (set) => (sort === "n" ? set.n : sort ? value(set, sort) : gain(set));
+  const at = (set) => (sort === "n" ? set.n : sort ? value(set, sort) : work(set));
   const order = (a, b) => {
     if (!sort && fits(a) !== fits(b)) return fits(a) ? -1 : 1;
     if ((at(a) === null) !== (at(b) === null)) return at(a) === null ? 1 : -1;

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis import labels
+from analysis import choose, labels
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate
 from analysis.estimates.table import Estimates
 from analysis.figures.sheet import Sheet
-from analysis.names import PAPER_ARM, family_of, parse_scenario, scenario_id
+from analysis.names import PAPER_ARM, family_of, parse_scenario
 
 # Methods that are drawn, and how their lines look. Shares of SMs under MPS are in tables.
 WAYS = ("naive", "mps", "mig")
@@ -22,28 +21,22 @@ HUES = ("#0B5394", "#5C9BD5", "#2A9D8F", "#E0A224", "#A1372D", "#555555")
 SIGNS = ("o", "s", "^", "D", "v", "P")
 MOST = 6  # panels of a figure, or lines of a panel
 NO_GPU = "this study has no readings of a GPU"
+NO_SET = "no set of jobs alike was measured"
+# A row for each name, numbers across, relative to one job alone.
+ROWS = {"xscale": "log", "rows": "yes"}
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study's estimates, its name, and whether its data are real."""
+    """A study's estimates and name."""
 
     t: Estimates
     name: str
-    data: str = ""
-    folder: Path | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Study:
         """Raises OSError or ValueError where there are no estimates."""
-        found = {
-            json.loads(path.read_text(encoding="utf-8")).get("source")
-            for path in sorted((folder / "datasets").glob("*.json"))
-        }
-        said = {frozenset({"synthetic"}): "generated data", frozenset({"real"}): "real data"}
-        data = said.get(frozenset(found), "partly generated data") if found else ""
-        t = Estimates.read(folder / "estimates.parquet")
-        return cls(t, folder.resolve().name, data, folder)
+        return cls(Estimates.read(folder / "estimates.parquet"), folder.resolve().name)
 
     @property
     def arm(self) -> str:
@@ -51,32 +44,32 @@ class Study:
         arms = self.t.arms()
         return PAPER_ARM if PAPER_ARM in arms or not arms else arms[0]
 
+    @property
+    def data(self) -> str:
+        """Whether the jobs read real data."""
+        counts = (e for e in self.t.of("count") if e.name.startswith("data_"))
+        kinds = {e.note.partition(": ")[2] for e in counts}
+        if "real" in kinds:
+            return "real data" if len(kinds) == 1 else "partly generated data"
+        return "generated data" if kinds else ""
+
     def alike(self, quantity: str, **where: str) -> dict[str, list[Estimate]]:
         """Of sets of one workload without variants, in plain windows: workload → its numbers."""
-        found: dict[str, list[Estimate]] = defaultdict(list)
-        for e in self.t.of(quantity, **{"window": "", "job": "", "name": ""} | where):
-            scenario = parse_scenario(e.scenario)
-            if not scenario.mixed and not scenario.variant and e.value is not None:
-                found[scenario.parts[0][0]].append(e)
-        return found
+        return choose.copies(self.t, quantity, **where)
 
-    def fullest(self, quantity: str, arm: str, most: int = MOST) -> dict[str, list[Estimate]]:
+    def fullest(self, quantity: str, most: int = MOST) -> dict[str, list[Estimate]]:
         """The workloads with the most sets of two jobs or more, at most so many, in their order.
 
         A workload with a third of the sets of another, or fewer, is left out.
         """
         found = {
             workload: [e for e in numbers if e.method in WAYS]
-            for workload, numbers in self.alike(quantity, arm=arm).items()
+            for workload, numbers in self.alike(quantity, arm=self.arm).items()
         }
         sets = {w: sum(e.jobs > 1 for e in numbers) for w, numbers in found.items()}
         least = max(sets.values(), default=0) / 3
         ranked = sorted((w for w in found if sets[w] > least), key=lambda w: -sets[w])
         return {w: found[w] for w in found if w in ranked[:most]}
-
-    def alone(self, quantity: str, workload: str, arm: str) -> Estimate | None:
-        """Of one such job as a plain process."""
-        return self.t.get(quantity, scenario=scenario_id({workload: 1}), arm=arm, method="naive")
 
 
 def by_method(numbers: list[Estimate]) -> dict[str, list[Estimate]]:
@@ -85,30 +78,38 @@ def by_method(numbers: list[Estimate]) -> dict[str, list[Estimate]]:
     return {way: sorted(each, key=lambda e: e.jobs) for way, each in found.items() if each}
 
 
-def look(e: Estimate, method: str = "") -> dict[str, str]:
+def main_way(numbers: list[Estimate]) -> str:
+    """The method that is named: MPS where it was measured."""
+    ways = by_method(numbers)
+    return "mps" if "mps" in ways else next(iter(ways))
+
+
+def look(e: Estimate) -> dict[str, str]:
     """Colour, sign and line of a method; hollow where there is one replicate."""
-    method = method or e.method
-    return {
-        "colour": labels.colour(method),
-        "marker": labels.marker(method),
-        "line": DASHES.get(family_of(method), ":"),
-        "fill": hollow(e),
+    line = DASHES.get(family_of(e.method), ":")
+    return {"colour": labels.colour(e.method), "marker": labels.marker(e.method)} | {
+        "line": line,
+        "fill": "hollow" if e.n == 1 else "",
     }
 
 
-def hollow(e: Estimate) -> str:
-    return "hollow" if e.n == 1 else ""
+def sign(sheet: Sheet, panel: str, e: Estimate, row: float) -> None:
+    """A number in a row of its own, not joined to others."""
+    sheet.point(panel, e, labels.method(e.method), row, **look(e) | {"line": ""})
+
+
+def path(
+    sheet: Sheet, panel: str, numbers: list[Estimate], name: str, end: str = "", **style: str
+) -> None:
+    """Numbers against their jobs, joined; end: the name at the last."""
+    for e in numbers:
+        last = end if e is numbers[-1] else ""
+        sheet.point(panel, e, name, e.jobs, end=last, **look(e) | style)
 
 
 def under(e: Estimate) -> str:
     """`7 × ResNet26 b32 under MPS`, `7 × ResNet26 b32 as plain processes`."""
-    way = "as plain processes" if e.method == "naive" else f"under {labels.method(e.method)}"
-    return f"{labels.scenario(e.scenario)} {way}"
-
-
-def written(job: str, arm: str) -> str:
-    """A job, and how it is written where that is not the paper's way."""
-    return labels.job(job) + ("" if arm == PAPER_ARM else f" as {labels.arm(arm)}")
+    return f"{labels.scenario(e.scenario)} {choose.way(e.method)}"
 
 
 def strokes(methods: Iterable[str]) -> str:
@@ -119,9 +120,10 @@ def strokes(methods: Iterable[str]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def times(low: Estimate, high: Estimate) -> str:
-    """`1.90 to 3.37 times`, or one number where both read alike."""
-    ends = dict.fromkeys(labels.number(e.value) for e in (low, high))
+def times(numbers: Iterable[Estimate]) -> str:
+    """`1.90 to 3.37 times`, or one number where the least and the most read alike."""
+    values = [e.value for e in numbers]
+    ends = dict.fromkeys(map(labels.number, (min(values), max(values))))
     return f"{' to '.join(ends)} times"
 
 
@@ -132,57 +134,45 @@ def nothing(sheet: Sheet, title: str, why: str) -> Sheet:
     return sheet
 
 
-def footers(study: Study, sheet: Sheet, mixed: bool = False, arms: set[str] | None = None) -> Sheet:
+def footers(study: Study, sheet: Sheet, arms: Iterable[str] = ()) -> Sheet:
     """Add what the numbers come from, what bars and signs mean, and what was not measured.
 
-    mixed: the figure is of mixes. arms: those it shows; None for all.
+    arms: those that the figure shows; by default the paper's.
     """
     t, points = study.t, [row for row in sheet.of("point") if row["id"]]
     hardware = (e.note.split(": ")[-1].split(";")[0] for e in t.of("count", host="*"))
     said = [f"Study {study.name}", *dict.fromkeys(hardware), study.data]
     hosts = t.get("count", name="hosts")
     if hosts and hosts.value:
-        said.append(_number(int(hosts.value), "host"))
-    if found := [row["n"] for row in points if row["spread"] and row["n"]]:
-        least, most = min(found), max(found)
-        said.append(
-            _number(most, "replicate") if least == most else f"{least} to {most} replicates"
-        )
+        said.append(f"{hosts.value:.0f} host{'s' if hosts.value > 1 else ''}")
+    if found := {row["n"] for row in points if row["spread"]}:
+        numbers = " to ".join(dict.fromkeys(map(str, (min(found), max(found)))))
+        said.append(f"{numbers} replicate{'s' if max(found) > 1 else ''}")
     spreads = {row["spread"] for row in points}
-    if RANGE in spreads:
-        said.append("signs: middle over hosts, bars: least to most")
-    if INTERVAL in spreads:
-        also = " (of one host: its 95 % interval)" if RANGE in spreads else ""
-        said += [] if also else ["bars: 95 % interval of one host"]
-        said[-1] += also
-    if any(row["fill"] == "hollow" for row in points):
-        said.append("hollow: one replicate")
-    sheet.text("footer", " · ".join(part for part in said if part))
-    sheet.text("footer", _not_measured(study, points, mixed, arms))
+    meant = ["bars: lowest to highest machine"] if RANGE in spreads else []
+    meant += ["bars of one host: 95 % interval"] if INTERVAL in spreads else []
+    meant += ["hollow: one replicate"] if any(row["fill"] == "hollow" for row in points) else []
+    signs = f" Signs: means; {'; '.join(meant)}." if meant else ""
+    sheet.text("footer", f"{', '.join(filter(None, said))}.{signs}")
+    sheet.text("footer", _not_measured(study, points, set(arms) or {study.arm}))
     return sheet
 
 
-def _number(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
-def _not_measured(study: Study, points: list[dict], mixed: bool, arms: set[str] | None) -> str:
-    """One sentence, or nothing."""
+def _not_measured(study: Study, points: list[dict], arms: set[str]) -> str:
+    """One sentence: methods that do not run here, and what else of the drawn jobs has no number."""
     groups: dict[str, dict[str, None]] = defaultdict(dict)
-    of_kind = [e for e in study.t.of("outcome") if parse_scenario(e.scenario).mixed == mixed]
     shown = {parse_scenario(study.t[row["id"]].scenario).family for row in points}
-    done = {(parse_scenario(e.scenario).family, e.arm) for e in of_kind if e.status == "completed"}
-    for e in of_kind:
+    for e in study.t.of("outcome"):
         scenario = parse_scenario(e.scenario)
-        if e.status == "completed" or (arms and e.arm not in arms):
+        if e.status == "completed" or e.arm not in arms:
             continue
         if e.status == "unsupported":
             reason = e.note.split(";")[0] or "unsupported"
             groups[reason][labels.method(family_of(e.method))] = None
         elif not scenario.variant and scenario.family in shown:
-            some = "some sets of " if (scenario.family, e.arm) in done else ""
-            name = " + ".join(written(job, e.arm) for job, _ in scenario.parts)
-            groups[labels.status(e.status)][some + name] = None
+            way = "" if e.arm == PAPER_ARM else f" as {labels.arm(e.arm)}"
+            sets = labels.scenario(e.scenario, count=False)
+            groups[labels.status(e.status)][f"sets of {sets}{way}"] = None
     parts = []
     for reason, sets in groups.items():
         names = list(sets)

@@ -1,28 +1,17 @@
-"""The data of all figures, one figure drawn from its data, or both for all that changed.
-
-python -m analysis figures all --folder results/h200
-python -m analysis figures data --folder results/h200
-python -m analysis figures draw --data activity.csv --output activity.png activity.pdf
-"""
+"""The data of all figures, and pictures of those whose data changed."""
 
 from __future__ import annotations
 
-import argparse
-import sys
+from argparse import Namespace
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from analysis.figures import APPENDIX, NAMES, data, draw
+from analysis.figures.sheet import Sheet
+
 ENDINGS = ("png", "pdf", "svg")
 PROCESSES = 2
-
-
-def draw(data: Path, outputs: list[Path]) -> None:
-    """One figure, from its CSV alone. Raises OSError or ValueError."""
-    from analysis.figures.draw import save
-    from analysis.figures.sheet import Sheet
-
-    save(Sheet.read(data), outputs)
 
 
 def everything(folder: Path) -> list[str]:
@@ -30,48 +19,22 @@ def everything(folder: Path) -> list[str]:
 
     Returns the names of the figures drawn. Raises OSError or ValueError.
     """
-    from analysis.figures import APPENDIX, NAMES
-    from analysis.figures.data import write
-
-    changed = {path.stem for path in write(folder)}
+    changed = {path.stem for path in data.write(folder)}
     code = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
     tasks = []
     for name in (*NAMES, *APPENDIX):
         pictures = [folder / "figures" / f"{name}.{ending}" for ending in ENDINGS]
         fresh = all(path.exists() and path.stat().st_mtime > code for path in pictures)
         if name in changed or not fresh:
-            tasks.append((folder / "figures" / f"{name}.csv", pictures))
+            tasks.append((Sheet.read(folder / "figures" / f"{name}.csv"), pictures))
     with ProcessPoolExecutor(PROCESSES, get_context("fork")) as pool:
-        for _ in pool.map(draw, *zip(*tasks, strict=True)) if tasks else ():
-            pass
-    return [data.stem for data, _ in tasks]
+        for done in [pool.submit(draw.save, *task) for task in tasks]:
+            done.result()
+    return [pictures[0].stem for _, pictures in tasks]
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis figures",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    every = commands.add_parser("all", help="the data of all figures, and pictures of what changed")
-    every.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    data = commands.add_parser("data", help="figures/<name>.csv of all figures; only what changed")
-    data.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    one = commands.add_parser("draw", help="one figure, from its CSV alone")
-    one.add_argument("--data", required=True, type=Path, metavar="FIGURE.csv")
-    one.add_argument("--output", required=True, type=Path, nargs="+", action="extend")
-    given = parser.parse_args(argv)
-    try:
-        if given.command == "all":
-            print(f"drawn: {', '.join(everything(given.folder)) or 'nothing, all is as it was'}")
-        elif given.command == "data":
-            from analysis.figures.data import write
-
-            write(given.folder)
-        else:
-            draw(given.data, given.output)
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+def run(given: Namespace) -> str:
+    """The command: says which figures were drawn."""
+    if given.data_only:
+        return f"written: {', '.join(path.name for path in data.write(given.folder)) or 'nothing'}"
+    return f"drawn: {', '.join(everything(given.folder)) or 'nothing, all is as it was'}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from analysis.choose import update
 from analysis.figures import APPENDIX, NAMES, against_n, appendix, gains, mixes, reported
 from analysis.figures.choose import Study
-from analysis.figures.sheet import update
 
 SHEETS = {
     "rate_against_n": against_n.rate,
@@ -19,7 +19,6 @@ SHEETS = {
     "reported_against_measured": reported.sheet,
     "memory": appendix.memory,
     "repeatability": appendix.repeatability,
-    "mig_layouts": appendix.mig_layouts,
 }
 
 

@@ -2,8 +2,8 @@
 
 Settings of a figure: columns (of panels), height (inches of a row of panels) or row_height (inches
 of a row with a name). Settings of a panel: title, xlabel, ylabel, xscale and yscale (log), format
-and xformat (k, percent, times, time), ylim, xlim, zero (y from 0), xticks (at the points), rows
-(yes: names of rows at the left, values across; share: the rows of the panel before), wide (over all
+and xformat (k, percent, time), ylim, xlim, zero (y from 0), xticks (at the points), rows (yes:
+names of rows at the left, values across; share: the rows of the panel before), wide (over all
 columns), aspect (square, with its diagonal), names (where ends are named: right of the panel, above
 the end, or column: those of the left half in a column).
 """
@@ -11,6 +11,7 @@ the end, or column: those of the left half in a column).
 from __future__ import annotations
 
 import textwrap
+from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,29 +19,33 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 
-from analysis.figures.axes import limits, ticks
+from analysis.figures.axes import finish
 from analysis.figures.sheet import Sheet
 
 WIDTH = 7.1  # inches: the text width of A4
 TEXT, SMALL, TITLE = 8, 7, 9.5  # points in print
-LINE = 0.165  # inches of a line of text
-WIDE = -2  # the column of a panel over all columns
-INK, PALE = "#222222", "#888888"
+INK, PALE, SOFT = "#222222", "#888888", "#555555"
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": TEXT, "axes.labelsize": TEXT,
     "axes.titlesize": TEXT, "axes.titleweight": "bold", "axes.titlelocation": "left",
     "xtick.labelsize": SMALL, "ytick.labelsize": SMALL, "axes.edgecolor": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8,
     "lines.linewidth": 1.4, "lines.markersize": 4.5, "svg.hashsalt": "figures", "pdf.fonttype": 42,
+    "figure.constrained_layout.w_pad": 0.04, "figure.constrained_layout.h_pad": 0.05,
 }  # fmt: skip
 # No dates and no version: the same data give the same bytes.
 METADATA = {
     ".png": {"Software": None},
     ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     ".svg": {"Date": None, "Creator": None},
+}
+# Characters on a line, size, weight, colour and height of a line in inches.
+TEXTS = {
+    "title": (88, TITLE, "bold", INK, 0.196),
+    "subtitle": (124, TEXT, "normal", INK, 0.165),
+    "footer": (142, SMALL, "normal", SOFT, 0.14),
 }
 
 
@@ -55,208 +60,136 @@ def save(sheet: Sheet, outputs: list[Path]) -> None:
 
 def draw(sheet: Sheet) -> Figure:
     """The figure of a sheet: sentences above and below, panels between."""
-    settings = sheet.settings()
-    head, y = [], 0.06
-    for kind, width, size, weight in (
-        ("title", 88, TITLE, "bold"),
-        ("subtitle", 124, TEXT, "normal"),
-    ):
-        for row in sheet.of(kind):
-            for text in textwrap.wrap(row["label"], width):
-                head.append((y, text, size, weight))
-                y += LINE * size / TEXT
-    foot = [text for row in sheet.of("footer") for text in textwrap.wrap(row["label"], 142)]
-    above, below = y + 0.05, 0.05 + LINE * 0.85 * len(foot)
-    names = sheet.panels()
-    places, heights = _grid(sheet, names, settings)
+    rows, heights = _grid(sheet)
+    lines = [
+        (kind, text)
+        for kind, (width, *_) in TEXTS.items()
+        for row in sheet.of(kind)
+        for text in textwrap.wrap(row["label"], width)
+    ]
+    foot = [TEXTS[kind][-1] for kind, _ in lines if kind == "footer"]
+    below = 0.05 + sum(foot)
+    above = 0.11 + sum(TEXTS[kind][-1] for kind, _ in lines) - sum(foot)
     height = above + below + sum(heights)
-    figure = Figure(figsize=(WIDTH, height))
-    if names:
-        rect = (0, below / height, 1, 1 - (above + below) / height)
-        engine = ConstrainedLayoutEngine(
-            w_pad=0.04, h_pad=0.05, wspace=0.02, hspace=0.02, rect=rect
-        )
-        figure.set_layout_engine(engine)
-    for y, text, size, weight in head:
-        figure.text(
-            0.008,
-            1 - y / height,
-            text,
-            va="top",
-            size=size,
-            weight=weight,
-            color=INK,
-            in_layout=False,
-        )
-    for number, text in enumerate(reversed(foot)):
-        at = (0.05 + LINE * 0.85 * number) / height
-        figure.text(0.008, at, text, va="bottom", size=SMALL, color="#555555", in_layout=False)
-    grid = figure.add_gridspec(
-        max(len(heights), 1), int(settings.get("columns", 1)), height_ratios=heights or [1]
-    )
-    ends, axes = [], None
-    for name in names:
-        panel, (row, column) = sheet.settings(name), places[name]
-        _said_once(panel, row, column, {place: sheet.settings(n) for n, place in places.items()})
-        axes = figure.add_subplot(
-            grid[row, :] if column == WIDE else grid[row, column],
-            sharey=axes if panel.get("rows") == "share" else None,
-        )
-        ends.append((axes, panel, _panel(axes, sheet, name, panel)))
-    if names:
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure.get_layout_engine().set(rect=(0, below / height, 1, sum(heights) / height))
+    y = height - 0.06
+    for kind, text in lines:
+        _, size, weight, colour, step = TEXTS[kind]
+        y = min(y, below - 0.02) if kind == "footer" else y
+        style = {"size": size, "weight": weight, "color": colour}
+        figure.text(0.008, y / height, text, va="top", in_layout=False, **style)
+        y -= step
+    if rows:
+        axes = figure.subplot_mosaic(rows, height_ratios=heights)
+        ends = {name: _panel(axes, name, rows, sheet) for name in axes}
         figure.draw_without_rendering()
-        for axes, panel, found in ends:
-            _spread(axes, panel.get("names", ""), found)
+        for name, found in ends.items():
+            _name(axes[name], sheet.settings(name).get("names", ""), found)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # stays as it is, in each format
+    figure.set_layout_engine("none")  # stays as it is, in each format
     return figure
 
 
-def _said_once(panel: dict, row: int, column: int, others: dict) -> None:
-    """Leave out the label of an axis that the panel at the left, or the one below, has too."""
-    for label, there in (("ylabel", (row, column - 1)), ("xlabel", (row + 1, column))):
-        if column != WIDE and others.get(there, {}).get(label) == panel.get(label):
-            panel[label] = ""
+def _grid(sheet: Sheet) -> tuple[list[list[str]], list[float]]:
+    """Names of the panels row by row, "." where none is, and how high each row is, in inches."""
+    settings, rows = sheet.settings(), []
+    columns, each = int(settings.get("columns", 1)), float(settings.get("row_height", 0))
+    for name in sheet.panels():
+        if sheet.settings(name).get("wide"):
+            rows.append([name] * columns)
+        elif rows and "." in rows[-1]:
+            rows[-1][rows[-1].index(".")] = name
+        else:
+            rows.append([name] + ["."] * (columns - 1))
+    if not each:
+        return rows, [float(settings["height"])] * len(rows)
+    last = [max([tick["x"] for tick in sheet.of("tick", row[0])], default=1) for row in rows]
+    return rows, [each * (place + 1) + 0.6 for place in last]
 
 
-def _grid(sheet: Sheet, names: list[str], settings: dict) -> tuple[dict, list[float]]:
-    """Where each panel stands in the grid, and how high its rows are, in inches."""
-    columns = int(settings.get("columns", 1))
-    places, heights, row, column = {}, [], -1, columns
-    for name in names:
-        wide = bool(sheet.settings(name).get("wide")) or columns == 1
-        if column + (columns if wide else 1) > columns:
-            row, column = row + 1, 0
-            at = [tick["x"] for tick in sheet.of("tick", name)]
-            each = float(settings.get("row_height", 0))
-            heights.append(
-                each * (max(at, default=1) + 1) + 0.6 if each else float(settings["height"])
-            )
-        places[name] = (row, WIDE if wide else column)
-        column += columns if wide else 1
-    return places, heights
-
-
-def _panel(axes: Axes, sheet: Sheet, name: str, panel: dict) -> list[tuple]:
+def _panel(found: dict[str, Axes], name: str, rows: list[list[str]], sheet: Sheet) -> list[tuple]:
     """Draw lines and points; returns the ends to be named: text, x, value, colour."""
-    rows, ends = bool(panel.get("rows")), []
-    points = list(sheet.of("point", name))
-    limits(axes, panel, points, list(sheet.of("line", name)), list(sheet.of("tick", name)))
-    for row in sheet.of("line", name):
-        line = axes.axvline if rows else axes.axhline
-        line(row["value"], color=PALE, linewidth=0.9, zorder=0)
-        if row["end"]:
-            ends.append((row["end"], axes.get_xlim()[1], row["value"], "#555555"))
-    if panel.get("aspect") == "square":
-        axes.axline((1, 1), (2, 2), color=PALE, linewidth=0.9, zorder=0)
+    axes, panel = found[name], sheet.settings(name)
+    points, ends = list(sheet.of("point", name)), []
+    at, row = next((at, row) for at, row in enumerate(rows) if name in row)
+    column = row.index(name)
+    left = row[column - 1] if column else ""
+    below = rows[at + 1][column] if at + 1 < len(rows) else ""
+    # The label of an axis is said once, by the panel at the left or below that has it too.
+    for label, other in (("ylabel", left), ("xlabel", below)):
+        if panel.get(label) != (sheet.settings(other).get(label) if other else ""):
+            axes.set(**{label: panel.get(label, "")})
+    axes.set_title(panel.get("title", ""))
+    if panel.get("rows") == "share":
+        axes.sharey(found[left])
     series = defaultdict(list)
     for row in points:
         series[row["series"]].append(row)
     for each in series.values():
-        _series(axes, each, rows)
-        for row in each:
-            at = (row["value"], row["x"]) if rows else (row["x"], row["value"])
-            if row["label"] and row["line"] == "bar":
-                axes.annotate(
-                    row["label"],
-                    ((each[0]["value"] + row["value"]) / 2, row["x"]),
-                    ha="center",
-                    va="center",
-                    size=SMALL,
-                    color="white" if row["colour"] == "#0B5394" else INK,
-                )
-            elif row["label"]:
-                axes.annotate(
-                    row["label"],
-                    at,
-                    (3, 4),
-                    textcoords="offset points",
-                    size=SMALL,
-                    color=row["colour"],
-                )
-            if row["end"]:
-                ends.append((row["end"], *at, row["colour"]))
-    ticks(axes, panel, points, list(sheet.of("tick", name)))
-    axes.set_title(panel.get("title", ""))
-    axes.set_xlabel(panel.get("xlabel", ""))
-    axes.set_ylabel(panel.get("ylabel", ""))
+        ends += _series(axes, each, bool(panel.get("rows")))
+    for row in sheet.of("line", name):
+        line = axes.axvline if panel.get("rows") else axes.axhline
+        line(row["value"], color=PALE, linewidth=0.9, zorder=0)
+    finish(axes, panel, points, list(sheet.of("tick", name)))
+    lines = (row for row in sheet.of("line", name) if row["end"])
+    return ends + [(row["end"], axes.get_xlim()[1], row["value"], SOFT) for row in lines]
+
+
+def _series(axes: Axes, each: list[dict], rows: bool) -> list[tuple]:
+    """A line, its signs, and a bar at each; returns its named end."""
+    colour, pale = each[0]["colour"], each[0]["fill"] == "reported"
+    alpha, ends = 0.6 if pale else 1, []
+    x, y = [row["x"] for row in each], [row["value"] for row in each]
+    x, y = (y, x) if rows else (x, y)
+    if each[0]["line"]:
+        style = {"linestyle": each[0]["line"], "linewidth": 0.9 if pale else 1.4}
+        axes.plot(x, y, color=colour, alpha=alpha, zorder=2, **style)
+    for row, at, of in zip(each, x, y, strict=True):
+        crossed = row["x_low"] is not None
+        bar = {"color": colour, "linewidth": 0.8, "alpha": 0.35 if crossed else alpha, "zorder": 1}
+        if row["low"] is not None:
+            (axes.hlines if rows else axes.vlines)(row["x"], row["low"], row["high"], **bar)
+        if crossed:
+            axes.hlines(row["value"], row["x_low"], row["x_high"], **bar)
+        if row["marker"]:
+            face = "white" if row["fill"] else colour
+            style = {"markerfacecolor": face, "markeredgewidth": 0.9, "zorder": 3}
+            axes.plot(at, of, row["marker"], color=colour, alpha=alpha, **style)
+        if row["end"]:
+            ends.append((row["end"], at, of, colour))
     return ends
 
 
-def _series(axes: Axes, each: list[dict], rows: bool) -> None:
-    """A line, its signs, and a bar at each."""
-    colour, pale, style = each[0]["colour"], each[0]["fill"] == "reported", each[0]["line"]
-    x, y = [row["x"] for row in each], [row["value"] for row in each]
-    if rows:
-        x, y = y, x
-    if style == "bar":
-        axes.plot(x, y, color=colour, linewidth=11, solid_capstyle="butt")
-        return
-    alpha = 0.6 if pale else 1
-    axes.plot(
-        x,
-        y,
-        color=colour,
-        linestyle=style or "none",
-        linewidth=0.9 if pale else 1.4,
-        alpha=alpha,
-        zorder=2,
-    )
-    crossed = any(row["x_low"] is not None for row in each)
-    bars = {"colors": colour, "linewidth": 0.8, "alpha": 0.35 if crossed else alpha, "zorder": 1}
-    for of, low, high in (("value", "low", "high"), ("x", "x_low", "x_high")):
-        there = [row for row in each if row[low] is not None and row[high] is not None]
-        if there:
-            along = axes.hlines if rows or of == "x" else axes.vlines
-            across = "x" if of == "value" else "value"
-            along(*([row[name] for row in there] for name in (across, low, high)), **bars)
-    for face, chosen in (("white", True), (colour, False)):
-        at = [(p, q) for row, p, q in zip(each, x, y, strict=True) if bool(row["fill"]) is chosen]
-        if at and each[0]["marker"]:
-            look = {
-                "color": colour,
-                "alpha": alpha,
-                "markerfacecolor": face,
-                "markeredgewidth": 0.9,
-                "zorder": 3,
-            }
-            axes.plot(*zip(*at, strict=True), each[0]["marker"], **look)
-
-
-def _spread(axes: Axes, names: str, ends: list[tuple]) -> None:
+def _name(axes: Axes, names: str, ends: list[tuple]) -> None:
     """Write the ends' names, at least a line's height apart: in a column, or above the ends; joined
     to the end by a thin line where they are away from it.
     """
     point = axes.figure.dpi / 72
     gap, box = (SMALL + 1.5) * point, axes.get_window_extent()
     inverse = axes.transAxes.inverted().transform
-    found = [(*axes.transData.transform((x, y)), text, colour) for text, x, y, colour in ends]
-    left = [px for px, *_ in found if names == "column" and px < box.x0 + 0.6 * box.width]
+    signs = [(*axes.transData.transform((x, y)), text, colour) for text, x, y, colour in ends]
+    half = {"right": box.x1, "column": box.x0 + 0.6 * box.width}.get(names, 0)
+    left = [px for px, *_ in signs if px <= half]
     column = box.x1 + 8 * point if names == "right" else max(left, default=0) + 25 * point
-    lifted = [  # place that each name would have, on its own
-        (py, column, px, py, text, colour)
-        if names == "right" or px in left
-        else (py + 6 * point, px + 3 * point, px, py, text, colour)
-        for px, py, text, colour in found
-    ]
-    lifted.sort()
-    places = apart([wanted for wanted, *_ in lifted], gap, box.y0 + gap / 2, box.y1 + 6 * point)
-    for (wanted, x, px, py, text, colour), y in zip(lifted, places, strict=True):
-        away = abs(y - wanted) > gap / 3 or x - px > 20 * point
-        to_left = names == "column" and px not in left
+    found = []  # the height that a name would have on its own, and its place across
+    for px, py, text, colour in signs:
+        lifted = (py, column) if px <= half + 1 else (py + 6 * point, px + 3 * point)
+        found.append((*lifted, px, py, text, colour))
+    found.sort()
+    places = apart([wanted for wanted, *_ in found], gap, box.y0 + gap / 2, box.y1 + 6 * point)
+    for (wanted, x, px, py, text, colour), y in zip(found, places, strict=True):
+        to_left = names == "column" and px > half
         arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6}
         arrow |= {"shrinkA": 0, "shrinkB": 3, "relpos": (to_left, 0.5)}
+        away = abs(y - wanted) > gap / 3 or x - px > 20 * point
         axes.annotate(
             text, inverse((px, py)), inverse((x, y)), "axes fraction", "axes fraction", size=SMALL,
-            color=_dark(colour), va="center", ha="right" if to_left else "left",
-            annotation_clip=False, arrowprops=arrow if away else None,
+            color=[0.75 * part for part in to_rgb(colour)], va="center",
+            ha="right" if to_left else "left", annotation_clip=False,
+            arrowprops=arrow if away else None,
             path_effects=[withStroke(linewidth=2, foreground="white")], zorder=4,
         )  # fmt: skip
-
-
-def _dark(colour: str) -> tuple[float, float, float]:
-    """The colour of a sign, dark enough for text."""
-    return tuple(0.75 * part for part in to_rgb(colour))
 
 
 def apart(places: list[float], gap: float, low: float, high: float) -> list[float]:
@@ -281,3 +214,8 @@ def apart(places: list[float], gap: float, low: float, high: float) -> list[floa
         for group in groups
         for number in range(len(group))
     ]
+
+
+def run(given: Namespace) -> None:
+    """The command: one figure, from its data alone."""
+    save(Sheet.read(given.data), given.output)

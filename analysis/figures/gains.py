@@ -4,178 +4,130 @@ from __future__ import annotations
 
 from analysis import labels
 from analysis.advice import advise
-from analysis.estimates.schema import Estimate
+from analysis.choose import place, value
 from analysis.figures import choose
-from analysis.figures.choose import Study, by_method, hollow, look, under
+from analysis.figures.choose import Study, by_method, look, under
 from analysis.figures.sheet import Sheet
 
 HALF = 0.5  # GRACT alone below which a job leaves most of the GPU idle
-GAIN = "throughput gain (STP)"
-
-
-def _value(e: Estimate) -> float:
-    return e.value
 
 
 def against_slowdown(study: Study) -> Sheet:
     """STP against the slowdown of the slowest job, a path per workload over N."""
     sheet = Sheet(columns=1, height=4.0)
-    found = study.fullest("stp", study.arm)
-    slow = {e.id: e for each in study.alike("slowdown_worst", arm=study.arm).values() for e in each}
-    neutral = "Throughput gain against what it costs the slowest job"
+    found = {w: [e for e in of if e.jobs > 1] for w, of in study.fullest("stp").items()}
     if not found:
-        return choose.nothing(sheet, neutral, "no set of jobs alike was measured")
-    best = {w: max((e for e in each if e.jobs > 1), key=_value) for w, each in found.items()}
-    most, least = max(best.values(), key=_value), min(best.values(), key=_value)
+        title = "Throughput gain against what it costs the slowest job"
+        return choose.nothing(sheet, title, choose.NO_SET)
+    best = [max(each, key=value) for each in found.values()]
+    most, least = max(best, key=value), min(best, key=value)
     text = f"{under(most)} do {labels.number(most.value)} times the work of one job at a time"
     if most.id != least.id:
         name = labels.job(least.scenario.partition("x_")[2])
         text += f"; {name} gains at most {labels.number(least.value)} times"
     sheet.basis(most, least)
     sheet.text("title", text)
-    sets = [e for each in found.values() for e in each if e.jobs > 1]
+    sets = [e for each in found.values() for e in each]
     counts = ", ".join(str(n) for n in sorted({e.jobs for e in sets}))
     drawn = choose.strokes(e.method for e in sets)
-    said = f"{drawn}; sets of {counts} jobs. Up is more work, right is slower jobs"
+    said = f"{drawn}. From one job alone to sets of {counts}; up is more work, right is slower jobs"
     sheet.text("subtitle", said)
-    panel = sheet.panel(
-        "gain",
-        xlabel="slowdown of the slowest job",
-        ylabel=GAIN,
-        xscale="log",
-        yscale="log",
-        format="times",
-        xformat="times",
-        names="above",
-    )
-    sheet.mark(panel, 1)
-    for place, (workload, numbers) in enumerate(found.items()):
-        start = study.alone("stp", workload, study.arm)
-        for way, each in by_method([e for e in numbers if e.jobs > 1]).items():
-            path = ([start] if start else []) + each
-            named = way == "mps" or "mps" not in by_method(numbers)
-            for e in path:
-                at = slow.get(e.id.replace("stp:", "slowdown_worst:", 1))
-                if at is None:
-                    continue
-                sheet.point(
-                    panel,
-                    e,
-                    f"{workload}, {way}",
-                    at=at,
-                    colour=choose.HUES[place],
-                    marker=choose.SIGNS[place] if named else "",
-                    line=choose.DASHES[way],
-                    fill=hollow(e),
-                    end=labels.scenario(e.scenario) if named and e is path[-1] else "",
-                )
-    return choose.footers(study, sheet, arms={study.arm})
+    own = {"xlabel": "slowdown of the slowest job", "ylabel": "throughput gain (STP)"}
+    panel = sheet.panel("gain", **own, xscale="log", yscale="log", names="above")
+    sheet.line(panel)
+    # One job alone gains nothing and is slowed by nobody, by definition: paths start there.
+    start = {"x": 1, "value": 1, "colour": labels.INK}
+    sheet.point(panel, None, "alone", **start, marker="o")
+    for number, (workload, numbers) in enumerate(found.items()):
+        style = {"colour": choose.HUES[number]}
+        for way, each in by_method(numbers).items():
+            named = way == choose.main_way(numbers)
+            style |= {"marker": choose.SIGNS[number] if named else "", "line": choose.DASHES[way]}
+            series = f"{workload}, {way}"
+            sheet.point(panel, None, series, **start | style | {"marker": ""})
+            for e in each:
+                end = labels.scenario(e.scenario) if named and e is each[-1] else ""
+                if slow := study.t.get("slowdown_worst", **place(e)):
+                    sheet.point(panel, e, series, at=slow, end=end, **look(e) | style)
+    return choose.footers(study, sheet)
 
 
 def where_to_share(study: Study) -> Sheet:
     """Memory alone against GRACT alone: a point per job and arm, coloured by the advised method."""
     sheet = Sheet(columns=1, height=3.9)
-    neutral = "Where to share: how busy a job keeps the GPU alone, and how much memory it takes"
+    title = "Where to share: how busy a job keeps the GPU alone, and how much memory it takes"
     best = {(a.job, a.arm): a.shared.stp for a in advise(study.t) if a.shared}
-    points = []
-    for workload, each in study.alike("gract", method="naive").items():
-        for e in (e for e in each if e.jobs == 1):
-            if memory := study.alone("memory", workload, e.arm):
-                points.append((workload, e, memory, best.get((workload, e.arm))))
+    points = [
+        (workload, e, memory, best.get((workload, e.arm)))
+        for workload, each in study.alike("gract", method="naive").items()
+        for e in each
+        if e.jobs == 1 and (memory := study.t.get("memory", **place(e)))
+    ]
     if not points:
-        return choose.nothing(sheet, neutral, choose.NO_GPU)
+        return choose.nothing(sheet, title, choose.NO_GPU)
     idle = [b for _, e, _, b in points if b and e.value < HALF]
     busy = [b for _, e, _, b in points if b and e.value >= HALF]
-    if len(idle) > 1 and min(map(_value, idle)) >= 1.5:
-        low, high = min(idle, key=_value), max(idle, key=_value)
-        neutral = (
-            "Jobs that keep the GPU busy less than half of the time do "
-            f"{choose.times(low, high)} the work by sharing"
-        )
-        sheet.basis(low, high)
-        if busy:
-            low, high = min(busy, key=_value), max(busy, key=_value)
-            neutral += f"; busier ones {choose.times(low, high)}"
-            sheet.basis(low, high)
-    sheet.text("title", neutral)
-    sheet.text(
-        "subtitle",
-        "Each job: its best set (least slowdown within a tenth of the most gain), and its gain; "
-        "grey: no set of its own was measured",
-    )
-    panel = sheet.panel(
-        "jobs",
-        xlabel="GRACT of one job alone",
-        ylabel="GPU memory of one job alone (GB)",
-        yscale="log",
-        xformat="percent",
-        xlim="0,1.04",
-        names="column",
-    )
+    if idle and busy:
+        title = "Jobs that keep the GPU busy less than half of the time do "
+        title += f"{choose.times(idle)} the work by sharing; busier ones {choose.times(busy)}"
+        sheet.basis(*idle, *busy)
+    sheet.text("title", title)
+    said = "Each job: its best set (least slowdown within a tenth of the most work), and its gain; "
+    sheet.text("subtitle", said + "grey: no set of its own was measured")
+    own = {"xlabel": "GRACT of one job alone", "xformat": "percent", "xlim": "0,1.04"}
+    own |= {"ylabel": "GPU memory of one job alone (GB)", "yscale": "log", "names": "column"}
+    panel = sheet.panel("jobs", **own)
     for workload, e, memory, b in points:
         text = labels.job(workload) + ("" if e.arm == study.arm else f", {labels.arm(e.arm)}")
         style = {"colour": labels.GREY, "marker": "o", "fill": "open"}
         if b:
             text += f": {b.jobs} {labels.method(b.method)}, {labels.number(b.value)}×"
-            style = look(b) | {"line": "", "fill": hollow(e)}
+            style = look(b) | {"line": "", "fill": look(e)["fill"]}
             sheet.basis(b)
         sheet.point(panel, memory, f"{workload} {e.arm}", at=e, end=text, **style)
-    return choose.footers(study, sheet)
+    return choose.footers(study, sheet, study.t.arms())
 
 
 def gaps_and_overlap(study: Study) -> Sheet:
     """S and STP of the largest set of each job: what overlap wins, and what filling gaps adds."""
     sheet = Sheet(columns=1, row_height=0.17)
-    neutral = "Throughput gain (STP), and what of it overlap on the GPU wins (S)"
-    shown = []
-    found = study.fullest("s", study.arm)
-    for workload in sorted(found, key=lambda w: -max(e.value for e in found[w])):
-        numbers = found[workload]
-        for way, each in by_method([e for e in numbers if e.jobs > 1]).items():
-            s = each[-1]
-            gain = study.t.get("stp", scenario=s.scenario, arm=s.arm, method=way)
-            if gain:
-                shown.append((workload, s, gain))
-    if not shown:
-        return choose.nothing(sheet, neutral, f"{choose.NO_GPU}, so there is no S")
-    _gaps_title(study, sheet, shown, neutral)
-    sheet.text(
-        "subtitle",
-        "Filled: S, what overlap on the GPU wins. Open: STP, with the host's gaps filled besides",
-    )
-    panel = sheet.panel(
-        "sets", xlabel="work over one job at a time", xscale="log", xformat="times", rows="yes"
-    )
-    sheet.mark(panel, 1)
-    place, before = 0.0, ""
-    for workload, s, gain in shown:
-        place += 1.5 if before and workload != before else 1.0
-        before = workload
-        one = " (one replicate)" if s.n == 1 else ""
-        sheet.tick(panel, place, f"{labels.job(workload)}, {s.jobs} {labels.method(s.method)}{one}")
-        style = look(s) | {"line": "-"}
-        sheet.point(panel, s, s.id, place, **style | {"fill": ""})
-        sheet.point(panel, gain, s.id, place, **style | {"fill": "open"})
-    return choose.footers(study, sheet, arms={study.arm})
-
-
-def _gaps_title(study: Study, sheet: Sheet, shown: list, neutral: str) -> None:
-    """What overlap and what gaps win at most; that plain processes win none by overlap, if so."""
-    most = max((s for _, s, _ in shown), key=_value)
-    gaps = [
-        study.t.get("gaps", scenario=s.scenario, arm=s.arm, method=s.method) for _, s, _ in shown
-    ]
-    gap = max((e for e in gaps if e), key=_value, default=None)
-    if gap is None or most.value <= 1 or gap.value <= most.value:
-        sheet.text("title", neutral)
-        return
-    text = (
-        f"Filling the host's gaps gains up to {labels.number(gap.value)} times, "
-        f"overlapping kernels up to {labels.number(most.value)} times"
-    )
-    sheet.basis(gap, most)
-    plain = [s for _, s, _ in shown if s.method == "naive"]
-    if plain and all((s.high if s.high is not None else s.value) < 1 for s in plain):
-        text += ", and only under MPS" if most.method == "mps" else ""
-        sheet.basis(*plain)
-    sheet.text("title", text)
+    title = "Throughput gain (STP), and what of it overlap on the GPU wins (S)"
+    found = study.fullest("s")
+    shown = {
+        workload: [
+            (each[-1], gain)
+            for each in by_method([e for e in found[workload] if e.jobs > 1]).values()
+            if (gain := study.t.get("stp", **place(each[-1])))
+        ]
+        for workload in sorted(found, key=lambda w: -max(map(value, found[w])))
+    }
+    sets = [s for each in shown.values() for s, _ in each]
+    if not sets:
+        return choose.nothing(sheet, title, f"{choose.NO_GPU}, so there is no S")
+    most = max(sets, key=value)
+    gap = max(filter(None, (study.t.get("gaps", **place(s)) for s in sets)), key=value)
+    if gap.value > most.value > 1:
+        title = f"Filling the host's gaps gains up to {labels.number(gap.value)} times, "
+        title += f"overlapping kernels up to {labels.number(most.value)} times"
+        sheet.basis(gap, most)
+        plain = [s for s in sets if s.method == "naive"]
+        if most.method == "mps" and plain and all((s.high or s.value) < 1 for s in plain):
+            title += ", and only under MPS"
+            sheet.basis(*plain)
+    sheet.text("title", title)
+    said = "Filled: S, what overlap on the GPU wins. Open: STP, with the host's gaps filled besides"
+    sheet.text("subtitle", said)
+    panel = sheet.panel("sets", **choose.ROWS, xlabel="work over one job at a time")
+    sheet.line(panel)
+    row = 0.0
+    for workload, each in shown.items():
+        for s, gain in each:
+            row += 1
+            one = " (one replicate)" if s.n == 1 else ""
+            name = f"{labels.job(workload)}, {s.jobs} {labels.method(s.method)}{one}"
+            sheet.tick(panel, row, name)
+            style = look(s) | {"line": "-"}
+            sheet.point(panel, s, s.id, row, **style | {"fill": ""})
+            sheet.point(panel, gain, s.id, row, **style | {"fill": "open"})
+        row += 0.5
+    return choose.footers(study, sheet)

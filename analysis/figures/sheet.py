@@ -4,7 +4,7 @@ Kinds of rows: `figure` and `panel` hold settings (series: its name, label: its 
 `subtitle` and `footer` sentences (label), `basis` a number that the title rests on, `tick` the name
 of a row (x, label), `line` a reference line at value, and `point` a sign: at x and value, with a
 bar from low to high; points of one series are joined where `line` is a line style. `end` is the
-name that stands where the series ends.
+name that stands where the series ends. Rows without an id are no measurement.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ class Sheet:
         for name, value in settings.items():
             self._add("figure", series=name, label=value)
 
-    def _add(self, kind: str, **fields: object) -> dict[str, object]:
-        row = dict.fromkeys(COLUMNS, "") | {"kind": kind}
-        row |= {name: "" if value is None else value for name, value in fields.items()}
-        self.rows.append(row)
-        return row
+    def _add(self, kind: str, e=None, **fields: object) -> None:
+        """A row, with the numbers of an estimate where one is given."""
+        numbers = ("id", "value", "low", "high", "spread", "n", "note") if e else ()
+        row = dict.fromkeys(COLUMNS, "") | {"kind": kind} | fields
+        self.rows.append(row | {name: getattr(e, name) for name in numbers})
 
     def text(self, kind: str, sentence: str) -> None:
         """A title, subtitle or footer."""
-        if sentence:
-            self._add(kind, label=sentence)
+        self._add(kind, label=sentence)
 
     def basis(self, *estimates) -> None:
         """The numbers that the title rests on."""
         for e in estimates:
-            self._add("basis", **_numbers(e))
+            self._add("basis", e)
 
     def panel(self, name: str, **settings: object) -> str:
         """A panel with its settings (analysis.figures.draw says which there are)."""
@@ -53,42 +52,23 @@ class Sheet:
         """The name of a row."""
         self._add("tick", panel=panel, x=x, label=label)
 
-    def line(self, panel: str, e, end: str) -> None:
-        """A reference line at an estimate's value."""
-        self._add("line", panel=panel, end=end, **_numbers(e))
+    def line(self, panel: str, e=None, end: str = "") -> None:
+        """A reference line at an estimate's value, or at 1: no gain, no slowdown."""
+        self._add("line", e, panel=panel, value=1, end=end)
 
-    def mark(self, panel: str, value: float, end: str = "") -> None:
-        """A reference line that is no measurement: no gain, no slowdown."""
-        self._add("line", panel=panel, value=value, end=end)
-
-    def point(
-        self, panel: str, e, series: str, x: float | None = None, at=None, **look: str
-    ) -> None:
-        """A number as a sign, at x or at another estimate's value; look: label, end, colour,
-        marker, line, fill.
+    def point(self, panel: str, e, series: str, x: float | None = None, at=None, **fields) -> None:
+        """A number as a sign, at x or at another estimate's value; fields: end, colour, marker,
+        line, fill, and of what is no estimate (None) its label, value, low and high.
         """
-        place = {"x": x}
-        if at is not None:
-            place = {"x_id": at.id, "x": at.value, "x_low": at.low, "x_high": at.high}
-        self._add("point", panel=panel, series=series, **place, **_numbers(e), **look)
-
-    def segment(self, panel: str, series: str, x: float, value: float, **look: str) -> None:
-        """A sign that is no measurement: a place in a layout."""
-        self._add("point", panel=panel, series=series, x=x, value=value, **look)
-
-    @property
-    def empty(self) -> bool:
-        return not any(row["kind"] == "point" for row in self.rows)
+        where = {"x_id": at.id, "x": at.value, "x_low": at.low, "x_high": at.high} if at else {}
+        self._add("point", e, panel=panel, series=series, **{"x": x} | where, **fields)
 
     def csv(self) -> str:
         """As text; the same rows give the same text."""
         out = io.StringIO()
         writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(
-            {name: repr(v) if isinstance(v, float) else v for name, v in row.items()}
-            for row in self.rows
-        )
+        writer.writerows(self.rows)
         return out.getvalue()
 
     @classmethod
@@ -117,19 +97,3 @@ class Sheet:
 
     def panels(self) -> list[str]:
         return list(dict.fromkeys(row["panel"] for row in self.of("panel")))
-
-
-def _numbers(e) -> dict[str, object]:
-    fields = ("id", "value", "low", "high", "spread", "n", "note")
-    return {name: getattr(e, name) for name in fields}
-
-
-def update(path: Path, text: str) -> bool:
-    """Write a file only if its content changes: what depends on it is then not made anew."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-    return True

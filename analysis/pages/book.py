@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from jinja2 import Undefined
@@ -18,7 +18,7 @@ from analysis.estimates.table import Estimates
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|])")
 
 
-class PageError(Exception):
+class PageError(ValueError):
     """A page asks for a number that is not published, or would print one that is not."""
 
 
@@ -50,60 +50,57 @@ class Book:
             self.used[of.id] = of
         return of
 
+    def _spelt(self, of: Estimate | str | None, spell: Callable[[Estimate], str]) -> Told:
+        e = self.look(of)
+        return Told("–" if e is None or e.value is None else spell(e))
+
     def num(self, of: Estimate | str | None) -> Told:
         """`57.9k samples/s`, `1.64`."""
-        e = self.look(of)
-        return Told(labels.number(e.value, e.unit) if e else "–")
+        return self._spelt(of, lambda e: labels.number(e.value, e.unit))
 
     def span(self, of: Estimate | str | None) -> Told:
         """The number with its interval, or its range over hosts."""
-        return Told(labels.span(self.look(of)))
+        return self._spelt(of, labels.span)
 
     def bare(self, of: Estimate | str | None) -> Told:
         """As `num`, where the unit stands elsewhere: in a column's title."""
-        e = self.look(of)
-        return Told(labels.number(e.value) if e else "–")
+        return self._spelt(of, lambda e: labels.number(e.value))
 
     def bare_span(self, of: Estimate | str | None) -> Told:
         """As `span`, where the unit stands elsewhere."""
-        e = self.look(of)
-        return Told(labels.span(replace(e, unit="") if e else None))
+        return self._spelt(of, lambda e: labels.span(replace(e, unit="")))
 
     def val(self, of: Estimate | str | None, digits: int = 2) -> Told:
         """The value alone, with so many digits behind the point."""
-        e = self.look(of)
-        return Told("–" if e is None or e.value is None else f"{e.value:,.{digits}f}")
+        return self._spelt(of, lambda e: f"{e.value:,.{digits}f}")
 
-    def share(self, of: Estimate | str | None, digits: int = 0) -> Told:
-        """A share in per cent."""
-        e = self.look(of)
-        return Told("–" if e is None or e.value is None else f"{100 * e.value:.{digits}f} %")
+    def share(self, of: Estimate | str | None) -> Told:
+        """A share in whole per cent, without its spread."""
+        return self._spelt(of, lambda e: f"{100 * e.value:.0f} %")
 
-    def pct(self, of: Estimate | str | None, digits: int = 0) -> Told:
-        """The same with its spread where it has one: `6.5 % (2.6 to 8.4 %)`."""
-        e = self.look(of)
-        if e is None or e.spread not in (INTERVAL, RANGE):
-            return self.share(of, digits)
-        low, high = f"{100 * e.low:.{digits}f}", f"{100 * e.high:.{digits}f} %"
-        ends = f"[{low}, {high}]" if e.spread == INTERVAL else f"({low} to {high})"
-        return Told(f"{self.share(of, digits)} {ends}")
+    def pct(self, of: Estimate | str | None) -> Told:
+        """A share with its spread where it has one: `6.5 % (2.6 to 8.4 %)`."""
 
-    def pct1(self, of: Estimate | str | None) -> Told:
-        """The same with one digit behind the point."""
-        return self.pct(of, 1)
+        def spell(e: Estimate) -> str:
+            ends = {INTERVAL: " [{:.1f}, {:.1f} %]", RANGE: " ({:.1f} to {:.1f} %)"}.get(e.spread)
+            return f"{100 * e.value:.1f} %" + (
+                ends.format(100 * e.low, 100 * e.high) if ends else ""
+            )
+
+        return self._spelt(of, spell)
 
     def milli(self, of: Estimate | str | None) -> Told:
         """The value in thousandths of its unit: J as mJ."""
-        e = self.look(of)
-        return Told("–" if e is None or e.value is None else labels.number(1000 * e.value))
+        return self._spelt(of, lambda e: labels.number(1000 * e.value))
 
     def how_many(self, of: Estimate | str | None) -> Told:
         """`3 replicates on 2 hosts`: what stands behind a number."""
-        e = self.look(of)
-        if e is None:
-            return Told("–")
-        hosts = f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if e.hosts else ""
-        return Told(f"{e.n} replicate{'s' if e.n != 1 else ''}{hosts}")
+
+        def spell(e: Estimate) -> str:
+            hosts = f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if e.hosts else ""
+            return f"{e.n} replicate{'s' if e.n != 1 else ''}{hosts}"
+
+        return self._spelt(of, spell)
 
     def advised(self, advice: Advice) -> Told:
         """The sentences of an advice, and the numbers that they are made of."""
@@ -120,21 +117,16 @@ class Book:
 
     def sources(self) -> Told:
         """The ids used, alike ones on a line, as the shell's braces write them: `{rate,stp}:…`."""
-        quantities: dict[str, set[str]] = defaultdict(set)
-        for identity in self.used:
-            quantity, _, where = identity.partition(":")
-            quantities[where].add(quantity)
-        alike: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for where, names in quantities.items():
-            scenario, slash, rest = where.partition("/")
-            alike[_braces(names), slash + rest].append(scenario)
-        lines = (f"{names}:{_braces(who)}{rest}" for (names, rest), who in alike.items())
-        return Told("\n".join(sorted(lines)))
-
-
-def _braces(found: Iterable[str]) -> str:
-    parts = sorted(set(found))
-    return parts[0] if len(parts) == 1 else "{" + ",".join(parts) + "}"
+        rows = {tuple(re.split("([:/@])", identity)) for identity in self.used}
+        for at in range(max(map(len, rows), default=0)):
+            alike: dict[tuple, list[str]] = defaultdict(list)
+            for row in rows:
+                alike[row[:at], row[at + 1 :]] += row[at : at + 1]
+            rows = set()
+            for (before, after), parts in alike.items():
+                braced = ["{" + ",".join(sorted(parts)) + "}"] if len(parts) > 1 else parts
+                rows.add((*before, *braced, *after))
+        return Told("\n".join(sorted(map("".join, rows))))
 
 
 def only_published(value: object) -> object:

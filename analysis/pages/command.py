@@ -6,44 +6,25 @@ python -m analysis pages --folder results/h200 --readme   README.md and the gene
 
 from __future__ import annotations
 
-import argparse
-import sys
+from argparse import Namespace
 from pathlib import Path
 
 from jinja2 import TemplateError
 
+from analysis.choose import update
 from analysis.pages import render
-from analysis.pages.book import PageError
 
 ROOT = Path(__file__).parents[2]
 
 
-def write(path: Path, text: str) -> None:
-    """Atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis pages",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
-    parser.add_argument("--claims", type=Path, default=ROOT / "config/claims.yaml")
-    parser.add_argument("--readme", action="store_true", help="write README.md and docs/ instead")
-    given = parser.parse_args(argv)
+def run(given: Namespace) -> None:
+    """The command: pages into the study's folder, or README.md and docs/ into the repository."""
     try:
         if given.readme:
-            for name, text in render.shipped(given.folder, given.claims):
-                write(ROOT / name, text)
-            return 0
-        for name, text in render.Study(given.folder, given.claims).outputs():
-            write(given.folder / name, text)
-    except (OSError, ValueError, PageError, TemplateError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+            into, files = ROOT, render.shipped(given.folder, given.claims)
+        else:
+            into, files = given.folder, render.Study(given.folder, given.claims).outputs()
+        for name, text in files:
+            update(into / name, text)
+    except TemplateError as error:
+        raise ValueError(f"a page's template: {error}") from None

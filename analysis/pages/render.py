@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,24 @@ from analysis import advice, claims, labels
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import Estimates
 from analysis.names import PAPER_ARM
-from analysis.pages import PAGES, TABLES, choose, html, isolation, tables
+from analysis.pages import PAGES, TABLES, choose, html, tables
 from analysis.pages.book import Book, Told, only_published, plain
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        finalize=only_published,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown; book.plain escapes what is not ours
-    )
+# Markdown, not HTML: book.plain escapes what is not ours.
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES),
+    undefined=StrictUndefined,
+    finalize=only_published,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_SPELLINGS = ("num", "span", "bare", "val", "share", "pct", "how_many", "advised", "reason")
+_NO_QUANTITIES = ("count", "claim", "bench")  # rows of estimates.parquet of other kinds
+_LABELS = (labels.job, labels.scenario, labels.method, labels.arm)
 
 
 class Study:
@@ -37,62 +40,51 @@ class Study:
         self.folder, self.name = folder, folder.resolve().name
         self.estimates = Estimates.read(folder / "estimates.parquet")
         self.judged = claims.judged(claims.read(rules), self.estimates)
-        self.advice = advice.advise(self.estimates)
-        self.tables = {
-            "alone": tables.alone(self.estimates),
-            "sets": tables.sets(self.estimates),
-            "hosts": tables.hosts(self.estimates),
-            "pair": tables.pairs(self.estimates),
-        }
+        self.advice = choose.by_gain(advice.advise(self.estimates))
+        self.tables = {name: getattr(tables, name)(self.estimates) for name in TABLES}
+
+    @property
+    def root(self) -> str:
+        """SHA-256 of the list of the study's raw files; empty where it is not sealed."""
+        listed = self.folder / "raw.sha256"
+        return sha256(listed.read_bytes()).hexdigest() if listed.exists() else ""
 
     def page(self, template: str, base: str = "", docs: bool = False) -> str:
-        """A template as Markdown.
+        """A template as Markdown. Raises PageError.
 
         base: where the study's files lie, as seen from the page. docs: the short form, for docs/.
-        Raises PageError.
         """
         context = self._context(Book(self.estimates), base) | {"docs": docs}
-        return _environment().get_template(f"{template}.md.j2").render(context).strip() + "\n"
+        return ENVIRONMENT.get_template(f"{template}.md.j2").render(context).strip() + "\n"
 
     def _context(self, book: Book, base: str) -> dict[str, Any]:
         estimates = self.estimates
 
-        def count(name: str, digits: int = 0) -> Told:
-            return book.val(estimates.get("count", name=name), digits)
+        def count(name: str) -> Told:
+            return book.val(estimates.get("count", name=name), 0)
 
-        def any_of(name: str) -> bool:
-            found = estimates.get("count", name=name)
-            return bool(found and found.value)
-
-        spelling = "num span val pct pct1 milli bare bare_span share how_many advised reason"
-        return {name: getattr(book, name) for name in spelling.split()} | {
+        context = {name: getattr(book, name) for name in (*_SPELLINGS, "sources")}
+        for label in _LABELS:
+            context[label.__name__] = lambda name, label=label: plain(label(name))
+        return context | {
             "study": plain(self.name),
+            "root": Told(self.root),
             "base": Told(base),
             "count": count,
-            "any_of": any_of,
+            "any_of": lambda name: count(name) not in ("0", "–"),
             "plural": lambda name: "" if count(name) == "1" else "s",
             "get": estimates.get,
             "of": estimates.of,
             "table": lambda table: table.markdown(book),
             "tables": self.tables,
-            "job": lambda name: plain(labels.job(name)),
-            "scenario": lambda name: plain(labels.scenario(name)),
-            "method": lambda name: plain(labels.method(name)),
-            "arm": lambda name: plain(labels.arm(name)),
             "flat": plain,
             "code": lambda text: Told(f"`{text}`"),
-            "sources": book.sources,
             "judged": self.judged,
-            "advice": choose.by_gain(self.advice),
-            "quantities": [
-                q for q in QUANTITIES.values() if q.name not in ("count", "claim", "bench")
-            ],
-            "hosts": [
-                (h, estimates.get("count", name="host_cells", host=h)) for h in estimates.hosts()
-            ],
-            "best": choose.best_sets(estimates),
+            "advice": self.advice,
+            "quantities": [q for name, q in QUANTITIES.items() if name not in _NO_QUANTITIES],
+            "hosts": [estimates.get("count", name="host_cells", host=h) for h in estimates.hosts()],
             "choose": choose,
-            "isolation": isolation,
+            "near_memory": tables.near_memory(estimates),
             "estimates": estimates,
         }
 
@@ -106,20 +98,15 @@ class Study:
             yield f"report/{name}.html", html.page(text, f"{self.name}: {name}", names)
         for name, table in self.tables.items():
             yield f"tables/{name}.csv", table.csv()
-        yield "tables/isolation.csv", isolation.table().csv()
         yield "advice.csv", choose.advised(self.advice).csv()
 
 
 def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
     """(file name relative to the repository, content) of README.md and docs/ that show a study."""
     study = Study(folder, rules)
-    for target, template, base in (
-        ("README.md", "readme", f"results/{study.name}/"),
-        ("docs/findings.md", "findings", f"../results/{study.name}/"),
-        ("docs/claims.md", "claims", f"../results/{study.name}/"),
-        ("docs/quantities.md", "quantities", f"../results/{study.name}/"),
-    ):
-        yield target, study.page(template, base, docs=True)
+    yield "README.md", study.page("readme", f"results/{study.name}/", docs=True)
+    for name in ("findings", "claims", "quantities"):
+        yield f"docs/{name}.md", study.page(name, f"../results/{study.name}/", docs=True)
 
 
 def closing_lines(folder: Path) -> str:

@@ -6,13 +6,18 @@ import csv
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, product
+from pathlib import Path
 
 from analysis import labels
+from analysis.choose import place
 from analysis.estimates.schema import MEASURED, NONE, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import AFTER, ANCHOR, BEFORE, COMPLETION, parse_scenario
+from analysis.names import AFTER, ANCHOR, BEFORE, COMPLETION, no_formula, parse_scenario
 from analysis.pages.book import Book, Told, plain
+
+# tests/test_pages.py holds the rows of drills against tests/test_faults.py.
+ISOLATION = Path(__file__).with_name("isolation.csv")
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,14 @@ class Number:
 
     of: Estimate | None
     how: str = "num"
+
+    def full(self) -> list[str]:
+        """Value, low and high with all their digits; "" for what is not there."""
+        if self.of is None or self.how == "how_many":
+            return [str(self.of.n) if self.of else "", "", ""]
+        ends = (None, None) if self.of.spread == NONE else (self.of.low, self.of.high)
+        factor = 1000 if self.how == "milli" else 1
+        return ["" if v is None else f"{factor * v:.9g}" for v in (self.of.value, *ends)]
 
 
 @dataclass(frozen=True)
@@ -51,34 +64,21 @@ class Table:
     def csv(self) -> str:
         """As CSV: values in full, their spread where they have one, and the ids of each row."""
         places = {i for row in self.rows for i, c in enumerate(row) if isinstance(c, Number)}
-        head = []
-        for i, title in enumerate(self.columns):
-            head += [title, f"{title} low", f"{title} high"] if i in places else [title]
+        head = [
+            [title, f"{title} low", f"{title} high"] if i in places else [title]
+            for i, title in enumerate(self.columns)
+        ]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*head, "id"])
+        writer.writerow([*chain(*head), "id"])
         for row in self.rows:
-            cells: list[object] = []
-            for i, cell in enumerate(row):
-                if not isinstance(cell, Number):
-                    cells += [_safe(cell), "", ""] if i in places else [_safe(cell)]
-                elif cell.of is None or cell.of.value is None:
-                    cells += ["", "", ""]
-                else:
-                    ends = (None, None) if cell.of.spread == NONE else (cell.of.low, cell.of.high)
-                    factor = 1000 if cell.how == "milli" else 1
-                    values = (cell.of.value, *ends)
-                    if cell.how == "how_many":
-                        values = (cell.of.n, None, None)
-                    cells += ["" if v is None else f"{factor * v:.9g}" for v in values]
-            of = (c.of for c in row if isinstance(c, Number))
-            writer.writerow([*cells, " ".join(e.id for e in of if e is not None)])
+            cells = (
+                c.full() if isinstance(c, Number) else [no_formula(c), *[""] * (2 * (i in places))]
+                for i, c in enumerate(row)
+            )
+            ids = (c.of.id for c in row if isinstance(c, Number) and c.of)
+            writer.writerow([*chain(*cells), " ".join(ids)])
         return out.getvalue()
-
-
-def _safe(text: str) -> str:
-    """No spreadsheet takes it for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def _completed(estimates: Estimates) -> Iterable[tuple[Estimate, str]]:
@@ -86,37 +86,31 @@ def _completed(estimates: Estimates) -> Iterable[tuple[Estimate, str]]:
     for outcome in estimates.of("outcome"):
         if not outcome.value or ANCHOR in parse_scenario(outcome.scenario).variant:
             continue
-        where = {name: getattr(outcome, name) for name in ("scenario", "arm", "method")}
         for window in ("", BEFORE, AFTER, "epochs"):
-            known = (
-                estimates.get(q, **where, window=window) for q in ("stp", "rate", "epoch_time")
-            )
-            if any(known):
+            where = place(outcome) | {"window": window}
+            if any(estimates.get(q, **where) for q in ("stp", "rate", "epoch_time")):
                 yield outcome, window
 
 
-def _job_of(scenario: str) -> str:
-    parsed = parse_scenario(scenario)
-    text = " + ".join(labels.job(name) for name, _ in parsed.parts)
-    return f"{text} ({parsed.variant})" if parsed.variant else text
-
-
 _WINDOWS = {BEFORE: ", before a job left", AFTER: ", after it left", "epochs": ", whole epochs"}
+
+
+def numbers(estimates: Estimates, where: dict[str, str], *names: str) -> Iterator[Number]:
+    """Quantities of one place, each as its name, or `name:how`."""
+    for each in names:
+        name, _, how = each.partition(":")
+        yield Number(estimates.get(name, **where), how or "num")
 
 
 def alone(estimates: Estimates) -> Table:
     """Every job alone, as plain process: how fast, how busy the GPU, how much memory."""
     columns = ("job", "written", "samples/s", "GRACT", "SMACT", "GPU memory")
     table = Table((*columns, "over the fastest way alone", "replicates"))
-    for outcome, window in _completed(estimates):
-        if parse_scenario(outcome.scenario).n != 1 or outcome.method != "naive" or window:
-            continue
-        where = {"scenario": outcome.scenario, "arm": outcome.arm, "method": outcome.method}
-        found = [estimates.get(q, **where) for q in ("rate", "gract", "smact", "memory")]
-        over = estimates.get("over_fastest", **where)
-        numbers = (Number(found[0], "bare_span"), *map(Number, found[1:]), Number(over))
-        names = (labels.scenario(outcome.scenario), labels.arm(outcome.arm))
-        table.rows.append((*names, *numbers, Number(found[0], "how_many")))
+    names = ("rate:bare_span", "gract", "smact", "memory", "over_fastest", "rate:how_many")
+    for e, window in _completed(estimates):
+        if e.jobs == 1 and e.method == "naive" and not window:
+            found = numbers(estimates, place(e), *names)
+            table.rows.append((labels.scenario(e.scenario), labels.arm(e.arm), *found))
     return table
 
 
@@ -124,29 +118,16 @@ def sets(estimates: Estimates) -> Table:
     """Every set that was measured, and jobs alone under another method: the table of means."""
     columns = ("job", "written", "jobs", "method", "samples/s", "STP", "S", "gaps", "over fastest")
     columns += ("slowest takes", "GRACT", "memory", "mJ/sample", "edge error")
+    names = ("rate:bare", "stp:span", "s:span", "gaps", "over_fastest", "slowdown_worst", "gract")
+    names += ("memory", "energy_per_sample:milli", "energy_edge_error:share")
     table = Table(columns, by=2)
-    for outcome, window in _completed(estimates):
-        parsed = parse_scenario(outcome.scenario)
-        if parsed.n == 1 and outcome.method == "naive" and window != "epochs":
-            continue
-        where = {"scenario": outcome.scenario, "arm": outcome.arm, "method": outcome.method}
-
-        def of(name: str, how: str = "num", where=where, window=window) -> Number:
-            return Number(estimates.get(name, **where, window=window), how)
-
-        count = " + ".join(str(n) for _, n in parsed.parts)
-        method = labels.method(outcome.method) + _WINDOWS.get(window, "")
-        numbers = (
-            of("rate", "bare"),
-            of("stp", "span"),
-            of("s", "span"),
-            of("gaps"),
-            of("over_fastest"),
-        )
-        numbers += (of("slowdown_worst"), of("gract"), of("memory"))
-        numbers += (of("energy_per_sample", "milli"), of("energy_edge_error", "share"))
-        names = (_job_of(outcome.scenario), labels.arm(outcome.arm), count, method)
-        table.rows.append((*names, *numbers))
+    for e, window in _completed(estimates):
+        if e.jobs > 1 or e.method != "naive" or window == "epochs":
+            count = " + ".join(str(n) for _, n in parse_scenario(e.scenario).parts)
+            method = labels.method(e.method) + _WINDOWS.get(window, "")
+            found = numbers(estimates, place(e) | {"window": window}, *names)
+            job = labels.scenario(e.scenario, count=False)
+            table.rows.append((job, labels.arm(e.arm), count, method, *found))
     return table
 
 
@@ -154,51 +135,44 @@ def hosts(estimates: Estimates) -> Table:
     """The same numbers host by host: rates and GRACT of jobs alone, STP and S of sets."""
     labelled = estimates.hosts()
     table = Table(("set", "written", "method", "quantity", "all hosts", *labelled))
-    for outcome, window in _completed(estimates):
-        single = parse_scenario(outcome.scenario).n == 1
-        if window or outcome.hosts < 2 or (single and outcome.method != "naive"):
+    titles = {"rate": "samples/s", "gract": "GRACT", "stp": "STP", "s": "S"}
+    for e, window in _completed(estimates):
+        if window or e.hosts < 2 or (e.jobs == 1 and e.method != "naive"):
             continue
-        where = {"scenario": outcome.scenario, "arm": outcome.arm, "method": outcome.method}
-        for name in ("rate", "gract") if single else ("rate", "stp", "s"):
-            overall = estimates.get(name, **where)
-            if overall is None:
-                continue
-            on = {e.host: e for e in estimates.on_hosts(overall)}
-            names = (labels.scenario(outcome.scenario), labels.arm(outcome.arm))
-            names += (
-                labels.method(outcome.method),
-                "samples/s" if name == "rate" else name.upper(),
-            )
-            points = (Number(on.get(host), "bare") for host in labelled)
-            table.rows.append((*names, Number(overall, "bare_span"), *points))
+        names = (labels.scenario(e.scenario), labels.arm(e.arm), labels.method(e.method))
+        for name in ("rate", "gract") if e.jobs == 1 else ("rate", "stp", "s"):
+            if overall := estimates.get(name, **place(e)):
+                on = {single.host: single for single in estimates.on_hosts(overall)}
+                points = (Number(on.get(host), "bare") for host in labelled)
+                row = (titles[name], Number(overall, "bare_span"), *points)
+                table.rows.append((*names, *row))
     return table
 
 
-def pairs(estimates: Estimates) -> Table:
+def pair(estimates: Estimates) -> Table:
     """Mixes whose jobs ran to the end of fixed work: ours, and what the authors reported."""
     table = Table(("pair", "method", "quantity", "ours", "the paper", "reported in"), by=1)
     found = dict.fromkeys((e.scenario, e.arm) for e in estimates.of("saving", window=COMPLETION))
     for fixed, arm in found:
         base = fixed.split("--")[0]
         both = [
-            e
-            for name in ("saving", "memory")
-            for scenario in (fixed, base)
+            e.method
+            for name, scenario in product(("saving", "memory"), (fixed, base))
             for e in estimates.of(name, scenario=scenario, arm=arm, window="*", source="*")
         ]
-        for method in dict.fromkeys(e.method for e in both):
+        for method in dict.fromkeys(both):
             names = (labels.scenario(base), labels.method(method))
-            table.rows.extend((*names, *row) for row in _pair(estimates, fixed, arm, method))
+            table.rows.extend((*names, *row) for row in _of_pair(estimates, fixed, arm, method))
     return table
 
 
-def _pair(estimates: Estimates, fixed: str, arm: str, method: str) -> Iterator[tuple]:
+def _of_pair(estimates: Estimates, fixed: str, arm: str, method: str) -> Iterator[tuple]:
     """(quantity, ours, theirs, their source) of a pair under one method."""
     base = fixed.split("--")[0]
     while_both = {"scenario": base, "arm": arm, "method": method}
     to_the_end = while_both | {"scenario": fixed, "window": COMPLETION}
     rows = [
-        ("time saved, both jobs run to the end of fixed work", "saving", to_the_end, "pct1"),
+        ("time saved, both jobs run to the end of fixed work", "saving", to_the_end, "pct"),
         ("time saved, computed from rates", "saving_by_rates", while_both, "pct"),
         ("makespan of our fixed work", "makespan", to_the_end, "span"),
     ]
@@ -215,3 +189,21 @@ def _pair(estimates: Estimates, fixed: str, arm: str, method: str) -> Iterator[t
         if ours or theirs:
             spelt = "share" if "pct" in how else "num"
             yield title, Number(ours, how), Number(theirs, spelt), theirs.source if theirs else ""
+
+
+def isolation(_: Estimates) -> Table:
+    """What jobs do to their neighbours: facts from manuals and drills, no number of a study."""
+    head, *rows = csv.reader(ISOLATION.read_text(encoding="utf-8").splitlines())
+    return Table(tuple(head), [tuple(row) for row in rows])
+
+
+def near_memory(estimates: Estimates) -> Table:
+    """Sets that came near the card's memory, and what became of them."""
+    columns = ("set", "written", "method", "memory of its jobs alone, over the card's", "became")
+    table = Table(columns)
+    for e in estimates.of("parts_over_capacity"):
+        status = getattr(estimates.get("outcome", **place(e)), "status", "")
+        if e.value >= 0.9 or status == "out_of_memory":
+            names = (labels.scenario(e.scenario), labels.arm(e.arm), labels.method(e.method))
+            table.rows.append((*names, Number(e), labels.status(status)))
+    return table

@@ -62,29 +62,6 @@ def of_member(record: dict, name: str, member: int) -> dict:
     }
 
 
-def add_above_idle(rows: list[dict]) -> None:
-    """Make idle_power (W) the least that the device had in a session; fill energy_above_idle_j.
-
-    A cell that begins right after another sees more: the card's clocks have not come down yet.
-    """
-
-    def visit(row: dict) -> tuple:
-        """Device and session; where the session is not known, the cell itself."""
-        session = row["session"]
-        return row["device"], *((session,) if session else (row["cell"], row["attempt"]))
-
-    least: dict[tuple, float] = {}
-    for row in rows:
-        if row["idle_power"] is not None:
-            least[visit(row)] = min(row["idle_power"], least.get(visit(row), row["idle_power"]))
-    for row in rows:
-        joules, idle = row.get("energy_j"), least.get(visit(row))
-        if joules is not None or row["idle_power"] is not None:
-            row["idle_power"] = idle
-        if None not in (joules, idle, row.get("window_s")):
-            row["energy_above_idle_j"] = joules - idle * row["window_s"]
-
-
 def _window(record: dict, name: str) -> dict:
     return ((record.get("telemetry") or {}).get("windows") or {}).get(name) or {}
 

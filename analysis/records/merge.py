@@ -5,14 +5,11 @@ python -m analysis merge --study smoke --output results/smoke/runs.parquet CELL/
 
 from __future__ import annotations
 
-import argparse
 import math
-from pathlib import Path
+from argparse import Namespace
 from statistics import fmean
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from analysis.names import BEFORE, COMPLETION
 from analysis.records import evidence, flags, headlines, survivor
@@ -20,7 +17,6 @@ from analysis.records.attempts import select_attempts
 from analysis.records.losses import loss_checks, members_of
 from analysis.records.records import (
     Problems,
-    add_input_arguments,
     device_of,
     input_paths,
     note_left_out,
@@ -29,7 +25,7 @@ from analysis.records.records import (
     place_of,
     read_records,
 )
-from analysis.records.schema import SCHEMA
+from analysis.records.schema import SCHEMA, write
 
 
 def rows_of(record: dict, current: bool = True) -> list[dict]:
@@ -162,7 +158,6 @@ def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
     for row in rows:
         if check := checks.get((row["cell"], row["attempt"], row.get("member"))):
             row["loss_check"], row["loss_distance"] = check.verdict, check.distance
-    headlines.add_above_idle(rows)
     rows.sort(
         key=lambda r: (
             *(r[k] for k in ("arm", "scenario", "method", "block", "attempt")),
@@ -207,27 +202,10 @@ def _add_alone_after(record: dict, rows: list[dict]) -> Problems:
     return []
 
 
-def write(table: pa.Table, output: Path) -> None:
-    """Write parquet (zstd) and the same as CSV beside it, each atomically."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    for path, write_to in (
-        (output, lambda p: pa.parquet.write_table(table, p, compression="zstd")),
-        (output.with_suffix(".csv"), lambda p: pa.csv.write_csv(table, p)),
-    ):
-        partial = path.with_name(path.name + ".partial")
-        write_to(partial)
-        partial.replace(path)
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis merge", description=__doc__)
-    parser.add_argument("--study", required=True)
-    parser.add_argument("--output", required=True, type=Path, metavar="RUNS.parquet")
-    add_input_arguments(parser)
-    arguments = parser.parse_args(argv)
-    found, problems = read_records(input_paths(arguments))
-    records, foreign = of_study(found, arguments.study)
+def run(given: Namespace) -> None:
+    """The command: records of `given.study` → `given.output`, and a note of what was left out."""
+    found, problems = read_records(input_paths(given))
+    records, foreign = of_study(found, given.study)
     table, unusable = merge(records)
-    write(table, arguments.output)
-    note_left_out(arguments.output, [*problems, *foreign, *unusable])
-    return 0
+    write(table, given.output)
+    note_left_out(given.output, [*problems, *foreign, *unusable])

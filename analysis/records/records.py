@@ -120,14 +120,8 @@ def _need(holder: dict, prefix: str, kinds: dict[str, type]) -> None:
             raise ValueError(f"{prefix}{key} is missing or not {_TEXT[kind]}")
 
 
-def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Paths as arguments, or one per line in a file: a long study does not fit a command line."""
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN.json", help="records to read")
-    parser.add_argument("--list", type=Path, metavar="FILE", help="file with one path per line")
-
-
 def input_paths(arguments: argparse.Namespace) -> list[Path]:
-    """All paths that `add_input_arguments` was given."""
+    """The records that a command was given: as arguments, or a path a line in a file."""
     listed = arguments.list.read_text(encoding="utf-8").splitlines() if arguments.list else []
     return [*arguments.runs, *(Path(line) for line in listed if line.strip())]
 

@@ -8,7 +8,7 @@ after the other, and written as row groups of a few cells each.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import pyarrow.parquet
 from analysis.records.attempts import select_attempts
 from analysis.records.records import (
     Problems,
-    add_input_arguments,
     input_paths,
     note_left_out,
     of_study,
@@ -101,21 +100,12 @@ def _flush(writer: pa.parquet.ParquetWriter, waiting: list[pa.Table]) -> None:
     writer.write_table(pa.concat_tables(waiting).unify_dictionaries(), row_group_size=ROWS)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis telemetry",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--study", required=True)
-    parser.add_argument("--output", required=True, type=Path, metavar="TELEMETRY.parquet")
-    add_input_arguments(parser)
-    arguments = parser.parse_args(argv)
-    found, problems = read_records(input_paths(arguments), ("files",))
-    records, foreign = of_study(found, arguments.study)
+def run(given: Namespace) -> None:
+    """The command: readings of `given.study` → `given.output`, and a note of what was left out."""
+    found, problems = read_records(input_paths(given), ("files",))
+    records, foreign = of_study(found, given.study)
     current = [record for record, is_current in select_attempts(records) if is_current]
     current.sort(key=lambda record: record["cell"]["id"])
     problems += foreign
-    write(arguments.output, tables(current, problems))
-    note_left_out(arguments.output, problems)
-    return 0
+    write(given.output, tables(current, problems))
+    note_left_out(given.output, problems)

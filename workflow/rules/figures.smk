@@ -31,7 +31,7 @@ rule draw:
     message:
         "drawing the figures of study {SESSION.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis figures all --folder {params.folder:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {params.folder:q} > {log:q}'
 
 
 rule write_pages:
