@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from models import clock, device, inputs, train  # noqa: E402
-from models.dlrm import DlrmJob, table_rows  # noqa: E402
+from models import clock, device, inputs, member, process, train  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
+from models.jobs.dlrm import DlrmJob, table_rows  # noqa: E402
+from models.jobs.vision import VisionJob, build_model  # noqa: E402
 from models.protocol import Channel  # noqa: E402
-from models.vision import VisionJob, build_model  # noqa: E402
 from tests.fakes.data import FakeClicks, FakeImages  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -224,7 +224,7 @@ def test_input_share_of_a_graph_is_that_of_its_captured_input(tmp_path, monkeypa
             self.batch = source.row
             self.input_alone = lambda: replays.append
 
-    monkeypatch.setattr(train, "GraphedStep", FakeGraph)
+    monkeypatch.setattr(member, "GraphedStep", FakeGraph)
     monkeypatch.delattr(inputs.ResidentImages, "batch")
     code, events, _ = train_member(member_spec(tmp_path, cuda_graph=True))
     assert code == 0 and len(replays) > 1 and named(events, "warm")["input_share"] > 0
@@ -281,8 +281,8 @@ def test_real_digits_from_files(tmp_path, digits, monkeypatch):
         batch_size=128,
         epochs=1,
     )
-    validate = train.Member.validate
-    monkeypatch.setattr(train.Member, "validate", lambda m: time.sleep(1) or validate(m))
+    validate = member.Member.validate
+    monkeypatch.setattr(member.Member, "validate", lambda m: time.sleep(1) or validate(m))
     code, events, steps = train_member(spec, stop_at="epoch")
     assert code == 0 and named(events, "epoch")["samples"] == 1437 // 128 * 128
     open_ns = named(events, "stopped")["t"] - named(events, "started")["t"]
@@ -412,8 +412,8 @@ def test_a_device_whose_sms_cannot_be_counted(monkeypatch, fails, undone):
 
 def test_the_device_is_asked_before_anything_is_loaded(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(train, "device_facts", asked.append)
-    monkeypatch.setattr(train, "open_input", lambda *_: 1 / 0)
+    monkeypatch.setattr(member, "device_facts", asked.append)
+    monkeypatch.setattr(member, "open_input", lambda *_: 1 / 0)
     _, events, _ = train_member(member_spec(tmp_path))
     assert named(events, "error")["class"] == "ZeroDivisionError" and asked == [CPU]
 
@@ -443,12 +443,12 @@ def test_a_device_without_cudas_driver_library(monkeypatch):
     ],
 )
 def test_what_counts_as_out_of_memory(error, expected):
-    assert train.is_out_of_memory(error) is expected
+    assert process.is_out_of_memory(error) is expected
 
 
 def test_onednn_is_out_of_memory_only_under_a_cap():
     error = RuntimeError("could not create a primitive")
-    assert train.is_out_of_memory(error, capped=True) and not train.is_out_of_memory(error)
+    assert process.is_out_of_memory(error, capped=True) and not process.is_out_of_memory(error)
 
 
 CAPPED = """
@@ -465,7 +465,7 @@ CAPPED = """
 LOADING = """
     import time, torch
     from multiprocessing import active_children
-    from models.inputs import Files
+    from models.inputs import FileImages
 
     class Data(torch.utils.data.Dataset):
         def __len__(self):
@@ -473,10 +473,10 @@ LOADING = """
         def __getitem__(self, index):
             return torch.zeros(3, 4, 4, dtype=torch.uint8), 0
 
-    spec = {"input": {"workers": 2}, "kind": "vision", "batch_size": 4, "seed": 1,
+    spec = {"input": {"workers": 2}, "batch_size": 4, "seed": 1,
             "channels_last": True}
-    Files(Data(), spec, torch.device("cpu")).batch(0)
-    source = Files(Data(), spec, torch.device("cpu"))
+    FileImages(Data(), spec, torch.device("cpu")).batch(0)
+    source = FileImages(Data(), spec, torch.device("cpu"))
     images, labels = source.batch(0)
     assert images.shape == (4, 3, 4, 4) and images.is_contiguous(
         memory_format=torch.channels_last)
@@ -696,7 +696,7 @@ def test_dlrm_shapes_sparse_gradients_and_ids_modulo_rows(tmp_path):
     same = ids + job.rows * 5
     assert job.evaluate((dense, ids, label)) == job.evaluate((dense, same, label))
     before = job.model.tables[2].weight.detach().clone()
-    job._loss((dense, ids, label), "mean").backward()
+    job.loss((dense, ids, label)).backward()
     assert all(table.weight.grad.is_sparse for table in job.model.tables)
     job.optimizer.step()
     changed = (job.model.tables[2].weight != before).any(dim=1).nonzero().flatten()

@@ -9,9 +9,10 @@ import pytest
 from tests.studio import STUDY, alone, study, workload
 from workflow.collocation.plan import expand, pending
 from workflow.collocation.sitting import Sitting
-from workflow.collocation.study import Config, Study, Workload
+from workflow.collocation.study import Config, Study
+from workflow.collocation.workloads import VisionWorkload
 
-WORKLOADS = {"plain": Workload(**workload())}
+WORKLOADS = {"plain": VisionWorkload(**workload())}
 PLANNED = Study.model_validate(study(ladders=alone("plain"), replicates=2))
 
 

@@ -345,15 +345,17 @@ def test_merged_keys_may_be_overridden(study):
     [
         ("modle", "resnet26", ["mine.modle: unknown key", "did you mean 'model'?"]),
         ("model", "resnet 26", ["mine.model: give a timm model name or module:function"]),
-        ("dataset", "mnist", ["mine.dataset: 'mnist' is not allowed", "'digits'", "'criteo'"]),
-        ("dataset", "criteo", ["mine: kind dlrm and dataset criteo go together"]),
-        ("input_size", 0, ["mine: a vision workload needs input_size >= 8"]),
+        ("dataset", "mnist", ["mine.dataset: 'mnist' is not allowed", "'digits'"]),
+        ("dataset", "criteo", ["mine.dataset: 'criteo' is not allowed", "'imagenet'"]),
+        ("input_size", 0, ["mine.input_size: ", "greater than or equal to 8, got 0"]),
         ("batch_size", "many", ["mine.batch_size: ", "valid integer, got 'many'"]),
         ("batch_size", 0, ["mine.batch_size: ", "greater than or equal to 1, got 0"]),
         ("optimizer", {"lr": 1}, ["mine.optimizer.lr: unknown key", "base_lr"]),
         ("optimizer", {"momentum": 1}, ["mine.optimizer.momentum: ", "less than 1, got 1"]),
         ("input", {"mode": "resdent"}, ["mine.input.mode: 'resdent'", "mean 'resident'?"]),
         ("model_args", {1: 2}, ["mine.model_args.1: ", "string, got 1"]),
+        ("kind", "visoin", ["mine.kind: 'visoin' is not allowed", "dlrm", "mean 'vision'?"]),
+        ("kind", "dlrm", ["mine.input_size: unknown key; allowed: ", "batch_size"]),
     ],
 )
 def test_mistakes_in_the_catalogue(catalogue, path, value, words):

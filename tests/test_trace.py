@@ -15,7 +15,8 @@ from tests.studio import PLAIN, REPOSITORY, study
 from workflow.collocation import run
 from workflow.collocation.plan import expand
 from workflow.collocation.progress import Display
-from workflow.collocation.study import Study, Workload
+from workflow.collocation.study import Study
+from workflow.collocation.workloads import VisionWorkload
 
 STEPS = 3
 CATALOGUE = REPOSITORY / "config" / "workloads.yaml"
@@ -89,7 +90,7 @@ def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
     (tmp_path / "tracer.py").write_text(TRACER.replace("BEHAVIOUR", does or "pass"))
     (tmp_path / "manifest.json").touch()
     (tmp_path / "ready.json").write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
-    cells = expand(Study.model_validate(DRILL), {"it": Workload(**PLAIN)})
+    cells = expand(Study.model_validate(DRILL), {"it": VisionWorkload(**PLAIN)})
     [spec] = [cell.spec for cell in cells if cell.id == CELL]
     (tmp_path / "specs.json").write_text(json.dumps({CELL: spec}))
     options = {
@@ -115,17 +116,17 @@ def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
 
 def test_a_profiler_that_fails_says_so_and_the_member_waits_for_its_end(monkeypatch):
     torch = pytest.importorskip("torch")
-    from models import train
+    from models import member
 
     def refuse(**_):
         raise RuntimeError("no room\nfor what it found")
 
-    monkeypatch.setattr(train, "profile", refuse)
+    monkeypatch.setattr(member, "profile", refuse)
     told, commands = [], ["what?", "stop"]
     channel = SimpleNamespace(
         emit=lambda event, **fields: told.append((event, fields)), wait=lambda: commands.pop(0)
     )
-    member = train.Member({"sync": True}, channel)
+    member = member.Member({"sync": True}, channel)
     member.device, member.trace_steps = torch.device("cpu"), STEPS
     member.trace()
     assert told == [("traced", {"message": "RuntimeError: no room"})] and not commands

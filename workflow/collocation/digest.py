@@ -55,6 +55,14 @@ def model_digest(model: str) -> str | None:
     return None
 
 
+def own_digest(names: list[str]) -> str | None:
+    """One digest of all files behind these names (see model_digest); None if there are none."""
+    found = list(filter(None, map(model_digest, names)))
+    if len(found) < 2:
+        return found[0] if found else None
+    return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
+
+
 def tree(source: str | bytes) -> str:
     """The syntax tree of a module as text, without docstrings and positions.
 

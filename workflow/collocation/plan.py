@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
 from workflow.collocation.settings import ConfigError
-from workflow.collocation.study import ARMS, MOST_MEMBERS, Ladder, Mix, Study, Workload
+from workflow.collocation.study import ARMS, MOST_MEMBERS, Ladder, Mix, Study
+from workflow.collocation.workloads import Workload
 
 OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
 OVERHEAD_PER_MEMBER_S = 1.0

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import gpu, methods, mig_maps, plan, provenance, record, zygote
-from workflow.collocation.digest import code_digest, model_digest
+from workflow.collocation.digest import code_digest, own_digest
 from workflow.collocation.members import server_environment
 from workflow.collocation.methods import mig_card
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
@@ -329,7 +329,7 @@ def open_sitting(values: dict) -> Sitting:
     if config.measure is False:
         name, why = _measured(config, name, why)
     study = load_study(_find(config.studies), name, workloads)
-    digests = {name: model_digest(workload.model) for name, workload in workloads.items()}
+    digests = {name: own_digest(workload.own_code) for name, workload in workloads.items()}
     sources = {name: digest for name, digest in digests.items() if digest}
     cells = plan.expand(study, workloads, sources)
     attempts = record.scan(Path(config.results, name, "cells"))

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.data.criteo import TABLE_ROWS
+from models.inputs import FileRows, ResidentRows
+from models.jobs.base import Job, register
 
 DENSE_FEATURES = 13
 
@@ -65,7 +67,8 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([x, products.index_select(1, self.pairs)], dim=1)).squeeze(1)
 
 
-class DlrmJob:
+@register("dlrm")
+class DlrmJob(Job):
     """One DLRM in training with plain SGD and binary cross entropy.
 
     Batches are (dense [b, 13] float32, sparse [b, tables] int64 raw ids, label [b] float32); an
@@ -75,8 +78,14 @@ class DlrmJob:
     """
 
     metric = "validation_loss"
+    resident = ResidentRows
 
-    def __init__(self, spec: dict, device: torch.device):
+    @classmethod
+    def files(cls, dataset, split: str, spec: dict, device: torch.device) -> FileRows:
+        files = dataset.files(split, spec["input_size"], batch_size=spec["batch_size"])
+        return FileRows(files, spec, device, training=split == "train")
+
+    def build(self, spec: dict, device: torch.device) -> None:
         args, optimizer = spec["model_args"], spec["optimizer"]
         if optimizer["name"] != "sgd" or optimizer.get("schedule") not in (None, "constant"):
             raise ValueError("dlrm trains with optimizer sgd at a constant rate")
@@ -87,14 +96,9 @@ class DlrmJob:
             self.model = Dlrm(args["dim"], args["bottom"], args["top"], rows).train()
         self.rows = torch.tensor(rows, device=device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=optimizer["lr"])
-        self.autocast = torch.autocast(
-            device.type, dtype=torch.bfloat16, enabled=spec["precision"] == "bf16"
-        )
 
-    def set_epoch(self, epoch: int) -> None:
-        """The rate is constant."""
-
-    def _loss(self, batch: tuple[Tensor, Tensor, Tensor], reduction: str) -> Tensor:
+    def loss(self, batch: tuple[Tensor, Tensor, Tensor], reduction: str = "mean") -> Tensor:
+        """Binary cross entropy."""
         dense, sparse, label = batch
         ids = sparse[:, : len(self.rows)] % self.rows
         with self.autocast:
@@ -103,15 +107,7 @@ class DlrmJob:
             logits.float(), label, reduction=reduction
         )
 
-    def step(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """One training step; the loss, a detached scalar on the device, not waited for."""
-        loss = self._loss(batch, "mean")
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
     @torch.inference_mode()
     def evaluate(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """The batch's summed loss, a scalar on the device."""
-        return self._loss(batch, "sum")
+        return self.loss(batch, "sum")
