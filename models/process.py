@@ -31,9 +31,14 @@ def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    text = str(error).lower()
-    parts = (*_OUT_OF_MEMORY, "could not create") if capped else _OUT_OF_MEMORY
-    return isinstance(error, RuntimeError) and any(part in text for part in parts)
+    if not isinstance(error, RuntimeError):
+        return False
+    return says_out_of_memory(str(error)) or (capped and "could not create" in str(error).lower())
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether an error's text says so."""
+    return any(part in text.lower() for part in _OUT_OF_MEMORY)
 
 
 def first_line(error: BaseException) -> str:

@@ -340,6 +340,49 @@ def test_merged_keys_may_be_overridden(study):
 # -- mistakes in the catalogue --------------------------------------------------------------------
 
 
+COMMAND = {"kind": "command", "run": ["python", "train.py", "--epochs", 100], "batch_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("run", "python train.py", ["mine.run: give a list such as [python, train.py"]),
+        ("run", [], ["mine.run: ", "at least 1 item"]),
+        ("steps", "loss (", ["mine.steps: give hook or a regular expression"]),
+        ("unit", "images", ["mine.unit: 'images' is not allowed", "'tokens'"]),
+        ("model", "resnet26", ["mine.model: unknown key; allowed: ", "run, folder, steps"]),
+        ("steps_", "hook", ["mine.steps_: unknown key", "mean 'steps'?"]),
+    ],
+)
+def test_mistakes_in_a_command(catalogue, path, value, words):
+    assert catalogue({"mine": COMMAND})["mine"].run[-1] == "100"
+    refused(lambda: catalogue({"mine": {**COMMAND, path: value}}), "workloads.yaml: mine", *words)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("ladders.0.input", "files", ["ladders.0.input: the command 'mine' reads its own"]),
+        ("measure", {"kind": "epochs"}, ["ladders.0.measure.kind: 'epochs'", "allowed: window"]),
+        ("arms", ["faithful", "tuned"], ["ladders.0.arms: no arm changes the command 'mine'"]),
+        ("ladders.0.arms", ["tuned_graph"], ["'mine' is command"]),
+    ],
+)
+def test_what_a_study_cannot_ask_of_a_command(tmp_path, catalogue, path, value, words):
+    workloads = catalogue({"mine": COMMAND})
+    content = {
+        "description": "a test",
+        "ladders": [{"workloads": ["mine"], "counts": {1: ["mps"]}}],
+    }
+
+    def load(content):
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+        return load_study(tmp_path, "mine", workloads)
+
+    assert load(content).ladders
+    refused(lambda: load(change(content, path, value)), "mine.yaml: ", *words)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [

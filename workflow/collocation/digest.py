@@ -5,8 +5,10 @@ editing them never makes measured cells look different.
 """
 
 import ast
+import contextlib
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from workflow.collocation.study import ROOT
@@ -55,9 +57,14 @@ def model_digest(model: str) -> str | None:
     return None
 
 
-def own_digest(names: list[str]) -> str | None:
-    """One digest of all files behind these names (see model_digest); None if there are none."""
+def own_digest(names: list[str], files: Iterable[Path] = ()) -> str | None:
+    """One digest of these files and those behind these names (see model_digest); None without."""
     found = list(filter(None, map(model_digest, names)))
+    for path in files:
+        content = path.read_bytes()
+        with contextlib.suppress(SyntaxError, ValueError):
+            content = tree(content).encode() if path.suffix == ".py" else content
+        found.append(hashlib.sha256(content).hexdigest()[:16])
     if len(found) < 2:
         return found[0] if found else None
     return hashlib.sha256("".join(found).encode()).hexdigest()[:16]

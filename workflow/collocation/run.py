@@ -233,7 +233,7 @@ class Run:
     def _datasets(self) -> dict[str, dict]:
         """Dataset name → what `python -m models.data prepare` said of it."""
         ready = [json.loads(path.read_text()) for path in self.args.data]
-        needed = {member["dataset"] for member in self.spec["members"]}
+        needed = {member["dataset"] for member in self.spec["members"]} - {None}
         named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
         if missing := needed - named.keys():
             raise ConfigError(f"--data names no prepared dataset '{missing.pop()}'")

@@ -185,6 +185,8 @@ def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study
                     f"{', '.join(workloads)}{_hint(workload, workloads)}"
                 )
             _check_arms(f"{source}: {where}", group, study, workload, workloads[workload])
+            if workloads[workload].kind == "command":
+                _check_command(f"{source}: {where}", group, study, workload)
     planned = {name for _, group in study.groups() for name in _named(group)}
     for name in study.anchor:
         if name not in planned:
@@ -204,3 +206,18 @@ def _check_arms(where, group, study, name, workload) -> None:
                 f"{where}.arms: '{arm}' captures a vision step with resident input; "
                 f"'{name}' is {workload.kind} with {mode} input; allowed: faithful, tuned"
             )
+
+
+def _check_command(where, group, study, name) -> None:
+    """What the study cannot ask of a script that it does not write."""
+    if group.input:
+        raise ConfigError(f"{where}.input: the command '{name}' reads its own; leave it out")
+    if (group.measure.kind or study.measure.kind) == "epochs":
+        raise ConfigError(
+            f"{where}.measure.kind: 'epochs' needs a job that we validate; '{name}' is a command; "
+            "allowed: window, departure, completion"
+        )
+    if isinstance(group, Ladder) and len(arms := group.arms or study.arms) > 1:
+        raise ConfigError(
+            f"{where}.arms: no arm changes the command '{name}'; allowed: one, such as {arms[0]}"
+        )

@@ -188,7 +188,8 @@ class Sitting:
         for job in self.jobs:
             if self.refusal(job.cell) is None:
                 for member in job.cell.spec["members"]:
-                    sizes.setdefault(member["dataset"], set()).add(member["input_size"])
+                    if member["dataset"]:  # a command has its own
+                        sizes.setdefault(member["dataset"], set()).add(member["input_size"])
         return sizes
 
     def dataset_arguments(self, name: str) -> str:
@@ -329,7 +330,10 @@ def open_sitting(values: dict) -> Sitting:
     if config.measure is False:
         name, why = _measured(config, name, why)
     study = load_study(_find(config.studies), name, workloads)
-    digests = {name: own_digest(workload.own_code) for name, workload in workloads.items()}
+    digests = {
+        name: own_digest(workload.own_code, workload.own_files)
+        for name, workload in workloads.items()
+    }
     sources = {name: digest for name, digest in digests.items() if digest}
     cells = plan.expand(study, workloads, sources)
     attempts = record.scan(Path(config.results, name, "cells"))

@@ -22,24 +22,18 @@ def member_specs(
     """
     specs = []
     for index, member in enumerate(spec["members"]):
-        optimizer = dict(member["optimizer"])
-        scale = member["batch_size"] / optimizer.pop("base_batch")
-        limit = member["memory_limit_mb"]
         own = folder / str(index)
         own.mkdir(parents=True)
         specs.append(
             {
                 **{key: value for key, value in member.items() if key not in NOT_THE_MEMBERS},
-                **spec["arm"],
+                **_of_kind(member, spec["arm"], datasets),
                 "member": index,
-                "optimizer": {"lr": optimizer.pop("base_lr") * scale, **optimizer},
-                "data": {"name": member["dataset"], "path": datasets[member["dataset"]]["path"]},
                 "seed": spec["seed"],
                 "device": device,
                 "threads": len(core_sets[index]),
                 "cores": core_sets[index],
                 "environment": environments[index],
-                "memory_limit_bytes": limit * 2**20 if limit else None,
                 "warmup_s": spec["measure"]["warmup_s"],
                 "epochs": spec["measure"].get("epochs"),
                 "loss_every": LOSS_EVERY,
@@ -47,6 +41,20 @@ def member_specs(
             }
         )
     return specs
+
+
+def _of_kind(member: dict, arm: dict, datasets: dict[str, dict]) -> dict:
+    """What a command has of its own, or a job that we feed and write in the arm's way."""
+    if member["kind"] == "command":
+        return {"directory": member["folder"]}
+    optimizer, limit = dict(member["optimizer"]), member["memory_limit_mb"]
+    scale = member["batch_size"] / optimizer.pop("base_batch")
+    return {
+        **arm,
+        "optimizer": {"lr": optimizer.pop("base_lr") * scale, **optimizer},
+        "data": {"name": member["dataset"], "path": datasets[member["dataset"]]["path"]},
+        "memory_limit_bytes": limit * 2**20 if limit else None,
+    }
 
 
 def plan_shares(spec: dict) -> list[int | str]:

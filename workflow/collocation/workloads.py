@@ -4,6 +4,7 @@ One model for each kind of job. Its keys are its own: a key of another kind is r
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, StrictInt, field_validator, model_serializer
@@ -83,6 +84,11 @@ class Workload(Strict):
         """`module:name` of the user's own code: its cells run again when that changes."""
         return []
 
+    @property
+    def own_files(self) -> list[Path]:
+        """Files of the user's own code, likewise."""
+        return []
+
 
 class Trained(Workload):
     """What jobs that models/ trains have in common."""
@@ -160,7 +166,74 @@ class OwnWorkload(Trained):
         return [self.kind, self.model]
 
 
-KINDS: dict[str, type[Workload]] = {"vision": VisionWorkload, "dlrm": DlrmWorkload}
+class ItsOwn(Strict):
+    """The input of a job that the study does not feed."""
+
+    mode: Literal["own"] = "own"
+
+    def resolved(self) -> dict:
+        return {"mode": self.mode}
+
+
+class CommandWorkload(Workload):
+    """Somebody's own training script, run as it is (models/jobs/command.py)."""
+
+    input: ClassVar[ItsOwn] = ItsOwn()
+
+    kind: Literal["command"]
+    run: Annotated[list[str], Field(min_length=1)] = Field(
+        description="program and arguments; {seed} and {batch_size} are filled in, python is ours",
+        examples=[["python", "train.py", "--epochs", "100", "--seed", "{seed}"]],
+    )
+    folder: str = Field(
+        ".", description="working directory, from where the study is run", examples=["my_project"]
+    )
+    steps: str = Field(
+        "hook",
+        description="'hook': the script calls models.hook.step; else a regular expression: each "
+        "line of its output that matches is a step, or its group 'step' says how many were made",
+        examples=["hook", r"loss: [\d.]+$", r" (?P<step>\d+)/\d+ \["],
+    )
+    sync: bool = Field(
+        False, description="hook: wait for the GPU at the end of each step", examples=[True]
+    )
+    unit: Literal["samples", "tokens", "requests"] = Field(
+        "samples", description="what batch_size counts", examples=["tokens"]
+    )
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _words(cls, run):
+        """YAML reads 100 as a number."""
+        numbers = (int, float)
+        if not isinstance(run, list):
+            raise ValueError("give a list such as [python, train.py, --epochs, 100]")
+        return [str(w) if isinstance(w, numbers) and w is not True else w for w in run]
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_are_found(cls, steps):
+        try:
+            re.compile(steps)
+        except re.error as error:
+            raise ValueError(f"give hook or a regular expression; this is none: {error}") from None
+        return steps
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, keys):
+        return keys(self) | {"dataset": None}
+
+    @property
+    def own_files(self) -> list[Path]:
+        words = [word for word in self.run if re.fullmatch(r"\w[\w./-]{,99}", word)]
+        return [path for word in words if (path := Path(self.folder, word)).is_file()]
+
+
+KINDS: dict[str, type[Workload]] = {
+    "vision": VisionWorkload,
+    "dlrm": DlrmWorkload,
+    "command": CommandWorkload,
+}
 
 
 def model_of(kind: str) -> type[Workload]:
@@ -168,4 +241,4 @@ def model_of(kind: str) -> type[Workload]:
     return OwnWorkload if re.match(OWN_KIND, kind) else KINDS[kind]
 
 
-AnyWorkload = VisionWorkload | DlrmWorkload | OwnWorkload
+AnyWorkload = VisionWorkload | DlrmWorkload | CommandWorkload | OwnWorkload
