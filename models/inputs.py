@@ -2,7 +2,8 @@
 
 `resident`: a fixed subset on the device, cropped, flipped and normalised there. `files`: a
 DataLoader with worker processes, as the paper trained. Which samples and augmentations a
-resident step sees is a pure function of (seed, step); from files it is one of the seed.
+resident step sees is a pure function of (seed, step); from files it is one of the seed. Both are
+drawn on the CPU: what a GPU draws can depend on how many SMs it has.
 """
 
 import math
@@ -21,34 +22,39 @@ from models.protocol import die_with_parent
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # isort: skip
 from timm.data.loader import PrefetchLoader  # isort: skip
 
+SAMPLES_DRAWN = 1 << 18  # about so many: 8 MB of rows
+
 
 class _Plan:
     """The samples of every step: passes over n samples in random order, one row a step.
 
-    A subset smaller than a batch is drawn from with repetition.
+    A subset smaller than a batch is drawn from with repetition. Some passes are drawn beforehand,
+    and lie on the device; after the last comes the first again.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, device: torch.device):
-        self.n, self.batch_size, self.seed = n, batch_size, seed
+        self.n, self.batch_size = n, batch_size
         self.steps = max(n // batch_size, 1)  # a pass
-        self.generator = torch.Generator(device)
-        self._pass, self._rows = -1, None
+        self.generator = torch.Generator()
+        self.passes = min(max(SAMPLES_DRAWN // (self.steps * batch_size), 4), 64)
+        drawn = []
+        for number in range(self.passes):
+            # mixed into 32 bits: the generator looks at no more
+            mixed = np.random.SeedSequence([seed, number]).generate_state(1)[0]
+            self.generator.manual_seed(int(mixed))
+            drawn.append(self._draw(self._samples()))
+        self._rows = torch.cat(drawn).to(device)
 
     def row(self, step: int) -> Tensor:
         """What `_draw` made for that step: its first axis is the batch."""
-        number, offset = divmod(step, self.steps)
-        if number != self._pass:
-            # mixed into 32 bits: the CPU generator looks at no more
-            mixed = np.random.SeedSequence([self.seed, number]).generate_state(1)[0]
-            self.generator.manual_seed(int(mixed))
-            self._pass, self._rows = number, self._draw(self._samples())
-        return self._rows[offset * self.batch_size : (offset + 1) * self.batch_size]
+        first = step % (self.steps * self.passes) * self.batch_size
+        return self._rows[first : first + self.batch_size]
 
     def _samples(self) -> Tensor:
-        device, count = self.generator.device, self.steps * self.batch_size
+        count = self.steps * self.batch_size
         if count > self.n:
-            return torch.randint(self.n, (count,), device=device, generator=self.generator)
-        return torch.randperm(self.n, device=device, generator=self.generator)[:count]
+            return torch.randint(self.n, (count,), generator=self.generator)
+        return torch.randperm(self.n, generator=self.generator)[:count]
 
     def _draw(self, samples: Tensor) -> Tensor:
         return samples
@@ -80,16 +86,11 @@ class CropPlan(_Plan):
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, size: int, margin: int, device):
-        super().__init__(n, batch_size, seed, device)
         self.size, self.margin = size, margin
+        super().__init__(n, batch_size, seed, device)
 
     def _draw(self, samples: Tensor) -> Tensor:
-        draw = partial(
-            torch.randint,
-            size=samples.shape,
-            device=samples.device,
-            generator=self.generator,
-        )
+        draw = partial(torch.randint, size=samples.shape, generator=self.generator)
         row, column = draw(high=self.margin + 1), draw(high=self.margin + 1)
         flip = draw(high=2)
         return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)

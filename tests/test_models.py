@@ -22,6 +22,8 @@ torch = pytest.importorskip("torch")
 
 from models import clock, device, inputs, member, process, train  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
+from models.jobs import dlrm  # noqa: E402
+from models.jobs.base import find  # noqa: E402
 from models.jobs.dlrm import DlrmJob, table_rows  # noqa: E402
 from models.jobs.vision import VisionJob, build_model  # noqa: E402
 from models.protocol import Channel  # noqa: E402
@@ -705,6 +707,37 @@ def test_dlrm_shapes_sparse_gradients_and_ids_modulo_rows(tmp_path):
         DlrmJob({**spec, "optimizer": {"name": "sgd", "lr": 1.0, "momentum": 0.9}}, CPU)
     with pytest.raises(ValueError, match="bottom"):
         DlrmJob({**spec, "model_args": {**spec["model_args"], "dim": 4}}, CPU)
+
+
+@pytest.mark.parametrize("kind", ["vision", "dlrm"])
+def test_weights_and_order_do_not_depend_on_threads(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(dlrm, "BLOCK", 101)
+    spec = member_spec(tmp_path, **(DLRM if kind == "dlrm" else {}))
+    dataset = FakeClicks() if kind == "dlrm" else FakeImages()
+    found, threads = [], torch.get_num_threads()
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            torch.rand(count)  # what somebody else draws does not matter
+            job = find(kind)(spec, CPU)
+            source = inputs.open_input(find(kind), dataset, "train", spec, CPU)
+            batches = [part for step in (0, 1, 7) for part in source.batch(step)]
+            found.append([*job.model.state_dict().values(), *batches])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(map(torch.equal, *found)) and len(found[0]) > 10
+
+
+def test_a_large_table_is_a_block_again_and_again(monkeypatch):
+    monkeypatch.setattr(dlrm, "BLOCK", 101)
+    torch.manual_seed(1)
+    table = dlrm._table(400, 8, CPU)
+    assert table.shape == (400, 8) and table.abs().max() <= 400**-0.5
+    assert torch.equal(table[0], table[101]) and torch.equal(table[298], table[399])
+    assert len(table.unique(dim=0)) == 101  # no two rows are alike before that
+    assert table.std().item() == pytest.approx(400**-0.5 / 3**0.5, rel=0.1)
+    small = dlrm._table(5, 8, CPU)
+    assert len(small.unique()) == 40
 
 
 def test_dlrm_learns(tmp_path):

@@ -45,7 +45,8 @@ class Job(ABC):
 
     unit: what `batch_size` counts, one of UNITS. metric: what `evaluate` sums, by the name that it
     has in `epoch` events. capturable: the step can be captured as a CUDA graph, if the input has
-    `row` and `fetch`. `build` makes `model` and `optimizer`.
+    `row` and `fetch`. `build` makes `model` and `optimizer`; what it draws, it draws on the CPU,
+    so that jobs of one seed begin alike on whatever share of a GPU.
     """
 
     unit: ClassVar[str] = "samples"
@@ -59,6 +60,7 @@ class Job(ABC):
         self.autocast = torch.autocast(
             device.type, dtype=torch.bfloat16, enabled=spec["precision"] == "bf16"
         )
+        torch.manual_seed(spec["seed"])  # whatever was drawn before
         self.build(spec, device)
 
     @classmethod

@@ -67,11 +67,9 @@ class VisionJob(Job):
         return FileImages(files, spec, device, training=split == "train")
 
     def build(self, spec: dict, device: torch.device) -> None:
-        # On the device from the start: initialising 60 M weights on two cores takes a second.
-        with torch.device(device):
-            model = build_model(
-                spec["model"], spec["classes"], spec["input_size"], spec.get("model_args") or {}
-            )
+        model = build_model(
+            spec["model"], spec["classes"], spec["input_size"], spec.get("model_args") or {}
+        )
         layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
         self.model = model.to(device, memory_format=layout).train()
         self.optimizer = build_optimizer(self.model, spec["optimizer"])
