@@ -27,6 +27,7 @@ from models.protocol import Channel, die_with_parent
 
 PROGRESS_S = 0.5
 LOOK_S = 0.01  # between looks at a hooked script that is on its way to the barrier
+DRAIN_S = 0.2  # for work in flight of a script that was stopped
 GRACE_S = 5.0  # for the script to end by itself after SIGTERM
 TAIL = 20  # lines of output in which the reason of an end is sought
 
@@ -199,6 +200,7 @@ class Command:
     def stop(self) -> None:
         """End the script, write steps.npz (whole or not at all), say what was done."""
         end = self.steps.done
+        self.rest()
         self.end()
         first = end if self.go_step is None else self.go_step
         end_ns, loss_step, loss = self.steps.arrays(first, end)
@@ -222,6 +224,17 @@ class Command:
             data_wait_share=None,
             file=target.name,
         )
+
+    def rest(self) -> None:
+        """Hold the script again and let the GPU finish its work: under MPS, a process that ends
+        with work in flight can take others with it.
+        """
+        until = time.monotonic() + GRACE_S
+        while time.monotonic() < until and self.child.poll() is None:
+            if self.steps.hold():
+                time.sleep(DRAIN_S)
+                return
+            time.sleep(LOOK_S)
 
     def end(self) -> None:
         """End the script and what it started: by SIGTERM, then for sure."""
