@@ -170,6 +170,32 @@ def test_a_changed_script_is_measured_again(measured):
     path.write_text(TRAIN)
 
 
+KILLED = """
+import os, time
+from models.jobs.command import Command
+from models.protocol import Channel
+
+printing = "import time; print('loss', 1, flush=True); time.sleep(600)"
+spec = {"run": ["python", "-c", printing], "steps": "loss", "directory": ".", "batch_size": 1}
+spec |= {"seed": 0, "device": "cpu", "threads": 1, "unit": "samples", "sync": False}
+command = Command(spec, Channel(0, os.open(os.devnull, os.O_WRONLY), os.pipe()[0]))
+command.build()
+print("pid", command.child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_script_dies_with_the_process_that_started_it():
+    command = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        pids = (line.split()[1] for line in process.stdout if line.startswith("pid"))
+        script = psutil.Process(int(next(pids)))
+        assert script.ppid() == process.pid and os.getpgid(script.pid) == os.getpgid(process.pid)
+        process.kill()
+    _, alive = psutil.wait_procs([script], timeout=10)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
 # -- the hook --------------------------------------------------------------------------------------
 
 

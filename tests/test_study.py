@@ -79,6 +79,16 @@ def test_shipped_config_loads():
     assert (config.study, config.source, config.gpu, config.attempts) == ("auto", "auto", "auto", 3)
 
 
+@pytest.mark.parametrize("name", ["dlrm_criteo_b2048", "resnet152_imagenet_b32"])
+def test_the_catalogue_says_of_a_workload_what_its_records_say(name):
+    path = f"results/h200/cells/1x_{name}/faithful/naive/r1/a1/run.json"
+    (member,) = json.loads((CONFIG.parent / path).read_text())["spec"]["members"]
+    said = WORKLOADS[name].model_dump(exclude={"description", "input", "window_s"})
+    assert said | {"input": WORKLOADS[name].input.resolved()} == {
+        key: value for key, value in member.items() if key not in ("workload", "cores_of")
+    }
+
+
 def test_the_papers_hyperparameters_are_the_defaults():
     workload = WORKLOADS[SMALL]
     assert workload.optimizer.model_dump() == {
