@@ -127,6 +127,7 @@ class Member:
             memory_reserved=torch.cuda.memory_reserved() if cuda else None,
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
+            unit=kind.unit,
             commands=["trace"],
             seconds=seconds,
             **facts,

@@ -130,14 +130,15 @@ def test_losses_that_the_hook_is_given_are_kept_and_the_seed_is_handed_on(measur
 
 
 def test_one_leaves_and_work_is_done(measured):
-    _, records = measured
+    studio, records = measured
     departure = records["1x_hooked+1x_printed--departure"]
     assert departure["status"] == "completed", departure["reason"]
     assert [m["status"] for m in departure["members"]] == ["departed", "completed"]
     done = records["1x_hooked+1x_printed--completion"]
     assert done["status"] == "completed", done["reason"]
-    steps = [member["windows"]["completion"]["steps"] for member in done["members"]]
-    assert steps == [300, 40]
+    folder = studio.results / "cells" / f"{done['cell']['id']}/a1"
+    made = pq.read_table(folder / "steps.parquet").to_pandas()["member"].value_counts()
+    assert (made[0], made[1]) == (300, 40)
 
 
 def test_a_script_that_fails_says_why(measured):
@@ -182,6 +183,32 @@ def test_a_changed_script_is_measured_again(measured):
     path.write_text(TRAIN.replace("Adam", "SGD"))
     assert to_run() > before
     path.write_text(TRAIN)
+
+
+KILLED = """
+import os, time
+from models.jobs.command import Command
+from models.protocol import Channel
+
+printing = "import time; print('loss', 1, flush=True); time.sleep(600)"
+spec = {"run": ["python", "-c", printing], "steps": "loss", "directory": ".", "batch_size": 1}
+spec |= {"seed": 0, "device": "cpu", "threads": 1, "unit": "samples", "sync": False}
+command = Command(spec, Channel(0, os.open(os.devnull, os.O_WRONLY), os.pipe()[0]))
+command.build()
+print("pid", command.child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_script_dies_with_the_process_that_started_it():
+    command = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        pids = (line.split()[1] for line in process.stdout if line.startswith("pid"))
+        script = psutil.Process(int(next(pids)))
+        assert script.ppid() == process.pid and os.getpgid(script.pid) == os.getpgid(process.pid)
+        process.kill()
+    _, alive = psutil.wait_procs([script], timeout=10)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 
 # -- the hook --------------------------------------------------------------------------------------
