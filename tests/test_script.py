@@ -161,7 +161,7 @@ def test_scripts_are_merged_and_estimated(measured):
     run = studio.snakemake("--until", "estimate", "--keep-going", config=TRAINER | {"attempts": 1})
     folder = studio.results
     rows = pq.read_table(folder / "runs.parquet").to_pandas()
-    assert not (folder / "corrupt.txt").exists(), run.output
+    assert not (folder / "runs.unreadable.txt").exists(), run.output
     scripts = rows[(rows["scenario"] == "2x_printed") & (rows["window"] == "window")]
     assert len(scripts) == 2 and (scripts["input_mode"] == "own").all()
     assert scripts[["model", "dataset", "loss_last"]].isna().all(axis=None)
