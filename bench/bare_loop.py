@@ -14,7 +14,7 @@ from itertools import count
 LONGEST_S = 900.0  # that a process may take until the barrier, or beyond its seconds after it
 END_S = 5.0
 # Imported once, by the server that the processes are forked from; none of them asks CUDA anything.
-PRELOAD = ["models.inputs", "models.data", "models.device"]
+PRELOAD = ["models.jobs.vision", "models.data", "models.device"]
 
 
 def make_step(spec: dict, source, device):
@@ -81,6 +81,7 @@ def process(spec: dict, seconds: float, settle_s: float, wire) -> None:
     from models.data import open_dataset
     from models.device import device_facts
     from models.inputs import open_input
+    from models.jobs.vision import VisionJob
 
     torch.set_num_threads(spec["threads"])
     torch.backends.cudnn.benchmark = True
@@ -92,7 +93,8 @@ def process(spec: dict, seconds: float, settle_s: float, wire) -> None:
     synchronize()  # makes the context
     facts = device_facts(device)
     dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
-    train = make_step(spec, open_input(dataset, "train", spec, device), device)
+    source = open_input(VisionJob, dataset, "train", spec, device)
+    train = make_step(spec, source, device)
     numbers = count()
 
     def run(least: int, seconds: float) -> tuple[int, float]:

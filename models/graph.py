@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from models.inputs import ResidentImages
-from models.vision import VisionJob
+from models.jobs.base import Job
 
 _WARMUP_STEPS = 3  # as PyTorch's notes on whole-network capture ask
 
 
-def _state(job: VisionJob) -> list[Tensor]:
+def _state(job: Job) -> list[Tensor]:
     """Every tensor that a training step changes, the optimizer's included."""
     states = (value for state in job.optimizer.state.values() for value in state.values())
     tensors = chain(job.model.parameters(), job.model.buffers(), states)
@@ -27,12 +27,12 @@ class GraphedStep:
     graph: it stays at its initial value, a cosine schedule is not followed. Capturing leaves
     weights, statistics and momentum as they were, so that losses agree with the eager step's
     (random layers such as dropout excepted: they have drawn a few numbers more).
-    Raises ValueError unless the job is a vision model with resident input on CUDA.
+    Raises ValueError unless the job can be captured, has resident input and is on CUDA.
     """
 
-    def __init__(self, job: VisionJob, source: ResidentImages, device: torch.device):
-        if not (isinstance(job, VisionJob) and isinstance(source, ResidentImages)):
-            raise ValueError("cuda_graph needs kind vision with resident input")
+    def __init__(self, job: Job, source: ResidentImages, device: torch.device):
+        if not (job.capturable and hasattr(source, "fetch")):
+            raise ValueError("cuda_graph needs a kind that can be captured, with resident input")
         if device.type != "cuda":
             raise ValueError(f"cuda_graph needs a CUDA device, not {device.type}")
         self.source = source

@@ -2,7 +2,8 @@
 
 `resident`: a fixed subset on the device, cropped, flipped and normalised there. `files`: a
 DataLoader with worker processes, as the paper trained. Which samples and augmentations a
-resident step sees is a pure function of (seed, step); from files it is one of the seed.
+resident step sees is a pure function of (seed, step); from files it is one of the seed. Both are
+drawn on the CPU: what a GPU draws can depend on how many SMs it has.
 """
 
 import math
@@ -21,34 +22,39 @@ from models.protocol import die_with_parent
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # isort: skip
 from timm.data.loader import PrefetchLoader  # isort: skip
 
+SAMPLES_DRAWN = 1 << 18  # about so many: 8 MB of rows
+
 
 class _Plan:
     """The samples of every step: passes over n samples in random order, one row a step.
 
-    A subset smaller than a batch is drawn from with repetition.
+    A subset smaller than a batch is drawn from with repetition. Some passes are drawn beforehand,
+    and lie on the device; after the last comes the first again.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, device: torch.device):
-        self.n, self.batch_size, self.seed = n, batch_size, seed
+        self.n, self.batch_size = n, batch_size
         self.steps = max(n // batch_size, 1)  # a pass
-        self.generator = torch.Generator(device)
-        self._pass, self._rows = -1, None
+        self.generator = torch.Generator()
+        self.passes = min(max(SAMPLES_DRAWN // (self.steps * batch_size), 4), 64)
+        drawn = []
+        for number in range(self.passes):
+            # mixed into 32 bits: the generator looks at no more
+            mixed = np.random.SeedSequence([seed, number]).generate_state(1)[0]
+            self.generator.manual_seed(int(mixed))
+            drawn.append(self._draw(self._samples()))
+        self._rows = torch.cat(drawn).to(device)
 
     def row(self, step: int) -> Tensor:
         """What `_draw` made for that step: its first axis is the batch."""
-        number, offset = divmod(step, self.steps)
-        if number != self._pass:
-            # mixed into 32 bits: the CPU generator looks at no more
-            mixed = np.random.SeedSequence([self.seed, number]).generate_state(1)[0]
-            self.generator.manual_seed(int(mixed))
-            self._pass, self._rows = number, self._draw(self._samples())
-        return self._rows[offset * self.batch_size : (offset + 1) * self.batch_size]
+        first = step % (self.steps * self.passes) * self.batch_size
+        return self._rows[first : first + self.batch_size]
 
     def _samples(self) -> Tensor:
-        device, count = self.generator.device, self.steps * self.batch_size
+        count = self.steps * self.batch_size
         if count > self.n:
-            return torch.randint(self.n, (count,), device=device, generator=self.generator)
-        return torch.randperm(self.n, device=device, generator=self.generator)[:count]
+            return torch.randint(self.n, (count,), generator=self.generator)
+        return torch.randperm(self.n, generator=self.generator)[:count]
 
     def _draw(self, samples: Tensor) -> Tensor:
         return samples
@@ -80,16 +86,11 @@ class CropPlan(_Plan):
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, size: int, margin: int, device):
-        super().__init__(n, batch_size, seed, device)
         self.size, self.margin = size, margin
+        super().__init__(n, batch_size, seed, device)
 
     def _draw(self, samples: Tensor) -> Tensor:
-        draw = partial(
-            torch.randint,
-            size=samples.shape,
-            device=samples.device,
-            generator=self.generator,
-        )
+        draw = partial(torch.randint, size=samples.shape, generator=self.generator)
         row, column = draw(high=self.margin + 1), draw(high=self.margin + 1)
         flip = draw(high=2)
         return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)
@@ -185,17 +186,18 @@ def _start_worker(parent: int, _worker: int) -> None:
 class Files:
     """Batches through a DataLoader with the paper's settings, one pass after another, for ever.
 
-    Shuffled, drop_last, persistent workers, no pinned memory; fewer images than a batch are
-    sampled with repetition. Images travel as uint8 and are normalised on the device on a side
-    stream (timm's prefetcher). DLRM's dataset yields whole batches: those are shuffled.
+    Shuffled, drop_last, persistent workers, no pinned memory; fewer samples than a batch are
+    drawn with repetition. batch_size: None of a dataset that yields whole batches: those are
+    shuffled.
     """
 
     bytes = 0
 
-    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
+    def __init__(
+        self, dataset, spec: dict, device: torch.device, batch_size: int | None, training: bool
+    ):
         workers = spec["input"]["workers"]
-        self.device, self.vision = device, spec["kind"] == "vision"
-        batch_size = spec["batch_size"] if self.vision else None
+        self.device = device
         generator = torch.Generator().manual_seed(spec["seed"])
         few = len(dataset) < (batch_size or 1)
         sampler = SequentialSampler(dataset)
@@ -206,54 +208,75 @@ class Files:
                 num_samples=batch_size if few else None,
                 generator=generator,
             )
-        channels_last = self.vision and spec["channels_last"]
-        self.layout = torch.channels_last if channels_last else torch.contiguous_format
         loader = DataLoader(
             dataset,
             batch_size=batch_size,
             sampler=sampler,
-            drop_last=training and self.vision,
+            drop_last=training and batch_size is not None,
             num_workers=workers,
             persistent_workers=workers > 0,
             multiprocessing_context="fork" if workers else None,
             worker_init_fn=partial(_start_worker, os.getpid()),
             generator=generator,
         )
-        self._batches = self._endless(
-            PrefetchLoader(loader, device=device) if self.vision else loader
-        )
+        self._batches = self._endless(self._around(loader))
+
+    def _around(self, loader: DataLoader):
+        """The loader, or what takes its batches to the device ahead of time."""
+        return loader
 
     @staticmethod
     def _endless(loader) -> Iterator[tuple[Tensor, ...]]:
         while True:
             yield from loader
 
+
+class FileImages(Files):
+    """Images travel as uint8, and are normalised on the device on a side stream (timm's
+    prefetcher).
+    """
+
+    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
+        super().__init__(dataset, spec, device, spec["batch_size"], training)
+        self.layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
+
+    def _around(self, loader: DataLoader) -> PrefetchLoader:
+        return PrefetchLoader(loader, device=self.device)
+
+    def batch(self, _step: int) -> tuple[Tensor, Tensor]:
+        """The next batch of images and labels, whatever the step."""
+        images, labels = next(self._batches)
+        return images.contiguous(memory_format=self.layout), labels
+
+
+class FileRows(Files):
+    """Rows of DLRM's datasets, which yield whole batches."""
+
+    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
+        super().__init__(dataset, spec, device, None, training)
+
     def batch(self, _step: int) -> tuple[Tensor, ...]:
-        """The next batch, whatever the step: (images, labels) or (dense, sparse, label)."""
-        batch = next(self._batches)
-        if self.vision:
-            images, labels = batch
-            return images.contiguous(memory_format=self.layout), labels
-        return tuple(part.to(self.device, non_blocking=True) for part in batch)
+        """The next batch (dense, sparse, label), whatever the step."""
+        return tuple(part.to(self.device, non_blocking=True) for part in next(self._batches))
 
 
-def open_input(dataset, split: str, spec: dict, device: torch.device):
-    """The input of `split` ("train" or "validation") as the member spec asks.
+def open_input(kind, dataset, split: str, spec: dict, device: torch.device):
+    """The input of `split` ("train" or "validation") for a kind of job, as the member spec asks.
 
     Returns an object with `batch(step)` and `bytes` (what it holds on the device).
     Raises ValueError for an unknown mode.
     """
     training, mode = split == "train", spec["input"]["mode"]
     if mode == "files":
-        sizes = {} if spec["kind"] == "vision" else {"batch_size": spec["batch_size"]}
-        return Files(dataset.files(split, spec["input_size"], **sizes), spec, device, training)
+        return kind.files(dataset, split, spec, device)
     if mode != "resident":
         raise ValueError(f"input mode {mode!r}: allowed are resident, files")
     on_disk = dataset.train_size if training else dataset.validation_size
     samples = min(spec["input"]["samples"], on_disk)
     arrays = dataset.resident(split, spec["input_size"], samples)
-    kind = ResidentImages if spec["kind"] == "vision" else ResidentRows
-    return kind(arrays, spec, device, None if training else dataset.nominal_validation_size)
+    return kind.resident(
+        arrays, spec, device, None if training else dataset.nominal_validation_size
+    )
 
 
 def steps_of(dataset, split: str, batch_size: int) -> int:

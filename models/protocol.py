@@ -47,6 +47,11 @@ class Channel:
         while line:  # one write; a second only for a line longer than the pipe's free space
             line = line[os.write(self._events, line) :]
 
+    @property
+    def commands(self) -> int:
+        """The descriptor to wait on together with others; `poll` reads it."""
+        return self._commands
+
     def poll(self) -> str | None:
         """A waiting command or None; never blocks. End of file on the pipe reads as "stop"."""
         if b"\n" not in self._buffer and not self._ended:

@@ -20,6 +20,7 @@ LONG = (
     "test_drills",
     "test_faults",
     "test_models",
+    "test_script",
     "test_mig",
     "test_explorer",
     "test_data",

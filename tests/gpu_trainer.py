@@ -8,7 +8,8 @@ import time
 
 import torch
 
-from models import train
+from models import member, train
+from models.jobs.base import JOBS
 from models.train import preload  # noqa: F401  (the fork server calls it)
 from tests.lies import Lie, lie_of
 
@@ -34,18 +35,18 @@ def main(spec: dict, channel) -> int:
     lie = lie_of(spec)
     lie.before_cuda()
     # This process is a fork of its own: what is changed here holds for this member alone.
-    train.Member = _member(lie)
+    member.Member = _member(lie)
     if lie.kind == "skip_backward":
-        train.JOBS = {kind: _untrained(job) for kind, job in train.JOBS.items()}
+        JOBS.update({kind: _untrained(job) for kind, job in JOBS.items()})
     elif lie.kind == "other_batch":
-        train.open_input = _elsewhere(train.open_input)
+        member.open_input = _elsewhere(member.open_input)
     return train.main(spec, channel)
 
 
 def _member(lie: Lie) -> type:
     """A Member that does after each step what the lie says."""
 
-    class Liar(train.Member):
+    class Liar(member.Member):
         def report(self) -> None:
             super().report()
             if self.go_ns is not None:

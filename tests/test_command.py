@@ -62,6 +62,37 @@ def net(num_classes, width=8):
     return nn.Sequential(*body, nn.Linear(width * 15 * 15, num_classes))
 """
 
+OWN_KIND = """import torch
+
+from models.jobs.base import Job
+
+
+class Rows:  # of a digit's pixels
+    def __init__(self, arrays, spec, device, validation):
+        images = torch.tensor(arrays["images"], dtype=torch.float32, device=device)
+        self.rows, self.size = images.flatten(1) / 255, spec["batch_size"]
+        self.labels = torch.tensor(arrays["labels"], device=device)
+        self.bytes = self.rows.nbytes
+
+    def batch(self, step):
+        numbers = torch.arange(step * self.size, (step + 1) * self.size) % len(self.rows)
+        return self.rows[numbers], self.labels[numbers]
+
+
+class Toy(Job):
+    resident = Rows
+
+    def build(self, spec, device):
+        self.model = torch.nn.Linear(3 * 38 * 38, spec["model_args"]["outputs"], device=device)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+
+    def loss(self, batch):
+        return torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    def evaluate(self, batch):
+        return (self.model(batch[0]).argmax(1) == batch[1]).sum()
+"""
+
 
 @pytest.fixture(scope="module")
 def whole(module_studio):
@@ -278,6 +309,22 @@ def test_a_workload_of_ones_own_trains_for_real(studio):
     assert member["epochs"][1]["accuracy"] > 0.5  # of ten digits
     assert record["data"][0]["source"] == "real"
     studio.assert_no_orphans()
+
+
+def test_a_kind_of_ones_own_is_one_module_and_one_entry(studio):
+    toy = {"kind": "toy:Toy", "dataset": "digits", "input_size": 32, "batch_size": 32}
+    toy |= {"model_args": {"outputs": 10}, "input": {"samples": 1437}}
+    studio.write({"toy": toy}, drill=study(ladders=alone("toy")))
+    (studio.folder / "toy.py").write_text(OWN_KIND)
+    path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
+    cell = "1x_toy/faithful/naive/r1/a1"
+    run = studio.measure(cell, config={"trainer": "models.train"}, PYTHONPATH=path)
+    assert run.code == 0, run.output
+    record = studio.record(cell)
+    assert record["status"] == "completed", record["reason"]
+    (member,) = record["members"]
+    assert member["parameters"] == 3 * 38 * 38 * 10 + 10 and member["loss"]["value"][-1] < 1.5
+    assert "source" in record["spec"]["members"][0]  # of toy.py: it changes, the cell runs again
 
 
 # -- a whole study ---------------------------------------------------------------------------------

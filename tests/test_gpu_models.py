@@ -18,12 +18,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from models import device as models_device  # noqa: E402
-from models import train  # noqa: E402
 from models.clock import EventClock  # noqa: E402
-from models.dlrm import DlrmJob  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
 from models.inputs import ResidentImages  # noqa: E402
-from models.vision import VisionJob  # noqa: E402
+from models.jobs.dlrm import DlrmJob  # noqa: E402
+from models.jobs.vision import VisionJob  # noqa: E402
+from models.member import Losses, Member  # noqa: E402
+from models.process import set_up  # noqa: E402
 from workflow.collocation import gpu  # noqa: E402
 from workflow.collocation.methods import mps, mps_daemon  # noqa: E402
 from workflow.collocation.methods.evidence import NotInForce, Place, Report  # noqa: E402
@@ -55,7 +56,7 @@ SPEC = {
 
 
 def job_and_source() -> tuple[VisionJob, ResidentImages, torch.device]:
-    device = train.set_up(SPEC)
+    device = set_up(SPEC)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 4096)
     images = rng.integers(0, 56, (4096, 3, 38, 38)) + labels[:, None, None, None] * 20
@@ -95,7 +96,7 @@ def test_input_of_a_graph_alone_leaves_memory_and_training_as_they_are():
 
 def test_a_graphed_members_input_share(monkeypatch):
     job, source, device = job_and_source()
-    member = train.Member({"cuda_graph": True}, channel=None)
+    member = Member({"cuda_graph": True}, channel=None)
     member.device, member.input = device, source
     member.stepper = GraphedStep(job, source, device)
     monkeypatch.delattr(ResidentImages, "batch")  # the eager way
@@ -106,7 +107,7 @@ def test_a_graphed_members_input_share(monkeypatch):
 
 
 def test_event_clock_agrees_with_the_host():
-    device = train.set_up(SPEC)
+    device = set_up(SPEC)
     busy = torch.randn(4096, 4096, device=device)
     clock = EventClock(ring=16)
     began = time.monotonic_ns()
@@ -122,8 +123,8 @@ def test_event_clock_agrees_with_the_host():
 
 
 def test_losses_are_readable_without_waiting():
-    device = train.set_up(SPEC)
-    losses = train.Losses(2, device)
+    device = set_up(SPEC)
+    losses = Losses(2, device)
     for step in range(600):
         losses.keep(step, torch.full((), float(step), device=device))
     torch.cuda.synchronize()
@@ -132,7 +133,7 @@ def test_losses_are_readable_without_waiting():
 
 
 def test_dlrm_trains_on_the_device():
-    device = train.set_up(SPEC)
+    device = set_up(SPEC)
     args = {"dim": 64, "bottom": [64], "top": [32, 1], "tables": [1_000_000, 10]}
     spec = {**SPEC, "model_args": args, "optimizer": {"name": "sgd", "lr": 0.1}}
     job = DlrmJob(spec, device)
@@ -183,7 +184,7 @@ def limited(tmp_path, monkeypatch):
     """Makes Mps of a private daemon for one member with these limits."""
     if shutil.which(mps_daemon.CONTROL) is None:
         pytest.skip(f"no {mps_daemon.CONTROL}")
-    card = gpu.find(models_device.device_facts(train.set_up(SPEC))["device_uuid"])
+    card = gpu.find(models_device.device_facts(set_up(SPEC))["device_uuid"])
     # This very process computes on the card, and is none of the members.
     monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": None, "mps": None})
     with mps_daemon.running(card.uuid, tmp_path / "mps") as daemon:
@@ -197,7 +198,7 @@ def report(facts: dict) -> Report:
 
 
 def test_affinity_and_residency_agree_with_nvml():
-    facts = models_device.device_facts(train.set_up(SPEC))
+    facts = models_device.device_facts(set_up(SPEC))
     driver, total = models_device._driver(), gpu.find(facts["device_uuid"]).sm_count
     assert facts["sm_count"] == total and facts["sm_source"] in ("affinity", "residency")
     assert models_device.sm_affinity(driver) in (None, total)

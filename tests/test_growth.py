@@ -13,7 +13,8 @@ from workflow.collocation.cell.spec import CellSpec, changes, digest
 from workflow.collocation.grid import anchor_numbers, anchors, expand
 from workflow.collocation.plan import pending
 from workflow.collocation.record import MEASURED, scan
-from workflow.collocation.study import ROOT, Measure, Study, Workload
+from workflow.collocation.study import ROOT, Measure, Study
+from workflow.collocation.workloads import KINDS, CommandWorkload, OwnWorkload, VisionWorkload
 
 LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
 
@@ -69,7 +70,7 @@ def forget_defaults():
     specs.defaults.cache_clear()
 
 
-class Workloads(Workload):
+class Vision(VisionWorkload):
     ema: float = 0.0
 
 
@@ -91,7 +92,7 @@ class Measured(specs.MeasureSpec):
 
 
 GROWN = {
-    "Workload": (Workloads, "ema", 0.5),
+    "vision": (Vision, "ema", 0.5),
     "MemberSpec": (Member, "host_memory_mb", 9),
     "ArmSpec": (Arm, "fused", True),
     "MeasureSpec": (Measured, "cooldown_s", 2.5),
@@ -107,8 +108,11 @@ def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(mon
     for module in (specs, grid):
         if hasattr(module, kind):
             monkeypatch.setattr(module, kind, made)
-    if kind == "Workload":
-        workloads = {name: made(**w.model_dump()) for name, w in WORKLOADS.items()}
+    if kind in KINDS:
+        monkeypatch.setitem(KINDS, kind, made)
+        workloads = WORKLOADS | {
+            name: made(**w.model_dump()) for name, w in WORKLOADS.items() if w.kind == kind
+        }
     specs.defaults.cache_clear()
     cells = expand(study, workloads)
     assert not pending(cells, attempts, "GPU-a", possible)
@@ -139,6 +143,27 @@ def test_an_mps_priority_is_a_setting_and_none_measures_nothing_again():
     assert sorted(changes(flat, ranked.to_json())) == sorted(said)
 
 
+def test_a_setting_of_one_kind_changes_cells_of_that_kind_alone(monkeypatch):
+    class Command(CommandWorkload):
+        shell: bool = False
+        classes: int = 3  # of another kind, with a default of its own
+
+    workloads = WORKLOADS | {"script": CommandWorkload(**SCRIPT)}
+    study = small_study(mixes=[{"members": {SMALL: 1, "script": 1}, "methods": ["naive"]}])
+    attempts = finished(expand(study, workloads))
+    monkeypatch.setitem(KINDS, "command", Command)
+    specs.defaults.cache_clear()
+    assert not pending(
+        expand(study, workloads | {"script": Command(**SCRIPT)}), attempts, "GPU-a", possible
+    )
+    workloads["script"] = Command(**SCRIPT, shell=True, classes=1000)
+    jobs = pending(expand(study, workloads), attempts, "GPU-a", possible)
+    assert jobs and all("script" in job.cell.id for job in jobs)
+    assert {job.why.replace("script ", "") for job in jobs} == {
+        "its settings changed: shell false → true, classes 3 → 1000"
+    }
+
+
 def test_a_new_version_of_what_a_spec_means_measures_all_again():
     cells = expand(small_study(), WORKLOADS)
     attempts = finished(cells)
@@ -146,6 +171,72 @@ def test_a_new_version_of_what_a_spec_means_measures_all_again():
     jobs = pending(newer, attempts, "GPU-a", possible)
     assert [job.cell.id for job in jobs] == [cell.id for cell in cells]
     assert {job.why for job in jobs} == {"its settings changed: version 1 → 2"}
+
+
+# -- kinds of job ---------------------------------------------------------------------------------
+
+SCRIPT = {"kind": "command", "run": ["python", "train.py", 3], "folder": "theirs", "batch_size": 8}
+OWN = {"kind": "my_jobs:Toy", "model_args": {"a": {"b": 1}}, "dataset": "digits", "batch_size": 8}
+
+
+def spec_of(*workloads) -> CellSpec:
+    named = {f"w{number}": workload for number, workload in enumerate(workloads)}
+    mix = {"members": dict.fromkeys(named, 1), "methods": ["naive"]}
+    study = small_study(ladders=[], mixes=[mix], replicates=1)
+    return max((cell.spec for cell in expand(study, named)), key=lambda spec: len(spec.members))
+
+
+def test_a_spec_holds_the_settings_of_each_members_kind():
+    script, own = CommandWorkload(**SCRIPT, unit="tokens"), OwnWorkload(**OWN)
+    dlrm = WORKLOADS["tiny_dlrm_criteo_b256"]
+    spec = spec_of(script, own, dlrm, WORKLOADS[SMALL])
+    flat = json.loads(json.dumps(spec.to_json()))
+    command = flat["members"][0]
+    assert command == {
+        **(SCRIPT | {"run": ["python", "train.py", "3"], "unit": "tokens"}),
+        "workload": "w0",
+        "steps": "hook",
+        "sync": False,
+        "warmup_steps": 20,
+        "input": {"mode": "own"},
+        "cores_of": 7,
+    }
+    read = CellSpec.from_json(flat)
+    assert read == spec and read.digest == spec.digest == digest(flat)
+    assert [type(member.job) for member in read.members] == [
+        *(CommandWorkload, OwnWorkload, type(dlrm), VisionWorkload)
+    ]
+    least = flat | {"members": [*flat["members"]]}
+    defaults = ("steps", "sync", "warmup_steps")
+    least["members"][0] = {k: v for k, v in command.items() if k not in defaults}
+    assert digest(least) == spec.digest
+
+    later = script.model_copy(update={"steps": "loss", "run": ["python", "b.py"]})
+    said = changes(flat, spec_of(later, own, dlrm, WORKLOADS[SMALL]).to_json())
+    run = 'w0 run ["python", "train.py", "3"] → ["python", "b.py"]'
+    assert said == [run, "w0 steps hook → loss"]
+
+
+def test_a_key_of_another_kind_is_not_understood():
+    flat = spec_of(CommandWorkload(**SCRIPT)).to_json()
+    flat["members"][0]["classes"] = 1000  # which is a default of images
+    with pytest.raises(ValueError, match="not understood: classes 1000 → none"):
+        CellSpec.from_json(flat)
+    assert digest(flat) != spec_of(CommandWorkload(**SCRIPT)).digest
+    flat["members"][0]["kind"] = "nobody_knows"
+    assert digest(flat)
+    with pytest.raises(KeyError):
+        CellSpec.from_json(flat)
+
+
+def test_what_records_of_a_kind_once_said_measures_nothing_again():
+    dlrm = WORKLOADS["dlrm_criteo_b2048"]
+    spec = spec_of(dlrm)
+    older = spec.to_json()
+    older["members"][0] |= {"input_size": 0, "classes": 1000, "label_smoothing": 0.1}
+    assert digest(older) == spec.digest == CellSpec.from_json(older).digest
+    older["members"][0]["classes"] = 10
+    assert digest(older) != spec.digest
 
 
 # -- what has changed is named --------------------------------------------------------------------

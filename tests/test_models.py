@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from models import clock, device, inputs, train  # noqa: E402
-from models.dlrm import DlrmJob, table_rows  # noqa: E402
+from models import clock, device, inputs, member, process, train  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
+from models.jobs import dlrm  # noqa: E402
+from models.jobs.base import find  # noqa: E402
+from models.jobs.dlrm import DlrmJob, table_rows  # noqa: E402
+from models.jobs.vision import VisionJob, build_model  # noqa: E402
 from models.protocol import Channel  # noqa: E402
-from models.vision import VisionJob, build_model  # noqa: E402
 from tests.fakes.data import FakeClicks, FakeImages  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -224,7 +226,7 @@ def test_input_share_of_a_graph_is_that_of_its_captured_input(tmp_path, monkeypa
             self.batch = source.row
             self.input_alone = lambda: replays.append
 
-    monkeypatch.setattr(train, "GraphedStep", FakeGraph)
+    monkeypatch.setattr(member, "GraphedStep", FakeGraph)
     monkeypatch.delattr(inputs.ResidentImages, "batch")
     code, events, _ = train_member(member_spec(tmp_path, cuda_graph=True))
     assert code == 0 and len(replays) > 1 and named(events, "warm")["input_share"] > 0
@@ -281,8 +283,8 @@ def test_real_digits_from_files(tmp_path, digits, monkeypatch):
         batch_size=128,
         epochs=1,
     )
-    validate = train.Member.validate
-    monkeypatch.setattr(train.Member, "validate", lambda m: time.sleep(1) or validate(m))
+    validate = member.Member.validate
+    monkeypatch.setattr(member.Member, "validate", lambda m: time.sleep(1) or validate(m))
     code, events, steps = train_member(spec, stop_at="epoch")
     assert code == 0 and named(events, "epoch")["samples"] == 1437 // 128 * 128
     open_ns = named(events, "stopped")["t"] - named(events, "started")["t"]
@@ -412,8 +414,8 @@ def test_a_device_whose_sms_cannot_be_counted(monkeypatch, fails, undone):
 
 def test_the_device_is_asked_before_anything_is_loaded(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(train, "device_facts", asked.append)
-    monkeypatch.setattr(train, "open_input", lambda *_: 1 / 0)
+    monkeypatch.setattr(member, "device_facts", asked.append)
+    monkeypatch.setattr(member, "open_input", lambda *_: 1 / 0)
     _, events, _ = train_member(member_spec(tmp_path))
     assert named(events, "error")["class"] == "ZeroDivisionError" and asked == [CPU]
 
@@ -443,12 +445,12 @@ def test_a_device_without_cudas_driver_library(monkeypatch):
     ],
 )
 def test_what_counts_as_out_of_memory(error, expected):
-    assert train.is_out_of_memory(error) is expected
+    assert process.is_out_of_memory(error) is expected
 
 
 def test_onednn_is_out_of_memory_only_under_a_cap():
     error = RuntimeError("could not create a primitive")
-    assert train.is_out_of_memory(error, capped=True) and not train.is_out_of_memory(error)
+    assert process.is_out_of_memory(error, capped=True) and not process.is_out_of_memory(error)
 
 
 CAPPED = """
@@ -465,7 +467,7 @@ CAPPED = """
 LOADING = """
     import time, torch
     from multiprocessing import active_children
-    from models.inputs import Files
+    from models.inputs import FileImages
 
     class Data(torch.utils.data.Dataset):
         def __len__(self):
@@ -473,10 +475,10 @@ LOADING = """
         def __getitem__(self, index):
             return torch.zeros(3, 4, 4, dtype=torch.uint8), 0
 
-    spec = {"input": {"workers": 2}, "kind": "vision", "batch_size": 4, "seed": 1,
+    spec = {"input": {"workers": 2}, "batch_size": 4, "seed": 1,
             "channels_last": True}
-    Files(Data(), spec, torch.device("cpu")).batch(0)
-    source = Files(Data(), spec, torch.device("cpu"))
+    FileImages(Data(), spec, torch.device("cpu")).batch(0)
+    source = FileImages(Data(), spec, torch.device("cpu"))
     images, labels = source.batch(0)
     assert images.shape == (4, 3, 4, 4) and images.is_contiguous(
         memory_format=torch.channels_last)
@@ -696,7 +698,7 @@ def test_dlrm_shapes_sparse_gradients_and_ids_modulo_rows(tmp_path):
     same = ids + job.rows * 5
     assert job.evaluate((dense, ids, label)) == job.evaluate((dense, same, label))
     before = job.model.tables[2].weight.detach().clone()
-    job._loss((dense, ids, label), "mean").backward()
+    job.loss((dense, ids, label)).backward()
     assert all(table.weight.grad.is_sparse for table in job.model.tables)
     job.optimizer.step()
     changed = (job.model.tables[2].weight != before).any(dim=1).nonzero().flatten()
@@ -705,6 +707,37 @@ def test_dlrm_shapes_sparse_gradients_and_ids_modulo_rows(tmp_path):
         DlrmJob({**spec, "optimizer": {"name": "sgd", "lr": 1.0, "momentum": 0.9}}, CPU)
     with pytest.raises(ValueError, match="bottom"):
         DlrmJob({**spec, "model_args": {**spec["model_args"], "dim": 4}}, CPU)
+
+
+@pytest.mark.parametrize("kind", ["vision", "dlrm"])
+def test_weights_and_order_do_not_depend_on_threads(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(dlrm, "BLOCK", 101)
+    spec = member_spec(tmp_path, **(DLRM if kind == "dlrm" else {}))
+    dataset = FakeClicks() if kind == "dlrm" else FakeImages()
+    found, threads = [], torch.get_num_threads()
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            torch.rand(count)  # what somebody else draws does not matter
+            job = find(kind)(spec, CPU)
+            source = inputs.open_input(find(kind), dataset, "train", spec, CPU)
+            batches = [part for step in (0, 1, 7) for part in source.batch(step)]
+            found.append([*job.model.state_dict().values(), *batches])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(map(torch.equal, *found)) and len(found[0]) > 10
+
+
+def test_a_large_table_is_a_block_again_and_again(monkeypatch):
+    monkeypatch.setattr(dlrm, "BLOCK", 101)
+    torch.manual_seed(1)
+    table = dlrm._table(400, 8, CPU)
+    assert table.shape == (400, 8) and table.abs().max() <= 400**-0.5
+    assert torch.equal(table[0], table[101]) and torch.equal(table[298], table[399])
+    assert len(table.unique(dim=0)) == 101  # no two rows are alike before that
+    assert table.std().item() == pytest.approx(400**-0.5 / 3**0.5, rel=0.1)
+    small = dlrm._table(5, 8, CPU)
+    assert len(small.unique()) == 40
 
 
 def test_dlrm_learns(tmp_path):

@@ -20,7 +20,8 @@ from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.progress import Display
 from workflow.collocation.record import Record
 from workflow.collocation.settings import ConfigError
-from workflow.collocation.study import Sampling, Study, Workload
+from workflow.collocation.study import Sampling, Study
+from workflow.collocation.workloads import VisionWorkload
 
 DIES = {"die": {"phase": "window", "signal": int(signal.SIGKILL)}}
 WORKLOADS = {
@@ -42,7 +43,7 @@ STUDY = Study.model_validate(
 )
 CELLS = {
     (cell.scenario, cell.method): cell
-    for cell in expand(STUDY, {name: Workload(**entry) for name, entry in WORKLOADS.items()})
+    for cell in expand(STUDY, {name: VisionWorkload(**entry) for name, entry in WORKLOADS.items()})
 }
 
 

@@ -355,20 +355,65 @@ def test_merged_keys_may_be_overridden(study):
 # -- mistakes in the catalogue --------------------------------------------------------------------
 
 
+COMMAND = {"kind": "command", "run": ["python", "train.py", "--epochs", 100], "batch_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("run", "python train.py", ["mine.run: give a list such as [python, train.py"]),
+        ("run", [], ["mine.run: ", "at least 1 item"]),
+        ("steps", "loss (", ["mine.steps: give hook or a regular expression"]),
+        ("unit", "images", ["mine.unit: 'images' is not allowed", "'tokens'"]),
+        ("model", "resnet26", ["mine.model: unknown key; allowed: ", "run, folder, steps"]),
+        ("steps_", "hook", ["mine.steps_: unknown key", "mean 'steps'?"]),
+    ],
+)
+def test_mistakes_in_a_command(catalogue, path, value, words):
+    assert catalogue({"mine": COMMAND})["mine"].run[-1] == "100"
+    refused(lambda: catalogue({"mine": {**COMMAND, path: value}}), "workloads.yaml: mine", *words)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("ladders.0.input", "files", ["ladders.0.input: the command 'mine' reads its own"]),
+        ("measure", {"kind": "epochs"}, ["ladders.0.measure.kind: 'epochs'", "allowed: window"]),
+        ("arms", ["faithful", "tuned"], ["ladders.0.arms: no arm changes the command 'mine'"]),
+        ("ladders.0.arms", ["tuned_graph"], ["'mine' is command"]),
+    ],
+)
+def test_what_a_study_cannot_ask_of_a_command(tmp_path, catalogue, path, value, words):
+    workloads = catalogue({"mine": COMMAND})
+    content = {
+        "description": "a test",
+        "ladders": [{"workloads": ["mine"], "counts": {1: ["mps"]}}],
+    }
+
+    def load(content):
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+        return load_study(tmp_path, "mine", workloads)
+
+    assert load(content).ladders
+    refused(lambda: load(change(content, path, value)), "mine.yaml: ", *words)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
         ("modle", "resnet26", ["mine.modle: unknown key", "did you mean 'model'?"]),
         ("model", "resnet 26", ["mine.model: give a timm model name or module:function"]),
-        ("dataset", "mnist", ["mine.dataset: 'mnist' is not allowed", "'digits'", "'criteo'"]),
-        ("dataset", "criteo", ["mine: kind dlrm and dataset criteo go together"]),
-        ("input_size", 0, ["mine: a vision workload needs input_size >= 8"]),
+        ("dataset", "mnist", ["mine.dataset: 'mnist' is not allowed", "'digits'"]),
+        ("dataset", "criteo", ["mine.dataset: 'criteo' is not allowed", "'imagenet'"]),
+        ("input_size", 0, ["mine.input_size: ", "greater than or equal to 8, got 0"]),
         ("batch_size", "many", ["mine.batch_size: ", "valid integer, got 'many'"]),
         ("batch_size", 0, ["mine.batch_size: ", "greater than or equal to 1, got 0"]),
         ("optimizer", {"lr": 1}, ["mine.optimizer.lr: unknown key", "base_lr"]),
         ("optimizer", {"momentum": 1}, ["mine.optimizer.momentum: ", "less than 1, got 1"]),
         ("input", {"mode": "resdent"}, ["mine.input.mode: 'resdent'", "mean 'resident'?"]),
         ("model_args", {1: 2}, ["mine.model_args.1: ", "string, got 1"]),
+        ("kind", "visoin", ["mine.kind: 'visoin' is not allowed", "dlrm", "mean 'vision'?"]),
+        ("kind", "dlrm", ["mine.input_size: unknown key; allowed: ", "batch_size"]),
     ],
 )
 def test_mistakes_in_the_catalogue(catalogue, path, value, words):

@@ -28,12 +28,13 @@ from workflow.collocation.progress import Display
 from workflow.collocation.record import File, Record, Window
 from workflow.collocation.session import open_session
 from workflow.collocation.settings import ConfigError, load_config
-from workflow.collocation.study import Sampling, Study, Workload
+from workflow.collocation.study import Sampling, Study
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.vocabulary import GPU_COLUMNS
 from workflow.collocation.telemetry.watch import Silent
 from workflow.collocation.telemetry.windows import Facts, Series, summarise
+from workflow.collocation.workloads import VisionWorkload
 
 S = 1_000_000_000
 OPEN, CLOSE = 2 * S, 12 * S
@@ -640,7 +641,7 @@ def prepared(
     mixes = [{"members": {"plain": 1, "slow": others}, "methods": [method]}]
     grid = {"mixes": mixes} if others else {"ladders": ladders}
     content = study(measure=SHORT | measure, **grid)
-    planned = {name: Workload(**entry) for name, entry in workloads.items()}
+    planned = {name: VisionWorkload(**entry) for name, entry in workloads.items()}
     cells = expand(Study.model_validate(content), planned)
     cell = next(cell for cell in cells if cell.n == (1 + others if others else members))
     studio.write(workloads, **{STUDY: content})

@@ -16,7 +16,8 @@ from workflow.collocation import run
 from workflow.collocation.cell.task import Task
 from workflow.collocation.grid import expand
 from workflow.collocation.progress import Display
-from workflow.collocation.study import Sampling, Study, Workload
+from workflow.collocation.study import Sampling, Study
+from workflow.collocation.workloads import VisionWorkload
 
 STEPS = 3
 CATALOGUE = REPOSITORY / "config" / "workloads.yaml"
@@ -90,7 +91,7 @@ def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
     (tmp_path / "tracer.py").write_text(TRACER.replace("BEHAVIOUR", does or "pass"))
     (tmp_path / "manifest.json").touch()
     (tmp_path / "ready.json").write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
-    cells = expand(Study.model_validate(DRILL), {"it": Workload(**PLAIN)})
+    cells = expand(Study.model_validate(DRILL), {"it": VisionWorkload(**PLAIN)})
     [spec] = [cell.spec for cell in cells if cell.id == CELL]
     task = Task(
         study="s",
@@ -114,17 +115,17 @@ def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
 
 def test_a_profiler_that_fails_says_so_and_the_member_waits_for_its_end(monkeypatch):
     torch = pytest.importorskip("torch")
-    from models import train
+    from models import member
 
     def refuse(**_):
         raise RuntimeError("no room\nfor what it found")
 
-    monkeypatch.setattr(train, "profile", refuse)
+    monkeypatch.setattr(member, "profile", refuse)
     told, commands = [], ["what?", "stop"]
     channel = SimpleNamespace(
         emit=lambda event, **fields: told.append((event, fields)), wait=lambda: commands.pop(0)
     )
-    member = train.Member({"sync": True}, channel)
+    member = member.Member({"sync": True}, channel)
     member.device, member.trace_steps = torch.device("cpu"), STEPS
     member.trace()
     assert told == [("traced", {"message": "RuntimeError: no room"})] and not commands

@@ -5,8 +5,10 @@ and messages do not enter it, so editing them never makes measured cells look di
 """
 
 import ast
+import contextlib
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from workflow.collocation.study import ROOT
@@ -63,6 +65,19 @@ def model_digest(model: str) -> str | None:
         if (folder / file).is_file():
             return hashlib.sha256(tree((folder / file).read_bytes()).encode()).hexdigest()[:16]
     return None
+
+
+def own_digest(names: list[str], files: Iterable[Path] = ()) -> str | None:
+    """One digest of these files and those behind these names (see model_digest); None without."""
+    found = list(filter(None, map(model_digest, names)))
+    for path in files:
+        content = path.read_bytes()
+        with contextlib.suppress(SyntaxError, ValueError):
+            content = tree(content).encode() if path.suffix == ".py" else content
+        found.append(hashlib.sha256(content).hexdigest()[:16])
+    if len(found) < 2:
+        return found[0] if found else None
+    return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
 
 
 def tree(source: str | bytes) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from workflow.collocation.cell.spec import ArmSpec, CellSpec, MeasureSpec, MemberSpec
 from workflow.collocation.methods import named
 from workflow.collocation.settings import ConfigError
-from workflow.collocation.study import ARMS, Ladder, Mix, Study, Workload
+from workflow.collocation.study import ARMS, Ladder, Mix, Study
+from workflow.collocation.workloads import Workload
 
 ANCHOR = "--anchor"  # ends the scenario of a cell that a session begins with
 

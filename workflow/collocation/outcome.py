@@ -65,6 +65,8 @@ class Tracked:
         self.events[kind] = event
         if kind == "forked":
             self.pid = event["pid"]
+        elif kind == "built":
+            self.pid = event.get("script", self.pid)  # the process of a command, a child of ours
         elif kind == "epoch":
             self.epochs.append(
                 {key: value for key, value in event.items() if key not in ("event", "member", "t")}

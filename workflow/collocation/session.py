@@ -15,7 +15,7 @@ from pathlib import Path
 from workflow.collocation import gpu, grid, methods, plan, provenance, record
 from workflow.collocation.datasets import Datasets
 from workflow.collocation.device import find_device
-from workflow.collocation.digest import code_digest, model_digest
+from workflow.collocation.digest import code_digest, own_digest
 from workflow.collocation.grid import Cell
 from workflow.collocation.settings import ConfigError, load_config, load_study, load_workloads
 from workflow.collocation.study import ROOT, Config, Study, seconds
@@ -86,7 +86,8 @@ class Session:
         for job in self.jobs:
             if self.refusal(job.cell) is None:
                 for member in job.cell.spec.members:
-                    sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
+                    if member.job.dataset:
+                        sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
         return Datasets(self.name, self.config, self.study, self.folder, sizes)
 
     def settings(self) -> str:
@@ -144,7 +145,10 @@ def open_session(values: dict) -> Session:
     if config.measure is False:
         name, why = _measured(config, name, why)
     study = load_study(_find(config.studies), name, workloads)
-    digests = {name: model_digest(workload.model) for name, workload in workloads.items()}
+    digests = {
+        name: own_digest(workload.own_code, workload.own_files)
+        for name, workload in workloads.items()
+    }
     sources = {name: digest for name, digest in digests.items() if digest}
     cells = grid.expand(study, workloads, sources)
     attempts = record.scan(Path(config.results, name, "cells"))

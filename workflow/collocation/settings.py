@@ -14,7 +14,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.study import ARMS, ROOT, Config, Ladder, Mix, Study, Workload, not_allowed
+from workflow.collocation.study import ARMS, ROOT, Config, Ladder, Mix, Study, not_allowed
+from workflow.collocation.workloads import KINDS, Workload, model_of
 
 CONFIG_SOURCE = "config/config.yaml or --config"
 
@@ -148,7 +149,17 @@ def load_workloads(path: Path) -> dict[str, Workload]:
                 f"{source}: '{name}': allowed in a workload's name, which names folders: "
                 "a-z, 0-9, _"
             )
-    return {name: check(Workload, value, source, name) for name, value in content.items()}
+    return {name: _load_workload(value, source, name) for name, value in content.items()}
+
+
+def _load_workload(value, source: str, name: str) -> Workload:
+    kind = str(value.get("kind", "vision")) if isinstance(value, dict) else "vision"
+    try:
+        model = model_of(kind)
+    except KeyError:
+        known = [*KINDS, "module:Class"]
+        raise ConfigError(f"{source}: " + not_allowed(f"{name}.kind", kind, known)) from None
+    return check(model, value, source, name)
 
 
 def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study:
@@ -171,6 +182,8 @@ def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study
                     f"{', '.join(workloads)}{_hint(workload, workloads)}"
                 )
             _check_arms(f"{source}: {where}", group, study, workload, workloads[workload])
+            if workloads[workload].kind == "command":
+                _check_command(f"{source}: {where}", group, study, workload)
     planned = {name for _, group in study.groups() for name in _named(group)}
     for key in ("anchor", "cores_for_workload"):
         for name in getattr(study, key):
@@ -186,8 +199,23 @@ def _named(group: Ladder | Mix) -> Iterable[str]:
 def _check_arms(where, group, study, name, workload) -> None:
     mode = group.input or workload.input.mode
     for arm in group.arms or study.arms:
-        if ARMS[arm]["cuda_graph"] and (workload.kind != "vision" or mode != "resident"):
+        if ARMS[arm]["cuda_graph"] and not (workload.capturable and mode == "resident"):
             raise ConfigError(
                 f"{where}.arms: '{arm}' captures a vision step with resident input; "
                 f"'{name}' is {workload.kind} with {mode} input; allowed: faithful, tuned"
             )
+
+
+def _check_command(where, group, study, name) -> None:
+    """What the study cannot ask of a script that it does not write."""
+    if group.input:
+        raise ConfigError(f"{where}.input: the command '{name}' reads its own; leave it out")
+    if (group.measure.kind or study.measure.kind) == "epochs":
+        raise ConfigError(
+            f"{where}.measure.kind: 'epochs' needs a job that we validate; '{name}' is a command; "
+            "allowed: window, departure, completion"
+        )
+    if isinstance(group, Ladder) and len(arms := group.arms or study.arms) > 1:
+        raise ConfigError(
+            f"{where}.arms: no arm changes the command '{name}'; allowed: one, such as {arms[0]}"
+        )

@@ -3,10 +3,11 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from workflow.collocation.cell.spec import CellSpec
+from workflow.collocation.cell.spec import ArmSpec, CellSpec
+from workflow.collocation.workloads import CommandWorkload, Workload
 
 LOSS_EVERY = 10  # steps
-BESIDE = {"description", "window_s", "dataset", "optimizer", "input", "memory_limit_mb"}
+BESIDE = {"description", "window_s", "dataset", "folder", "optimizer", "input", "memory_limit_mb"}
 
 
 def member_specs(
@@ -24,28 +25,21 @@ def member_specs(
     """
     specs = []
     for index, member in enumerate(spec.members):
-        job = member.job
-        optimizer = job.optimizer.model_dump()
-        scale = job.batch_size / optimizer.pop("base_batch")
-        limit = job.memory_limit_mb
         own = folder / str(index)
         own.mkdir(parents=True)
         specs.append(
             {
-                **job.model_dump(exclude=BESIDE),
-                **asdict(spec.arm),
+                **member.job.model_dump(exclude=BESIDE),
+                **_of_kind(member.job, spec.arm, datasets),
                 "member": index,
                 "workload": member.workload,
-                "input": job.input.resolved(),
+                "input": member.job.input.resolved(),
                 "work": member.work,
-                "optimizer": {"lr": optimizer.pop("base_lr") * scale, **optimizer},
-                "data": {"name": job.dataset, "path": datasets[job.dataset]["path"]},
                 "seed": spec.seed,
                 "device": device,
                 "threads": len(core_sets[index]),
                 "cores": core_sets[index],
                 "environment": environments[index],
-                "memory_limit_bytes": limit * 2**20 if limit else None,
                 "warmup_s": spec.measure.warmup_s,
                 "epochs": spec.measure.epochs if spec.measure.kind == "epochs" else None,
                 "loss_every": LOSS_EVERY,
@@ -53,3 +47,18 @@ def member_specs(
             }
         )
     return specs
+
+
+def _of_kind(job: Workload, arm: ArmSpec, datasets: dict[str, dict]) -> dict:
+    """What a command has of its own, or a job that we feed and write in the arm's way."""
+    if isinstance(job, CommandWorkload):
+        return {"directory": job.folder}
+    optimizer, limit = job.optimizer.model_dump(), job.memory_limit_mb
+    scale = job.batch_size / optimizer.pop("base_batch")
+    return {
+        **asdict(arm),
+        "input_size": job.input_size,
+        "optimizer": {"lr": optimizer.pop("base_lr") * scale, **optimizer},
+        "data": {"name": job.dataset, "path": datasets[job.dataset]["path"]},
+        "memory_limit_bytes": limit * 2**20 if limit else None,
+    }

@@ -16,8 +16,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    JsonValue,
     StrictInt,
+    TypeAdapter,
     field_validator,
     model_validator,
 )
@@ -52,66 +52,6 @@ Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Optimizer(Strict):
-    """SGD as timm's train.py defaults run it; lr = base_lr * batch_size / base_batch."""
-
-    name: Literal["sgd"] = "sgd"
-    base_lr: float = Field(0.1, gt=0)
-    base_batch: StrictInt = Field(256, ge=1)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    nesterov: bool = True
-    weight_decay: float = Field(2e-5, ge=0)
-    schedule: Literal["cosine", "constant"] = "cosine"
-    schedule_epochs: StrictInt = Field(300, ge=1)
-
-
-class Input(Strict):
-    """Where a batch comes from: image files through a DataLoader, or a subset on the device."""
-
-    mode: Literal["resident", "files"] = "resident"
-    samples: StrictInt = Field(1024, ge=1)
-    workers: StrictInt = Field(4, ge=0)
-
-    def resolved(self) -> dict:
-        """Only the keys that matter in this mode, so that the other one changes no cell."""
-        key = "samples" if self.mode == "resident" else "workers"
-        return {"mode": self.mode, key: getattr(self, key)}
-
-
-class Workload(Strict):
-    """One training job of the catalogue."""
-
-    description: str = ""
-    kind: Literal["vision", "dlrm"] = "vision"
-    model: str = Field(min_length=1)
-    model_args: dict[str, JsonValue] = {}
-    dataset: Dataset
-    batch_size: StrictInt = Field(ge=1)
-    input_size: StrictInt = Field(0, ge=0)
-    classes: StrictInt = Field(1000, ge=1)
-    optimizer: Optimizer = Optimizer()
-    label_smoothing: float = Field(0.1, ge=0, lt=1)
-    input: Input = Input()
-    warmup_steps: StrictInt = Field(20, ge=3)
-    window_s: float | None = Field(None, gt=0)
-    memory_limit_mb: StrictInt | None = Field(None, ge=1)
-
-    @field_validator("model")
-    @classmethod
-    def _model_is_a_name(cls, model):
-        if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", model):
-            raise ValueError("give a timm model name or module:function")
-        return model
-
-    @model_validator(mode="after")
-    def _input_fits_kind(self):
-        if self.kind == "vision" and self.input_size < 8:
-            raise ValueError("a vision workload needs input_size >= 8 (pixels)")
-        if (self.kind == "dlrm") != (self.dataset == "criteo"):
-            raise ValueError("kind dlrm and dataset criteo go together")
-        return self
 
 
 class Measure(Strict):
@@ -407,9 +347,11 @@ def seconds(text: str) -> float:
 
 def write_schemas(folder: Path = SCHEMAS) -> None:
     """Export the models as JSON Schema, for editors and for the workflow catalogue."""
+    from workflow.collocation.workloads import AnyWorkload
+
     folder.mkdir(parents=True, exist_ok=True)
-    for name, model in {"config": Config, "workload": Workload, "study": Study}.items():
-        text = json.dumps(model.model_json_schema(), indent=1, sort_keys=True)
+    for name, model in {"config": Config, "workload": AnyWorkload, "study": Study}.items():
+        text = json.dumps(TypeAdapter(model).json_schema(), indent=1, sort_keys=True)
         (folder / f"{name}.schema.json").write_text(text + "\n")
 
 

@@ -13,10 +13,12 @@ from functools import cache, cached_property
 
 from pydantic import BaseModel
 
-from workflow.collocation.study import Input, Measure, Sizes, Workload
+from workflow.collocation.study import Measure, Sizes
+from workflow.collocation.workloads import Workload, model_of
 
 VERSION = 1  # of what a spec means: another one measures all cells again
 FIRST = 1  # of specs that name none
+FIRST_KIND = "vision"  # of members that name none
 ANY = "*"  # any member's number
 BESIDE = {"description", "input", "window_s"}  # of a workload: told by others, or otherwise
 
@@ -43,7 +45,8 @@ class ArmSpec:
 
 @dataclass(frozen=True)
 class MemberSpec:
-    """One job of the set. `job` is what it trains: its workload, as this cell runs it.
+    """One job of the set. `job` is what it trains: its workload, with the keys of its kind, as this
+    cell runs it.
 
     cores_of: the machine's cores divided by this; None: all of them. source: digest of the code of
     a model of the user's own. sm_percent, pinned_memory_mb, priority, slice: what its method gives
@@ -63,9 +66,7 @@ class MemberSpec:
     @classmethod
     def of(cls, name: str, workload: Workload, mode: str | None = None, **own) -> "MemberSpec":
         """Of a workload of the catalogue; `mode` is another input than its own."""
-        source = workload.input.model_copy(update={"mode": mode} if mode else {})
-        kept = {"description": "", "window_s": None, "input": Input(**source.resolved())}
-        return cls(name, workload.model_copy(update=kept), **own)
+        return cls(name, workload.in_cell(mode), **own)
 
     def to_json(self) -> dict:
         own = {name: getattr(self, name) for name in _by_default(MemberSpec)}
@@ -81,7 +82,7 @@ class MemberSpec:
     def from_json(cls, flat: dict) -> "MemberSpec":
         own = {field.name for field in fields(cls)} - {"job"}
         given = {key: value for key, value in flat.items() if key in own}
-        return cls(job=_known(Workload, flat), **given)
+        return cls(job=_known(model_of(flat.get("kind", FIRST_KIND)), flat), **given)
 
 
 def _known(model: type[BaseModel], flat: dict) -> BaseModel:
@@ -160,10 +161,12 @@ def changes(before: dict, now: dict) -> list[str]:
     it does not differ alike for all members.
     """
     old, new = dict(_settings(before)), dict(_settings(now))
+    kinds, newer = _kinds(before), _kinds(now)
     names = dict(enumerate(member["workload"] for member in now["members"]))
     found: dict[str, dict[str | None, None]] = {}  # what differs → whose it is
     for path in dict.fromkeys((*new, *old)):
-        was, will = (side.get(path, _default(path)) for side in (old, new))
+        was = old.get(path, _default(path, kinds))
+        will = new.get(path, _default(path, newer))
         if was != will:
             whose = names.get(path[1]) if path[0] == "members" and len(path) > 1 else None
             said = f"{_name(path)} {_shown(was)} → {_shown(will)}"
@@ -177,7 +180,8 @@ def changes(before: dict, now: dict) -> list[str]:
 
 def _settings(flat: dict) -> Iterator[tuple[tuple, object]]:
     """(path, value) of all that is not as by default."""
-    return ((path, value) for path, value in _leaves(flat) if value != _default(path))
+    kinds = _kinds(flat)
+    return ((path, value) for path, value in _leaves(flat) if value != _default(path, kinds))
 
 
 def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
@@ -192,9 +196,16 @@ def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
         yield path, int(value) if whole else value
 
 
-def _default(path: tuple):
+def _kinds(flat: dict) -> dict[int, str]:
+    """Member → its kind of job."""
+    members = enumerate(flat.get("members") or ())
+    return {i: str(each.get("kind", FIRST_KIND)) for i, each in members if isinstance(each, dict)}
+
+
+def _default(path: tuple, kinds: dict[int, str]):
     if path[0] == "members" and len(path) > 1:
-        path = ("members", ANY, *path[2:])
+        found = defaults(kinds.get(path[1], FIRST_KIND))
+        return found.get(("members", ANY, *path[2:]), MISSING)
     return defaults().get(path, MISSING)
 
 
@@ -204,12 +215,17 @@ def _by_default(cls) -> dict:
 
 
 @cache
-def defaults() -> dict[tuple, object]:
-    """Path → the value that a spec which does not name it means."""
+def defaults(kind: str = FIRST_KIND) -> dict[tuple, object]:
+    """Path → the value that a spec which does not name it means, of members of that kind."""
+    try:
+        model = model_of(kind)
+    except KeyError:  # not known here: its name makes the difference
+        return defaults()
     found = {("version",): FIRST}
-    job = {n: f.get_default() for n, f in Workload.model_fields.items() if not f.is_required()}
-    job = Workload.model_construct(**job).model_dump(include=job.keys() - BESIDE)
-    member = job | {"input": Input().model_dump(), **_by_default(MemberSpec)}
+    job = {n: f.get_default() for n, f in model.model_fields.items() if not f.is_required()}
+    made = model.model_construct(**job)
+    job = made.model_dump(include=job.keys() - BESIDE) | model.formerly
+    member = job | {"input": made.input.model_dump(), **_by_default(MemberSpec)}
     measure = MeasureSpec().model_dump()
     found |= {("members", ANY, *path): value for path, value in _leaves(member)}
     found |= {("measure", *path): value for path, value in _leaves(measure)}

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from models import compat  # noqa: F401  (before timm)
+from models.inputs import FileImages, ResidentImages
+from models.jobs.base import Job, register
 
 import timm  # isort: skip
 from timm.optim import create_optimizer_v2  # isort: skip
@@ -46,24 +48,32 @@ def build_optimizer(model: nn.Module, settings: dict) -> torch.optim.Optimizer:
     )
 
 
-class VisionJob:
+@register("vision")
+class VisionJob(Job):
     """One classifier in training: batches are (images [b, 3, s, s] float32, labels [b] int64)."""
 
-    metric = "accuracy"
+    capturable = True
+    resident = ResidentImages
 
-    def __init__(self, spec: dict, device: torch.device):
-        # On the device from the start: initialising 60 M weights on two cores takes a second.
-        with torch.device(device):
-            model = build_model(
-                spec["model"], spec["classes"], spec["input_size"], spec.get("model_args") or {}
-            )
+    @classmethod
+    def check(cls, spec: dict, dataset) -> None:
+        """Raise ValueError if the images are of more classes than the model has."""
+        if dataset.classes > spec["classes"]:
+            raise ValueError(f"{dataset.classes} classes of images, {spec['classes']} of the model")
+
+    @classmethod
+    def files(cls, dataset, split: str, spec: dict, device: torch.device) -> FileImages:
+        files = dataset.files(split, spec["input_size"])
+        return FileImages(files, spec, device, training=split == "train")
+
+    def build(self, spec: dict, device: torch.device) -> None:
+        model = build_model(
+            spec["model"], spec["classes"], spec["input_size"], spec.get("model_args") or {}
+        )
         layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
         self.model = model.to(device, memory_format=layout).train()
         self.optimizer = build_optimizer(self.model, spec["optimizer"])
         self.criterion = nn.CrossEntropyLoss(label_smoothing=spec.get("label_smoothing") or 0.0)
-        self.autocast = torch.autocast(
-            device.type, dtype=torch.bfloat16, enabled=spec["precision"] == "bf16"
-        )
         self.schedule = None
         if spec["optimizer"].get("schedule") == "cosine":
             epochs = spec["optimizer"]["schedule_epochs"]
@@ -74,15 +84,11 @@ class VisionJob:
         if self.schedule is not None:
             self.schedule.step(epoch)
 
-    def step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """One training step; the loss, a detached scalar on the device, not waited for."""
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Cross entropy with label smoothing."""
         images, labels = batch
         with self.autocast:
-            loss = self.criterion(self.model(images), labels)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+            return self.criterion(self.model(images), labels)
 
     @torch.inference_mode()
     def evaluate(self, batch: tuple[Tensor, Tensor]) -> Tensor:

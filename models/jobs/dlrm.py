@@ -7,8 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.data.criteo import TABLE_ROWS
+from models.inputs import FileRows, ResidentRows
+from models.jobs.base import Job, register
 
 DENSE_FEATURES = 13
+BLOCK = 1_048_573  # weights drawn of a table; a prime
 
 
 def table_rows(max_rows: int | None = None, tables: list[int] | None = None) -> list[int]:
@@ -27,14 +30,32 @@ def _mlp(sizes: list[int], last_relu: bool) -> nn.Sequential:
     return nn.Sequential(*(layers if last_relu else layers[:-1]))
 
 
+def _table(n: int, dim: int, device: torch.device) -> Tensor:
+    """Weights [n, dim] on the device, uniform within 1/√n.
+
+    Seven billion of them cannot be drawn on the CPU in seconds, and a GPU's draw may depend on its
+    SMs. So a block is drawn on the CPU and laid out again and again. Its length is a prime, so
+    that the rows of a large table begin at different places in it: row i is row i + BLOCK again.
+    """
+    weights = torch.empty(n, dim, device=device)
+    flat = weights.view(-1)
+    block = torch.empty(min(len(flat), BLOCK)).uniform_(-(n**-0.5), n**-0.5).to(device)
+    times, rest = divmod(len(flat), len(block))
+    flat[: times * len(block)].view(times, -1).copy_(block.expand(times, -1))
+    flat[len(flat) - rest :] = block[:rest]
+    return weights
+
+
 class Dlrm(nn.Module):
     """dense [b, 13] float32 and sparse [b, tables] int64 row numbers → logits [b].
 
     `bottom` and `top` list the layers' output widths; the bottom MLP ends at `dim`, the top at 1.
-    Gradients of the tables are sparse. Weights are made on the current default device.
+    Gradients of the tables are sparse. The tables are made on `device`, all else on the CPU.
     """
 
-    def __init__(self, dim: int, bottom: list[int], top: list[int], rows: list[int]):
+    def __init__(
+        self, dim: int, bottom: list[int], top: list[int], rows: list[int], device: torch.device
+    ):
         super().__init__()
         if bottom[-1] != dim or top[-1] != 1:
             raise ValueError(f"bottom must end in dim={dim} and top in 1: got {bottom}, {top}")
@@ -46,7 +67,7 @@ class Dlrm(nn.Module):
                 mode="sum",
                 sparse=True,
                 # given as _weight, or EmbeddingBag would fill 28 GB with normals first
-                _weight=torch.empty(n, dim).uniform_(-(n**-0.5), n**-0.5),
+                _weight=_table(n, dim, device),
             )
             for n in rows
         )
@@ -65,7 +86,8 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([x, products.index_select(1, self.pairs)], dim=1)).squeeze(1)
 
 
-class DlrmJob:
+@register("dlrm")
+class DlrmJob(Job):
     """One DLRM in training with plain SGD and binary cross entropy.
 
     Batches are (dense [b, 13] float32, sparse [b, tables] int64 raw ids, label [b] float32); an
@@ -75,26 +97,27 @@ class DlrmJob:
     """
 
     metric = "validation_loss"
+    resident = ResidentRows
 
-    def __init__(self, spec: dict, device: torch.device):
+    @classmethod
+    def files(cls, dataset, split: str, spec: dict, device: torch.device) -> FileRows:
+        files = dataset.files(split, spec["input_size"], batch_size=spec["batch_size"])
+        return FileRows(files, spec, device, training=split == "train")
+
+    def build(self, spec: dict, device: torch.device) -> None:
         args, optimizer = spec["model_args"], spec["optimizer"]
         if optimizer["name"] != "sgd" or optimizer.get("schedule") not in (None, "constant"):
             raise ValueError("dlrm trains with optimizer sgd at a constant rate")
         if optimizer.get("momentum") or optimizer.get("weight_decay"):
             raise ValueError("dlrm: sparse gradients allow neither momentum nor weight decay")
         rows = table_rows(args.get("max_rows"), args.get("tables"))
-        with torch.device(device):
-            self.model = Dlrm(args["dim"], args["bottom"], args["top"], rows).train()
+        model = Dlrm(args["dim"], args["bottom"], args["top"], rows, device)
+        self.model = model.to(device).train()
         self.rows = torch.tensor(rows, device=device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=optimizer["lr"])
-        self.autocast = torch.autocast(
-            device.type, dtype=torch.bfloat16, enabled=spec["precision"] == "bf16"
-        )
 
-    def set_epoch(self, epoch: int) -> None:
-        """The rate is constant."""
-
-    def _loss(self, batch: tuple[Tensor, Tensor, Tensor], reduction: str) -> Tensor:
+    def loss(self, batch: tuple[Tensor, Tensor, Tensor], reduction: str = "mean") -> Tensor:
+        """Binary cross entropy."""
         dense, sparse, label = batch
         ids = sparse[:, : len(self.rows)] % self.rows
         with self.autocast:
@@ -103,15 +126,7 @@ class DlrmJob:
             logits.float(), label, reduction=reduction
         )
 
-    def step(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """One training step; the loss, a detached scalar on the device, not waited for."""
-        loss = self._loss(batch, "mean")
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
     @torch.inference_mode()
     def evaluate(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """The batch's summed loss, a scalar on the device."""
-        return self._loss(batch, "sum")
+        return self.loss(batch, "sum")

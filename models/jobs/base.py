@@ -1,0 +1,116 @@
+"""What a kind of training job is, and the registry of kinds.
+
+A new kind is one module with one class, a `Job`. The catalogue names it as `kind: module:Class`;
+the kinds that come with the project register a short name.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import import_module
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+UNITS = ("samples", "tokens", "requests")
+JOBS: dict[str, type] = {}  # name → kind
+
+
+def register(name: str) -> Callable[[type], type]:
+    """A class decorator: have the catalogue know this kind by that name."""
+
+    def keep(kind: type) -> type:
+        JOBS[name] = kind
+        return kind
+
+    return keep
+
+
+def find(kind: str) -> type:
+    """The kind of that name, registered or `module:Class`.
+
+    Raises ValueError for an unknown name, ImportError or AttributeError for a class that is not
+    there.
+    """
+    module, colon, name = kind.partition(":")
+    if colon:
+        return getattr(import_module(module), name)
+    if kind not in JOBS:
+        raise ValueError(f"kind {kind!r}: allowed are {', '.join(JOBS)}, module:Class")
+    return JOBS[kind]
+
+
+class Job(ABC):
+    """One model in training, on batches from an input of its own kind.
+
+    unit: what `batch_size` counts, one of UNITS. metric: what `evaluate` sums, by the name that it
+    has in `epoch` events. capturable: the step can be captured as a CUDA graph, if the input has
+    `row` and `fetch`. `build` makes `model` and `optimizer`; what it draws, it draws on the CPU,
+    so that jobs of one seed begin alike on whatever share of a GPU.
+    """
+
+    unit: ClassVar[str] = "samples"
+    metric: ClassVar[str] = "accuracy"
+    capturable: ClassVar[bool] = False
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, spec: dict, device: torch.device):
+        self.autocast = torch.autocast(
+            device.type, dtype=torch.bfloat16, enabled=spec["precision"] == "bf16"
+        )
+        torch.manual_seed(spec["seed"])  # whatever was drawn before
+        self.build(spec, device)
+
+    @classmethod
+    def member(cls, spec: dict, channel):
+        """Who trains a job of this kind in a process of its own: has `run()` and `phase`."""
+        from models import member
+
+        return member.Member(spec, channel)
+
+    # -- input ------------------------------------------------------------------------------------
+
+    @classmethod  # noqa: B027  (most need none)
+    def check(cls, spec: dict, dataset) -> None:
+        """Raise ValueError if this dataset is none for the job."""
+
+    @classmethod
+    @abstractmethod
+    def resident(cls, arrays: dict, spec: dict, device: torch.device, validation: int | None):
+        """The input of samples on the device: `batch(step)`, and `bytes` that it holds there.
+
+        arrays: as the dataset's `resident` gives them. validation: samples of the whole validation
+        set; None: these are for training.
+        """
+
+    @classmethod
+    def files(cls, dataset, split: str, spec: dict, device: torch.device):
+        """The same from files, read while training. Raises ValueError where there is none."""
+        raise ValueError(f"kind {spec['kind']} reads no files; allowed: input mode resident")
+
+    # -- training ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def build(self, spec: dict, device: torch.device) -> None:
+        """Make `model` and `optimizer` as the spec says, on the device."""
+
+    @abstractmethod
+    def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """The mean loss of a batch, a scalar on the device."""
+
+    @abstractmethod
+    def evaluate(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """The metric's sum over a batch, a scalar on the device."""
+
+    def set_epoch(self, epoch: int) -> None:  # noqa: B027
+        """An epoch (0-based) begins."""
+
+    def step(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """One training step; the loss, a detached scalar on the device, not waited for."""
+        loss = self.loss(batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()

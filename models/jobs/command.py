@@ -1,0 +1,285 @@
+"""The kind `command`: somebody's own training script, as a child of the training process.
+
+The script runs unchanged, and each line of its output that matches a pattern is a step; or it
+calls models/hook.py after each step. The training process starts it, holds it at the barrier,
+writes down when its steps ended, and ends it.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from models.device import device_facts
+from models.jobs.base import register
+from models.jobs.told import Hooked, Output, signal_tree, tree
+from models.process import process_age, says_out_of_memory
+from models.protocol import Channel, die_with_parent
+
+PROGRESS_S = 0.5
+LOOK_S = 0.01  # between looks at a hooked script that is on its way to the barrier
+DRAIN_S = 0.2  # for work in flight of a script that was stopped
+GRACE_S = 5.0  # for the script to end by itself after SIGTERM
+TAIL = 20  # lines of output in which the reason of an end is sought
+
+
+@register("command")
+class Command:
+    """A script between `build` and `stop`; `phase` says where it is."""
+
+    def __init__(self, spec: dict, channel: Channel):
+        self.spec, self.channel, self.phase = spec, channel, "build"
+        self.go_step: int | None = None
+
+    @classmethod
+    def member(cls, spec: dict, channel: Channel) -> "Command":
+        return cls(spec, channel)
+
+    def run(self) -> None:
+        try:
+            told = self.build() or self.warm_up()
+            if not told and self.hear() == "go":
+                self.phase = "window"
+                self.go()
+            self.phase = "stop"
+            self.stop()
+        finally:
+            if hasattr(self, "child"):
+                self.end()
+
+    # -- build ------------------------------------------------------------------------------------
+
+    def build(self) -> bool:
+        """Start the script and wait for its first step; True when told to stop."""
+        spec, seconds = self.spec, {"fork": round(process_age(), 2)}
+        began = time.monotonic()
+        if spec.get("cores"):
+            os.sched_setaffinity(0, spec["cores"])
+        facts = probe(torch.device(spec["device"]))
+        seconds["device"] = round(time.monotonic() - began, 4)
+        self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec["steps"], spec)
+        self.start()
+        while not self.steps.done:
+            if self.look(LOOK_S if self.hooked else None):
+                return True
+        self.look(0)
+        said = {name: value for name, value in self.steps.facts.items() if value is not None}
+        facts |= {"script": self.child.pid} | said
+        seconds["script"] = round(time.monotonic() - began - seconds["device"], 4)
+        self.channel.emit(
+            "built",
+            **facts,
+            pid=os.getpid(),
+            threads=spec["threads"],
+            cores=sorted(os.sched_getaffinity(0)),
+            unit=spec["unit"],
+            commands=[],
+            seconds=seconds,
+        )
+        return False
+
+    @property
+    def hooked(self) -> bool:
+        return isinstance(self.steps, Hooked)
+
+    def start(self) -> None:
+        spec, us = self.spec, os.getpid()
+        values = {"{seed}": str(spec["seed"]), "{batch_size}": str(spec["batch_size"])}
+        words = []
+        for word in spec["run"]:
+            for name, value in values.items():
+                word = word.replace(name, value)
+            words.append(word)
+        if words[0] in ("python", "python3"):
+            words[0] = sys.executable
+        threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        self.child = subprocess.Popen(
+            words,
+            cwd=spec["directory"],
+            env=os.environ | dict.fromkeys(threads, str(spec["threads"])) | self.steps.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self.steps.theirs,
+            stderr=self.steps.theirs,
+            preexec_fn=lambda: die_with_parent(us),  # in our process group
+        )
+        self.ended = os.pidfd_open(self.child.pid)
+        self.steps.started(self.child)
+
+    # -- the script -------------------------------------------------------------------------------
+
+    def look(self, seconds: float | None) -> bool:
+        """Wait at most so long for news; True when told to stop.
+
+        Raises RuntimeError if the script has ended, with what it said last.
+        """
+        news = select.poll()
+        sources = [self.channel.commands, self.ended]
+        for source in sources + ([self.steps.source] if self.steps.waits else []):
+            news.register(source, select.POLLIN)
+        news.poll(None if seconds is None else seconds * 1000)
+        self.steps.look()
+        if self.child.poll() is not None:
+            raise RuntimeError(self.how_it_ended())
+        return self.channel.poll() == "stop"
+
+    def hear(self) -> str:
+        """The next command."""
+        while (command := self.channel.poll()) is None:
+            news = select.poll()
+            for source in (self.channel.commands, self.ended):
+                news.register(source, select.POLLIN)
+            news.poll()
+            if self.child.poll() is not None:
+                raise RuntimeError(self.how_it_ended())
+        return command
+
+    def how_it_ended(self) -> str:
+        """One line: out of memory if its last words say so."""
+        lines = [line.strip() for line in _last_words().splitlines() if line.strip()][-TAIL:]
+        for line in lines:
+            if says_out_of_memory(line):
+                return f"the script: {line}"
+        code = self.child.returncode
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        if code == 0:
+            return f"the script ended after {self.steps.done} steps, before it was told to"
+        return f"the script ended {how}: {lines[-1] if lines else 'without a word'}"
+
+    # -- warm-up, window, end ---------------------------------------------------------------------
+
+    def warm_up(self) -> bool:
+        """At least `warmup_steps`, until `warmup_s` have passed since the first; then hold it.
+
+        True when told to stop.
+        """
+        steps = self.steps
+        until = time.monotonic() + (self.spec.get("warmup_s") or 0)
+        while steps.done < self.spec["warmup_steps"] or time.monotonic() < until:
+            if self.look(LOOK_S):
+                return True
+        while not steps.hold():
+            if self.look(LOOK_S):
+                return True
+        self.look(0)
+        durations = np.diff(steps.arrays(0, steps.done)[0])
+        later = durations[len(durations) // 2 :]
+        step_s = float(np.median(later)) / 1e9 if len(later) else None
+        self.channel.emit("warm", steps=steps.done, step_s=step_s, input_share=None)
+        return False
+
+    def go(self) -> None:
+        """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
+        steps, work = self.steps, self.spec.get("work")
+        self.go_step, told = steps.done, time.monotonic()
+        self.channel.emit("started", t=time.monotonic_ns())
+        steps.go(work)
+        done = False
+        while not self.look(PROGRESS_S / 5):
+            if time.monotonic() - told >= PROGRESS_S and not done:
+                told = time.monotonic()
+                self.report()
+            if work and not done and steps.held and steps.done == self.go_step + work:
+                done = True
+                self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])
+
+    def report(self) -> None:
+        made = self.steps.done - self.go_step
+        self.channel.emit(
+            "progress", steps=made, samples=made * self.spec["batch_size"], loss=self.steps.loss()
+        )
+
+    def stop(self) -> None:
+        """End the script, write steps.npz (whole or not at all), say what was done."""
+        end = self.steps.done
+        self.rest()
+        self.end()
+        first = end if self.go_step is None else self.go_step
+        end_ns, loss_step, loss = self.steps.arrays(first, end)
+        target = Path(self.spec["folder"]) / "steps.npz"
+        partial = target.with_suffix(".part")
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                end_ns=np.array(end_ns, np.int64),
+                wait_ns=np.zeros(end - first, np.int64),
+                loss_step=np.array(loss_step, np.int64),
+                loss=np.array(loss, np.float32),
+            )
+        partial.replace(target)
+        self.channel.emit(
+            "stopped",
+            steps=end - first,
+            samples=(end - first) * self.spec["batch_size"],
+            memory_peak_allocated=None,
+            memory_peak_reserved=None,
+            data_wait_share=None,
+            file=target.name,
+        )
+
+    def rest(self) -> None:
+        """Hold the script again and let the GPU finish its work: under MPS, a process that ends
+        with work in flight can take others with it.
+        """
+        until = time.monotonic() + GRACE_S
+        while time.monotonic() < until and self.child.poll() is None:
+            if self.steps.hold():
+                time.sleep(DRAIN_S)
+                return
+            time.sleep(LOOK_S)
+
+    def end(self) -> None:
+        """End the script and what it started: by SIGTERM, then for sure."""
+        running = tree(self.child.pid)
+        signal_tree(self.child.pid, signal.SIGTERM)
+        signal_tree(self.child.pid, signal.SIGCONT)
+        _, left = psutil.wait_procs(running, timeout=GRACE_S)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.child.wait()
+
+
+def probe(device: torch.device) -> dict:
+    """What CUDA says of the device under our environment, which is the script's: asked in a process
+    of its own, which has ended when this returns.
+
+    Raises RuntimeError if it cannot make a context.
+    """
+    if device.type == "cpu":
+        return device_facts(device)
+    us, (answer, theirs) = os.getpid(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            die_with_parent(us)
+            torch.cuda.synchronize()
+            told = device_facts(device)
+        except Exception as error:
+            told = {"error": f"{type(error).__name__}: {error}"}
+        finally:
+            os.write(theirs, json.dumps(told).encode())
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(answer, "rb") as pipe:
+        told = json.loads(pipe.read() or b'{"error": "a process that asks CUDA was killed"}')
+    os.waitpid(pid, 0)
+    if "error" in told:
+        raise RuntimeError(told["error"])
+    return told
+
+
+def _last_words(size: int = 1 << 14) -> str:
+    """The end of this process's log, to which the script printed."""
+    with suppress(OSError), Path("/proc/self/fd/1").open("rb") as log:
+        log.seek(max(log.seek(0, os.SEEK_END) - size, 0))
+        return log.read().decode(errors="replace")
+    return ""

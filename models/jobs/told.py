@@ -1,0 +1,175 @@
+"""How a script of somebody else's tells of its steps, and how it is held at the barrier."""
+
+import json
+import mmap
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from array import array
+from contextlib import suppress
+
+import numpy as np
+import psutil
+
+from models import hook
+
+FOREVER = 1 << 62
+
+
+class Output:
+    """Steps as lines of the script's output that match a pattern; the output goes on to our log.
+
+    A group named `step` holds the number of steps made so far in a pass: those since the line
+    before are taken to be evenly spaced. When it falls, a new pass has begun.
+    """
+
+    environment: dict[str, str] = {}
+
+    def __init__(self, pattern: str, _spec: dict):
+        self.pattern = re.compile(pattern)
+        self.end_ns, self.number, self.rest = array("q"), 0, b""
+        self.source, self.theirs = os.pipe()
+        os.set_blocking(self.source, False)
+        self.waits = True  # `source` may have news
+        self.facts: dict = {}
+        self.limit, self.held = FOREVER, False
+
+    @property
+    def done(self) -> int:
+        return min(len(self.end_ns), self.limit)
+
+    def started(self, child: subprocess.Popen) -> None:
+        os.close(self.theirs)
+        self.child = child
+
+    def look(self) -> None:
+        """Take in what was printed."""
+        while True:
+            try:
+                data = os.read(self.source, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self.waits = False
+                return
+            now = time.monotonic_ns()
+            with suppress(OSError):  # a full disk does not end a measurement
+                os.write(1, data)
+            *lines, self.rest = re.split(rb"[\r\n]", (self.rest + data)[-(1 << 16) :])
+            for line in lines:
+                if found := self.pattern.search(line.decode(errors="replace")):
+                    self._count(found, now)
+            if self.done == self.limit and not self.held:
+                self.hold()
+
+    def _count(self, found: re.Match, now: int) -> None:
+        steps = 1
+        if "step" in self.pattern.groupindex and found["step"]:
+            number = int(found["step"])
+            steps = number - self.number if number > self.number else number
+            self.number = number
+        if self.end_ns and steps > 1:
+            gap = (now - self.end_ns[-1]) / steps
+            self.end_ns.extend(round(now - gap * left) for left in range(steps - 1, 0, -1))
+        if steps:
+            self.end_ns.append(now)
+
+    def hold(self) -> bool:
+        """Stop the script and what it started where they are; True once they are."""
+        self.held = True
+        signal_tree(self.child.pid, signal.SIGSTOP)
+        return all(map(_is_still, tree(self.child.pid)))
+
+    def go(self, work: int | None) -> None:
+        """Let it go on; after so many steps hold it again."""
+        self.limit = len(self.end_ns) + work if work else FOREVER
+        self.held = False
+        signal_tree(self.child.pid, signal.SIGCONT)
+
+    def arrays(self, first: int, end: int) -> tuple:
+        """Times of steps first ≤ step < end; the steps and values of losses that were kept."""
+        return self.end_ns[first:end], [], []
+
+    def loss(self) -> None:
+        """The newest loss: none is known."""
+
+
+class Hooked:
+    """Steps of which models/hook.py in the script tells, in memory that it shares with us."""
+
+    theirs = None  # it prints to our log
+
+    def __init__(self, _steps: str, spec: dict):
+        memory = os.memfd_create("steps")
+        os.truncate(memory, hook.SIZE)
+        self.header, self.times, self.losses = hook.views(mmap.mmap(memory, hook.SIZE))
+        gate, self.gate = os.pipe()
+        self.source, facts = os.pipe()
+        self.header[hook.LIMIT], self.header[hook.EVERY] = FOREVER, spec["loss_every"]
+        self.header[hook.SYNC] = int(spec["sync"])
+        self.every = spec["loss_every"]
+        fds = f"{os.getpid()} {memory} {gate} {facts}"
+        self.environment = {hook.VARIABLE: fds}
+        self.waits = True
+        self.facts: dict = {}
+
+    @property
+    def done(self) -> int:
+        return self.header[hook.DONE]
+
+    @property
+    def held(self) -> bool:
+        return bool(self.header[hook.HELD])
+
+    def started(self, _child: subprocess.Popen) -> None:
+        """Nothing to do."""
+
+    def look(self) -> None:
+        """Take in who it is, which it says once."""
+        if self.waits and select.select([self.source], [], [], 0)[0]:
+            self.facts = json.loads(os.read(self.source, 1 << 16))
+            self.waits = False
+
+    def hold(self) -> bool:
+        """Have the script wait in its next step; True once it does."""
+        self.header[hook.LIMIT] = 0
+        return self.held
+
+    def go(self, work: int | None) -> None:
+        """Let it go on; after so many steps it is to wait again."""
+        self.header[hook.LIMIT] = self.done + work if work else FOREVER
+        os.write(self.gate, b"g")
+
+    def arrays(self, first: int, end: int) -> tuple:
+        """Times of steps first ≤ step < end; the steps and values of losses of all before end."""
+        kept = [n for n in range(0, end, self.every) if not np.isnan(self.losses[n])]
+        return self.times[first:end], kept, [self.losses[n] for n in kept]
+
+    def loss(self) -> float | None:
+        """The newest loss that was kept."""
+        newest = (self.done - 1) // self.every * self.every
+        value = self.losses[newest] if self.done else float("nan")
+        return None if np.isnan(value) else value
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and what it started, as far as they live."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def _is_still(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    return True
+
+
+def signal_tree(pid: int, number: int) -> None:
+    for process in tree(pid):
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

@@ -1,0 +1,345 @@
+"""One training process: built, warmed up, started with the others, trained until told to stop.
+
+Member spec, events and commands: see docs/architecture.md. A process knows nothing of those that
+share the device with it.
+"""
+
+import os
+import time
+import traceback
+from array import array
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from models.clock import step_clock
+from models.device import device_facts
+from models.graph import GraphedStep
+from models.inputs import open_input, steps_of
+from models.jobs.base import find
+from models.process import first_line, process_age, set_up
+from models.protocol import Channel
+
+PROGRESS_NS = 500_000_000
+
+
+class Losses:
+    """The loss of every k-th step, copied to the host without waiting for it."""
+
+    def __init__(self, every: int, device: torch.device):
+        self.every, self._pinned = every, device.type == "cuda"
+        self.steps, self._values, self._slots = array("q"), [], []
+
+    def keep(self, step: int, loss: torch.Tensor) -> None:
+        """Keep `loss` if `step` is one of those; it is readable once that step has finished."""
+        if step % self.every:
+            return
+        if not self._slots:
+            self._slots = list(torch.empty(256, pin_memory=self._pinned).unbind())
+        slot = self._slots.pop()
+        slot.copy_(loss, non_blocking=True)
+        self.steps.append(step)
+        self._values.append(slot)
+
+    def between(self, first: int, end: int) -> list[float]:
+        """The losses kept of steps first ≤ step < end, all of which have finished."""
+        return [
+            float(v)
+            for step, v in zip(self.steps, self._values, strict=True)
+            if first <= step < end
+        ]
+
+    def latest(self, end: int) -> float | None:
+        """The last loss kept of a step before `end`, which have finished; None if there is none."""
+        for step, value in zip(reversed(self.steps), reversed(self._values), strict=True):
+            if step < end:
+                return float(value)
+        return None
+
+
+class Member:
+    """A training process between `build` and `stop`; `phase` says where it is."""
+
+    def __init__(self, spec: dict, channel: Channel):
+        self.spec, self.channel = spec, channel
+        self.phase = "build"
+        self.step = 0  # from the first warm-up step
+        self.go_step = self.go_ns = None
+        self.stopping = False
+        self.trace_steps = 0
+        self.reported_ns = 0
+
+    def run(self) -> None:
+        self.build()
+        self.phase = "warm"
+        self.warm_up()
+        if not self.stopping and self.channel.wait() == "go":
+            self.phase = "window"
+            self.go()
+        self.phase = "stop"
+        self.stop()
+        if self.trace_steps:
+            self.trace()
+
+    # -- build -----------------------------------------------------------------------------
+
+    def build(self) -> None:
+        from models.data import open_dataset
+
+        spec, seconds = self.spec, {"fork": round(process_age(), 2)}
+        began = time.monotonic()
+
+        def lap(name: str) -> None:
+            nonlocal began
+            now = time.monotonic()
+            seconds[name], began = round(now - began, 4), now
+
+        self.device = set_up(spec)
+        facts = device_facts(self.device)
+        lap("device")
+        dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
+        kind = find(spec["kind"])
+        kind.check(spec, dataset)
+        self.input = open_input(kind, dataset, "train", spec, self.device)
+        self.epoch_steps = steps_of(dataset, "train", spec["batch_size"])
+        self.validation = None
+        if spec["epochs"]:
+            self.validation = open_input(kind, dataset, "validation", spec, self.device)
+            self.validation_steps = steps_of(dataset, "validation", spec["batch_size"])
+        self.synchronise()
+        lap("data")
+        self.job = kind(spec, self.device)
+        self.losses = Losses(spec["loss_every"], self.device)
+        self.synchronise()
+        lap("model")
+        cuda = self.device.type == "cuda"
+        parameters = list(self.job.model.parameters())
+        self.channel.emit(
+            "built",
+            pid=os.getpid(),
+            parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.nbytes for p in parameters),
+            resident_bytes=self.input.bytes + (self.validation.bytes if self.validation else 0),
+            memory_allocated=torch.cuda.memory_allocated() if cuda else None,
+            memory_reserved=torch.cuda.memory_reserved() if cuda else None,
+            threads=torch.get_num_threads(),
+            cores=sorted(os.sched_getaffinity(0)),
+            unit=kind.unit,
+            commands=["trace"],
+            seconds=seconds,
+            **facts,
+        )
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    # -- the loop --------------------------------------------------------------------------
+
+    def fresh_record(self) -> None:
+        """Forget the times of steps so far."""
+        self.clock = step_clock(self.device, self.spec["sync"])
+        self.wait_ns, self.validation_ns = array("q"), 0
+
+    def train(self, steps: int | None) -> None:
+        """Train that many steps, None: for ever; returns early when told to stop."""
+        stepper = self.stepper
+        clock, waited, sync = self.clock, self.wait_ns, self.spec["sync"]
+        for _ in count() if steps is None else range(steps):
+            if self.told_to_stop():
+                return
+            if self.step % self.epoch_steps == 0:
+                self.job.set_epoch(self.step // self.epoch_steps)
+            began = time.monotonic_ns()
+            batch = self.source.batch(self.step)
+            waited.append(time.monotonic_ns() - began)
+            loss = stepper.step(batch)
+            self.losses.keep(self.step, loss)
+            if sync:
+                loss.item()
+            clock.mark()
+            self.step += 1
+            self.report()
+
+    def told_to_stop(self) -> bool:
+        """Looks for a command without waiting; remembers a stop, and steps to trace after it."""
+        if not self.stopping and (command := self.channel.poll()):
+            self.heed(command)
+        return self.stopping
+
+    def heed(self, command: str) -> None:
+        word, _, steps = command.partition(" ")
+        self.stopping = word in ("stop", "trace")
+        self.trace_steps = int(steps) if word == "trace" else 0
+
+    def report(self) -> None:
+        """A progress event, if the last one is old enough and the window is open."""
+        now = time.monotonic_ns()
+        if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
+            return
+        self.reported_ns, steps = now, len(self.clock.end_ns)
+        self.channel.emit(
+            "progress",
+            steps=steps,
+            samples=steps * self.spec["batch_size"],
+            loss=self.losses.latest(self.go_step + steps),
+        )
+
+    # -- warm-up, window, end --------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """The first steps, untimed by others: autotuning, allocation, filling of the loaders.
+
+        At least `warmup_steps` (and one), until `warmup_s` have passed since the first, which
+        holds cuDNN's autotuning, had finished.
+        """
+        self.stepper, self.source = self.job, self.input
+        if self.spec["cuda_graph"]:
+            self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
+        self.fresh_record()
+        self.train(1)
+        self.clock.finish()
+        until = time.monotonic() + (self.spec.get("warmup_s") or 0)
+        self.train(self.spec["warmup_steps"] - 1)
+        while not self.stopping and time.monotonic() < until:
+            self.train(1)
+        self.clock.finish()
+        if self.stopping:
+            return
+        durations = np.diff(self.clock.end_ns)
+        later = durations[len(durations) // 2 :]
+        step_s = float(np.median(later)) / 1e9 if len(later) else None
+        share = None
+        if step_s and self.spec["input"]["mode"] == "resident":
+            share = self.input_seconds() / step_s
+        self.channel.emit("warm", steps=self.step, step_s=step_s, input_share=share)
+
+    def input_seconds(self, batches: int = 10) -> float:
+        """Seconds to produce one resident batch by itself; of a graph, the work captured for it."""
+        graphed = self.spec["cuda_graph"]
+        produce = self.stepper.input_alone() if graphed else self.input.batch
+        produce(self.step)
+        self.synchronise()
+        began = time.monotonic()
+        for ahead in range(batches):
+            produce(self.step + ahead)
+        self.synchronise()
+        return (time.monotonic() - began) / batches
+
+    def go(self) -> None:
+        """Epochs with validation if the spec asks for some, then steps until told to stop, or as
+        many as its `work` is, of which `done` tells.
+        """
+        self.fresh_record()
+        self.go_step, self.go_ns = self.step, time.monotonic_ns()
+        self.reported_ns = self.go_ns
+        self.channel.emit("started", t=self.go_ns)
+        for epoch in range(self.spec["epochs"] or 0):
+            first, began = self.step, time.monotonic_ns()
+            self.train(self.epoch_steps)
+            self.clock.finish()
+            trained = time.monotonic_ns()
+            result = None if self.stopping else self.validate()
+            validation_ns = time.monotonic_ns() - trained
+            self.validation_ns += validation_ns
+            if self.stopping:
+                return
+            losses = self.losses.between(first, self.step)
+            self.channel.emit(
+                "epoch",
+                epoch=epoch,
+                train_s=(trained - began) / 1e9,
+                validation_s=validation_ns / 1e9,
+                samples=(self.step - first) * self.spec["batch_size"],
+                loss=sum(losses) / len(losses) if losses else None,
+                **{"accuracy": None, self.job.metric: result},
+            )
+        self.train(self.spec.get("work"))
+        if not self.stopping:
+            self.clock.finish()
+            self.channel.emit("done", t=self.clock.end_ns[-1])
+        while not self.stopping:
+            self.heed(self.channel.wait())
+
+    def validate(self) -> float:
+        """The job's metric over the validation set; of a part of it when told to stop."""
+        self.job.model.eval()
+        total, samples = 0, 0
+        for step in range(self.validation_steps):
+            if self.told_to_stop():
+                break
+            batch = self.validation.batch(step)
+            result = self.job.evaluate(batch)
+            total = total + (result.item() if self.spec["sync"] else result)
+            samples += len(batch[-1])
+            self.report()
+        self.job.model.train()
+        return float(total) / max(samples, 1)
+
+    def data_wait_share(self) -> float | None:
+        """Share of the time in training steps since go that they waited for files.
+
+        None for resident input, which the host only launches, and before go.
+        """
+        if self.go_ns is None or self.spec["input"]["mode"] == "resident":
+            return None
+        return sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.validation_ns)
+
+    def stop(self) -> None:
+        """Wait for what is under way, write steps.npz (whole or not at all), say what was done."""
+        self.clock.finish()
+        self.synchronise()
+        cuda = self.device.type == "cuda"
+        data_wait_share = self.data_wait_share()
+        if self.go_ns is None:
+            self.fresh_record()
+        target = Path(self.spec["folder"]) / "steps.npz"
+        partial = target.with_suffix(".part")
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                end_ns=np.array(self.clock.end_ns, np.int64),
+                wait_ns=np.array(self.wait_ns, np.int64),
+                loss_step=np.array(self.losses.steps, np.int64),
+                loss=np.array(self.losses.between(0, self.step), np.float32),
+            )
+        partial.replace(target)
+        steps = len(self.clock.end_ns)
+        self.channel.emit(
+            "stopped",
+            steps=steps,
+            samples=steps * self.spec["batch_size"],
+            memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
+            memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
+            data_wait_share=data_wait_share,
+            file=target.name,
+        )
+
+    def trace(self) -> None:
+        """More steps under torch.profiler, then wait for `stop`; what was measured is told already.
+
+        Emits `traced` with the file, a gzipped Chrome trace in the member's folder, and the seconds
+        that it took; with a message alone where it failed.
+        """
+        began = time.monotonic()
+        self.stopping, self.go_ns = False, None  # nothing is reported of these steps
+        try:
+            self.fresh_record()
+            activities = [ProfilerActivity.CPU]
+            if self.device.type == "cuda":
+                activities.append(ProfilerActivity.CUDA)
+            with profile(activities=activities) as profiler:
+                self.train(self.trace_steps)
+                self.synchronise()
+            target = Path(self.spec["folder"]) / "trace.json.gz"
+            profiler.export_chrome_trace(str(target))
+            told = {"file": target.name, "seconds": round(time.monotonic() - began, 3)}
+        except Exception as error:
+            traceback.print_exc()
+            told = {"message": f"{type(error).__name__}: {first_line(error)}"}
+        self.channel.emit("traced", **told)
+        while not self.stopping:
+            self.stopping = self.channel.wait() == "stop"

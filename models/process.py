@@ -1,0 +1,84 @@
+"""What a training process does before anything else, and how it says what ended it."""
+
+import errno
+import os
+import random
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    "alloc_failed",  # cuBLAS, cuDNN
+)
+
+
+def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
+    """Whether this error says that device or host memory did not suffice.
+
+    `capped`: the process runs under a memory cap, where oneDNN only says that it
+    "could not create" something.
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if not isinstance(error, RuntimeError):
+        return False
+    return says_out_of_memory(str(error)) or (capped and "could not create" in str(error).lower())
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether an error's text says so."""
+    return any(part in text.lower() for part in _OUT_OF_MEMORY)
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message; what CUDA's errors add to that is advice, and stands in the log."""
+    lines = str(error).strip().splitlines() or [""]
+    return " ".join(lines[0].split())[:500]
+
+
+def set_up(spec: dict) -> torch.device:
+    """Cores, threads, memory cap, numerics, seeds; the device, ready for use.
+
+    The environment was set by the fork server, before anything could ask CUDA.
+    Raises ValueError for a precision other than tf32 or bf16.
+    """
+    if spec["precision"] not in ("tf32", "bf16"):
+        raise ValueError(f"precision {spec['precision']!r}: allowed are tf32, bf16")
+    if spec.get("cores"):
+        os.sched_setaffinity(0, spec["cores"])
+    torch.set_num_threads(spec["threads"])
+    if spec.get("memory_limit_bytes"):
+        torch.ones(512, 512) @ torch.ones(
+            512, 512
+        )  # start the threads: they need room of their own
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        mapped = psutil.Process().memory_info().vms
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + spec["memory_limit_bytes"], hard))
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    random.seed(spec["seed"])
+    np.random.seed(spec["seed"] % 2**32)
+    torch.manual_seed(spec["seed"])
+    device = torch.device(spec["device"])
+    if device.type == "cuda":
+        torch.cuda.synchronize()  # makes the context
+    return device
+
+
+def process_age() -> float:
+    """Seconds since this process was forked, to a clock tick (10 ms)."""
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)

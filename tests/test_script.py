@@ -1,0 +1,276 @@
+"""Somebody else's training script as a workload: unchanged, or with the hook."""
+
+import mmap
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("torch")
+
+from models import hook  # noqa: E402
+from models.jobs.told import Output  # noqa: E402
+from tests.studio import REPOSITORY, SHORT, study  # noqa: E402
+
+# A plain training script, which its author wrote for other purposes; the two lines are the last.
+TRAIN = """
+import argparse, torch
+from models.hook import step
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int)
+parser.add_argument("--seed", type=int)
+parser.add_argument("--steps", type=int, default=10**6)
+args = parser.parse_args()
+torch.manual_seed(args.seed)
+x = torch.randn(4096, 20)
+y = (x @ torch.randn(20) > 0).long()
+model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+optimizer = torch.optim.Adam(model.parameters())
+for i in range(args.steps):
+    rows = torch.randint(4096, (args.batch,))
+    loss = torch.nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    step(loss=loss)
+print("trained", args.steps)
+"""
+# scikit-learn's own training loop says a line for each pass.
+SKLEARN = """
+import warnings; warnings.simplefilter("ignore")
+from sklearn.datasets import load_digits
+from sklearn.neural_network import MLPClassifier
+x, y = load_digits(return_X_y=True)
+net = dict(hidden_layer_sizes=(16,), max_iter=10**6, tol=0, n_iter_no_change=10**6)
+MLPClassifier(verbose=True, random_state={seed}, **net).fit(x, y)
+"""
+RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}"]
+HOOKED = {"kind": "command", "run": RUN, "folder": "theirs", "batch_size": 64, "warmup_steps": 5}
+PRINTED = {
+    "kind": "command",
+    "run": ["python", "-c", SKLEARN],
+    "steps": r"Iteration \d+, loss",
+    "batch_size": 1797,
+    "warmup_steps": 5,
+}
+DIES = HOOKED | {"run": [*RUN, "--steps", 6]}  # one after the warm-up
+CHILD = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+sys.argv[1:] = sys.argv[1:]
+exec(open("train.py").read())
+"""
+MEMORY = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")'
+CATALOGUE = {
+    "hooked": HOOKED,
+    "printed": PRINTED,
+    "dies": DIES,
+    "large": HOOKED | {"run": ["python", "-c", MEMORY]},
+    "absent": HOOKED | {"folder": "nowhere"},
+    "family": HOOKED | {"run": ["python", "family.py", *RUN[2:]]},
+}
+TRAINER = {"trainer": "models.train"}
+
+
+@pytest.fixture(scope="module")
+def measured(module_studio):
+    """One study of scripts, measured."""
+    ladder = {"workloads": ["hooked", "printed"], "counts": {2: ["naive"]}}
+    window = SHORT | {"window_s": 1.5, "warmup_s": 0.2}
+    once = [{"workloads": ["family", "dies", "large", "absent"], "counts": {1: ["naive"]}}]
+    departure = {"members": {"hooked": 1, "printed": 1}, "methods": ["naive"]}
+    mixes = [departure | {"measure": {"kind": "departure"}, "departs": "hooked"}]
+    work = {"hooked": 300, "printed": 40}
+    mixes += [departure | {"measure": {"kind": "completion"}, "work": work}]
+    made = study(ladders=[ladder, *once], mixes=mixes, measure=window)
+    studio = module_studio().write(CATALOGUE, drill=made)
+    (studio.folder / "theirs").mkdir()
+    (studio.folder / "theirs" / "train.py").write_text(TRAIN)
+    (studio.folder / "theirs" / "family.py").write_text(CHILD)
+    run = studio.measure(config=TRAINER)
+    assert run.code == 0, run.output
+    return studio, {cell.split("/")[0]: r for cell, r in studio.records().items()}
+
+
+@pytest.mark.parametrize("name", ["hooked", "printed", "family"])
+def test_a_script_is_measured_alone(measured, name):
+    record = measured[1][f"1x_{name}"]
+    assert record["status"] == "completed", record["reason"]
+    (member,) = record["members"]
+    rate = member["windows"]["window"]
+    assert rate["samples_per_s"] > 0 and member["exit_code"] == 0
+    log = measured[0].results / "cells" / f"1x_{name}/faithful/naive/r1/a1/log/member0.log"
+    assert ("Iteration 1, loss" in log.read_text()) is (name == "printed")
+
+
+@pytest.mark.parametrize("name", ["hooked", "printed"])
+def test_scripts_share_and_start_together(measured, name):
+    studio, records = measured
+    record = records[f"2x_{name}"]
+    assert record["status"] == "completed", record["reason"]
+    path = studio.results / "cells" / f"2x_{name}/faithful/naive/r1/a1/steps.parquet"
+    table = pq.read_table(path).to_pandas()
+    firsts = table.groupby("member")["tick"].min() / 1e5  # seconds
+    assert abs(firsts[0] - firsts[1]) < 0.5
+    pids = {member["pid"] for member in record["members"]}
+    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
+
+
+def test_losses_that_the_hook_is_given_are_kept_and_the_seed_is_handed_on(measured):
+    members = [*measured[1]["2x_hooked"]["members"], *measured[1]["1x_hooked"]["members"]]
+    losses = [member["loss"]["value"][:2] for member in members]
+    assert losses[0] == losses[1] == losses[2] and losses[0][0] > 0.5
+    assert measured[1]["1x_printed"]["members"][0]["loss"]["value"] == []
+
+
+def test_one_leaves_and_work_is_done(measured):
+    studio, records = measured
+    departure = records["1x_hooked+1x_printed--departure"]
+    assert departure["status"] == "completed", departure["reason"]
+    assert [m["status"] for m in departure["members"]] == ["departed", "completed"]
+    done = records["1x_hooked+1x_printed--completion"]
+    assert done["status"] == "completed", done["reason"]
+    folder = studio.results / "cells" / f"{done['cell']['id']}/a1"
+    made = pq.read_table(folder / "steps.parquet").to_pandas()["member"].value_counts()
+    assert (made[0], made[1]) == (300, 40)
+
+
+def test_a_script_that_fails_says_why(measured):
+    _, records = measured
+    dies, large, absent = (records[f"1x_{name}"] for name in ("dies", "large", "absent"))
+    assert (
+        dies["status"] == "failed"
+        and "ended after 6 steps, before it was told to" in dies["reason"]
+    )
+    assert large["status"] == "out_of_memory" and "20.00 GiB" in large["reason"]
+    assert absent["status"] == "failed" and "nowhere" in absent["reason"]
+
+
+def test_nothing_of_a_script_stays(measured):
+    measured[0].assert_no_orphans()
+
+
+def test_scripts_are_merged_and_estimated(measured):
+    studio, _ = measured
+    run = studio.snakemake("--until", "estimate", "--keep-going", config=TRAINER | {"attempts": 1})
+    folder = studio.results
+    rows = pq.read_table(folder / "runs.parquet").to_pandas()
+    assert not (folder / "runs.unreadable.txt").exists(), run.output
+    scripts = rows[(rows["scenario"] == "2x_printed") & (rows["window"] == "window")]
+    assert len(scripts) == 2 and (scripts["input_mode"] == "own").all()
+    assert scripts[["model", "dataset", "loss_last"]].isna().all(axis=None)
+    estimates = pq.read_table(folder / "estimates.parquet").to_pandas()
+    ratio = estimates[(estimates["scenario"] == "2x_hooked") & estimates["value"].notna()]
+    assert len(ratio), run.output
+
+
+def test_a_changed_script_is_measured_again(measured):
+    studio, _ = measured
+
+    def to_run() -> int:
+        return int(re.search(r"(\d+) to run now", studio.plan().output)[1])
+
+    before = to_run()  # those that failed
+    path = studio.folder / "theirs" / "train.py"
+    path.write_text(TRAIN + "\n# a comment\n")
+    assert to_run() == before
+    path.write_text(TRAIN.replace("Adam", "SGD"))
+    assert to_run() > before
+    path.write_text(TRAIN)
+
+
+KILLED = """
+import os, time
+from models.jobs.command import Command
+from models.protocol import Channel
+
+printing = "import time; print('loss', 1, flush=True); time.sleep(600)"
+spec = {"run": ["python", "-c", printing], "steps": "loss", "directory": ".", "batch_size": 1}
+spec |= {"seed": 0, "device": "cpu", "threads": 1, "unit": "samples", "sync": False}
+command = Command(spec, Channel(0, os.open(os.devnull, os.O_WRONLY), os.pipe()[0]))
+command.build()
+print("pid", command.child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_script_dies_with_the_process_that_started_it():
+    command = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        pids = (line.split()[1] for line in process.stdout if line.startswith("pid"))
+        script = psutil.Process(int(next(pids)))
+        assert script.ppid() == process.pid and os.getpgid(script.pid) == os.getpgid(process.pid)
+        process.kill()
+    _, alive = psutil.wait_procs([script], timeout=10)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+# -- the hook --------------------------------------------------------------------------------------
+
+
+def test_without_a_study_the_hook_does_nothing():
+    code = "from models.hook import step; step(); step(loss=1.0); print('done')"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "done\n" and not run.stderr
+
+
+def test_the_hook_needs_the_standard_library_alone(tmp_path):
+    (tmp_path / "copied.py").write_text((REPOSITORY / "models" / "hook.py").read_text())
+    code = "import sys, copied; copied.step(); print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not {"torch", "numpy", "models"} & set(run.stdout.split())
+
+
+def test_one_process_of_several_counts():
+    """The first that calls step() holds the memory; the others go on unheard."""
+    memory, (_, facts), (gate, _) = os.memfd_create("steps"), os.pipe(), os.pipe()
+    os.truncate(memory, hook.SIZE)
+    code = (
+        "import os; from models.hook import step\n"
+        "step(loss=2.5)\n"
+        "if os.fork() == 0:\n"
+        "    import models.hook; models.hook._told = None; step(); os._exit(0)\n"
+        "os.wait(); step()\n"
+    )
+    variable = {hook.VARIABLE: f"{os.getpid()} {memory} {gate} {facts}"}
+    with os.fdopen(memory, "r+b") as file:
+        header, times, losses = hook.views(mmap.mmap(file.fileno(), hook.SIZE))
+        header[hook.LIMIT], header[hook.EVERY] = 100, 10
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, cwd=REPOSITORY, env=os.environ | variable, check=True)
+        assert header[hook.DONE] == 2 and losses[0] == 2.5 and 0 < times[0] <= times[1]
+
+
+# -- the pattern -----------------------------------------------------------------------------------
+
+
+def told(pattern: str, *prints: bytes) -> Output:
+    output = Output(pattern, {})
+    for text in prints:
+        os.write(output.theirs, text)
+        output.look()
+    return output
+
+
+def test_each_match_is_a_step_also_across_reads_and_carriage_returns(capfd):
+    output = told(r"loss \d", b"epoch 1\nloss 1\nlo", b"ss 2\rloss 3\r", b"no\nloss")
+    assert output.done == 3 and len(output.end_ns) == 3
+    assert capfd.readouterr().out == "epoch 1\nloss 1\nloss 2\rloss 3\rno\nloss"
+
+
+def test_a_group_named_step_says_how_many():
+    output = told(r"(?P<step>\d+)/100", b"10/100\n", b"20/100\n", b"100/100\n", b"10/100\n")
+    assert output.done == 1 + 10 + 80 + 10  # how many came before the first, nobody knows
+    gaps = np.diff(output.end_ns)
+    assert (gaps >= 0).all()

@@ -1,0 +1,251 @@
+"""What the catalogue may say: a workload's keys, by its kind.
+
+One model for each kind of job. Its keys are its own: a key of another kind is refused.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, JsonValue, StrictInt, field_validator, model_serializer
+
+from workflow.collocation.study import DATASETS, Strict
+
+OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+Positive = Annotated[StrictInt, Field(ge=1)]
+IMAGES = tuple(name for name in DATASETS if name != "criteo")
+
+
+class Optimizer(Strict):
+    """SGD as timm's train.py defaults run it; lr = base_lr * batch_size / base_batch."""
+
+    name: Literal["sgd"] = "sgd"
+    base_lr: float = Field(0.1, gt=0, description="learning rate at base_batch", examples=[0.1])
+    base_batch: Positive = Field(256, description="samples that base_lr is for", examples=[256])
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum", examples=[0.9])
+    nesterov: bool = Field(True, description="Nesterov's momentum", examples=[True])
+    weight_decay: float = Field(
+        2e-5, ge=0, description="of all weights but biases and norms", examples=[2e-5]
+    )
+    schedule: Literal["cosine", "constant"] = Field(
+        "cosine", description="how the learning rate goes on", examples=["cosine"]
+    )
+    schedule_epochs: Positive = Field(
+        300, description="epochs of the cosine, however few are trained", examples=[300]
+    )
+
+
+class DlrmOptimizer(Strict):
+    """Plain SGD at a constant rate; lr = base_lr * batch_size / base_batch."""
+
+    base_lr: float = Field(1.0, gt=0, description="learning rate at base_batch", examples=[1.0])
+    base_batch: Positive = Field(2048, description="samples that base_lr is for", examples=[2048])
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, keys):
+        fixed = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
+        return keys(self) | fixed | {"name": "sgd", "schedule": "constant", "schedule_epochs": 300}
+
+
+class Input(Strict):
+    """Where a batch comes from: image files through a DataLoader, or a subset on the device."""
+
+    mode: Literal["resident", "files"] = Field(
+        "resident", description="a subset on the device, or files", examples=["files"]
+    )
+    samples: Positive = Field(1024, description="resident: size of the subset", examples=[50000])
+    workers: StrictInt = Field(
+        4, ge=0, description="files: loader processes of each job", examples=[4]
+    )
+
+    def resolved(self) -> dict:
+        """Only the keys that matter in this mode, so that the other one changes no cell."""
+        key = "samples" if self.mode == "resident" else "workers"
+        return {"mode": self.mode, key: getattr(self, key)}
+
+
+class Workload(Strict):
+    """One training job of the catalogue: what every kind has."""
+
+    capturable: ClassVar[bool] = False  # can be trained as a CUDA graph, from resident input
+    formerly: ClassVar[dict] = {}  # keys that specs of the kind once had, and their one value
+
+    description: str = Field("", description="for people", examples=["ResNet26 on CIFAR-10"])
+    kind: str
+    batch_size: Positive = Field(description="samples (or tokens) of a step", examples=[128])
+    warmup_steps: Annotated[StrictInt, Field(ge=3)] = Field(
+        20, description="steps before the barrier, at least", examples=[20]
+    )
+    window_s: float | None = Field(
+        None, gt=0, description="a window of its own, if the study's is too short", examples=[60]
+    )
+
+    def in_cell(self, mode: str | None = None) -> Self:
+        """As a cell's spec has it, without what is told otherwise there; `mode` is another input
+        than its own.
+        """
+        return self.model_copy(update={"description": "", "window_s": None})
+
+    @property
+    def own_code(self) -> list[str]:
+        """`module:name` of the user's own code: its cells run again when that changes."""
+        return []
+
+    @property
+    def own_files(self) -> list[Path]:
+        """Files of the user's own code, likewise."""
+        return []
+
+
+class Trained(Workload):
+    """What jobs that models/ trains have in common."""
+
+    model: str = Field(
+        min_length=1,
+        description="timm's name, or module:function of your own",
+        examples=["resnet26", "my_models:tiny_net"],
+    )
+    model_args: dict[str, JsonValue] = Field(
+        {}, description="keyword arguments of the model", examples=[{"width": 4}]
+    )
+    dataset: Literal[DATASETS] = Field(description="what it is trained on", examples=["cifar10"])
+    input: Input = Field(Input(), description="where batches come from", examples=[{"samples": 9}])
+    memory_limit_mb: Positive | None = Field(
+        None, description="on the CPU: cap on what the process allocates", examples=[64]
+    )
+
+    @field_validator("model")
+    @classmethod
+    def _model_is_a_name(cls, model):
+        if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", model):
+            raise ValueError("give a timm model name or module:function")
+        return model
+
+    def in_cell(self, mode: str | None = None) -> Self:
+        source = self.input.model_copy(update={"mode": mode} if mode else {})
+        return super().in_cell().model_copy(update={"input": Input(**source.resolved())})
+
+    @property
+    def own_code(self) -> list[str]:
+        return [self.model]
+
+
+class VisionWorkload(Trained):
+    """An image classifier."""
+
+    capturable: ClassVar[bool] = True
+
+    kind: Literal["vision"] = "vision"
+    dataset: Literal[IMAGES] = Field(description="images to train on", examples=["cifar10"])
+    input_size: Annotated[StrictInt, Field(ge=8)] = Field(description="pixels", examples=[32])
+    classes: Positive = Field(1000, description="outputs of the model's head", examples=[10])
+    optimizer: Optimizer = Field(
+        Optimizer(), description="how weights are updated", examples=[{"base_lr": 0.1}]
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the loss", examples=[0.1])
+
+
+class DlrmWorkload(Trained):
+    """A recommender with embedding tables. model_args: dim, bottom, top, max_rows, tables."""
+
+    formerly: ClassVar[dict] = {"input_size": 0, "classes": 1000, "label_smoothing": 0.1}
+    input_size: ClassVar[int] = 0  # it has no images
+
+    kind: Literal["dlrm"]
+    model: Literal["dlrm"] = "dlrm"
+    dataset: Literal["criteo"] = "criteo"
+    optimizer: DlrmOptimizer = Field(
+        DlrmOptimizer(), description="how weights are updated", examples=[{"base_lr": 1.0}]
+    )
+
+
+class OwnWorkload(Trained):
+    """A kind of your own: `module:Class`, a models.jobs.base.Job. Its keys are `model_args`."""
+
+    kind: str = Field(pattern=OWN_KIND, description="module:Class", examples=["my_jobs:Toy"])
+    model: str = Field("own", description="as the class takes it", examples=["own"])
+    input_size: Annotated[StrictInt, Field(ge=0)] = Field(
+        0, description="pixels, of image datasets", examples=[32]
+    )
+    optimizer: Optimizer = Field(
+        Optimizer(), description="as the class takes it", examples=[{"base_lr": 0.1}]
+    )
+
+    @property
+    def own_code(self) -> list[str]:
+        return [self.kind, self.model]
+
+
+class ItsOwn(Strict):
+    """The input of a job that the study does not feed."""
+
+    mode: Literal["own"] = "own"
+
+    def resolved(self) -> dict:
+        return {"mode": self.mode}
+
+
+class CommandWorkload(Workload):
+    """Somebody's own training script, run as it is (models/jobs/command.py)."""
+
+    dataset: ClassVar[None] = None
+    input: ClassVar[ItsOwn] = ItsOwn()
+
+    kind: Literal["command"]
+    run: Annotated[list[str], Field(min_length=1)] = Field(
+        description="program and arguments; {seed} and {batch_size} are filled in, python is ours",
+        examples=[["python", "train.py", "--epochs", "100", "--seed", "{seed}"]],
+    )
+    folder: str = Field(
+        ".", description="working directory, from where the study is run", examples=["my_project"]
+    )
+    steps: str = Field(
+        "hook",
+        description="'hook': the script calls models.hook.step; else a regular expression: each "
+        "line of its output that matches is a step, or its group 'step' says how many were made",
+        examples=["hook", r"loss: [\d.]+$", r" (?P<step>\d+)/\d+ \["],
+    )
+    sync: bool = Field(
+        False, description="hook: wait for the GPU at the end of each step", examples=[True]
+    )
+    unit: Literal["samples", "tokens", "requests"] = Field(
+        "samples", description="what batch_size counts", examples=["tokens"]
+    )
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _words(cls, run):
+        """YAML reads 100 as a number."""
+        numbers = (int, float)
+        if not isinstance(run, list):
+            raise ValueError("give a list such as [python, train.py, --epochs, 100]")
+        return [str(w) if isinstance(w, numbers) and w is not True else w for w in run]
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_are_found(cls, steps):
+        try:
+            re.compile(steps)
+        except re.error as error:
+            raise ValueError(f"give hook or a regular expression; this is none: {error}") from None
+        return steps
+
+    @property
+    def own_files(self) -> list[Path]:
+        words = [word for word in self.run if re.fullmatch(r"\w[\w./-]{,99}", word)]
+        return [path for word in words if (path := Path(self.folder, word)).is_file()]
+
+
+KINDS: dict[str, type[Workload]] = {
+    "vision": VisionWorkload,
+    "dlrm": DlrmWorkload,
+    "command": CommandWorkload,
+}
+
+
+def model_of(kind: str) -> type[Workload]:
+    """The keys of that kind. Raises KeyError for an unknown one."""
+    return OwnWorkload if re.match(OWN_KIND, kind) else KINDS[kind]
+
+
+AnyWorkload = VisionWorkload | DlrmWorkload | CommandWorkload | OwnWorkload
