@@ -233,7 +233,7 @@ def folder(tmp_path):
 def test_command(folder, capsys):
     assert analysis(["advise", "--folder", str(folder), "--job", JOB, "--slowdown", "2"]) == 0
     text = capsys.readouterr().out
-    assert "ResNet26 b32, as in the paper" in text and "Run 3 under MPS" in text
+    assert "ResNet26 b32, paper style" in text and "Run 3 under MPS" in text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.estimates import command, explain, runs, schema
+from analysis import publish
+from analysis.estimates import explain, runs, schema
 from analysis.estimates.build import build
 from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG, QUANTITIES, SHARE
@@ -392,7 +393,7 @@ def test_readings_of_the_bench_become_numbers(tmp_path):
         "smact": {"readings": [{"busy_sms": 33, "sm_count": 132, "smact": 0.25}]},
     }.items():
         (tmp_path / "bench" / f"{name}.json").write_text(json.dumps(told_by_it))
-    found = {e.id: (e.value, e.low, e.high) for e in command.benches(tmp_path)}
+    found = {e.id: (e.value, e.low, e.high) for e in publish.benches(tmp_path)}
     assert found == {
         "bench:sampler_thin": (1.5, 0.5, 2.5),
         "bench:smact_33_of_132": (0.25, None, None),

@@ -211,7 +211,7 @@ def test_what_is_not_there_is_a_sentence():
     assert all("Nothing to draw" in said(name, "empty", "subtitle") for name in ALL)
     footer = said("epoch_time", "two hosts", "footer")
     assert "Not measured: MIG (MIG mode is off)." in footer and "generated data" in footer
-    assert "2 hosts" in footer and "Signs: means; bars: least to most host." in footer
+    assert "2 hosts" in footer and "Signs: means; bars: lowest to highest machine." in footer
     assert "hollow: one replicate" in said("epoch_time", "CPU", "footer")
     assert "bars of one host: 95 % interval" in said("gaps_and_overlap", "one host", "footer")
 
