@@ -109,12 +109,14 @@ def gract(path, window):
 
 @cache
 def cells(scenario, method):
-    """Block → its newest completed attempt."""
-    found = {}
+    """Block → its newest completed attempt; of a job alone, which others are held against, on each
+    device of the block.
+    """
+    found, reference = {}, scenario.startswith("1x_") and "+" not in scenario and method == "naive"
     for cell in sorted(
         filter(None, map(measured, folders(scenario, method))), key=lambda cell: cell.attempt
     ):
-        found[cell.block] = cell
+        found[(cell.block, cell.device) if reference else cell.block] = cell
     return found
 
 
