@@ -196,7 +196,9 @@ def test_titles_state_what_the_data_show():
     ]
     assert "shorter" not in title("epoch_time", slower)
     assert "7 × ResNet26 b32 under MPS do 7.00 times" in title("gain_against_slowdown", found)
-    assert "up to 5.00 times, overlapping kernels up to 1.40" in title("gaps_and_overlap", found)
+    said = title("gaps_and_overlap", found)
+    assert "In paper style, filling" in said
+    assert "up to 5.00 times, overlapping kernels up to 1.40" in said
     assert "gains" not in title("gaps_and_overlap", STUDIES["CPU"])
 
 
