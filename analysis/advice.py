@@ -16,6 +16,7 @@ from analysis import labels
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import TWIN, method_order, parse_scenario
+from analysis.records import flags
 
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
@@ -27,8 +28,8 @@ class Option:
     """One way to run a job: `n` at a time by a method, with its numbers over all hosts.
 
     work: what options are ranked by, samples/s; the STP where not every option of the job has a
-    throughput. A set's throughput repeats on other hosts, and a job alone, which the STP is over,
-    does not. None: not measured.
+    throughput. That of a set which fills the GPU repeats on other hosts; a job alone, which the STP
+    is over, does not. None: not measured.
     """
 
     method: str
@@ -120,11 +121,12 @@ class Advice:
         """The advice in plain sentences, most important first."""
         found = self._advised() if self.pays else [self._nothing()]
         if len(self.gains) > 1:
-            points = ", ".join(f"{labels.number(e.value)} on {e.host}" for e in self.against)
-            said = f"the gain is {points}" if points else "all agree"
-            found.append(f"Measured on {len(self.gains)} hosts: {said}.")
+            found.append(self._on_hosts())
         elif self.gains:
             found.append("Measured on one host only.")
+        if self.shared and flags.ABOVE_COUNT in flags.split(self.shared.stp.flags):
+            said = flags.meaning(flags.ABOVE_COUNT)
+            found.append(f"{labels.number(self.shared.stp.value)} times is {said}; read S.")
         for e in self.exceeding:
             found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
         if self.rewrite:
@@ -135,6 +137,16 @@ class Advice:
                 f"the fastest way measured ({labels.arm(self.rewrite[1].arm)})."
             )
         return found
+
+    def _on_hosts(self) -> str:
+        """On which hosts the gain of `shared` is one."""
+        points = [f"{e.host} ({labels.number(e.value)})" for e in self.against]
+        of, more = f"of {len(self.gains)} hosts", ", ".join(points)
+        if self.shared.pays:
+            said = f"each {of}" + (f", but not on {more}" if points else "")
+        else:
+            said = f"{more} only, {of}" if points else f"none {of}"
+        return f"The gain is above {100 * (GAIN - 1):.0f} % on {said}."
 
     def _advised(self) -> list[str]:
         knee, best = self.knee, self.best

@@ -34,7 +34,8 @@ _PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps"
 _SAID = {
     Side.SUPPORTS: "yes on",
     Side.AGAINST: "no on",
-    Side.UNCLEAR: "not decided by the interval of",
+    Side.LEANS: "rather yes, within the interval, on",
+    Side.LEANS_AWAY: "rather no, within the interval, on",
     Side.RIGHT: "yes by one replicate on",
     Side.WRONG: "no by one replicate on",
 }
@@ -226,6 +227,7 @@ class _Judge:
         times = labels.number(parts.value)
         note = f"{cell.label} {did[outcome.status]}, and its jobs alone take {times} times"
         note += " what the card has for them"
+        note += " (one replicate)" if outcome.n == 1 else ""
         return replace(cell, verdict=verdict, ids=(parts.id, outcome.id), note=note)
 
     def _reported(self, quantity: str, cell: CellJudged, job: str = "") -> str:

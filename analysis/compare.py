@@ -73,7 +73,7 @@ def pairs(a: Estimates, b: Estimates, quantities: Sequence[str] = COMPARED) -> l
 
 
 def _contents(estimates: Estimates) -> str:
-    """`ResNet26 b32, DLRM b2048 (as in the paper)`, or that nothing completed."""
+    """`ResNet26 b32, DLRM b2048 (paper style)`, or that nothing completed."""
     done = Estimates(e for e in estimates.of("outcome") if e.status == "completed")
     jobs, arms = map(labels.job, done.workloads()), map(labels.arm, done.arms())
     return f"{', '.join(jobs)} ({', '.join(arms)})" if len(done) else "no completed set"

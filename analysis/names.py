@@ -9,7 +9,7 @@ from functools import lru_cache
 
 # The arm that is written as the paper's jobs.
 PAPER_ARM = "faithful"
-# naive under another name: held against naive (analysis.twins), and drawn nowhere.
+# naive under another name: held against naive, and drawn nowhere.
 TWIN = "naive_again"
 
 # Order in figures and tables.
@@ -52,7 +52,7 @@ class Scenario:
 
     @property
     def family(self) -> str:
-        """Its distinct workloads: cells of one family pool their variance."""
+        """Its distinct workloads, whatever the counts."""
         return "+".join(sorted(name for name, _ in self.parts))
 
     @property

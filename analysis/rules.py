@@ -31,7 +31,8 @@ class Side(StrEnum):
     AGAINST = "speaks against"
     RIGHT = "one replicate, on the claim's side"
     WRONG = "one replicate, on the other side"
-    UNCLEAR = "interval includes the bound"
+    LEANS = "interval includes the bound, its middle on the claim's side"
+    LEANS_AWAY = "interval includes the bound, its middle on the other side"
 
 
 class Verdict(StrEnum):
@@ -46,12 +47,12 @@ class Verdict(StrEnum):
 
 
 def over_hosts(sides: Sequence[Side]) -> Verdict:
-    """Of one cell: intervals decide, and a single point on the other side keeps them from it."""
+    """Of one cell: intervals decide, and any host on the other side keeps them from it."""
     if Side.SUPPORTS in sides and Side.AGAINST in sides:
         return Verdict.DEPENDS
-    if Side.SUPPORTS in sides and Side.WRONG not in sides:
+    if Side.SUPPORTS in sides and not {Side.WRONG, Side.LEANS_AWAY} & set(sides):
         return Verdict.HOLDS
-    if Side.AGAINST in sides and Side.RIGHT not in sides:
+    if Side.AGAINST in sides and not {Side.RIGHT, Side.LEANS} & set(sides):
         return Verdict.CONTRADICTED
     return Verdict.IMPRECISE
 
@@ -152,9 +153,12 @@ class Test(_Place):
         most = inf if self.below is None else self.below
         least, most = self.within or (least, most)
         inside, outside = least < low and high < most, high < least or low > most
+        middle = least < e.value < most
         if e.spread != INTERVAL:
-            return Side.RIGHT if inside else Side.WRONG
-        return Side.SUPPORTS if inside else Side.AGAINST if outside else Side.UNCLEAR
+            return Side.RIGHT if middle else Side.WRONG
+        if inside or outside:
+            return Side.SUPPORTS if inside else Side.AGAINST
+        return Side.LEANS if middle else Side.LEANS_AWAY
 
 
 class Changed(_Strict):

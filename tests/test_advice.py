@@ -96,7 +96,7 @@ def test_sharing_that_gains_nothing():
     assert not found.pays and [e.host for e in found.against] == ["h2"]
     first, second = found.sentences()
     assert first == "Sharing gains nothing: 3 under MPS has a throughput gain of 1.03."
-    assert second == "Measured on 2 hosts: the gain is 1.06 on h2."
+    assert second == "The gain is above 5 % on h2 (1.06) only, of 2 hosts."
 
 
 def test_sharing_that_gains_less_than_a_tenth():
@@ -105,7 +105,7 @@ def test_sharing_that_gains_less_than_a_tenth():
     assert found.sentences() == [
         "Sharing gains little: 2 under MPS has a throughput gain of 1.08, "
         "and its slowest job takes 1.85 times as long.",
-        "Measured on 2 hosts: all agree.",
+        "The gain is above 5 % on each of 2 hosts.",
     ]
 
 
@@ -122,7 +122,7 @@ def test_throughput_ranks_whatever_host_the_gain_is_from():
 def test_a_gain_that_one_host_does_not_see_is_not_sure():
     found = one([*ALONE, *option(3, 1.4, 2.1, hosts=(1.5, 1.02))])
     assert found.pays and found.against
-    assert "1.02 on h2" in " ".join(found.sentences())
+    assert "on each of 2 hosts, but not on h2 (1.02)." in " ".join(found.sentences())
 
 
 @pytest.mark.parametrize(("over", "first"), [(0.2, "first"), (0.9, None), (1.0, None)])
@@ -233,7 +233,7 @@ def folder(tmp_path):
 def test_command(folder, capsys):
     assert analysis(["advise", "--folder", str(folder), "--job", JOB, "--slowdown", "2"]) == 0
     text = capsys.readouterr().out
-    assert "ResNet26 b32, as in the paper" in text and "Run 3 under MPS" in text
+    assert "ResNet26 b32, paper style" in text and "Run 3 under MPS" in text
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_without_estimates_nothing_is_testable():
     assert {row.status for row in of.values()} == {"not testable"}
     counts = {row.name: row.value for row in rows if row.quantity == "count"}
     assert counts["claims_not_testable"] == counts["claims"] == len(of)
-    assert of["C6a"].flags == "post_hoc" and of["C3a"].flags == ""
+    assert of["C6a"].flags == "post_hoc" and of["C3b"].flags == ""
 
 
 # Laws
@@ -337,7 +337,8 @@ def test_a_bound_and_its_mirror(host):
     e = cell("stp", host)[1]
     above, below = (Test.model_validate(GAIN | {key: 1.5}) for key in ("above", "below"))
     mirror = {Side.SUPPORTS: Side.AGAINST, Side.RIGHT: Side.WRONG}
-    mirror |= {value: key for key, value in mirror.items()} | {Side.UNCLEAR: Side.UNCLEAR}
+    mirror |= {Side.LEANS: Side.LEANS_AWAY}
+    mirror |= {value: key for key, value in mirror.items()}
     if e.value != 1.5:
         assert below.side(e) == mirror[above.side(e)]
 

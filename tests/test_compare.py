@@ -127,7 +127,7 @@ def test_studies_without_anything_in_common_say_what_each_has(studies, capsys):
     assert run(studies[0], other, studies[2]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "A has ResNet26 b32 (as in the paper); B has DLRM b2048 (as in the paper)" in said
+    assert "A has ResNet26 b32 (paper style); B has DLRM b2048 (paper style)" in said
     assert run(studies[0], folder(other.parent / "e", [outcome(f"2x_{JOB}", "failed")]), other) == 1
     assert "B has no completed set" in capsys.readouterr().err
     assert not studies[2].exists()

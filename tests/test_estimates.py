@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.estimates import command, explain, runs, schema
+from analysis import publish
+from analysis.estimates import explain, runs, schema
 from analysis.estimates.build import build
 from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG, QUANTITIES, SHARE
@@ -62,7 +63,8 @@ def told(e):
 
 def test_every_kind_of_measured_quantity_is_there(rich):
     missing = QUANTITIES.keys() - {e.quantity for e in rich.values()}
-    assert missing == {"claim", "bench", "alone_over_paper"}  # RICH has one way of writing
+    # RICH has one way of writing.
+    assert missing == {"claim", "bench", "alone_over_paper", "fastest_rate", "over_fastest"}
 
 
 def test_a_gain_is_s_times_what_filling_gaps_wins(rich):
@@ -265,7 +267,8 @@ def test_the_fastest_way_alone_is_the_arm_with_the_highest_rate():
 
 
 def test_a_mix_over_the_fastest_ways_is_a_sum_cell_by_cell():
-    found = built(Design([THIN, WIDE], mixes=("2x_thin_b32+1x_wide_b32",), counts=()))
+    jobs = [replace(job, arms={ARM: 1.0, "fast": 2.0}) for job in (THIN, WIDE)]
+    found = built(Design(jobs, mixes=("2x_thin_b32+1x_wide_b32",), counts=()))
     e = found["over_fastest:2x_thin_b32+1x_wide_b32/faithful/mps"]
     logs = [math.log(r.value) for r in e.replicates]
     assert e.value == pytest.approx(math.exp(sum(logs) / len(logs)))
@@ -392,7 +395,7 @@ def test_readings_of_the_bench_become_numbers(tmp_path):
         "smact": {"readings": [{"busy_sms": 33, "sm_count": 132, "smact": 0.25}]},
     }.items():
         (tmp_path / "bench" / f"{name}.json").write_text(json.dumps(told_by_it))
-    found = {e.id: (e.value, e.low, e.high) for e in command.benches(tmp_path)}
+    found = {e.id: (e.value, e.low, e.high) for e in publish.benches(tmp_path)}
     assert found == {
         "bench:sampler_thin": (1.5, 0.5, 2.5),
         "bench:smact_33_of_132": (0.25, None, None),

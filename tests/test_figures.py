@@ -196,7 +196,9 @@ def test_titles_state_what_the_data_show():
     ]
     assert "shorter" not in title("epoch_time", slower)
     assert "7 × ResNet26 b32 under MPS do 7.00 times" in title("gain_against_slowdown", found)
-    assert "up to 5.00 times, overlapping kernels up to 1.40" in title("gaps_and_overlap", found)
+    said = title("gaps_and_overlap", found)
+    assert "In paper style, filling" in said
+    assert "up to 5.00 times, overlapping kernels up to 1.40" in said
     assert "gains" not in title("gaps_and_overlap", STUDIES["CPU"])
 
 
@@ -211,7 +213,7 @@ def test_what_is_not_there_is_a_sentence():
     assert all("Nothing to draw" in said(name, "empty", "subtitle") for name in ALL)
     footer = said("epoch_time", "two hosts", "footer")
     assert "Not measured: MIG (MIG mode is off)." in footer and "generated data" in footer
-    assert "2 hosts" in footer and "Signs: means; bars: least to most host." in footer
+    assert "2 hosts" in footer and "Signs: means; bars: lowest to highest machine." in footer
     assert "hollow: one replicate" in said("epoch_time", "CPU", "footer")
     assert "bars of one host: 95 % interval" in said("gaps_and_overlap", "one host", "footer")
 

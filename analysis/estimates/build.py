@@ -59,8 +59,15 @@ def estimated(found: Iterable[Value]) -> list[Estimate]:
                 )
             )
         every = flags.union(of_cells([v.run for of_host in by_host.values() for v in of_host]))
-        estimates += [*single, replace(over_hosts(single), flags=every)]
+        estimates += map(_marked, [*single, replace(over_hosts(single), flags=every)])
     return estimates
+
+
+def _marked(estimate: Estimate) -> Estimate:
+    """A gain above the number of jobs is marked: no set can do more, so the job alone ran slow."""
+    if estimate.quantity != "stp" or estimate.jobs < 2 or estimate.value <= estimate.jobs:
+        return estimate
+    return replace(estimate, flags=flags.union([estimate.flags, flags.ABOVE_COUNT]))
 
 
 def of_cells(runs: Sequence[Run]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median, stdev
@@ -32,21 +32,29 @@ def fastest_alone(estimates: Sequence[Estimate]) -> dict[str, Estimate]:
 def over_fastest(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
     """Each set's rate over that of one job in its fastest way alone, host by host.
 
-    Each replicate is divided by the host's mean of that rate; where the host has not measured it,
-    by the mean over hosts, which the note says. The divisor is the same for all replicates of a
-    host, so no interval is given.
+    Of a set that is written in that way it is STP. Of any other each replicate is divided by the
+    host's mean of that rate; where the host has not measured it, by the mean over hosts, which the
+    note says. The divisor is the same for all replicates of a host, so no interval is given. Jobs
+    of which one way of writing was measured have no such number.
     """
-    best = fastest_alone(estimates)
     alone = {(e.arm, e.scenario, e.host): e for e in estimates if _is_alone_rate(e)}
+    ways = Counter(scenario for _, scenario, host in alone if not host)
+    best = {name: e for name, e in fastest_alone(estimates).items() if ways[e.scenario] > 1}
     for e in best.values():
-        ways = len({arm for arm, scenario, host in alone if scenario == e.scenario and not host})
-        note = f"{ways} ways measured" if ways > 1 else "the only way measured"
-        yield replace(e, quantity="fastest_rate", note=note)
+        yield replace(e, quantity="fastest_rate", note=f"{ways[e.scenario]} ways measured")
+    for e in estimates:
+        names = [name for name, _ in parse_scenario(e.scenario).parts]
+        same = all(name in best and best[name].arm == e.arm for name in names)
+        if e.quantity == "stp" and same and not e.window and not parse_scenario(e.scenario).variant:
+            note = f"STP, for {e.arm} is the fastest way"
+            yield described(replace(e, quantity="over_fastest", relative_to="", note=note))
     sets: dict[tuple, dict[str, dict[str, Estimate]]] = defaultdict(lambda: defaultdict(dict))
     for e in estimates:
         scenario = parse_scenario(e.scenario)
         names = [name for name, _ in scenario.parts]
         known = not e.window and not scenario.variant and all(name in best for name in names)
+        if all(best[name].arm == e.arm for name in names if known):
+            continue
         if known and e.host and e.quantity == ("job_rate" if scenario.mixed else "rate"):
             sets[e.scenario, e.arm, e.method][e.host][e.job or names[0]] = e
     for (scenario_id, arm, method), by_host in sets.items():

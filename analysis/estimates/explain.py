@@ -20,6 +20,9 @@ _KINDS = {
 }
 
 
+_SPREAD = {INTERVAL: "95 % interval", RANGE: "range over hosts"}
+
+
 def explain(estimates: Estimates, identity: str) -> str:
     """A few lines of text. Raises ValueError, with ids that are near, where there is none."""
     if identity not in estimates:
@@ -54,11 +57,13 @@ def explain(estimates: Estimates, identity: str) -> str:
 
 
 def _span(e: Estimate) -> str:
+    if e.quantity in ("count", "claim", "bench") and not e.replicates:
+        return "" if e.low is None else f" (least and most {e.low:.6g} to {e.high:.6g})"
     counted = f"{e.n} replicate{'s' if e.n != 1 else ''}"
     counted += f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if not e.host and e.hosts else ""
     if e.low is None:
         return f" ({counted})"
-    said = {INTERVAL: "95 % interval", RANGE: "range over hosts"}[e.spread]
+    said = _SPREAD[e.spread]
     return f" ({said} {e.low:.6g} to {e.high:.6g}; {counted})"
 
 

@@ -75,7 +75,9 @@ def values(runs: Sequence[Run], work: Mapping[str, Mapping[str, float]]) -> Iter
     """
     company = Company(runs)
     for run in runs:
-        if run.status != COMPLETED or not run.window or not run.current:
+        # A job alone that was measured again because its block went on elsewhere is one, too.
+        counts = run.current or run.is_baseline
+        if run.status != COMPLETED or not run.window or not counts:
             continue
         if run.window == COMPLETION:
             yield from _fixed_work(run, company)

@@ -9,6 +9,7 @@ from statistics import median
 from analysis.estimates import runs as of_runs
 from analysis.estimates.runs import COMPLETED, NOT_RUN, PLAIN, Host, Run
 from analysis.estimates.schema import RANGE, Estimate, Replicate, described
+from analysis.names import parse_scenario
 
 
 def outcomes(runs: Sequence[Run], expected: Iterable[Mapping]) -> list[Estimate]:
@@ -90,11 +91,16 @@ def counts(
         completed = [e.value for e in planned if e.value]
         span = {"low": min(completed), "high": max(completed), "spread": RANGE}
         yield count("replicates", median(completed), "completed replicates of a set", **span)
+    varied = [
+        e
+        for e in estimates
+        if e.quantity == "rate_cv" and not e.host and not parse_scenario(e.scenario).variant
+    ]
     for name, chosen in (("alone", True), ("together", False)):
         found = [
             e.value
-            for e in estimates
-            if e.quantity == "rate_cv" and not e.host and (e.jobs == 1) is chosen
+            for e in varied
+            if (e.jobs == 1) is chosen and (e.method == "naive" or not chosen)
         ]
         if found:
             span = {"low": min(found), "high": max(found), "spread": RANGE}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from analysis import labels
 from analysis.advice import advise
 from analysis.choose import place, value
+from analysis.estimates.schema import Estimate
 from analysis.figures import choose
 from analysis.figures.choose import Study, by_method, look, under
 from analysis.figures.sheet import Sheet
 
+FULL = 0.95  # GRACT of a set that fills the GPU: STP / S is then what filling gaps wins
 HALF = 0.5  # GRACT alone below which a job leaves most of the GPU idle
 
 
@@ -53,7 +55,7 @@ def against_slowdown(study: Study) -> Sheet:
 
 
 def where_to_share(study: Study) -> Sheet:
-    """Memory alone against GRACT alone: a point per job and arm, coloured by the advised method."""
+    """Memory alone against GRACT alone: a point per job and arm, in its best set's colour."""
     sheet = Sheet(columns=1, height=3.9)
     title = "Where to share: how busy a job keeps the GPU alone, and how much memory it takes"
     best = {(a.job, a.arm): a.shared.stp for a in advise(study.t) if a.shared}
@@ -68,12 +70,13 @@ def where_to_share(study: Study) -> Sheet:
     idle = [b for _, e, _, b in points if b and e.value < HALF]
     busy = [b for _, e, _, b in points if b and e.value >= HALF]
     if idle and busy:
-        title = "Jobs that keep the GPU busy less than half of the time do "
-        title += f"{choose.times(idle)} the work by sharing; busier ones {choose.times(busy)}"
+        title = "Where one job keeps the GPU busy less than half of the time, its best set "
+        title += f"({_sizes(idle)}) does {choose.times(idle)} its work; "
+        title += f"where it is busier ({_sizes(busy)}), {choose.times(busy)}"
         sheet.basis(*idle, *busy)
     sheet.text("title", title)
-    said = "Each job: its best set (least slowdown within a tenth of the most work), and its gain; "
-    sheet.text("subtitle", said + "grey: no set of its own was measured")
+    said = "Best set: least slowdown within a tenth of the most work; sizes differ. "
+    sheet.text("subtitle", said + "Grey: no set of its own was measured")
     own = {"xlabel": "GRACT of one job alone", "xformat": "percent", "xlim": "0,1.04"}
     own |= {"ylabel": "GPU memory of one job alone (GB)", "yscale": "log", "names": "column"}
     panel = sheet.panel("jobs", **own)
@@ -86,6 +89,12 @@ def where_to_share(study: Study) -> Sheet:
             sheet.basis(b)
         sheet.point(panel, memory, f"{workload} {e.arm}", at=e, end=text, **style)
     return choose.footers(study, sheet, study.t.arms())
+
+
+def _sizes(sets: list[Estimate]) -> str:
+    """`2 to 12 jobs`."""
+    counts = dict.fromkeys(str(pick(e.jobs for e in sets)) for pick in (min, max))
+    return f"{' to '.join(counts)} jobs"
 
 
 def gaps_and_overlap(study: Study) -> Sheet:
@@ -105,9 +114,13 @@ def gaps_and_overlap(study: Study) -> Sheet:
     if not sets:
         return choose.nothing(sheet, title, f"{choose.NO_GPU}, so there is no S")
     most = max(sets, key=value)
-    gap = max(filter(None, (study.t.get("gaps", **place(s)) for s in sets)), key=value)
-    if gap.value > most.value > 1:
-        title = f"Filling the host's gaps gains up to {labels.number(gap.value)} times, "
+    busy = ((s, study.t.get("gract", **place(s))) for s in sets)
+    full = [s for s, gract in busy if gract and gract.value >= FULL]
+    gaps = filter(None, (study.t.get("gaps", **place(s)) for s in full))
+    gap = max(gaps, key=value, default=None)
+    if gap and gap.value > most.value > 1:
+        title = f"In {labels.arm(study.arm)}, filling the host's gaps gains up to "
+        title += f"{labels.number(gap.value)} times, "
         title += f"overlapping kernels up to {labels.number(most.value)} times"
         sheet.basis(gap, most)
         plain = [s for s in sets if s.method == "naive"]

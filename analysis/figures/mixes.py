@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from analysis import labels
-from analysis.choose import value
-from analysis.estimates.schema import Estimate
+from analysis.estimates.schema import RANGE, Estimate
 from analysis.figures import choose
 from analysis.figures.choose import Study
 from analysis.figures.sheet import Sheet
@@ -31,15 +30,12 @@ def sheet(study: Study) -> Sheet:
     title = "Mixes: slowdown of each job and throughput gain of the set"
     if not gains and not left:
         return choose.nothing(made, title, "no mix of different jobs was measured")
-    best, slow = ([e for e in found[q] if e.method == "mps"] for q in ("stp", "slowdown"))
-    if best and slow:
-        worst = max(slow, key=value)
-        made.basis(*best, worst)
-        title = f"Under MPS, mixes gain {choose.times(best)}; "
-        title += f"the slowest job takes {labels.number(worst.value)} times as long"
-        flat = [e for e in left if e.low is not None and e.low <= 1 <= e.high]
+    if best := [e for e in gains if e.method == "mps"]:
+        made.basis(*best)
+        title = f"Under MPS, mixes gain {choose.times(best)}"
+        flat = [e for e in left if e.spread == RANGE and e.low <= 1 <= e.high]
         if left and len(flat) == len(left):
-            title += "; a departure gives the others no clear gain"
+            title += "; a departure changes the others' speed by less than the machines differ"
             made.basis(*flat)
     made.text("title", title)
     drawn = dict.fromkeys(e.method for e in gains)

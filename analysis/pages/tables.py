@@ -15,9 +15,11 @@ from analysis.estimates.schema import MEASURED, NONE, Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import AFTER, ANCHOR, BEFORE, COMPLETION, no_formula, parse_scenario
 from analysis.pages.book import Book, Told, plain
+from analysis.records import flags
 
 # tests/test_pages.py holds the rows of drills against tests/test_faults.py.
 ISOLATION = Path(__file__).with_name("isolation.csv")
+STAR = r"\*"  # in Markdown
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,18 @@ class Number:
 
     of: Estimate | None
     how: str = "num"
+
+    @property
+    def marked(self) -> bool:
+        """True for a gain that no set can have."""
+        if self.of is None or self.how == "how_many":
+            return False
+        return flags.ABOVE_COUNT in flags.split(self.of.flags)
+
+    def spelt(self, book: Book) -> Told:
+        """As text, with `*` where it is marked."""
+        text = getattr(book, self.how)(self.of)
+        return Told(text + STAR) if self.marked else text
 
     def full(self) -> list[str]:
         """Value, low and high with all their digits; "" for what is not there."""
@@ -51,15 +65,17 @@ class Table:
             yield heading, Table(self.columns[self.by :], [row[self.by :] for row in rows])
 
     def markdown(self, book: Book) -> Told:
-        """As Markdown; columns without any entry are left out."""
+        """As Markdown; columns without any entry are left out. A line below says what `*` marks."""
         spelt = [
-            [getattr(book, c.how)(c.of) if isinstance(c, Number) else plain(c) for c in row]
-            for row in self.rows
+            [c.spelt(book) if isinstance(c, Number) else plain(c) for c in row] for row in self.rows
         ]
         kept = sorted({i for row in spelt for i, text in enumerate(row) if text not in ("", "–")})
         lines = [[self.columns[i] for i in kept], ["---" for _ in kept]]
         lines += [[row[i] for i in kept] for row in spelt]
-        return Told("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        text = [f"| {' | '.join(line)} |" for line in lines]
+        if any(isinstance(c, Number) and c.marked for row in self.rows for c in row):
+            text += ["", f"{STAR} {flags.meaning(flags.ABOVE_COUNT)}; read S."]
+        return Told("\n".join(text))
 
     def csv(self) -> str:
         """As CSV: values in full, their spread where they have one, and the ids of each row."""

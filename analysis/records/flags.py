@@ -14,6 +14,7 @@ from statistics import median
 UNEVEN, UNVERIFIED = "uneven", "unverified"
 # From a set's total, and from cells that are compared.
 UNSTEADY, MIXED_CODE, MIXED_DATA = "unsteady", "mixed_code", "mixed_data"
+ABOVE_COUNT = "above_count"
 # Of the GPU while the cell ran: the numbers are right, and the conditions were not the others'.
 THROTTLED, POWER_CAPPED, SHARED_GPU = "throttled", "power_capped", "shared_gpu"
 # Of the host: the members had fewer cores than each would have had alone.
@@ -24,7 +25,7 @@ ENERGY_DISAGREES = "energy_disagrees"
 TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
 # A rate with one of these is not what the cell's name says.
 SUSPECT = (UNSTEADY, UNEVEN, UNVERIFIED, THROTTLED, SHARED_GPU, MIXED_CODE, MIXED_DATA)
-KNOWN = (*SUSPECT, POWER_CAPPED, CORES_SHARED, HYPERTHREADS_SHARED, *TELEMETRY)
+KNOWN = (*SUSPECT, ABOVE_COUNT, POWER_CAPPED, CORES_SHARED, HYPERTHREADS_SHARED, *TELEMETRY)
 
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
 # median of the others was held up by something, or slept.
@@ -34,6 +35,7 @@ _MEANING = {
     UNSTEADY: "throughput drifted during the window",
     UNEVEN: f"rates of like members differ by over {100 * SPREAD:.0f} %",
     UNVERIFIED: "method not proven in force",
+    ABOVE_COUNT: "more than the number of jobs: the job alone ran slow",
     MIXED_CODE: "measured by different code",
     MIXED_DATA: "measured on different data sources",
     THROTTLED: "GPU throttled by heat or hardware",
