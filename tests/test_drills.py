@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.figures import NAMES
 from tests.studio import Studio, alone, study, until, workload
 
 CELL = "1x_plain/faithful/naive/r1"

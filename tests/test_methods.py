@@ -10,7 +10,8 @@ from workflow.collocation import methods
 from workflow.collocation.grid import Cell, expand
 from workflow.collocation.methods.base import Method, Sharing, register
 from workflow.collocation.methods.evidence import Report
-from workflow.collocation.study import Study, Workload
+from workflow.collocation.study import Study
+from workflow.collocation.workloads import VisionWorkload
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def toy():
     del methods.METHODS["in_turn"]
 
 
-WORKLOADS = {"plain": Workload(**workload())}
+WORKLOADS = {"plain": VisionWorkload(**workload())}
 
 
 def planned(count: int, method: str = "in_turn", **extra) -> Cell:
