@@ -56,7 +56,7 @@ def sets_of(job: str, arm: str, rate: float, busy: float, hosts: int, gpu: bool)
             if gpu:
                 shares = {"gract": 1 if n > 1 else busy, "smact": busy * 0.7, "drama": busy / 3}
                 for name, share in shares.items():
-                    yield number(name, min(share, 0.99) / 1.1, **at)
+                    yield number(name, min(share, 0.995) / 1.1, **at)
                 yield number("s", gain * busy, **at)
                 yield number("gaps", 1 / busy, **at)
                 yield number("memory", 2.0 * n, **at)

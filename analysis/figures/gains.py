@@ -10,7 +10,7 @@ from analysis.figures import choose
 from analysis.figures.choose import Study, by_method, look, under
 from analysis.figures.sheet import Sheet
 
-FULL = 0.95  # GRACT of a set that fills the GPU: STP / S is then what filling gaps wins
+FULL = 0.9  # GRACT of a set that fills the GPU: STP / S is then what filling gaps wins
 HALF = 0.5  # GRACT alone below which a job leaves most of the GPU idle
 
 
