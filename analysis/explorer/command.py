@@ -96,6 +96,8 @@ def jobs(estimates: Estimates) -> list[dict]:
         gained = [s for s in some if "stp" in s["numbers"]]
         unrated = {s["arm"] for s in gained if "rate" not in s["numbers"]}
         by = {arm: "stp" if arm in unrated else "rate" for arm in arms}  # as analysis.advice ranks
+        for s in some:
+            s["by"] = by.get(s["arm"], "rate")
         found.append(
             {
                 "id": key,
