@@ -73,6 +73,11 @@ class Estimates:
         found = {e.host for e in self._by_quantity.get("count", ()) if e.host}
         return sorted(found, key=lambda host: int(host.removeprefix("h")))
 
+    def hardware(self) -> list[str]:
+        """Names of the GPUs (or CPUs) of the study's hosts, each once."""
+        notes = (e.note for e in self.of("count", host="*", name="host_cells"))
+        return list(dict.fromkeys(note.split(": ")[-1].split(";")[0] for note in notes))
+
     def arms(self) -> list[str]:
         """Ways in which the study's jobs are written."""
         return sorted({e.arm for e in self._by_quantity.get("outcome", ())})
