@@ -11,7 +11,7 @@
 # make seal      check a finished study and make it one that ships: STUDY=h200
 # make readme    write README.md and the generated pages of docs/ from the study that ships: STUDY=h200
 # make explain   the cells and arithmetic behind a published number: make explain ID=stp:... STUDY=h200
-# make advise    how many of a job, by which method: make advise STUDY=h200
+# make advise    how many of a job, by which method: make advise STUDY=h200 SLOWDOWN=2 MEMORY=80
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
 # make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
 # make mig-table write this card's MIG profiles to TABLE=FILE
@@ -20,7 +20,7 @@
 # make schemas   write config models as JSON Schema
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, CONFIG="key=value ...", A, B, OUT, ID, CARD, TABLE, BENCH, PYTHON, VENV.
+# Variables: STUDY, BUDGET, CONFIG="key=value ...", A, B, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
 
 PYTHON ?= python3
@@ -77,7 +77,7 @@ readme: $(BASE)
 
 explain advise: $(BASE)
 	@$(call named)
-	@$(PY) -m analysis $@ $(if $(filter explain,$@),$(ID)) --folder results/$(STUDY)
+	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder results/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY))
 
 artifact contribute: $(BASE)
 	@$(call named)

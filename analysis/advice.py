@@ -13,6 +13,7 @@ from math import inf
 from operator import le
 
 from analysis import labels
+from analysis.choose import place, way
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import TWIN, method_order, parse_scenario
@@ -70,8 +71,8 @@ class Option:
     @property
     def label(self) -> str:
         """`3 under MPS`, `7 as plain processes`, `one at a time`."""
-        plain = "one at a time" if self.n == 1 else f"{self.n} as plain processes"
-        return plain if self.method == "naive" else f"{self.n} under {labels.method(self.method)}"
+        one = self.n == 1 and self.method == "naive"
+        return "one at a time" if one else f"{self.n} {way(self.method)}"
 
     @property
     def gains(self) -> str:
@@ -187,9 +188,8 @@ def options(estimates: Estimates, job: str, arm: str) -> list[Option]:
     found = []
     for stp in estimates.of("stp", arm=arm, window="", job=""):
         if stp.value is not None and _ours(stp, job):
-            place = {"scenario": stp.scenario, "arm": arm, "method": stp.method}
             names = ("rate", "slowdown_worst", "memory", "s", "over_fastest")
-            numbers = [estimates.get(name, **place) for name in names]
+            numbers = [estimates.get(name, **place(stp)) for name in names]
             found.append(Option(stp.method, stp.jobs, stp.value, stp, *numbers))
     if all(option.rate and option.rate.value is not None for option in found):
         found = [replace(option, work=option.rate.value) for option in found]
@@ -245,8 +245,8 @@ def _advice(
 
 def _rewrite(estimates: Estimates, job: str, arm: str, least: float) -> tuple[Estimate, ...]:
     """What it rests on that another arm alone does more than `least` times the work, or nothing."""
-    place = {"scenario": f"1x_{job}", "arm": arm, "method": "naive"}
-    alone, over = estimates.get("rate", **place), estimates.get("over_fastest", **place)
+    one = {"scenario": f"1x_{job}", "arm": arm, "method": "naive"}
+    alone, over = estimates.get("rate", **one), estimates.get("over_fastest", **one)
     fastest = estimates.of("fastest_rate", scenario=f"1x_{job}")
     if not (alone and over and over.value and fastest) or over.value * least >= 1:
         return ()

@@ -81,9 +81,8 @@ def _contents(estimates: Estimates) -> str:
 
 def hosts(estimates: Estimates) -> str:
     """`2 hosts (NVIDIA H200)`, from the notes of the study's hosts."""
-    notes = [e.note for e in estimates.of("count", host="*", name="host_cells")]
-    cards = dict.fromkeys(note.split(":", 1)[-1].split(";")[0].strip() for note in notes)
-    return f"{len(notes)} host{'' if len(notes) == 1 else 's'} ({', '.join(cards)})"
+    count = len(estimates.hosts())
+    return f"{count} host{'' if count == 1 else 's'} ({', '.join(estimates.hardware())})"
 
 
 def table(found: Sequence[Pair]) -> Table:

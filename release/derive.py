@@ -12,7 +12,7 @@ from pathlib import Path
 from release.contents import NOT_RUN, PLAN, RUNS, listed, study_name, write_lines
 
 ROOT = Path(__file__).resolve().parents[1]
-CLAIMS, REPORTED = ROOT / "config" / "claims.yaml", ROOT / "config" / "reported.csv"
+CLAIMS = ROOT / "config" / "claims.yaml"
 MERGED = ("runs.parquet", "runs.csv", "estimates.parquet", "estimates.csv")  # of a bundle
 PROCESSES = 2  # as many as a small machine has cores
 LIMIT_S = 900
@@ -36,12 +36,12 @@ def derive(folder: Path, merged_only: bool) -> None:
     """Make MERGED, or all that there is, in the folder. Raises ValueError."""
     here = Path("results", folder.name)
     of = ["--study", folder.name, "--list", here / RUNS, "--output"]
-    rules = ["--folder", here, "--claims", CLAIMS]
+    of_study = ["--folder", here]
     _run(folder, ["merge", *of, here / MERGED[0]], ["telemetry", *of, here / "telemetry.parquet"])
-    _run(folder, ["estimate", *rules, "--reported", REPORTED])
+    _run(folder, ["estimate", *of_study])
     if not merged_only:
-        explorer = ["explorer", "--folder", here, "--output", here / "explorer.html"]
-        _run(folder, ["pages", *rules], ["figures", "--data-only", "--folder", here], explorer)
+        explorer = ["explorer", *of_study, "--output", here / "explorer.html"]
+        _run(folder, ["pages", *of_study], ["figures", "--data-only", *of_study], explorer)
 
 
 def _run(folder: Path, *commands: list) -> None:

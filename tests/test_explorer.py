@@ -178,7 +178,7 @@ def test_keys_walk_the_numbers_and_say_where_they_come_from(page):
     assert page.text("#id") == f"stp:3x_{JOB}/faithful/mps"
     told = page.text("#detail")
     assert "2 replicates on 2 hosts, 2 cells" in told and "h2: 1.59 [1.43, 1.74]" in told
-    assert "python -m analysis explain 'stp:3x_" in told
+    assert "make explain STUDY=" in told and "ID='stp:3x_" in told
     page.press(Keys.ESCAPE)
     assert not page.find("#detail").is_displayed()
     page.run("document.querySelector('.point').focus()")

@@ -316,9 +316,6 @@ def test_commands_that_readme_and_docs_name_exist():
         assert used <= known, page.name
 
 
-@pytest.mark.skipif(
-    not (SHIPPED / "estimates.parquet").exists(), reason="the shipped study has no estimates yet"
-)
 def test_readme_and_docs_show_the_study_that_ships():
     estimates = Estimates.read(SHIPPED / "estimates.parquet")
     root = render.Study(SHIPPED, RULES).root

@@ -20,10 +20,8 @@ def fastest_alone(estimates: Sequence[Estimate]) -> dict[str, Estimate]:
     """Workload → the rate alone of its fastest measured way of writing (over all hosts)."""
     best: dict[str, Estimate] = {}
     for e in estimates:
-        scenario = parse_scenario(e.scenario)
-        alone = e.quantity == "rate" and not e.host and scenario.n == 1 and e.method == "naive"
-        if alone and scenario.variant == "" and not e.window:
-            name = scenario.parts[0][0]
+        if _is_alone_rate(e) and not e.host:
+            name = parse_scenario(e.scenario).parts[0][0]
             if name not in best or e.value > best[name].value:
                 best[name] = e
     return best

@@ -299,7 +299,7 @@ def _by_rates(run: Run, company: Company, work: Mapping[str, float]) -> Iterator
     alone, rates = company.alone(run), run.rates
     if alone is None or rates is None:
         return
-    progress = [r / base.rates[0] for r, base in zip(rates, alone, strict=True)]
+    progress = [metrics.progress(r, base.rates[0]) for r, base in zip(rates, alone, strict=True)]
     jobs = [work[member["workload"]] for member in run.members]
     # An instance of MIG does not grow when its neighbour leaves.
     left = progress if family_of(run.method) == "mig" else [1.0] * len(jobs)

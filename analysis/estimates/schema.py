@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -121,7 +121,10 @@ def write(estimates: Sequence[Estimate], output: Path) -> None:
         if estimate.id in ids:
             raise ValueError(f"two numbers have the id {estimate.id}")
         ids.add(estimate.id)
-    rows = [{"id": e.id, **asdict(e)} for e in estimates]
+    rows = [
+        {"id": e.id, **vars(e), "replicates": [vars(each) for each in e.replicates]}
+        for e in estimates
+    ]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     records.write(table, output, only_parquet=["replicates"])
 

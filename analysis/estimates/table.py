@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 
 from analysis.estimates import schema
@@ -17,8 +18,11 @@ class Estimates:
     def __init__(self, estimates: Iterable[Estimate]):
         self._by_id = {estimate.id: estimate for estimate in estimates}
         self._by_quantity: dict[str, list[Estimate]] = defaultdict(list)
-        for estimate in self._by_id.values():
+        self._on_hosts: dict[tuple, list[Estimate]] = defaultdict(list)
+        for estimate in sorted(self._by_id.values(), key=place):
             self._by_quantity[estimate.quantity].append(estimate)
+            if estimate.host:
+                self._on_hosts[_anywhere(estimate)].append(estimate)
 
     @classmethod
     def read(cls, path: Path) -> Estimates:
@@ -53,26 +57,26 @@ class Estimates:
         wanted = {"host": "", "source": MEASURED} | where
         any_host = wanted.get("host") == "*"
         wanted = {name: value for name, value in wanted.items() if value != "*"}
-        found = (
+        return [
             e
             for e in self._by_quantity.get(quantity, ())
             if all(getattr(e, name) == value for name, value in wanted.items())
             and not (any_host and not e.host)
-        )
-        return sorted(found, key=place)
+        ]
 
     def on_hosts(self, estimate: Estimate) -> list[Estimate]:
         """The same number host by host."""
-        return self.of(
-            estimate.quantity,
-            **{name: getattr(estimate, name) for name in _PLACE},
-            host="*",
-        )
+        return list(self._on_hosts.get(_anywhere(estimate), ()))
 
     def hosts(self) -> list[str]:
         """Labels of the study's hosts, in the order in which they were first used."""
         found = {e.host for e in self._by_quantity.get("count", ()) if e.host}
         return sorted(found, key=lambda host: int(host.removeprefix("h")))
+
+    def hardware(self) -> list[str]:
+        """Names of the GPUs (or CPUs) of the study's hosts, each once."""
+        notes = (e.note for e in self.of("count", host="*", name="host_cells"))
+        return list(dict.fromkeys(note.split(": ")[-1].split(";")[0] for note in notes))
 
     def arms(self) -> list[str]:
         """Ways in which the study's jobs are written."""
@@ -86,7 +90,8 @@ class Estimates:
         return list(found)
 
 
-_PLACE = ("scenario", "arm", "method", "window", "job", "source", "name")
+# What a number is of, whichever host it was measured on.
+_anywhere = attrgetter("quantity", "scenario", "arm", "method", "window", "job", "source", "name")
 
 
 def place(estimate: Estimate) -> tuple:

@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 
 from analysis import advice, labels
+from analysis.choose import place, way
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
@@ -57,14 +58,13 @@ def sets(estimates: Estimates) -> dict[tuple[str, str], list[dict]]:
         scenario = parse_scenario(outcome.scenario)
         if outcome.method == TWIN or scenario.variant == ANCHOR:
             continue
-        place = {"scenario": outcome.scenario, "arm": outcome.arm, "method": outcome.method}
-        numbers = {}
+        where, numbers = place(outcome), {}
         for quantity in SHOWN:
-            e = estimates.get(quantity, **place)
+            e = estimates.get(quantity, **where)
             if e is not None and e.value is not None:
-                numbers[quantity] = number(e, on.get((quantity, *place.values(), ""), []))
+                numbers[quantity] = number(e, on.get((quantity, *where.values(), ""), []))
         found.setdefault((scenario.family, scenario.variant), []).append(
-            place
+            where
             | {"n": scenario.n, "title": labels.scenario(outcome.scenario)}
             | {"status": labels.status(outcome.status), "why": outcome.note, "numbers": numbers}
         )
@@ -96,6 +96,8 @@ def jobs(estimates: Estimates) -> list[dict]:
         gained = [s for s in some if "stp" in s["numbers"]]
         unrated = {s["arm"] for s in gained if "rate" not in s["numbers"]}
         by = {arm: "stp" if arm in unrated else "rate" for arm in arms}  # as analysis.advice ranks
+        for s in some:
+            s["by"] = by.get(s["arm"], "rate")
         found.append(
             {
                 "id": key,
@@ -144,10 +146,7 @@ def data(estimates: Estimates, folder: Path) -> dict:
 
 def phrase(method: str) -> str:
     """How a sentence says the method: `as plain processes`, `under MPS, equal shares`."""
-    if method == "naive":
-        return "as plain processes"
-    label = labels.method(method)
-    return f"in {label} instances" if family_of(method) == "mig" else f"under {label}"
+    return f"in {labels.method(method)} instances" if family_of(method) == "mig" else way(method)
 
 
 def page(held: dict) -> str:

@@ -34,7 +34,7 @@ const jobNow = () => held.jobs.find((job) => job.id === state.job);
 const measured = (job, arm) => job.sets.filter((set) => set.arm === arm && Object.keys(set.numbers).length);
 const value = (set, quantity) => set.numbers[quantity]?.value ?? null;
 const gain = (set) => value(set, "stp") ?? value(set, "rate") ?? -1;
-const work = (set) => value(set, jobNow().by[set.arm]) ?? -1;
+const work = (set) => value(set, set.by) ?? -1;
 const bound = () => Number(state.bound) || WANTS[state.want][1];
 const short = (set) => set.count + (set.count.includes("+") ? ", " : " × ") + held.methods[set.method].label;
 const isAlone = (set) => set.n === 1 && set.method === "naive";
@@ -352,7 +352,7 @@ function hosts(point, number, y) {
 function explain(set, quantity) {
   const number = set.numbers[quantity];
   const { title, meaning, over } = held.quantities[quantity];
-  const command = `python -m analysis explain '${number.id}' --folder ${held.folder}`;
+  const command = `make explain STUDY=${held.folder.split("/").pop()} ID='${number.id}'`;
   const some = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
   const code = el("code", {}, command);
   const copy = el("button", { type: "button", onclick: async () => {

@@ -140,8 +140,7 @@ def footers(study: Study, sheet: Sheet, arms: Iterable[str] = ()) -> Sheet:
     arms: those that the figure shows; by default the paper's.
     """
     t, points = study.t, [row for row in sheet.of("point") if row["id"]]
-    hardware = (e.note.split(": ")[-1].split(";")[0] for e in t.of("count", host="*"))
-    said = [f"Study {study.name}", *dict.fromkeys(hardware), study.data]
+    said = [f"Study {study.name}", *t.hardware(), study.data]
     hosts = t.get("count", name="hosts")
     if hosts and hosts.value:
         said.append(f"{hosts.value:.0f} host{'s' if hosts.value > 1 else ''}")

@@ -13,6 +13,7 @@ from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import PAPER_ARM, TWIN, method_order, parse_scenario, scenario_id
 from analysis.pages.tables import Number, Table, numbers
+from analysis.records import flags
 
 
 def _family(e: Estimate) -> tuple[str, str, str]:
@@ -98,7 +99,7 @@ def _names_of(sets: Iterable[Estimate]) -> str:
 def flagged(estimates: Estimates, flag: str) -> list[Estimate]:
     """Sets with a flag on their throughput gain or rate."""
     found = (e for name in ("rate", "stp") for e in estimates.of(name))
-    sets = {tuple(place(e).values()): e for e in found if flag in e.flags.split(";")}
+    sets = {tuple(place(e).values()): e for e in found if flag in flags.split(e.flags)}
     return list(sets.values())
 
 

@@ -124,5 +124,5 @@ def closing_lines(folder: Path) -> str:
     if done and cells:
         lines.append(f"{book.val(done, 0)} of {book.val(cells, 0)} planned cells are completed.")
     lines.append(f"Read in {folder}: advice.md, findings.md, claims.md, belief.md, explorer.html")
-    lines.append(f"Where a number comes from: python -m analysis explain ID --folder {folder}")
+    lines.append(f"Where a number comes from: make explain STUDY={folder.name} ID=...")
     return "\n".join(lines)

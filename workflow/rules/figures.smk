@@ -40,7 +40,7 @@ rule write_pages:
         estimates=ESTIMATES,
         claims=CLAIMS,
     output:
-        PAGES,
+        update(PAGES),
     log:
         f"{STUDY}/log/write_pages.log",
     conda:

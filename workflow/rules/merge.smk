@@ -49,15 +49,16 @@ rule merge_telemetry:
 
 
 rule estimate:
-    # Every number that is published, once, with the cells that it comes from.
+    # Every number that is published, once, with the cells that it comes from. Those that are there
+    # stay where a mistake in a file ends it.
     input:
         runs=RUNS,
         reported=REPORTED,
         claims=CLAIMS,
         bench=[path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
     output:
-        estimates=ESTIMATES,
-        csv=f"{STUDY}/estimates.csv",
+        estimates=update(ESTIMATES),
+        csv=update(f"{STUDY}/estimates.csv"),
     log:
         f"{STUDY}/log/estimate.log",
     conda:
