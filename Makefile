@@ -86,7 +86,7 @@ artifact contribute: $(BASE)
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
 plan: $(BASE)
-	@$(PY) -m workflow.collocation.show --config $(SETTINGS)
+	@$(PY) -m workflow.collocation.study.show --config $(SETTINGS)
 
 test: lint
 	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
@@ -103,7 +103,7 @@ format: $(DEV)
 	$(PY) -m snakefmt Snakefile workflow
 
 schemas: $(BASE)
-	$(PY) -m workflow.collocation.study
+	$(PY) -m workflow.collocation.schema.study
 
 mig-plan: $(BASE)
 	@$(PY) -m workflow.collocation.methods.mig.command --config $(SETTINGS) $(if $(CARD),--card $(CARD))

@@ -3,7 +3,7 @@
 #   snakemake                                    the study 'paper', or 'smoke' without a GPU
 #   snakemake figures --config measure=false     figures and tables of what is there; plans no cell
 #
-# What still has to run is decided by workflow/collocation/plan.py, from the run.json files.
+# What still has to run is decided by workflow/collocation/study/pending.py, from the run.json files.
 
 from snakemake.utils import min_version
 

@@ -24,15 +24,16 @@ from analysis.records.evidence import proof, seen_by_check
 from bench import sampler_cost, scale
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
-from workflow.collocation import cores, gpu, methods
+from workflow.collocation import gpu, methods
+from workflow.collocation.cell import cores
+from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.task import Task
-from workflow.collocation.device import find_device
 from workflow.collocation.digest import code
-from workflow.collocation.grid import Cell
-from workflow.collocation.lock import device_lock
+from workflow.collocation.gpu.choose import find_device
+from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
-from workflow.collocation.settings import load_config
-from workflow.collocation.specs import member_specs
+from workflow.collocation.schema.load import load_config
+from workflow.collocation.study.grid import Cell
 
 OTHERS = {"sampler": sampler_cost.main, "scale": scale.main}
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
@@ -51,7 +52,7 @@ def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> di
         data=[ready],
         code=code(),
     ).write(job)
-    command = [sys.executable, "-m", "workflow.collocation.run", str(job)]
+    command = [sys.executable, "-m", "workflow.collocation.cell.run", str(job)]
     run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(f"bench: {cell.id} ended with exit code {run.returncode}\n{run.stderr}")

@@ -5,9 +5,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.collocation.grid import Cell, expand
-from workflow.collocation.settings import load_workloads
-from workflow.collocation.study import CONFIG, Study
+from workflow.collocation.schema.load import load_workloads
+from workflow.collocation.schema.study import CONFIG, Study
+from workflow.collocation.study.grid import Cell, expand
 
 WARMUP_S, SETTLE_S = 1.0, 0.5
 

@@ -27,19 +27,20 @@ from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG
 from analysis.records.evidence import seen_by_check
 from bench.cases import CPU_CASES, Case, cell_of, prepare
-from workflow.collocation import cores, gpu, methods, steps
-from workflow.collocation.conductor import TIMEOUTS, Conductor
-from workflow.collocation.device import find_device
+from workflow.collocation import gpu, methods
+from workflow.collocation.cell import cores, steps
+from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
+from workflow.collocation.cell.members import member_specs
+from workflow.collocation.cell.outcome import cell_status
+from workflow.collocation.cell.progress import Display
 from workflow.collocation.digest import code_digest
-from workflow.collocation.grid import Cell
-from workflow.collocation.lock import device_lock
-from workflow.collocation.members import Server
+from workflow.collocation.gpu.choose import find_device
+from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.outcome import cell_status
-from workflow.collocation.progress import Display
-from workflow.collocation.settings import load_config
-from workflow.collocation.specs import member_specs
-from workflow.collocation.study import Sampling
+from workflow.collocation.processes.server import Server
+from workflow.collocation.schema.load import load_config
+from workflow.collocation.schema.study import Sampling
+from workflow.collocation.study.grid import Cell
 from workflow.collocation.telemetry.watch import Silent, Watch
 
 OFF, ON = "off", "ours"

@@ -15,8 +15,8 @@ import numpy as np
 from analysis.names import COMPLETION
 from release import readings
 from release.contents import RUN, Attempt, one_line, read_json, read_table
-from workflow.collocation import steps
-from workflow.collocation.record import Record
+from workflow.collocation.cell import steps
+from workflow.collocation.cell.record import Record
 
 STEPS = "steps.parquet"
 LEAST_STEPS = 8  # of a member, for its times to be unlike any other's

@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workflow.collocation import gpu
+from workflow.collocation import ROOT, gpu
 from workflow.collocation.methods.evidence import PIPE_FOLDER
-from workflow.collocation.study import ROOT
 from workflow.collocation.telemetry.sources import Source
 
 LEAD_S = 0.4  # of a load before it is looked at, and after: counters are refreshed every 100 ms

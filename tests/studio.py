@@ -238,7 +238,7 @@ class Studio:
         """One attempt at a cell without Snakemake, by the command that its job runs."""
         job = self.folder / f"job-{uuid.uuid4().hex[:8]}.json"
         self.task(cell).write(job)
-        command = [sys.executable, "-m", "workflow.collocation.run", job.name]
+        command = [sys.executable, "-m", "workflow.collocation.cell.run", job.name]
         return self._start(command, None, environment)
 
     def task(self, cell: str) -> Task:
@@ -246,6 +246,10 @@ class Studio:
         name, _, attempt = cell.rpartition("/a")
         planned = next((self.results / "jobs" / name).glob("a*.json"))
         told = {"trainer": "tests.torchfree"} | self.settings
+        told = {
+            key: yaml.safe_load(value) if isinstance(value, str) else value
+            for key, value in told.items()
+        }
         return Task.model_validate(
             {
                 "study": STUDY,
@@ -268,7 +272,7 @@ class Studio:
 
     def plan(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
         """`make plan`."""
-        command = [sys.executable, "-m", "workflow.collocation.show", *arguments]
+        command = [sys.executable, "-m", "workflow.collocation.study.show", *arguments]
         command += ["--config", *self.config(**(config or {}))]
         return self._start(command, None, environment).end()
 

@@ -20,9 +20,9 @@ torch = pytest.importorskip("torch")
 from bench import __main__ as bench  # noqa: E402
 from bench import bare_loop, sampler_cost  # noqa: E402
 from bench.cases import TINY  # noqa: E402
-from workflow.collocation.cores import Cpu, plan_cores  # noqa: E402
+from workflow.collocation.cell.cores import Cpu, plan_cores  # noqa: E402
+from workflow.collocation.cell.members import member_specs  # noqa: E402
 from workflow.collocation.methods.evidence import NotInForce, Report  # noqa: E402
-from workflow.collocation.specs import member_specs  # noqa: E402
 
 PAIR = bench.Case(TINY, "faithful", "naive", 2, 2)
 

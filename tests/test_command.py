@@ -14,8 +14,8 @@ import pytest
 from analysis.figures import APPENDIX, NAMES
 from analysis.pages import FILES
 from tests.studio import REPOSITORY, Studio, alone, study, until, workload
-from workflow.collocation import show
-from workflow.collocation.lock import device_lock
+from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.study import show
 
 PLAIN = "1x_plain/faithful/naive/r1"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.collocation.cores import Cpu, plan_cores, topology
+from workflow.collocation.cell.cores import Cpu, plan_cores, topology
 
 
 def machine(nodes: int, cores: int, threads: int) -> list[Cpu]:

@@ -116,7 +116,7 @@ ENDS = {
     "sigterm": to_group(signal.SIGTERM),
     "lost_terminal": to_group(signal.SIGHUP),
     "kill_snakemake": kill(None),
-    "kill_conductor": kill("workflow.collocation.run"),
+    "kill_conductor": kill("workflow.collocation.cell.run"),
 }
 
 

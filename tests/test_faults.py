@@ -30,7 +30,7 @@ from tests.lies import LATER_STEPS, lies
 from tests.studio import REPOSITORY, SHORT, STUDY, Running, Studio, study, until, workload
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.study import CONFIG
+from workflow.collocation.schema.study import CONFIG
 
 VARIANTS = {
     "mps_small": {"pinned_memory_mb": 4000},
@@ -396,10 +396,14 @@ def foreign_daemon(on: Machine, studio: Studio) -> Iterator[dict]:
     )
     control = shutil.which("nvidia-cuda-mps-control", path=environment["PATH"])
     with subprocess.Popen([control, "-f"], env=environment, stdin=subprocess.DEVNULL) as daemon:
-        until((pipe / "nvidia-cuda-mps-control.pid").exists, lambda: "no foreign daemon")
-        yield {"pid": daemon.pid}
-        assert daemon.poll() is None  # nobody has ended it
-        subprocess.run([control], input="quit\n", text=True, env=environment, check=True)
+        try:
+            until((pipe / "nvidia-cuda-mps-control.pid").exists, lambda: "no foreign daemon")
+            yield {"pid": daemon.pid}
+            assert daemon.poll() is None  # nobody has ended it
+            subprocess.run([control], input="quit\n", text=True, env=environment, check=True)
+        except BaseException:
+            daemon.kill()
+            raise
 
 
 @contextlib.contextmanager

@@ -9,11 +9,11 @@ import pynvml
 import pytest
 
 from workflow.collocation import gpu, methods
+from workflow.collocation.cell.record import Gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence, mps_daemon
 from workflow.collocation.methods.evidence import NotInForce, Report
-from workflow.collocation.record import Gpu
-from workflow.collocation.settings import ConfigError
+from workflow.collocation.schema.load import ConfigError
 
 UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

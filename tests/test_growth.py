@@ -7,14 +7,20 @@ import pytest
 
 from tests.test_pending import READ, attempt, by_id, possible
 from tests.test_plan import SMALL, STUDIES, WORKLOADS, A, small_study
-from workflow.collocation import grid, plan
+from workflow.collocation import ROOT
 from workflow.collocation.cell import spec as specs
+from workflow.collocation.cell.record import MEASURED
 from workflow.collocation.cell.spec import CellSpec, changes, digest
-from workflow.collocation.grid import anchor_numbers, anchors, expand
-from workflow.collocation.plan import pending
-from workflow.collocation.record import MEASURED, scan
-from workflow.collocation.study import ROOT, Measure, Study
-from workflow.collocation.workloads import KINDS, CommandWorkload, OwnWorkload, VisionWorkload
+from workflow.collocation.schema.study import Measure, Study
+from workflow.collocation.schema.workloads import (
+    KINDS,
+    CommandWorkload,
+    OwnWorkload,
+    VisionWorkload,
+)
+from workflow.collocation.study import grid, pending
+from workflow.collocation.study.attempts import scan
+from workflow.collocation.study.grid import anchor_numbers, anchors, expand
 
 LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
 
@@ -29,7 +35,7 @@ def finished(cells) -> dict:
 def to_measure(before: Study, after: Study, workloads=WORKLOADS) -> dict[str, str]:
     """What a study measures that has become another: cell → why."""
     attempts = finished(expand(before, WORKLOADS))
-    jobs = pending(expand(after, workloads), attempts, "GPU-a", possible)
+    jobs = pending.jobs(expand(after, workloads), attempts, "GPU-a", possible)
     return {job.cell.id: job.why for job in jobs}
 
 
@@ -115,7 +121,7 @@ def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(mon
         }
     specs.defaults.cache_clear()
     cells = expand(study, workloads)
-    assert not pending(cells, attempts, "GPU-a", possible)
+    assert not pending.jobs(cells, attempts, "GPU-a", possible)
 
     cell = cells[0]
     flat = cell.spec.to_json()
@@ -153,11 +159,11 @@ def test_a_setting_of_one_kind_changes_cells_of_that_kind_alone(monkeypatch):
     attempts = finished(expand(study, workloads))
     monkeypatch.setitem(KINDS, "command", Command)
     specs.defaults.cache_clear()
-    assert not pending(
+    assert not pending.jobs(
         expand(study, workloads | {"script": Command(**SCRIPT)}), attempts, "GPU-a", possible
     )
     workloads["script"] = Command(**SCRIPT, shell=True, classes=1000)
-    jobs = pending(expand(study, workloads), attempts, "GPU-a", possible)
+    jobs = pending.jobs(expand(study, workloads), attempts, "GPU-a", possible)
     assert jobs and all("script" in job.cell.id for job in jobs)
     assert {job.why.replace("script ", "") for job in jobs} == {
         "its settings changed: shell false → true, classes 3 → 1000"
@@ -168,7 +174,7 @@ def test_a_new_version_of_what_a_spec_means_measures_all_again():
     cells = expand(small_study(), WORKLOADS)
     attempts = finished(cells)
     newer = [replace(cell, spec=replace(cell.spec, version=2)) for cell in cells]
-    jobs = pending(newer, attempts, "GPU-a", possible)
+    jobs = pending.jobs(newer, attempts, "GPU-a", possible)
     assert [job.cell.id for job in jobs] == [cell.id for cell in cells]
     assert {job.why for job in jobs} == {"its settings changed: version 1 → 2"}
 
@@ -283,7 +289,7 @@ def test_a_record_of_which_nothing_is_known_is_no_match():
     [cell, *_] = expand(small_study(), WORKLOADS)
     for spec in ({"members": []}, {"members": [], "old": True}, {"members": [None]}):
         tried = by_id([attempt(cell, 1, "completed", spec=spec)])
-        [job] = pending([cell], tried, "GPU-a", possible)
+        [job] = pending.jobs([cell], tried, "GPU-a", possible)
         assert job.why.startswith("its settings changed: ")
 
 
@@ -298,8 +304,8 @@ def test_no_measured_cell_of_the_shipped_study_is_measured_again():
     planned = {cell.id: cell for cell in cells}
     assert len(attempts) > 500 and attempts.keys() <= planned.keys()
     for cell_id, found in attempts.items():
-        assert plan.same(planned[cell_id], attempts) == found
+        assert pending.same(planned[cell_id], attempts) == found
         assert changes(found[-1].content["spec"], planned[cell_id].spec.to_json()) == []
     device = next(a.device for found in attempts.values() for a in found if a.status in MEASURED)
-    waiting = pending(cells, attempts, device, possible, stale=lambda attempt: False)
+    waiting = pending.jobs(cells, attempts, device, possible, stale=lambda attempt: False)
     assert not [job for job in waiting if "settings" in job.why]

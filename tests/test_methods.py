@@ -7,11 +7,11 @@ import pytest
 
 from tests.studio import study, workload
 from workflow.collocation import methods
-from workflow.collocation.grid import Cell, expand
 from workflow.collocation.methods.base import Method, Sharing, register
 from workflow.collocation.methods.evidence import Report
-from workflow.collocation.study import Study
-from workflow.collocation.workloads import VisionWorkload
+from workflow.collocation.schema.study import Study
+from workflow.collocation.schema.workloads import VisionWorkload
+from workflow.collocation.study.grid import Cell, expand
 
 
 @dataclass(frozen=True)

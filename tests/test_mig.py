@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 
 from tests.fakes import driver, machine
 from workflow.collocation import gpu, methods
-from workflow.collocation.grid import expand
 from workflow.collocation.methods import evidence, mps_daemon, undisturbed
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.methods.mig import card as mig_card
@@ -35,8 +34,9 @@ from workflow.collocation.methods.mig import nvml as mig_nvml
 from workflow.collocation.methods.mig import restore as mig_restore
 from workflow.collocation.methods.mig.command import load_card, record_table
 from workflow.collocation.methods.mig.layout import Card, NoLayout
-from workflow.collocation.settings import ConfigError, load_study, load_workloads
-from workflow.collocation.study import CONFIG
+from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
+from workflow.collocation.schema.study import CONFIG
+from workflow.collocation.study.grid import expand
 
 TABLES = {path.stem: load_card(path) for path in sorted(machine.CARDS.glob("*.json"))}
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from tests.fakes import machine
 from tests.studio import REPOSITORY
 from workflow.collocation import gpu
-from workflow.collocation.grid import expand
 from workflow.collocation.methods.mig import command as mig_plan
 from workflow.collocation.methods.mig.command import dump_card, load_card
 from workflow.collocation.methods.mig.layout import (
@@ -32,8 +31,9 @@ from workflow.collocation.methods.mig.layout import (
     Profile,
     layouts,
 )
-from workflow.collocation.settings import ConfigError, load_study, load_workloads
-from workflow.collocation.study import CONFIG
+from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
+from workflow.collocation.schema.study import CONFIG
+from workflow.collocation.study.grid import expand
 
 TABLES = sorted((REPOSITORY / "tests" / "cards").glob("*.json"))
 CARDS = {path.stem: load_card(path) for path in TABLES}

@@ -46,3 +46,19 @@ def test_the_catalogue_says_what_works():
         "report": True,
     }
     assert not entry["mandatory-flags"]["flags"]  # `snakemake` alone works
+
+
+# From what knows nothing of the others to what knows them all.
+ORDER = ["__init__", "errors", "digest", "provenance", "gpu", "methods", "schema", "telemetry"]
+ORDER += ["processes", "cell", "study"]
+
+
+def test_the_rooms_of_the_workflow_import_one_way():
+    root = ROOT / "workflow" / "collocation"
+    assert {path.stem for path in root.iterdir() if path.name != "__pycache__"} == set(ORDER)
+    for path in root.rglob("*.py"):
+        room = path.relative_to(root).parts[0].removesuffix(".py")
+        for module in re.findall(
+            r"^\s*(?:from|import) workflow\.collocation\.(\w+)", path.read_text(), re.M
+        ):
+            assert ORDER.index(module) <= ORDER.index(room), f"{path.name} imports {module}"

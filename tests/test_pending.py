@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_plan import SMALL, WORKLOADS, A, small_study
-from workflow.collocation import plan
-from workflow.collocation.duration import Estimates
-from workflow.collocation.grid import Cell, expand
-from workflow.collocation.plan import pending, within
-from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
+from workflow.collocation.cell.record import FAULTS, MEASURED, RESULTS
+from workflow.collocation.study import pending
+from workflow.collocation.study.attempts import Attempt
+from workflow.collocation.study.duration import Estimates
+from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.study.pending import within
 
 # -- pending: a world of cells, attempts and devices -----------------------------------------------
 
@@ -56,7 +57,7 @@ class World:
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
 
     def pending(self, device="GPU-a", refusal=possible, **options):
-        return pending(CELLS, self.attempts, device, refusal, **options)
+        return pending.jobs(CELLS, self.attempts, device, refusal, **options)
 
     def run(self, device="GPU-a", refusal=possible, status="completed", only=None, **options):
         """Run all that is pending; cells that cannot run become 'unsupported'."""
@@ -95,7 +96,7 @@ devices = st.sampled_from(DEVICES)
 
 
 def last_result(cell: Cell, world: World) -> Attempt | None:
-    found = [a for a in plan.same(cell, world.attempts) if a.status in RESULTS]
+    found = [a for a in pending.same(cell, world.attempts) if a.status in RESULTS]
     return found[-1] if found else None
 
 
@@ -139,7 +140,7 @@ def test_a_cell_without_an_answer_is_pending_unless_it_failed_too_often(world, d
     pending_cells = world.why(device, refusal)
     for cell in CELLS:
         if last_result(cell, world) is None:
-            tried = plan.same(cell, world.attempts)
+            tried = pending.same(cell, world.attempts)
             faults = sum(a.status in FAULTS for a in tried)
             waiting = cell.id in pending_cells
             assert waiting or faults >= 3
@@ -158,9 +159,9 @@ def test_what_always_fails_is_tried_a_few_times_and_then_listed(world, device, r
     for _ in range(most):
         world.run(device, refusal, status="failed", most=most)
     assert world.pending(device, refusal, most=most) == []
-    listed = {cell.id for cell, _, _ in plan.exhausted(CELLS, world.attempts)}
+    listed = {cell.id for cell, _, _ in pending.exhausted(CELLS, world.attempts)}
     for cell in CELLS:
-        tried = plan.same(cell, world.attempts)
+        tried = pending.same(cell, world.attempts)
         ended = [a for a in tried if a.status != "postponed"]
         assert (cell.id in listed) == (ended[-1].status in FAULTS)
 
@@ -251,7 +252,7 @@ def test_a_failed_cell_is_tried_three_times(status):
         [job] = world.run(status=status)
         assert job.attempt == number
     assert world.pending() == []
-    [(cell, last, count)] = plan.exhausted(CELLS, world.attempts)
+    [(cell, last, count)] = pending.exhausted(CELLS, world.attempts)
     assert (cell, last.number, count) == (THREE, 3, 3)
     assert [job.attempt for job in world.pending(most=5)] == [4]
 
@@ -282,14 +283,14 @@ def test_unsupported_then_possible_then_failing_is_tried_three_times_and_listed(
     for _ in range(3):
         assert {job.cell.id for job in world.run(status="failed")} == waiting
     assert world.pending() == []
-    listed = {cell.id: count for cell, _, count in plan.exhausted(CELLS, world.attempts)}
+    listed = {cell.id: count for cell, _, count in pending.exhausted(CELLS, world.attempts)}
     assert listed == dict.fromkeys(waiting, 3)
 
 
 def test_changed_settings_rerun_that_workloads_cells_only():
     world = measured_world()
     changed = {**WORKLOADS, SMALL: WORKLOADS[SMALL].model_copy(update={"warmup_steps": 99})}
-    jobs = pending(expand(small_study(), changed), world.attempts, "GPU-a", possible)
+    jobs = pending.jobs(expand(small_study(), changed), world.attempts, "GPU-a", possible)
     said = "its settings changed: "
     assert {job.why.removeprefix(said).removeprefix(f"{SMALL} ") for job in jobs} == {
         "warmup_steps 20 → 99"
@@ -367,7 +368,7 @@ def test_postponed_is_as_if_nothing_had_happened():
     world.attempts[THREE.id] = [attempt(THREE, 1, "postponed")]
     [job] = world.pending()
     assert (job.why, job.attempt) == ("not measured yet", 2)
-    assert THREE.id not in {a.cell for a in plan.finished(CELLS, world.attempts)}
+    assert THREE.id not in {a.cell for a in pending.finished(CELLS, world.attempts)}
 
 
 def test_analysis_reads_every_attempt_at_todays_cells():
@@ -376,9 +377,9 @@ def test_analysis_reads_every_attempt_at_todays_cells():
     failed, corrupt = attempt(THREE, 3, "failed"), attempt(THREE, 4, "corrupt")
     world.attempts[THREE.id] += [old, failed, corrupt]
     world.attempts["gone/faithful/naive/r1"] = [attempt(THREE, 1, "completed")]
-    found = plan.finished([THREE], world.attempts)
+    found = pending.finished([THREE], world.attempts)
     assert [a.number for a in found] == [1, 3]
-    sealed = plan.finished([THREE], world.attempts, sealed=True)
+    sealed = pending.finished([THREE], world.attempts, sealed=True)
     assert [a.number for a in sealed] == [1, 2, 3]
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from analysis.names import TWIN
 from workflow.collocation.cell.spec import CellSpec, digest
-from workflow.collocation.grid import Cell, anchor_numbers, anchors, expand
-from workflow.collocation.settings import ConfigError, load_study, load_workloads
-from workflow.collocation.study import CONFIG, KINDS, Study
+from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
+from workflow.collocation.schema.study import CONFIG, KINDS, Study
+from workflow.collocation.study.grid import Cell, anchor_numbers, anchors, expand
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))

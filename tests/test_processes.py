@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from models.protocol import Channel
-from workflow.collocation import lock
-from workflow.collocation.members import REPOSITORY, Server, server_environment
+from workflow.collocation import ROOT as REPOSITORY
+from workflow.collocation.gpu import lock
+from workflow.collocation.processes.server import Server, server_environment
 
 PATIENCE = 20.0  # seconds, for a busy machine; nothing below waits that long when all is well
 
@@ -305,7 +306,7 @@ def test_a_trainer_that_cannot_be_imported(tmp_path):
 
 CONDUCTOR = """
 import json, sys
-from workflow.collocation.members import Server
+from workflow.collocation.processes.server import Server
 folder = sys.argv[1]
 with Server(folder + "/server.log", trainer="tests.torchfree") as server:
     for index, args in enumerate([{}, {"hang": "build"}, {"hang": "warm"}]):
@@ -375,7 +376,7 @@ def test_channel_splits_commands_and_reads_end_of_file_as_stop():
 HOLDER = """
 import sys, time
 from pathlib import Path
-from workflow.collocation.lock import device_lock
+from workflow.collocation.gpu.lock import device_lock
 with device_lock("GPU-1/x", {"pid": 1234, "cell": "a"}, print, Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

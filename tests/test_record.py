@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from workflow.collocation.record import CellName, Gpu, MethodEvidence, Record, scan, write
+from workflow.collocation.cell.record import CellName, Gpu, MethodEvidence, Record, write
+from workflow.collocation.study.attempts import scan
 
 CELL = "2x_a/faithful/naive/r1"
 

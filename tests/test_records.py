@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from analysis.__main__ import main as analysis
 from analysis.records import flags, losses, merge, schema
 from tests.records import TRAIN_SIZE, merged, record, telemetry
-from workflow.collocation import steps
+from workflow.collocation.cell import steps
 
 
 def on_disk(folder, *records):

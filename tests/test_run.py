@@ -13,15 +13,15 @@ import psutil
 import pytest
 
 from tests.studio import SHORT, study, workload
-from workflow.collocation import conductor, run
+from workflow.collocation.cell import conductor, run
+from workflow.collocation.cell.progress import Display
+from workflow.collocation.cell.record import Record
 from workflow.collocation.cell.task import Task
-from workflow.collocation.grid import expand
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.progress import Display
-from workflow.collocation.record import Record
-from workflow.collocation.settings import ConfigError
-from workflow.collocation.study import Sampling, Study
-from workflow.collocation.workloads import VisionWorkload
+from workflow.collocation.schema.load import ConfigError
+from workflow.collocation.schema.study import Sampling, Study
+from workflow.collocation.schema.workloads import VisionWorkload
+from workflow.collocation.study.grid import expand
 
 DIES = {"die": {"phase": "window", "signal": int(signal.SIGKILL)}}
 WORKLOADS = {

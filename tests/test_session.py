@@ -10,14 +10,14 @@ import yaml
 
 from models import hook
 from tests.studio import PLAIN, STUDY, alone, study, workload
-from workflow.collocation import show, writer
+from workflow.collocation import ROOT
 from workflow.collocation.cell.task import Task
-from workflow.collocation.grid import expand
-from workflow.collocation.jobs import Jobs
-from workflow.collocation.plan import pending
-from workflow.collocation.session import Session, open_session
-from workflow.collocation.study import ROOT, Config, Study
-from workflow.collocation.workloads import VisionWorkload
+from workflow.collocation.schema.study import Config, Study
+from workflow.collocation.schema.workloads import VisionWorkload
+from workflow.collocation.study import pending, show, writer
+from workflow.collocation.study.grid import expand
+from workflow.collocation.study.jobs import Jobs
+from workflow.collocation.study.session import Session, open_session
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
 PLANNED = Study.model_validate(study(ladders=alone("plain"), replicates=2))
@@ -29,7 +29,7 @@ def session(tmp_path) -> Session:
     cells = expand(PLANNED, WORKLOADS)
     config = Config(results=str(tmp_path))
     made = Session(config, STUDY, "as asked for", PLANNED, cells, device=None, attempts={})
-    made.jobs = pending(cells, {}, "cpu", lambda cell: None)
+    made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
     return made
 
 
@@ -39,7 +39,7 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
     cells = expand(planned, WORKLOADS)
     config = Config(results=str(tmp_path), gpu="cpu")
     made = Session(config, STUDY, "as asked for", planned, cells, device=None, attempts={})
-    made.jobs = pending(cells, {}, "cpu", lambda cell: None)
+    made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
     monkeypatch.setattr(Session, "refusal", lambda self, cell: None)
     assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)
     monkeypatch.undo()  # without a GPU the reason that the cell is refused with says so

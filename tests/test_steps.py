@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.collocation import steps
+from workflow.collocation.cell import steps
 
 MS = 1_000_000
 ORIGIN = 5_000_000_000_000

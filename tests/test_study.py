@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workflow.collocation import settings
-from workflow.collocation.settings import ConfigError, load_config, load_study, load_workloads
-from workflow.collocation.study import CONFIG, METHODS, SCHEMAS, Study, seconds, write_schemas
+from workflow.collocation.schema import load as settings
+from workflow.collocation.schema.load import ConfigError, load_config, load_study, load_workloads
+from workflow.collocation.schema.study import (
+    CONFIG,
+    METHODS,
+    SCHEMAS,
+    Study,
+    seconds,
+    write_schemas,
+)
 
 STUDIES = CONFIG / "studies"
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")

@@ -18,23 +18,24 @@ import pytest
 
 from tests.fakes import machine
 from tests.studio import SHORT, STUDY, Studio, study, until, workload
-from workflow.collocation import observation
+from workflow.collocation.cell import observation
+from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
+from workflow.collocation.cell.cores import Cpu, spare
+from workflow.collocation.cell.progress import Display
+from workflow.collocation.cell.record import Record
 from workflow.collocation.cell.spec import MeasureSpec
-from workflow.collocation.conductor import TIMEOUTS, Conductor
-from workflow.collocation.cores import Cpu, spare
-from workflow.collocation.grid import expand
-from workflow.collocation.jobs import Jobs
-from workflow.collocation.progress import Display
-from workflow.collocation.record import File, Record, Window
-from workflow.collocation.session import open_session
-from workflow.collocation.settings import ConfigError, load_config
-from workflow.collocation.study import Sampling, Study
+from workflow.collocation.schema.load import ConfigError, load_config
+from workflow.collocation.schema.study import Sampling, Study
+from workflow.collocation.schema.workloads import VisionWorkload
+from workflow.collocation.study.grid import expand
+from workflow.collocation.study.jobs import Jobs
+from workflow.collocation.study.session import open_session
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import GPU_COLUMNS
 from workflow.collocation.telemetry.watch import Silent
 from workflow.collocation.telemetry.windows import Facts, Series, summarise
-from workflow.collocation.workloads import VisionWorkload
 
 S = 1_000_000_000
 OPEN, CLOSE = 2 * S, 12 * S

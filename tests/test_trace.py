@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from tests.studio import PLAIN, REPOSITORY, study
-from workflow.collocation import run
+from workflow.collocation.cell import run
+from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.task import Task
-from workflow.collocation.grid import expand
-from workflow.collocation.progress import Display
-from workflow.collocation.study import Sampling, Study
-from workflow.collocation.workloads import VisionWorkload
+from workflow.collocation.schema.study import Sampling, Study
+from workflow.collocation.schema.workloads import VisionWorkload
+from workflow.collocation.study.grid import expand
 
 STEPS = 3
 CATALOGUE = REPOSITORY / "config" / "workloads.yaml"

@@ -12,9 +12,11 @@ import psutil
 import pytest
 
 from tests.test_processes import PATIENCE, Run, assert_gone, descriptors, script
-from workflow.collocation import members, zygote
-from workflow.collocation.members import Server, offspring, server_environment
-from workflow.collocation.zygote import Zygote
+from workflow.collocation import ROOT
+from workflow.collocation.processes import server as servers
+from workflow.collocation.processes import zygote
+from workflow.collocation.processes.server import Server, offspring, server_environment
+from workflow.collocation.processes.zygote import Zygote
 
 TRAINER, CODE = "tests.torchfree", "of today"
 
@@ -178,7 +180,7 @@ def test_where_there_is_no_zygote_a_cell_starts_its_own(tmp_path):
 def test_a_zygote_that_fails_to_import_leaves_that_to_the_cells(tmp_path):
     """Asked while it still imports; the cell's own server then says what is wrong."""
     (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
-    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(members.REPOSITORY)])}
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     log = tmp_path / "zygote.log"
     with zygote.hold("broken", CODE, server_environment(1) | path, log) as lender:
         options = {"environment": path, "lender": lender}
@@ -193,13 +195,13 @@ def test_a_zygote_that_fails_to_import_leaves_that_to_the_cells(tmp_path):
 
 
 def test_a_zygote_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(members, "ANSWER_S", 0.2)
+    monkeypatch.setattr(servers, "ANSWER_S", 0.2)
     with held(tmp_path) as (lender, process):
         process.suspend()
         with Server(tmp_path / "server.log", TRAINER, lender=lender) as server:
             assert why_own(train(server, tmp_path)) == "it does not answer"
         process.resume()  # finds a question of one who has left
-        monkeypatch.setattr(members, "ANSWER_S", 20.0)
+        monkeypatch.setattr(servers, "ANSWER_S", 20.0)
         with Server(tmp_path / "server.log", TRAINER, lender=lender) as server:
             train(server, tmp_path)
         assert server.origin == "zygote"
@@ -279,8 +281,8 @@ def test_the_stamp_names_code_and_packages():
 
 CONDUCTOR = """
 import sys
-from workflow.collocation.members import Server
-from workflow.collocation.zygote import Zygote
+from workflow.collocation.processes.server import Server
+from workflow.collocation.processes.zygote import Zygote
 name, code, folder = sys.argv[1:]
 with Server(folder + "/server.log", trainer="tests.torchfree", lender=Zygote(name, code)) as server:
     for index, args in enumerate([{}, {"hang": "build"}, {"hang": "warm"}]):
@@ -331,8 +333,8 @@ def test_a_killed_one_takes_its_members_and_no_later_cell(tmp_path, which):
 HOLDER = """
 import os, signal, sys
 from pathlib import Path
-from workflow.collocation import zygote
-from workflow.collocation.members import server_environment
+from workflow.collocation.processes import zygote
+from workflow.collocation.processes.server import server_environment
 log = Path(sys.argv[1])
 with zygote.hold("tests.torchfree", "of today", server_environment(1), log) as found:
     print(found.name, flush=True)

@@ -1,1 +1,5 @@
-"""One collocated run, from GPU set-up to files on disk."""
+"""One collocated run at a time: planned, carried out on a locked GPU, recorded."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]  # of the repository

@@ -11,13 +11,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from workflow.collocation.study import ROOT
+from workflow.collocation import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
 # What plans and prints: no process of a cell imports it.
-_BESIDE = ("datasets", "duration", "grid", "jobs", "launcher", "methods/mig/command", "plan")
-_BESIDE += ("session", "show", "writer")
-BESIDE = {f"workflow/collocation/{name}.py" for name in _BESIDE}
+BESIDE = ("workflow/collocation/study/", "workflow/collocation/methods/mig/command.py")
 SAYING = ("print", "say", "error", "warn", "ArgumentParser")  # whose strings are for people
 TOLD = ("help", "description")  # and arguments that are
 _known: dict[str, str] = {}  # SHA-256 of the texts → their digest
@@ -36,7 +34,7 @@ def code(root: Path = ROOT) -> tuple[str, str]:
     """
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
     named = [(path.relative_to(root).as_posix(), path) for path in paths]
-    texts = [(name, path.read_bytes()) for name, path in named if name not in BESIDE]
+    texts = [(name, path.read_bytes()) for name, path in named if not name.startswith(BESIDE)]
     read = hashlib.sha256(repr(texts).encode()).hexdigest()
     if read not in _known:
         digest = hashlib.sha256()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from workflow.collocation import ROOT
 from workflow.collocation.digest import code_digest
-from workflow.collocation.study import ROOT
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
 DECISIVE = ("torch", "timm", "driver")  # a cell measured with another one is a mismatch

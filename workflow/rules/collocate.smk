@@ -23,4 +23,4 @@ rule collocate:
     message:
         "{wildcards.job}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.run {params.job:q}'
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.cell.run {params.job:q}'

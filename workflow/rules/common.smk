@@ -11,12 +11,13 @@ from snakemake_interface_executor_plugins.settings import DeploymentMethod
 sys.path.insert(0, workflow.basedir)
 from analysis import code, figures as drawn, pages
 from release.sealed import notice
-from workflow.collocation import launcher, writer
-from workflow.collocation.jobs import Jobs
-from workflow.collocation.lock import Busy, folder_lock
-from workflow.collocation.settings import ConfigError
-from workflow.collocation.show import banner
-from workflow.collocation.session import open_session
+from workflow.collocation.study import launcher
+from workflow.collocation.study import writer
+from workflow.collocation.study.jobs import Jobs
+from workflow.collocation.gpu.lock import Busy, folder_lock
+from workflow.collocation.errors import ConfigError
+from workflow.collocation.study.show import banner
+from workflow.collocation.study.session import open_session
 
 if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
     print(

@@ -92,4 +92,4 @@ rule complete:
     message:
         "checking that every cell of study {SESSION.name} has a result"
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.show --check --config {params.settings}'
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.show --check --config {params.settings}'

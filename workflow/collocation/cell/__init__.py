@@ -1,1 +1,1 @@
-"""One cell: what it is to measure."""
+"""One cell: what it is to measure, how it is run, and what is written of it."""

@@ -13,8 +13,8 @@ from functools import cache, cached_property
 
 from pydantic import BaseModel
 
-from workflow.collocation.study import Measure, Sizes
-from workflow.collocation.workloads import Workload, model_of
+from workflow.collocation.schema.study import Measure, Sizes
+from workflow.collocation.schema.workloads import Workload, model_of
 
 VERSION = 1  # of what a spec means: another one measures all cells again
 FIRST = 1  # of specs that name none

@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
 
 from workflow.collocation.cell.spec import CellSpec
-from workflow.collocation.settings import ConfigError, check
-from workflow.collocation.study import Gpu, Sampling, Strict, Timed
+from workflow.collocation.errors import ConfigError
+from workflow.collocation.schema.load import check
+from workflow.collocation.schema.study import Gpu, Sampling, Strict, Timed
 
 
 class Task(Strict):

@@ -11,7 +11,7 @@ import psutil
 
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.members import offspring
+from workflow.collocation.processes.server import offspring
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPE_FOLDER, DEFAULT_PIPE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflow.collocation.record import File, Window
-from workflow.collocation.steps import arrow
 from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 from workflow.collocation.telemetry.windows import Series, phases
 
@@ -113,3 +112,12 @@ def _texts(values: Iterable[str]) -> pa.StringArray:
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     data = pa.py_buffer(b"".join(encoded))
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), data)
+
+
+def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """The column with null for NaN; pa.array would have every cell wait until it loaded pandas."""
+    missing = np.isnan(column)
+    there = np.packbits(~missing, bitorder="little")
+    values = np.where(missing, 0, column)
+    values = np.ascontiguousarray(values, kind.to_pandas_dtype())  # numpy's, in spite of its name
+    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])

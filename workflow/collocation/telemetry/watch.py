@@ -13,9 +13,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from workflow.collocation import ROOT
 from workflow.collocation.telemetry.lines import Lines, read
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 PROGRAM = "workflow.collocation.telemetry.sampler"
 SLOW_HZ = 2.0  # for members, machine and the card's lists of processes
 END_S = 2.0  # for a sampler that was told to quit
@@ -109,7 +109,7 @@ class Watch:
         return self._lines
 
     def _start(self, command: list[str]) -> subprocess.Popen:
-        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with self._log.open("wb") as log:
             process = subprocess.Popen(
                 command,

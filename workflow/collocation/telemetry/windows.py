@@ -15,8 +15,15 @@ from functools import cached_property
 import numpy as np
 import pynvml
 
-from workflow.collocation.record import Energy, Sampler, Telemetry, Values, Window, WindowTelemetry
 from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.values import (
+    Energy,
+    Sampler,
+    Telemetry,
+    Values,
+    Window,
+    WindowTelemetry,
+)
 from workflow.collocation.telemetry.vocabulary import METRICS
 
 PAIRED = ("gpm",)  # the sources of which a pair of samples spans a window

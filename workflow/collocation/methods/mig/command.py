@@ -17,9 +17,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from workflow.collocation import gpu
+from workflow.collocation import ROOT, gpu
+from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.grid import Cell
 from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import Mig
@@ -34,9 +34,9 @@ from workflow.collocation.methods.mig.layout import (
     placement_text,
 )
 from workflow.collocation.methods.mig.nvml import how_to_switch
-from workflow.collocation.session import open_session
-from workflow.collocation.settings import ConfigError, load_config, read_values
-from workflow.collocation.study import ROOT
+from workflow.collocation.schema.load import load_config, read_values
+from workflow.collocation.study.grid import Cell
+from workflow.collocation.study.session import open_session
 
 SCHEMA_VERSION = 1  # of the JSON document
 TABLES = ROOT / "tests" / "cards"

@@ -21,7 +21,7 @@ import pynvml
 from pydantic import TypeAdapter, ValidationError
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.lock import lock_folder
+from workflow.collocation.gpu.lock import lock_folder
 from workflow.collocation.methods.evidence import NotInForce, refuse_company
 from workflow.collocation.methods.mig import nvml
 from workflow.collocation.methods.mig.nvml import (

@@ -5,8 +5,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from workflow.collocation.cell.record import Member
 from workflow.collocation.methods.evidence import Report
-from workflow.collocation.record import Member
 
 FAULTY = ("failed", "killed", "timed_out")
 # A member that ended badly → the status of its cell.

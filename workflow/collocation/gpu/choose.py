@@ -1,7 +1,7 @@
 """Which device a run is on: asked when cells are planned, and by each job where it runs."""
 
 from workflow.collocation import gpu
-from workflow.collocation.settings import ConfigError
+from workflow.collocation.errors import ConfigError
 
 
 def find_device(wanted: str | int) -> tuple[gpu.Device | None, str]:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation import zygote
+from workflow.collocation import ROOT
+from workflow.collocation.processes import zygote
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EVENTS = {"built", "warm", "started", "progress", "epoch", "done", "stopped", "traced", "error"}
 LINE_LIMIT = 1 << 20  # bytes; a longer "line" is no event
 QUIT_S = 15.0  # for the kernel to take down members that hold much GPU memory
@@ -48,7 +48,7 @@ def server_environment(threads: int) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith((*THREAD_PREFIXES, "CUDA_MPS_")) and name not in THREAD_NAMES
     }
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), kept.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
     return kept | {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -1,18 +1,20 @@
 """What a person reads of a session: its first lines, its plan, and what failed.
 
-`python -m workflow.collocation.show` prints the plan (`make plan`); with --check it says at the end
-of a run which cells have no result.
+`python -m workflow.collocation.study.show` prints the plan (`make plan`); with --check it says at
+the end of a run which cells have no result.
 """
 
 import argparse
 import os
 import sys
 
-from workflow.collocation import plan, record
-from workflow.collocation.grid import Cell
+from workflow.collocation.cell.record import RESULTS
+from workflow.collocation.errors import ConfigError
 from workflow.collocation.methods import named
-from workflow.collocation.session import Session, open_session
-from workflow.collocation.settings import ConfigError, read_values
+from workflow.collocation.schema.load import read_values
+from workflow.collocation.study import pending
+from workflow.collocation.study.grid import Cell
+from workflow.collocation.study.session import Session, open_session
 
 
 def banner(session: Session) -> str:
@@ -55,7 +57,7 @@ def banner(session: Session) -> str:
 
 
 def _done(session: Session, cell: Cell) -> bool:
-    return any(a.status in record.RESULTS for a in plan.same(cell, session.attempts))
+    return any(a.status in RESULTS for a in pending.same(cell, session.attempts))
 
 
 def _source(session: Session, dataset: str) -> str:
@@ -76,7 +78,7 @@ def table(session: Session) -> str:
             refused[reason] = refused.get(reason, 0) + 1
             continue
         by = f"{spent / 60:7.1f} min" if job.path in fits else "  won't fit"
-        why = "" if job.why == plan.NEW else f"  ({job.why})"
+        why = "" if job.why == pending.NEW else f"  ({job.why})"
         lines.append(f"{by}  {job.cell.id}{why}")
     if refused:
         lines += ["", "cells that will be 'unsupported':"]
@@ -93,7 +95,7 @@ def table(session: Session) -> str:
 def faults(session: Session) -> list[str]:
     """One line for each cell that failed or timed out and has no result."""
     lines = []
-    for cell, attempt, count in plan.exhausted(session.cells, session.attempts):
+    for cell, attempt, count in pending.exhausted(session.cells, session.attempts):
         more = session.config.attempts - count
         then = f"tried again next time, {more} more" if more > 0 else "not tried again"
         first = (attempt.content["reason"] or "no reason given").splitlines()[0]

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from workflow.collocation import plan, provenance
+from workflow.collocation import provenance
 from workflow.collocation.cell.task import Task
 from workflow.collocation.digest import code
-from workflow.collocation.session import Session
+from workflow.collocation.study import pending
+from workflow.collocation.study.session import Session
 
 FOLDER = "jobs"  # of a study, with the files of this run's jobs
 TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "trace"}  # of config, to jobs
@@ -24,7 +25,7 @@ class Jobs:
     session: Session
 
     @cached_property
-    def _by_path(self) -> dict[str, tuple[plan.Job, int, float]]:
+    def _by_path(self) -> dict[str, tuple[pending.Job, int, float]]:
         """A job's path → the job, its place from 1, and the seconds that those after it take."""
         found, left = {}, sum(job.estimate_s for job in self.session.jobs)
         for place, job in enumerate(self.session.jobs, 1):
@@ -38,7 +39,7 @@ class Jobs:
         return len(self.session.cells) - job.rank
 
     def file(self, path: str) -> str:
-        """The file that says all that a job needs: what `workflow.collocation.run` is given."""
+        """The file that says all that a job needs: what workflow.collocation.cell.run gets."""
         return (self.session.folder / FOLDER / f"{path}.json").as_posix()
 
     def task(self, path: str, preloaded: str | None = None) -> Task:

@@ -1,4 +1,4 @@
-"""Run one cell: `python -m workflow.collocation.run JOB.JSON`. cell/task.py says what it holds.
+"""Run one cell: `python -m workflow.collocation.cell.run JOB.JSON`, a file as in cell/task.py.
 
 lock → set the method up → start members → barrier → measure → witness → tear down → write.
 Exits 0 whenever run.json was written, whatever its status; an interrupted cell leaves no run.json.
@@ -17,19 +17,14 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from workflow.collocation import cores, digest, methods, provenance
-from workflow.collocation.cell.spec import CellSpec
-from workflow.collocation.cell.task import Task
-from workflow.collocation.conductor import TIMEOUTS, Conductor
-from workflow.collocation.device import find_device
-from workflow.collocation.lock import device_lock
-from workflow.collocation.members import Server
-from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.methods.undisturbed import ENDING
-from workflow.collocation.observation import Observation
-from workflow.collocation.outcome import Tracked, cell_status
-from workflow.collocation.progress import Display
-from workflow.collocation.record import (
+from workflow.collocation import digest, methods, provenance
+from workflow.collocation.cell import cores
+from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
+from workflow.collocation.cell.members import member_specs
+from workflow.collocation.cell.observation import Observation
+from workflow.collocation.cell.outcome import Tracked, cell_status
+from workflow.collocation.cell.progress import Display
+from workflow.collocation.cell.record import (
     FAULTS,
     CellName,
     File,
@@ -37,12 +32,18 @@ from workflow.collocation.record import (
     MethodEvidence,
     Rate,
     Record,
-    Window,
     write,
 )
-from workflow.collocation.settings import ConfigError
-from workflow.collocation.specs import member_specs
-from workflow.collocation.zygote import Zygote, stamp
+from workflow.collocation.cell.spec import CellSpec
+from workflow.collocation.cell.task import Task
+from workflow.collocation.errors import ConfigError
+from workflow.collocation.gpu.choose import find_device
+from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.undisturbed import ENDING
+from workflow.collocation.processes.server import Server
+from workflow.collocation.processes.zygote import Zygote, stamp
+from workflow.collocation.telemetry.values import Window
 
 PR_SET_PDEATHSIG = 1
 
@@ -258,7 +259,7 @@ class Run:
 
     def _account(self, conductor: Conductor, scratch: Path) -> None:
         """Members' step times → rates, and the files beside run.json."""
-        from workflow.collocation import steps
+        from workflow.collocation.cell import steps
 
         began = time.monotonic()
         self.timing.update(conductor.timing)
@@ -316,7 +317,7 @@ class Run:
 
     def _rates(self, tracked: Tracked, end_ns, windows: list[Window]) -> dict[str, Rate]:
         """The member's rate in each window that it was there for."""
-        from workflow.collocation import steps
+        from workflow.collocation.cell import steps
 
         size, rates = tracked.batch_size, {}
         for window in windows:

@@ -1,7 +1,7 @@
 """What a study may say: the models behind config.yaml, workloads.yaml and studies/*.yaml.
 
-settings.py reads the files into them. `workflow/schemas/` holds the same rules as JSON Schema for
-editors, written by `python -m workflow.collocation.study` and kept equal by a test.
+load.py reads the files into them. `workflow/schemas/` holds the same rules as JSON Schema for
+editors, written by `python -m workflow.collocation.schema.study` and kept equal by a test.
 """
 
 import difflib
@@ -22,11 +22,11 @@ from pydantic import (
     model_validator,
 )
 
+from workflow.collocation import ROOT
 from workflow.collocation.methods import METHODS, MOST_MEMBERS, Limits
 from workflow.collocation.methods.limits import Name
 
 KINDS = ("window", "epochs", "departure", "completion")
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config"
 SCHEMAS = ROOT / "workflow" / "schemas"
 
@@ -347,7 +347,7 @@ def seconds(text: str) -> float:
 
 def write_schemas(folder: Path = SCHEMAS) -> None:
     """Export the models as JSON Schema, for editors and for the workflow catalogue."""
-    from workflow.collocation.workloads import AnyWorkload
+    from workflow.collocation.schema.workloads import AnyWorkload
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in {"config": Config, "workload": AnyWorkload, "study": Study}.items():

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from workflow.collocation.cell.spec import ArmSpec, CellSpec
-from workflow.collocation.workloads import CommandWorkload, Workload
+from workflow.collocation.schema.workloads import CommandWorkload, Workload
 
 LOSS_EVERY = 10  # steps
 BESIDE = {"description", "window_s", "dataset", "folder", "optimizer", "input", "memory_limit_mb"}

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 import psutil
 
-from workflow.collocation import provenance, zygote
+from workflow.collocation import ROOT, provenance
 from workflow.collocation.digest import code_digest
-from workflow.collocation.members import server_environment
-from workflow.collocation.session import Session
-from workflow.collocation.study import ROOT
+from workflow.collocation.processes import zygote
+from workflow.collocation.processes.server import server_environment
+from workflow.collocation.study.session import Session
 
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
@@ -32,7 +32,7 @@ def missing_packages(session: Session) -> list[str]:
 
 
 def preloaded(session: Session) -> AbstractContextManager[zygote.Zygote | None]:
-    """One import of the trainer for all jobs, where more than one will train; see zygote.py."""
+    """One import of the trainer for all jobs, where more than one will train."""
     training = [job for job in session.jobs if session.refusal(job.cell) is None]
     if len(training) < 2:
         return nullcontext()

@@ -7,12 +7,12 @@ import time
 import traceback
 from pathlib import Path
 
-from workflow.collocation import cores
+from workflow.collocation.cell import cores
+from workflow.collocation.cell.progress import Display
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods import Sharing
 from workflow.collocation.methods.evidence import owner
-from workflow.collocation.progress import Display
-from workflow.collocation.record import Telemetry, Window
+from workflow.collocation.telemetry.values import Telemetry, Window
 from workflow.collocation.telemetry.watch import Silent, Watch
 
 IDLE_ROWS, IDLE_S = 3, 4.0  # of the card before members are built, and how long to wait for them

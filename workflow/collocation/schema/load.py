@@ -13,9 +13,10 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from workflow.collocation import ROOT
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.study import ARMS, ROOT, Config, Ladder, Mix, Study, not_allowed
-from workflow.collocation.workloads import KINDS, Workload, model_of
+from workflow.collocation.schema.study import ARMS, Config, Ladder, Mix, Study, not_allowed
+from workflow.collocation.schema.workloads import KINDS, Workload, model_of
 
 CONFIG_SOURCE = "config/config.yaml or --config"
 

@@ -5,7 +5,7 @@ import json
 from workflow.collocation.methods import mig
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import command as mig_command
-from workflow.collocation.session import Session
+from workflow.collocation.study.session import Session
 
 
 def write_plan(session: Session) -> None:

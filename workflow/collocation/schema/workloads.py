@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, StrictInt, field_validator, model_serializer
 
-from workflow.collocation.study import DATASETS, Strict
+from workflow.collocation.schema.study import DATASETS, Strict
 
 OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 Positive = Annotated[StrictInt, Field(ge=1)]

@@ -8,10 +8,11 @@ or a folder brought back from another machine does not have.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from workflow.collocation.cell.record import FAULTS, MEASURED, RESULTS
 from workflow.collocation.cell.spec import changes
-from workflow.collocation.duration import Estimates
-from workflow.collocation.grid import Cell
-from workflow.collocation.record import FAULTS, MEASURED, RESULTS, Attempt
+from workflow.collocation.study.attempts import Attempt
+from workflow.collocation.study.duration import Estimates
+from workflow.collocation.study.grid import Cell
 
 NEW = "not measured yet"
 NAMED = 3  # settings that have changed; of more the number is given
@@ -34,7 +35,7 @@ class Job:
         return f"{self.cell.id}/a{self.attempt}"
 
 
-def pending(
+def jobs(
     cells: list[Cell],
     attempts: dict[str, list[Attempt]],
     device: str,
@@ -44,7 +45,7 @@ def pending(
 ) -> list[Job]:
     """The cells that still have to run on `device` (GPU UUID or 'cpu'), in order.
 
-    attempts: what `record.scan` found. refusal: why a cell's method cannot run here, or None.
+    attempts: what `attempts.scan` found. refusal: why a cell's method cannot run here, or None.
     most: how often a cell that failed is tried. stale: attempts to measure again although they
     are results (another trainer, say); if they failed they do not count. A block's baselines are
     measured on the device on which the block goes on, and a cell that was measured on another one

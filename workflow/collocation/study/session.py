@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from workflow.collocation import gpu, grid, methods, plan, provenance, record
-from workflow.collocation.datasets import Datasets
-from workflow.collocation.device import find_device
+from workflow.collocation import ROOT, gpu, methods, provenance
+from workflow.collocation.cell.record import MEASURED
 from workflow.collocation.digest import code_digest, own_digest
-from workflow.collocation.grid import Cell
-from workflow.collocation.settings import ConfigError, load_config, load_study, load_workloads
-from workflow.collocation.study import ROOT, Config, Study, seconds
+from workflow.collocation.errors import ConfigError
+from workflow.collocation.gpu.choose import find_device
+from workflow.collocation.schema.load import load_config, load_study, load_workloads
+from workflow.collocation.schema.study import Config, Study, seconds
+from workflow.collocation.study import grid, pending
+from workflow.collocation.study.attempts import Attempt, cpu_key, scan
+from workflow.collocation.study.datasets import Datasets
+from workflow.collocation.study.grid import Cell
 
 MANIFEST = "MANIFEST.sha256"  # of a study that ships; see release/
 
@@ -33,12 +37,12 @@ class Session:
     study: Study
     cells: list[Cell]
     device: gpu.Device | None
-    attempts: dict[str, list[record.Attempt]]
+    attempts: dict[str, list[Attempt]]
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     deadline: float | None = None  # Unix time at which the budget ends
     anchors: list[Cell] = field(default_factory=list)  # of this session and those before
-    jobs: list[plan.Job] = field(default_factory=list)
-    later: list[plan.Job] = field(default_factory=list)
+    jobs: list[pending.Job] = field(default_factory=list)
+    later: list[pending.Job] = field(default_factory=list)
     _refusals: dict[str, str | None] = field(default_factory=dict)
 
     @property
@@ -64,7 +68,7 @@ class Session:
     def run_files(self) -> list[str]:
         """run.json of every attempt that exists and counts, and of every job to run."""
         counted = [*self.cells, *self.anchors]
-        done = [a.path for a in plan.finished(counted, self.attempts, self.sealed)]
+        done = [a.path for a in pending.finished(counted, self.attempts, self.sealed)]
         return [path.as_posix() for path in (*done, *self.coming)]
 
     @property
@@ -95,13 +99,11 @@ class Session:
         values = self.config.model_dump(exclude_none=True)
         return shlex.join(f"{key}={json.dumps(value)}" for key, value in values.items())
 
-    def mismatched(self) -> list[record.Attempt]:
+    def mismatched(self) -> list[Attempt]:
         """Measured attempts that today's code or versions would not reproduce as they are."""
         stale = _stale(self.device)
-        found = plan.finished(self.cells, self.attempts, self.sealed)
-        return [
-            attempt for attempt in found if attempt.status in record.MEASURED and stale(attempt)
-        ]
+        found = pending.finished(self.cells, self.attempts, self.sealed)
+        return [attempt for attempt in found if attempt.status in MEASURED and stale(attempt)]
 
     @cached_property
     def expected(self) -> str:
@@ -151,17 +153,17 @@ def open_session(values: dict) -> Session:
     }
     sources = {name: digest for name, digest in digests.items() if digest}
     cells = grid.expand(study, workloads, sources)
-    attempts = record.scan(Path(config.results, name, "cells"))
+    attempts = scan(Path(config.results, name, "cells"))
     numbers = grid.anchor_numbers(attempts)
     known = grid.anchors(study, workloads, numbers, sources)
     named = {"id": config.session} if config.session else {}
     session = Session(config, name, why, study, cells, device, attempts, **named)
     session.anchors += known
     if session.measuring:
-        pending = plan.pending(
+        jobs = pending.jobs(
             cells,
             attempts,
-            device.uuid if device else record.cpu_key(provenance.machine_alias()),
+            device.uuid if device else cpu_key(provenance.machine_alias()),
             session.refusal,
             config.attempts,
             _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
@@ -173,10 +175,10 @@ def open_session(values: dict) -> Session:
         )
         number = max(numbers, default=0) + 1
         new = [] if begun else grid.anchors(study, workloads, [number], sources)
-        first = plan.begin(new, attempts)
+        first = pending.begin(new, attempts)
         budget = seconds(config.budget) if config.budget is not None else None
         left = None if budget is None else budget - sum(job.estimate_s for job in first)
-        session.jobs, session.later = plan.within(pending, left)
+        session.jobs, session.later = pending.within(jobs, left)
         if any(session.refusal(job.cell) is None for job in session.jobs):
             session.jobs = first + session.jobs
             session.anchors += [job.cell for job in first]

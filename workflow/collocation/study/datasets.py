@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.collocation.study import Config, Study
+from workflow.collocation.schema.study import Config, Study
 
 
 @dataclass(frozen=True)

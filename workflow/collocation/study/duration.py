@@ -2,9 +2,10 @@
 
 import itertools
 
+from workflow.collocation.cell.record import MEASURED
 from workflow.collocation.cell.spec import digest
-from workflow.collocation.grid import Cell
-from workflow.collocation.record import MEASURED, Attempt
+from workflow.collocation.study.attempts import Attempt
+from workflow.collocation.study.grid import Cell
 
 OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
 OVERHEAD_PER_MEMBER_S = 1.0

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from workflow.collocation.cell.spec import ArmSpec, CellSpec, MeasureSpec, MemberSpec
+from workflow.collocation.errors import ConfigError
 from workflow.collocation.methods import named
-from workflow.collocation.settings import ConfigError
-from workflow.collocation.study import ARMS, Ladder, Mix, Study
-from workflow.collocation.workloads import Workload
+from workflow.collocation.schema.study import ARMS, Ladder, Mix, Study
+from workflow.collocation.schema.workloads import Workload
 
 ANCHOR = "--anchor"  # ends the scenario of a cell that a session begins with
 

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from workflow.collocation.cell.outcome import FAULTY, Tracked
+from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.spec import MeasureSpec
-from workflow.collocation.members import Member, Server
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
-from workflow.collocation.outcome import FAULTY, Tracked
-from workflow.collocation.progress import Display
-from workflow.collocation.record import Window
+from workflow.collocation.processes.server import Member, Server
+from workflow.collocation.telemetry.values import Window
 
 # Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
 # epochs how long a member may show no progress.

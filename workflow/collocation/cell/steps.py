@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflow.collocation.record import File, Loss, Rate
+from workflow.collocation.cell.record import Loss, Rate
+from workflow.collocation.telemetry.files import arrow
+from workflow.collocation.telemetry.values import File
 
 TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100
@@ -109,15 +111,6 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         column_encoding={"tick": "DELTA_BINARY_PACKED"},
     )
     return File.of(path)
-
-
-def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """The column with null for NaN; pa.array would have every cell wait until it loaded pandas."""
-    missing = np.isnan(column)
-    there = np.packbits(~missing, bitorder="little")
-    values = np.where(missing, 0, column)
-    values = np.ascontiguousarray(values, kind.to_pandas_dtype())  # numpy's, in spite of its name
-    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])
 
 
 def _by_step(arrays: dict[str, np.ndarray], steps: int) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""The members' processes: the fork server that starts them, and their pipes."""

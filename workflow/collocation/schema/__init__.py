@@ -1,0 +1,1 @@
+"""What a person may write: config, catalogue and studies, and how they are read."""

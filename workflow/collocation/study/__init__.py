@@ -1,0 +1,1 @@
+"""From a study to the jobs of one session: cells, what is pending, what it will take."""

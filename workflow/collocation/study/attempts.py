@@ -1,0 +1,71 @@
+"""What has been measured: the attempts at a study's cells, found by their run.json files."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from workflow.collocation.cell.record import Record
+from workflow.collocation.cell.spec import digest
+
+
+def cpu_key(machine: str | None) -> str:
+    """How the CPU of a machine is told from others where GPUs have their UUIDs."""
+    return f"cpu:{machine}" if machine else "cpu"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What planning needs to know of one attempt at a cell; `content` is None if corrupt."""
+
+    cell: str
+    number: int
+    path: Path
+    content: dict | None
+
+    @property
+    def status(self) -> str:
+        return self.content["status"] if self.content else "corrupt"
+
+    @cached_property
+    def spec_digest(self) -> str | None:
+        """Equal to that of a planned cell's spec where it measured the same."""
+        return digest(self.content["spec"]) if self.content else None
+
+    @property
+    def refused_in_setup(self) -> bool:
+        """Unsupported for a reason that only trying showed, such as missing rights."""
+        return self.status == "unsupported" and self.content.get("phase") == "setup"
+
+    @property
+    def device(self) -> str:
+        """The key of the device it ran on: a GPU UUID, or 'cpu:' and the machine's alias."""
+        content = self.content or {}
+        if gpu := content.get("gpu"):
+            return gpu["uuid"]
+        return cpu_key(content.get("provenance", {}).get("machine"))
+
+
+def scan(folder: Path) -> dict[str, list[Attempt]]:
+    """All attempts below `folder` (results/<study>/cells), by cell id, oldest first."""
+    found: dict[str, list[Attempt]] = {}
+    for path in folder.glob("*/*/*/r*/a*/run.json"):
+        attempt_folder = path.parent
+        cell = attempt_folder.parent.relative_to(folder).as_posix()
+        number = attempt_folder.name[1:]
+        if number.isdecimal():
+            attempt = Attempt(cell, int(number), path, _content(path, cell, int(number)))
+            found.setdefault(cell, []).append(attempt)
+    for attempts in found.values():
+        attempts.sort(key=lambda attempt: attempt.number)
+    return found
+
+
+def _content(path: Path, cell: str, number: int) -> dict | None:
+    """The record, or None where it is not one: cut short, edited, of another cell or schema."""
+    try:
+        content = json.loads(path.read_bytes())
+        named = Record.model_validate(content).cell
+    except (OSError, ValueError):  # pydantic's error is a ValueError
+        return None
+    return content if (named.id, named.attempt) == (cell, number) else None

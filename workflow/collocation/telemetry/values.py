@@ -1,0 +1,101 @@
+"""What run.json says of a cell's windows and of what was seen in them."""
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Part(BaseModel):
+    """A part of a record: with these keys and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Window(Part):
+    """A stretch of the monotonic clock (ns) in which every member named by the cell trained."""
+
+    name: Literal["window", "epochs", "before", "after", "completion"]
+    start_ns: int
+    end_ns: int
+    seconds: float
+
+
+Values = dict[str, float | None]  # metric → value in the vocabulary's unit, null where missing
+
+
+class Energy(Part):
+    """What the set used in a window, in J: the counter's mean power (W) between its two readings,
+    `seconds` apart, times the window's length.
+
+    idle_joules: idle power for as long. integrated_joules: the power readings, integrated.
+    """
+
+    joules: float
+    seconds: float
+    mean_power: float
+    idle_joules: float | None = None
+    above_idle_joules: float | None = None
+    integrated_joules: float | None = None
+
+
+class WindowTelemetry(Part):
+    """What was seen in one window.
+
+    entities: headline values by entity ("gpu", "gi:1"): of a rate the one pair of samples that
+    spans the window, of a gauge the mean, of a counter the growth. series: the means of the series.
+    members, host: means; a member's `entity` is where it ran, null without a GPU. whole_card, under
+    MIG: means of the instances weighted by SMs, over `sm_count` SMs.
+    """
+
+    seconds: float
+    entities: dict[str, Values] = {}
+    series: dict[str, Values] = {}
+    energy: Energy | None = None
+    members: dict[str, dict[str, float | str | None]] = {}
+    host: Values = {}
+    whole_card: Values = {}
+
+
+class Sampler(Part):
+    """What the sampler says of itself; longest_gap_s: between rows, in a window."""
+
+    ticks: int | None = None
+    skipped: int | None = None
+    longest_gap_s: float | None = None
+    cpu_s: float | None = None
+    tick_ms_p50: float | None = None
+    tick_ms_p95: float | None = None
+    tick_ms_max: float | None = None
+
+
+class Telemetry(Part):
+    """What was seen from outside the members. `source` is null where there was no GPU to read.
+
+    idle: means before the first member was built. disagree: sentences. throttled: reason → share of
+    the windows' samples. strangers: who else computed on the card; null where nobody can tell.
+    """
+
+    status: Literal["complete", "incomplete", "off"]
+    reason: str | None = None
+    source: str | None = None
+    hz: float | None = None
+    idle: Values = {}
+    windows: dict[str, WindowTelemetry] = {}
+    disagree: list[str] = []
+    throttled: dict[str, float] = {}
+    strangers: list[str] | None = None
+    sampler: Sampler = Sampler()
+
+
+class File(Part):
+    sha256: str
+    bytes: int
+
+    @classmethod
+    def of(cls, path: Path) -> "File":
+        """Of a file that is there."""
+        with path.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        return cls(sha256=digest, bytes=path.stat().st_size)
