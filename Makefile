@@ -106,10 +106,10 @@ schemas: $(BASE)
 	$(PY) -m workflow.collocation.schema.study
 
 mig-plan: $(BASE)
-	@$(PY) -m workflow.collocation.methods.mig.command --config $(SETTINGS) $(if $(CARD),--card $(CARD))
+	@$(PY) -m workflow.collocation.study.mig_plan --config $(SETTINGS) $(if $(CARD),--card $(CARD))
 
 mig-table: $(BASE)
-	@$(PY) -m workflow.collocation.methods.mig.command --table $(or $(TABLE),mig-table.json)
+	@$(PY) -m workflow.collocation.study.mig_plan --table $(or $(TABLE),mig-table.json)
 
 bench: $(TRAIN)
 	$(PY) -m bench $(BENCH)

@@ -32,11 +32,11 @@ from workflow.collocation.methods.mig import card as mig_card
 from workflow.collocation.methods.mig import layout as mig_layout
 from workflow.collocation.methods.mig import nvml as mig_nvml
 from workflow.collocation.methods.mig import restore as mig_restore
-from workflow.collocation.methods.mig.command import load_card, record_table
 from workflow.collocation.methods.mig.layout import Card, NoLayout
 from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
 from workflow.collocation.schema.study import CONFIG
 from workflow.collocation.study.grid import expand
+from workflow.collocation.study.mig_plan import load_card, record_table
 
 TABLES = {path.stem: load_card(path) for path in sorted(machine.CARDS.glob("*.json"))}
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 from tests.fakes import machine
 from tests.studio import REPOSITORY
 from workflow.collocation import gpu
-from workflow.collocation.methods.mig import command as mig_plan
-from workflow.collocation.methods.mig.command import dump_card, load_card
 from workflow.collocation.methods.mig.layout import (
     ORDERS,
     PLACEMENTS,
@@ -33,7 +31,9 @@ from workflow.collocation.methods.mig.layout import (
 )
 from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
 from workflow.collocation.schema.study import CONFIG
+from workflow.collocation.study import mig_plan
 from workflow.collocation.study.grid import expand
+from workflow.collocation.study.mig_plan import dump_card, load_card
 
 TABLES = sorted((REPOSITORY / "tests" / "cards").glob("*.json"))
 CARDS = {path.stem: load_card(path) for path in TABLES}
@@ -608,7 +608,7 @@ def test_mig_plan_reads_this_card_and_its_mode(name, mig, said, tmp_path):
         [
             sys.executable,
             "-m",
-            "workflow.collocation.methods.mig.command",
+            "workflow.collocation.study.mig_plan",
             "--config",
             "study=kick",
         ],

@@ -15,7 +15,7 @@ from workflow.collocation import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
 # What plans and prints: no process of a cell imports it.
-BESIDE = ("workflow/collocation/study/", "workflow/collocation/methods/mig/command.py")
+BESIDE = ("workflow/collocation/study/",)
 SAYING = ("print", "say", "error", "warn", "ArgumentParser")  # whose strings are for people
 TOLD = ("help", "description")  # and arguments that are
 _known: dict[str, str] = {}  # SHA-256 of the texts → their digest

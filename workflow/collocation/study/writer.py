@@ -4,7 +4,7 @@ import json
 
 from workflow.collocation.methods import mig
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.methods.mig import command as mig_command
+from workflow.collocation.study import mig_plan
 from workflow.collocation.study.session import Session
 
 
@@ -17,7 +17,7 @@ def write_plan(session: Session) -> None:
 
 def write_mig_layouts(session: Session) -> None:
     """mig_layouts.json: where the study's MIG cells lie on this card, if it can be read."""
-    cells = mig_command.mig_cells(session.cells)
+    cells = mig_plan.mig_cells(session.cells)
     if session.device is None or not cells:
         return
     try:
@@ -26,7 +26,7 @@ def write_mig_layouts(session: Session) -> None:
         return
     if card is not None:
         source = f"read with NVML, driver {session.device.driver}"
-        found = mig_command.document(session.name, cells, card, source, read=True)
+        found = mig_plan.document(session.name, cells, card, source, read=True)
         (session.folder / "mig_layouts.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
