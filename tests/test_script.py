@@ -274,3 +274,11 @@ def test_a_group_named_step_says_how_many():
     assert output.done == 1 + 10 + 80 + 10  # how many came before the first, nobody knows
     gaps = np.diff(output.end_ns)
     assert (gaps >= 0).all()
+
+
+def test_a_progress_bar_that_is_printed_again_makes_no_steps():
+    """As tqdm and Lightning do at the end of a pass, and with every change of what stands beside."""
+    bar = r" (?P<step>\d+)/\d+ \["
+    lines = [f"Epoch {epoch}: | {n}/3 [\r" for epoch in range(2) for n in (0, 1, 1, 2, 2, 3, 3, 3)]
+    output = told(bar, *(line.encode() for line in lines))
+    assert output.done == 6

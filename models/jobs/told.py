@@ -23,7 +23,8 @@ class Output:
     """Steps as lines of the script's output that match a pattern; the output goes on to our log.
 
     A group named `step` holds the number of steps made so far in a pass: those since the line
-    before are taken to be evenly spaced. When it falls, a new pass has begun.
+    before are taken to be evenly spaced. When it falls, a new pass has begun; the same number again
+    is no step.
     """
 
     environment: dict[str, str] = {}
@@ -69,7 +70,8 @@ class Output:
         steps = 1
         if "step" in self.pattern.groupindex and found["step"]:
             number = int(found["step"])
-            steps = number - self.number if number > self.number else number
+            # The same again: a bar that was drawn anew. Fewer: another pass.
+            steps = number - self.number if number >= self.number else number
             self.number = number
         if self.end_ns and steps > 1:
             gap = (now - self.end_ns[-1]) / steps
