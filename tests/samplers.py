@@ -21,13 +21,6 @@ class Card:
     def __init__(self, uuid: str):
         self.uuid, self.readings = uuid, 0
 
-    def describe(self) -> dict:
-        return {
-            "name": "Card",
-            "cuda": sorted(name for name in os.environ if name.startswith("CUDA_")),
-            "cores": sorted(os.sched_getaffinity(0)),
-        }
-
     def read(self, slow: bool = True) -> dict:
         self.readings += 1
         power = {"power": float(self.readings)}
@@ -102,7 +95,8 @@ class Source:
         }
 
     def close(self) -> None:
-        print("source closed", flush=True)
+        cuda = [name for name in os.environ if name.startswith("CUDA_")]
+        print(f"source closed, {cuda=}", flush=True)
 
 
 class Failing(Source):
@@ -131,4 +125,4 @@ def open_source(uuid: str, entities: list[str], wanted: str) -> tuple[Source | N
 
 
 if __name__ == "__main__":
-    sampler.main(None, open_card, open_source)
+    sampler.main(open_card, open_source)

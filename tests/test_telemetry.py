@@ -32,10 +32,11 @@ from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.session import open_session
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.series import Series
+from workflow.collocation.telemetry.summary import Facts, summarise
 from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import GPU_COLUMNS
 from workflow.collocation.telemetry.watch import Silent
-from workflow.collocation.telemetry.windows import Facts, Series, summarise
 
 S = 1_000_000_000
 OPEN, CLOSE = 2 * S, 12 * S
@@ -99,7 +100,7 @@ def rows(*values, every: int = S) -> list[dict]:
     return [{"t": index * every, "v": {"x": value}} for index, value in enumerate(values)]
 
 
-NOTHING = {"none": [], "null": rows(None, None), "nan": rows(math.nan, None, math.inf, "?")}
+NOTHING = {"none": [], "null": rows(None, None), "nan": rows(math.nan, None, math.inf)}
 
 
 @pytest.mark.parametrize("found", NOTHING.values(), ids=NOTHING)
@@ -153,7 +154,7 @@ def test_the_longest_time_without_a_row(times, gap):
 
 def test_headlines_come_from_the_pair_and_the_series_stands_beside():
     lines = watched()
-    lines.spans[0]["v"] |= {"gract": 0.905, "drama": math.nan, "smocc": None}
+    lines.spans[0]["v"] |= {"gract": 0.905, "drama": None, "smocc": None}
     telemetry, flags = told(lines)
     window = telemetry.windows["window"]
     headline, series = window.entities["gpu"], window.series["gpu"]

@@ -10,23 +10,23 @@ could do (NVIDIA/DCGM issues 138 and 248), so values of unequal instances need a
 PCIe traffic of an instance is N/A (issue 88).
 """
 
-import ctypes
+import math
 import os
 import re
 import select
 import shutil
-import signal
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterable
+from functools import partial
 
+from workflow.collocation.telemetry.loop import end_with_parent
 from workflow.collocation.telemetry.vocabulary import METRICS, Metric, SourceLost, Unavailable
 
 DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they answer N/A or 0
 ASK_S = 3.0  # for a question to the host engine, which may hang
 FIRST_S = 4.0  # for the first row with a value: DCGM's first rows are N/A
 SILENCE_S = 5.0  # without a row, after which the engine counts as gone
-PR_SET_PDEATHSIG = 1
 HEADER = re.compile(r"\s*(#|ID\b)", re.I)  # the line of names, the line of units
 ROW = re.compile(r"\s*(GPU|GPU-I) (\d+)(?=\s|$)")
 LISTED_GPU = re.compile(r"\|\s*(\d+)\s*\|")
@@ -101,7 +101,8 @@ class Dcgm:
         try:
             self._begin()
         except Unavailable:  # one field that the card has not makes dcgmi refuse them all
-            listed = _field_ids(_ask(program, "profile", "--list", "-i", str(gpu)))
+            listing = _ask(program, "profile", "--list", "-i", str(gpu))
+            listed = {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
             known = [metric for metric in self._metrics if metric.dcgm in listed]
             if not known or known == self._metrics:
                 raise
@@ -128,11 +129,9 @@ class Dcgm:
             said = f": {self._said}" if self._said else ""
             self.close()
             raise SourceLost(f"dcgmi {how}{said}")
+        names = [metric.name for metric in self._metrics]
         return {
-            entity: {
-                metric.name: _mean([metric.from_dcgm(v) for v in values if v is not None])
-                for metric, values in zip(self._metrics, zip(*found, strict=True), strict=True)
-            }
+            entity: dict(zip(names, map(_mean, zip(*found, strict=True)), strict=True))
             for entity, found in rows.items()
         }
 
@@ -145,28 +144,17 @@ class Dcgm:
         return {}
 
     def close(self) -> None:
-        """End dcgmi, in a second and a half at most."""
+        """End dcgmi."""
         child, self._child = self._child, None
-        if child is None:
-            return
-        for end in (child.terminate, child.kill):
-            end()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(0.75)
-                break
-        child.stdout.close()
+        if child is not None:
+            child.kill()
+            child.wait()
+            child.stdout.close()
 
     def _begin(self) -> None:
         """Start dcgmi, and wait for its first row with a value."""
         fields = ",".join(str(metric.dcgm) for metric in self._metrics)
         arguments = ["-e", fields, "-i", self._selector, "-d", str(DELAY_MS)]
-        parent, libc = os.getpid(), ctypes.CDLL(None)
-
-        def die_with_parent() -> None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # gone before the call
-                os._exit(1)
-
         self._table = Table(len(self._metrics))
         self._rest, self._said, self._ended = b"", "", False
         self._child = subprocess.Popen(
@@ -174,7 +162,7 @@ class Dcgm:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(end_with_parent, os.getpid()),
         )
         os.set_blocking(self._child.stdout.fileno(), False)
         deadline = time.monotonic() + FIRST_S
@@ -252,18 +240,14 @@ def _instance_ids(hierarchy: str, uuid: str) -> dict[int, int]:
     return ids
 
 
-def _field_ids(listing: str) -> set[int]:
-    """The profiling fields that a GPU has, from `dcgmi profile --list`."""
-    return {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
-
-
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        value = float(cell)
     except ValueError:
         return None
+    return value if math.isfinite(value) else None
 
 
-def _mean(values: list[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.series import Series
 from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
-from workflow.collocation.telemetry.windows import Series, phases
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
     )
     there = [table for table in tables if table.rows]
     starts = [window.start_ns for window in windows[:1]] or [table.rows[0]["t"] for table in there]
-    ready = [(table, _arrow(table, min(starts), phases(lines))) for table in there]
+    ready = [(table, _arrow(table, min(starts), lines.phases())) for table in there]
     files = {}
     for table, content in ready:  # nothing is written before all could be made
         path = folder / f"{table.name}.parquet"

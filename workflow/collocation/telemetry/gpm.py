@@ -20,6 +20,7 @@ LEAST_S = 0.1005  # between two samples of a pair
 LATE_S = 0.015  # how long a tick may wait for that
 DOUBT_S = 0.15  # a closer pair in which nothing happened was not refreshed: even asking is traffic
 PATIENCE = 20  # ticks in a row that may fail before the source is given up
+METRICS_OF_GPM = tuple(metric for metric in METRICS if metric.gpm is not None)
 ACTIVITY = {metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"}  # ratios
 
 
@@ -35,8 +36,7 @@ class Gpm:
     """GPM of one card. Raises Unavailable where the card or NVML gives no metric of a pair.
 
     entities: "gpu", or "gi:<id>" of a GPU instance under MIG; one that gives no sample at the
-    beginning is left out. silent: entity → what NVML said last when it gave nothing. units:
-    metric → the unit in which NVML gives it, in its own words.
+    beginning is left out.
     """
 
     name = "gpm"
@@ -45,10 +45,8 @@ class Gpm:
         self._buffers: list = []
         self._ticks: dict[str, tuple[_Sample, _Sample]] = {}
         self._metrics: dict[str, tuple[Metric, ...]] = {}
-        self._failed = 0
+        self._failed, self._said = 0, "without an error"  # ticks in a row, and NVML's last words
         self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)
-        self.silent: dict[str, str] = {}
-        self.units: dict[str, str] = {}
         try:
             pynvml.nvmlInit()
             self._card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -74,7 +72,7 @@ class Gpm:
         Raises SourceLost once, when nothing has answered for PATIENCE ticks; then {}.
         """
         rates: dict[str, dict[str, float | None]] = {}
-        problem = None
+        failed = False
         for entity, (older, newer) in self._ticks.items():
             if not self._refreshed(older):
                 continue
@@ -82,16 +80,16 @@ class Gpm:
                 self._fill(entity, newer)
                 found = self._rates(entity, older, newer) if older.t_ns is not None else None
             except pynvml.NVMLError as error:
-                problem = self.silent[entity] = str(error)
+                failed, self._said = True, f"{entity}: {error}"
                 continue
             if found is not None:
                 rates[entity] = found
             if found is not None or older.t_ns is None:
                 self._ticks[entity] = newer, older
-        self._failed = self._failed + 1 if problem and not rates else 0
+        self._failed = self._failed + 1 if failed and not rates else 0
         if self._failed >= PATIENCE:
             self._ticks = {}
-            raise SourceLost(f"GPM failed {PATIENCE} times in a row: {problem}")
+            raise SourceLost(f"GPM failed {PATIENCE} times in a row: {self._said}")
         return rates
 
     def open(self) -> dict[str, _Sample]:
@@ -107,11 +105,10 @@ class Gpm:
     def span(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
         """Entity → {"metrics", "start_ns", "end_ns"} between two `open`s, from one pair."""
         spans = {}
-        for entity, older in begin.items():
-            with suppress(pynvml.NVMLError, KeyError):
-                newer = end[entity]
-                found = self._rates(entity, older, newer)
-                if found is not None:
+        for entity in begin.keys() & end.keys():
+            older, newer = begin[entity], end[entity]
+            with suppress(pynvml.NVMLError):
+                if (found := self._rates(entity, older, newer)) is not None:
                     times = {"start_ns": older.t_ns, "end_ns": newer.t_ns}
                     spans[entity] = {"metrics": found} | times
         return spans
@@ -139,18 +136,17 @@ class Gpm:
                 older, newer = _Sample(self._buffer()), _Sample(self._buffer())
                 self._fill(entity, older)
             except pynvml.NVMLError as error:
-                self.silent[entity] = str(error)
+                self._said = f"{entity}: {error}"
                 continue
             self._ticks[entity] = older, newer
-            self._metrics[entity] = tuple(metric for metric in METRICS if metric.gpm is not None)
+            self._metrics[entity] = METRICS_OF_GPM
         for _ in range(TRIES if self._ticks else 0):
             time.sleep(REFRESH_S)
             answered = [self._answers(entity) for entity in self._ticks]
             if any(answered):
                 break
         else:
-            said = "; ".join(f"{entity}: {words}" for entity, words in self.silent.items())
-            raise Unavailable(f"GPM gives no metric of two samples ({said or 'without an error'})")
+            raise Unavailable(f"GPM gives no metric of two samples ({self._said})")
         for older, _ in self._ticks.values():
             older.t_ns = None  # the first tick begins anew
 
@@ -159,13 +155,12 @@ class Gpm:
         older, newer = self._ticks[entity]
         try:
             self._fill(entity, newer)
-            metrics = self._metrics[entity]
-            if not self._known(metrics, older, newer):
-                each = [metric for metric in metrics if self._known((metric,), older, newer)]
-                self._metrics[entity] = tuple(each) or metrics
+            if not self._known(METRICS_OF_GPM, older, newer):
+                each = [m for m in METRICS_OF_GPM if self._known((m,), older, newer)]
+                self._metrics[entity] = tuple(each) or METRICS_OF_GPM
             return self._rates(entity, older, newer) is not None
         except pynvml.NVMLError as error:
-            self.silent[entity] = str(error)
+            self._said = f"{entity}: {error}"
             return False
 
     def _known(self, metrics: tuple[Metric, ...], older: _Sample, newer: _Sample) -> bool:
@@ -197,13 +192,10 @@ class Gpm:
             request.metrics[index].metricId = metric.gpm
             request.metrics[index].nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlGpmMetricsGet(request)
-        values = []
-        for metric, answer in zip(metrics, request.metrics, strict=False):
-            good = answer.nvmlReturn == pynvml.NVML_SUCCESS
-            values.append(metric.from_gpm(answer.value) if good else None)
-            if good and metric.name not in self.units:
-                self.units[metric.name] = (answer.metricInfo.unit or b"").decode()
-        return values
+        return [
+            metric.from_gpm(answer.value) if answer.nvmlReturn == pynvml.NVML_SUCCESS else None
+            for metric, answer in zip(metrics, request.metrics, strict=False)
+        ]
 
     def _fill(self, entity: str, sample: _Sample) -> None:
         sample.t_ns = None

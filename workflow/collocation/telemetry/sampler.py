@@ -10,26 +10,24 @@ counter, so ticks go on in time meanwhile.
 """
 
 import argparse
-import ctypes
 import faulthandler
 import json
 import math
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from workflow.collocation.telemetry.host import Machine, Members
-from workflow.collocation.telemetry.loop import Loop, Output, sentence
+from workflow.collocation.telemetry.lines import Output, sentence
+from workflow.collocation.telemetry.loop import Loop, end_with_parent
+from workflow.collocation.telemetry.nvml import Card
+from workflow.collocation.telemetry.sources import open_source
 
-PR_SET_PDEATHSIG = 1
-LINE_LIMIT = 1 << 20  # bytes; a longer "line" is no command
 SWITCH_S = 0.001  # how long one thread may keep another waiting
 WIND_UP_S = 1.0  # for readings under way when the end comes
-STALE_S = 5.0  # a list of processes that is older says nothing of now
 
 
 class Gpu:
@@ -46,31 +44,21 @@ class Gpu:
         self._held: dict[str, object] = {}  # window → the source's sample at its opening
         self._edges: list[threading.Thread] = []
         self._seen: dict | None = None
-        self._memory: tuple[int, dict[int, int | None]] | None = None
+        self.memory: dict[int, int | None] | None = None  # bytes by PID; None: NVML does not tell
         self.ticks = Loop("gpu", config["hz"], self._tick, output, begin=self._find_card)
         # The kernel ends what a source starts when the thread that opened it ends: this one stays.
         self.lists = Loop(
             "processes", config["slow_hz"], self._list, output, begin=self._find_source
         )
 
-    @property
-    def memory(self) -> dict[int, int | None] | None:
-        """Bytes by PID, as last told; None where NVML does not tell, or not any more."""
-        if self._memory is None or time.monotonic_ns() - self._memory[0] > STALE_S * 1e9:
-            return None
-        return self._memory[1]
-
     def _find_card(self) -> None:
         """May take long, or never end: nothing else of the sampler waits for it."""
-        about = {"uuid": self._config["gpu"]}
         try:
-            card = self._open_card(self._config["gpu"])
-            self._about = about | card.describe()
-            self._card = card
+            self._card = self._open_card(self._config["gpu"])
             self.lists.start()
         except Exception as error:
             self._output.error("nvml", error)
-            _head(self._output, self._config, about, None, sentence(error))
+            _head(self._output, self._config, None, sentence(error))
 
     def _find_source(self) -> None:
         config, name = self._config, None
@@ -81,7 +69,7 @@ class Gpu:
         except Exception as error:
             self._output.error("source", error)
             why = sentence(error)
-        _head(self._output, config, self._about, name, why)
+        _head(self._output, config, name, why)
 
     def _tick(self) -> int | None:
         """A row of each entity; when it was taken: rates end before NVML's readings begin."""
@@ -101,31 +89,27 @@ class Gpu:
         return now
 
     def _list(self) -> None:
-        now = time.monotonic_ns()
-        lists = self._card.processes()
+        now, lists = time.monotonic_ns(), self._card.processes()
         memory: dict[int, int | None] = {}
-        for entries in (lists.get("mps"), lists.get("compute")):  # the second is the better one
+        for entries in (lists["mps"], lists["compute"]):  # the second is the better one
             memory |= _by_pid(entries or [])
-        self._memory = (now, memory) if any(lists.values()) else None
+        self.memory = memory if any(lists.values()) else None
         seen = {
-            name: None if (entries := lists.get(name)) is None else sorted(_by_pid(entries))
-            for name in ("compute", "mps")
+            name: None if entries is None else sorted(_by_pid(entries))
+            for name, entries in lists.items()
         }
         if seen != self._seen:
             self._seen = seen
             self._output.line("seen", t=now, **seen)
 
-    def mark(self, action: str, window: str, asked: int | None) -> None:
+    def mark(self, action: str, window: str) -> None:
         """Ask for what belongs to a window's "open" or "close"."""
-        self.ticks.ask(lambda: self._mark(action, window, asked))
+        self.ticks.ask(lambda: self._mark(action, window))
 
-    def _mark(self, action: str, window: str, asked: int | None) -> None:
-        now = time.monotonic_ns()
-        source, card = self._source, self._card
+    def _mark(self, action: str, window: str) -> None:
+        now, source = time.monotonic_ns(), self._source
         sample = self._said(source.name, source.open) if source else None
-        reading = self._said("nvml", card.read) if card else None
-        args = (f"{window}:{action}", now, asked, reading)
-        edge = threading.Thread(target=self._edge, args=args, daemon=True)
+        edge = threading.Thread(target=self._edge, args=(f"{window}:{action}", now), daemon=True)
         self._edges.append(edge)
         edge.start()
         if action == "open":
@@ -133,11 +117,11 @@ class Gpu:
         elif (begin := self._held.pop(window, None)) is not None and sample is not None:
             for entity, span in source.span(begin, sample).items():
                 times = {name: span[name] for name in ("start_ns", "end_ns")}
-                self._output.line("span", name=window, e=entity, **times, v=span["metrics"])
+                self._output.line("spans", t=now, name=window, e=entity, **times, v=span["metrics"])
 
-    def _edge(self, name: str, now: int, asked: int | None, card: dict | None) -> None:
+    def _edge(self, name: str, now: int) -> None:
         energy = self._said("nvml", self._card.edge) if self._card else None
-        _mark(self._output, name, now, asked, energy, card)
+        self._output.line("marks", t=now, name=name, energy=energy)
 
     def _said(self, where: str, read: Callable):
         """What `read` gives; None where it fails, which is said."""
@@ -159,63 +143,25 @@ class Gpu:
             self._source.close()
 
 
-class Host:
-    """Members and machine."""
-
-    def __init__(self, config: dict, output: Output, memory: Callable[[], dict | None]):
-        self._output, self._memory = output, memory
-        self._members, self._machine = Members(), Machine()
-        self._pss_until = math.inf
-        self.ticks = Loop("host", config["slow_hz"], self._tick, output)
-
-    def _tick(self) -> None:
-        now, values = self._machine.row()
-        self._output.line("host", t=now, v=values)
-        for now, member, values in self._members.rows(self._memory()):
-            self._output.line("member", t=now, m=member, v=values)
-
-    def members(self, pids: dict[int, int]) -> None:
-        for member in self._members.watch(pids):
-            self._output.error("host", f"member {member} is not there")
-
-    def mark(self, action: str, window: str) -> None:
-        """Rows at the window's very edges; PSS behind it: that holds the members' memory lock."""
-        self._pss_until = 0.0 if action == "open" else math.inf
-        self.ticks.ask(self._tick)
-        if action == "close":
-            self.ticks.ask(lambda: self._pss(window))
-
-    def stop(self) -> None:
-        self._pss_until = min(self._pss_until, time.monotonic() + WIND_UP_S / 2)
-        self.ticks.stop()
-
-    def _pss(self, window: str) -> None:
-        for member in list(self._members.trees):
-            if time.monotonic() > self._pss_until:  # the next window has opened, or the end is near
-                return
-            values = self._members.pss(member, self._memory())
-            if values is not None:
-                self._output.line("member", t=time.monotonic_ns(), m=member, w=window, v=values)
-
-
 class Sampler:
-    """Commands to the two parts, and the first and last words."""
+    """Commands to card, members and machine, and the first and last words."""
 
     def __init__(self, config: dict, output: Output, open_card: Callable, open_source: Callable):
         self._config, self._output = config, output
         self._gpu = Gpu(config, output, open_card, open_source) if config["gpu"] else None
-        memory = (lambda: self._gpu.memory) if self._gpu else (lambda: None)
-        self._host = Host(config, output, memory)
+        self._members, self._machine = Members(config["parent"]), Machine()
+        self._host = Loop("host", config["slow_hz"], self._tick, output)
+        self._pss_until = math.inf  # monotonic s; then the next window has opened, or the end come
 
-    def run(self, commands: int) -> None:
+    def run(self, commands) -> None:
         """Sample until told to quit, or until nobody is there to tell."""
         if self._gpu is None:
-            _head(self._output, self._config, None, None, "no GPU")
-        _mark(self._output, "phase:idle", time.monotonic_ns())
-        self._host.ticks.start()
+            _head(self._output, self._config, None, "no GPU")
+        self._phase("idle")
+        self._host.start()
         if self._gpu is not None:
             self._gpu.ticks.start()
-        for line in _lines(commands):
+        for line in commands:
             try:
                 if self._obey(json.loads(line)):
                     break
@@ -225,26 +171,53 @@ class Sampler:
 
     def _obey(self, command: dict) -> bool:
         """Do as told; True to quit."""
-        asked = command.get("t")
         if "members" in command:
             pids = {int(member): int(pid) for member, pid in command["members"].items()}
-            self._host.ticks.ask(lambda: self._host.members(pids))
+            self._host.ask(lambda: self._watch(pids))
         elif "phase" in command:
-            _mark(self._output, f"phase:{command['phase']}", time.monotonic_ns(), asked)
+            self._phase(command["phase"])
         elif "open" in command or "close" in command:
             action = "open" if "open" in command else "close"
-            window = str(command[action])
-            if self._gpu is not None:
-                self._gpu.mark(action, window, asked)
-            else:
-                _mark(self._output, f"{window}:{action}", time.monotonic_ns(), asked)
-            self._host.mark(action, window)
+            self._window(action, str(command[action]))
         elif "quit" not in command:
             raise ValueError("no such command")
         return "quit" in command
 
+    def _phase(self, name: str) -> None:
+        self._output.line("marks", t=time.monotonic_ns(), name=f"phase:{name}", energy=None)
+
+    def _window(self, action: str, window: str) -> None:
+        """Rows at its very edges; PSS behind it, for that holds the members' memory lock."""
+        if self._gpu is not None:
+            self._gpu.mark(action, window)
+        else:
+            name = f"{window}:{action}"
+            self._output.line("marks", t=time.monotonic_ns(), name=name, energy=None)
+        self._pss_until = math.inf if action == "close" else 0.0
+        self._host.ask(self._tick)
+        if action == "close":
+            self._host.ask(lambda: self._pss(window))
+
+    def _watch(self, pids: dict[int, int]) -> None:
+        for member in self._members.watch(pids):
+            self._output.error("host", f"member {member} is not there")
+
+    def _tick(self) -> None:
+        now, values = self._machine.row()
+        self._output.line("host", t=now, v=values)
+        memory = self._gpu.memory if self._gpu else None
+        for now, member, values in self._members.rows(memory):
+            self._output.line("members", t=now, m=member, v=values)
+
+    def _pss(self, window: str) -> None:
+        for member, pss in self._members.pss():
+            if time.monotonic() > self._pss_until:
+                return
+            self._output.line("members", t=time.monotonic_ns(), m=member, w=window, v={"pss": pss})
+
     def _end(self) -> None:
-        loops = [self._host.ticks]
+        self._pss_until = min(self._pss_until, time.monotonic() + WIND_UP_S / 2)
+        loops = [self._host]
         self._host.stop()
         if self._gpu is not None:
             loops += [self._gpu.ticks, self._gpu.lists]
@@ -253,49 +226,28 @@ class Sampler:
         for loop in loops:
             if loop.ident is not None:
                 loop.join(max(0.0, deadline - time.monotonic()))
-        now, stuck = time.monotonic_ns(), [loop.name for loop in loops if loop.is_alive()]
-        for loop in loops:
-            if loop.is_alive():
-                silent = (now - loop.last_ns) / 1e9
-                self._output.error(loop.name, f"a reading does not end: silent for {silent:.1f} s")
-        slow, ticks = self._host.ticks, self._gpu.ticks if self._gpu else None
+        main = self._gpu.ticks if self._gpu else self._host
         self._output.line(
             "end",
-            t=now,
-            ticks=len(ticks.took_ns) if ticks else 0,
-            skipped=ticks.skipped if ticks else 0,
+            t=time.monotonic_ns(),
+            ticks=len(main.took_ns),
+            skipped=main.skipped,
             cpu_s=round(sum(os.times()[:4]), 3),  # with children that have ended, such as dcgmi
-            tick_ms=ticks.cost() if ticks else dict.fromkeys(("p50", "p95", "max")),
-            slow={"ticks": len(slow.took_ns), "skipped": slow.skipped, "ms": slow.cost()},
-            stuck=stuck,  # threads whose reading does not end
+            tick_ms=main.cost(),
+            stuck=[loop.name for loop in loops if loop.is_alive()],  # their reading does not end
         )
 
 
-def open_card(uuid: str):
-    """Raises pynvml.NVMLError where there is no such card."""
-    from workflow.collocation.telemetry.nvml import Card
+def main(open_card: Callable = Card, open_source: Callable = open_source) -> None:
+    """Sample until the end; does not return.
 
-    return Card(uuid)
-
-
-def open_source(uuid: str, entities: list[str], wanted: str) -> tuple:
-    """(source or None, why it is this one). Raises where the one that was asked for is not had."""
-    from workflow.collocation.telemetry import sources
-
-    return sources.open_source(uuid, entities, wanted)
-
-
-def main(
-    argv: list[str] | None = None,
-    open_card: Callable = open_card,
-    open_source: Callable = open_source,
-) -> None:
-    """Sample until the end; does not return."""
+    open_card: by UUID; raises where there is no such card. open_source: as sources.py has it.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, help="file to append JSON lines to")
     parser.add_argument("--config", type=json.loads, required=True, help="watch.py says what it is")
-    args = parser.parse_args(argv)
-    _end_with_parent(args.config["parent"])
+    args = parser.parse_args()
+    end_with_parent(args.config["parent"])
     faulthandler.enable()  # what a crash in a library was doing reaches the log
     sys.setswitchinterval(SWITCH_S)
     for name in [name for name in os.environ if name.startswith("CUDA_")]:
@@ -306,52 +258,14 @@ def main(
             os.sched_setaffinity(0, cores)
         except (OSError, ValueError) as error:
             output.error("cores", error)
-    Sampler(args.config, output, open_card, open_source).run(sys.stdin.fileno())
+    Sampler(args.config, output, open_card, open_source).run(sys.stdin.buffer)
     sys.stdout.flush()
     os._exit(0)  # a thread that is stuck in a reading must not hold the end up
 
 
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when that one ends, or the thread that started this."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # gone before the call
-        os._exit(1)
-
-
-def _lines(commands: int) -> Iterator[bytes]:
-    """Whole lines until the end of file."""
-    buffer = b""
-    while data := os.read(commands, 1 << 16):
-        *lines, buffer = (buffer + data).split(b"\n")
-        yield from lines
-        if len(buffer) > LINE_LIMIT:
-            buffer = b""  # what follows is no command either, and is said to be none
-
-
-def _head(output: Output, config: dict, about: dict | None, source: str | None, why: str) -> None:
-    output.line(
-        "head",
-        t=time.monotonic_ns(),
-        source=source,
-        why=why,
-        hz=config["hz"],
-        slow_hz=config["slow_hz"],
-        gpu=about,
-        entities=config["entities"],
-        pid=os.getpid(),
-    )
-
-
-def _mark(
-    output: Output,
-    name: str,
-    now: int,
-    asked: int | None = None,
-    energy: tuple[int, float] | None = None,
-    card: dict | None = None,
-) -> None:
-    """asked: when the conductor did, null for what the sampler marks by itself."""
-    output.line("mark", t=now, asked=asked, name=name, energy=energy, card=card)
+def _head(output: Output, config: dict, source: str | None, why: str) -> None:
+    rates = {name: config[name] for name in ("hz", "slow_hz")}
+    output.line("head", t=time.monotonic_ns(), source=source, why=why, **rates)
 
 
 def _by_pid(entries: list[dict]) -> dict[int, int | None]:

@@ -1,9 +1,8 @@
 """The one vocabulary of GPU telemetry: whichever source read a value, its name and unit are these.
 
 GPM ids are NVML_GPM_METRIC_… of nvidia-ml-py; DCGM ids the profiling fields of dcgm_fields.h
-(DCGM_FI_PROF_…). Both give one quantity in units of their own, which `from_gpm` and `from_dcgm`
-turn into ours. Missing is None, never 0 or -1. The two ways in which a source fails are said here
-too, for all sources.
+(DCGM_FI_PROF_…). Missing is None, never 0 or -1. The two ways in which a source fails are said
+here too, for all sources.
 """
 
 import math
@@ -45,10 +44,6 @@ class Metric:
         divides it by the time between them.
         """
         return value * self.gpm_scale if math.isfinite(value) else None
-
-    def from_dcgm(self, value: float) -> float | None:
-        """DCGM's value in our unit: ratios and bytes/s, as we have them."""
-        return value if math.isfinite(value) else None
 
 
 def _ratio(name: str, description: str, gpm: int, dcgm: int | None) -> Metric:

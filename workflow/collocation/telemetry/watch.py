@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,8 +31,8 @@ class Watch:
     run, None for anywhere. program: the module that is started. To be made on a thread that
     outlives it, the main one: the kernel kills the sampler when that thread ends.
 
-    problem: what was wrong with it, as soon as that is known; how it ended, once that is.
-    linger_s: how long members should go on when a window has closed, for its last readings.
+    problem: what was wrong with it, or how it ended. linger_s: how long members should go on when a
+    window has closed, for its last readings.
     """
 
     def __init__(
@@ -126,9 +125,8 @@ class Watch:
         """One command, as a whole or not at all: a pipe takes what is this short in one piece."""
         if self.problem is not None or self._process is None:
             return
-        line = json.dumps(command | {"t": time.monotonic_ns()}, separators=(",", ":")) + "\n"
         try:
-            os.write(self._process.stdin.fileno(), line.encode())
+            os.write(self._process.stdin.fileno(), json.dumps(command).encode() + b"\n")
         except BlockingIOError:
             self._note("the sampler does not read its commands")
         except (OSError, ValueError) as error:
@@ -168,33 +166,12 @@ class Watch:
         self.problem = self.problem or problem
 
 
-class Silent:
+class Silent(Watch):
     """Where telemetry is off: takes what Watch takes, and has no lines."""
 
-    problem: str | None = None
-    pid: int | None = None
-    linger_s: float = 0.0
-
-    def __enter__(self) -> "Silent":
-        return self
-
-    def __exit__(self, *_) -> None:
-        pass
-
-    def members(self, pids: dict[int, int]) -> None:
-        pass
-
-    def phase(self, name: str) -> None:
-        pass
-
-    def open(self, window: str) -> None:
-        pass
-
-    def close(self, window: str) -> None:
-        pass
-
-    def end(self) -> Lines:
-        return Lines()
+    def __init__(self):
+        self.problem, self.linger_s = None, 0.0
+        self._process, self._lines = None, Lines()
 
 
 def _ended(process: subprocess.Popen, seconds: float) -> bool:
