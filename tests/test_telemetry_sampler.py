@@ -443,15 +443,21 @@ def test_a_sampler_that_is_killed(cell):
     assert found.gpu and watching.end() is found
 
 
-@pytest.mark.parametrize("gpu", ["unanswering", "silent"])
-def test_a_call_that_blocks_holds_up_nothing_else(cell, gpu):
+@pytest.mark.parametrize(
+    ("gpu", "problem"),
+    [
+        ("unanswering", "the sampler got stuck in a reading: gpu"),
+        ("silent", "the GPU gave no answer"),
+    ],
+)
+def test_a_call_that_blocks_holds_up_nothing_else(cell, gpu, problem):
     child, watching = cell.child(), cell.watch(gpu)
     watching.members({0: child.pid})
     watching.open("window")
     cell.until(lambda so_far: len(so_far.members) >= 3)
     watching.phase("stop")
     found = watching.end()
-    assert found.problem == "the sampler got stuck in a reading: gpu" == watching.problem
+    assert found.problem == problem == watching.problem
     assert bool(found.gpu) == (gpu == "unanswering")
     assert names(found.marks)[-1] == "phase:stop"
 

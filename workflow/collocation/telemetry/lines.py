@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +34,14 @@ class Output:
         if (where, kind) not in self._said:
             self._said.add((where, kind))
             self.line("errors", t=time.monotonic_ns(), where=where, message=sentence(error))
+
+    def attempt(self, where: str, call: Callable, *args):
+        """What it gives; None where it fails, which is said: the others go on."""
+        try:
+            return call(*args)
+        except Exception as error:
+            self.error(where, error)
+            return None
 
 
 @dataclass
@@ -80,7 +89,7 @@ def read(path: Path) -> Lines:
     elif stuck := (lines.end or {}).get("stuck"):
         lines.problem = f"the sampler got stuck in a reading: {', '.join(stuck)}"
     elif lines.head is None:
-        lines.problem = "the sampler did not begin"
+        lines.problem = f"the {'GPU gave no answer' if lines.end else 'sampler did not begin'}"
     elif lines.end is None:
         lines.problem = "the sampler did not end as it should"
     return lines

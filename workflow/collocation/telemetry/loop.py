@@ -17,45 +17,36 @@ LIBC = ctypes.CDLL(None)
 class Loop(threading.Thread):
     """Takes a step at each t0 + k / hz and, at once in between, what it is asked for.
 
-    `begin` is done before t0. A step that is late by half a period or more is skipped, not caught
-    up. One that returns a time (ns) is the new t0: what had to wait is not followed too soon.
+    A step that is late by half a period or more is skipped, not caught up. One that returns a time
+    (ns) is the new t0: what had to wait is not followed too soon.
     """
 
-    def __init__(
-        self,
-        name: str,
-        hz: float,
-        step: Callable[[], int | None],
-        output: Output,
-        begin: Callable[[], None] = lambda: None,
-    ):
+    def __init__(self, name: str, hz: float, step: Callable[[], int | None], output: Output):
         super().__init__(name=name, daemon=True)
         self._period, self._step, self._output = round(1e9 / hz), step, output
-        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._begin = begin
+        self._asked: queue.SimpleQueue[tuple | None] = queue.SimpleQueue()
         self.took_ns: list[int] = []  # how long each step took
         self.skipped = 0
 
-    def ask(self, call: Callable[[], None]) -> None:
-        self._asked.put(call)
+    def ask(self, call: Callable, *args) -> None:
+        self._asked.put((call, *args))
 
     def stop(self) -> None:
         """End after what has been asked for by now."""
         self._asked.put(None)
 
     def run(self) -> None:
-        self._do(self._begin)
         due = time.monotonic_ns()
         while True:
             wait = due - time.monotonic_ns()
             try:
-                call = self._asked.get(block=wait > 0, timeout=max(wait, 0) / 1e9)
+                asked = self._asked.get(block=wait > 0, timeout=max(wait, 0) / 1e9)
             except queue.Empty:
                 due = self._tick(due)
                 continue
-            if call is None:
+            if asked is None:
                 return
-            self._do(call)
+            self._output.attempt(self.name, *asked)
 
     def _tick(self, due: int) -> int:
         """The step that is due, if it is not too late for it; when the next one is."""
@@ -64,16 +55,9 @@ class Loop(threading.Thread):
         if late > 0:
             self.skipped += late
             return due + late * self._period
-        taken = self._do(self._step)
+        taken = self._output.attempt(self.name, self._step)
         self.took_ns.append(time.monotonic_ns() - began)
         return (taken or due) + self._period
-
-    def _do(self, call: Callable[[], int | None]) -> int | None:
-        try:
-            return call()
-        except Exception as error:  # of one reading: the others go on
-            self._output.error(self.name, error)
-            return None
 
     def cost(self) -> dict[str, float | None]:
         """How long steps took, ms."""
