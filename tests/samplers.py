@@ -77,9 +77,6 @@ class Source:
     def __init__(self, entities: list[str]):
         self.entities, self.samples = entities, 0
 
-    def wait(self) -> None:
-        pass
-
     def tick(self) -> dict:
         self.samples += 1
         return {entity: {"smact": 0.25} for entity in self.entities} if self.samples > 1 else {}

@@ -273,8 +273,7 @@ def test_a_tick_that_is_too_early_gives_no_row_and_the_next_covers_both(h200, mo
         h200.does(gract=1.0)
         monkeypatch.setattr(gpm, "LEAST_S", 60.0)
         before = sampled()
-        source.wait()  # not for that long
-        assert source.tick() == {} and sampled() == before
+        assert source.tick() == {} and sampled() == before  # it does not wait for that long
         h200.does(gract=0.0)
         monkeypatch.setattr(gpm, "LEAST_S", 0.0)
         rates, (start, end) = source.tick()["gpu"], sampled()
@@ -291,7 +290,6 @@ def test_a_tick_that_is_a_little_early_can_wait(h200, monkeypatch):
         time.sleep(0.02)  # a refresh after the card became busy
         source.tick()
         for _ in range(10):
-            source.wait()
             assert source.tick()["gpu"]["gract"] == pytest.approx(0.9)
 
 
@@ -449,17 +447,17 @@ def test_what_changes_slowly_is_asked_for_when_told_to(h200, monkeypatch):
     h200.fail("nvmlDeviceGetFieldValues", error=UNSUPPORTED, on=True)
     card = nvml.Card(h200.uuid)
     assert not {*nvml.SLOW} & card.read(slow=False).keys()
-    assert card.read(slow=False)["power"] == 80.0 and card.read()["power_violation"] == 0.0
+    assert card.read(slow=False)["power"] == 80.0
 
 
-def test_without_field_values_each_has_a_call_of_its_own(h200):
+def test_without_field_values_there_is_power_still(h200):
     h200.does(power=300.0)
     h200.fail("nvmlDeviceGetFieldValues", error=UNSUPPORTED, on=True)
     card = nvml.Card(h200.uuid)
     read = card.read()
     assert read["power"] == 300.0
-    assert [name for name, value in read.items() if value is None] == ["memory_temperature"]
-    assert card.edge() is not None
+    assert {name for name, value in read.items() if value is None} == set(nvml.FIELDS) - {"power"}
+    assert card.edge() is None
 
 
 def test_a_card_that_has_nothing_more_to_give_reads_null(h200):
@@ -468,11 +466,7 @@ def test_a_card_that_has_nothing_more_to_give_reads_null(h200):
         fields_refused=[74, 75, 82, 83, 186],
         failures=[
             {"call": call, "at": 1, "error": UNSUPPORTED, "on": True}
-            for call in (
-                "nvmlDeviceGetTotalEnergyConsumption",
-                "nvmlDeviceGetViolationStatus",
-                "nvmlDeviceGetUtilizationRates",
-            )
+            for call in ("nvmlDeviceGetUtilizationRates",)
         ],
     )
     card = nvml.Card(h200.uuid)
@@ -753,7 +747,7 @@ NO_DCGM = {
     "a card that it does not know": ({"uuid": "GPU-other"}, "does not list GPU-other"),
     "no profiling": (
         {"unsupported": list(range(1001, 1017))},
-        "gives no value (Error setting watches. Result: -6: Feature not supported)",
+        "lists no profiling fields",
     ),
 }
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from workflow.collocation.telemetry.loop import end_with_parent
-from workflow.collocation.telemetry.vocabulary import METRICS, Metric, SourceLost, Unavailable
+from workflow.collocation.telemetry.vocabulary import METRICS, SourceLost, Unavailable
 
 DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they answer N/A or 0
 ASK_S = 3.0  # for a question to the host engine, which may hang
@@ -97,20 +97,11 @@ class Dcgm:
         self._entities = {row: entity for row, (entity, _) in wanted.items()}
         self._selector = ",".join(selector for _, selector in wanted.values())
         self._program = program
-        self._metrics: list[Metric] = [metric for metric in METRICS if metric.dcgm is not None]
-        try:
-            self._begin()
-        except Unavailable:  # one field that the card has not makes dcgmi refuse them all
-            listing = _ask(program, "profile", "--list", "-i", str(gpu))
-            listed = {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
-            known = [metric for metric in self._metrics if metric.dcgm in listed]
-            if not known or known == self._metrics:
-                raise
-            self._metrics = known
-            self._begin()
-
-    def wait(self) -> None:
-        """DCGM's rows come when they come."""
+        # One field that the card has not makes dcgmi refuse them all.
+        listing = _ask(program, "profile", "--list", "-i", str(gpu))
+        listed = {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
+        self._metrics = [metric for metric in METRICS if metric.dcgm in listed]
+        self._begin()
 
     def tick(self) -> dict[str, dict[str, float | None]]:
         """Entity → mean of its rows since the tick before; an entity missing without a new row.
@@ -153,6 +144,8 @@ class Dcgm:
 
     def _begin(self) -> None:
         """Start dcgmi, and wait for its first row with a value."""
+        if not self._metrics:
+            raise Unavailable("the host engine lists no profiling fields of the card")
         fields = ",".join(str(metric.dcgm) for metric in self._metrics)
         arguments = ["-e", fields, "-i", self._selector, "-d", str(DELAY_MS)]
         self._table = Table(len(self._metrics))

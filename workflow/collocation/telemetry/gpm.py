@@ -61,15 +61,11 @@ class Gpm:
             self.close()
             raise
 
-    def wait(self) -> None:
-        """Until a tick is late enough after the one before, if that takes LATE_S at most."""
-        for older, _ in list(self._ticks.values())[:1]:  # the others are sampled after it
-            self._refreshed(older)
-
     def tick(self) -> dict[str, dict[str, float | None]]:
         """Entity → rates since the tick before; {} at the first, an entity missing when unknown.
 
-        Raises SourceLost once, when nothing has answered for PATIENCE ticks; then {}.
+        Waits until it is late enough after the one before, if that takes LATE_S at most. Raises
+        SourceLost once, when nothing has answered for PATIENCE ticks; then {}.
         """
         rates: dict[str, dict[str, float | None]] = {}
         failed = False
@@ -105,9 +101,9 @@ class Gpm:
     def span(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
         """Entity → {"metrics", "start_ns", "end_ns"} between two `open`s, from one pair."""
         spans = {}
-        for entity in begin.keys() & end.keys():
-            older, newer = begin[entity], end[entity]
-            with suppress(pynvml.NVMLError):
+        for entity, older in begin.items():
+            with suppress(pynvml.NVMLError, KeyError):
+                newer = end[entity]
                 if (found := self._rates(entity, older, newer)) is not None:
                     times = {"start_ns": older.t_ns, "end_ns": newer.t_ns}
                     spans[entity] = {"metrics": found} | times

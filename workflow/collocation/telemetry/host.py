@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+LOOKED_AT = ("pid", "status", "cpu_times", "io_counters", "memory_info", "num_threads")
+
 
 class Rates:
     """Growth of counters per second since the call before.
@@ -62,19 +64,23 @@ class Members:
         """
         rows = []
         for member, processes in self._trees().items():
-            now = time.monotonic_ns()
-            looks = [look for each in processes if (look := _look(each)) is not None]
-            used = {name: _sum(look[name] for look in looks) for name in ("cpu", "read", "write")}
-            living = [look for look in looks if look["living"]]
+            now, looks = time.monotonic_ns(), [*filter(None, map(_look, processes))]
+            moved = [look["io_counters"] for look in looks]
+            used = {
+                "cpu": sum(sum(look["cpu_times"][:4]) for look in looks),
+                "read": _sum(io and io.read_bytes for io in moved),
+                "write": _sum(io and io.write_bytes for io in moved),
+            }
+            living = [look for look in looks if look["status"] != psutil.STATUS_ZOMBIE]
             listed = [(gpu_memory or {}).get(look["pid"]) for look in living]
             memory = [each for each in listed if each is not None]
-            values = self._rates[member].since(now, used) | {
-                "rss": sum(look["rss"] for look in living),
-                "threads": sum(look["threads"] for look in living),
+            sizes = {
+                "rss": sum(look["memory_info"].rss for look in living),
+                "threads": sum(look["num_threads"] for look in living),
                 "processes": len(living),
                 "gpu_memory": sum(memory) if memory else None,
             }
-            rows.append((now, member, values))
+            rows.append((now, member, self._rates[member].since(now, used) | sizes))
         return rows
 
     def pss(self) -> Iterator[tuple[int, int | None]]:
@@ -83,7 +89,9 @@ class Members:
         Holds the lock of each process's memory meanwhile.
         """
         for member, processes in self._trees().items():
-            yield member, _sum(map(_pss, processes))
+            looks = filter(None, (_look(process, "memory_full_info") for process in processes))
+            sizes = [look["memory_full_info"] for look in looks]
+            yield member, _sum(size and size.pss for size in sizes)
 
     def _trees(self) -> dict[int, list[psutil.Process]]:
         """The processes of each member that lives."""
@@ -138,34 +146,11 @@ def _lives(process: psutil.Process) -> bool:
     return False
 
 
-def _look(process: psutil.Process) -> dict | None:
-    """A process as it is now; None when it has ended and was buried."""
-    try:
-        with process.oneshot():
-            try:
-                io = process.io_counters()
-            except psutil.AccessDenied:
-                io = None
-            return {
-                "pid": process.pid,
-                "living": process.status() != psutil.STATUS_ZOMBIE,
-                "cpu": sum(process.cpu_times()[:4]),  # its own, and of children it waited for
-                "read": io and io.read_bytes,
-                "write": io and io.write_bytes,
-                "rss": process.memory_info().rss,
-                "threads": process.num_threads(),
-            }
-    except psutil.NoSuchProcess:
-        return None
-
-
-def _pss(process: psutil.Process) -> int | None:
-    try:
-        return process.memory_full_info().pss
-    except psutil.NoSuchProcess:
-        return 0
-    except psutil.AccessDenied:
-        return None
+def _look(process: psutil.Process, *what: str) -> dict | None:
+    """A process as it is now, with None for what is refused; None when it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        return process.as_dict(what or LOOKED_AT)
+    return None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -5,7 +5,6 @@ values is read in one call, and less often where it changes slowly.
 """
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import pynvml
@@ -27,18 +26,8 @@ SLOW = ("memory_temperature", "power_violation", "thermal_violation")
 TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-def _violation(policy: int) -> Callable:
-    return lambda card: pynvml.nvmlDeviceGetViolationStatus(card, policy).violationTime / 1e9
-
-
-# By column, calls that tell what a field does, and calls for what no field tells.
-FALLBACKS = {
-    "power": lambda card: pynvml.nvmlDeviceGetPowerUsage(card) / 1000,
-    "energy": lambda card: pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1000,
-    "power_violation": _violation(pynvml.NVML_PERF_POLICY_POWER),
-    "thermal_violation": _violation(pynvml.NVML_PERF_POLICY_THERMAL),
-}
 CALLS = {
+    "power": lambda card: pynvml.nvmlDeviceGetPowerUsage(card) / 1000,  # older drivers: no field
     "memory_used": lambda card: pynvml.nvmlDeviceGetMemoryInfo(card).used,
     "temperature": lambda card: pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU),
     "sm_clock": lambda card: pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM),
@@ -61,7 +50,6 @@ class Card:
         pynvml.nvmlInit()
         self.handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         self._fields = list(self._read_fields(list(FIELDS)))  # those that the card has
-        self._calls = CALLS | {n: call for n, call in FALLBACKS.items() if n not in self._fields}
 
     def read(self, slow: bool = True) -> dict[str, float | None]:
         """COLUMNS of the vocabulary, in its units; null where the card does not answer.
@@ -70,9 +58,10 @@ class Card:
         """
         values = dict.fromkeys(name for name in COLUMNS if slow or name not in SLOW)
         values |= self._read_fields([name for name in self._fields if name in values])
-        for name, call in self._calls.items():
-            if name in values:
-                values[name] = self._call(call)
+        for name, call in CALLS.items():
+            if values[name] is None:
+                with suppress(pynvml.NVMLError):
+                    values[name] = call(self.handle)
         with suppress(pynvml.NVMLError):
             rates = pynvml.nvmlDeviceGetUtilizationRates(self.handle)
             values |= {"gpu_util": rates.gpu / 100, "memory_util": rates.memory / 100}
@@ -111,15 +100,7 @@ class Card:
         return None
 
     def _energy(self) -> float | None:
-        if "energy" in self._fields:
-            return self._read_fields(["energy"]).get("energy")
-        return self._call(FALLBACKS["energy"])
-
-    def _call(self, call: Callable) -> float | None:
-        try:
-            return call(self.handle)
-        except pynvml.NVMLError:
-            return None
+        return self._read_fields(["energy"]).get("energy")
 
     def _read_fields(self, names: list[str]) -> dict[str, float | None]:
         """Those field values of these that the card gives, in one call."""

@@ -102,14 +102,11 @@ class Sampler:
         """A row of each entity; when it was taken: rates end before NVML's readings begin."""
         if self._card is None:
             return None
-        source, rates = self._source, {}
-        if source is not None:
-            self._output.attempt(source.name, source.wait)
+        source, attempt = self._source, self._output.attempt
+        rates = source and attempt(source.name, source.tick) or {}
         now = time.monotonic_ns()
-        if source is not None:
-            rates = self._output.attempt(source.name, source.tick) or {}
         slow = len(self._gpu.took_ns) % self._every == 0
-        rows = {"gpu": self._output.attempt("nvml", self._card.read, slow) or {}}
+        rows = {"gpu": attempt("nvml", self._card.read, slow) or {}}
         for entity, values in rates.items():
             rows[entity] = rows.get(entity, {}) | values
         for entity, values in rows.items():

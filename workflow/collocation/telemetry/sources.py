@@ -14,12 +14,10 @@ class Source(Protocol):
 
     name: str
 
-    def wait(self) -> None:
-        """Until a tick can tell something, if that is a few ms away."""
-
     def tick(self) -> dict[str, dict[str, float | None]]:
         """Entity → rates since the tick before. {} at the first; an entity missing when unknown.
 
+        It may wait a few ms until it can tell something.
         Raises SourceLost once, when the source is gone for good; then {}.
         """
 

@@ -24,12 +24,7 @@ from workflow.collocation.telemetry.values import (
     Window,
     WindowTelemetry,
 )
-from workflow.collocation.telemetry.vocabulary import (
-    HOST_METRICS,
-    MEMBER_METRICS,
-    METRICS,
-    Metric,
-)
+from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
 WHOLE_CARD = (*ACTIVITY, "fp16", "fp32", "fp64", "integer")  # ratios, which SMs can weight
@@ -57,12 +52,7 @@ REASONS = {
     pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "hw_power_brake_slowdown",
     pynvml.nvmlClocksEventReasonDisplayClockSetting: "display_clock_setting",
 }
-THROTTLING = {
-    "hw_slowdown",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
-}
+THROTTLING = {name for name in REASONS.values() if name.startswith("hw_") or "thermal" in name}
 
 
 @dataclass(frozen=True)
@@ -109,11 +99,8 @@ class Summary:
     def telemetry(self) -> tuple[Telemetry, list[str]]:
         found = {window.name: self._window(window) for window in self.windows}
         activity = [said for window in self.windows for said in self._disagree(window)]
-        energy = [
-            said
-            for window in self.windows
-            if (said := self._energy_apart(window, found[window.name].energy))
-        ]
+        apart = (self._energy_apart(window, found[window.name].energy) for window in self.windows)
+        energy = [said for said in apart if said]
         throttled, strangers = self._throttled(), self._strangers()
         reason = self._incomplete()
         flags = {
@@ -172,38 +159,34 @@ class Summary:
         if entity == "gpu":
             for metric in METRICS:
                 if metric.kind == "counter" and metric.name != "energy":  # told by _energy
-                    ends = window.start_ns, window.end_ns
-                    values[metric.name] = self.gpu.growth(metric.name, *ends)
+                    values[metric.name] = self.gpu.growth(metric.name, *window.ends)
         return values
 
     def _pair(self, entity: str, window: Window) -> dict | None:
         """The span line of this window, if it does span it."""
         for span in self.lines.spans:
             if (span["name"], span["e"]) == (window.name, entity):
-                ends = (span["start_ns"], window.start_ns), (span["end_ns"], window.end_ns)
+                ends = zip((span["start_ns"], span["end_ns"]), window.ends, strict=True)
                 if all(abs(one - other) / 1e9 <= NEAR_S for one, other in ends):
                     return span
         return None
 
     def _energy(self, window: Window) -> Energy | None:
-        ends = window.start_ns, window.end_ns
-        edges = [self._edge(f"{window.name}:open", ends[0])]
-        edges.append(self._edge(f"{window.name}:close", ends[1]))
-        if None in edges:
+        opened = self._edge(f"{window.name}:open", window.start_ns)
+        closed = self._edge(f"{window.name}:close", window.end_ns)
+        if opened is None or closed is None or closed[0] <= opened[0] or closed[1] < opened[1]:
             return None
-        (began, low), (ended, high) = edges
-        if ended <= began or high < low:
-            return None
+        (began, low), (ended, high) = opened, closed
         power = (high - low) / ((ended - began) / 1e9)
         joules, idle = power * window.seconds, self.idle.get("power")
-        whole = self.gpu.longest_gap(*ends) <= self._limit("hz")
+        whole = self.gpu.longest_gap(*window.ends) <= self._limit("hz")
         return Energy(
             joules=joules,
             seconds=(ended - began) / 1e9,
             mean_power=power,
             idle_joules=None if idle is None else idle * window.seconds,
             above_idle_joules=None if idle is None else joules - idle * window.seconds,
-            integrated_joules=self.gpu.integral("power", *ends) if whole else None,
+            integrated_joules=self.gpu.integral("power", *window.ends) if whole else None,
         )
 
     def _edge(self, name: str, near: int) -> tuple[int, float] | None:
@@ -264,15 +247,15 @@ class Summary:
         return "; ".join(reasons) or None
 
     def _holes(self, window: Window) -> list[str]:
-        ends, found = (window.start_ns, window.end_ns), []
-        if (gap := self.host.longest_gap(*ends)) > self._limit("slow_hz"):
+        found = []
+        if (gap := self.host.longest_gap(*window.ends)) > self._limit("slow_hz"):
             found.append(f"nothing of the host {_for(gap)}")
         if not self.facts.gpu or self.source is None:
             return found
-        if (gap := self.gpu.longest_gap(*ends)) > self._limit("hz"):
+        if (gap := self.gpu.longest_gap(*window.ends)) > self._limit("hz"):
             return [*found, f"nothing of the GPU {_for(gap)}"]
         for entity in self.facts.instances or ["gpu"] if self.source != "nvml" else []:
-            gap = self.entities[entity].longest_gap(*ends, any_of=ACTIVITY)
+            gap = self.entities[entity].longest_gap(*window.ends, any_of=ACTIVITY)
             if gap > self._limit("hz"):
                 found.append(f"no {self.source} values of {entity} {_for(gap)}")
             elif self.source == "gpm" and not self._pair(entity, window):
@@ -303,7 +286,7 @@ class Summary:
         """
         if energy is None or energy.integrated_joules is None or window.seconds < CHECKED_S:
             return None
-        readings = self.gpu.readings("power", window.start_ns, window.end_ns)
+        readings = self.gpu.readings("power", *window.ends)
         error = readings.std(ddof=1) / len(readings) ** 0.5 if len(readings) > 1 else 0.0
         scatter = ENERGY_ERRORS * error * window.seconds
         if not _apart(energy.joules, energy.integrated_joules, ENERGY_APART, scatter):
@@ -315,7 +298,7 @@ class Summary:
 
     def _throttled(self) -> dict[str, float]:
         """Reason → share of all windows' samples in which it held the clocks down."""
-        parts = [self.gpu.readings("throttle", w.start_ns, w.end_ns) for w in self.windows]
+        parts = [self.gpu.readings("throttle", *window.ends) for window in self.windows]
         masks = np.concatenate([[], *parts]).astype(np.int64)
         if not len(masks):
             return {}
@@ -340,7 +323,7 @@ class Summary:
         end = self.lines.end or {}
         took = end.get("tick_ms", {})
         main = self.gpu if self.facts.gpu else self.host
-        gap = max((main.longest_gap(w.start_ns, w.end_ns) for w in self.windows), default=math.inf)
+        gap = max((main.longest_gap(*window.ends) for window in self.windows), default=math.inf)
         return Sampler(
             ticks=end.get("ticks"),
             skipped=end.get("skipped"),
@@ -360,12 +343,8 @@ def _series(metrics: Iterable[Metric], rows: list[dict], **only: str | int) -> S
 
 def _means(series: Series, metrics: Iterable[Metric], window: Window) -> Values:
     """Of rates by how long they were so, of gauges over the readings."""
-    return {
-        metric.name: (series.rate if metric.kind == "rate" else series.mean)(
-            metric.name, window.start_ns, window.end_ns
-        )
-        for metric in metrics
-    }
+    kinds = {"rate": series.rate, "gauge": series.mean}
+    return {metric.name: kinds[metric.kind](metric.name, *window.ends) for metric in metrics}
 
 
 def _apart(one: float, other: float, relative: float, absolute: float) -> bool:
