@@ -304,7 +304,7 @@ def test_rows_marks_and_spans_of_a_card(cell, monkeypatch):
     inside = [row for row in found.gpu if span["start_ns"] < row["t"] < span["end_ns"]]
     assert abs(span["v"]["smact"] - len([row for row in inside if row["e"] == "gpu"])) <= 1
     assert [(row["compute"], row["mps"]) for row in found.seen] == [(sorted([99, child.pid]), None)]
-    assert found.members[-1]["v"]["gpu_memory"] == 2000  # listed twice: once for each instance
+    assert found.members[-1]["v"]["gpu_memory"] == 1000
     assert found.end["ticks"] == len(card) and found.end["tick_ms"]["max"] > 0
     assert "source closed, cuda=[]" in cell.log()
 
@@ -388,12 +388,11 @@ def test_a_step_that_waits_shifts_the_schedule(tmp_path):
 
 def test_what_is_no_command_does_no_harm(tmp_path):
     config = {"gpu": None, "entities": [], "source": "auto", "hz": 10, "slow_hz": 50}
-    config |= {"cores": [2**20], "parent": os.getpid()}
-    command = [sys.executable, "-m", watch.PROGRAM, "--output", tmp_path / "lines"]
+    config |= {"cores": [2**20], "parent": os.getpid(), "output": str(tmp_path / "lines")}
     junk = b'\n{\n[]\n"open"\n\xff\xfe\n{"members": 3}\n{"members": {"a": 1}}\n{"what": 1}\n'
     junk += b"[" * 100_000 + b"\n" + b"x" * (3 << 20) + b'\n{"phase": "build"}\n{"quit": tr'
     done = subprocess.run(
-        [*command, "--config", json.dumps(config)],
+        [sys.executable, "-m", watch.PROGRAM, json.dumps(config)],
         input=junk,
         cwd=ROOT,
         capture_output=True,

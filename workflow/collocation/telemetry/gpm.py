@@ -7,8 +7,8 @@ sample is kept, so that the next row covers both times.
 """
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import pynvml
 
@@ -24,12 +24,23 @@ METRICS_OF_GPM = tuple(metric for metric in METRICS if metric.gpm is not None)
 ACTIVITY = {metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"}  # ratios
 
 
-@dataclass
 class _Sample:
-    """A buffer of NVML's, and when it was filled (monotonic ns; None: it was not)."""
+    """A sample of an entity's counters, and when it was taken (monotonic ns)."""
 
-    buffer: object
-    t_ns: int | None = None
+    buffer = None
+
+    def __init__(self, card, entity: str):
+        self.buffer = pynvml.nvmlGpmSampleAlloc()
+        if entity == "gpu":
+            pynvml.nvmlGpmSampleGet(card, self.buffer)
+        else:
+            pynvml.nvmlGpmMigSampleGet(card, int(entity.removeprefix("gi:")), self.buffer)
+        self.t_ns = time.monotonic_ns()
+
+    def __del__(self):
+        if self.buffer is not None:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(self.buffer)
 
 
 class Gpm:
@@ -42,8 +53,7 @@ class Gpm:
     name = "gpm"
 
     def __init__(self, uuid: str, entities: list[str]):
-        self._buffers: list = []
-        self._ticks: dict[str, tuple[_Sample, _Sample]] = {}
+        self._last: dict[str, _Sample | None] = {}  # by entity; None before the first tick
         self._metrics: dict[str, tuple[Metric, ...]] = {}
         self._failed, self._said = 0, "without an error"  # ticks in a row, and NVML's last words
         self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)
@@ -55,11 +65,16 @@ class Gpm:
             raise Unavailable(f"NVML does not say whether the card has GPM ({error})") from None
         if not supported:
             raise Unavailable("the card has no GPM counters (Hopper and newer have)")
-        try:
-            self._begin(entities)
-        except Unavailable:
+        self._last = self.open(entities)
+        for _ in range(TRIES if self._last else 0):
+            time.sleep(REFRESH_S)
+            answered = [self._answers(entity) for entity in self._last]
+            if any(answered):
+                break
+        else:
             self.close()
-            raise
+            raise Unavailable(f"GPM gives no metric of two samples ({self._said})")
+        self._last = dict.fromkeys(self._last)
 
     def tick(self) -> dict[str, dict[str, float | None]]:
         """Entity → rates since the tick before; {} at the first, an entity missing when unknown.
@@ -69,33 +84,33 @@ class Gpm:
         """
         rates: dict[str, dict[str, float | None]] = {}
         failed = False
-        for entity, (older, newer) in self._ticks.items():
-            if not self._refreshed(older):
+        for entity, older in self._last.items():
+            if older is not None and not _refreshed(older):
                 continue
             try:
-                self._fill(entity, newer)
-                found = self._rates(entity, older, newer) if older.t_ns is not None else None
+                newer = _Sample(self._card, entity)
+                found = self._rates(entity, older, newer) if older is not None else None
             except pynvml.NVMLError as error:
                 failed, self._said = True, f"{entity}: {error}"
                 continue
             if found is not None:
                 rates[entity] = found
-            if found is not None or older.t_ns is None:
-                self._ticks[entity] = newer, older
+            if found is not None or older is None:
+                self._last[entity] = newer
         self._failed = self._failed + 1 if failed and not rates else 0
         if self._failed >= PATIENCE:
-            self._ticks = {}
+            self.close()
             raise SourceLost(f"GPM failed {PATIENCE} times in a row: {self._said}")
         return rates
 
-    def open(self) -> dict[str, _Sample]:
-        """A sample of every entity that gives one, held until `close`: an end of spans."""
+    def open(self, entities: Iterable[str] | None = None) -> dict[str, _Sample]:
+        """A sample of every entity that gives one: an end of spans. entities: all that it has."""
         held: dict[str, _Sample] = {}
-        for entity in self._ticks:
-            with suppress(pynvml.NVMLError):
-                sample = _Sample(self._buffer())
-                self._fill(entity, sample)
-                held[entity] = sample
+        for entity in self._last if entities is None else entities:
+            try:
+                held[entity] = _Sample(self._card, entity)
+            except pynvml.NVMLError as error:
+                self._said = f"{entity}: {error}"
         return held
 
     def span(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
@@ -110,47 +125,15 @@ class Gpm:
         return spans
 
     def close(self) -> None:
-        """Give NVML its buffers back."""
-        self._ticks = {}
-        while self._buffers:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlGpmSampleFree(self._buffers.pop())
-
-    def _refreshed(self, older: _Sample) -> bool:
-        """Whether the counters are newer than that sample, after a short wait if need be."""
-        if older.t_ns is None:
-            return True
-        left = (older.t_ns - time.monotonic_ns()) / 1e9 + LEAST_S
-        if 0 < left <= LATE_S:
-            time.sleep(left)
-        return left <= LATE_S
-
-    def _begin(self, entities: list[str]) -> None:
-        """Learn from one pair of samples which entities and metrics answer."""
-        for entity in entities:
-            try:
-                older, newer = _Sample(self._buffer()), _Sample(self._buffer())
-                self._fill(entity, older)
-            except pynvml.NVMLError as error:
-                self._said = f"{entity}: {error}"
-                continue
-            self._ticks[entity] = older, newer
-            self._metrics[entity] = METRICS_OF_GPM
-        for _ in range(TRIES if self._ticks else 0):
-            time.sleep(REFRESH_S)
-            answered = [self._answers(entity) for entity in self._ticks]
-            if any(answered):
-                break
-        else:
-            raise Unavailable(f"GPM gives no metric of two samples ({self._said})")
-        for older, _ in self._ticks.values():
-            older.t_ns = None  # the first tick begins anew
+        """Look at nothing any more."""
+        self._last = {}
 
     def _answers(self, entity: str) -> bool:
         """Whether some metric does now. Leaves out those for which NVML refuses the whole call."""
-        older, newer = self._ticks[entity]
+        older = self._last[entity]
         try:
-            self._fill(entity, newer)
+            newer = _Sample(self._card, entity)
+            self._metrics[entity] = METRICS_OF_GPM
             if not self._known(METRICS_OF_GPM, older, newer):
                 each = [m for m in METRICS_OF_GPM if self._known((m,), older, newer)]
                 self._metrics[entity] = tuple(each) or METRICS_OF_GPM
@@ -193,15 +176,10 @@ class Gpm:
             for metric, answer in zip(metrics, request.metrics, strict=False)
         ]
 
-    def _fill(self, entity: str, sample: _Sample) -> None:
-        sample.t_ns = None
-        if entity == "gpu":
-            pynvml.nvmlGpmSampleGet(self._card, sample.buffer)
-        else:
-            instance = int(entity.removeprefix("gi:"))
-            pynvml.nvmlGpmMigSampleGet(self._card, instance, sample.buffer)
-        sample.t_ns = time.monotonic_ns()
 
-    def _buffer(self):
-        self._buffers.append(pynvml.nvmlGpmSampleAlloc())
-        return self._buffers[-1]
+def _refreshed(older: _Sample) -> bool:
+    """Whether the counters are newer than that sample, after a short wait if need be."""
+    left = (older.t_ns - time.monotonic_ns()) / 1e9 + LEAST_S
+    if 0 < left <= LATE_S:
+        time.sleep(left)
+    return left <= LATE_S

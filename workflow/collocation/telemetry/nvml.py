@@ -67,16 +67,19 @@ class Card:
             values |= {"gpu_util": rates.gpu / 100, "memory_util": rates.memory / 100}
         return values
 
-    def processes(self) -> dict[str, list[dict[str, int | None]] | None]:
-        """Who computes on the card, "compute" and "mps": [{"pid", "memory": bytes or null}].
+    def processes(self) -> dict[str, dict[int, int | None] | None]:
+        """Who computes on the card, "compute" and "mps": PID → bytes, null where not told.
 
         A list is null where NVML does not give it. In a container PIDs may be the host's.
         """
-        found: dict[str, list | None] = dict.fromkeys(LISTS)
+        found: dict[str, dict | None] = dict.fromkeys(LISTS)
         for name, call in LISTS.items():
             with suppress(pynvml.NVMLError):
-                entries = call(self.handle)
-                found[name] = [{"pid": each.pid, "memory": each.usedGpuMemory} for each in entries]
+                memory: dict[int, int | None] = {}
+                for entry in call(self.handle):  # once for each part of a partitioned card
+                    parts = (memory.get(entry.pid), entry.usedGpuMemory)
+                    memory[entry.pid] = sum(part or 0 for part in parts) or None
+                found[name] = memory
         return found
 
     def edge(self, most_s: float = 0.15, poll_s: float = 0.002) -> tuple[int, float] | None:

@@ -1,7 +1,7 @@
-"""The sampler: `python -m workflow.collocation.telemetry.sampler --output FILE --config JSON`.
+"""The sampler: `python -m workflow.collocation.telemetry.sampler CONFIG`, JSON of watch.py.
 
 One process per cell, beside the members, that no run waits for (watch.py starts and ends it). It
-takes commands as JSON lines on stdin and appends JSON lines to FILE; lines.py reads them back.
+takes commands as JSON lines on stdin and appends JSON lines to a file; lines.py reads them back.
 
 Threads, so that nothing waits for what may block or take long: the card's readings at `hz`; members
 and machine at `slow_hz`, with the card's lists of processes; commands. A window's mark takes its
@@ -9,7 +9,6 @@ sample at once, between two ticks, while a short-lived thread polls for the step
 counter, so ticks go on in time meanwhile. Card and source are found by a thread of their own.
 """
 
-import argparse
 import faulthandler
 import json
 import math
@@ -84,7 +83,7 @@ class Sampler:
         elif "open" in command or "close" in command:
             action = "open" if "open" in command else "close"
             window = str(command[action])
-            self._gpu.ask(self._mark, action, window)
+            self._gpu.ask(self._mark, action, window, time.monotonic_ns())
             self._pss_until = math.inf if action == "close" else 0.0
             self._host.ask(self._look_at_host)  # rows at the window's very edges
             if action == "close":  # behind it, for PSS holds the members' memory lock
@@ -113,9 +112,9 @@ class Sampler:
             self._output.line("gpu", t=now, e=entity, v=values)
         return now
 
-    def _mark(self, action: str, window: str) -> None:
+    def _mark(self, action: str, window: str, now: int) -> None:
         """What belongs to a window's "open" or "close"."""
-        now, source = time.monotonic_ns(), self._source
+        source = self._source
         sample = self._output.attempt(source.name, source.open) if source else None
         edge = threading.Thread(target=self._edge, args=(f"{window}:{action}", now), daemon=True)
         self._edges.append(edge)
@@ -149,13 +148,11 @@ class Sampler:
     def _list(self) -> dict[int, int | None] | None:
         """Bytes by PID on the card, None where NVML does not tell; says who has come or gone."""
         now, lists = time.monotonic_ns(), self._card.processes()
-        found = {kind: None if each is None else _by_pid(each) for kind, each in lists.items()}
-        seen = {kind: None if pids is None else sorted(pids) for kind, pids in found.items()}
+        seen = {kind: None if pids is None else sorted(pids) for kind, pids in lists.items()}
         if seen != self._seen:
             self._seen = seen
             self._output.line("seen", t=now, **seen)
-        both = (found["mps"] or {}) | (found["compute"] or {})  # the second is the better one
-        return both or None
+        return {**(lists["mps"] or {}), **(lists["compute"] or {})} or None
 
     def _watch(self, pids: dict[int, int]) -> None:
         for member in self._members.watch(pids):
@@ -191,30 +188,18 @@ def main(open_card: Callable = Card, open_source: Callable = open_source) -> Non
 
     open_card: by UUID; raises where there is no such card. open_source: as sources.py has it.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, required=True, help="file to append JSON lines to")
-    parser.add_argument("--config", type=json.loads, required=True, help="watch.py says what it is")
-    args = parser.parse_args()
-    end_with_parent(args.config["parent"])
+    config = json.loads(sys.argv[1])
+    end_with_parent(config["parent"])
     faulthandler.enable()  # what a crash in a library was doing reaches the log
     sys.setswitchinterval(SWITCH_S)
     for name in [name for name in os.environ if name.startswith("CUDA_")]:
         del os.environ[name]  # the user's, a method's: nothing here computes, or is an MPS client
-    output = Output(args.output)
-    if cores := args.config["cores"]:
+    output = Output(Path(config["output"]))
+    if cores := config["cores"]:
         output.attempt("cores", os.sched_setaffinity, 0, cores)
-    Sampler(args.config, output, open_card, open_source).run(sys.stdin.buffer)
+    Sampler(config, output, open_card, open_source).run(sys.stdin.buffer)
     sys.stdout.flush()
     os._exit(0)  # a thread that is stuck in a reading must not hold the end up
-
-
-def _by_pid(entries: list[dict]) -> dict[int, int | None]:
-    """Memory by PID; a process is listed once for each part of a partitioned card."""
-    memory: dict[int, int | None] = {}
-    for entry in entries:
-        known = [each for each in (memory.get(entry["pid"]), entry["memory"]) if each is not None]
-        memory[entry["pid"]] = sum(known) if known else None
-    return memory
 
 
 if __name__ == "__main__":

@@ -35,12 +35,9 @@ class Series:
         there = [np.isfinite(self.column(name)) for name in any_of]
         return np.any(there, axis=0) if there else np.zeros(len(self.t), bool)
 
-    def inside(self, start: int, end: int) -> np.ndarray:
-        return (self.t >= start) & (self.t < end)
-
     def readings(self, name: str, start: int, end: int) -> np.ndarray:
         """Those in [start, end) that are known."""
-        values = self.column(name)[self.inside(start, end)]
+        values = self.column(name)[(self.t >= start) & (self.t < end)]
         return values[np.isfinite(values)]
 
     def mean(self, name: str, start: int, end: int) -> float | None:

@@ -1,33 +1,15 @@
-"""Which source tells what a GPU does: the card is asked, best first."""
+"""Which source tells what a GPU does: the card is asked, best first.
 
-from typing import Protocol
+A source has a name and gives activity metrics of a card and its GPU instances ("gpu", "gi:<id>"):
+`tick` their rates since the tick before, `open` an end of a span, `span` what lies between two.
+"""
 
 from workflow.collocation.telemetry.dcgm import Dcgm
 from workflow.collocation.telemetry.gpm import Gpm
 from workflow.collocation.telemetry.vocabulary import Unavailable
 
+Source = Gpm | Dcgm
 BEST_FIRST = {"gpm": Gpm, "dcgm": Dcgm}
-
-
-class Source(Protocol):
-    """Activity metrics of a card and its GPU instances ("gpu", "gi:<id>")."""
-
-    name: str
-
-    def tick(self) -> dict[str, dict[str, float | None]]:
-        """Entity → rates since the tick before. {} at the first; an entity missing when unknown.
-
-        It may wait a few ms until it can tell something.
-        Raises SourceLost once, when the source is gone for good; then {}.
-        """
-
-    def open(self) -> object:
-        """The beginning or the end of a span, with its time."""
-
-    def span(self, begin: object, end: object) -> dict[str, dict]:
-        """Entity → {"metrics", "start_ns", "end_ns"}; {} of a source that has no such thing."""
-
-    def close(self) -> None: ...
 
 
 def open_source(uuid: str, entities: list[str], wanted: str = "auto") -> tuple[Source | None, str]:

@@ -51,6 +51,7 @@ class Watch:
         self._lines: Lines | None = None
         self._process: subprocess.Popen | None = None
         config = {
+            "output": str(self._output.resolve()),
             "gpu": gpu_uuid,
             "entities": entities,
             "source": settings["source"],
@@ -59,9 +60,8 @@ class Watch:
             "cores": cores,
             "parent": os.getpid(),
         }
-        command = [sys.executable, "-P", "-m", program, "--output", str(self._output.resolve())]
         try:
-            self._process = self._start([*command, "--config", json.dumps(config)])
+            self._process = self._start([sys.executable, "-P", "-m", program, json.dumps(config)])
         except OSError as error:
             self.problem = f"the sampler cannot be started: {error}"
 
