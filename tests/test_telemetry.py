@@ -35,7 +35,7 @@ from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.series import Series
 from workflow.collocation.telemetry.summary import Facts, summarise
 from workflow.collocation.telemetry.values import File, Window
-from workflow.collocation.telemetry.vocabulary import GPU_COLUMNS
+from workflow.collocation.telemetry.vocabulary import METRICS
 from workflow.collocation.telemetry.watch import Silent
 
 S = 1_000_000_000
@@ -464,7 +464,7 @@ def test_files_hold_every_row_and_every_column(tmp_path):
     assert written == {name: File.of(tmp_path / name) for name in written}
     assert sorted(written) == ["gpu.parquet", "host.parquet", "member.parquet"]
     table = pq.read_table(tmp_path / "gpu.parquet")
-    assert table.column_names == ["t_ns", "phase", "entity", *GPU_COLUMNS]
+    assert table.column_names == ["t_ns", "phase", "entity", *(metric.name for metric in METRICS)]
     assert len(table) == len(lines.gpu)
     assert table.schema.metadata[b"origin_ns"] == str(OPEN).encode()
     first, last = table.slice(0, 1).to_pylist()[0], table.to_pylist()[-1]

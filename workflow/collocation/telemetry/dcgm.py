@@ -13,10 +13,11 @@ PCIe traffic of an instance is N/A (issue 88).
 import math
 import os
 import re
-import select
 import shutil
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 
@@ -111,12 +112,14 @@ class Dcgm:
         if self._child is None:
             return {}
         rows: dict[str, list[list[float | None]]] = {}
-        for entity, values in self._rows():
+        while self._came:
+            entity, values = self._came.popleft()
             rows.setdefault(entity, []).append(values)
         now = time.monotonic()
         self._heard = now if rows else self._heard
-        if not rows and (self._ended or now - self._heard > SILENCE_S):
-            how = "ended" if self._ended else f"has been silent for {SILENCE_S:g} s"
+        ended = not self._reader.is_alive()
+        if not rows and (ended or now - self._heard > SILENCE_S):
+            how = "ended" if ended else f"has been silent for {SILENCE_S:g} s"
             said = f": {self._said}" if self._said else ""
             self.close()
             raise SourceLost(f"dcgmi {how}{said}")
@@ -140,6 +143,7 @@ class Dcgm:
         if child is not None:
             child.kill()
             child.wait()
+            self._reader.join()
             child.stdout.close()
 
     def _begin(self) -> None:
@@ -148,43 +152,36 @@ class Dcgm:
             raise Unavailable("the host engine lists no profiling fields of the card")
         fields = ",".join(str(metric.dcgm) for metric in self._metrics)
         arguments = ["-e", fields, "-i", self._selector, "-d", str(DELAY_MS)]
-        self._table = Table(len(self._metrics))
-        self._rest, self._said, self._ended = b"", "", False
+        self._came: deque[tuple[str, list[float | None]]] = deque()  # entity, values
+        self._said = ""
         self._child = subprocess.Popen(
             [self._program, "dmon", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
             preexec_fn=partial(end_with_parent, os.getpid()),
         )
-        os.set_blocking(self._child.stdout.fileno(), False)
-        deadline = time.monotonic() + FIRST_S
-        while (left := deadline - time.monotonic()) > 0 and not self._ended:
-            select.select([self._child.stdout], [], [], left)
-            if any(value is not None for _, values in self._rows() for value in values):
-                self._heard = time.monotonic()
-                return
+        self._reader = threading.Thread(target=self._read, args=[self._child.stdout], daemon=True)
+        self._reader.start()
+        self._heard, until = time.monotonic(), time.monotonic() + FIRST_S
+        while time.monotonic() < until and (self._came or self._reader.is_alive()):
+            while self._came:
+                if any(value is not None for value in self._came.popleft()[1]):
+                    return
+            time.sleep(0.01)
         self.close()
         raise Unavailable(f"dcgmi dmon gives no value ({self._said or 'without an error'})")
 
-    def _rows(self) -> list[tuple[str, list[float | None]]]:
-        """What has come since the last call, without waiting: (entity, values)."""
-        rows = []
-        while not self._ended:
-            try:
-                read = os.read(self._child.stdout.fileno(), 1 << 16)
-            except BlockingIOError:
-                break
-            self._ended = not read
-            *lines, self._rest = (self._rest + read).split(b"\n")
-            for line in lines:
-                text = line.decode(errors="replace")
-                row = self._table.row(text)
-                if row and row[0] in self._entities:
-                    rows.append((self._entities[row[0]], row[1]))
-                elif not row and text.strip() and not HEADER.match(text):
-                    self._said = text.strip()
-        return rows
+    def _read(self, lines: Iterable[str]) -> None:
+        table = Table(len(self._metrics))
+        for line in lines:
+            row = table.row(line)
+            if row and row[0] in self._entities:
+                self._came.append((self._entities[row[0]], row[1]))
+            elif not row and line.strip() and not HEADER.match(line):
+                self._said = line.strip()
 
 
 def _ask(program: str, *arguments: str) -> str:
@@ -202,8 +199,7 @@ def _ask(program: str, *arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"the host engine did not answer within {ASK_S:g} s") from None
     if done.returncode != 0:
-        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-        said = lines[-1] if lines else f"exit code {done.returncode}"
+        said = done.stdout.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
         raise Unavailable(f"dcgmi {arguments[0]} failed: {said}")
     return done.stdout
 

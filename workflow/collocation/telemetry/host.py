@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-LOOKED_AT = ("pid", "status", "cpu_times", "io_counters", "memory_info", "num_threads")
+ALWAYS = ("pid", "status", "cpu_times", "memory_info", "num_threads")  # refused to nobody
 
 
 class Rates:
@@ -64,7 +64,7 @@ class Members:
         """
         rows = []
         for member, processes in self._trees().items():
-            now, looks = time.monotonic_ns(), [*filter(None, map(_look, processes))]
+            now, looks = time.monotonic_ns(), _looks(processes)
             moved = [look["io_counters"] for look in looks]
             used = {
                 "cpu": sum(sum(look["cpu_times"][:4]) for look in looks),
@@ -89,8 +89,7 @@ class Members:
         Holds the lock of each process's memory meanwhile.
         """
         for member, processes in self._trees().items():
-            looks = filter(None, (_look(process, "memory_full_info") for process in processes))
-            sizes = [look["memory_full_info"] for look in looks]
+            sizes = [look["memory_full_info"] for look in _looks(processes, "memory_full_info")]
             yield member, _sum(size and size.pss for size in sizes)
 
     def _trees(self) -> dict[int, list[psutil.Process]]:
@@ -146,11 +145,13 @@ def _lives(process: psutil.Process) -> bool:
     return False
 
 
-def _look(process: psutil.Process, *what: str) -> dict | None:
-    """A process as it is now, with None for what is refused; None when it is gone."""
-    with suppress(psutil.NoSuchProcess):
-        return process.as_dict(what or LOOKED_AT)
-    return None
+def _looks(processes: list[psutil.Process], also: str = "io_counters") -> list[dict]:
+    """The processes as they are now, without those that are gone; refused is None."""
+    looks = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            looks.append(process.as_dict([*ALWAYS, also]))
+    return [look for look in looks if None not in map(look.get, ALWAYS)]  # else it is just going
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

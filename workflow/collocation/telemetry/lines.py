@@ -20,13 +20,11 @@ class Output:
         """Write one line; ends the process where that fails: nothing it could say would be read."""
         data = json.dumps({"k": kind} | fields, separators=(",", ":")).encode() + b"\n"
         try:
-            if os.write(self._file, data) == len(data):
-                return
-            print("the disk took half a line", file=sys.stderr)
+            if os.write(self._file, data) != len(data):
+                raise OSError("the disk took half a line")
         except OSError as error:
-            print(f"cannot write: {error}", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(1)
+            print(f"cannot write: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
 
     def error(self, where: str, error: Exception | str) -> None:
         """Say it once per place and kind: what fails at one tick may fail at every one."""

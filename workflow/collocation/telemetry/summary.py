@@ -94,6 +94,8 @@ class Summary:
         }
         self.host = _series(HOST_METRICS, lines.host)
         self.phases = {name: t for t, name in lines.phases()}
+        self.energy = {mark["name"]: mark["energy"] for mark in lines.marks}
+        self.pairs = {(span["name"], span["e"]): span for span in lines.spans}
         self.idle = self._idle()
 
     def telemetry(self) -> tuple[Telemetry, list[str]]:
@@ -164,12 +166,11 @@ class Summary:
 
     def _pair(self, entity: str, window: Window) -> dict | None:
         """The span line of this window, if it does span it."""
-        for span in self.lines.spans:
-            if (span["name"], span["e"]) == (window.name, entity):
-                ends = zip((span["start_ns"], span["end_ns"]), window.ends, strict=True)
-                if all(abs(one - other) / 1e9 <= NEAR_S for one, other in ends):
-                    return span
-        return None
+        span = self.pairs.get((window.name, entity))
+        if span is None:
+            return None
+        ends = zip((span["start_ns"], span["end_ns"]), window.ends, strict=True)
+        return span if all(_near(one, other) for one, other in ends) else None
 
     def _energy(self, window: Window) -> Energy | None:
         opened = self._edge(f"{window.name}:open", window.start_ns)
@@ -191,12 +192,8 @@ class Summary:
 
     def _edge(self, name: str, near: int) -> tuple[int, float] | None:
         """Time (ns) and joules of the counter at a window's opening or close."""
-        for mark in self.lines.marks:
-            if mark["name"] == name and mark["energy"]:
-                at, joules = mark["energy"]
-                if abs(at - near) / 1e9 <= NEAR_S:
-                    return at, joules
-        return None
+        found = self.energy.get(name)
+        return found if found and _near(found[0], near) else None
 
     def _member(self, member: int, window: Window) -> Values:
         values = _means(self.members[member], MEMBER_MEANS, window) | {"pss": None}
@@ -321,18 +318,11 @@ class Summary:
 
     def _sampler(self) -> Sampler:
         end = self.lines.end or {}
-        took = end.get("tick_ms", {})
+        took = {f"tick_ms_{rank}": ms for rank, ms in end.get("tick_ms", {}).items()}
+        told = {name: end.get(name) for name in ("ticks", "skipped", "cpu_s")}
         main = self.gpu if self.facts.gpu else self.host
         gap = max((main.longest_gap(*window.ends) for window in self.windows), default=math.inf)
-        return Sampler(
-            ticks=end.get("ticks"),
-            skipped=end.get("skipped"),
-            longest_gap_s=gap if math.isfinite(gap) else None,
-            cpu_s=end.get("cpu_s"),
-            tick_ms_p50=took.get("p50"),
-            tick_ms_p95=took.get("p95"),
-            tick_ms_max=took.get("max"),
-        )
+        return Sampler(longest_gap_s=gap if math.isfinite(gap) else None, **told, **took)
 
 
 def _series(metrics: Iterable[Metric], rows: list[dict], **only: str | int) -> Series:
@@ -345,6 +335,10 @@ def _means(series: Series, metrics: Iterable[Metric], window: Window) -> Values:
     """Of rates by how long they were so, of gauges over the readings."""
     kinds = {"rate": series.rate, "gauge": series.mean}
     return {metric.name: kinds[metric.kind](metric.name, *window.ends) for metric in metrics}
+
+
+def _near(one: int, other: int) -> bool:
+    return abs(one - other) / 1e9 <= NEAR_S
 
 
 def _apart(one: float, other: float, relative: float, absolute: float) -> bool:

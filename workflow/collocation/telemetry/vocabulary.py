@@ -84,8 +84,6 @@ METRICS = (
     Metric("power_violation", "s", "counter", "time in which a power limit held the clocks down"),
     Metric("thermal_violation", "s", "counter", "time in which heat held the clocks down"),
 )
-BY_NAME = {metric.name: metric for metric in METRICS}
-GPU_COLUMNS = tuple(BY_NAME)
 
 MEMBER_METRICS = (
     Metric("cpu", "1", "rate", "CPU cores in use, by the member and its children"),
