@@ -122,4 +122,5 @@ def open_source(uuid: str, entities: list[str], wanted: str) -> tuple[Source | N
 
 
 if __name__ == "__main__":
-    sampler.main(open_card, open_source)
+    sampler.Card, sampler.open_source = open_card, open_source
+    sampler.main()

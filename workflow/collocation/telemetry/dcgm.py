@@ -87,16 +87,17 @@ class Dcgm:
         gpu = _gpu_id(_ask(program, "discovery", "-l"), uuid)
         if gpu is None:
             raise Unavailable(f"the host engine does not list {uuid}")
-        selectors = {f"GPU {gpu}": ("gpu", f"gpu:{gpu}")}
+        names = {
+            "gpu": ("GPU", "gpu", gpu)
+        }  # entity → as dmon names it, as one asks for it, its id
         if any(entity != "gpu" for entity in entities):
-            instances = _instance_ids(_ask(program, "discovery", "-c"), uuid)
-            for ours, theirs in instances.items():
-                selectors[f"GPU-I {theirs}"] = (f"gi:{ours}", f"instance:{theirs}")
-        wanted = {row: pair for row, pair in selectors.items() if pair[0] in entities}
-        if missing := set(entities) - {entity for entity, _ in wanted.values()}:
+            for ours, theirs in _instance_ids(_ask(program, "discovery", "-c"), uuid).items():
+                names[f"gi:{ours}"] = ("GPU-I", "instance", theirs)
+        if missing := set(entities) - names.keys():
             raise Unavailable(f"the host engine does not list {', '.join(sorted(missing))}")
-        self._entities = {row: entity for row, (entity, _) in wanted.items()}
-        self._selector = ",".join(selector for _, selector in wanted.values())
+        told = {entity: names[entity] for entity in entities}
+        self._entities = {f"{row} {number}": e for e, (row, _, number) in told.items()}
+        self._selector = ",".join(f"{kind}:{number}" for _, kind, number in told.values())
         self._program = program
         # One field that the card has not makes dcgmi refuse them all.
         listing = _ask(program, "profile", "--list", "-i", str(gpu))

@@ -65,6 +65,8 @@ class Members:
         rows = []
         for member, processes in self._trees().items():
             now, looks = time.monotonic_ns(), _looks(processes)
+            if not looks:  # it has ended meanwhile
+                continue
             moved = [look["io_counters"] for look in looks]
             used = {
                 "cpu": sum(sum(look["cpu_times"][:4]) for look in looks),
@@ -90,7 +92,7 @@ class Members:
         """
         for member, processes in self._trees().items():
             sizes = [look["memory_full_info"] for look in _looks(processes, "memory_full_info")]
-            yield member, _sum(size and size.pss for size in sizes)
+            yield member, _sum(size and size.pss for size in sizes) or None
 
     def _trees(self) -> dict[int, list[psutil.Process]]:
         """The processes of each member that lives."""

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from workflow.collocation.telemetry.host import Machine, Members
@@ -32,9 +32,8 @@ WIND_UP_S = 1.0  # for readings under way when the end comes
 class Sampler:
     """One cell's card, members and machine."""
 
-    def __init__(self, config: dict, output: Output, open_card: Callable, open_source: Callable):
+    def __init__(self, config: dict, output: Output):
         self._config, self._output = config, output
-        self._open_card, self._open_source = open_card, open_source
         self._card = self._source = None
         self._every = math.ceil(config["hz"] / config["slow_hz"])  # ticks: what changes slowly
         self._held: dict[str, object] = {}  # window → the source's sample at its opening
@@ -61,9 +60,9 @@ class Sampler:
         config, source, why = self._config, None, "no GPU"
         try:
             if config["gpu"] is not None:
-                self._card = self._open_card(config["gpu"])
+                self._card = Card(config["gpu"])
                 wanted = config["gpu"], config["entities"], config["source"]
-                self._source, why = self._open_source(*wanted)
+                self._source, why = open_source(*wanted)
                 source = self._source.name if self._source else "nvml"
         except Exception as error:
             self._output.error("source" if self._card else "nvml", error)
@@ -183,11 +182,8 @@ class Sampler:
         )
 
 
-def main(open_card: Callable = Card, open_source: Callable = open_source) -> None:
-    """Sample until the end; does not return.
-
-    open_card: by UUID; raises where there is no such card. open_source: as sources.py has it.
-    """
+def main() -> None:
+    """Sample until the end; does not return."""
     config = json.loads(sys.argv[1])
     end_with_parent(config["parent"])
     faulthandler.enable()  # what a crash in a library was doing reaches the log
@@ -197,7 +193,7 @@ def main(open_card: Callable = Card, open_source: Callable = open_source) -> Non
     output = Output(Path(config["output"]))
     if cores := config["cores"]:
         output.attempt("cores", os.sched_setaffinity, 0, cores)
-    Sampler(config, output, open_card, open_source).run(sys.stdin.buffer)
+    Sampler(config, output).run(sys.stdin.buffer)
     sys.stdout.flush()
     os._exit(0)  # a thread that is stuck in a reading must not hold the end up
 

@@ -38,11 +38,7 @@ class Metric:
     gpm_scale: float = 1.0
 
     def from_gpm(self, value: float) -> float | None:
-        """GPM's value in our unit; None for NaN, which is how GPM says that it has none.
-
-        What GPM counts over a pair of samples (ctxsw_requests) is still that count here: the reader
-        divides it by the time between them.
-        """
+        """GPM's value in our unit; None for NaN, which is how GPM says that it has none."""
         return value * self.gpm_scale if math.isfinite(value) else None
 
 

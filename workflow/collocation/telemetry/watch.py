@@ -50,12 +50,10 @@ class Watch:
         self._output, self._log = folder / "telemetry.jsonl", log
         self._lines: Lines | None = None
         self._process: subprocess.Popen | None = None
-        config = {
+        config = settings | {
             "output": str(self._output.resolve()),
             "gpu": gpu_uuid,
             "entities": entities,
-            "source": settings["source"],
-            "hz": settings["hz"],
             "slow_hz": SLOW_HZ,
             "cores": cores,
             "parent": os.getpid(),
