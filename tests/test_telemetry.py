@@ -36,7 +36,6 @@ from workflow.collocation.telemetry.series import Series
 from workflow.collocation.telemetry.summary import Facts, summarise
 from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import METRICS
-from workflow.collocation.telemetry.watch import Silent
 
 S = 1_000_000_000
 OPEN, CLOSE = 2 * S, 12 * S
@@ -625,10 +624,6 @@ def test_members_go_on_for_a_moment_when_a_window_has_closed(tmp_path, kind):
     assert [other[0] for _, other in ends] == [after.get(one[0], "witness") for one, _ in ends]
     assert len(ends) == len(conductor.windows) == (2 if kind == "departure" else 1)
     assert all(other[1] - one[1] >= 0.05e9 for one, other in ends)
-
-
-def test_nothing_waits_for_readings_that_nobody_takes():
-    assert Silent().linger_s == 0
 
 
 # -- real cells ------------------------------------------------------------------------------------

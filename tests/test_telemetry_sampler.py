@@ -541,6 +541,7 @@ def test_off_is_silent():
             call("window")
         silent.members({0: 1})
         assert silent.end() == lines.Lines() and silent.problem is None
+        assert silent.linger_s == 0  # nothing waits for readings that nobody takes
 
 
 # --- reading back ---

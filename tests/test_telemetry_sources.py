@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ import pynvml
 import pytest
 
 from tests.fakes import activity, driver, machine
-from tests.studio import until
 from workflow.collocation.telemetry import dcgm, gpm, nvml, sources
 from workflow.collocation.telemetry.vocabulary import (
     METRICS,
@@ -555,36 +553,6 @@ def test_an_energy_counter_that_stands_still_is_given_up(h200):
     at, joules = card.edge(most_s=0.02)
     assert joules == first
     assert before + 20_000_000 <= at <= time.monotonic_ns()
-
-
-BLOCKED = """
-import signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what Python does once it gets to it
-from workflow.collocation.telemetry.nvml import Card
-print("reading", flush=True)
-Card(sys.argv[1])
-print("read", flush=True)
-"""
-
-
-def test_a_call_that_blocks_is_deaf_to_signals_of_python(h200):
-    """What a sampler that hangs in the driver looks like: only SIGKILL ends it."""
-    h200.set(blocks=["nvmlDeviceGetFieldValues"])
-    environment = os.environ | {"PYTHONPATH": f"{machine.FAKES / 'nvml'}:{ROOT}"}
-    command = [sys.executable, "-c", BLOCKED, h200.uuid]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as hung:
-        try:
-            assert hung.stdout.readline() == "reading\n"
-            until((h200.folder / "stuck").exists, lambda: "it does not call")
-            process = psutil.Process(hung.pid)  # the mark is made just before the call
-            until(lambda: process.status() == psutil.STATUS_SLEEPING, lambda: "it does not wait")
-            hung.terminate()
-            with pytest.raises(subprocess.TimeoutExpired):
-                hung.wait(0.5)
-        finally:
-            hung.kill()
-        assert hung.wait(5) == -signal.SIGKILL
-        assert hung.stdout.read() == ""
 
 
 # -- DCGM's text ----------------------------------------------------------------------------------

@@ -87,9 +87,7 @@ class Dcgm:
         gpu = _gpu_id(_ask(program, "discovery", "-l"), uuid)
         if gpu is None:
             raise Unavailable(f"the host engine does not list {uuid}")
-        names = {
-            "gpu": ("GPU", "gpu", gpu)
-        }  # entity → as dmon names it, as one asks for it, its id
+        names = {"gpu": ("GPU", "gpu", gpu)}  # entity → how rows and options name it
         if any(entity != "gpu" for entity in entities):
             for ours, theirs in _instance_ids(_ask(program, "discovery", "-c"), uuid).items():
                 names[f"gi:{ours}"] = ("GPU-I", "instance", theirs)
