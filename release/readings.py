@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from release.contents import RUN, read_table
+from workflow.collocation.telemetry.series import Series
+from workflow.collocation.telemetry.summary import ACTIVITY, CHECKED_S
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS
-from workflow.collocation.telemetry.windows import ACTIVITY, CHECKED_S, Series
 
 TOLD = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
 SINGLE = 1e-5  # relative: sums of single-precision readings

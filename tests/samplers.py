@@ -21,13 +21,6 @@ class Card:
     def __init__(self, uuid: str):
         self.uuid, self.readings = uuid, 0
 
-    def describe(self) -> dict:
-        return {
-            "name": "Card",
-            "cuda": sorted(name for name in os.environ if name.startswith("CUDA_")),
-            "cores": sorted(os.sched_getaffinity(0)),
-        }
-
     def read(self, slow: bool = True) -> dict:
         self.readings += 1
         power = {"power": float(self.readings)}
@@ -42,7 +35,7 @@ class Card:
 
     def processes(self) -> dict:
         pids = [int(pid) for pid in os.environ.get("SAMPLER_PIDS", "").split()]
-        return {"compute": [{"pid": pid, "memory": 1000} for pid in pids * 2], "mps": None}
+        return {"compute": dict.fromkeys(pids, 1000), "mps": None}
 
 
 class Lost(Card):
@@ -84,9 +77,6 @@ class Source:
     def __init__(self, entities: list[str]):
         self.entities, self.samples = entities, 0
 
-    def wait(self) -> None:
-        pass
-
     def tick(self) -> dict:
         self.samples += 1
         return {entity: {"smact": 0.25} for entity in self.entities} if self.samples > 1 else {}
@@ -102,7 +92,8 @@ class Source:
         }
 
     def close(self) -> None:
-        print("source closed", flush=True)
+        cuda = [name for name in os.environ if name.startswith("CUDA_")]
+        print(f"source closed, {cuda=}", flush=True)
 
 
 class Failing(Source):
@@ -131,4 +122,5 @@ def open_source(uuid: str, entities: list[str], wanted: str) -> tuple[Source | N
 
 
 if __name__ == "__main__":
-    sampler.main(None, open_card, open_source)
+    sampler.Card, sampler.open_source = open_card, open_source
+    sampler.main()

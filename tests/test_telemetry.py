@@ -32,10 +32,10 @@ from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.session import open_session
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.series import Series
+from workflow.collocation.telemetry.summary import Facts, summarise
 from workflow.collocation.telemetry.values import File, Window
-from workflow.collocation.telemetry.vocabulary import GPU_COLUMNS
-from workflow.collocation.telemetry.watch import Silent
-from workflow.collocation.telemetry.windows import Facts, Series, summarise
+from workflow.collocation.telemetry.vocabulary import METRICS
 
 S = 1_000_000_000
 OPEN, CLOSE = 2 * S, 12 * S
@@ -99,7 +99,7 @@ def rows(*values, every: int = S) -> list[dict]:
     return [{"t": index * every, "v": {"x": value}} for index, value in enumerate(values)]
 
 
-NOTHING = {"none": [], "null": rows(None, None), "nan": rows(math.nan, None, math.inf, "?")}
+NOTHING = {"none": [], "null": rows(None, None), "nan": rows(math.nan, None, math.inf)}
 
 
 @pytest.mark.parametrize("found", NOTHING.values(), ids=NOTHING)
@@ -153,7 +153,7 @@ def test_the_longest_time_without_a_row(times, gap):
 
 def test_headlines_come_from_the_pair_and_the_series_stands_beside():
     lines = watched()
-    lines.spans[0]["v"] |= {"gract": 0.905, "drama": math.nan, "smocc": None}
+    lines.spans[0]["v"] |= {"gract": 0.905, "drama": None, "smocc": None}
     telemetry, flags = told(lines)
     window = telemetry.windows["window"]
     headline, series = window.entities["gpu"], window.series["gpu"]
@@ -463,7 +463,7 @@ def test_files_hold_every_row_and_every_column(tmp_path):
     assert written == {name: File.of(tmp_path / name) for name in written}
     assert sorted(written) == ["gpu.parquet", "host.parquet", "member.parquet"]
     table = pq.read_table(tmp_path / "gpu.parquet")
-    assert table.column_names == ["t_ns", "phase", "entity", *GPU_COLUMNS]
+    assert table.column_names == ["t_ns", "phase", "entity", *(metric.name for metric in METRICS)]
     assert len(table) == len(lines.gpu)
     assert table.schema.metadata[b"origin_ns"] == str(OPEN).encode()
     first, last = table.slice(0, 1).to_pylist()[0], table.to_pylist()[-1]
@@ -624,10 +624,6 @@ def test_members_go_on_for_a_moment_when_a_window_has_closed(tmp_path, kind):
     assert [other[0] for _, other in ends] == [after.get(one[0], "witness") for one, _ in ends]
     assert len(ends) == len(conductor.windows) == (2 if kind == "departure" else 1)
     assert all(other[1] - one[1] >= 0.05e9 for one, other in ends)
-
-
-def test_nothing_waits_for_readings_that_nobody_takes():
-    assert Silent().linger_s == 0
 
 
 # -- real cells ------------------------------------------------------------------------------------

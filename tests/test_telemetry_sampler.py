@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.test_processes import assert_gone, is_gone
-from workflow.collocation.processes.server import REPOSITORY
+from workflow.collocation import ROOT
 from workflow.collocation.telemetry import host, lines, loop, watch
 from workflow.collocation.telemetry.watch import Silent, Watch
 
@@ -92,25 +92,6 @@ class Child:
             os.close(held)
             os.waitpid(pid, 0)
 
-        def leave():  # a grandchild without parent, that waits for nobody
-            global pid
-            ready, told = os.pipe()
-            def work():
-                burn()
-                os.write(told, str(os.getpid()).encode())
-                time.sleep(60)
-            os.waitpid(fork(lambda: fork(work)), 0)
-            pid = int(os.read(ready, 20))
-
-        def slay():
-            os.kill(pid, signal.SIGKILL)
-            while os.path.exists(f"/proc/{pid}") and state() != "Z":
-                time.sleep(0.01)
-
-        def state():
-            with open(f"/proc/{pid}/stat") as stat:
-                return stat.read().rpartition(")")[2].split()[0]
-
         def disown():  # the kernel buries it, and nobody is credited
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             os.close(held)
@@ -185,11 +166,9 @@ def test_without_a_gpu_members_and_machine_are_complete(cell):
 
     assert found.problem is None and watching.problem is None and not found.errors
     assert (found.gpu, found.spans, found.seen) == ([], [], [])
-    assert (found.head["source"], found.head["gpu"]) == (None, None)
+    assert found.head["source"] is None
     assert names(found.marks) == ["phase:idle", "phase:build", "window:open", "window:close"]
-    assert found.marks[0]["asked"] is None
-    assert all(mark["asked"] <= mark["t"] for mark in found.marks[1:])
-    assert all(mark["energy"] is None and mark["card"] is None for mark in found.marks)
+    assert all(mark["energy"] is None for mark in found.marks)
     opened, closed = (mark["t"] for mark in found.marks[2:])
 
     first, *others = found.host
@@ -201,16 +180,15 @@ def test_without_a_gpu_members_and_machine_are_complete(cell):
     assert {row["m"] for row in found.members} == {3}
     assert all(rows[0]["v"][name] is None for name in RATES)
     assert all(row["v"]["rss"] > 0 and row["v"]["threads"] >= 1 for row in rows)
-    assert all(row["v"]["gpu_memory"] is None and row["v"]["pss"] is None for row in rows)
+    assert all(row["v"]["gpu_memory"] is None for row in rows)
     pairs = zip(rows, rows[1:], strict=False)
     burnt = sum(new["v"]["cpu"] * (new["t"] - old["t"]) / 1e9 for old, new in pairs)
     assert burnt >= 0.05  # the worker was gone before anybody could see it
     (pss,) = [row for row in found.members if "w" in row]
     assert pss["w"] == "window" and pss["t"] > closed
-    assert 0 < pss["v"]["pss"] <= pss["v"]["rss"] and pss["v"]["cpu"] is None
+    assert 0 < pss["v"]["pss"] <= rows[-1]["v"]["rss"] * 1.2
 
-    assert found.end["ticks"] == 0 and found.end["tick_ms"]["p95"] is None
-    assert found.end["slow"]["ticks"] >= 2 and found.end["slow"]["ms"]["max"] > 0
+    assert found.end["ticks"] >= 2 and found.end["tick_ms"]["max"] > 0
     assert found.end["cpu_s"] > 0 and found.end["stuck"] == []
     assert watching.end() is found
 
@@ -233,57 +211,53 @@ def test_the_rows_of_a_member_end_with_it(cell):
 
 
 def counted(child: Child, work: tuple[str, ...]) -> float:
-    """CPU seconds of the child's life as they are counted, looked at after each part of `work`."""
-    members = host.Members()
+    """CPU seconds that are counted, looked at after each part of `work`."""
+    members = host.Members(os.getpid())
     assert members.watch({0: child.pid}) == []
-    ((_, _, row),) = members.rows(None)
+    ((before, _, row),) = members.rows(None)
     assert all(row[name] is None for name in RATES)
+    seconds = 0.0
     for part in work:
         child.do(part)
-        ((_, _, row),) = members.rows(None)
+        ((now, _, row),) = members.rows(None)
         assert all(row[name] >= 0 for name in RATES)
-    return members.trees[0].used()[0]
+        seconds, before = seconds + row["cpu"] * (now - before) / 1e9, now
+    return seconds
 
 
 @pytest.mark.parametrize(
-    "work",
+    ("work", "unpaid"),
     [
-        ("burn()",),
-        ("worker()", "worker()"),
-        ("begin()", "bury()"),
-        ("begin()", "burn()", "bury()", "worker()"),
+        (("burn()",), 0.0),
+        (("worker()", "worker()"), 0.0),
+        (("begin()", "bury()"), 0.0),
+        (("begin()", "burn()", "bury()", "worker()"), 0.0),
+        (("begin()", "disown()"), 0.1),  # the kernel credits nobody with what was seen
     ],
-    ids=["itself", "unseen", "seen", "both"],
+    ids=["itself", "unseen", "seen", "both", "disowned"],
 )
-def test_workers_that_come_and_go_are_counted_once(cell, work):
+def test_workers_that_come_and_go_are_counted_once(cell, work, unpaid):
     child = cell.child()
-    assert counted(child, work) == pytest.approx(child.used(), abs=0.05)
-
-
-@pytest.mark.parametrize("work", [("begin()", "disown()"), ("leave()", "slay()")])
-def test_workers_that_nobody_waits_for_are_counted_as_far_as_seen(cell, work):
-    child = cell.child()
-    assert counted(child, work) == pytest.approx(child.used() + 0.1, abs=0.05)
+    before = child.used()
+    assert counted(child, work) == pytest.approx(child.used() - before + unpaid, abs=0.05)
 
 
 def test_refused_readings_are_missing_not_zero(cell, monkeypatch):
-    child, members = cell.child(), host.Members()
-    read = host._read
+    child, members = cell.child(), host.Members(os.getpid())
 
-    def refuse(path: str) -> bytes:
-        if path.endswith(("/io", "/smaps_rollup")):
-            raise PermissionError(path)
-        return read(path)
+    def refuse(process: psutil.Process):
+        raise psutil.AccessDenied(process.pid)
 
-    monkeypatch.setattr(host, "_read", refuse)
-    members.watch({0: child.pid})
-    members.rows(None)
-    ((_, _, row),) = members.rows({child.pid: 7, 1: 9})
-    assert (row["read"], row["write"], row["gpu_memory"]) == (None, None, 7)
-    assert row["cpu"] is not None
-    assert members.pss(0, None)["pss"] is None
-    monkeypatch.undo()
-    assert members.pss(0, None)["pss"] > 0
+    with monkeypatch.context() as patch:
+        for call in ("io_counters", "memory_full_info"):
+            patch.setattr(psutil.Process, call, refuse)
+        members.watch({0: child.pid})
+        members.rows(None)
+        ((_, _, row),) = members.rows({child.pid: 7, 1: 9})
+        assert (row["read"], row["write"], row["gpu_memory"]) == (None, None, 7)
+        assert row["cpu"] is not None
+        assert dict(members.pss()) == {0: None}
+    assert dict(members.pss())[0] > 0
     assert members.rows(None)[0][2]["read"] is None  # the row before had none
     assert members.rows(None)[0][2]["read"] is not None
 
@@ -310,7 +284,6 @@ def test_rows_marks_and_spans_of_a_card(cell, monkeypatch):
 
     assert found.problem is None and not found.errors
     assert found.head["source"] == "gpm" and found.head["why"] == "it answers"
-    assert found.head["gpu"]["cuda"] == [] and found.head["gpu"]["uuid"] == "works"
     card = [row["v"] for row in found.gpu if row["e"] == "gpu"]
     assert all(row["power"] >= 1 for row in card)
     slow = [index for index, row in enumerate(card) if "memory_temperature" in row]
@@ -319,8 +292,9 @@ def test_rows_marks_and_spans_of_a_card(cell, monkeypatch):
     assert {json.dumps(row["v"]) for row in found.gpu if row["e"] == "gi:1"} == {'{"smact": 0.25}'}
     for name in ("before:open", "before:close"):
         (mark,) = [mark for mark in found.marks if mark["name"] == name]
-        assert mark["card"]["power"] > 0 and mark["energy"][0] > mark["t"] >= mark["asked"]
-        assert mark["energy"][1] >= 0  # ticks went on while the energy's step was waited for
+        assert (
+            mark["energy"][0] > mark["t"] and mark["energy"][1] >= 0
+        )  # ticks went on while the energy's step was waited for
         assert sum(mark["t"] < row["t"] < mark["energy"][0] for row in found.gpu) >= 2
     assert [(span["name"], span["e"]) for span in found.spans] == [
         ("before", "gpu"),
@@ -330,9 +304,9 @@ def test_rows_marks_and_spans_of_a_card(cell, monkeypatch):
     inside = [row for row in found.gpu if span["start_ns"] < row["t"] < span["end_ns"]]
     assert abs(span["v"]["smact"] - len([row for row in inside if row["e"] == "gpu"])) <= 1
     assert [(row["compute"], row["mps"]) for row in found.seen] == [(sorted([99, child.pid]), None)]
-    assert found.members[-1]["v"]["gpu_memory"] == 2000  # listed twice: once for each instance
+    assert found.members[-1]["v"]["gpu_memory"] == 1000
     assert found.end["ticks"] == len(card) and found.end["tick_ms"]["max"] > 0
-    assert "source closed" in cell.log()
+    assert "source closed, cuda=[]" in cell.log()
 
 
 def test_plain_nvml(cell):
@@ -384,7 +358,7 @@ def test_late_steps_are_skipped_not_caught_up(tmp_path):
         if len(began) == 6:
             ticks.stop()
 
-    ticks = loop.Loop("ticks", 100, step, loop.Output(tmp_path / "lines"))
+    ticks = loop.Loop("ticks", 100, step, lines.Output(tmp_path / "lines"))
     ticks.start()
     ticks.join(PATIENCE)
     assert len(ticks.took_ns) == 6 and ticks.skipped >= 3
@@ -402,7 +376,7 @@ def test_a_step_that_waits_shifts_the_schedule(tmp_path):
             ticks.stop()
         return time.monotonic_ns()
 
-    ticks = loop.Loop("ticks", 100, step, loop.Output(tmp_path / "lines"))
+    ticks = loop.Loop("ticks", 100, step, lines.Output(tmp_path / "lines"))
     ticks.start()
     ticks.join(PATIENCE)
     pairs = zip(began, began[1:], strict=False)
@@ -414,14 +388,13 @@ def test_a_step_that_waits_shifts_the_schedule(tmp_path):
 
 def test_what_is_no_command_does_no_harm(tmp_path):
     config = {"gpu": None, "entities": [], "source": "auto", "hz": 10, "slow_hz": 50}
-    config |= {"cores": [2**20], "parent": os.getpid()}
-    command = [sys.executable, "-m", watch.PROGRAM, "--output", tmp_path / "lines"]
+    config |= {"cores": [2**20], "parent": os.getpid(), "output": str(tmp_path / "lines")}
     junk = b'\n{\n[]\n"open"\n\xff\xfe\n{"members": 3}\n{"members": {"a": 1}}\n{"what": 1}\n'
     junk += b"[" * 100_000 + b"\n" + b"x" * (3 << 20) + b'\n{"phase": "build"}\n{"quit": tr'
     done = subprocess.run(
-        [*command, "--config", json.dumps(config)],
+        [sys.executable, "-m", watch.PROGRAM, json.dumps(config)],
         input=junk,
-        cwd=REPOSITORY,
+        cwd=ROOT,
         capture_output=True,
         timeout=PATIENCE,
     )
@@ -469,19 +442,23 @@ def test_a_sampler_that_is_killed(cell):
     assert found.gpu and watching.end() is found
 
 
-@pytest.mark.parametrize("gpu", ["unanswering", "silent"])
-def test_a_call_that_blocks_holds_up_nothing_else(cell, gpu):
+@pytest.mark.parametrize(
+    ("gpu", "problem"),
+    [
+        ("unanswering", "the sampler got stuck in a reading: gpu"),
+        ("silent", "the GPU gave no answer"),
+    ],
+)
+def test_a_call_that_blocks_holds_up_nothing_else(cell, gpu, problem):
     child, watching = cell.child(), cell.watch(gpu)
     watching.members({0: child.pid})
     watching.open("window")
     cell.until(lambda so_far: len(so_far.members) >= 3)
     watching.phase("stop")
     found = watching.end()
-    assert found.problem == "the sampler got stuck in a reading: gpu" == watching.problem
+    assert found.problem == problem == watching.problem
     assert bool(found.gpu) == (gpu == "unanswering")
     assert names(found.marks)[-1] == "phase:stop"
-    (error,) = found.errors
-    assert error["where"] == "gpu" and error["message"].startswith("a reading does not end")
 
 
 @pytest.mark.parametrize("way", ["seizing", "stopped"])
@@ -490,6 +467,7 @@ def test_a_sampler_that_is_stuck_is_killed(cell, hasty, way):
     cell.until(lambda so_far: len(so_far.gpu) >= 2)
     if way == "stopped":
         os.kill(watching.pid, signal.SIGSTOP)
+    time.sleep(0.1)  # for the reading that seizes all
     watching.open("window")
     watching.close("window")
     assert watching.problem is None
@@ -534,7 +512,7 @@ def test_it_dies_with_its_conductor(tmp_path, gpu):
         time.sleep({PATIENCE})
     """
     conductor = subprocess.Popen(
-        [sys.executable, "-uc", textwrap.dedent(code)], cwd=REPOSITORY, stdout=subprocess.PIPE
+        [sys.executable, "-uc", textwrap.dedent(code)], cwd=ROOT, stdout=subprocess.PIPE
     )
     with conductor:
         pid = int(conductor.stdout.readline())
@@ -563,6 +541,7 @@ def test_off_is_silent():
             call("window")
         silent.members({0: 1})
         assert silent.end() == lines.Lines() and silent.problem is None
+        assert silent.linger_s == 0  # nothing waits for readings that nobody takes
 
 
 # --- reading back ---

@@ -79,7 +79,7 @@ class Observation:
         try:
             # Arrow, which the conductor imports while the fork server starts
             from workflow.collocation.telemetry import files
-            from workflow.collocation.telemetry.windows import Facts, summarise
+            from workflow.collocation.telemetry.summary import Facts, summarise
 
             facts = Facts(
                 gpu=self.device is not None,

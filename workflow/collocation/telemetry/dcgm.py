@@ -10,23 +10,24 @@ could do (NVIDIA/DCGM issues 138 and 248), so values of unequal instances need a
 PCIe traffic of an instance is N/A (issue 88).
 """
 
-import ctypes
+import math
 import os
 import re
-import select
 import shutil
-import signal
 import subprocess
+import threading
 import time
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
 
-from workflow.collocation.telemetry.vocabulary import METRICS, Metric, SourceLost, Unavailable
+from workflow.collocation.telemetry.loop import end_with_parent
+from workflow.collocation.telemetry.vocabulary import METRICS, SourceLost, Unavailable
 
 DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they answer N/A or 0
 ASK_S = 3.0  # for a question to the host engine, which may hang
 FIRST_S = 4.0  # for the first row with a value: DCGM's first rows are N/A
 SILENCE_S = 5.0  # without a row, after which the engine counts as gone
-PR_SET_PDEATHSIG = 1
 HEADER = re.compile(r"\s*(#|ID\b)", re.I)  # the line of names, the line of units
 ROW = re.compile(r"\s*(GPU|GPU-I) (\d+)(?=\s|$)")
 LISTED_GPU = re.compile(r"\|\s*(\d+)\s*\|")
@@ -86,30 +87,21 @@ class Dcgm:
         gpu = _gpu_id(_ask(program, "discovery", "-l"), uuid)
         if gpu is None:
             raise Unavailable(f"the host engine does not list {uuid}")
-        selectors = {f"GPU {gpu}": ("gpu", f"gpu:{gpu}")}
+        names = {"gpu": ("GPU", "gpu", gpu)}  # entity → how rows and options name it
         if any(entity != "gpu" for entity in entities):
-            instances = _instance_ids(_ask(program, "discovery", "-c"), uuid)
-            for ours, theirs in instances.items():
-                selectors[f"GPU-I {theirs}"] = (f"gi:{ours}", f"instance:{theirs}")
-        wanted = {row: pair for row, pair in selectors.items() if pair[0] in entities}
-        if missing := set(entities) - {entity for entity, _ in wanted.values()}:
+            for ours, theirs in _instance_ids(_ask(program, "discovery", "-c"), uuid).items():
+                names[f"gi:{ours}"] = ("GPU-I", "instance", theirs)
+        if missing := set(entities) - names.keys():
             raise Unavailable(f"the host engine does not list {', '.join(sorted(missing))}")
-        self._entities = {row: entity for row, (entity, _) in wanted.items()}
-        self._selector = ",".join(selector for _, selector in wanted.values())
+        told = {entity: names[entity] for entity in entities}
+        self._entities = {f"{row} {number}": e for e, (row, _, number) in told.items()}
+        self._selector = ",".join(f"{kind}:{number}" for _, kind, number in told.values())
         self._program = program
-        self._metrics: list[Metric] = [metric for metric in METRICS if metric.dcgm is not None]
-        try:
-            self._begin()
-        except Unavailable:  # one field that the card has not makes dcgmi refuse them all
-            listed = _field_ids(_ask(program, "profile", "--list", "-i", str(gpu)))
-            known = [metric for metric in self._metrics if metric.dcgm in listed]
-            if not known or known == self._metrics:
-                raise
-            self._metrics = known
-            self._begin()
-
-    def wait(self) -> None:
-        """DCGM's rows come when they come."""
+        # One field that the card has not makes dcgmi refuse them all.
+        listing = _ask(program, "profile", "--list", "-i", str(gpu))
+        listed = {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
+        self._metrics = [metric for metric in METRICS if metric.dcgm in listed]
+        self._begin()
 
     def tick(self) -> dict[str, dict[str, float | None]]:
         """Entity → mean of its rows since the tick before; an entity missing without a new row.
@@ -119,20 +111,20 @@ class Dcgm:
         if self._child is None:
             return {}
         rows: dict[str, list[list[float | None]]] = {}
-        for entity, values in self._rows():
+        while self._came:
+            entity, values = self._came.popleft()
             rows.setdefault(entity, []).append(values)
         now = time.monotonic()
         self._heard = now if rows else self._heard
-        if not rows and (self._ended or now - self._heard > SILENCE_S):
-            how = "ended" if self._ended else f"has been silent for {SILENCE_S:g} s"
+        ended = not self._reader.is_alive()
+        if not rows and (ended or now - self._heard > SILENCE_S):
+            how = "ended" if ended else f"has been silent for {SILENCE_S:g} s"
             said = f": {self._said}" if self._said else ""
             self.close()
             raise SourceLost(f"dcgmi {how}{said}")
+        names = [metric.name for metric in self._metrics]
         return {
-            entity: {
-                metric.name: _mean([metric.from_dcgm(v) for v in values if v is not None])
-                for metric, values in zip(self._metrics, zip(*found, strict=True), strict=True)
-            }
+            entity: dict(zip(names, map(_mean, zip(*found, strict=True)), strict=True))
             for entity, found in rows.items()
         }
 
@@ -145,65 +137,50 @@ class Dcgm:
         return {}
 
     def close(self) -> None:
-        """End dcgmi, in a second and a half at most."""
+        """End dcgmi."""
         child, self._child = self._child, None
-        if child is None:
-            return
-        for end in (child.terminate, child.kill):
-            end()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(0.75)
-                break
-        child.stdout.close()
+        if child is not None:
+            child.kill()
+            child.wait()
+            self._reader.join()
+            child.stdout.close()
 
     def _begin(self) -> None:
         """Start dcgmi, and wait for its first row with a value."""
+        if not self._metrics:
+            raise Unavailable("the host engine lists no profiling fields of the card")
         fields = ",".join(str(metric.dcgm) for metric in self._metrics)
         arguments = ["-e", fields, "-i", self._selector, "-d", str(DELAY_MS)]
-        parent, libc = os.getpid(), ctypes.CDLL(None)
-
-        def die_with_parent() -> None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # gone before the call
-                os._exit(1)
-
-        self._table = Table(len(self._metrics))
-        self._rest, self._said, self._ended = b"", "", False
+        self._came: deque[tuple[str, list[float | None]]] = deque()  # entity, values
+        self._said = ""
         self._child = subprocess.Popen(
             [self._program, "dmon", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent,
+            text=True,
+            errors="replace",
+            preexec_fn=partial(end_with_parent, os.getpid()),
         )
-        os.set_blocking(self._child.stdout.fileno(), False)
-        deadline = time.monotonic() + FIRST_S
-        while (left := deadline - time.monotonic()) > 0 and not self._ended:
-            select.select([self._child.stdout], [], [], left)
-            if any(value is not None for _, values in self._rows() for value in values):
-                self._heard = time.monotonic()
-                return
+        self._reader = threading.Thread(target=self._read, args=[self._child.stdout], daemon=True)
+        self._reader.start()
+        self._heard, until = time.monotonic(), time.monotonic() + FIRST_S
+        while time.monotonic() < until and (self._came or self._reader.is_alive()):
+            while self._came:
+                if any(value is not None for value in self._came.popleft()[1]):
+                    return
+            time.sleep(0.01)
         self.close()
         raise Unavailable(f"dcgmi dmon gives no value ({self._said or 'without an error'})")
 
-    def _rows(self) -> list[tuple[str, list[float | None]]]:
-        """What has come since the last call, without waiting: (entity, values)."""
-        rows = []
-        while not self._ended:
-            try:
-                read = os.read(self._child.stdout.fileno(), 1 << 16)
-            except BlockingIOError:
-                break
-            self._ended = not read
-            *lines, self._rest = (self._rest + read).split(b"\n")
-            for line in lines:
-                text = line.decode(errors="replace")
-                row = self._table.row(text)
-                if row and row[0] in self._entities:
-                    rows.append((self._entities[row[0]], row[1]))
-                elif not row and text.strip() and not HEADER.match(text):
-                    self._said = text.strip()
-        return rows
+    def _read(self, lines: Iterable[str]) -> None:
+        table = Table(len(self._metrics))
+        for line in lines:
+            row = table.row(line)
+            if row and row[0] in self._entities:
+                self._came.append((self._entities[row[0]], row[1]))
+            elif not row and line.strip() and not HEADER.match(line):
+                self._said = line.strip()
 
 
 def _ask(program: str, *arguments: str) -> str:
@@ -220,11 +197,8 @@ def _ask(program: str, *arguments: str) -> str:
         )
     except subprocess.TimeoutExpired:
         raise Unavailable(f"the host engine did not answer within {ASK_S:g} s") from None
-    except OSError as error:
-        raise Unavailable(f"dcgmi does not start: {error.strerror}") from None
     if done.returncode != 0:
-        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-        said = lines[-1] if lines else f"exit code {done.returncode}"
+        said = done.stdout.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
         raise Unavailable(f"dcgmi {arguments[0]} failed: {said}")
     return done.stdout
 
@@ -252,18 +226,14 @@ def _instance_ids(hierarchy: str, uuid: str) -> dict[int, int]:
     return ids
 
 
-def _field_ids(listing: str) -> set[int]:
-    """The profiling fields that a GPU has, from `dcgmi profile --list`."""
-    return {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
-
-
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        value = float(cell)
     except ValueError:
         return None
+    return value if math.isfinite(value) else None
 
 
-def _mean(values: list[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -5,8 +5,6 @@ that are null throughout stay; a table without rows is not written. A column's m
 unit, kind and source; vocabulary.py says what it is.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.series import Series
 from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
-from workflow.collocation.telemetry.windows import Series, phases
 
-
-@dataclass(frozen=True)
-class Table:
-    """rows: of Lines. keys: column → what a row has there: a number, or a text or None."""
-
-    name: str
-    rows: list[dict]
-    keys: dict[str, Callable[[dict], int | str | None]]
-    metrics: tuple[Metric, ...]
-    source: Callable[[Metric], str]
+METRICS_OF = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
+# Column → key of a row.
+KEYS = {"gpu": {"entity": "e"}, "member": {"member": "m", "window": "w"}, "host": {}}
 
 
 def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
@@ -35,36 +26,18 @@ def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
 
     Times are ns since the first window's start, or since the first row where there is no window.
     """
-    head = lines.head or {}
-
-    def gpu_source(metric: Metric) -> str:
-        return (head.get("source") or "nvml") if metric.kind == "rate" else "nvml"
-
-    def member_source(metric: Metric) -> str:
-        return "nvml" if metric.name == "gpu_memory" else "/proc"
-
-    tables = (
-        Table("gpu", lines.gpu, {"entity": lambda row: row["e"]}, METRICS, gpu_source),
-        Table(
-            "member",
-            lines.members,
-            {"member": lambda row: row["m"], "window": lambda row: row.get("w")},
-            MEMBER_METRICS,
-            member_source,
-        ),
-        Table("host", lines.host, {}, HOST_METRICS, lambda metric: "psutil"),
-    )
-    there = [table for table in tables if table.rows]
-    starts = [window.start_ns for window in windows[:1]] or [table.rows[0]["t"] for table in there]
-    ready = [(table, _arrow(table, min(starts), phases(lines))) for table in there]
+    rows = {"gpu": lines.gpu, "member": lines.members, "host": lines.host}
+    there = {name: found for name, found in rows.items() if found}
+    starts = [window.start_ns for window in windows[:1]] or [r[0]["t"] for r in there.values()]
+    ready = {name: _table(name, found, lines, min(starts)) for name, found in there.items()}
     files = {}
-    for table, content in ready:  # nothing is written before all could be made
-        path = folder / f"{table.name}.parquet"
+    for name, table in ready.items():  # nothing is written before all could be made
+        path = folder / f"{name}.parquet"
         pq.write_table(
-            content,
+            table,
             path,
             compression="zstd",
-            use_dictionary=["phase", *table.keys],
+            use_dictionary=["phase", *KEYS[name]],
             write_statistics=False,  # a third of so short a file would say what is in it
             column_encoding={"t_ns": "DELTA_BINARY_PACKED"},
         )
@@ -72,25 +45,30 @@ def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
     return files
 
 
-def _arrow(table: Table, origin_ns: int, changes: list[tuple[int, str]]) -> pa.Table:
-    series = Series(table.rows)
-    began = np.searchsorted([t for t, _ in changes], series.t, side="right") - 1
-    labels = {"phase": [changes[i][1] if i >= 0 else None for i in began]}
-    labels |= {name: [of(row) for row in table.rows] for name, of in table.keys.items()}
+def _table(name: str, rows: list[dict], lines: Lines, origin_ns: int) -> pa.Table:
+    series, phases = Series(rows), lines.phases()
+    began = np.searchsorted([t for t, _ in phases], series.t, side="right") - 1
+    labels = {"phase": [phases[i][1] if i >= 0 else None for i in began]}
+    labels |= {label: [row.get(key) for row in rows] for label, key in KEYS[name].items()}
     unit = {"unit": "ns", "source": "monotonic clock"}
     fields = [pa.field("t_ns", pa.int64(), nullable=False, metadata=unit)]
     columns = [arrow(series.t - origin_ns, pa.int64())]
-    for name, values in labels.items():
-        numbers = isinstance(values[0], int)
+    for label, values in labels.items():
+        numbers = label == "member"
         columns.append(arrow(np.array(values), pa.int16()) if numbers else _labelled(values))
-        fields.append(pa.field(name, columns[-1].type))
-    for metric in table.metrics:
-        kind = _type(metric)
-        about = {"unit": metric.unit, "kind": metric.kind, "source": table.source(metric)}
-        fields.append(pa.field(metric.name, kind, metadata=about))
-        columns.append(arrow(series.column(metric.name), kind))
+        fields.append(pa.field(label, columns[-1].type))
+    for metric in METRICS_OF[name]:
+        about = {"unit": metric.unit, "kind": metric.kind, "source": _source(name, metric, lines)}
+        fields.append(pa.field(metric.name, _type(metric), metadata=about))
+        columns.append(arrow(series.column(metric.name), _type(metric)))
     schema = pa.schema(fields, metadata={"origin_ns": str(origin_ns)})
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _source(table: str, metric: Metric, lines: Lines) -> str:
+    if table == "gpu" and metric.kind == "rate":
+        return (lines.head or {}).get("source") or "nvml"
+    return "nvml" if table == "gpu" or metric.name == "gpu_memory" else "psutil"
 
 
 def _type(metric: Metric) -> pa.DataType:
@@ -100,18 +78,13 @@ def _type(metric: Metric) -> pa.DataType:
 
 
 def _labelled(values: list[str | None]) -> pa.DictionaryArray:
-    """A dictionary column; from buffers for the reason that `arrow` gives."""
+    """A dictionary column, made without pa.array for the reason that `arrow` gives."""
     known = list(dict.fromkeys(value for value in values if value is not None))
-    place = {value: index for index, value in enumerate(known)}
-    codes = arrow(np.array([place.get(value, np.nan) for value in values], float), pa.int32())
-    return pa.DictionaryArray.from_arrays(codes, _texts(known))
-
-
-def _texts(values: Iterable[str]) -> pa.StringArray:
-    encoded = [value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    data = pa.py_buffer(b"".join(encoded))
-    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), data)
+    codes = [known.index(value) if value is not None else None for value in values]
+    encoded = [value.encode() for value in known]
+    ends = pa.py_buffer(np.cumsum([0, *map(len, encoded)], dtype=np.int32))
+    texts = pa.StringArray.from_buffers(len(known), ends, pa.py_buffer(b"".join(encoded)))
+    return pa.DictionaryArray.from_arrays(arrow(np.array(codes, float), pa.int32()), texts)
 
 
 def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:

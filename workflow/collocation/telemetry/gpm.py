@@ -7,8 +7,8 @@ sample is kept, so that the next row covers both times.
 """
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import pynvml
 
@@ -20,35 +20,43 @@ LEAST_S = 0.1005  # between two samples of a pair
 LATE_S = 0.015  # how long a tick may wait for that
 DOUBT_S = 0.15  # a closer pair in which nothing happened was not refreshed: even asking is traffic
 PATIENCE = 20  # ticks in a row that may fail before the source is given up
+METRICS_OF_GPM = tuple(metric for metric in METRICS if metric.gpm is not None)
 ACTIVITY = {metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"}  # ratios
 
 
-@dataclass
 class _Sample:
-    """A buffer of NVML's, and when it was filled (monotonic ns; None: it was not)."""
+    """A sample of an entity's counters, and when it was taken (monotonic ns)."""
 
-    buffer: object
-    t_ns: int | None = None
+    buffer = None
+
+    def __init__(self, card, entity: str):
+        self.buffer = pynvml.nvmlGpmSampleAlloc()
+        if entity == "gpu":
+            pynvml.nvmlGpmSampleGet(card, self.buffer)
+        else:
+            pynvml.nvmlGpmMigSampleGet(card, int(entity.removeprefix("gi:")), self.buffer)
+        self.t_ns = time.monotonic_ns()
+
+    def __del__(self):
+        if self.buffer is not None:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(self.buffer)
 
 
 class Gpm:
     """GPM of one card. Raises Unavailable where the card or NVML gives no metric of a pair.
 
     entities: "gpu", or "gi:<id>" of a GPU instance under MIG; one that gives no sample at the
-    beginning is left out. silent: entity → what NVML said last when it gave nothing. units:
-    metric → the unit in which NVML gives it, in its own words.
+    beginning is left out.
     """
 
     name = "gpm"
 
     def __init__(self, uuid: str, entities: list[str]):
-        self._buffers: list = []
-        self._ticks: dict[str, tuple[_Sample, _Sample]] = {}
+        self._last: dict[str, _Sample | None] = {}  # by entity; None before the first tick
         self._metrics: dict[str, tuple[Metric, ...]] = {}
-        self._failed = 0
+        self._failed, self._said = 0, "without an error"  # ticks in a row, and NVML's last words
         self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)
-        self.silent: dict[str, str] = {}
-        self.units: dict[str, str] = {}
         try:
             pynvml.nvmlInit()
             self._card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -57,51 +65,52 @@ class Gpm:
             raise Unavailable(f"NVML does not say whether the card has GPM ({error})") from None
         if not supported:
             raise Unavailable("the card has no GPM counters (Hopper and newer have)")
-        try:
-            self._begin(entities)
-        except Unavailable:
+        self._last = self.open(entities)
+        for _ in range(TRIES if self._last else 0):
+            time.sleep(REFRESH_S)
+            answered = [self._answers(entity) for entity in self._last]
+            if any(answered):
+                break
+        else:
             self.close()
-            raise
-
-    def wait(self) -> None:
-        """Until a tick is late enough after the one before, if that takes LATE_S at most."""
-        for older, _ in list(self._ticks.values())[:1]:  # the others are sampled after it
-            self._refreshed(older)
+            raise Unavailable(f"GPM gives no metric of two samples ({self._said})")
+        self._last = dict.fromkeys(self._last)
 
     def tick(self) -> dict[str, dict[str, float | None]]:
         """Entity → rates since the tick before; {} at the first, an entity missing when unknown.
 
-        Raises SourceLost once, when nothing has answered for PATIENCE ticks; then {}.
+        Waits until it is late enough after the one before, if that takes LATE_S at most. Raises
+        SourceLost once, when nothing has answered for PATIENCE ticks; then {}.
         """
         rates: dict[str, dict[str, float | None]] = {}
-        problem = None
-        for entity, (older, newer) in self._ticks.items():
-            if not self._refreshed(older):
+        failed = False
+        for entity, older in self._last.items():
+            if older is not None and not _refreshed(older):
                 continue
             try:
-                self._fill(entity, newer)
-                found = self._rates(entity, older, newer) if older.t_ns is not None else None
+                newer = _Sample(self._card, entity)
+                found = self._rates(entity, older, newer) if older is not None else None
             except pynvml.NVMLError as error:
-                problem = self.silent[entity] = str(error)
+                failed, self._said = True, f"{entity}: {error}"
                 continue
             if found is not None:
                 rates[entity] = found
-            if found is not None or older.t_ns is None:
-                self._ticks[entity] = newer, older
-        self._failed = self._failed + 1 if problem and not rates else 0
+            if found is not None or older is None:
+                self._last[entity] = newer
+        self._failed = self._failed + 1 if failed and not rates else 0
         if self._failed >= PATIENCE:
-            self._ticks = {}
-            raise SourceLost(f"GPM failed {PATIENCE} times in a row: {problem}")
+            self.close()
+            raise SourceLost(f"GPM failed {PATIENCE} times in a row: {self._said}")
         return rates
 
-    def open(self) -> dict[str, _Sample]:
-        """A sample of every entity that gives one, held until `close`: an end of spans."""
+    def open(self, entities: Iterable[str] | None = None) -> dict[str, _Sample]:
+        """A sample of every entity that gives one: an end of spans. entities: all that it has."""
         held: dict[str, _Sample] = {}
-        for entity in self._ticks:
-            with suppress(pynvml.NVMLError):
-                sample = _Sample(self._buffer())
-                self._fill(entity, sample)
-                held[entity] = sample
+        for entity in self._last if entities is None else entities:
+            try:
+                held[entity] = _Sample(self._card, entity)
+            except pynvml.NVMLError as error:
+                self._said = f"{entity}: {error}"
         return held
 
     def span(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
@@ -110,62 +119,27 @@ class Gpm:
         for entity, older in begin.items():
             with suppress(pynvml.NVMLError, KeyError):
                 newer = end[entity]
-                found = self._rates(entity, older, newer)
-                if found is not None:
+                if (found := self._rates(entity, older, newer)) is not None:
                     times = {"start_ns": older.t_ns, "end_ns": newer.t_ns}
                     spans[entity] = {"metrics": found} | times
         return spans
 
     def close(self) -> None:
-        """Give NVML its buffers back."""
-        self._ticks = {}
-        while self._buffers:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlGpmSampleFree(self._buffers.pop())
-
-    def _refreshed(self, older: _Sample) -> bool:
-        """Whether the counters are newer than that sample, after a short wait if need be."""
-        if older.t_ns is None:
-            return True
-        left = (older.t_ns - time.monotonic_ns()) / 1e9 + LEAST_S
-        if 0 < left <= LATE_S:
-            time.sleep(left)
-        return left <= LATE_S
-
-    def _begin(self, entities: list[str]) -> None:
-        """Learn from one pair of samples which entities and metrics answer."""
-        for entity in entities:
-            try:
-                older, newer = _Sample(self._buffer()), _Sample(self._buffer())
-                self._fill(entity, older)
-            except pynvml.NVMLError as error:
-                self.silent[entity] = str(error)
-                continue
-            self._ticks[entity] = older, newer
-            self._metrics[entity] = tuple(metric for metric in METRICS if metric.gpm is not None)
-        for _ in range(TRIES if self._ticks else 0):
-            time.sleep(REFRESH_S)
-            answered = [self._answers(entity) for entity in self._ticks]
-            if any(answered):
-                break
-        else:
-            said = "; ".join(f"{entity}: {words}" for entity, words in self.silent.items())
-            raise Unavailable(f"GPM gives no metric of two samples ({said or 'without an error'})")
-        for older, _ in self._ticks.values():
-            older.t_ns = None  # the first tick begins anew
+        """Look at nothing any more."""
+        self._last = {}
 
     def _answers(self, entity: str) -> bool:
         """Whether some metric does now. Leaves out those for which NVML refuses the whole call."""
-        older, newer = self._ticks[entity]
+        older = self._last[entity]
         try:
-            self._fill(entity, newer)
-            metrics = self._metrics[entity]
-            if not self._known(metrics, older, newer):
-                each = [metric for metric in metrics if self._known((metric,), older, newer)]
-                self._metrics[entity] = tuple(each) or metrics
+            newer = _Sample(self._card, entity)
+            self._metrics[entity] = METRICS_OF_GPM
+            if not self._known(METRICS_OF_GPM, older, newer):
+                each = [m for m in METRICS_OF_GPM if self._known((m,), older, newer)]
+                self._metrics[entity] = tuple(each) or METRICS_OF_GPM
             return self._rates(entity, older, newer) is not None
         except pynvml.NVMLError as error:
-            self.silent[entity] = str(error)
+            self._said = f"{entity}: {error}"
             return False
 
     def _known(self, metrics: tuple[Metric, ...], older: _Sample, newer: _Sample) -> bool:
@@ -197,23 +171,15 @@ class Gpm:
             request.metrics[index].metricId = metric.gpm
             request.metrics[index].nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlGpmMetricsGet(request)
-        values = []
-        for metric, answer in zip(metrics, request.metrics, strict=False):
-            good = answer.nvmlReturn == pynvml.NVML_SUCCESS
-            values.append(metric.from_gpm(answer.value) if good else None)
-            if good and metric.name not in self.units:
-                self.units[metric.name] = (answer.metricInfo.unit or b"").decode()
-        return values
+        return [
+            metric.from_gpm(answer.value) if answer.nvmlReturn == pynvml.NVML_SUCCESS else None
+            for metric, answer in zip(metrics, request.metrics, strict=False)
+        ]
 
-    def _fill(self, entity: str, sample: _Sample) -> None:
-        sample.t_ns = None
-        if entity == "gpu":
-            pynvml.nvmlGpmSampleGet(self._card, sample.buffer)
-        else:
-            instance = int(entity.removeprefix("gi:"))
-            pynvml.nvmlGpmMigSampleGet(self._card, instance, sample.buffer)
-        sample.t_ns = time.monotonic_ns()
 
-    def _buffer(self):
-        self._buffers.append(pynvml.nvmlGpmSampleAlloc())
-        return self._buffers[-1]
+def _refreshed(older: _Sample) -> bool:
+    """Whether the counters are newer than that sample, after a short wait if need be."""
+    left = (older.t_ns - time.monotonic_ns()) / 1e9 + LEAST_S
+    if 0 < left <= LATE_S:
+        time.sleep(left)
+    return left <= LATE_S

@@ -21,6 +21,10 @@ class Window(Part):
     end_ns: int
     seconds: float
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        return self.start_ns, self.end_ns
+
 
 Values = dict[str, float | None]  # metric → value in the vocabulary's unit, null where missing
 

@@ -1,9 +1,8 @@
 """The one vocabulary of GPU telemetry: whichever source read a value, its name and unit are these.
 
 GPM ids are NVML_GPM_METRIC_… of nvidia-ml-py; DCGM ids the profiling fields of dcgm_fields.h
-(DCGM_FI_PROF_…). Both give one quantity in units of their own, which `from_gpm` and `from_dcgm`
-turn into ours. Missing is None, never 0 or -1. The two ways in which a source fails are said here
-too, for all sources.
+(DCGM_FI_PROF_…). Missing is None, never 0 or -1. The two ways in which a source fails are said
+here too, for all sources.
 """
 
 import math
@@ -39,16 +38,8 @@ class Metric:
     gpm_scale: float = 1.0
 
     def from_gpm(self, value: float) -> float | None:
-        """GPM's value in our unit; None for NaN, which is how GPM says that it has none.
-
-        What GPM counts over a pair of samples (ctxsw_requests) is still that count here: the reader
-        divides it by the time between them.
-        """
+        """GPM's value in our unit; None for NaN, which is how GPM says that it has none."""
         return value * self.gpm_scale if math.isfinite(value) else None
-
-    def from_dcgm(self, value: float) -> float | None:
-        """DCGM's value in our unit: ratios and bytes/s, as we have them."""
-        return value if math.isfinite(value) else None
 
 
 def _ratio(name: str, description: str, gpm: int, dcgm: int | None) -> Metric:
@@ -89,8 +80,6 @@ METRICS = (
     Metric("power_violation", "s", "counter", "time in which a power limit held the clocks down"),
     Metric("thermal_violation", "s", "counter", "time in which heat held the clocks down"),
 )
-BY_NAME = {metric.name: metric for metric in METRICS}
-GPU_COLUMNS = tuple(BY_NAME)
 
 MEMBER_METRICS = (
     Metric("cpu", "1", "rate", "CPU cores in use, by the member and its children"),

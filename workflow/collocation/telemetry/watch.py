@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,8 +31,8 @@ class Watch:
     run, None for anywhere. program: the module that is started. To be made on a thread that
     outlives it, the main one: the kernel kills the sampler when that thread ends.
 
-    problem: what was wrong with it, as soon as that is known; how it ended, once that is.
-    linger_s: how long members should go on when a window has closed, for its last readings.
+    problem: what was wrong with it, or how it ended. linger_s: how long members should go on when a
+    window has closed, for its last readings.
     """
 
     def __init__(
@@ -51,20 +50,18 @@ class Watch:
         self._output, self._log = folder / "telemetry.jsonl", log
         self._lines: Lines | None = None
         self._process: subprocess.Popen | None = None
-        config = {
+        config = settings | {
+            "output": str(self._output.resolve()),
             "gpu": gpu_uuid,
             "entities": entities,
-            "source": settings["source"],
-            "hz": settings["hz"],
             "slow_hz": SLOW_HZ,
             "cores": cores,
             "parent": os.getpid(),
         }
-        command = [sys.executable, "-P", "-m", program, "--output", str(self._output.resolve())]
         try:
-            self._process = self._start([*command, "--config", json.dumps(config)])
+            self._process = self._start([sys.executable, "-P", "-m", program, json.dumps(config)])
         except OSError as error:
-            self._note(f"the sampler cannot be started: {error}")
+            self.problem = f"the sampler cannot be started: {error}"
 
     def __enter__(self) -> "Watch":
         return self
@@ -104,8 +101,7 @@ class Watch:
             if self._process is not None:
                 self._finish(self._process)
             self._lines = read(self._output)
-            self._note(self._lines.problem)
-            self._lines.problem = self.problem
+            self._lines.problem = self.problem = self.problem or self._lines.problem
         return self._lines
 
     def _start(self, command: list[str]) -> subprocess.Popen:
@@ -126,27 +122,28 @@ class Watch:
         """One command, as a whole or not at all: a pipe takes what is this short in one piece."""
         if self.problem is not None or self._process is None:
             return
-        line = json.dumps(command | {"t": time.monotonic_ns()}, separators=(",", ":")) + "\n"
         try:
-            os.write(self._process.stdin.fileno(), line.encode())
+            os.write(self._process.stdin.fileno(), json.dumps(command).encode() + b"\n")
         except BlockingIOError:
-            self._note("the sampler does not read its commands")
-        except (OSError, ValueError) as error:
-            self._note(self._early_end() or f"the sampler cannot be reached: {error}")
+            self.problem = "the sampler does not read its commands"
+        except OSError as error:
+            self.problem = self._early_end() or f"the sampler cannot be reached: {error}"
 
     def _finish(self, process: subprocess.Popen) -> None:
         """Bounded: END_S for it to quit, KILL_S after SIGKILL."""
         self.problem = self._early_end() or self.problem
         self._send(quit=True)
-        with suppress(OSError):
-            process.stdin.close()
-        if _ended(process, END_S):
-            if process.returncode != 0:
+        process.stdin.close()
+        try:
+            if process.wait(END_S) != 0:
                 self.problem = self._early_end()
             return
-        self._note("the sampler did not end when told to, and was killed")
+        except subprocess.TimeoutExpired:
+            self.problem = self.problem or "the sampler did not end when told to, and was killed"
         self._signal()
-        if not _ended(process, KILL_S):
+        try:
+            process.wait(KILL_S)
+        except subprocess.TimeoutExpired:
             self.problem += f"; process {process.pid} is stuck in the kernel and was left behind"
 
     def _early_end(self) -> str | None:
@@ -155,7 +152,7 @@ class Watch:
         if code is None:
             return None
         how = f"exit code {code}" if code >= 0 else f"by signal {-code}"
-        said = _last_line(self._log)
+        said = self._log.read_text(errors="replace").strip().rpartition("\n")[2][:300]
         return f"the sampler ended too early: {how}" + (f": {said}" if said else "")
 
     def _signal(self) -> None:
@@ -164,48 +161,10 @@ class Watch:
             with suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _note(self, problem: str | None) -> None:
-        self.problem = self.problem or problem
 
-
-class Silent:
+class Silent(Watch):
     """Where telemetry is off: takes what Watch takes, and has no lines."""
 
-    problem: str | None = None
-    pid: int | None = None
-    linger_s: float = 0.0
-
-    def __enter__(self) -> "Silent":
-        return self
-
-    def __exit__(self, *_) -> None:
-        pass
-
-    def members(self, pids: dict[int, int]) -> None:
-        pass
-
-    def phase(self, name: str) -> None:
-        pass
-
-    def open(self, window: str) -> None:
-        pass
-
-    def close(self, window: str) -> None:
-        pass
-
-    def end(self) -> Lines:
-        return Lines()
-
-
-def _ended(process: subprocess.Popen, seconds: float) -> bool:
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-    return process.returncode is not None
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
+    def __init__(self):
+        self.problem, self.linger_s = None, 0.0
+        self._process, self._lines = None, Lines()
