@@ -1,17 +1,12 @@
 """The datasets as torch sees them: decoding and augmenting files, whole batches of Criteo."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from models import compat  # noqa: F401 - before timm imports torchvision
-from models.data.images import ImageSource
 
 from timm.data import create_transform  # isort: skip
-
-TYPES = {"dense": np.float32, "sparse": np.int64, "label": np.float32}
 
 
 def image_transform(input_size: int, training: bool):
@@ -37,9 +32,12 @@ def image_transform(input_size: int, training: bool):
 
 
 class ImageFiles(Dataset):
-    """Map-style: index to (image uint8 [3,S,S], not normalised; label int)."""
+    """Map-style: index to (image uint8 [3,S,S], not normalised; label int).
 
-    def __init__(self, source: ImageSource, transform):
+    source: as from ImageDataset.open.
+    """
+
+    def __init__(self, source, transform):
         self.source, self.transform = source, transform
 
     def __len__(self) -> int:
@@ -51,34 +49,24 @@ class ImageFiles(Dataset):
 
 
 class CriteoBatches(Dataset):
-    """Map-style over whole batches of rows [first, last): use DataLoader(..., batch_size=None).
+    """Map-style over whole batches of rows: use DataLoader(..., batch_size=None).
 
     Batch i is (dense float32 [b,13], sparse int64 [b,26], label float32 [b]): neighbouring rows,
     so that a batch is one sequential read. An incomplete last batch is left out if
     `drop_last`. Shuffling (the DataLoader's) is of batches.
     """
 
-    def __init__(self, folder: Path, first: int, last: int, batch_size: int, drop_last: bool):
-        self.folder, self.first, self.last, self.batch_size = folder, first, last, batch_size
-        self.drop_last = drop_last
-        self._arrays: list[np.ndarray] | None = None
+    def __init__(self, arrays: list[np.ndarray], batch_size: int, drop_last: bool):
+        self.arrays, self.batch_size, self.drop_last = arrays, batch_size, drop_last
 
     def __len__(self) -> int:
-        rows = self.last - self.first
+        rows = len(self.arrays[0])
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        if self._arrays is None:
-            self._arrays = [np.load(self.folder / f"{name}.npy", mmap_mode="r") for name in TYPES]
-        start = self.first + index * self.batch_size
-        rows = slice(start, min(start + self.batch_size, self.last))
+        rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        types = (np.float32, np.int64, np.float32)
         return tuple(
-            torch.from_numpy(array[rows].astype(dtype))
-            for array, dtype in zip(self._arrays, TYPES.values(), strict=True)
+            torch.from_numpy(array[rows].astype(kind))
+            for array, kind in zip(self.arrays, types, strict=True)
         )
-
-    def __getstate__(self) -> dict:
-        # A memory map would be pickled as its whole content.
-        return {**self.__dict__, "_arrays": None}
