@@ -10,11 +10,12 @@ import math
 import os
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain, repeat
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
 from models import compat  # noqa: F401  (before timm)
 from models.protocol import die_with_parent
@@ -33,30 +34,26 @@ class _Plan:
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, device: torch.device):
-        self.n, self.batch_size = n, batch_size
-        self.steps = max(n // batch_size, 1)  # a pass
-        self.generator = torch.Generator()
-        self.passes = min(max(SAMPLES_DRAWN // (self.steps * batch_size), 4), 64)
+        self.batch_size = batch_size
+        count = max(n // batch_size, 1) * batch_size  # samples of a pass
         drawn = []
-        for number in range(self.passes):
+        for number in range(min(max(SAMPLES_DRAWN // count, 4), 64)):
             # mixed into 32 bits: the generator looks at no more
             mixed = np.random.SeedSequence([seed, number]).generate_state(1)[0]
-            self.generator.manual_seed(int(mixed))
-            drawn.append(self._draw(self._samples()))
+            generator = torch.Generator().manual_seed(int(mixed))
+            if n < batch_size:
+                samples = torch.randint(n, (count,), generator=generator)
+            else:
+                samples = torch.randperm(n, generator=generator)[:count]
+            drawn.append(self._draw(samples, generator))
         self._rows = torch.cat(drawn).to(device)
 
     def row(self, step: int) -> Tensor:
         """What `_draw` made for that step: its first axis is the batch."""
-        first = step % (self.steps * self.passes) * self.batch_size
+        first = step * self.batch_size % len(self._rows)
         return self._rows[first : first + self.batch_size]
 
-    def _samples(self) -> Tensor:
-        count = self.steps * self.batch_size
-        if count > self.n:
-            return torch.randint(self.n, (count,), generator=self.generator)
-        return torch.randperm(self.n, generator=self.generator)[:count]
-
-    def _draw(self, samples: Tensor) -> Tensor:
+    def _draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
         return samples
 
 
@@ -89,8 +86,8 @@ class CropPlan(_Plan):
         self.size, self.margin = size, margin
         super().__init__(n, batch_size, seed, device)
 
-    def _draw(self, samples: Tensor) -> Tensor:
-        draw = partial(torch.randint, size=samples.shape, generator=self.generator)
+    def _draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+        draw = partial(torch.randint, size=samples.shape, generator=generator)
         row, column = draw(high=self.margin + 1), draw(high=self.margin + 1)
         flip = draw(high=2)
         return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)
@@ -120,8 +117,7 @@ class ResidentImages:
             self.plan = CropPlan(count, batch_size, spec["seed"], size, self.margin, device)
         else:
             self.plan = _InOrder(count, batch_size, validation, device)
-        channels_last = spec["channels_last"]
-        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
         self.pixels = torch.arange(size, device=device)
         mean = torch.tensor(IMAGENET_DEFAULT_MEAN, device=device).view(1, 3, 1, 1)
         std = torch.tensor(IMAGENET_DEFAULT_STD, device=device).view(1, 3, 1, 1)
@@ -183,65 +179,43 @@ def _start_worker(parent: int, _worker: int) -> None:
     torch.set_num_threads(1)
 
 
-class Files:
+def _batches(
+    dataset, spec: dict, batch_size: int | None, training: bool, around=lambda loader: loader
+) -> Iterator[tuple[Tensor, ...]]:
     """Batches through a DataLoader with the paper's settings, one pass after another, for ever.
 
-    Shuffled, drop_last, persistent workers, no pinned memory; fewer samples than a batch are
-    drawn with repetition. batch_size: None of a dataset that yields whole batches: those are
-    shuffled.
+    Shuffled, drop_last, persistent workers, no pinned memory. batch_size: None of a dataset that
+    yields whole batches: those are shuffled. around: makes of the loader what is gone through.
+    Raises ValueError where not one batch can be made.
     """
-
-    bytes = 0
-
-    def __init__(
-        self, dataset, spec: dict, device: torch.device, batch_size: int | None, training: bool
-    ):
-        workers = spec["input"]["workers"]
-        self.device = device
-        generator = torch.Generator().manual_seed(spec["seed"])
-        few = len(dataset) < (batch_size or 1)
-        sampler = SequentialSampler(dataset)
-        if training:
-            sampler = RandomSampler(
-                dataset,
-                replacement=few,
-                num_samples=batch_size if few else None,
-                generator=generator,
-            )
-        loader = DataLoader(
-            dataset,
-            batch_size=batch_size,
-            sampler=sampler,
-            drop_last=training and batch_size is not None,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            multiprocessing_context="fork" if workers else None,
-            worker_init_fn=partial(_start_worker, os.getpid()),
-            generator=generator,
-        )
-        self._batches = self._endless(self._around(loader))
-
-    def _around(self, loader: DataLoader):
-        """The loader, or what takes its batches to the device ahead of time."""
-        return loader
-
-    @staticmethod
-    def _endless(loader) -> Iterator[tuple[Tensor, ...]]:
-        while True:
-            yield from loader
+    if training and len(dataset) < (batch_size or 1):
+        raise ValueError(f"the files hold fewer samples than a batch of {spec['batch_size']}")
+    workers = spec["input"]["workers"]
+    loader = DataLoader(
+        dataset,
+        batch_size=batch_size,
+        shuffle=training,
+        drop_last=training and batch_size is not None,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        multiprocessing_context="fork" if workers else None,
+        worker_init_fn=partial(_start_worker, os.getpid()),
+        generator=torch.Generator().manual_seed(spec["seed"]),
+    )
+    return chain.from_iterable(repeat(around(loader)))
 
 
-class FileImages(Files):
+class FileImages:
     """Images travel as uint8, and are normalised on the device on a side stream (timm's
     prefetcher).
     """
 
-    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
-        super().__init__(dataset, spec, device, spec["batch_size"], training)
-        self.layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
+    bytes = 0
 
-    def _around(self, loader: DataLoader) -> PrefetchLoader:
-        return PrefetchLoader(loader, device=self.device)
+    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
+        prefetch = partial(PrefetchLoader, device=device)
+        self._batches = _batches(dataset, spec, spec["batch_size"], training, prefetch)
+        self.layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
 
     def batch(self, _step: int) -> tuple[Tensor, Tensor]:
         """The next batch of images and labels, whatever the step."""
@@ -249,11 +223,13 @@ class FileImages(Files):
         return images.contiguous(memory_format=self.layout), labels
 
 
-class FileRows(Files):
+class FileRows:
     """Rows of DLRM's datasets, which yield whole batches."""
 
+    bytes = 0
+
     def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
-        super().__init__(dataset, spec, device, None, training)
+        self._batches, self.device = _batches(dataset, spec, None, training), device
 
     def batch(self, _step: int) -> tuple[Tensor, ...]:
         """The next batch (dense, sparse, label), whatever the step."""

@@ -5,7 +5,6 @@ import mmap
 import os
 import re
 import select
-import signal
 import subprocess
 import time
 from array import array
@@ -79,15 +78,20 @@ class Output:
 
     def hold(self) -> bool:
         """Stop the script and what it started where they are; True once they are."""
-        self.held = True
-        signal_tree(self.child.pid, signal.SIGSTOP)
-        return all(map(_is_still, tree(self.child.pid)))
+        self.held, moving = True, False
+        for process in tree(self.child.pid):
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+                moving |= process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        return not moving
 
     def go(self, work: int | None) -> None:
         """Let it go on; after so many steps hold it again."""
         self.limit = len(self.end_ns) + work if work else FOREVER
         self.held = False
-        signal_tree(self.child.pid, signal.SIGCONT)
+        for process in tree(self.child.pid):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def arrays(self, first: int, end: int) -> tuple:
         """Times of steps first ≤ step < end; the steps and values of losses that were kept."""
@@ -120,10 +124,6 @@ class Hooked:
     def done(self) -> int:
         return self.header[hook.DONE]
 
-    @property
-    def held(self) -> bool:
-        return bool(self.header[hook.HELD])
-
     def started(self, _child: subprocess.Popen) -> None:
         """Nothing to do."""
 
@@ -136,7 +136,7 @@ class Hooked:
     def hold(self) -> bool:
         """Have the script wait in its next step; True once it does."""
         self.header[hook.LIMIT] = 0
-        return self.held
+        return bool(self.header[hook.HELD])
 
     def go(self, work: int | None) -> None:
         """Let it go on; after so many steps it is to wait again."""
@@ -161,15 +161,3 @@ def tree(pid: int) -> list[psutil.Process]:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
     return []
-
-
-def _is_still(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-    return True
-
-
-def signal_tree(pid: int, number: int) -> None:
-    for process in tree(pid):
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
