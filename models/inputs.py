@@ -26,6 +26,11 @@ from timm.data.loader import PrefetchLoader  # isort: skip
 SAMPLES_DRAWN = 1 << 18  # about so many: 8 MB of rows
 
 
+def layout_of(spec: dict) -> torch.memory_format:
+    """How images and weights lie in memory."""
+    return torch.channels_last if spec["channels_last"] else torch.contiguous_format
+
+
 class _Plan:
     """The samples of every step: passes over n samples in random order, one row a step.
 
@@ -117,7 +122,7 @@ class ResidentImages:
             self.plan = CropPlan(count, batch_size, spec["seed"], size, self.margin, device)
         else:
             self.plan = _InOrder(count, batch_size, validation, device)
-        self.layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
+        self.layout = layout_of(spec)
         self.pixels = torch.arange(size, device=device)
         mean = torch.tensor(IMAGENET_DEFAULT_MEAN, device=device).view(1, 3, 1, 1)
         std = torch.tensor(IMAGENET_DEFAULT_STD, device=device).view(1, 3, 1, 1)
@@ -215,7 +220,7 @@ class FileImages:
     def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
         prefetch = partial(PrefetchLoader, device=device)
         self._batches = _batches(dataset, spec, spec["batch_size"], training, prefetch)
-        self.layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
+        self.layout = layout_of(spec)
 
     def batch(self, _step: int) -> tuple[Tensor, Tensor]:
         """The next batch of images and labels, whatever the step."""
@@ -240,19 +245,12 @@ def open_input(kind, dataset, split: str, spec: dict, device: torch.device):
     """The input of `split` ("train" or "validation") for a kind of job, as the member spec asks.
 
     Returns an object with `batch(step)` and `bytes` (what it holds on the device).
-    Raises ValueError for an unknown mode.
     """
-    training, mode = split == "train", spec["input"]["mode"]
-    if mode == "files":
+    if spec["input"]["mode"] == "files":
         return kind.files(dataset, split, spec, device)
-    if mode != "resident":
-        raise ValueError(f"input mode {mode!r}: allowed are resident, files")
-    on_disk = dataset.train_size if training else dataset.validation_size
-    samples = min(spec["input"]["samples"], on_disk)
-    arrays = dataset.resident(split, spec["input_size"], samples)
-    return kind.resident(
-        arrays, spec, device, None if training else dataset.nominal_validation_size
-    )
+    arrays = dataset.resident(split, spec["input_size"], spec["input"]["samples"])
+    validation = None if split == "train" else dataset.nominal_validation_size
+    return kind.resident(arrays, spec, device, validation)
 
 
 def steps_of(dataset, split: str, batch_size: int) -> int:

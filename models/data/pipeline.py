@@ -15,19 +15,16 @@ def image_transform(input_size: int, training: bool):
     Training: RandomResizedCrop (scale .08-1, ratio 3/4-4/3, random interpolation), horizontal
     flip .5, ColorJitter .4. Otherwise: shorter side to S / 0.875, centre crop.
     """
-    if training:
-        return create_transform(
-            input_size,
-            is_training=True,
-            scale=(0.08, 1.0),
-            ratio=(3 / 4, 4 / 3),
-            hflip=0.5,
-            color_jitter=0.4,
-            interpolation="random",
-            use_prefetcher=True,
-        )
     return create_transform(
-        input_size, crop_pct=0.875, interpolation="bilinear", use_prefetcher=True
+        input_size,
+        is_training=training,
+        scale=(0.08, 1.0),
+        ratio=(3 / 4, 4 / 3),
+        hflip=0.5,
+        color_jitter=0.4,
+        crop_pct=0.875,
+        interpolation="random" if training else "bilinear",
+        use_prefetcher=True,
     )
 
 

@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-UNITS = ("samples", "tokens", "requests")
 JOBS: dict[str, type] = {}  # name → kind
 
 
@@ -43,10 +42,10 @@ def find(kind: str) -> type:
 class Job(ABC):
     """One model in training, on batches from an input of its own kind.
 
-    unit: what `batch_size` counts, one of UNITS. metric: what `evaluate` sums, by the name that it
-    has in `epoch` events. capturable: the step can be captured as a CUDA graph, if the input has
-    `row` and `fetch`. `build` makes `model` and `optimizer`; what it draws, it draws on the CPU,
-    so that jobs of one seed begin alike on whatever share of a GPU.
+    unit: what `batch_size` counts: samples, tokens or requests. metric: what `evaluate` sums, by
+    the name that it has in `epoch` events. capturable: the step can be captured as a CUDA graph, if
+    the input has `row` and `fetch`. `build` makes `model` and `optimizer`; what it draws, it draws
+    on the CPU, so that jobs of one seed begin alike on whatever share of a GPU.
     """
 
     unit: ClassVar[str] = "samples"

@@ -79,7 +79,6 @@ class Command:
         self.start()
         while not self.steps.done:
             self.look(LOOK_S)
-        self.look(0)  # what a hooked script said of itself before its first step
         said = {name: value for name, value in self.steps.facts.items() if value is not None}
         facts |= {"script": self.child.pid} | said
         seconds["script"] = round(time.monotonic() - began - seconds["device"], 4)
@@ -126,9 +125,9 @@ class Command:
         last.
         """
         news = select.poll()
-        sources = [self.channel.commands, self.ended]
-        for source in sources + ([self.steps.source] if self.steps.waits else []):
-            news.register(source, select.POLLIN)
+        for source in (self.channel.commands, self.ended, self.steps.source):
+            if source is not None:
+                news.register(source, select.POLLIN)
         news.poll(None if seconds is None else seconds * 1000)
         self.steps.look()
         if self.child.poll() is not None:

@@ -4,7 +4,6 @@ import json
 import mmap
 import os
 import re
-import select
 import subprocess
 import time
 from array import array
@@ -26,14 +25,13 @@ class Output:
     """
 
     environment: dict[str, str] = {}
+    facts: dict = {}  # it cannot say more of itself
 
     def __init__(self, pattern: str, _spec: dict):
         self.pattern = re.compile(pattern)
         self.end_ns, self.number, self.rest = array("q"), 0, b""
-        self.source, self.theirs = os.pipe()
+        self.source, self.theirs = os.pipe()  # None when it has closed its output
         os.set_blocking(self.source, False)
-        self.waits = True  # `source` may have news
-        self.facts: dict = {}
         self.limit, self.held = FOREVER, False
 
     @property
@@ -46,13 +44,13 @@ class Output:
 
     def look(self) -> None:
         """Take in what was printed."""
-        while True:
+        while self.source is not None:
             try:
                 data = os.read(self.source, 1 << 16)
             except BlockingIOError:
                 return
             if not data:
-                self.waits = False
+                self.source = None
                 return
             now = time.monotonic_ns()
             with suppress(OSError):  # a full disk does not end a measurement
@@ -104,21 +102,22 @@ class Output:
 class Hooked:
     """Steps of which models/hook.py in the script tells, in memory that it shares with us."""
 
-    theirs = None  # it prints to our log
+    theirs = source = None  # it prints to our log
 
     def __init__(self, _steps: str, spec: dict):
         memory = os.memfd_create("steps")
         os.truncate(memory, hook.SIZE)
-        self.header, self.times, self.losses = hook.views(mmap.mmap(memory, hook.SIZE))
+        self.memory, self.every = mmap.mmap(memory, hook.SIZE), spec["loss_every"]
+        self.header, self.times, self.losses = hook.views(self.memory)
         gate, self.gate = os.pipe()
-        self.source, facts = os.pipe()
-        self.header[hook.LIMIT], self.header[hook.EVERY] = FOREVER, spec["loss_every"]
+        self.header[hook.LIMIT], self.header[hook.EVERY] = FOREVER, self.every
         self.header[hook.SYNC] = int(spec["sync"])
-        self.every = spec["loss_every"]
-        fds = f"{os.getpid()} {memory} {gate} {facts}"
-        self.environment = {hook.VARIABLE: fds}
-        self.waits = True
-        self.facts: dict = {}
+        self.environment = {hook.VARIABLE: f"{os.getpid()} {memory} {gate}"}
+
+    @property
+    def facts(self) -> dict:
+        """What it says of itself, from its first step on."""
+        return json.loads(self.memory[-hook.FACTS :])
 
     @property
     def done(self) -> int:
@@ -128,10 +127,7 @@ class Hooked:
         """Nothing to do."""
 
     def look(self) -> None:
-        """Take in who it is, which it says once."""
-        if self.waits and select.select([self.source], [], [], 0)[0]:
-            self.facts = json.loads(os.read(self.source, 1 << 16))
-            self.waits = False
+        """Nothing to do: it is there."""
 
     def hold(self) -> bool:
         """Have the script wait in its next step; True once it does."""
