@@ -64,23 +64,27 @@ def _connect():
     return _Steps(shared, os.open(f"/proc/{pid}/fd/{gate}", os.O_RDONLY))
 
 
+def _cuda():
+    """torch.cuda, if this process uses it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
 def _device() -> dict:
     """What CUDA says of the device, if this process uses it by way of torch."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if not (cuda := _cuda()):
         return {}
     try:
         from models.device import device_facts
     except ImportError:  # a copied hook
         return {}
-    facts = device_facts(torch.device("cuda", torch.cuda.current_device()))
+    facts = device_facts(sys.modules["torch"].device("cuda", cuda.current_device()))
     return {name: facts[name] for name in ("device_uuid", "sm_count", "sm_source")}
 
 
 def _synchronise() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    if cuda := _cuda():
+        cuda.synchronize()
 
 
 class _Steps:

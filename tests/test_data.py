@@ -266,20 +266,6 @@ def test_damaged_gzip_is_refused(tmp_path):
         prepare(DATASETS["criteo"], tmp_path)
 
 
-def test_criteo_batches(data_root):
-    dataset = make(data_root, "criteo")
-    train = dataset.files("train", batch_size=128)
-    assert len(train) == 900 // 128
-    dense, sparse, label = train[2]
-    rows = slice(256, 384)
-    arrays = dataset.resident("train", 0, 900)
-    assert np.array_equal(dense.numpy(), arrays["dense"][rows])
-    assert np.array_equal(sparse.numpy(), arrays["sparse"][rows])
-    assert np.array_equal(label.numpy(), arrays["label"][rows])
-    validation = dataset.files("validation", batch_size=64)
-    assert [len(validation[i][2]) for i in range(len(validation))] == [64, 36]
-
-
 def test_generated_ids_are_zipf_like_and_in_their_tables(tmp_path):
     dataset = make(tmp_path, "criteo", train=30_000)
     sparse = dataset.resident("train", 0, 10**9)["sparse"]

@@ -505,7 +505,7 @@ def test_loader_workers_die_with_a_killed_member(children):
 )
 @settings(max_examples=60, deadline=None)
 def test_crops_lie_inside_and_depend_on_seed_and_step_alone(n, batch, seed, size, margin, step):
-    plan = inputs.CropPlan(n, batch, seed, size, margin, CPU)
+    plan = inputs.CropPlan(size, margin, n, batch, seed, CPU, None)
     sample, top, left, direction = plan.row(step).unbind(1)
     assert len(sample) == batch and (sample >= 0).all() and (sample < n).all()
     last = left + direction * (size - 1)
@@ -513,16 +513,16 @@ def test_crops_lie_inside_and_depend_on_seed_and_step_alone(n, batch, seed, size
     for column in (left, last):
         assert (column >= 0).all() and (column < size + margin).all()
     plan.row(0)
-    other = inputs.CropPlan(n, batch, seed, size, margin, CPU)
+    other = inputs.CropPlan(size, margin, n, batch, seed, CPU, None)
     assert torch.equal(other.row(step), plan.row(step))
 
 
 def test_a_pass_shows_each_sample_once_and_seeds_differ():
-    plan = inputs.CropPlan(32, 8, 1, 4, 2, CPU)
+    plan = inputs.CropPlan(4, 2, 32, 8, 1, CPU, None)
     passes = [torch.cat([plan.row(s)[:, 0] for s in range(p * 4, p * 4 + 4)]) for p in range(2)]
     assert all(sorted(samples.tolist()) == list(range(32)) for samples in passes)
     assert not torch.equal(*passes)
-    assert not torch.equal(inputs.CropPlan(32, 8, 2, 4, 2, CPU).row(0), plan.row(0))
+    assert not torch.equal(inputs.CropPlan(4, 2, 32, 8, 2, CPU, None).row(0), plan.row(0))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import psutil
@@ -50,6 +51,16 @@ x, y = load_digits(return_X_y=True)
 net = dict(hidden_layer_sizes=(16,), max_iter=10**6, tol=0, n_iter_no_change=10**6)
 MLPClassifier(verbose=True, random_state={seed}, **net).fit(x, y)
 """
+# Lightning's demo as its documentation runs it; its progress bar says how many steps were made.
+LIGHTNING = """
+from models import compat  # for torchvision, where torch is a build for CPUs
+from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning.demos.boring_classes import BoringDataModule, BoringModel
+seed_everything({seed})
+Trainer(max_epochs=-1, logger=False, enable_checkpointing=False).fit(
+    BoringModel(), BoringDataModule()
+)
+"""
 RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}"]
 HOOKED = {"kind": "command", "run": RUN, "folder": "theirs", "batch_size": 64, "warmup_steps": 5}
 PRINTED = {
@@ -58,6 +69,13 @@ PRINTED = {
     "steps": r"Iteration \d+, loss",
     "batch_size": 1797,
     "warmup_steps": 5,
+}
+RELEASED = {
+    "kind": "command",
+    "run": ["python", "-c", LIGHTNING],
+    "steps": r"Epoch \d+: .* (?P<step>\d+)/64 ",
+    "batch_size": 1,
+    "warmup_steps": 70,
 }
 DIES = HOOKED | {"run": [*RUN, "--steps", 6]}  # one after the warm-up
 CHILD = """
@@ -70,12 +88,14 @@ MEMORY = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")'
 CATALOGUE = {
     "hooked": HOOKED,
     "printed": PRINTED,
+    "released": RELEASED,
     "dies": DIES,
     "large": HOOKED | {"run": ["python", "-c", MEMORY]},
     "absent": HOOKED | {"folder": "nowhere"},
     "family": HOOKED | {"run": ["python", "family.py", *RUN[2:]]},
 }
 TRAINER = {"trainer": "models.train"}
+HAS_LIGHTNING = find_spec("pytorch_lightning") is not None  # a dependency of development
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +103,8 @@ def measured(module_studio):
     """One study of scripts, measured."""
     ladder = {"workloads": ["hooked", "printed"], "counts": {2: ["naive"]}}
     window = SHORT | {"window_s": 1.5, "warmup_s": 0.2}
-    once = [{"workloads": ["family", "dies", "large", "absent"], "counts": {1: ["naive"]}}]
+    once = ["family", "dies", "large", "absent"] + ["released"] * HAS_LIGHTNING
+    once = [{"workloads": once, "counts": {1: ["naive"]}}]
     departure = {"members": {"hooked": 1, "printed": 1}, "methods": ["naive"]}
     mixes = [departure | {"measure": {"kind": "departure"}, "departs": "hooked"}]
     work = {"hooked": 300, "printed": 40}
@@ -107,6 +128,19 @@ def test_a_script_is_measured_alone(measured, name):
     assert rate["samples_per_s"] > 0 and member["exit_code"] == 0
     log = measured[0].results / "cells" / f"1x_{name}/faithful/naive/r1/a1/log/member0.log"
     assert ("Iteration 1, loss" in log.read_text()) is (name == "printed")
+
+
+@pytest.mark.skipif(not HAS_LIGHTNING, reason="pytorch-lightning is not installed")
+def test_a_released_training_program_is_measured_as_it_is(measured):
+    studio, records = measured
+    record = records["1x_released"]
+    assert record["status"] == "completed", record["reason"]
+    (member,) = record["members"]
+    log = studio.results / "cells/1x_released/faithful/naive/r1/a1/log/member0.log"
+    passes = [int(number) for number in re.findall(r"Epoch (\d+): +100%", log.read_text())]
+    window = member["windows"]["window"]
+    steps = pq.read_table(log.parents[1] / "steps.parquet").num_rows
+    assert window["samples_per_s"] > 10 and 0 < steps <= 64 * (max(passes) + 2)
 
 
 @pytest.mark.parametrize("name", ["hooked", "printed"])
@@ -270,7 +304,8 @@ def test_each_match_is_a_step_also_across_reads_and_carriage_returns(capfd):
 
 
 def test_a_group_named_step_says_how_many():
-    output = told(r"(?P<step>\d+)/100", b"10/100\n", b"20/100\n", b"100/100\n", b"10/100\n")
+    prints = (b"10/100\n", b"20/100\r", b"20/100\n", b"100/100\n", b"100/100\n", b"10/100\n")
+    output = told(r"(?P<step>\d+)/100", *prints)
     assert output.done == 1 + 10 + 80 + 10  # how many came before the first, nobody knows
     gaps = np.diff(output.end_ns)
     assert (gaps >= 0).all()

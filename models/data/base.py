@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from models.data.images import fit, parallel
+from models.data.images import decode
 from models.data.storage import DataError, locked, new_folder, read_json
 
 # Raise it when what is written changes: older folders are then rebuilt.
@@ -81,10 +81,6 @@ class Dataset(ABC):
     # How a training process reads it.
 
     @abstractmethod
-    def files(self, split: str, input_size: int):
-        """A torch dataset that reads and decodes files; see the class for what it yields."""
-
-    @abstractmethod
     def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
         """At most `samples` fixed samples as arrays, memory-mapped where possible."""
 
@@ -124,29 +120,19 @@ class ImageDataset(Dataset):
 
     def prepare_resident(self, input_size: int) -> None:
         """Decode a seeded random choice of each split to uint8 [n,3,P,P] and its labels."""
-        target = self._cache(input_size)
+        target, side = self._cache(input_size), margin(input_size)
         with locked(target):
-            if not target.is_dir():
-                with new_folder(target) as folder:
-                    for number, split in enumerate(SPLITS):
-                        rng = np.random.default_rng([self.seed, number])
-                        images, labels = self._decoded(self.open(split), margin(input_size), rng)
-                        np.save(folder / f"{split}_images.npy", images)
-                        np.save(folder / f"{split}_labels.npy", labels)
-
-    def _decoded(
-        self, source, side: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Shuffled, so that any leading part holds all classes."""
-        order = rng.permutation(len(source.labels))[: self.resident_limit]
-        images = np.empty((len(order), 3, side, side), np.uint8)
-
-        def decode(rows: np.ndarray) -> None:
-            for row in rows:
-                images[row] = fit(source.image(order[row]), side)
-
-        parallel(decode, np.array_split(np.arange(len(order)), len(order) // 64 + 1))
-        return images, source.labels[order].astype(np.int64)
+            if target.is_dir():
+                return
+            with new_folder(target) as folder:
+                for number, split in enumerate(SPLITS):
+                    source = self.open(split)
+                    # Shuffled, so that any leading part holds all classes.
+                    order = np.random.default_rng([self.seed, number]).permutation(
+                        len(source.labels)
+                    )[: self.resident_limit]
+                    np.save(folder / f"{split}_images.npy", decode(source, order, side))
+                    np.save(folder / f"{split}_labels.npy", source.labels[order].astype(np.int64))
 
     def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
         """The first `samples` of the cache (all, where there are fewer), memory-mapped."""

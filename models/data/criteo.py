@@ -37,9 +37,8 @@ CHUNK = 32_768  # rows generated at a time
 class Criteo(Dataset):
     """Click prediction; `classes` is 2.
 
-    `files(split, batch_size=2048)` is a map-style dataset of whole batches (see
-    pipeline.CriteoBatches). `resident` gives {"dense": float32 [n,13], "sparse": int64 [n,26] raw
-    ids in 0..2**32-1, to be taken modulo a table's rows, "label": float32 [n]}.
+    `resident` gives {"dense": float32 [n,13], "sparse": int64 [n,26] raw ids in 0..2**32-1, to be
+    taken modulo a table's rows, "label": float32 [n]}.
     """
 
     name = "criteo"
@@ -69,19 +68,12 @@ class Criteo(Dataset):
     def adopt(cls, real: Path, folder: Path, size: tuple[int, int] | None) -> dict[str, Any]:
         return convert(day_files(real), folder, *size)
 
-    def _arrays(self, split: str) -> list[np.ndarray]:
-        """dense, sparse and label of a split, as on disk."""
-        part = slice(self.train_size) if split == "train" else slice(self.train_size, None)
-        return [np.load(self.folder / f"{name}.npy", mmap_mode="r")[part] for name in ARRAYS]
-
-    def files(self, split: str, input_size: int = 0, batch_size: int = 2048):
-        """Whole batches of `batch_size` rows; an incomplete last training batch is left out."""
-        from models.data.pipeline import CriteoBatches
-
-        return CriteoBatches(self._arrays(split), batch_size, drop_last=split == "train")
-
     def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
-        dense, sparse, label = (array[:samples] for array in self._arrays(split))
+        first = 0 if split == "train" else self.train_size
+        last = first + min(samples, self.manifest[f"{split}_size"])
+        dense, sparse, label = (
+            np.load(self.folder / f"{name}.npy", mmap_mode="r")[first:last] for name in ARRAYS
+        )
         return {"dense": dense, "sparse": sparse.astype(np.int64), "label": label}
 
 

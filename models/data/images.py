@@ -36,6 +36,18 @@ def fit(image: Image.Image, side: int) -> np.ndarray:
     return pixels.transpose(2, 0, 1)
 
 
+def decode(source, order: np.ndarray, side: int) -> np.ndarray:
+    """Images of a source, in that order, fitted: uint8 [n,3,side,side]."""
+    images = np.empty((len(order), 3, side, side), np.uint8)
+
+    def some(rows: np.ndarray) -> None:
+        for row in rows:
+            images[row] = fit(source.image(order[row]), side)
+
+    parallel(some, np.array_split(np.arange(len(order)), len(order) // 64 + 1))
+    return images
+
+
 class Painter:
     """Images of `classes` kinds: a coarse colour template per class under a natural texture.
 

@@ -1,6 +1,5 @@
-"""The datasets as torch sees them: decoding and augmenting files, whole batches of Criteo."""
+"""Image files as torch sees them: decoded and augmented."""
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset
 
@@ -43,27 +42,3 @@ class ImageFiles(Dataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         image = self.transform(self.source.image(index))  # a numpy array in older timm
         return torch.as_tensor(image), int(self.source.labels[index])
-
-
-class CriteoBatches(Dataset):
-    """Map-style over whole batches of rows: use DataLoader(..., batch_size=None).
-
-    Batch i is (dense float32 [b,13], sparse int64 [b,26], label float32 [b]): neighbouring rows,
-    so that a batch is one sequential read. An incomplete last batch is left out if
-    `drop_last`. Shuffling (the DataLoader's) is of batches.
-    """
-
-    def __init__(self, arrays: list[np.ndarray], batch_size: int, drop_last: bool):
-        self.arrays, self.batch_size, self.drop_last = arrays, batch_size, drop_last
-
-    def __len__(self) -> int:
-        rows = len(self.arrays[0])
-        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        types = (np.float32, np.int64, np.float32)
-        return tuple(
-            torch.from_numpy(array[rows].astype(kind))
-            for array, kind in zip(self.arrays, types, strict=True)
-        )

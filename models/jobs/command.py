@@ -21,7 +21,7 @@ import torch
 
 from models.device import device_facts
 from models.jobs.base import register
-from models.jobs.told import Hooked, Output, tree
+from models.jobs.told import Hooked, Output, each, tree
 from models.process import process_age, says_out_of_memory
 from models.protocol import Channel, die_with_parent
 
@@ -95,12 +95,9 @@ class Command:
 
     def start(self) -> None:
         spec, us = self.spec, os.getpid()
-        words = [
-            word.replace("{seed}", str(spec["seed"])).replace(
-                "{batch_size}", str(spec["batch_size"])
-            )
-            for word in spec["run"]
-        ]
+        words = list(spec["run"])
+        for name in ("seed", "batch_size"):
+            words = [word.replace(f"{{{name}}}", str(spec[name])) for word in words]
         if words[0] in ("python", "python3"):
             words[0] = sys.executable
         threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -223,14 +220,10 @@ class Command:
     def end(self) -> None:
         """End the script and what it started: by SIGTERM, then for sure."""
         running = tree(self.child.pid)
-        for process in running:
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
-                process.resume()
+        each(running, psutil.Process.terminate)
+        each(running, psutil.Process.resume)
         _, left = psutil.wait_procs(running, timeout=GRACE_S)
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        each(left, psutil.Process.kill)
         self.child.wait()
 
 

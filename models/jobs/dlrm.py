@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.data.criteo import TABLE_ROWS
-from models.inputs import FileRows, ResidentRows
+from models.inputs import ResidentRows
 from models.jobs.base import Job, register
 
 DENSE_FEATURES = 13
@@ -92,11 +92,6 @@ class DlrmJob(Job):
 
     metric = "validation_loss"
     resident = ResidentRows
-
-    @classmethod
-    def files(cls, dataset, split: str, spec: dict, device: torch.device) -> FileRows:
-        files = dataset.files(split, spec["input_size"], batch_size=spec["batch_size"])
-        return FileRows(files, spec, device, training=split == "train")
 
     def build(self, spec: dict, device: torch.device) -> None:
         args = spec["model_args"]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from array import array
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -21,7 +22,8 @@ class Output:
     """Steps as lines of the script's output that match a pattern; the output goes on to our log.
 
     A group named `step` holds the number of steps made so far in a pass: those since the line
-    before are taken to be evenly spaced. When it falls, a new pass has begun.
+    before are taken to be evenly spaced. When it falls, a new pass has begun; the same number once
+    more, as progress bars print it, is no step.
     """
 
     environment: dict[str, str] = {}
@@ -66,7 +68,7 @@ class Output:
         steps = 1
         if "step" in self.pattern.groupindex and found["step"]:
             number = int(found["step"])
-            steps = number - self.number if number > self.number else number
+            steps = number - self.number if number >= self.number else number
             self.number = number
         if self.end_ns and steps > 1:
             gap = (now - self.end_ns[-1]) / steps
@@ -76,20 +78,16 @@ class Output:
 
     def hold(self) -> bool:
         """Stop the script and what it started where they are; True once they are."""
-        self.held, moving = True, False
-        for process in tree(self.child.pid):
-            with suppress(psutil.NoSuchProcess):
-                process.suspend()
-                moving |= process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-        return not moving
+        self.held = True
+        still = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        statuses = each(tree(self.child.pid), lambda it: it.suspend() or it.status())
+        return all(status in still for status in statuses)
 
     def go(self, work: int | None) -> None:
         """Let it go on; after so many steps hold it again."""
         self.limit = len(self.end_ns) + work if work else FOREVER
         self.held = False
-        for process in tree(self.child.pid):
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
+        each(tree(self.child.pid), psutil.Process.resume)
 
     def arrays(self, first: int, end: int) -> tuple:
         """Times of steps first ≤ step < end; the steps and values of losses that were kept."""
@@ -157,3 +155,12 @@ def tree(pid: int) -> list[psutil.Process]:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
     return []
+
+
+def each(processes: list[psutil.Process], act: Callable) -> list:
+    """What `act` gives for each of those that live."""
+    results = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            results.append(act(process))
+    return results
