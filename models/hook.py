@@ -82,11 +82,6 @@ def _device() -> dict:
     return {name: facts[name] for name in ("device_uuid", "sm_count", "sm_source")}
 
 
-def _synchronise() -> None:
-    if cuda := _cuda():
-        cuda.synchronize()
-
-
 class _Steps:
     """Writes down the steps of this process, and waits where it is to."""
 
@@ -98,14 +93,15 @@ class _Steps:
         number = self.done
         if number == STEPS:
             raise RuntimeError(f"the study keeps at most {STEPS} steps of a job")
-        if self.header[SYNC]:
-            _synchronise()
+        if self.header[SYNC] and (cuda := _cuda()):
+            cuda.synchronize()
         if number % self.header[EVERY] == 0:
             self.losses[number] = float("nan") if loss is None else float(loss)
         self.times[number] = time.monotonic_ns()
         self.done = number + 1
         if self.done >= self.header[LIMIT]:
-            _synchronise()
+            if cuda := _cuda():  # held with no work in flight
+                cuda.synchronize()
             self.times[number] = time.monotonic_ns()
             self.header[DONE] = self.done
             self.header[HELD] = 1

@@ -155,13 +155,13 @@ class ResidentRows:
             torch.from_numpy(np.array(arrays[name])).to(device)
             for name in ("dense", "sparse", "label")
         )
-        count = len(self.arrays[0])
-        self.plan = _Plan(count, spec["batch_size"], spec["seed"], device, validation)
+        plan = (len(self.arrays[0]), spec["batch_size"], spec["seed"], device, validation)
+        self.row = _Plan(*plan).row
         self.bytes = sum(a.nbytes for a in self.arrays)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """dense [b, 13], sparse [b, 26] raw ids and label [b] of that step."""
-        samples = self.plan.row(step)
+        samples = self.row(step)
         return tuple(array[samples] for array in self.arrays)
 
 

@@ -64,6 +64,17 @@ def job_and_source() -> tuple[VisionJob, ResidentImages, torch.device]:
     return VisionJob(SPEC, device), source, device
 
 
+def test_a_seed_gives_the_same_weights_and_order_as_on_the_cpu():
+    job, source, _ = job_and_source()
+    cpu = torch.device("cpu")
+    state = VisionJob(SPEC | {"device": "cpu"}, cpu).model.state_dict()
+    assert all(torch.equal(own.cpu(), state[name]) for name, own in job.model.state_dict().items())
+    images = source.images.permute(0, 3, 1, 2).cpu().numpy()
+    arrays = {"images": images, "labels": source.labels.cpu().numpy()}
+    theirs = ResidentImages(arrays, SPEC, cpu)
+    assert all(torch.equal(source.row(step).cpu(), theirs.row(step)) for step in (0, 1, 99))
+
+
 def test_graph_step_equals_eager_step():
     job, source, _ = job_and_source()
     eager = [job.step(source.batch(step)).item() for step in range(8)]

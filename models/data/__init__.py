@@ -25,7 +25,5 @@ __all__ = ["DATASETS", "DataError", "Dataset", "open_dataset"]
 
 def open_dataset(name: str, path: str | Path) -> Dataset:
     """The dataset prepared in folder `path`; DataError (one line) where there is none."""
-    if name not in DATASETS:
-        raise DataError(f"no dataset {name!r}; there are {', '.join(DATASETS)}")
     folder = Path(path)
     return DATASETS[name](folder, read_manifest(name, folder))

@@ -90,7 +90,7 @@ class ImageNet64(ImageDataset):
         return _index(real, folder)
 
     def open(self, split: str) -> FolderImages:
-        paths, labels = (np.load(self.folder / f"{split}_{what}.npy") for what in INDEX)
+        paths, labels = (np.load(self.folder / f"{split}_{x}.npy") for x in ("paths", "labels"))
         return FolderImages(self.data / FOLDERS[split], paths, labels)
 
 
@@ -107,9 +107,6 @@ class ImageNet(ImageNet64):
     def _save(cls, painter: Painter, rng: np.random.Generator, label: int, path: Path) -> None:
         pixels = painter.image(rng, label, *photo_size(rng))
         Image.fromarray(pixels).save(path, "JPEG", quality=int(rng.integers(87, 95)))
-
-
-INDEX = ("paths", "labels")
 
 
 def _index(files: Path, folder: Path) -> dict[str, Any]:

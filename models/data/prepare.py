@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from models.data.base import FORMAT_VERSION, MANIFEST, Dataset, read_manifest
-from models.data.storage import (
-    DataError,
-    folder_bytes,
-    locked,
-    new_folder,
-    read_json,
-    write_json,
-)
+from models.data.storage import DataError, folder_bytes, locked, new_folder, read_json, write_json
 
 SOURCES = ("auto", "real", "synthetic")
 # What the manifest says beyond the published record of a dataset.
@@ -42,7 +35,18 @@ def prepare(
     chosen, reason = _resolve(cls, root, source, pin, pinned)
     size = cls.generated_size if chosen == "synthetic" else cls.real_size
     size = size and (train or size[0], validation or size[1])
-    about = {"source": chosen, "reason": reason, "seed": seed, "files": ".", "fingerprint": None}
+    about = {
+        "dataset": cls.name,
+        "format": cls.format,
+        "nominal_train_size": cls.nominal[0],
+        "nominal_validation_size": cls.nominal[1],
+        "format_version": FORMAT_VERSION,
+        "source": chosen,
+        "reason": reason,
+        "seed": seed,
+        "files": ".",
+        "fingerprint": None,
+    }
     if chosen == "real":
         real = cls.find_real(root)
         about |= {"files": f"../../{cls.name}", "fingerprint": cls.real_fingerprint(real)}
@@ -57,7 +61,7 @@ def prepare(
                     about |= cls.adopt(real, folder, size)
                 else:
                     about |= cls.generate(folder, *size, seed)
-                _write_manifest(cls, folder, about)
+                write_json(folder / MANIFEST, about | {"folder_bytes": folder_bytes(folder)})
     dataset = cls(target, read_manifest(cls.name, target))
     for input_size in input_sizes:
         if input_size:  # 0: a dataset without images
@@ -96,18 +100,6 @@ def _resolve(
             f"{who} but {root / cls.name} {cls.lacks} and it {failure}; {cls.how_to_get}, or {ways}"
         )
     return "synthetic", f"generated, as {cls.name}/ {cls.lacks} and it {failure}"
-
-
-def _write_manifest(cls: type[Dataset], folder: Path, about: dict[str, Any]) -> None:
-    record = {
-        "dataset": cls.name,
-        "format": cls.format,
-        "nominal_train_size": cls.nominal[0],
-        "nominal_validation_size": cls.nominal[1],
-        "format_version": FORMAT_VERSION,
-        "folder_bytes": folder_bytes(folder),
-    }
-    write_json(folder / MANIFEST, record | about)
 
 
 def _is_whole(cls: type[Dataset], folder: Path, fingerprint: str | None) -> bool:

@@ -28,15 +28,10 @@ def register(name: str) -> Callable[[type], type]:
 def find(kind: str) -> type:
     """The kind of that name, registered or `module:Class`.
 
-    Raises ValueError for an unknown name, ImportError or AttributeError for a class that is not
-    there.
+    Raises ImportError or AttributeError for a class that is not there.
     """
     module, colon, name = kind.partition(":")
-    if colon:
-        return getattr(import_module(module), name)
-    if kind not in JOBS:
-        raise ValueError(f"kind {kind!r}: allowed are {', '.join(JOBS)}, module:Class")
-    return JOBS[kind]
+    return getattr(import_module(module), name) if colon else JOBS[kind]
 
 
 class Job(ABC):
