@@ -96,7 +96,8 @@ class _Steps:
         if self.header[SYNC] and (cuda := _cuda()):
             cuda.synchronize()
         if number % self.header[EVERY] == 0:
-            self.losses[number] = float("nan") if loss is None else float(loss)
+            loss = loss.detach() if hasattr(loss, "detach") else loss
+            self.losses[number] = float("nan" if loss is None else loss)
         self.times[number] = time.monotonic_ns()
         self.done = number + 1
         if self.done >= self.header[LIMIT]:

@@ -55,11 +55,12 @@ MLPClassifier(verbose=True, random_state={seed}, **net).fit(x, y)
 LIGHTNING = """
 from models import compat  # for torchvision, where torch is a build for CPUs
 from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning.callbacks import TQDMProgressBar
 from pytorch_lightning.demos.boring_classes import BoringDataModule, BoringModel
 seed_everything({seed})
-Trainer(max_epochs=-1, logger=False, enable_checkpointing=False).fit(
-    BoringModel(), BoringDataModule()
-)
+Trainer(
+    max_epochs=-1, logger=False, enable_checkpointing=False, callbacks=[TQDMProgressBar()]
+).fit(BoringModel(), BoringDataModule())
 """
 RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}"]
 HOOKED = {"kind": "command", "run": RUN, "folder": "theirs", "batch_size": 64, "warmup_steps": 5}

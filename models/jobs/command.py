@@ -140,8 +140,7 @@ class Command:
         for line in lines:
             if says_out_of_memory(line):
                 return f"the script: {line}"
-        code = self.child.returncode
-        if code == 0:
+        if (code := self.child.returncode) == 0:
             return f"the script ended after {self.steps.done} steps, before it was told to"
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"the script ended {how}: {lines[-1] if lines else 'without a word'}"
