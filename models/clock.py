@@ -41,7 +41,7 @@ class EventClock:
     @staticmethod
     def _tie() -> tuple[torch.cuda.Event, int]:
         """An event and the host time at which it happened: the tightest of a few tries."""
-        best = None
+        tries = []
         torch.cuda.synchronize()
         for _ in range(8):
             event = torch.cuda.Event(enable_timing=True)
@@ -49,14 +49,13 @@ class EventClock:
             event.record()
             event.synchronize()
             after = time.monotonic_ns()
-            if best is None or after - before < best[0]:
-                best = (after - before, event, (before + after) // 2)
-        return best[1], best[2]
+            tries.append((after - before, event, (before + after) // 2))
+        return min(tries, key=lambda one: one[0])[1:]
 
     def mark(self) -> None:
         """The step just launched ends here; waits only when the ring is full."""
         if self._marked - len(self.end_ns) == len(self._ring):
-            self._ring[self._marked % len(self._ring)].synchronize()
+            self._oldest().synchronize()
             self._read()
         self._ring[self._marked % len(self._ring)].record()
         self._marked += 1

@@ -16,20 +16,10 @@ _SCHEMAS = (
 )
 
 
-def _declare_missing_operators() -> torch.library.Library | None:
-    """The library holding the schemas (it must be kept alive), None where none is needed."""
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or spec.origin is None:
-        return None
-    for binary in Path(spec.origin).parent.glob("_C*.so"):
-        try:
-            torch.ops.load_library(str(binary))
-        except OSError:
-            library = torch.library.Library("torchvision", "FRAGMENT")
-            for schema in _SCHEMAS:
-                library.define(schema)
-            return library
-    return None
-
-
-_library = _declare_missing_operators()
+_library = torch.library.Library("torchvision", "FRAGMENT")  # to be kept: its end ends them
+for _binary in Path(importlib.util.find_spec("torchvision").origin).parent.glob("_C*.so"):
+    try:
+        torch.ops.load_library(str(_binary))
+    except OSError:
+        for _schema in _SCHEMAS:
+            _library.define(_schema)

@@ -1,7 +1,7 @@
 """The whole training step, input included, as one CUDA graph."""
 
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, zip_longest
 
 import torch
 from torch import Tensor
@@ -44,14 +44,10 @@ class GraphedStep:
             for _ in range(_WARMUP_STEPS):
                 job.step(source.fetch(self.row))
         torch.cuda.current_stream().wait_stream(side)
-        # A new optimizer had no state: what the warm-up made of it (momentum) begins at zero.
-        after = _state(job)
         with torch.no_grad():
-            for index, tensor in enumerate(after):
-                if index < len(before):
-                    tensor.copy_(before[index])
-                else:
-                    tensor.zero_()
+            for tensor, old in zip_longest(_state(job), before):
+                # A new optimizer had no state: what the warm-up made of it begins at zero.
+                tensor.copy_(old if old is not None else torch.zeros_like(tensor))
         del before
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):

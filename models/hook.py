@@ -7,9 +7,9 @@
 Where no study runs the script, this does nothing. It needs the standard library alone: a project
 that has a package `models` of its own copies this file and imports it from there.
 
-Times go into memory that the study reads (a header of 8-byte integers, then a time and a loss for
-each step), so that a step costs about a microsecond. Of several processes that call it, the first
-one counts.
+Times go into memory that the study reads (a header of 8-byte integers, a time and a loss for each
+step, then who it is), so that a step costs about a microsecond. Of several processes that call it,
+the first one counts.
 """
 
 import fcntl
@@ -19,11 +19,12 @@ import os
 import sys
 import time
 
-VARIABLE = "COLLOCATION_HOOK"  # "PID MEMORY GATE FACTS": a process and three of its descriptors
+VARIABLE = "COLLOCATION_HOOK"  # "PID MEMORY GATE": a process and two of its descriptors
 STEPS = 1 << 22
 HEADER = 64  # bytes: DONE, LIMIT, HELD, EVERY, SYNC
 DONE, LIMIT, HELD, EVERY, SYNC = range(5)  # steps made; to hold at; is held; see step(); likewise
-SIZE = HEADER + 12 * STEPS
+FACTS = 1024  # bytes of JSON at the end: this process, and what it knows of its device
+SIZE = HEADER + 12 * STEPS + FACTS
 _told = None
 
 
@@ -42,51 +43,43 @@ def step(loss=None) -> None:
 
 def views(memory: mmap.mmap) -> tuple[memoryview, memoryview, memoryview]:
     """Header, times (ns of the monotonic clock) and losses of that memory."""
-    whole = memoryview(memory)
-    times = whole[HEADER : HEADER + 8 * STEPS]
-    return whole[:HEADER].cast("q"), times.cast("q"), whole[HEADER + 8 * STEPS :].cast("f")
-
-
-def _nothing(_loss) -> None:
-    """Nobody wants to know."""
+    whole, losses = memoryview(memory), HEADER + 8 * STEPS
+    times = whole[HEADER:losses]
+    return whole[:HEADER].cast("q"), times.cast("q"), whole[losses:-FACTS].cast("f")
 
 
 def _connect():
-    """What step() is to do in this process."""
-    where = os.environ.get(VARIABLE, "").split()
-    if not where:
-        return _nothing
-    folder = f"/proc/{where[0]}/fd"
-    memory = os.open(f"{folder}/{where[1]}", os.O_RDWR)
+    """What step() is to do in this process: nothing where nobody wants to know."""
+    if VARIABLE not in os.environ:
+        return lambda loss: None
+    pid, memory, gate = os.environ[VARIABLE].split()
+    memory = os.open(f"/proc/{pid}/fd/{memory}", os.O_RDWR)
     try:
         fcntl.flock(memory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:  # another process of the same script was first
         os.close(memory)
-        return _nothing
-    gate = os.open(f"{folder}/{where[2]}", os.O_RDONLY)
-    facts = os.open(f"{folder}/{where[3]}", os.O_WRONLY)
-    os.write(facts, json.dumps({"script": os.getpid(), **_device()}).encode() + b"\n")
-    os.close(facts)
-    return _Steps(mmap.mmap(memory, SIZE), gate)
+        return lambda loss: None
+    shared = mmap.mmap(memory, SIZE)
+    shared[-FACTS:] = json.dumps({"script": os.getpid(), **_device()}).encode().ljust(FACTS)
+    return _Steps(shared, os.open(f"/proc/{pid}/fd/{gate}", os.O_RDONLY))
+
+
+def _cuda():
+    """torch.cuda, if this process uses it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def _device() -> dict:
     """What CUDA says of the device, if this process uses it by way of torch."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if not (cuda := _cuda()):
         return {}
     try:
         from models.device import device_facts
     except ImportError:  # a copied hook
         return {}
-    facts = device_facts(torch.device("cuda", torch.cuda.current_device()))
+    facts = device_facts(sys.modules["torch"].device("cuda", cuda.current_device()))
     return {name: facts[name] for name in ("device_uuid", "sm_count", "sm_source")}
-
-
-def _synchronise() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 class _Steps:
@@ -100,14 +93,16 @@ class _Steps:
         number = self.done
         if number == STEPS:
             raise RuntimeError(f"the study keeps at most {STEPS} steps of a job")
-        if self.header[SYNC]:
-            _synchronise()
+        if self.header[SYNC] and (cuda := _cuda()):
+            cuda.synchronize()
         if number % self.header[EVERY] == 0:
-            self.losses[number] = float("nan") if loss is None else float(loss)
+            loss = loss.detach() if hasattr(loss, "detach") else loss
+            self.losses[number] = float("nan" if loss is None else loss)
         self.times[number] = time.monotonic_ns()
         self.done = number + 1
         if self.done >= self.header[LIMIT]:
-            _synchronise()
+            if cuda := _cuda():  # held with no work in flight
+                cuda.synchronize()
             self.times[number] = time.monotonic_ns()
             self.header[DONE] = self.done
             self.header[HELD] = 1

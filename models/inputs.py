@@ -8,13 +8,14 @@ drawn on the CPU: what a GPU draws can depend on how many SMs it has.
 
 import math
 import os
-from collections.abc import Iterator
+import sys
 from functools import partial
+from itertools import chain, repeat
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
 from models import compat  # noqa: F401  (before timm)
 from models.protocol import die_with_parent
@@ -25,72 +26,75 @@ from timm.data.loader import PrefetchLoader  # isort: skip
 SAMPLES_DRAWN = 1 << 18  # about so many: 8 MB of rows
 
 
-class _Plan:
-    """The samples of every step: passes over n samples in random order, one row a step.
+def layout_of(spec: dict) -> torch.memory_format:
+    """How images and weights lie in memory."""
+    return torch.channels_last if spec["channels_last"] else torch.contiguous_format
 
-    A subset smaller than a batch is drawn from with repetition. Some passes are drawn beforehand,
-    and lie on the device; after the last comes the first again.
+
+class _Plan:
+    """The samples of every step, one row a step.
+
+    Training: passes over n samples in random order, some of which are drawn beforehand and lie on
+    the device; after the last comes the first again. A subset smaller than a batch is drawn from
+    with repetition. Validation, of a whole set of so many: in order, a last batch cut at its end,
+    or whole batches of a part of it, round and round.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int, device: torch.device):
-        self.n, self.batch_size = n, batch_size
-        self.steps = max(n // batch_size, 1)  # a pass
-        self.generator = torch.Generator()
-        self.passes = min(max(SAMPLES_DRAWN // (self.steps * batch_size), 4), 64)
+    def __init__(
+        self, n: int, batch_size: int, seed: int, device: torch.device, validation: int | None
+    ):
+        self.n, self.batch_size, self.device = n, batch_size, device
+        self.end = validation if validation is not None and n >= validation else None
+        self._drawn = self._draw_all(seed).to(device) if validation is None else None
+
+    def row(self, step: int) -> Tensor:
+        """What `_draw` made for that step, or numbers of samples: its first axis is the batch."""
+        first = step * self.batch_size
+        if self._drawn is None:
+            last = min(first + self.batch_size, self.end or sys.maxsize)
+            return torch.arange(first, last, device=self.device) % self.n
+        first %= len(self._drawn)
+        return self._drawn[first : first + self.batch_size]
+
+    def _draw_all(self, seed: int) -> Tensor:
+        count = max(self.n // self.batch_size, 1) * self.batch_size  # samples of a pass
         drawn = []
-        for number in range(self.passes):
+        for number in range(min(max(SAMPLES_DRAWN // count, 4), 64)):
             # mixed into 32 bits: the generator looks at no more
             mixed = np.random.SeedSequence([seed, number]).generate_state(1)[0]
-            self.generator.manual_seed(int(mixed))
-            drawn.append(self._draw(self._samples()))
-        self._rows = torch.cat(drawn).to(device)
+            generator = torch.Generator().manual_seed(int(mixed))
+            if self.n < self.batch_size:
+                samples = torch.randint(self.n, (count,), generator=generator)
+            else:
+                samples = torch.randperm(self.n, generator=generator)[:count]
+            drawn.append(self._draw(samples, generator))
+        return torch.cat(drawn)
 
-    def row(self, step: int) -> Tensor:
-        """What `_draw` made for that step: its first axis is the batch."""
-        first = step % (self.steps * self.passes) * self.batch_size
-        return self._rows[first : first + self.batch_size]
-
-    def _samples(self) -> Tensor:
-        count = self.steps * self.batch_size
-        if count > self.n:
-            return torch.randint(self.n, (count,), generator=self.generator)
-        return torch.randperm(self.n, generator=self.generator)[:count]
-
-    def _draw(self, samples: Tensor) -> Tensor:
+    def _draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
         return samples
-
-
-class _InOrder:
-    """The samples of validation's steps: n samples in order, a last batch cut at `whole`.
-
-    When fewer than `whole` are held: whole batches, round and round.
-    """
-
-    def __init__(self, n: int, batch_size: int, whole: int, device: torch.device):
-        self.n, self.batch_size, self.device = n, batch_size, device
-        self.end = whole if n >= whole else None
-
-    def row(self, step: int) -> Tensor:
-        """Sample numbers of that step, int64 [b]."""
-        first = step * self.batch_size
-        end = first + self.batch_size
-        end = end if self.end is None else min(end, self.end)
-        return torch.arange(first, end, device=self.device) % self.n
 
 
 class CropPlan(_Plan):
     """Rows [batch, 4] int64: sample, first source row, first source column, column direction.
 
-    `margin` is how many pixels the stored images are larger than the crop; direction −1 reads
-    the columns from right to left (a flipped image).
+    size: of a crop. margin: how many pixels the stored images are larger. Direction −1 reads the
+    columns from right to left (a flipped image). For validation crops lie in the middle.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int, size: int, margin: int, device):
+    def __init__(self, size: int, margin: int, *plan):
         self.size, self.margin = size, margin
-        super().__init__(n, batch_size, seed, device)
+        super().__init__(*plan)
 
-    def _draw(self, samples: Tensor) -> Tensor:
-        draw = partial(torch.randint, size=samples.shape, generator=self.generator)
+    def row(self, step: int) -> Tensor:
+        """The row of that step."""
+        row = super().row(step)
+        if self._drawn is not None:
+            return row
+        centre = torch.full_like(row, self.margin // 2)
+        return torch.stack([row, centre, centre, torch.ones_like(row)], dim=1)
+
+    def _draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+        draw = partial(torch.randint, size=samples.shape, generator=generator)
         row, column = draw(high=self.margin + 1), draw(high=self.margin + 1)
         flip = draw(high=2)
         return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)
@@ -107,34 +111,22 @@ class ResidentImages:
     def __init__(
         self, arrays: dict, spec: dict, device: torch.device, validation: int | None = None
     ):
-        size, batch_size = spec["input_size"], spec["batch_size"]
+        size = spec["input_size"]
         # Channels last, so that a gather reads a pixel at once.
         images = torch.from_numpy(np.array(arrays["images"])).to(device)
         self.images = images.permute(0, 2, 3, 1).contiguous()
         self.labels = torch.from_numpy(np.array(arrays["labels"])).to(device, torch.int64)
-        self.margin = self.images.shape[1] - size
-        if self.margin < 0:
+        margin = self.images.shape[1] - size
+        if margin < 0:
             raise ValueError(f"images of {self.images.shape[1]} px are smaller than {size} px")
-        count, self.training = len(self.images), validation is None
-        if self.training:
-            self.plan = CropPlan(count, batch_size, spec["seed"], size, self.margin, device)
-        else:
-            self.plan = _InOrder(count, batch_size, validation, device)
-        channels_last = spec["channels_last"]
-        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        plan = (len(self.images), spec["batch_size"], spec["seed"], device, validation)
+        self.row = CropPlan(size, margin, *plan).row  # the samples and crops that a step takes
+        self.layout = layout_of(spec)
         self.pixels = torch.arange(size, device=device)
         mean = torch.tensor(IMAGENET_DEFAULT_MEAN, device=device).view(1, 3, 1, 1)
         std = torch.tensor(IMAGENET_DEFAULT_STD, device=device).view(1, 3, 1, 1)
         self.scale, self.shift = 1 / (255 * std), -mean / std
         self.bytes = self.images.nbytes + self.labels.nbytes
-
-    def row(self, step: int) -> Tensor:
-        """Which samples and crops that step takes, int64 [b, 4] as CropPlan describes."""
-        row = self.plan.row(step)
-        if self.training:
-            return row
-        centre = torch.full_like(row, self.margin // 2)
-        return torch.stack([row, centre, centre, torch.ones_like(row)], dim=1)
 
     def fetch(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """The images [b, 3, size, size] float32, normalised, and labels [b] of a row."""
@@ -163,18 +155,14 @@ class ResidentRows:
             torch.from_numpy(np.array(arrays[name])).to(device)
             for name in ("dense", "sparse", "label")
         )
-        count, batch_size = len(self.arrays[0]), spec["batch_size"]
-        if validation is None:
-            self.plan = _Plan(count, batch_size, spec["seed"], device)
-        else:
-            self.plan = _InOrder(count, batch_size, validation, device)
+        plan = (len(self.arrays[0]), spec["batch_size"], spec["seed"], device, validation)
+        self.row = _Plan(*plan).row
         self.bytes = sum(a.nbytes for a in self.arrays)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """dense [b, 13], sparse [b, 26] raw ids and label [b] of that step."""
-        samples = self.plan.row(step)
-        dense, sparse, label = (array[samples] for array in self.arrays)
-        return dense, sparse, label
+        samples = self.row(step)
+        return tuple(array[samples] for array in self.arrays)
 
 
 def _start_worker(parent: int, _worker: int) -> None:
@@ -183,65 +171,33 @@ def _start_worker(parent: int, _worker: int) -> None:
     torch.set_num_threads(1)
 
 
-class Files:
+class FileImages:
     """Batches through a DataLoader with the paper's settings, one pass after another, for ever.
 
-    Shuffled, drop_last, persistent workers, no pinned memory; fewer samples than a batch are
-    drawn with repetition. batch_size: None of a dataset that yields whole batches: those are
-    shuffled.
+    Shuffled, drop_last, persistent workers, no pinned memory. Images travel as uint8, and are
+    normalised on the device on a side stream (timm's prefetcher). Raises ValueError where not one
+    batch can be made.
     """
 
     bytes = 0
 
-    def __init__(
-        self, dataset, spec: dict, device: torch.device, batch_size: int | None, training: bool
-    ):
+    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
+        if training and len(dataset) < spec["batch_size"]:
+            raise ValueError(f"{len(dataset)} files are less than a batch of {spec['batch_size']}")
         workers = spec["input"]["workers"]
-        self.device = device
-        generator = torch.Generator().manual_seed(spec["seed"])
-        few = len(dataset) < (batch_size or 1)
-        sampler = SequentialSampler(dataset)
-        if training:
-            sampler = RandomSampler(
-                dataset,
-                replacement=few,
-                num_samples=batch_size if few else None,
-                generator=generator,
-            )
         loader = DataLoader(
             dataset,
-            batch_size=batch_size,
-            sampler=sampler,
-            drop_last=training and batch_size is not None,
+            batch_size=spec["batch_size"],
+            shuffle=training,
+            drop_last=training,
             num_workers=workers,
             persistent_workers=workers > 0,
             multiprocessing_context="fork" if workers else None,
             worker_init_fn=partial(_start_worker, os.getpid()),
-            generator=generator,
+            generator=torch.Generator().manual_seed(spec["seed"]),
         )
-        self._batches = self._endless(self._around(loader))
-
-    def _around(self, loader: DataLoader):
-        """The loader, or what takes its batches to the device ahead of time."""
-        return loader
-
-    @staticmethod
-    def _endless(loader) -> Iterator[tuple[Tensor, ...]]:
-        while True:
-            yield from loader
-
-
-class FileImages(Files):
-    """Images travel as uint8, and are normalised on the device on a side stream (timm's
-    prefetcher).
-    """
-
-    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
-        super().__init__(dataset, spec, device, spec["batch_size"], training)
-        self.layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
-
-    def _around(self, loader: DataLoader) -> PrefetchLoader:
-        return PrefetchLoader(loader, device=self.device)
+        self._batches = chain.from_iterable(repeat(PrefetchLoader(loader, device=device)))
+        self.layout = layout_of(spec)
 
     def batch(self, _step: int) -> tuple[Tensor, Tensor]:
         """The next batch of images and labels, whatever the step."""
@@ -249,34 +205,16 @@ class FileImages(Files):
         return images.contiguous(memory_format=self.layout), labels
 
 
-class FileRows(Files):
-    """Rows of DLRM's datasets, which yield whole batches."""
-
-    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
-        super().__init__(dataset, spec, device, None, training)
-
-    def batch(self, _step: int) -> tuple[Tensor, ...]:
-        """The next batch (dense, sparse, label), whatever the step."""
-        return tuple(part.to(self.device, non_blocking=True) for part in next(self._batches))
-
-
 def open_input(kind, dataset, split: str, spec: dict, device: torch.device):
     """The input of `split` ("train" or "validation") for a kind of job, as the member spec asks.
 
     Returns an object with `batch(step)` and `bytes` (what it holds on the device).
-    Raises ValueError for an unknown mode.
     """
-    training, mode = split == "train", spec["input"]["mode"]
-    if mode == "files":
+    if spec["input"]["mode"] == "files":
         return kind.files(dataset, split, spec, device)
-    if mode != "resident":
-        raise ValueError(f"input mode {mode!r}: allowed are resident, files")
-    on_disk = dataset.train_size if training else dataset.validation_size
-    samples = min(spec["input"]["samples"], on_disk)
-    arrays = dataset.resident(split, spec["input_size"], samples)
-    return kind.resident(
-        arrays, spec, device, None if training else dataset.nominal_validation_size
-    )
+    arrays = dataset.resident(split, spec["input_size"], spec["input"]["samples"])
+    validation = None if split == "train" else dataset.nominal_validation_size
+    return kind.resident(arrays, spec, device, validation)
 
 
 def steps_of(dataset, split: str, batch_size: int) -> int:

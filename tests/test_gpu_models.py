@@ -64,6 +64,17 @@ def job_and_source() -> tuple[VisionJob, ResidentImages, torch.device]:
     return VisionJob(SPEC, device), source, device
 
 
+def test_a_seed_gives_the_same_weights_and_order_as_on_the_cpu():
+    job, source, _ = job_and_source()
+    cpu = torch.device("cpu")
+    state = VisionJob(SPEC | {"device": "cpu"}, cpu).model.state_dict()
+    assert all(torch.equal(own.cpu(), state[name]) for name, own in job.model.state_dict().items())
+    images = source.images.permute(0, 3, 1, 2).cpu().numpy()
+    arrays = {"images": images, "labels": source.labels.cpu().numpy()}
+    theirs = ResidentImages(arrays, SPEC, cpu)
+    assert all(torch.equal(source.row(step).cpu(), theirs.row(step)) for step in (0, 1, 99))
+
+
 def test_graph_step_equals_eager_step():
     job, source, _ = job_and_source()
     eager = [job.step(source.batch(step)).item() for step in range(8)]
@@ -155,9 +166,7 @@ from models import device
 cuda = torch.device("cuda")
 torch.cuda.synchronize()
 facts = device.device_facts(cuda)
-count = torch.cuda.get_device_properties(cuda).multi_processor_count
-residency = device.sm_residency(device._driver(), count)
-print(json.dumps({"pid": os.getpid(), "residency": residency, **facts}), flush=True)
+print(json.dumps({"pid": os.getpid(), **facts}), flush=True)
 input()
 """
 
@@ -197,12 +206,10 @@ def report(facts: dict) -> Report:
     return Report(**{name: facts[name] for name in names})
 
 
-def test_affinity_and_residency_agree_with_nvml():
+def test_the_sms_of_a_device_are_nvmls():
     facts = models_device.device_facts(set_up(SPEC))
-    driver, total = models_device._driver(), gpu.find(facts["device_uuid"]).sm_count
-    assert facts["sm_count"] == total and facts["sm_source"] in ("affinity", "residency")
-    assert models_device.sm_affinity(driver) in (None, total)
-    assert models_device.sm_residency(driver, total) == total
+    assert facts["sm_count"] == gpu.find(facts["device_uuid"]).sm_count
+    assert facts["sm_source"] == "affinity"
     assert 0 < facts["memory_free"] < torch.cuda.get_device_properties(0).total_memory
 
 
@@ -211,7 +218,7 @@ def test_a_member_under_an_sm_limit_can_tell(limited, percent):
     sharing = limited(sm_percent=percent)
     with member(sharing.environment(0)) as facts:
         found = sharing.witness({0: report(facts)})["limits"][0]
-        assert found["sm_count"] == facts["residency"] < sharing.place.sm_count
+        assert found["sm_count"] == facts["sm_count"] < sharing.place.sm_count
 
 
 def test_a_member_under_a_memory_limit_can_tell(limited):

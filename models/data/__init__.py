@@ -1,7 +1,6 @@
 """Datasets: real where present, generated in the same on-disk format where not.
 
-`python -m models.data prepare NAME --root DATA` makes one ready; `open_dataset` reads it. Only
-`Dataset.files` and the check of a real CIFAR-10 import torch.
+`python -m models.data prepare NAME --root DATA` makes one ready; `open_dataset` reads it.
 
 The data folder: `<name>/` is the user's (or downloaded) real data and is never written into;
 `synthetic/<name>-<train>+<validation>-seed<seed>/` is generated; `prepared/<name>-...` holds what
@@ -26,7 +25,5 @@ __all__ = ["DATASETS", "DataError", "Dataset", "open_dataset"]
 
 def open_dataset(name: str, path: str | Path) -> Dataset:
     """The dataset prepared in folder `path`; DataError (one line) where there is none."""
-    if name not in DATASETS:
-        raise DataError(f"no dataset {name!r}; there are {', '.join(DATASETS)}")
     folder = Path(path)
     return DATASETS[name](folder, read_manifest(name, folder))

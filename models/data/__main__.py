@@ -11,15 +11,6 @@ from models.data.storage import DataError, write_json
 from models.protocol import die_with_parent
 
 
-def _number(least: int):
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} up")
-        return int(text)
-
-    return parse
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m models.data", description=__doc__)
@@ -28,11 +19,11 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("name", choices=list(DATASETS))
     command.add_argument("--root", type=Path, required=True, help="the data folder")
     command.add_argument("--source", choices=SOURCES, default="auto")
-    command.add_argument("--train", type=_number(1), help="samples to generate (Criteo: to read)")
-    command.add_argument("--validation", type=_number(1), help="the same for validation")
-    command.add_argument("--seed", type=_number(0), default=42)
+    command.add_argument("--train", type=int, help="samples to generate (Criteo: to read)")
+    command.add_argument("--validation", type=int, help="the same for validation")
+    command.add_argument("--seed", type=int, default=42)
     command.add_argument(
-        "--input-size", type=_number(0), action="append", default=[], help="cache for this size"
+        "--input-size", type=int, action="append", default=[], help="cache for this size"
     )
     command.add_argument("--pin", type=Path, help="file that fixes the source for a study")
     command.add_argument("--ready", type=Path, help="write the record of the dataset here")

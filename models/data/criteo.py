@@ -8,6 +8,8 @@ dense.npy float32 [n,13] = log(1 + max(x, 0)), empty as x = 0; sparse.npy uint32
 """
 
 import re
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ from pyarrow import csv
 
 from models.data.base import Dataset
 from models.data.images import parallel
-from models.data.storage import DataError, NpyWriter, fingerprint
+from models.data.storage import DataError, fingerprint
 
 DENSE, SPARSE = 13, 26
+ARRAYS = ("dense", "sparse", "label")
 COLUMNS = ["label", *(f"i{n}" for n in range(DENSE)), *(f"c{n}" for n in range(SPARSE))]
 # Distinct categories per column, as published with MLPerf's DLRM (40 million rows at most).
 TABLE_ROWS = (
@@ -29,18 +32,13 @@ TABLE_ROWS = (
 )  # fmt: skip
 ZIPF = 1.1  # exponent of the generated categories' frequencies
 CHUNK = 32_768  # rows generated at a time
-HEX_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
-HEX_VALUES = np.full(256, 255, np.uint8)
-HEX_VALUES[HEX_DIGITS] = np.arange(16)
-HEX_VALUES[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
 
 
 class Criteo(Dataset):
     """Click prediction; `classes` is 2.
 
-    `files(split, batch_size=2048)` is a map-style dataset of whole batches (see
-    pipeline.CriteoBatches). `resident` gives {"dense": float32 [n,13], "sparse": int64 [n,26] raw
-    ids in 0..2**32-1, to be taken modulo a table's rows, "label": float32 [n]}.
+    `resident` gives {"dense": float32 [n,13], "sparse": int64 [n,26] raw ids in 0..2**32-1, to be
+    taken modulo a table's rows, "label": float32 [n]}.
     """
 
     name = "criteo"
@@ -48,6 +46,7 @@ class Criteo(Dataset):
     # Days 0 to 22, and the first half of day 23: MLPerf Training's split of the 24 days.
     nominal = (4_195_197_692, 89_137_319)
     generated_size = (262_144, 32_768)
+    real_size = (4_194_304, 131_072)  # about 1 GB of text: the whole would be a terabyte
     lacks = "has no day_* files"
     how_to_get = "put Criteo's Terabyte click logs there as day_0, day_1, ... (plain or .gz)"
 
@@ -60,45 +59,21 @@ class Criteo(Dataset):
         return fingerprint(day_files(real))
 
     @classmethod
-    def real_size(cls, train: int | None, validation: int | None) -> tuple[int, int]:
-        """About 1 GB of text by default: the whole would be a terabyte."""
-        return train or 4_194_304, validation or 131_072
-
-    @classmethod
     def generate(cls, folder: Path, train: int, validation: int, seed: int) -> dict[str, Any]:
         write_day(folder / "day_0", train, [seed, 0])
         write_day(folder / "day_1", validation, [seed, 1])
         return convert(day_files(folder), folder, train, validation)
 
     @classmethod
-    def adopt(
-        cls, real: Path, folder: Path, size: tuple[int, int] | None, seed: int
-    ) -> dict[str, Any]:
-        assert size is not None
+    def adopt(cls, real: Path, folder: Path, size: tuple[int, int] | None) -> dict[str, Any]:
         return convert(day_files(real), folder, *size)
 
-    def _range(self, split: str) -> tuple[int, int]:
-        first = 0 if split == "train" else self.train_size
-        return first, first + self.size(split)
-
-    def files(self, split: str, input_size: int = 0, batch_size: int = 2048):
-        """Whole batches of `batch_size` rows; an incomplete last training batch is left out."""
-        from models.data.pipeline import CriteoBatches
-
-        if self.size(split) < batch_size and split == "train":
-            raise DataError(f"criteo: {self.train_size} rows are less than a batch of {batch_size}")
-        return CriteoBatches(self.folder, *self._range(split), batch_size, split == "train")
-
     def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
-        first, last = self._range(split)
-        rows = slice(first, min(last, first + samples))
-        try:
-            dense, sparse, label = (
-                np.load(self.folder / f"{name}.npy", mmap_mode="r")[rows]
-                for name in ("dense", "sparse", "label")
-            )
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.name}: {self.folder} cannot be read ({error})") from error
+        first = 0 if split == "train" else self.train_size
+        last = first + min(samples, self.manifest[f"{split}_size"])
+        dense, sparse, label = (
+            np.load(self.folder / f"{name}.npy", mmap_mode="r")[first:last] for name in ARRAYS
+        )
         return {"dense": dense, "sparse": sparse.astype(np.int64), "label": label}
 
 
@@ -113,23 +88,16 @@ def convert(days: list[Path], folder: Path, train: int, validation: int) -> dict
 
     With fewer rows than asked for, the two splits keep their proportion.
     """
-    wanted, rows = train + validation, 0
-    with (
-        NpyWriter(folder / "dense.npy", np.float32, (DENSE,)) as dense,
-        NpyWriter(folder / "sparse.npy", np.uint32, (SPARSE,)) as sparse,
-        NpyWriter(folder / "label.npy", np.float32, ()) as label,
-    ):
-        for path in days:
-            if rows == wanted:
-                break
-            for batch in read_day(path):
-                batch = batch.slice(0, wanted - rows)
-                _append(path, batch, dense, sparse, label)
-                rows = label.rows
-                if rows == wanted:
-                    break
+    wanted, rows, blocks = train + validation, 0, []
+    for block in chain.from_iterable(map(read_day, days)):
+        blocks.append([array[: wanted - rows] for array in block])
+        rows += len(blocks[-1][0])
+        if rows == wanted:
+            break
     if rows < 2:
         raise DataError(f"{days[0].parent} holds {rows} rows: too few")
+    for name, parts in zip(ARRAYS, zip(*blocks, strict=True), strict=True):
+        np.save(folder / f"{name}.npy", np.concatenate(parts))
     if rows < wanted:
         train = min(rows - 1, max(1, round(rows * train / wanted)))
     return {
@@ -140,48 +108,40 @@ def convert(days: list[Path], folder: Path, train: int, validation: int) -> dict
     }
 
 
-def read_day(path: Path):
-    """Yield the record batches of a day file; DataError where it is damaged."""
+def read_day(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield dense, sparse and label of some rows at a time; DataError where a file is damaged."""
     types = {name: pa.string() if name[0] == "c" else pa.int64() for name in COLUMNS}
     try:
         with pa.input_stream(path, compression="gzip" if path.suffix == ".gz" else None) as stream:
-            yield from csv.open_csv(
+            for batch in csv.open_csv(
                 stream,
                 csv.ReadOptions(column_names=COLUMNS, block_size=1 << 24),
                 csv.ParseOptions(delimiter="\t", quote_char=False),
                 csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True),
-            )
-    except (pa.ArrowInvalid, OSError) as error:
+            ):
+                yield _arrays(batch.columns)
+    except (ValueError, OSError) as error:  # pyarrow's are ValueErrors
         line = " ".join(str(error).split())
         raise DataError(f"{path} is not Criteo's format ({line[:160]})") from error
 
 
-def _append(path: Path, batch: pa.RecordBatch, dense, sparse, label) -> None:
-    columns = [batch.column(index) for index in range(batch.num_columns)]
+def _arrays(columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     clicks = pc.fill_null(columns[0], -1).to_numpy()
     if np.any(clicks >> 1):
-        raise DataError(f"{path} has a row whose label is not 0 or 1")
+        raise ValueError("a label is not 0 or 1")
     numbers = np.stack([pc.fill_null(column, 0).to_numpy() for column in columns[1 : 1 + DENSE]], 1)
-    ids = list(parallel(parse_hex, columns[1 + DENSE :]))
-    if any(column is None for column in ids):
-        raise DataError(f"{path} has a category that is not 1 to 8 hexadecimal digits")
-    label.append(clicks.astype(np.float32))
-    dense.append(np.log1p(np.maximum(numbers, 0).astype(np.float32)))
-    sparse.append(np.stack(ids, 1))
+    dense = np.log1p(np.maximum(numbers, 0).astype(np.float32))
+    sparse = np.stack([parse_hex(column) for column in columns[1 + DENSE :]], 1)
+    return dense, sparse, clicks.astype(np.float32)
 
 
-def parse_hex(column: pa.Array) -> np.ndarray | None:
-    """Strings of up to 8 hexadecimal digits (null: 0) to uint32 [n]; None where one is not."""
-    text = pc.fill_null(pc.ascii_lpad(column, 8, "0"), "0" * 8)
-    if pc.any(pc.not_equal(pc.binary_length(text), 8)).as_py():
-        return None
-    _, offsets, data = text.buffers()
-    start = np.frombuffer(offsets, np.int32)[text.offset]
-    digits = HEX_VALUES[np.frombuffer(data, np.uint8)[start : start + 8 * len(text)]]
-    if len(digits) and digits.max() > 15:
-        return None
-    nibbles = digits.reshape(-1, 4, 2)
-    return (nibbles[:, :, 0] << 4 | nibbles[:, :, 1]).view(">u4")[:, 0].astype(np.uint32)
+def parse_hex(column: pa.Array) -> np.ndarray:
+    """Strings of up to 8 hexadecimal digits (null: 0) to uint32 [n]. Raises ValueError."""
+    text = pc.ascii_lpad(pc.fill_null(column, ""), 8, "0")
+    raw = bytes.fromhex("".join(text.to_pylist()))  # it skips blanks
+    if len(raw) != 4 * len(text) or pc.any(pc.not_equal(pc.binary_length(text), 8)).as_py():
+        raise ValueError("a category is not 1 to 8 hexadecimal digits")
+    return np.frombuffer(raw, ">u4").astype(np.uint32)
 
 
 def write_day(path: Path, rows: int, seed: list[int]) -> None:
@@ -190,14 +150,13 @@ def write_day(path: Path, rows: int, seed: list[int]) -> None:
     The label's log-odds are linear in three integers and depend on two small categories; about
     4 % of rows are clicks.
     """
-    starts = range(0, rows, CHUNK)
 
     def chunk(start: int) -> pa.Table:
         return _table(min(CHUNK, rows - start), np.random.default_rng([*seed, start]))
 
     options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
     with path.open("wb") as file:
-        for table in parallel(chunk, starts):
+        for table in parallel(chunk, range(0, rows, CHUNK)):
             csv.write_csv(table, file, options)
 
 
@@ -219,14 +178,8 @@ def _table(rows: int, rng: np.random.Generator) -> pa.Table:
 
     columns = [pa.array(clicks.astype(np.int8))]
     columns += [pa.array(integers[:, n], mask=no_integer[:, n]) for n in range(DENSE)]
-    columns += [
-        pa.array(_hex(ids[:, n]), pa.binary(), mask=no_id[:, n]).cast(pa.string())
-        for n in range(SPARSE)
-    ]
+    for n in range(SPARSE):
+        digits = ids[:, n].astype(">u4").tobytes().hex().encode()
+        words = np.frombuffer(digits, "S8")
+        columns.append(pa.array(words, pa.binary(), mask=no_id[:, n]).cast(pa.string()))
     return pa.table(columns, COLUMNS)
-
-
-def _hex(ids: np.ndarray) -> np.ndarray:
-    """Integers under 2**32 [n] to 8 hexadecimal digits each, bytes [n]."""
-    octets = ids.astype(">u4").view(np.uint8).reshape(-1, 4)
-    return HEX_DIGITS[np.stack([octets >> 4, octets & 15], 2)].reshape(-1, 8).view("S8")[:, 0]

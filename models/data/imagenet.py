@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from models.data.base import SPLITS, ImageDataset
+from models.data.base import ImageDataset
 from models.data.images import Painter, parallel, photo_size
 from models.data.storage import DataError, fingerprint
 
 FOLDERS = {"train": "train", "validation": "val"}
-ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 IMAGES_PER_CLASS = 16  # generated: fewer classes than 1000 where there are few images
 
 
@@ -64,24 +63,22 @@ class ImageNet64(ImageDataset):
         classes = max(1, min(1000, train // IMAGES_PER_CLASS, validation))
         painter = Painter(classes, seed)
         names = [f"n{label + 1:08d}" for label in range(classes)]
-        for split in FOLDERS.values():
-            for name in names:
-                (folder / split / name).mkdir(parents=True)
 
-        def write(task: tuple[str, int, int]) -> None:
-            split, start, end = task
-            rng = np.random.default_rng([seed, 2, SPLITS.index(split), start])
-            for number in range(start, end):
+        def write(task: tuple[int, str, range]) -> None:
+            split, top, numbers = task
+            rng = np.random.default_rng([seed, 2, split, numbers.start])
+            for number in numbers:
                 name = names[number % classes]
-                path = folder / FOLDERS[split] / name / f"{name}_{number}.{cls.ending}"
+                path = folder / top / name / f"{name}_{number}.{cls.ending}"
                 cls._save(painter, rng, number % classes, path)
 
-        tasks = [
-            (split, start, min(count, start + 32))
-            for split, count in (("train", train), ("validation", validation))
-            for start in range(0, count, 32)
-        ]
-        list(parallel(write, tasks))
+        tasks = []
+        for split, (top, count) in enumerate((("train", train), ("val", validation))):
+            for name in names:
+                (folder / top / name).mkdir(parents=True)
+            starts = range(0, count, 32)
+            tasks += [(split, top, range(start, min(count, start + 32))) for start in starts]
+        parallel(write, tasks)
         return _index(folder, folder)
 
     @classmethod
@@ -89,17 +86,12 @@ class ImageNet64(ImageDataset):
         Image.fromarray(painter.image(rng, label, 64, 64)).save(path, compress_level=1)
 
     @classmethod
-    def adopt(
-        cls, real: Path, folder: Path, size: tuple[int, int] | None, seed: int
-    ) -> dict[str, Any]:
+    def adopt(cls, real: Path, folder: Path, size: tuple[int, int] | None) -> dict[str, Any]:
         return _index(real, folder)
 
     def open(self, split: str) -> FolderImages:
-        return FolderImages(
-            self.data / FOLDERS[split],
-            np.load(self.folder / f"{split}_paths.npy", mmap_mode="r"),
-            np.load(self.folder / f"{split}_labels.npy", mmap_mode="r"),
-        )
+        paths, labels = (np.load(self.folder / f"{split}_{x}.npy") for x in ("paths", "labels"))
+        return FolderImages(self.data / FOLDERS[split], paths, labels)
 
 
 class ImageNet(ImageNet64):
@@ -120,33 +112,23 @@ class ImageNet(ImageNet64):
 def _index(files: Path, folder: Path) -> dict[str, Any]:
     """List an ImageFolder once, so that a training process need not walk a million files.
 
-    Writes {split}_paths.npy (bytes [n]) and {split}_labels.npy (int64 [n]); classes are numbered
-    by sorted name, as torchvision's ImageFolder does. DataError where the folder is no ImageFolder.
+    Writes {split}_paths.npy (bytes [n]) and {split}_labels.npy (int64 [n]). OSError or DataError
+    where the folder is no ImageFolder.
     """
-    names: list[str] = []
+    from models import compat  # noqa: F401 - before torchvision
+
+    from torchvision.datasets import ImageFolder  # isort: skip
+
+    found = {split: ImageFolder(files / name) for split, name in FOLDERS.items()}
+    train, validation = (set(each.classes) for each in found.values())
+    if odd := sorted(train ^ validation):
+        raise DataError(f"{files}: class {odd[0]} is not in both train/ and val/")
     sizes, total = {}, 0
-    for split, name in FOLDERS.items():
-        top = files / name
-        found = sorted(entry.name for entry in os.scandir(top) if entry.is_dir())
-        if not found:
-            raise DataError(f"{top} has no class folders; arrange it as {name}/<class>/*.JPEG")
-        if not names:
-            names = found
-        elif found != names:
-            odd = sorted(set(found) ^ set(names))[0]
-            raise DataError(f"{files}: class {odd} is not in both train/ and val/")
-        paths: list[bytes] = []
-        labels: list[int] = []
-        for label, class_name in enumerate(names):
-            before = len(paths)
-            for entry in sorted(os.scandir(top / class_name), key=lambda entry: entry.name):
-                if entry.name.lower().endswith(ENDINGS):
-                    paths.append(os.fsencode(f"{class_name}/{entry.name}"))
-                    total += entry.stat().st_size
-            if len(paths) == before:
-                raise DataError(f"{top / class_name} holds no image")
-            labels += [label] * (len(paths) - before)
-        np.save(folder / f"{split}_paths.npy", np.array(paths))
-        np.save(folder / f"{split}_labels.npy", np.array(labels, np.int64))
+    for split, each in found.items():
+        paths = [path for path, _ in each.samples]
+        total += sum(os.stat(path).st_size for path in paths)
+        names = [os.fsencode(os.path.relpath(path, each.root)) for path in paths]
+        np.save(folder / f"{split}_paths.npy", np.array(names))
+        np.save(folder / f"{split}_labels.npy", np.array(each.targets, np.int64))
         sizes[f"{split}_size"] = len(paths)
-    return {"classes": len(names), **sizes, "bytes": total}
+    return {"classes": len(train), **sizes, "bytes": total}

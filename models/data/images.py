@@ -1,9 +1,8 @@
 """Seeded images that a network can learn, and the fitting of images to a fixed side."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 from PIL import Image
@@ -12,19 +11,10 @@ TEXTURE_SIDE = 1280
 LONGEST = 1000  # longest side of a photo; leaves the texture room to move
 
 
-class ImageSource(Protocol):
-    """Decoded images by index. `labels`: int64 [n]."""
-
-    labels: np.ndarray
-
-    def image(self, index: int) -> Image.Image:
-        """The RGB image; DataError where its file cannot be decoded."""
-
-
-def parallel(function: Callable, items: Iterable) -> Iterator:
+def parallel(function: Callable, items: Iterable) -> list:
     """Ordered map over the process's cores: threads, as PIL and numpy release the GIL."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        yield from pool.map(function, items)
+        return list(pool.map(function, items))
 
 
 def fit(image: Image.Image, side: int) -> np.ndarray:
@@ -46,6 +36,18 @@ def fit(image: Image.Image, side: int) -> np.ndarray:
     return pixels.transpose(2, 0, 1)
 
 
+def decode(source, order: np.ndarray, side: int) -> np.ndarray:
+    """Images of a source, in that order, fitted: uint8 [n,3,side,side]."""
+    images = np.empty((len(order), 3, side, side), np.uint8)
+
+    def some(rows: np.ndarray) -> None:
+        for row in rows:
+            images[row] = fit(source.image(order[row]), side)
+
+    parallel(some, np.array_split(np.arange(len(order)), len(order) // 64 + 1))
+    return images
+
+
 class Painter:
     """Images of `classes` kinds: a coarse colour template per class under a natural texture.
 
@@ -58,7 +60,6 @@ class Painter:
         rng = np.random.default_rng([seed, 1])
         self._grids = rng.integers(40, 216, (classes, 5, 5, 3), dtype=np.uint8)
         self._texture = _texture(rng)
-        self._small: dict[tuple[int, int, int], np.ndarray] = {}
 
     def image(self, rng: np.random.Generator, label: int, width: int, height: int) -> np.ndarray:
         """uint8 [height,width,3]."""
@@ -68,19 +69,11 @@ class Painter:
             rng.integers(8, 25)
         )
         pixels >>= 4
-        pixels += self._template(label, width, height)
+        template = Image.fromarray(self._grids[label])
+        template = template.resize((width, height), Image.Resampling.BICUBIC)
+        pixels += np.asarray(template, np.int16)
         pixels += rng.integers(-24, 25, 3, dtype=np.int16)
         return np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)
-
-    def _template(self, label: int, width: int, height: int) -> np.ndarray:
-        key = (label, width, height)
-        if key in self._small:
-            return self._small[key]
-        grid = Image.fromarray(self._grids[label])
-        template = np.asarray(grid.resize((width, height), Image.Resampling.BICUBIC), np.int16)
-        if max(width, height) <= 64:  # small images come in one size: worth keeping
-            self._small[key] = template
-        return template
 
 
 def _texture(rng: np.random.Generator) -> np.ndarray:

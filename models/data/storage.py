@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent: locks, atomic folders, JSON, growing .npy."""
+"""Files and folders that are either whole or absent: locks, atomic folders, JSON."""
 
 import contextlib
 import fcntl
@@ -9,8 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import numpy as np
 
 
 class DataError(Exception):
@@ -32,7 +30,6 @@ def new_folder(target: Path) -> Iterator[Path]:
 
     Call it under `locked(target)`: leftovers of a killed builder are then known to be dead.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}.tmp-"
     for dead in target.parent.glob(f"{prefix}*"):
         shutil.rmtree(dead)
@@ -48,76 +45,27 @@ def new_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def write_json(path: Path, value: dict, *, replace: bool = True) -> bool:
-    """Write `value` at once; with `replace` false an existing file stays and False comes back."""
+def write_json(path: Path, value: dict) -> None:
+    """Write `value`, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(value, file, indent=1)
-            file.write("\n")
-        Path(name).chmod(0o644)
-        if replace:
-            Path(name).replace(path)
-        else:
-            path.hardlink_to(name)
-    except FileExistsError:
-        return False
-    finally:
-        Path(name).unlink(missing_ok=True)
-    return True
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(value, indent=1) + "\n")
+    partial.replace(path)
 
 
 def read_json(path: Path) -> dict:
-    """The JSON object in `path`; FileNotFoundError where absent, DataError where damaged."""
+    """The JSON object in `path`; DataError where it is damaged."""
     try:
-        value = json.loads(path.read_text())
+        return json.loads(path.read_text())
     except ValueError as error:
         raise DataError(f"{path} is not valid JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path} does not hold a JSON object")
-    return value
-
-
-class NpyWriter:
-    """Write an .npy file row block by row block; its length is settled on leaving.
-
-    Plain writes: a full disk raises OSError, where a memory map would end the process (SIGBUS).
-    """
-
-    def __init__(self, path: Path, dtype: type, row_shape: tuple[int, ...]):
-        self._descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
-        self._dtype, self._row_shape, self.rows = np.dtype(dtype), row_shape, 0
-        self._file = path.open("wb")
-        self._header()
-
-    def _header(self) -> None:
-        # numpy pads the header so that its first axis can grow in place.
-        np.lib.format.write_array_header_1_0(
-            self._file,
-            {"descr": self._descr, "fortran_order": False, "shape": (self.rows, *self._row_shape)},
-        )
-
-    def append(self, block: np.ndarray) -> None:
-        """Add [k, *row_shape] rows."""
-        assert block.shape[1:] == self._row_shape
-        self._file.write(np.ascontiguousarray(block, self._dtype).data)
-        self.rows += len(block)
-
-    def __enter__(self) -> "NpyWriter":
-        return self
-
-    def __exit__(self, *error) -> None:
-        with self._file:
-            self._file.seek(0)
-            self._header()
 
 
 def folder_bytes(folder: Path, ignore: tuple[str, ...] = ()) -> int:
     """Bytes of the files under `folder`, leaving out top-level names that start so."""
     total = 0
     for entry in os.scandir(folder):
-        if not entry.name.startswith(ignore or ("\0",)):
+        if not entry.name.startswith(ignore):
             total += folder_bytes(entry.path) if entry.is_dir() else entry.stat().st_size
     return total
 

@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-UNITS = ("samples", "tokens", "requests")
 JOBS: dict[str, type] = {}  # name → kind
 
 
@@ -29,24 +28,19 @@ def register(name: str) -> Callable[[type], type]:
 def find(kind: str) -> type:
     """The kind of that name, registered or `module:Class`.
 
-    Raises ValueError for an unknown name, ImportError or AttributeError for a class that is not
-    there.
+    Raises ImportError or AttributeError for a class that is not there.
     """
     module, colon, name = kind.partition(":")
-    if colon:
-        return getattr(import_module(module), name)
-    if kind not in JOBS:
-        raise ValueError(f"kind {kind!r}: allowed are {', '.join(JOBS)}, module:Class")
-    return JOBS[kind]
+    return getattr(import_module(module), name) if colon else JOBS[kind]
 
 
 class Job(ABC):
     """One model in training, on batches from an input of its own kind.
 
-    unit: what `batch_size` counts, one of UNITS. metric: what `evaluate` sums, by the name that it
-    has in `epoch` events. capturable: the step can be captured as a CUDA graph, if the input has
-    `row` and `fetch`. `build` makes `model` and `optimizer`; what it draws, it draws on the CPU,
-    so that jobs of one seed begin alike on whatever share of a GPU.
+    unit: what `batch_size` counts: samples, tokens or requests. metric: what `evaluate` sums, by
+    the name that it has in `epoch` events. capturable: the step can be captured as a CUDA graph, if
+    the input has `row` and `fetch`. `build` makes `model` and `optimizer`; what it draws, it draws
+    on the CPU, so that jobs of one seed begin alike on whatever share of a GPU.
     """
 
     unit: ClassVar[str] = "samples"

@@ -5,14 +5,14 @@ calls models/hook.py after each step. The training process starts it, holds it a
 writes down when its steps ended, and ends it.
 """
 
-import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +21,19 @@ import torch
 
 from models.device import device_facts
 from models.jobs.base import register
-from models.jobs.told import Hooked, Output, signal_tree, tree
+from models.jobs.told import Hooked, Output, each, tree
 from models.process import process_age, says_out_of_memory
 from models.protocol import Channel, die_with_parent
 
 PROGRESS_S = 0.5
-LOOK_S = 0.01  # between looks at a hooked script that is on its way to the barrier
+LOOK_S = 0.01  # between looks at a script that is on its way to the barrier
 DRAIN_S = 0.2  # for work in flight of a script that was stopped
 GRACE_S = 5.0  # for the script to end by itself after SIGTERM
 TAIL = 20  # lines of output in which the reason of an end is sought
+
+
+class Told(Exception):
+    """The conductor said stop."""
 
 
 @register("command")
@@ -38,6 +42,7 @@ class Command:
 
     def __init__(self, spec: dict, channel: Channel):
         self.spec, self.channel, self.phase = spec, channel, "build"
+        self.child: subprocess.Popen | None = None
         self.go_step: int | None = None
 
     @classmethod
@@ -46,20 +51,24 @@ class Command:
 
     def run(self) -> None:
         try:
-            told = self.build() or self.warm_up()
-            if not told and self.hear() == "go":
+            with suppress(Told):
+                self.build()
+                self.phase = "warm"
+                self.warm_up()
+                while self.look(None) != "go":
+                    pass
                 self.phase = "window"
                 self.go()
             self.phase = "stop"
             self.stop()
         finally:
-            if hasattr(self, "child"):
+            if self.child:
                 self.end()
 
     # -- build ------------------------------------------------------------------------------------
 
-    def build(self) -> bool:
-        """Start the script and wait for its first step; True when told to stop."""
+    def build(self) -> None:
+        """Start the script and wait for its first step."""
         spec, seconds = self.spec, {"fork": round(process_age(), 2)}
         began = time.monotonic()
         if spec.get("cores"):
@@ -69,9 +78,7 @@ class Command:
         self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec["steps"], spec)
         self.start()
         while not self.steps.done:
-            if self.look(LOOK_S if self.hooked else None):
-                return True
-        self.look(0)
+            self.look(LOOK_S)
         said = {name: value for name, value in self.steps.facts.items() if value is not None}
         facts |= {"script": self.child.pid} | said
         seconds["script"] = round(time.monotonic() - began - seconds["device"], 4)
@@ -85,20 +92,12 @@ class Command:
             commands=[],
             seconds=seconds,
         )
-        return False
-
-    @property
-    def hooked(self) -> bool:
-        return isinstance(self.steps, Hooked)
 
     def start(self) -> None:
         spec, us = self.spec, os.getpid()
-        values = {"{seed}": str(spec["seed"]), "{batch_size}": str(spec["batch_size"])}
-        words = []
-        for word in spec["run"]:
-            for name, value in values.items():
-                word = word.replace(name, value)
-            words.append(word)
+        words = list(spec["run"])
+        for name in ("seed", "batch_size"):
+            words = [word.replace(f"{{{name}}}", str(spec[name])) for word in words]
         if words[0] in ("python", "python3"):
             words[0] = sys.executable
         threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -116,30 +115,23 @@ class Command:
 
     # -- the script -------------------------------------------------------------------------------
 
-    def look(self, seconds: float | None) -> bool:
-        """Wait at most so long for news; True when told to stop.
+    def look(self, seconds: float | None) -> str | None:
+        """Wait at most so long for news; a command, if that is what came.
 
-        Raises RuntimeError if the script has ended, with what it said last.
+        Raises Told when told to stop, and RuntimeError if the script has ended, with what it said
+        last.
         """
         news = select.poll()
-        sources = [self.channel.commands, self.ended]
-        for source in sources + ([self.steps.source] if self.steps.waits else []):
-            news.register(source, select.POLLIN)
+        for source in (self.channel.commands, self.ended, self.steps.source):
+            if source is not None:
+                news.register(source, select.POLLIN)
         news.poll(None if seconds is None else seconds * 1000)
         self.steps.look()
         if self.child.poll() is not None:
             raise RuntimeError(self.how_it_ended())
-        return self.channel.poll() == "stop"
-
-    def hear(self) -> str:
-        """The next command."""
-        while (command := self.channel.poll()) is None:
-            news = select.poll()
-            for source in (self.channel.commands, self.ended):
-                news.register(source, select.POLLIN)
-            news.poll()
-            if self.child.poll() is not None:
-                raise RuntimeError(self.how_it_ended())
+        command = self.channel.poll()
+        if command == "stop":
+            raise Told
         return command
 
     def how_it_ended(self) -> str:
@@ -148,54 +140,42 @@ class Command:
         for line in lines:
             if says_out_of_memory(line):
                 return f"the script: {line}"
-        code = self.child.returncode
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        if code == 0:
+        if (code := self.child.returncode) == 0:
             return f"the script ended after {self.steps.done} steps, before it was told to"
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"the script ended {how}: {lines[-1] if lines else 'without a word'}"
 
     # -- warm-up, window, end ---------------------------------------------------------------------
 
-    def warm_up(self) -> bool:
-        """At least `warmup_steps`, until `warmup_s` have passed since the first; then hold it.
-
-        True when told to stop.
-        """
+    def warm_up(self) -> None:
+        """At least `warmup_steps`, until `warmup_s` have passed since the first; then hold it."""
         steps = self.steps
         until = time.monotonic() + (self.spec.get("warmup_s") or 0)
         while steps.done < self.spec["warmup_steps"] or time.monotonic() < until:
-            if self.look(LOOK_S):
-                return True
+            self.look(LOOK_S)
         while not steps.hold():
-            if self.look(LOOK_S):
-                return True
+            self.look(LOOK_S)
         self.look(0)
         durations = np.diff(steps.arrays(0, steps.done)[0])
         later = durations[len(durations) // 2 :]
         step_s = float(np.median(later)) / 1e9 if len(later) else None
         self.channel.emit("warm", steps=steps.done, step_s=step_s, input_share=None)
-        return False
 
     def go(self) -> None:
         """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
         steps, work = self.steps, self.spec.get("work")
-        self.go_step, told = steps.done, time.monotonic()
+        self.go_step, told, done = steps.done, time.monotonic(), False
         self.channel.emit("started", t=time.monotonic_ns())
         steps.go(work)
-        done = False
-        while not self.look(PROGRESS_S / 5):
-            if time.monotonic() - told >= PROGRESS_S and not done:
-                told = time.monotonic()
-                self.report()
-            if work and not done and steps.held and steps.done == self.go_step + work:
+        while True:
+            self.look(PROGRESS_S / 5)
+            made = steps.done - self.go_step
+            if not done and time.monotonic() - told >= PROGRESS_S:
+                told, samples = time.monotonic(), made * self.spec["batch_size"]
+                self.channel.emit("progress", steps=made, samples=samples, loss=steps.loss())
+            if not done and made == work:
                 done = True
                 self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])
-
-    def report(self) -> None:
-        made = self.steps.done - self.go_step
-        self.channel.emit(
-            "progress", steps=made, samples=made * self.spec["batch_size"], loss=self.steps.loss()
-        )
 
     def stop(self) -> None:
         """End the script, write steps.npz (whole or not at all), say what was done."""
@@ -239,42 +219,26 @@ class Command:
     def end(self) -> None:
         """End the script and what it started: by SIGTERM, then for sure."""
         running = tree(self.child.pid)
-        signal_tree(self.child.pid, signal.SIGTERM)
-        signal_tree(self.child.pid, signal.SIGCONT)
+        each(running, psutil.Process.terminate)
+        each(running, psutil.Process.resume)
         _, left = psutil.wait_procs(running, timeout=GRACE_S)
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        each(left, psutil.Process.kill)
         self.child.wait()
 
 
 def probe(device: torch.device) -> dict:
     """What CUDA says of the device under our environment, which is the script's: asked in a process
-    of its own, which has ended when this returns.
-
-    Raises RuntimeError if it cannot make a context.
+    of its own, which has ended when this returns. Raises what CUDA does.
     """
-    if device.type == "cpu":
-        return device_facts(device)
-    us, (answer, theirs) = os.getpid(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            die_with_parent(us)
-            torch.cuda.synchronize()
-            told = device_facts(device)
-        except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}"}
-        finally:
-            os.write(theirs, json.dumps(told).encode())
-            os._exit(0)
-    os.close(theirs)
-    with os.fdopen(answer, "rb") as pipe:
-        told = json.loads(pipe.read() or b'{"error": "a process that asks CUDA was killed"}')
-    os.waitpid(pid, 0)
-    if "error" in told:
-        raise RuntimeError(told["error"])
-    return told
+    parent = (os.getpid(),)
+    with ProcessPoolExecutor(1, get_context("fork"), die_with_parent, parent) as pool:
+        return pool.submit(_facts, device).result()
+
+
+def _facts(device: torch.device) -> dict:
+    if device.type == "cuda":
+        torch.cuda.synchronize()  # makes the context
+    return device_facts(device)
 
 
 def _last_words(size: int = 1 << 14) -> str:

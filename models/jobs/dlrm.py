@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.data.criteo import TABLE_ROWS
-from models.inputs import FileRows, ResidentRows
+from models.inputs import ResidentRows
 from models.jobs.base import Job, register
 
 DENSE_FEATURES = 13
@@ -61,14 +61,8 @@ class Dlrm(nn.Module):
             raise ValueError(f"bottom must end in dim={dim} and top in 1: got {bottom}, {top}")
         self.bottom = _mlp([DENSE_FEATURES, *bottom], last_relu=True)
         self.tables = nn.ModuleList(
-            nn.EmbeddingBag(
-                n,
-                dim,
-                mode="sum",
-                sparse=True,
-                # given as _weight, or EmbeddingBag would fill 28 GB with normals first
-                _weight=_table(n, dim, device),
-            )
+            # given as _weight, or EmbeddingBag would fill 28 GB with normals first
+            nn.EmbeddingBag(n, dim, mode="sum", sparse=True, _weight=_table(n, dim, device))
             for n in rows
         )
         features = len(rows) + 1
@@ -92,29 +86,20 @@ class DlrmJob(Job):
 
     Batches are (dense [b, 13] float32, sparse [b, tables] int64 raw ids, label [b] float32); an
     id is taken modulo the rows of its table. model_args: dim, bottom, top, max_rows, tables.
-    Raises ValueError for another optimizer, a schedule, weight decay (sparse gradients take none)
-    or momentum (its buffer would be a second copy of the tables).
+    Sparse gradients take no weight decay, and a momentum's buffer would be a second copy of the
+    tables: the schema allows neither.
     """
 
     metric = "validation_loss"
     resident = ResidentRows
 
-    @classmethod
-    def files(cls, dataset, split: str, spec: dict, device: torch.device) -> FileRows:
-        files = dataset.files(split, spec["input_size"], batch_size=spec["batch_size"])
-        return FileRows(files, spec, device, training=split == "train")
-
     def build(self, spec: dict, device: torch.device) -> None:
-        args, optimizer = spec["model_args"], spec["optimizer"]
-        if optimizer["name"] != "sgd" or optimizer.get("schedule") not in (None, "constant"):
-            raise ValueError("dlrm trains with optimizer sgd at a constant rate")
-        if optimizer.get("momentum") or optimizer.get("weight_decay"):
-            raise ValueError("dlrm: sparse gradients allow neither momentum nor weight decay")
+        args = spec["model_args"]
         rows = table_rows(args.get("max_rows"), args.get("tables"))
         model = Dlrm(args["dim"], args["bottom"], args["top"], rows, device)
         self.model = model.to(device).train()
         self.rows = torch.tensor(rows, device=device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=optimizer["lr"])
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=spec["optimizer"]["lr"])
 
     def loss(self, batch: tuple[Tensor, Tensor, Tensor], reduction: str = "mean") -> Tensor:
         """Binary cross entropy."""

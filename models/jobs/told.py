@@ -4,11 +4,10 @@ import json
 import mmap
 import os
 import re
-import select
-import signal
 import subprocess
 import time
 from array import array
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -23,19 +22,18 @@ class Output:
     """Steps as lines of the script's output that match a pattern; the output goes on to our log.
 
     A group named `step` holds the number of steps made so far in a pass: those since the line
-    before are taken to be evenly spaced. When it falls, a new pass has begun; the same number again
-    is no step.
+    before are taken to be evenly spaced. When it falls, a new pass has begun; the same number once
+    more, as progress bars print it, is no step.
     """
 
     environment: dict[str, str] = {}
+    facts: dict = {}  # it cannot say more of itself
 
     def __init__(self, pattern: str, _spec: dict):
         self.pattern = re.compile(pattern)
         self.end_ns, self.number, self.rest = array("q"), 0, b""
-        self.source, self.theirs = os.pipe()
+        self.source, self.theirs = os.pipe()  # None when it has closed its output
         os.set_blocking(self.source, False)
-        self.waits = True  # `source` may have news
-        self.facts: dict = {}
         self.limit, self.held = FOREVER, False
 
     @property
@@ -48,13 +46,13 @@ class Output:
 
     def look(self) -> None:
         """Take in what was printed."""
-        while True:
+        while self.source is not None:
             try:
                 data = os.read(self.source, 1 << 16)
             except BlockingIOError:
                 return
             if not data:
-                self.waits = False
+                self.source = None
                 return
             now = time.monotonic_ns()
             with suppress(OSError):  # a full disk does not end a measurement
@@ -70,7 +68,6 @@ class Output:
         steps = 1
         if "step" in self.pattern.groupindex and found["step"]:
             number = int(found["step"])
-            # The same again: a bar that was drawn anew. Fewer: another pass.
             steps = number - self.number if number >= self.number else number
             self.number = number
         if self.end_ns and steps > 1:
@@ -82,14 +79,15 @@ class Output:
     def hold(self) -> bool:
         """Stop the script and what it started where they are; True once they are."""
         self.held = True
-        signal_tree(self.child.pid, signal.SIGSTOP)
-        return all(map(_is_still, tree(self.child.pid)))
+        still = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        statuses = each(tree(self.child.pid), lambda it: it.suspend() or it.status())
+        return all(status in still for status in statuses)
 
     def go(self, work: int | None) -> None:
         """Let it go on; after so many steps hold it again."""
         self.limit = len(self.end_ns) + work if work else FOREVER
         self.held = False
-        signal_tree(self.child.pid, signal.SIGCONT)
+        each(tree(self.child.pid), psutil.Process.resume)
 
     def arrays(self, first: int, end: int) -> tuple:
         """Times of steps first ≤ step < end; the steps and values of losses that were kept."""
@@ -102,43 +100,37 @@ class Output:
 class Hooked:
     """Steps of which models/hook.py in the script tells, in memory that it shares with us."""
 
-    theirs = None  # it prints to our log
+    theirs = source = None  # it prints to our log
 
     def __init__(self, _steps: str, spec: dict):
         memory = os.memfd_create("steps")
         os.truncate(memory, hook.SIZE)
-        self.header, self.times, self.losses = hook.views(mmap.mmap(memory, hook.SIZE))
+        self.memory, self.every = mmap.mmap(memory, hook.SIZE), spec["loss_every"]
+        self.header, self.times, self.losses = hook.views(self.memory)
         gate, self.gate = os.pipe()
-        self.source, facts = os.pipe()
-        self.header[hook.LIMIT], self.header[hook.EVERY] = FOREVER, spec["loss_every"]
+        self.header[hook.LIMIT], self.header[hook.EVERY] = FOREVER, self.every
         self.header[hook.SYNC] = int(spec["sync"])
-        self.every = spec["loss_every"]
-        fds = f"{os.getpid()} {memory} {gate} {facts}"
-        self.environment = {hook.VARIABLE: fds}
-        self.waits = True
-        self.facts: dict = {}
+        self.environment = {hook.VARIABLE: f"{os.getpid()} {memory} {gate}"}
+
+    @property
+    def facts(self) -> dict:
+        """What it says of itself, from its first step on."""
+        return json.loads(self.memory[-hook.FACTS :])
 
     @property
     def done(self) -> int:
         return self.header[hook.DONE]
 
-    @property
-    def held(self) -> bool:
-        return bool(self.header[hook.HELD])
-
     def started(self, _child: subprocess.Popen) -> None:
         """Nothing to do."""
 
     def look(self) -> None:
-        """Take in who it is, which it says once."""
-        if self.waits and select.select([self.source], [], [], 0)[0]:
-            self.facts = json.loads(os.read(self.source, 1 << 16))
-            self.waits = False
+        """Nothing to do: it is there."""
 
     def hold(self) -> bool:
         """Have the script wait in its next step; True once it does."""
         self.header[hook.LIMIT] = 0
-        return self.held
+        return bool(self.header[hook.HELD])
 
     def go(self, work: int | None) -> None:
         """Let it go on; after so many steps it is to wait again."""
@@ -165,13 +157,10 @@ def tree(pid: int) -> list[psutil.Process]:
     return []
 
 
-def _is_still(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-    return True
-
-
-def signal_tree(pid: int, number: int) -> None:
-    for process in tree(pid):
+def each(processes: list[psutil.Process], act: Callable) -> list:
+    """What `act` gives for each of those that live."""
+    results = []
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
+            results.append(act(process))
+    return results

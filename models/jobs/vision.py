@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models import compat  # noqa: F401  (before timm)
-from models.inputs import FileImages, ResidentImages
+from models.inputs import FileImages, ResidentImages, layout_of
 from models.jobs.base import Job, register
 
 import timm  # isort: skip
@@ -30,21 +30,13 @@ def build_model(name: str, classes: int, input_size: int, model_args: dict) -> n
 
 
 def build_optimizer(model: nn.Module, settings: dict) -> torch.optim.Optimizer:
-    """timm's optimizer of that name; biases and norms get no weight decay, as in timm's training.
-
-    Raises ValueError for a schedule other than cosine or constant.
-    """
-    if settings.get("schedule") not in (None, "constant", "cosine"):
-        raise ValueError(f"schedule {settings['schedule']!r}: allowed are cosine, constant")
-    name = settings["name"]
-    if name == "sgd" and not settings.get("nesterov"):
-        name = "momentum"  # timm's name for SGD without Nesterov
+    """timm's SGD; biases and norms get no weight decay, as in timm's training."""
     return create_optimizer_v2(
         model,
-        opt=name,
+        opt="sgd" if settings["nesterov"] else "momentum",  # as timm names them
         lr=settings["lr"],
-        weight_decay=settings.get("weight_decay") or 0.0,
-        momentum=settings.get("momentum") or 0.0,
+        weight_decay=settings["weight_decay"],
+        momentum=settings["momentum"],
     )
 
 
@@ -70,12 +62,11 @@ class VisionJob(Job):
         model = build_model(
             spec["model"], spec["classes"], spec["input_size"], spec.get("model_args") or {}
         )
-        layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
-        self.model = model.to(device, memory_format=layout).train()
+        self.model = model.to(device, memory_format=layout_of(spec)).train()
         self.optimizer = build_optimizer(self.model, spec["optimizer"])
         self.criterion = nn.CrossEntropyLoss(label_smoothing=spec.get("label_smoothing") or 0.0)
         self.schedule = None
-        if spec["optimizer"].get("schedule") == "cosine":
+        if spec["optimizer"]["schedule"] == "cosine":
             epochs = spec["optimizer"]["schedule_epochs"]
             self.schedule = CosineLRScheduler(self.optimizer, t_initial=epochs)
 
