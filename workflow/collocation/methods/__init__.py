@@ -41,12 +41,10 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
     switch: the card's MIG mode and layout may be changed for a cell.
     """
     method = named(spec["method"])
-    if reason := method.refusal(spec, device, switch):
-        return f"{reason}; {method.experimental}" if method.experimental else reason
-    if device is None or method.parts:
-        return None
-    why = f", and {method.name} needs the whole card"
-    return wrong_mode(device, False, switch, why)
+    reason = method.refusal(spec, device, switch)
+    if not reason and device is not None and not method.parts:
+        reason = wrong_mode(device, False, switch)
+    return f"{reason}; {method.experimental}" if reason and method.experimental else reason
 
 
 @contextmanager
@@ -56,15 +54,16 @@ def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) ->
     To be entered by who holds the device's lock. Raises NotInForce or Unsupported; NotInForce, too,
     if afterwards the card could not be put back as it was.
     """
+    if device is not None:
+        mps_daemon.sweep()  # a server that a killed run left would share the card with this one
+        recover(device)  # and a layout that it left would not be the one found
+    if reason := refusal(spec, device, switch):
+        raise Unsupported(reason)
     method = named(spec["method"])
     if device is None:
         with method.enter(spec, device, log, switch) as sharing:
             yield sharing
         return
-    mps_daemon.sweep()  # a server that a killed run left would share the card with this one
-    recover(device)  # and a layout that it left would not be the one found
-    if reason := refusal(spec, device, switch):
-        raise Unsupported(reason)
     refuse_company(device)
     with (
         in_mode(device, on=method.parts, switch=switch),

@@ -4,15 +4,13 @@ The members are told the UUID of a MIG device, and say on which they found thems
 many SMs. Under mig_mps, members share a MIG device as clients of an MPS daemon of its own.
 
 layout plans, pure; card reads a card's MIG state and changes it for a cell; restore puts back what
-was found, also after a kill; nvml asks NVIDIA's library; command is what people run. Others need
-`read`, `wrong_mode`, `in_mode` and `recover`, below.
+was found, also after a kill; nvml asks NVIDIA's library. Others need what `__all__` names.
 
 Experimental: all this ran on a simulated card (tests/fakes), and reading on an H200; no card was
 switched or divided by it yet.
 """
 
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +23,12 @@ from workflow.collocation.methods import evidence, mps, mps_daemon
 from workflow.collocation.methods.base import METHODS, Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
 from workflow.collocation.methods.mig import card, nvml
-from workflow.collocation.methods.mig.card import MigDevice, in_mode, read, wrong_mode
-from workflow.collocation.methods.mig.layout import Layout, NoLayout, layouts
+from workflow.collocation.methods.mig.card import MigDevice, Seats, in_mode, read, wrong_mode
+from workflow.collocation.methods.mig.layout import Layout, layouts
+from workflow.collocation.methods.mig.nvml import how_to_switch
 from workflow.collocation.methods.mig.restore import recover
 
-__all__ = ["Mig", "in_mode", "read", "recover", "wrong_mode"]
+__all__ = ["Mig", "how_to_switch", "in_mode", "read", "recover", "wrong_mode"]
 
 
 @dataclass(frozen=True)
@@ -49,61 +48,40 @@ class Mig(Method):
     def refusal(self, spec: dict, device: Device | None, switch: bool = False) -> str | None:
         if device is None:
             return "MIG needs an NVIDIA GPU, and there is none on this machine"
-        rights = ways = None
         try:
             table = read(device)
             if table is None:
                 return f"{device.name} has no MIG"
             # An older driver lists profiles once MIG mode is on, and that is for later then.
-            ways = layouts(spec, table) if table.profiles or mig_enabled(device) else None
-        except NoLayout as error:
-            return str(error)
+            known = table.profiles or mig_enabled(device)
+            ways = layouts(spec, table) if known else []
+            reason = wrong_mode(device, True, switch) or nvml.missing_rights()
+            if not (reason or switch):
+                reason = card.occupied(device, ways)
         except Unsupported as error:
-            rights = str(error)
-        except NotInForce:
-            pass  # the card does not answer now: no reason that lasts
-        if reason := wrong_mode(device, True, switch):
-            return reason
-        if reason := rights or nvml.missing_rights():
-            return reason
-        if ways and not switch and (reason := _occupied(device, ways)):
-            return reason
-        return METHODS["mps"].refusal(spec, device) if self.served else None
+            return str(error)
+        except NotInForce:  # the card does not answer now: no reason that lasts
+            return None
+        return reason or (METHODS["mps"].refusal(spec, device) if self.served else None)
 
     @contextmanager
     def enter(
-        self, spec: dict, device: Device | None, log: Path, switch: bool = False
+        self, spec: dict, device: Device, log: Path, switch: bool = False
     ) -> Iterator["Instances"]:
-        if reason := self.refusal(spec, device, switch):
-            raise Unsupported(reason)
         ways = layouts(spec, read(device))
         with ExitStack() as stack:
             layout, devices = stack.enter_context(card.applied(device, ways, switch))
             seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
-            # As under naive: with the default pipe folder any MPS daemon would take the members in.
-            pipe = stack.enter_context(tempfile.TemporaryDirectory(prefix="no-mps-"))
+            pipe = stack.enter_context(evidence.no_daemon())
             sharing = Instances(self.name, device, layout, devices, seats, pipe)
             for index, seat in enumerate(dict.fromkeys(seats.values()) if self.served else ()):
                 logs = log / "mps" / str(index)
                 daemon = stack.enter_context(mps_daemon.running(seat.uuid, logs))
-                members = {
-                    member: entry
-                    for member, entry in enumerate(spec["members"])
-                    if seats[member] == seat
-                }
+                members = {m: spec["members"][m] for m in seats if seats[m] == seat}
                 place = Place(seat.uuid, seat.sm_count)
                 served = mps.Clients(device, daemon, members, place, self.name)
                 sharing.servers[seat.uuid] = served
             yield sharing
-
-
-def _occupied(device: Device, ways: Iterable[Layout]) -> str | None:
-    try:
-        return card.occupied(device, ways)
-    except Unsupported as error:
-        return str(error)
-    except NotInForce:
-        return None
 
 
 @dataclass
@@ -115,7 +93,7 @@ class Instances(Sharing):
     method: str
     device: Device
     layout: Layout
-    devices: dict[tuple[int, int], MigDevice]
+    devices: Seats
     seats: dict[int, MigDevice]
     pipe: str
     servers: dict[str, mps.Clients] = field(default_factory=dict)
@@ -139,7 +117,7 @@ class Instances(Sharing):
         return self.names.union(*(server.own_pids() for server in self.servers.values()))
 
     def instances(self) -> dict[str, int | None]:
-        parts = {seat.gpu_instance: self.layout.parts[seat.part] for seat in self.seats.values()}
+        parts = {seat.gpu_instance: self.layout.parts[i] for (i, _), seat in self.devices.items()}
         return {f"gi:{gi}": part.profile.sm_count for gi, part in sorted(parts.items())}
 
     def entity(self, member: int) -> str:
@@ -147,7 +125,7 @@ class Instances(Sharing):
 
     def witness(self, reports: dict[int, Report]) -> dict:
         self.pids |= {report.pid: member for member, report in reports.items()}
-        self.names |= {name for pid in self.pids for name in evidence.known_as(pid)}
+        self.names |= evidence.names_of(self.pids)
         card.require_unchanged(self.device, self.layout, self.devices)
         for member, report in reports.items():
             self._require_seat(member, report)
@@ -178,7 +156,7 @@ class Instances(Sharing):
         seat = self.seats[member]
         evidence.require_device(self.method, {member: report}, seat.uuid)
         # Between busy neighbours, a probe of where blocks come to lie sees too few.
-        few = report.sm_source == "residency" and (report.sm_count or 0) < (seat.sm_count or 0)
+        few = report.sm_source == "residency" and (report.sm_count or 0) < seat.sm_count
         if report.sm_count not in (None, seat.sm_count) and not few:
             raise NotInForce(
                 f"{self.method}: {called(member, report)} can use {report.sm_count} SMs; its "
@@ -193,23 +171,21 @@ class Instances(Sharing):
             residents = nvml.residents(self.device)
         except pynvml.NVMLError:
             return None
-        names = {member: evidence.known_as(report.pid) for member, report in reports.items()}
-        if not any(known & residents.keys() for known in names.values()):
+        pids = [report.pid for report in reports.values()]
+        if not evidence.names_of(pids) & residents.keys():
             return None
         if absent := evidence.absent(reports, residents):
             raise NotInForce(f"{self.method}: {absent} not among NVML's processes on the card")
         for member, report in reports.items():
             seat = self.seats[member]
-            there = {residents[pid] for pid in names[member] & residents.keys()}
+            there = {residents[pid] for pid in evidence.known_as(report.pid) & residents.keys()}
             if (seat.gpu_instance, seat.compute_instance) not in there:
                 raise NotInForce(
                     f"{self.method}: NVML lists {called(member, report)} on another instance than "
                     f"{seat.gpu_instance}/{seat.compute_instance} (GPU/compute): "
                     + ", ".join(f"{gpu_instance}/{compute}" for gpu_instance, compute in there)
                 )
-        evidence.require_alone(
-            self.device, [*servers, *(report.pid for report in reports.values())]
-        )
+        evidence.require_alone(self.device, [*servers, *pids])
         return True
 
     def _facts(self, member: int, report: Report) -> dict:

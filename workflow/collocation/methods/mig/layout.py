@@ -15,18 +15,13 @@ from functools import cached_property
 from pydantic import ConfigDict
 
 from workflow.collocation.methods.base import named
-
-PLACEMENTS, ORDERS = 8, 12  # how many are worth trying, should the driver refuse the first
+from workflow.collocation.methods.evidence import Unsupported
 
 # A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
 COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
 # Drivers up to R535 list no profiles before.
 NOT_KNOWN = "which profiles {} offers is not known until MIG mode is on"
 SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
-
-
-class NoLayout(Exception):
-    """The card cannot be divided as a cell needs it; one line: what was wanted, what it offers."""
 
 
 @dataclass(frozen=True)
@@ -84,30 +79,14 @@ class Card:
 
     @cached_property
     def plain(self) -> list[Profile]:
-        """Profiles without attributes, those with most SMs, then most memory, first.
-
-        Where a number is missing in the table, slices take its place for all.
-        """
+        """Profiles without attributes; those with most SMs, then most memory, first."""
         found = [profile for profile in self.profiles if profile.plain]
-        by_sms = all(profile.sm_count is not None for profile in found)
-        by_memory = all(profile.memory_mib is not None for profile in found)
-
-        def rank(profile: Profile) -> tuple:
-            return (
-                profile.sm_count if by_sms else profile.slices,
-                profile.memory_mib if by_memory else profile.size,
-            )
-
-        return sorted(found, key=rank, reverse=True)
+        return sorted(found, key=lambda profile: (profile.slices, profile.size), reverse=True)
 
     @cached_property
     def slices(self) -> int:
         """SM slices of the whole card: 7, on an A30 4."""
         return max((profile.slices for profile in self.profiles), default=0)
-
-    @cached_property
-    def memory_slices(self) -> int:
-        return max((sum(place) for p in self.profiles for place in p.placements), default=0)
 
     @property
     def offers(self) -> str:
@@ -126,6 +105,10 @@ class Part:
     start: int
     size: int
     compute: tuple[int, ...]
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.profile.id, self.start, self.size
 
     @property
     def whole(self) -> bool:
@@ -161,29 +144,31 @@ class _Instance:
         return sum(taken for _, taken in self.seats) + slices <= self.profile.slices
 
 
-def layouts(spec: dict, card: Card) -> Iterator[Layout]:
-    """Every way worth trying to divide the card as a cell's spec needs it, in a fixed order.
+def layouts(spec: dict, card: Card) -> list[Layout]:
+    """Every way to divide the card as a cell's spec needs it, at least one.
 
-    Largest instances first, each as low as it goes; then other placements, then other creation
-    orders. There is at least one: where nothing fits, the call itself raises NoLayout.
+    Largest instances first, each as low as it goes. Raises Unsupported: one line with what was
+    wanted, and what the card offers.
     """
-    if not card.profiles:
-        raise NoLayout(f"{spec['method']}: {NOT_KNOWN.format(card.name)}")
     try:
+        if not card.profiles:
+            raise Unsupported(NOT_KNOWN.format(card.name))
         instances, claims = _needed(spec, card)
+        instances.sort(key=lambda one: (-one.profile.size, -one.profile.slices, min(one.seats)))
         profiles = [instance.profile for instance in instances]
-        placed = list(_placements(profiles, card))
+        placed = _placements(profiles, card)
         if not placed:
-            raise NoLayout(f"{_asked(spec)} does not fit on {card.name}: {_why(profiles, card)}")
-    except NoLayout as reason:
-        raise NoLayout(f"{spec['method']}: {reason}") from None
+            wanted = tally(_written(profile) for profile in profiles)
+            raise Unsupported(f"{wanted} does not fit on {card.name}: {_why(profiles, card)}")
+    except Unsupported as reason:
+        raise Unsupported(f"{spec['method']}: {reason}") from None
+    # The driver chooses where compute instances lie, and may need the smallest first.
     divided = any(len({slices for _, slices in one.seats}) > 1 for one in instances)
-    return (
-        _layout(instances, claims, order, places, smallest_first)
-        for smallest_first in ((False, True) if divided else (False,))
-        for order in _from_both_ends(list(_orders(profiles)), ORDERS)
-        for places in _from_both_ends(placed, PLACEMENTS)
-    )
+    return [
+        _layout(instances, claims, places, order)
+        for order in ((1, -1) if divided else (1,))
+        for places in placed
+    ]
 
 
 # -- what a cell needs ----------------------------------------------------------------------------
@@ -195,43 +180,43 @@ def _needed(spec: dict, card: Card) -> tuple[list[_Instance], list[int]]:
     Only as clients of MPS do members have a claim in common.
     """
     method, members = named(spec["method"]), spec["members"]
-    own = list(range(len(members)))
-    if method.served:
-        if not _mixed(spec):
-            if len(members) < 3:
-                raise NoLayout(f"it deals 3 or more members over two instances, not {len(members)}")
-            return _alike(2, card), [member % 2 for member in own]
-        names = list(dict.fromkeys(member["workload"] for member in members))
-        return _mix(_slices(spec), card), [names.index(m["workload"]) for m in members]
-    if method.shared:
-        return [_shared(spec, card)], own
-    if method.slice is None and not _mixed(spec):
-        return _alike(len(members), card), own
-    return _mix(_slices(spec), card), own
-
-
-def _mixed(spec: dict) -> bool:
-    """Whether each member says what it needs, instead of all taking alike what fits."""
-    return "slice" in spec["members"][0]
-
-
-def _slices(spec: dict) -> list[str]:
-    """What is asked for, claim by claim."""
-    method, members = named(spec["method"]), spec["members"]
-    if method.slice is not None:
-        return [method.slice] * len(members)
-    if method.served:
-        return list({member["workload"]: member["slice"] for member in members}.values())
-    return [member["slice"] for member in members]
+    mixed = "slice" in members[0]  # each says what it needs, instead of all taking what fits
+    claims, slices = list(range(len(members))), None
+    if method.served and mixed:
+        by_workload = {member["workload"]: member["slice"] for member in members}
+        slices, names = list(by_workload.values()), list(by_workload)
+        claims = [names.index(member["workload"]) for member in members]
+    elif method.served:
+        claims = [member % 2 for member in claims]
+    elif method.slice or mixed:
+        slices = [method.slice or member["slice"] for member in members]
+    if slices is None:
+        return (_equal_parts if method.shared else _alike)(max(claims) + 1, card), claims
+    found = _mix(slices, card)
+    if method.shared and len(found) > 1:
+        raise Unsupported(f"{tally(slices)} do not fit in one GPU instance of {card.name}")
+    return found, claims
 
 
 def _alike(count: int, card: Card) -> list[_Instance]:
     """The best profile of which `count` fit, so many times."""
     for profile in card.plain:
-        if any(_placements([profile] * count, card)):
+        if _placements([profile] * count, card):
             return [_Instance(profile, [(claim, profile.slices)]) for claim in range(count)]
-    raise NoLayout(
+    raise Unsupported(
         f"{count} equal GPU instances do not fit on {card.name}: it offers {card.offers}"
+    )
+
+
+def _equal_parts(count: int, card: Card) -> list[_Instance]:
+    """The largest GPU instance, divided into the largest equal compute instances."""
+    largest = card.plain[0]
+    for slices in reversed(largest.compute):
+        if count * slices <= largest.slices:
+            return [_Instance(largest, [(claim, slices) for claim in range(count)])]
+    raise Unsupported(
+        f"{count} equal compute instances do not fit in one GPU instance of {card.name}: "
+        f"{largest.name} holds {largest.slices} slices"
     )
 
 
@@ -247,113 +232,70 @@ def _mix(slices: list[str], card: Card) -> list[_Instance]:
             taker.seats.append((claim, compute))
         else:
             found.append(_Instance(profile, [(claim, compute)]))
-    return sorted(found, key=lambda one: min(one.seats))
+    return found
 
 
 def _profile(text: str, card: Card) -> tuple[Profile, int]:
     """The plain profile that a slice such as 2g, 1g2x or 3c.7g names, and compute slices in it."""
     match = SLICE.fullmatch(text)
     if not match:
-        raise NoLayout(f"a slice is written as 2g, 1g2x or 3c.7g, not {text!r}")
+        raise Unsupported(f"a slice is written as 2g, 1g2x or 3c.7g, not {text!r}")
     slices, double = int(match["slices"] or 1), bool(match["double"])
     found = [p for p in card.plain if (p.slices, p.double) == (slices, double)]
     if not found:
         name = "1g with double memory" if double else f"{slices}g"
-        raise NoLayout(f"{card.name} has no {name}; it offers {card.offers}")
+        raise Unsupported(f"{card.name} has no {name}; it offers {card.offers}")
     compute = int(match["compute"] or slices)
     if compute not in found[0].compute:
         offered = ", ".join(f"{slices}c" for slices in found[0].compute)
-        raise NoLayout(f"{text} is not possible on {card.name}: {found[0].name} offers {offered}")
+        raise Unsupported(
+            f"{text} is not possible on {card.name}: {found[0].name} offers {offered}"
+        )
     return found[0], compute
 
 
-def _shared(spec: dict, card: Card) -> _Instance:
-    """The one GPU instance that all members divide into compute instances."""
-    if _mixed(spec):
-        found = _mix(_slices(spec), card)
-        if len(found) == 1:
-            return found[0]
-        asked, largest = _asked(spec), found[0].profile
-    else:
-        count = len(spec["members"])
-        largest = max(card.plain, key=lambda profile: profile.slices)
-        for slices in reversed(largest.compute):
-            if count * slices <= largest.slices:
-                return _Instance(largest, [(claim, slices) for claim in range(count)])
-        asked = f"{count} equal compute instances"
-    holds = ", ".join(f"{largest.slices // slices}x {slices}c" for slices in largest.compute)
-    raise NoLayout(
-        f"{asked} do not fit in one GPU instance of {card.name}: "
-        f"{largest.name} holds {largest.slices} slices, such as {holds}"
-    )
+def _written(profile: Profile) -> str:
+    """As a slice."""
+    return "1g2x" if profile.double else f"{profile.slices}g"
 
 
 # -- where it can lie -----------------------------------------------------------------------------
 
 
-def _largest_first(profile: Profile) -> tuple:
-    return -profile.size, -profile.slices, profile.name
+def _placements(profiles: list[Profile], card: Card) -> list[tuple[tuple[int, int], ...]]:
+    """All ways to place the instances, as (start, size) of each in the order given."""
+    crowded = any(count > profile.most for profile, count in Counter(profiles).items())
+    if crowded or sum(profile.slices for profile in profiles) > card.slices:
+        return []
+    return list(_free_runs(profiles, taken=0, least=0))
 
 
-def _placements(profiles: list[Profile], card: Card) -> Iterator[tuple[tuple[int, int], ...]]:
-    """All ways to place the instances, as (start, size) of each in the order given.
+def _free_runs(profiles: list[Profile], taken: int, least: int) -> Iterator[tuple]:
+    """taken: the memory slices in use, as bits; least: where the first may start.
 
     Equal profiles are interchangeable: they lie in ascending order, and no other.
     """
-    crowded = any(count > profile.most for profile, count in Counter(profiles).items())
-    if crowded or sum(profile.slices for profile in profiles) > card.slices:
+    if not profiles:
+        yield ()
         return
-    order = sorted(range(len(profiles)), key=lambda index: _largest_first(profiles[index]))
-
-    def extend(placed: dict[int, tuple[int, int]], taken: int) -> Iterator[dict]:
-        if len(placed) == len(order):
-            yield placed
-            return
-        index = order[len(placed)]
-        before = order[len(placed) - 1] if placed else None
-        least = 0
-        if before is not None and profiles[before] == profiles[index]:
-            least = sum(placed[before])
-        for start, size in sorted(profiles[index].placements):
-            run = (1 << start + size) - (1 << start)
-            if start >= least and not run & taken:
-                yield from extend({**placed, index: (start, size)}, taken | run)
-
-    for placed in extend({}, 0):
-        yield tuple(placed[index] for index in range(len(profiles)))
+    first, rest = profiles[0], profiles[1:]
+    for start, size in sorted(first.placements):
+        run = (1 << start + size) - (1 << start)
+        if start >= least and not run & taken:
+            beyond = start + size if rest and rest[0] == first else 0
+            for places in _free_runs(rest, taken | run, beyond):
+                yield ((start, size), *places)
 
 
-def _orders(profiles: list[Profile]) -> Iterator[tuple[int, ...]]:
-    """All orders to create the instances in, largest first to smallest first; equals in turn."""
-
-    def extend(done: tuple[int, ...], left: list[int]) -> Iterator[tuple[int, ...]]:
-        if not left:
-            yield done
-        tried: set[Profile] = set()
-        for index in left:
-            if profiles[index] not in tried:
-                tried.add(profiles[index])
-                yield from extend((*done, index), [other for other in left if other != index])
-
-    everything = range(len(profiles))
-    yield from extend((), sorted(everything, key=lambda index: _largest_first(profiles[index])))
-
-
-def _from_both_ends(items: list, most: int) -> list:
-    """The first, the last, the second, the last but one: alternatives that differ."""
-    pairs = zip(items, reversed(items), strict=True)
-    return list(dict.fromkeys(item for pair in pairs for item in pair))[:most]
-
-
-def _layout(instances, claims, order, places, smallest_first: bool) -> Layout:
-    """`order`: indices into instances and places, as created; `claims`: by member."""
+def _layout(
+    instances: list[_Instance], claims: list[int], places: Iterable[tuple[int, int]], order: int
+) -> Layout:
+    """claims: by member. order: -1 for compute instances with the smallest first."""
     parts, seat = [], {}
-    for index in order:
-        inside = instances[index].seats[:: -1 if smallest_first else 1]
-        for number, (claim, _) in enumerate(inside):
-            seat[claim] = len(parts), number
-        compute = tuple(slices for _, slices in inside)
-        parts.append(Part(instances[index].profile, *places[index], compute))
+    for index, (instance, place) in enumerate(zip(instances, places, strict=True)):
+        inside = instance.seats[::order]
+        seat |= {claim: (index, number) for number, (claim, _) in enumerate(inside)}
+        parts.append(Part(instance.profile, *place, tuple(slices for _, slices in inside)))
     return Layout(tuple(parts), tuple(seat[claim] for claim in claims))
 
 
@@ -374,10 +316,6 @@ def placement_text(places: Iterable[tuple[int, int]]) -> str:
     return " ".join(f"{{{','.join(map(str, at))}}}:{size}" for size, at in starts.items())
 
 
-def _asked(spec: dict) -> str:
-    return tally(_slices(spec))
-
-
 def _why(profiles: list[Profile], card: Card) -> str:
     """Why the instances cannot be placed."""
     counts = Counter(profiles)
@@ -386,8 +324,5 @@ def _why(profiles: list[Profile], card: Card) -> str:
     slices = sum(profile.slices for profile in profiles)
     if slices > card.slices:
         return f"it takes {slices} SM slices, and the card has {card.slices}"
-    memory = sum(profile.size for profile in profiles)
-    if memory > card.memory_slices:
-        return f"it takes {memory} memory slices, and the card has {card.memory_slices}"
     places = ", ".join(f"{p.name} at {placement_text(p.placements)}" for p in counts)
     return f"the places overlap: {places}"

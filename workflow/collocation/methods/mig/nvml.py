@@ -12,15 +12,18 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import pynvml
+from pydantic import Field
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 
 Place = tuple[int, int, int]  # profile id, start, size: no two GPU instances have the same
+Handle = Annotated[object, Field(exclude=True)]  # means nothing in a journal
 HOPPER = (9, 0)  # the compute capability from which on MIG mode is switched without a reset
 # Who may read the device file that this names may create instances.
 CAPABILITY = Path("/proc/driver/nvidia/capabilities/mig/config")
@@ -34,12 +37,17 @@ NOT_THERE = (
 
 @dataclass(frozen=True)
 class Compute:
-    """A compute instance: profile id, place in compute slices, SM slices."""
+    """A compute instance: profile id, place in compute slices, SM slices. device: the handle of
+    the MIG device that it makes. Two are equal whatever their ids.
+    """
 
     profile: int
     start: int
     size: int
     slices: int
+    id: int = field(default=-1, compare=False)
+    handle: Handle = field(default=None, compare=False)
+    device: Handle = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class Instance:
     start: int
     size: int
     compute: tuple[Compute, ...]
+    id: int = field(default=-1, compare=False)
+    handle: Handle = field(default=None, compare=False)
 
     @property
     def place(self) -> Place:
@@ -63,21 +73,6 @@ class State:
     mode: bool
     pending: bool
     instances: tuple[Instance, ...]
-
-    def same(self, other: "State") -> bool:
-        """Whatever the ids."""
-        mine, others = set(self.instances), set(other.instances)
-        return (self.mode, self.pending, mine) == (other.mode, other.pending, others)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A GPU instance that is there. compute: (handle, id, Compute), from the lowest on."""
-
-    handle: object
-    id: int
-    instance: Instance
-    compute: tuple[tuple[object, int, Compute], ...]
 
 
 def handle(device: Device):
@@ -95,18 +90,23 @@ def mode(device: Device) -> tuple[bool, bool] | None:
 
 def state(device: Device) -> State:
     now, pending = mode(device) or (False, False)
-    there = instances(device) if now else []
-    return State(now, pending, tuple(found.instance for found in there))
+    return State(now, pending, tuple(instances(device) if now else ()))
+
+
+def _known(ask, count: int, *more) -> Iterator[tuple[int, object]]:
+    """(index, NVML's answer) for every index that the card knows."""
+    for index in range(count):
+        with suppress(*NOT_THERE):
+            yield index, ask(index, *more)
 
 
 def profiles(device: Device) -> Iterator[tuple[int, object]]:
     """(index, NVML's info) of every GPU-instance profile; answered with MIG disabled, too."""
-    for index in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        try:
-            profile = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle(device), index)
-        except NOT_THERE:
-            continue
-        yield index, profile
+
+    def ask(index: int):
+        return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle(device), index)
+
+    return _known(ask, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
 
 
 def name(profile) -> str:
@@ -124,35 +124,36 @@ def placements(device: Device, profile: int) -> list[tuple[int, int]]:
     return sorted((place.start, place.size) for place in places[: count.value])
 
 
-def instances(device: Device) -> list[Found]:
+def instances(device: Device) -> list[Instance]:
     """The GPU instances that are there, by their ids."""
-    found = []
+    devices, found = _mig_devices(device), []
     for _, profile in profiles(device):
-        gpu_instances = _all(
-            pynvml.nvmlDeviceGetGpuInstances,
-            handle(device),
-            profile,
-            pynvml.c_nvmlGpuInstance_t,
-        )
-        found += [_found(gpu_instance) for gpu_instance in gpu_instances]
+        ask, kind = pynvml.nvmlDeviceGetGpuInstances, pynvml.c_nvmlGpuInstance_t
+        for one in _all(ask, handle(device), profile, kind):
+            info = pynvml.nvmlGpuInstanceGetInfo(one)
+            place, inside = info.placement, _compute_instances(one, info.id, devices)
+            found.append(Instance(info.profileId, place.start, place.size, inside, info.id, one))
     return sorted(found, key=lambda one: one.id)
 
 
-def _found(gpu_instance) -> Found:
-    info = pynvml.nvmlGpuInstanceGetInfo(gpu_instance)
-    compute = []
+def _compute_instances(gpu_instance, number: int, devices: dict) -> tuple[Compute, ...]:
+    found = []
     for profile in _compute_profiles(gpu_instance):
-        ask = pynvml.nvmlGpuInstanceGetComputeInstances
-        for one in _all(ask, gpu_instance, profile, pynvml.c_nvmlComputeInstance_t):
-            its = pynvml.nvmlComputeInstanceGetInfo(one)
-            place = its.placement
-            what = Compute(its.profileId, place.start, place.size, profile.sliceCount)
-            compute.append((one, its.id, what))
-    compute.sort(key=lambda one: one[2].start)
-    place = info.placement
-    what = tuple(one for _, _, one in compute)
-    instance = Instance(info.profileId, place.start, place.size, what)
-    return Found(gpu_instance, info.id, instance, tuple(compute))
+        ask, kind = pynvml.nvmlGpuInstanceGetComputeInstances, pynvml.c_nvmlComputeInstance_t
+        for one in _all(ask, gpu_instance, profile, kind):
+            info = pynvml.nvmlComputeInstanceGetInfo(one)
+            found.append(
+                Compute(
+                    profile=info.profileId,
+                    start=info.placement.start,
+                    size=info.placement.size,
+                    slices=profile.sliceCount,
+                    id=info.id,
+                    handle=one,
+                    device=devices.get((number, info.id)),
+                )
+            )
+    return tuple(sorted(found, key=lambda one: one.start))
 
 
 def _all(ask, parent, profile, kind) -> list:
@@ -163,17 +164,40 @@ def _all(ask, parent, profile, kind) -> list:
     return [ctypes.cast(one, kind) for one in there[: count.value]]
 
 
-def _compute_profiles(gpu_instance) -> Iterator:
-    ask, engines = (
-        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo,
-        pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-    )
-    for index in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-        try:
-            profile = ask(gpu_instance, index, engines)
-        except NOT_THERE:
-            continue
-        yield profile
+def _compute_profiles(gpu_instance) -> list:
+    def ask(index: int):
+        engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        return pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(gpu_instance, index, engines)
+
+    return [info for _, info in _known(ask, pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)]
+
+
+def _mig_devices(device: Device) -> dict[tuple[int, int], object]:
+    """(GPU instance id, compute instance id) → handle of the MIG device that they make."""
+
+    def ask(index: int):
+        return pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle(device), index)
+
+    most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle(device))
+    return {
+        (
+            pynvml.nvmlDeviceGetGpuInstanceId(one),
+            pynvml.nvmlDeviceGetComputeInstanceId(one),
+        ): one
+        for _, one in _known(ask, most)  # the numbers have gaps
+    }
+
+
+def uuids(instance: Instance) -> set[str]:
+    """Of the MIG devices in it."""
+    devices = [one.device for one in instance.compute if one.device is not None]
+    return {pynvml.nvmlDeviceGetUUID(one) for one in devices}
+
+
+def residents(device: Device) -> dict[int, tuple[int, int]]:
+    """PID → (GPU instance id, compute instance id) of what computes on the card."""
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
+    return {one.pid: (one.gpuInstanceId, one.computeInstanceId) for one in listed}
 
 
 # -- changes --------------------------------------------------------------------------------------
@@ -185,13 +209,6 @@ def set_mode(device: Device, on: bool) -> int | None:
     if mode(device) == (on, on):
         return None
     return status or pynvml.NVML_ERROR_RESET_REQUIRED
-
-
-def create(device: Device, instance: Instance) -> None:
-    """An instance just as described."""
-    gpu_instance = create_gpu_instance(device, instance.profile, instance.start, instance.size)
-    for compute in instance.compute:
-        create_compute(gpu_instance, compute)
 
 
 def create_gpu_instance(device: Device, profile: int, start: int, size: int):
@@ -227,41 +244,6 @@ def create_slices(gpu_instance, slices: int, whole: bool = False) -> None:
     pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, best.id)
 
 
-# -- MIG devices ----------------------------------------------------------------------------------
-
-
-def mig_devices(device: Device) -> dict[tuple[int, int], object]:
-    """(GPU instance id, compute instance id) → handle of the MIG device that they make."""
-    found = {}
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle(device))):
-        with suppress(*NOT_THERE):  # the numbers have gaps
-            one = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle(device), index)
-            gpu_instance = pynvml.nvmlDeviceGetGpuInstanceId(one)
-            found[gpu_instance, pynvml.nvmlDeviceGetComputeInstanceId(one)] = one
-    return found
-
-
-def uuids(device: Device) -> dict[Place, set[str]]:
-    """Where a GPU instance is → the UUIDs of the MIG devices in it; none with MIG mode off."""
-    if not state(device).mode:
-        return {}
-    handles = mig_devices(device)
-    return {
-        found.instance.place: {
-            pynvml.nvmlDeviceGetUUID(handles[found.id, compute])
-            for _, compute, _ in found.compute
-            if (found.id, compute) in handles
-        }
-        for found in instances(device)
-    }
-
-
-def residents(device: Device) -> dict[int, tuple[int, int]]:
-    """PID → (GPU instance id, compute instance id) of what computes on the card."""
-    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
-    return {one.pid: (one.gpuInstanceId, one.computeInstanceId) for one in listed}
-
-
 # -- words ----------------------------------------------------------------------------------------
 
 
@@ -286,13 +268,9 @@ def in_words(device: Device, doing: str, hint: str | None = None) -> Iterator[No
     try:
         yield
     except pynvml.NVMLError_NoPermission:
+        root = "it takes root, in a container with NVIDIA_MIG_CONFIG_DEVICES=all"
         raise Unsupported(
-            f"MIG: no permission on {device.name} for {doing}; "
-            + (
-                hint
-                or missing_rights()
-                or "it takes root, in a container with NVIDIA_MIG_CONFIG_DEVICES=all"
-            )
+            f"MIG: no permission on {device.name} for {doing}; {hint or missing_rights() or root}"
         ) from None
     except pynvml.NVMLError as error:
         raise NotInForce(f"MIG: {doing} failed on {device.name}: {error}") from error
@@ -309,32 +287,33 @@ def named(instance: Instance) -> str:
     return f"profile {instance.profile} at {instance.start}:{instance.size}"
 
 
-def how_to_switch(device: Device, on: bool) -> str:
-    """What gives the card another MIG mode, to be read after a semicolon."""
-    remedy = f"an administrator switches it {word(on)} with {_commands(device, on)}"
-    if device.capability >= HOPPER:
-        return f"{remedy}, or allow it with mig_mode=switch"
-    return f"{remedy}; mig_mode=switch does not, for that may reset such a card"
-
-
-def hint_of(device: Device, on: bool, pending: bool = False) -> str:
-    return f"an administrator does it with {_commands(device, on, pending)}"
-
-
-def _commands(device: Device, on: bool, pending: bool = False) -> str:
-    """What an administrator runs. pending: the new mode may wait for a reset, on any card."""
-    switch = f"'nvidia-smi -i {device.index} -mig {int(on)}'"
-    if pending or device.capability < HOPPER:
-        return f"{switch} and, where it stays pending, '{how_to_reset(device)}'"
-    return switch
-
-
-def not_switched(device: Device, on: bool) -> str:
-    return f"the MIG mode of {device.name} cannot be switched {word(on)}"
-
-
 def word(on: bool) -> str:
     return "on" if on else "off"
+
+
+def by_hand(device: Device, on: bool, pending: bool = False) -> str:
+    """Who gives the card another MIG mode. pending: it may wait for a reset, on any card."""
+    said = (
+        f"an administrator switches it {word(on)} with 'nvidia-smi -i {device.index} -mig {on:d}'"
+    )
+    if pending or device.capability < HOPPER:
+        return f"{said} and, where it stays pending, '{how_to_reset(device)}'"
+    return said
+
+
+def how_to_switch(device: Device, on: bool) -> str:
+    """The same, and whether the workflow may."""
+    if device.capability >= HOPPER:
+        return f"{by_hand(device, on)}, or allow it with mig_mode=switch"
+    return f"{by_hand(device, on)}; mig_mode=switch does not, for that may reset such a card"
+
+
+def not_switched(device: Device, on: bool, error: int) -> str:
+    """error: NVML's, by number."""
+    return (
+        f"the MIG mode of {device.name} cannot be switched {word(on)}: {pynvml.NVMLError(error)}; "
+        f"something such as DCGM may hold the card; {by_hand(device, on, pending=True)}"
+    )
 
 
 def how_to_reset(device: Device) -> str:
