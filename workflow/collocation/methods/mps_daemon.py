@@ -126,16 +126,11 @@ def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:
             return
         except NotInForce as silence:
             if process.poll() is not None or time.monotonic() > deadline:
-                words = _last_line(daemon.logs / "control.log") or str(silence)
-                raise NotInForce(f"the MPS daemon did not start: {words}") from None
+                log = daemon.logs / "control.log"
+                said = log.read_text(errors="replace").split("\n") if log.exists() else []
+                words = [line for line in said if line.strip()] or [str(silence)]
+                raise NotInForce(f"the MPS daemon did not start: {words[-1]}") from None
         time.sleep(0.1)
-
-
-def _last_line(path: Path) -> str | None:
-    with suppress(FileNotFoundError):
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else None
-    return None
 
 
 def _ask(pipe: Path, command: str, seconds: float) -> str:
@@ -177,20 +172,18 @@ def _end(pipe: Path) -> None:
 
 
 def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.Process]:
-    """Those that have not ended when all have, or the time is up.
-
-    A zombie has ended: in a container, orphans may find nobody who reaps them.
-    """
+    """Those that have not ended when all have, or the time is up."""
     deadline = time.monotonic() + seconds
-    while True:
-        left = set()
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    left.add(process)
-        if not left or time.monotonic() > deadline:
-            return left
+    while (left := set(filter(_lives, processes))) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return left
+
+
+def _lives(process: psutil.Process) -> bool:
+    """A zombie has ended: in a container, orphans may find nobody who reaps them."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _programs(pipe: Path) -> set[psutil.Process]:
