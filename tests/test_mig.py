@@ -5,7 +5,6 @@ The card is tests/fakes/driver.py below the real nvidia-ml-py, so that every cal
 
 import json
 import os
-import pwd
 import re
 import signal
 import subprocess
@@ -483,7 +482,7 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works():
             assert "could not be put back as it was found, with MIG mode on and " in str(
                 caught.value
             )
-            assert "profile 9 at 4:4" in str(caught.value)
+            assert "3g.20gb at 4:4" in str(caught.value)
             [journal] = made.journals
             assert str(journal) in str(caught.value)
             machine.configure(made.folder, failures=[])
@@ -590,7 +589,7 @@ def test_an_instance_in_use_is_named_and_nothing_is_changed(bench, sleepers):
         with bench.applied(PAIR):
             pass
     assert str(caught.value) == (
-        "MIG: a cell needs the GPU to itself, and the instance of profile 9 at 4:4 on "
+        "MIG: a cell needs the GPU to itself, and the instance of 3g.20gb at 4:4 on "
         "NVIDIA A100-SXM4-40GB is in use"
     )
     assert bench.state == found
@@ -602,7 +601,7 @@ def test_a_compute_instance_that_went_before_the_one_in_use_comes_back(bench, sl
     bench.fill([(0, 0, 8, [1, 1])])
     found, (first, second) = bench.state, machine.mig_uuids(bench.folder)
     machine.occupy(bench.folder, sleepers(), second, "unlisted")
-    with pytest.raises(NotInForce, match="profile 0 at 0:8 .* is in use$"):
+    with pytest.raises(NotInForce, match="7g.40gb at 0:8 .* is in use$"):
         with bench.applied(PAIR):
             pass
     assert bench.state == found
@@ -705,12 +704,13 @@ def test_a_card_lost_in_the_cell_is_told_with_what_to_do(bench):
 # -- MIG mode -------------------------------------------------------------------------------------
 
 OFF = (
-    "MIG mode is off on NVIDIA H200; an administrator switches it on with 'nvidia-smi -i 0 -mig 1',"
-    " or allow it with mig_mode=switch"
+    "MIG mode is off on NVIDIA H200; an administrator switches it on with 'nvidia-smi -i 0 -mig 1' "
+    "and, where it stays pending, 'nvidia-smi -i 0 --gpu-reset', or allow it with mig_mode=switch"
 )
 ON = (
     "MIG mode is on on NVIDIA H200, and this method needs the whole card; an administrator "
-    "switches it off with 'nvidia-smi -i 0 -mig 0', or allow it with mig_mode=switch"
+    "switches it off with 'nvidia-smi -i 0 -mig 0' and, where it stays pending, "
+    "'nvidia-smi -i 0 --gpu-reset', or allow it with mig_mode=switch"
 )
 
 
@@ -830,7 +830,8 @@ def test_without_permission_the_mode_is_an_administrators():
                 raise AssertionError
         assert str(caught.value) == (
             "MIG: no permission on NVIDIA H200 for switching MIG mode on; an administrator "
-            "switches it on with 'nvidia-smi -i 0 -mig 1'"
+            "switches it on with 'nvidia-smi -i 0 -mig 1' and, where it stays pending, "
+            "'nvidia-smi -i 0 --gpu-reset'"
         )
         assert made.state == ((False, False), [])
 
@@ -1111,9 +1112,9 @@ def test_what_somebody_made_since_is_not_destroyed(bench):
         mig_restore.recover(bench.device)
     [journal] = bench.journals
     assert str(caught.value) == (
-        "MIG: a killed run had found MIG mode on and profile 9 at 4:4, profile 19 at 0:1, profile "
-        "19 at 2:1 on NVIDIA A100-SXM4-40GB, but somebody has changed that since: there is MIG "
-        "mode on and profile 14 at 0:2; once the card is as it should be, remove "
+        "MIG: a killed run had found MIG mode on and 3g.20gb at 4:4, 1g.5gb at 0:1, 1g.5gb "
+        "at 2:1 on NVIDIA A100-SXM4-40GB, but somebody has changed that since: there is MIG "
+        "mode on and 2g.10gb at 0:2; once the card is as it should be, remove "
         f"{journal}"
     )
     assert bench.state == there
@@ -1263,15 +1264,14 @@ def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
         assert made.state == ((False, False), []) and not made.journals
 
 
-def test_what_another_users_killed_run_left_is_told_with_the_user(tmp_path, short_tmp):
+def test_what_another_users_killed_run_left_is_told_with_its_journal(tmp_path, short_tmp):
     def leave(made: Bench) -> str:
         mig_restore.keep(made.device, mig_restore.Note(mig_nvml.state(made.device), False, "x"))
         [mine] = made.journals
         theirs = mine.rename(mine.with_name(mine.name.replace(f"-{os.getuid()}.", "-1.")))
         os.chown(theirs, 1, -1)
-        name = pwd.getpwuid(1).pw_name
         return (
-            f"; a killed run of user {name} may have left it so, and that user's next run puts "
+            "; a killed run of another user may have left it so, and that user's next run puts "
             f"back what {theirs} says"
         )
 
@@ -1318,7 +1318,7 @@ def test_what_others_make_beside_a_cell_is_theirs(bench):
 
 def test_a_mode_is_not_put_back_over_what_others_made():
     with benches("h200_141", mig=False) as made:
-        with pytest.raises(NotInForce, match="somebody has made profile 19 at 3:1 meanwhile"):
+        with pytest.raises(NotInForce, match="somebody has made 1g.18gb at 3:1 meanwhile"):
             with mig_card.in_mode(made.device, on=True, switch=True):
                 mig_nvml.create_gpu_instance(made.device, 19, 3, 1)
         assert made.state == ((True, True), [(19, 3, 1, ())])
@@ -1508,7 +1508,7 @@ def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(hopper, cell)
         sharing.witness(reports)
     assert str(caught.value).startswith(
         "MIG: 3x 2g.35gb was applied on NVIDIA H200, and somebody has changed that: there is MIG "
-        "mode on and profile 14 at 0:2, "
+        "mode on and 2g.35gb at 0:2, "
     )
     for found in mig_nvml.instances(hopper.device):
         if found.profile == 19:

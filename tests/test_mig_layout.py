@@ -575,7 +575,7 @@ def test_a_recorded_table_is_the_cards(name, tmp_path, on_card):
     ("name", "mig", "said"),
     [
         ("h200_141", True, "  MIG mode: on\n"),
-        ("h200_141", False, "-i 0 -mig 1', or allow it with\n    mig_mode=switch\n"),
+        ("h200_141", False, "gpu-reset', or allow it with mig_mode=switch\n"),
         (
             "a100_40",
             False,

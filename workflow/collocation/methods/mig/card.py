@@ -6,7 +6,7 @@ mode may take that, the mode is an administrator's.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from workflow.collocation.gpu import Device, nvidia
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import nvml
 from workflow.collocation.methods.mig.layout import Card, Layout, Profile
-from workflow.collocation.methods.mig.nvml import Instance, Place, described, in_words
+from workflow.collocation.methods.mig.nvml import Instance, Place, in_words
 from workflow.collocation.methods.mig.restore import (
     Note,
     clear,
@@ -72,9 +72,6 @@ def read(device: Device) -> Card | None:
     return Card(name=device.name, profiles=tuple(found))
 
 
-# -- the mode -------------------------------------------------------------------------------------
-
-
 def wrong_mode(device: Device, on: bool, switch: bool) -> str | None:
     """The sentence for a card whose MIG mode is not as wanted; None if it is, or may become so.
 
@@ -93,7 +90,7 @@ def _mode_is_wrong(device: Device, on: bool, switch: bool) -> str | None:
     if now != pending:
         return (
             f"{wrong}, and a change of it waits for a GPU reset; an administrator gives it with "
-            f"'{nvml.how_to_reset(device)}'"
+            f"'nvidia-smi -i {device.index} --gpu-reset'"
         )
     if switch and device.capability >= nvml.HOPPER:
         return None
@@ -128,9 +125,6 @@ def in_mode(device: Device, on: bool, switch: bool) -> Iterator[None]:
                 raise kind(nvml.not_switched(device, on, error))
             settle(device, note)
         yield
-
-
-# -- a layout -------------------------------------------------------------------------------------
 
 
 def occupied(device: Device, layouts: list[Layout]) -> str | None:
@@ -197,7 +191,7 @@ def _apply(
             except pynvml.NVMLError_InsufficientResources:
                 continue
             seats = _seats(layout, nvml.instances(device))
-            wrong = _too_small(layout, seats) if seats else f"there is {_there(device)}"
+            wrong = _too_small(layout, seats) if seats else f"there is {nvml.state(device)}"
             if wrong:
                 raise NotInForce(f"MIG: {layout} was created on {device.name}, but {wrong}")
             settle(device, note)
@@ -251,30 +245,21 @@ def require_unchanged(device: Device, layout: Layout, seats: Seats) -> None:
         if _seats(layout, nvml.instances(device)) != seats:
             raise NotInForce(
                 f"MIG: {layout} was applied on {device.name}, and somebody has changed that: "
-                f"there is {_there(device)}"
+                f"there is {nvml.state(device)}"
             )
 
 
-# -- words ----------------------------------------------------------------------------------------
-
-
-def _there(device: Device) -> str:
-    return described(nvml.state(device))
-
-
-def _not_to_be_touched(device: Device, there: list[Instance]) -> str:
-    names = {info.id: nvml.name(info) for _, info in nvml.profiles(device)}
-    listed = ", ".join(f"{names[one.profile]} at {one.start}:{one.size}" for one in there)
+def _not_to_be_touched(device: Device, there: Iterable[Instance]) -> str:
     return (
-        f"MIG instances that are there on {device.name} would have to go: {listed}; "
-        "mig_mode=switch allows the workflow to take them down and put them back (their UUIDs may "
-        "change)"
+        f"MIG instances that are there on {device.name} would have to go: "
+        f"{', '.join(map(str, there))}; mig_mode=switch allows the workflow to take them down and "
+        "put them back (their UUIDs may change)"
     )
 
 
 def _left_by_others(device: Device) -> str:
     return "".join(
-        f"; a killed run of user {owner} may have left it so, and that user's next run puts back "
+        "; a killed run of another user may have left it so, and that user's next run puts back "
         f"what {file} says"
-        for owner, file in others(device).items()
+        for file in others(device)
     )

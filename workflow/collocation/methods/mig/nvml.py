@@ -37,8 +37,9 @@ NOT_THERE = (
 
 @dataclass(frozen=True)
 class Compute:
-    """A compute instance: profile id, place in compute slices, SM slices. device: the handle of
-    the MIG device that it makes. Two are equal whatever their ids.
+    """A compute instance: profile id, place in compute slices, SM slices; whatever its id.
+
+    device: the handle of the MIG device that it makes.
     """
 
     profile: int
@@ -52,18 +53,24 @@ class Compute:
 
 @dataclass(frozen=True)
 class Instance:
-    """A GPU instance: profile id, place in memory slices, compute instances from the lowest on."""
+    """A GPU instance: profile id, place in memory slices, compute instances from the lowest on;
+    whatever its id. name: of its profile.
+    """
 
     profile: int
     start: int
     size: int
     compute: tuple[Compute, ...]
+    name: str = field(default="", compare=False)
     id: int = field(default=-1, compare=False)
     handle: Handle = field(default=None, compare=False)
 
     @property
     def place(self) -> Place:
         return self.profile, self.start, self.size
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.start}:{self.size}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,12 @@ class State:
     mode: bool
     pending: bool
     instances: tuple[Instance, ...]
+
+    def __str__(self) -> str:
+        """Such as "MIG mode on and 2g.10gb at 0:2, 3g.20gb at 4:4"."""
+        if not self.mode:
+            return "MIG mode off"
+        return f"MIG mode on and {', '.join(map(str, self.instances)) or 'no instances'}"
 
 
 def handle(device: Device):
@@ -132,7 +145,8 @@ def instances(device: Device) -> list[Instance]:
         for one in _all(ask, handle(device), profile, kind):
             info = pynvml.nvmlGpuInstanceGetInfo(one)
             place, inside = info.placement, _compute_instances(one, info.id, devices)
-            found.append(Instance(info.profileId, place.start, place.size, inside, info.id, one))
+            there = (info.profileId, place.start, place.size, inside)
+            found.append(Instance(*there, name(profile), info.id, one))
     return sorted(found, key=lambda one: one.id)
 
 
@@ -142,17 +156,9 @@ def _compute_instances(gpu_instance, number: int, devices: dict) -> tuple[Comput
         ask, kind = pynvml.nvmlGpuInstanceGetComputeInstances, pynvml.c_nvmlComputeInstance_t
         for one in _all(ask, gpu_instance, profile, kind):
             info = pynvml.nvmlComputeInstanceGetInfo(one)
-            found.append(
-                Compute(
-                    profile=info.profileId,
-                    start=info.placement.start,
-                    size=info.placement.size,
-                    slices=profile.sliceCount,
-                    id=info.id,
-                    handle=one,
-                    device=devices.get((number, info.id)),
-                )
-            )
+            place, mig_device = info.placement, devices.get((number, info.id))
+            there = (info.profileId, place.start, place.size, profile.sliceCount)
+            found.append(Compute(*there, info.id, one, mig_device))
     return tuple(sorted(found, key=lambda one: one.start))
 
 
@@ -276,29 +282,17 @@ def in_words(device: Device, doing: str, hint: str | None = None) -> Iterator[No
         raise NotInForce(f"MIG: {doing} failed on {device.name}: {error}") from error
 
 
-def described(state: State) -> str:
-    """Such as "MIG mode on and 14 at 0:2, 9 at 4:4"; ids of profiles, as nvidia-smi takes them."""
-    if not state.mode:
-        return "MIG mode off"
-    return f"MIG mode on and {', '.join(map(named, state.instances)) or 'no instances'}"
-
-
-def named(instance: Instance) -> str:
-    return f"profile {instance.profile} at {instance.start}:{instance.size}"
-
-
 def word(on: bool) -> str:
     return "on" if on else "off"
 
 
-def by_hand(device: Device, on: bool, pending: bool = False) -> str:
-    """Who gives the card another MIG mode. pending: it may wait for a reset, on any card."""
-    said = (
-        f"an administrator switches it {word(on)} with 'nvidia-smi -i {device.index} -mig {on:d}'"
+def by_hand(device: Device, on: bool) -> str:
+    """Who gives the card another MIG mode, and how."""
+    command = f"nvidia-smi -i {device.index}"
+    return (
+        f"an administrator switches it {word(on)} with '{command} -mig {on:d}' and, where it stays "
+        f"pending, '{command} --gpu-reset'"
     )
-    if pending or device.capability < HOPPER:
-        return f"{said} and, where it stays pending, '{how_to_reset(device)}'"
-    return said
 
 
 def how_to_switch(device: Device, on: bool) -> str:
@@ -312,9 +306,5 @@ def not_switched(device: Device, on: bool, error: int) -> str:
     """error: NVML's, by number."""
     return (
         f"the MIG mode of {device.name} cannot be switched {word(on)}: {pynvml.NVMLError(error)}; "
-        f"something such as DCGM may hold the card; {by_hand(device, on, pending=True)}"
+        f"something such as DCGM may hold the card; {by_hand(device, on)}"
     )
-
-
-def how_to_reset(device: Device) -> str:
-    return f"nvidia-smi -i {device.index} --gpu-reset"

@@ -6,7 +6,6 @@ its writer is dead, and puts the card back by it.
 """
 
 import os
-import pwd
 import re
 import stat
 import tempfile
@@ -23,7 +22,7 @@ from workflow.collocation.gpu import Device
 from workflow.collocation.gpu.lock import lock_folder
 from workflow.collocation.methods.evidence import NotInForce, refuse_company
 from workflow.collocation.methods.mig import nvml
-from workflow.collocation.methods.mig.nvml import Instance, Place, State, described, in_words, named
+from workflow.collocation.methods.mig.nvml import Instance, Place, State, in_words
 from workflow.collocation.methods.undisturbed import undisturbed
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -90,7 +89,7 @@ def recover(device: Device) -> None:
     note = noted(device)
     if note is None:
         return
-    found = described(note.found)
+    found = note.found
     with in_words(device, "reading its instances"):
         now = nvml.state(device)
         rebooted = note.boot != boot()
@@ -103,7 +102,7 @@ def recover(device: Device) -> None:
     if any(one.place not in ours and one not in note.found.instances for one in now.instances):
         raise NotInForce(
             f"MIG: a killed run had found {found} on {device.name}, but somebody "
-            f"has changed that since: there is {described(now)}; once the card is as it "
+            f"has changed that since: there is {now}; once the card is as it "
             f"should be, remove {note_path(device)}"
         )
     require_nobody(device, "what a killed run changed is not put back yet")
@@ -130,7 +129,7 @@ def _restore(device: Device, note: Note) -> None:
     with suppress(pynvml.NVMLError, OSError):
         settle(device, note)
     raise NotInForce(
-        f"MIG: {device.name} could not be put back as it was found, with {described(note.found)}: "
+        f"MIG: {device.name} could not be put back as it was found, with {note.found}: "
         f"{problem}; 'nvidia-smi mig -i {device.index} -lgi' shows what is there, and the next run "
         f"tries again, unless {note_path(device)} is removed"
     )
@@ -172,7 +171,7 @@ def _bring(device: Device, note: Note, now: State, until: float) -> None:
     if note.switched and (now.mode, now.pending) != (found.mode, found.pending):
         clear(device, ours, until)
         if theirs := nvml.state(device).instances:
-            raise NotInForce(f"somebody has made {', '.join(map(named, theirs))} meanwhile")
+            raise NotInForce(f"somebody has made {', '.join(map(str, theirs))} meanwhile")
         _set_mode(device, found.mode, until)
     if not found.mode:
         return
@@ -224,7 +223,7 @@ def _destroy(
                 if time.monotonic() > until:
                     raise NotInForce(
                         f"MIG: a cell needs the GPU to itself, and the instance of "
-                        f"{named(instance)} on {device.name} is in use"
+                        f"{instance} on {device.name} is in use"
                     ) from None
             time.sleep(0.1)
 
@@ -273,14 +272,9 @@ def is_noted(device: Device) -> bool:
     return any(_all(device))
 
 
-def others(device: Device) -> dict[str, Path]:
-    """Name of another user whose run noted something of the card → the file."""
-    owners = {}
-    for file in _all(device):
-        with suppress(OSError):
-            if (uid := file.lstat().st_uid) != os.getuid():
-                owners[_user(uid)] = file
-    return owners
+def others(device: Device) -> list[Path]:
+    """What other users' runs noted of the card."""
+    return [file for file in _all(device) if file != note_path(device)]
 
 
 def boot() -> str:
@@ -308,7 +302,7 @@ def noted(device: Device) -> Note | None:
 
 
 def keep(device: Device, note: Note) -> None:
-    """Whole or not at all, and on the disk when this returns. Raises OSError."""
+    """Whole or not at all. Raises OSError."""
     file = note_path(device)
     fd, partial = tempfile.mkstemp(dir=file.parent, prefix=".")
     try:
@@ -320,11 +314,6 @@ def keep(device: Device, note: Note) -> None:
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def forget(device: Device) -> None:
@@ -337,10 +326,3 @@ def _stem(device: Device) -> str:
 
 def _all(device: Device) -> Iterator[Path]:
     return lock_folder().glob(f"{_stem(device)}*.json")
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"with the id {uid}"
