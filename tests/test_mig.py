@@ -32,10 +32,10 @@ from workflow.collocation.methods.mig import layout as mig_layout
 from workflow.collocation.methods.mig import nvml as mig_nvml
 from workflow.collocation.methods.mig import restore as mig_restore
 from workflow.collocation.methods.mig.layout import Card
-from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
+from workflow.collocation.schema.load import load_study, load_workloads
 from workflow.collocation.schema.study import CONFIG
 from workflow.collocation.study.grid import expand
-from workflow.collocation.study.mig_plan import load_card, record_table
+from workflow.collocation.study.mig_plan import load_card
 
 TABLES = {path.stem: load_card(path) for path in sorted(machine.CARDS.glob("*.json"))}
 ROOT = Path(__file__).resolve().parents[1]
@@ -250,8 +250,6 @@ def test_profiles_that_are_listed_in_mig_mode_only_are_planned_then(tmp_path):
         assert made.card.profiles == ()
         with pytest.raises(Unsupported, match=r"^mig: which profiles NVIDIA H200 offers is "):
             mig_layout.layouts(alike(3), made.card)
-        with pytest.raises(ConfigError, match=r"^which profiles NVIDIA H200 offers is not known"):
-            record_table(made.device, made.card, tmp_path / "table.json")
         assert methods.refusal(PAIR, made.device) == OFF + MARK
         assert methods.refusal(PAIR, made.device, switch=True) is None
         with methods.enter(PAIR, made.device, tmp_path, switch=True):

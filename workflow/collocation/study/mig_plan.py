@@ -1,17 +1,14 @@
 """`make mig-plan`: how the MIG cells of a study would divide this card, without touching it.
 
-The profile table is read from the card, also while MIG mode is off, or from a file that --table
-(`make mig-table`) wrote on another machine. No process of a cell imports this.
+The profile table is read from the card, also while MIG mode is off, or from a file such as those in
+tests/cards. No process of a cell imports this.
 """
 
 import argparse
-import json
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -22,7 +19,7 @@ from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import Mig, how_to_switch, read
-from workflow.collocation.methods.mig.layout import NOT_KNOWN, Card, layouts, placement_text
+from workflow.collocation.methods.mig.layout import Card, layouts, placement_text
 from workflow.collocation.schema.load import load_config, read_values
 from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.session import open_session
@@ -43,7 +40,7 @@ def page(study: str, cells: Iterable[Cell], card: Card, about: list[str]) -> str
     """
     found = {(cell.scenario, cell.method): cell for cell in cells if named(cell.method).parts}
     rows_of: dict[str, list[tuple[str, ...]]] = {}
-    for cell in sorted(found.values(), key=lambda cell: ("+" in cell.scenario, cell.n)):
+    for cell in sorted(found.values(), key=lambda c: ("+" in c.scenario, c.n, c.method)):
         rows_of.setdefault(cell.scenario, []).extend(_rows(cell, card))
     alike: dict[tuple, list[str]] = {}
     for scenario, rows in rows_of.items():
@@ -59,10 +56,9 @@ def page(study: str, cells: Iterable[Cell], card: Card, about: list[str]) -> str
 
     lines = [f"MIG layouts of study '{study}' on {card.name}"]
     lines += [FOLD.fill(text) for text in (*about, Mig.experimental)]
-    lines += ["", line(HEADING)] if alike else ["  it has no MIG cells"]
     for rows, scenarios in alike.items():
-        lines += ["", *scenarios, *map(line, rows)]
-    return "\n".join([*lines, *(["", NOTE] if alike else [])])
+        lines += ["", *scenarios, *map(line, [HEADING, *rows])]
+    return "\n".join([*lines, *(["", NOTE] if alike else ["  it has no MIG cells"])])
 
 
 def _rows(cell: Cell, card: Card) -> list[tuple[str, ...]]:
@@ -77,23 +73,15 @@ def _rows(cell: Cell, card: Card) -> list[tuple[str, ...]]:
     for kind in dict.fromkeys(str(layout.parts[part]) for part, _ in layout.seats):
         parts = [part for part in layout.parts if str(part) == kind]
         profile, whole = parts[0].profile, parts[0].whole
+        places = placement_text((part.start, part.size) for part in parts)
         sms, mib = profile.sm_count if whole else None, profile.memory_mib
-        rows.append(
-            (
-                *(("", "") if rows else (cell.method, label)),
-                placement_text((part.start, part.size) for part in parts),
-                UNKNOWN if sms is None else str(sms),
-                UNKNOWN if mib is None else f"{mib / 1024:.2f}",
-            )
-        )
+        sizes = str(sms or UNKNOWN), f"{mib / 1024:.2f}" if mib else UNKNOWN
+        rows.append((*(("", "") if rows else (cell.method, label)), places, *sizes))
     return rows
 
 
-# -- the card -------------------------------------------------------------------------------------
-
-
-def read_card(wanted: str | int) -> tuple[gpu.Device, Card]:
-    """This machine's card and its table.
+def read_card(wanted: str | int) -> tuple[Card, list[str]]:
+    """This machine's card's table, and lines on it: whence, and the card's MIG mode.
 
     Raises ConfigError, naming tables to use instead, where there is none that this user may read;
     NotInForce where NVML does not let itself be asked.
@@ -102,7 +90,11 @@ def read_card(wanted: str | int) -> tuple[gpu.Device, Card]:
     missing = f"{device.name} has no MIG" if device else "there is no NVIDIA GPU to read here"
     try:
         if device and (card := read(device)):
-            return device, card
+            on = nvidia.mig_enabled(device)
+            return card, [
+                f"profile table: read from the card {device.uuid}, driver {device.driver}",
+                "MIG mode: on" if on else f"MIG mode: off; {how_to_switch(device, on=True)}",
+            ]
     except Unsupported as error:
         missing = str(error)
     known = ", ".join(str(path.relative_to(ROOT)) for path in sorted(TABLES.glob("*.json")))
@@ -122,54 +114,20 @@ def load_card(path: Path | str) -> Card:
         raise ConfigError(": ".join(filter(None, (str(path), where, said)))) from None
 
 
-def dump_card(card: Card) -> str:
-    """The table as JSON text, one profile a line; `load_card` reads it."""
-    content = asdict(card)
-    rows = ",\n".join(f"  {json.dumps(profile)}" for profile in content["profiles"])
-    keys = ("name", "recorded", "source")
-    head = "".join(f' "{key}": {json.dumps(content[key])},\n' for key in keys)
-    return f'{{\n{head} "profiles": [\n{rows}\n ]\n}}\n'
-
-
-def record_table(device: gpu.Device, card: Card, path: Path) -> None:
-    """Write the card's table with where it comes from, in the format of tests/cards.
-
-    Raises ConfigError where that cannot be written, or there is nothing to write.
-    """
-    if not card.profiles:
-        raise ConfigError(NOT_KNOWN.format(card.name))
-    source = f"read from the card with NVML, driver {device.driver}, {datetime.now(UTC):%Y-%m-%d}"
-    try:
-        path.write_text(dump_card(replace(card, recorded=True, source=source)))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
-    table = parser.add_mutually_exclusive_group()
-    table.add_argument("--card", type=Path, metavar="FILE", help="plan on this table")
-    table.add_argument("--table", type=Path, metavar="FILE", help="write this card's table there")
+    parser.add_argument("--card", type=Path, metavar="FILE", help="plan on this table")
     args = parser.parse_args(argv)
     try:
         values = read_values(args.config)
         config = load_config(values)
         if args.card:
             card = load_card(args.card)
-            kind = card.source if card.recorded else "not read from a card"
-            about = [f"profile table: {args.card} ({kind})", "MIG mode: not known"]
+            source = card.source if card.recorded else "not read from a card"
+            about = [f"profile table: {args.card} ({source})", "MIG mode: not known"]
         else:
-            device, card = read_card(config.gpu)
-            on = nvidia.mig_enabled(device)
-            about = [
-                f"profile table: read from the card {device.uuid}, driver {device.driver}",
-                "MIG mode: on" if on else f"MIG mode: off; {how_to_switch(device, on=True)}",
-            ]
-        if args.table:
-            record_table(device, card, args.table)
-            print(f"{args.table}: the {len(card.profiles)} MIG profiles of {card.name}")
-            return 0
+            card, about = read_card(config.gpu)
         study = "paper" if config.study == "auto" else config.study  # as on a machine with a card
         session = open_session({**values, "study": study, "gpu": "cpu", "measure": None})
     except (ConfigError, NotInForce) as error:
