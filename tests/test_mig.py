@@ -1000,14 +1000,14 @@ def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, mo
 def test_a_signal_while_a_daemon_is_ended_waits(
     hopper, short_tmp, interruptible, another_thread, monkeypatch
 ):
-    real = mps_daemon._ask
+    real = mps_daemon.Daemon.ask
 
-    def interrupted(pipe, command, seconds):
+    def interrupted(daemon, command, seconds=None):
         if command.startswith("quit"):
             send_from_elsewhere(signal.SIGHUP)
-        return real(pipe, command, seconds)
+        return real(daemon, command, seconds)
 
-    monkeypatch.setattr(mps_daemon, "_ask", interrupted)
+    monkeypatch.setattr(mps_daemon.Daemon, "ask", interrupted)
     with pytest.raises(Interrupted):
         with mps_daemon.running(hopper.device.uuid, hopper.folder / "mps") as daemon:
             pid = int((daemon.pipe / "nvidia-cuda-mps-control.pid").read_text())

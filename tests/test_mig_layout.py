@@ -406,7 +406,7 @@ def test_divided_instances_are_tried_with_the_smallest_first_too():
         (
             H200,
             ["3g", "4g", "7g"],
-            "7g + 4g + 3g does not fit on NVIDIA H200: it takes 14 SM slices, and the card has 7",
+            "3g + 4g + 7g does not fit on NVIDIA H200: it takes 14 SM slices, and the card has 7",
         ),
         (
             H200,

@@ -54,15 +54,11 @@ def called(member: int, report: Report) -> str:
 def require_device(method: str, reports: dict[int, Report], uuid: str) -> None:
     """Raise NotInForce unless every one of these members runs on this GPU or MIG device."""
     for member, report in reports.items():
-        if report.device_uuid is None:
-            raise NotInForce(
-                f"{method}: {called(member, report)} did not say which device it runs on; "
-                f"{uuid} was planned"
-            )
-        if report.device_uuid != uuid:
-            raise NotInForce(
-                f"{method}: {called(member, report)} runs on {report.device_uuid}, not on {uuid}"
-            )
+        who, found = f"{method}: {called(member, report)}", report.device_uuid
+        if found is None:
+            raise NotInForce(f"{who} did not say which device it runs on; {uuid} was planned")
+        if found != uuid:
+            raise NotInForce(f"{who} runs on {found}, not on {uuid}")
 
 
 def absent(reports: dict[int, Report], listed: Iterable[int]) -> str | None:
@@ -101,16 +97,12 @@ def refuse_company(device: gpu.Device) -> None:
     """Raise NotInForce, naming PID and owner, if somebody else's MPS daemon serves the card, or
     processes compute on it. Kills nobody.
     """
-    serving = [
-        f"{owner(process.pid)}, pipe folder {environment.get(PIPE_FOLDER, DEFAULT_PIPE)}"
-        for process, environment in _daemons()
-        if environment is not None and _serves(environment, device)
-    ]
-    if serving:
-        raise NotInForce(
-            "a cell needs the GPU to itself, and another MPS daemon serves it: "
-            + ", ".join(serving)
-        )
+    for process, environment in _daemons():
+        if environment is not None and _serves(environment, device):
+            raise NotInForce(
+                "a cell needs the GPU to itself, and another MPS daemon serves it: "
+                f"{owner(process.pid)}, pipe folder {environment.get(PIPE_FOLDER, DEFAULT_PIPE)}"
+            )
     require_alone(device)
 
 
@@ -157,20 +149,18 @@ def require_counts(
     For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
     containers NVML names nobody. Raises NotInForce if the numbers stay different.
     """
+    there = _several(members, "member")
+    if servers:
+        there += f" and {_several(servers, 'MPS server')}"
 
     def wrong(listed: dict, late: bool) -> str | None:
-        del late
+        clients, computing = (len(listed[key] or []) for key in ("mps", "compute"))
         found = []
-        if servers and len(listed["mps"] or []) not in (0, members):
-            found.append(_several(len(listed["mps"]), "MPS client"))
-        if len(listed["compute"] or []) not in (0, members + servers):
-            found.append(_several(len(listed["compute"]), "process", "es"))
-        there = [_several(members, "member")]
-        if servers:
-            there.append(_several(servers, "MPS server"))
-        return found and (
-            f"{method}: NVML lists {' and '.join(found)}, the cell has {' and '.join(there)}"
-        )
+        if servers and clients not in (0, members):
+            found.append(_several(clients, "MPS client"))
+        if computing not in (0, members + servers):
+            found.append(_several(computing, "process", "es"))
+        return found and f"{method}: NVML lists {' and '.join(found)}, the cell has {there}"
 
     return _awaited(device, wrong)
 

@@ -52,7 +52,26 @@ class Daemon:
 
     def ask(self, command: str, seconds: float | None = None) -> str:
         """The answer to a control command. Raises NotInForce if there is none within that time."""
-        return _ask(self.pipe, command, ANSWER_S if seconds is None else seconds)
+        seconds = ANSWER_S if seconds is None else seconds
+        folders = {PIPE_FOLDER: str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.pipe)}
+        try:
+            answer = subprocess.run(
+                [CONTROL],
+                input=f"{command}\n",
+                env=os.environ | folders,
+                text=True,
+                errors="replace",
+                capture_output=True,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired:
+            raise NotInForce(f"MPS: no answer to '{command}' within {seconds:.3g} s") from None
+        except OSError as error:
+            raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
+        if answer.returncode != 0:
+            said = " ".join((answer.stderr + answer.stdout).split())
+            raise NotInForce(f"MPS: '{command}' failed: {said or f'exit {answer.returncode}'}")
+        return answer.stdout
 
 
 @contextmanager
@@ -66,7 +85,6 @@ def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
     daemon.logs.mkdir(parents=True, exist_ok=True)
     with (pipe / "unmarked").open("w") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)  # before it bears the name that `sweep` looks for
-        print(f"pid {os.getpid()}", file=mark, flush=True)
         (pipe / "unmarked").rename(pipe / MARK)
         process = None
         try:
@@ -75,8 +93,7 @@ def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
             yield daemon
         finally:
             with undisturbed():
-                _end(pipe)
-                shutil.rmtree(pipe, ignore_errors=True)
+                _end(daemon)
                 if process is not None:
                     process.poll()  # so that Popen knows what `_end` has seen
 
@@ -87,8 +104,7 @@ def sweep() -> None:
         with suppress(FileNotFoundError, PermissionError, BlockingIOError), mark.open() as held:
             if os.fstat(held.fileno()).st_uid == os.getuid():
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _end(mark.parent)
-                shutil.rmtree(mark.parent, ignore_errors=True)
+                _end(Daemon("", mark.parent, mark.parent))
 
 
 def _start(daemon: Daemon) -> subprocess.Popen:
@@ -133,34 +149,12 @@ def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:
         time.sleep(0.1)
 
 
-def _ask(pipe: Path, command: str, seconds: float) -> str:
-    folders = {PIPE_FOLDER: str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
-    try:
-        answer = subprocess.run(
-            [CONTROL],
-            input=f"{command}\n",
-            env=os.environ | folders,
-            text=True,
-            errors="replace",
-            capture_output=True,
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired:
-        raise NotInForce(f"MPS: no answer to '{command}' within {seconds:.3g} s") from None
-    except OSError as error:
-        raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
-    if answer.returncode != 0:
-        said = " ".join((answer.stderr + answer.stdout).split())
-        raise NotInForce(f"MPS: '{command}' failed: {said or f'exit {answer.returncode}'}")
-    return answer.stdout
-
-
-def _end(pipe: Path) -> None:
-    """Quit, then SIGTERM, then SIGKILL for the daemon and the server of this pipe folder."""
-    left = _programs(pipe)
+def _end(daemon: Daemon) -> None:
+    """Quit, then SIGTERM, then SIGKILL for the daemon and its server, and the pipe folder goes."""
+    left = _programs(daemon.pipe)
     if left:
         with suppress(NotInForce):  # a daemon that cannot be asked is signalled at once
-            _ask(pipe, f"quit -t {END_S:.0f}", ANSWER_S)
+            daemon.ask(f"quit -t {END_S:.0f}")
             left = _alive_after(2 * END_S, left)
     for sent in (signal.SIGTERM, signal.SIGKILL):
         for process in left:
@@ -169,6 +163,7 @@ def _end(pipe: Path) -> None:
         left = _alive_after(END_S, left)
     if left:
         raise NotInForce(f"MPS: PIDs {sorted(p.pid for p in left)} outlived SIGKILL")
+    shutil.rmtree(daemon.pipe, ignore_errors=True)
 
 
 def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.Process]:

@@ -133,15 +133,8 @@ class Layout:
         return tally(str(self.parts[index]) for index in first_used)
 
 
-@dataclass(frozen=True)
-class _Instance:
-    """A GPU instance that a cell needs; seats: (claim, slices) of its compute instances."""
-
-    profile: Profile
-    seats: list[tuple[int, int]]
-
-    def takes(self, slices: int) -> bool:
-        return sum(taken for _, taken in self.seats) + slices <= self.profile.slices
+# What a member, or members with a claim in common, need: a GPU instance, and compute slices of it.
+Wanted = tuple[Profile, int]
 
 
 def layouts(spec: dict, card: Card) -> list[Layout]:
@@ -151,91 +144,75 @@ def layouts(spec: dict, card: Card) -> list[Layout]:
     wanted, and what the card offers.
     """
     try:
-        if not card.profiles:
-            raise Unsupported(NOT_KNOWN.format(card.name))
-        instances, claims = _needed(spec, card)
-        instances.sort(key=lambda one: (-one.profile.size, -one.profile.slices, min(one.seats)))
-        profiles = [instance.profile for instance in instances]
+        wanted, claims = _needed(spec, card)
+        instances = _packed(wanted)
+        if named(spec["method"]).shared and len(instances) > 1:
+            raise Unsupported(f"{_said(wanted)} do not fit in one GPU instance of {card.name}")
+        profiles = [wanted[claims[0]][0] for claims in instances]
         placed = _placements(profiles, card)
         if not placed:
-            wanted = tally(_written(profile) for profile in profiles)
-            raise Unsupported(f"{wanted} does not fit on {card.name}: {_why(profiles, card)}")
+            reason = _why(profiles, card)
+            raise Unsupported(f"{_said(wanted)} does not fit on {card.name}: {reason}")
     except Unsupported as reason:
         raise Unsupported(f"{spec['method']}: {reason}") from None
     # The driver chooses where compute instances lie, and may need the smallest first.
-    divided = any(len({slices for _, slices in one.seats}) > 1 for one in instances)
-    return [
-        _layout(instances, claims, places, order)
-        for order in ((1, -1) if divided else (1,))
-        for places in placed
-    ]
+    divided = any(len({wanted[claim] for claim in claims}) > 1 for claims in instances)
+    found = []
+    for order in (1, -1) if divided else (1,):
+        inside = [claims[::order] for claims in instances]
+        seats = {c: (i, n) for i, claims in enumerate(inside) for n, c in enumerate(claims)}
+        compute = [tuple(wanted[claim][1] for claim in claims) for claims in inside]
+        for places in placed:
+            each = zip(profiles, places, compute, strict=True)
+            parts = tuple(Part(profile, *place, slices) for profile, place, slices in each)
+            found.append(Layout(parts, tuple(seats[claim] for claim in claims)))
+    return found
 
 
-# -- what a cell needs ----------------------------------------------------------------------------
-
-
-def _needed(spec: dict, card: Card) -> tuple[list[_Instance], list[int]]:
-    """The GPU instances that a cell takes, and each member's claim to a seat in them.
+def _needed(spec: dict, card: Card) -> tuple[list[Wanted], list[int]]:
+    """What each claim is to, and each member's claim.
 
     Only as clients of MPS do members have a claim in common.
     """
+    if not card.profiles:
+        raise Unsupported(NOT_KNOWN.format(card.name))
     method, members = named(spec["method"]), spec["members"]
     mixed = "slice" in members[0]  # each says what it needs, instead of all taking what fits
-    claims, slices = list(range(len(members))), None
+    claims = list(range(len(members)))
     if method.served and mixed:
-        by_workload = {member["workload"]: member["slice"] for member in members}
-        slices, names = list(by_workload.values()), list(by_workload)
-        claims = [names.index(member["workload"]) for member in members]
-    elif method.served:
+        slices = {member["workload"]: member["slice"] for member in members}
+        claims = [list(slices).index(member["workload"]) for member in members]
+        return [_profile(text, card) for text in slices.values()], claims
+    if method.slice or mixed:
+        return [_profile(method.slice or member["slice"], card) for member in members], claims
+    if method.served:
         claims = [member % 2 for member in claims]
-    elif method.slice or mixed:
-        slices = [method.slice or member["slice"] for member in members]
-    if slices is None:
-        return (_equal_parts if method.shared else _alike)(max(claims) + 1, card), claims
-    found = _mix(slices, card)
-    if method.shared and len(found) > 1:
-        raise Unsupported(f"{tally(slices)} do not fit in one GPU instance of {card.name}")
-    return found, claims
+    return (_equal_parts if method.shared else _alike)(max(claims) + 1, card), claims
 
 
-def _alike(count: int, card: Card) -> list[_Instance]:
+def _alike(count: int, card: Card) -> list[Wanted]:
     """The best profile of which `count` fit, so many times."""
     for profile in card.plain:
         if _placements([profile] * count, card):
-            return [_Instance(profile, [(claim, profile.slices)]) for claim in range(count)]
+            return [(profile, profile.slices)] * count
     raise Unsupported(
         f"{count} equal GPU instances do not fit on {card.name}: it offers {card.offers}"
     )
 
 
-def _equal_parts(count: int, card: Card) -> list[_Instance]:
+def _equal_parts(count: int, card: Card) -> list[Wanted]:
     """The largest GPU instance, divided into the largest equal compute instances."""
     largest = card.plain[0]
     for slices in reversed(largest.compute):
         if count * slices <= largest.slices:
-            return [_Instance(largest, [(claim, slices) for claim in range(count)])]
+            return [(largest, slices)] * count
     raise Unsupported(
         f"{count} equal compute instances do not fit in one GPU instance of {card.name}: "
         f"{largest.name} holds {largest.slices} slices"
     )
 
 
-def _mix(slices: list[str], card: Card) -> list[_Instance]:
-    """A GPU instance for each slice; compute instances share one as long as they fit."""
-    wanted = [_profile(text, card) for text in slices]
-    found: list[_Instance] = []
-    # Largest first: among the sizes that there are, first fit then takes as few as possible.
-    for claim in sorted(range(len(wanted)), key=lambda claim: -wanted[claim][1]):
-        profile, compute = wanted[claim]
-        takers = (one for one in found if one.profile == profile and one.takes(compute))
-        if taker := next(takers, None):
-            taker.seats.append((claim, compute))
-        else:
-            found.append(_Instance(profile, [(claim, compute)]))
-    return found
-
-
-def _profile(text: str, card: Card) -> tuple[Profile, int]:
+def _profile(text: str, card: Card) -> Wanted:
     """The plain profile that a slice such as 2g, 1g2x or 3c.7g names, and compute slices in it."""
     match = SLICE.fullmatch(text)
     if not match:
@@ -254,12 +231,27 @@ def _profile(text: str, card: Card) -> tuple[Profile, int]:
     return found[0], compute
 
 
-def _written(profile: Profile) -> str:
-    """As a slice."""
-    return "1g2x" if profile.double else f"{profile.slices}g"
+def _packed(wanted: list[Wanted]) -> list[list[int]]:
+    """GPU instances, largest first, by the claims to them; compute instances share one as long as
+    they fit.
+    """
+    found: list[list[int]] = []
+    # Largest first: among the sizes that there are, first fit then takes as few as possible.
+    for claim in sorted(range(len(wanted)), key=lambda claim: -wanted[claim][1]):
+        profile, compute = wanted[claim]
+        for claims in found:
+            left = profile.slices - sum(wanted[other][1] for other in claims)
+            if wanted[claims[0]][0] == profile and compute <= left:
+                claims.append(claim)
+                break
+        else:
+            found.append([claim])
 
+    def largest_first(claims: list[int]) -> tuple:
+        profile = wanted[claims[0]][0]
+        return -profile.size, -profile.slices, min(claims)
 
-# -- where it can lie -----------------------------------------------------------------------------
+    return sorted(found, key=largest_first)
 
 
 def _placements(profiles: list[Profile], card: Card) -> list[tuple[tuple[int, int], ...]]:
@@ -287,18 +279,6 @@ def _free_runs(profiles: list[Profile], taken: int, least: int) -> Iterator[tupl
                 yield ((start, size), *places)
 
 
-def _layout(
-    instances: list[_Instance], claims: list[int], places: Iterable[tuple[int, int]], order: int
-) -> Layout:
-    """claims: by member. order: -1 for compute instances with the smallest first."""
-    parts, seat = [], {}
-    for index, (instance, place) in enumerate(zip(instances, places, strict=True)):
-        inside = instance.seats[::order]
-        seat |= {claim: (index, number) for number, (claim, _) in enumerate(inside)}
-        parts.append(Part(instance.profile, *place, tuple(slices for _, slices in inside)))
-    return Layout(tuple(parts), tuple(seat[claim] for claim in claims))
-
-
 # -- words ----------------------------------------------------------------------------------------
 
 
@@ -306,6 +286,13 @@ def tally(names: Iterable[str]) -> str:
     """'2x 2g.35gb + 1g.18gb'."""
     counts = Counter(names).items()
     return " + ".join(f"{count}x {name}" if count > 1 else name for name, count in counts)
+
+
+def _said(wanted: list[Wanted]) -> str:
+    """As slices: '2x 3c.7g + 1g2x'."""
+    return tally(
+        "1g2x" if p.double else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g" for p, c in wanted
+    )
 
 
 def placement_text(places: Iterable[tuple[int, int]]) -> str:
