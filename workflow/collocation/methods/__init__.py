@@ -5,19 +5,16 @@ manager; inside it the method is set up, and on every way out it is torn down.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
 
 # isort: off
 # The order is that in which people are told of them.
-from workflow.collocation.methods import naive as _naive  # noqa: F401
-from workflow.collocation.methods import mps as _mps  # noqa: F401
-from workflow.collocation.methods import mig as _mig  # noqa: F401
+from workflow.collocation.methods import naive, mps, mig, mps_daemon  # noqa: F401
 
 # isort: on
-from workflow.collocation.methods import mps_daemon
 from workflow.collocation.methods.base import METHODS, MOST_MEMBERS, Method, Sharing, named
 from workflow.collocation.methods.evidence import Unsupported, refuse_company
 from workflow.collocation.methods.limits import Limits
@@ -60,13 +57,8 @@ def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) ->
     if reason := refusal(spec, device, switch):
         raise Unsupported(reason)
     method = named(spec["method"])
-    if device is None:
-        with method.enter(spec, device, log, switch) as sharing:
-            yield sharing
-        return
-    refuse_company(device)
-    with (
-        in_mode(device, on=method.parts, switch=switch),
-        method.enter(spec, device, log, switch) as sharing,
-    ):
-        yield sharing
+    with ExitStack() as stack:
+        if device is not None:
+            refuse_company(device)
+            stack.enter_context(in_mode(device, on=method.parts, switch=switch))
+        yield stack.enter_context(method.enter(spec, device, log, switch))

@@ -16,7 +16,7 @@ from workflow.collocation.gpu import Device, nvidia
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import nvml
 from workflow.collocation.methods.mig.layout import Card, Layout, Profile
-from workflow.collocation.methods.mig.nvml import Instance, Place, in_words
+from workflow.collocation.methods.mig.nvml import Instance, in_words
 from workflow.collocation.methods.mig.restore import (
     Note,
     clear,
@@ -108,8 +108,6 @@ def in_mode(device: Device, on: bool, switch: bool) -> Iterator[None]:
         yield
         return
     with in_words(device, "reading its MIG mode"):
-        if nvml.mode(device) is None:
-            raise Unsupported(f"{device.name} has no MIG")
         reason = _mode_is_wrong(device, on, switch)
     if reason:
         raise Unsupported(reason + _left_by_others(device))
@@ -163,7 +161,7 @@ def applied(
     if there:
         require_nobody(device, "its instances stay")
     with put_back(device) as note:
-        yield _apply(device, layouts, {one.place for one in there}, note)
+        yield _apply(device, layouts, note)
 
 
 def _found(layouts: list[Layout], there: list[Instance]) -> tuple[Layout, Seats] | None:
@@ -175,10 +173,8 @@ def _found(layouts: list[Layout], there: list[Instance]) -> tuple[Layout, Seats]
     return None
 
 
-def _apply(
-    device: Device, layouts: list[Layout], old: set[Place], note: Note
-) -> tuple[Layout, Seats]:
-    """old: where the instances are that have to go."""
+def _apply(device: Device, layouts: list[Layout], note: Note) -> tuple[Layout, Seats]:
+    old = {instance.place for instance in note.found.instances}
     for layout in layouts:
         with in_words(device, f"creating {layout}"):
             touch(device, note, old | note.places | {part.place for part in layout.parts})
