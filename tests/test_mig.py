@@ -206,7 +206,7 @@ def test_fake_cuda_chooses_as_the_real_one(hopper, sleepers):
     with pytest.raises(RuntimeError, match="no CUDA-capable device"):
         attach(hopper.device.uuid)  # in MIG mode there is nothing but the parts
     with hopper.applied(alike(2)) as (_, seats):
-        first, second = (seat.uuid for seat in seats.values())
+        first, second = (seat.compute.uuid for seat in seats.values())
         assert attach(second)["device_uuid"] == second
         assert attach(hopper.device.uuid)["device_uuid"] == first
         with pytest.raises(RuntimeError, match="no CUDA-capable device"):
@@ -304,15 +304,18 @@ def test_a_layout_is_there_as_planned_and_then_gone(key, spec):
             slices = {entry[:3]: sorted(size for _, _, size in entry[3]) for entry in there}
             for part, place in zip(layout.parts, planned, strict=True):
                 assert sorted(part.compute) == slices[place]
-            assert sorted(seat.uuid for seat in seats.values()) == sorted(
+            assert sorted(seat.compute.uuid for seat in seats.values()) == sorted(
                 machine.mig_uuids(made.folder)
             )
             assert set(layout.seats) == seats.keys()
             for (index, _), seat in seats.items():
                 part = layout.parts[index]
                 profile = part.profile
-                known = profile.sm_count if part.whole else seat.sm_count
-                assert (seat.sm_count, seat.memory_mib) == (known, profile.memory_mib)
+                known = profile.sm_count if part.whole else seat.compute.sm_count
+                assert (seat.compute.sm_count, seat.compute.memory_mib) == (
+                    known,
+                    profile.memory_mib,
+                )
             assert made.journals
         assert made.state == ((True, True), [])
         assert not made.journals
@@ -337,8 +340,8 @@ def test_every_layout_of_the_paper_is_taken_by_an_a100():
 def test_members_of_a_shared_instance_have_their_own_sms_and_one_memory(hopper):
     with hopper.applied(alike(2, "mig_shared")) as (layout, seats):
         assert str(layout) == "2x 3c in 7g.141gb"
-        one, two = seats.values()
-        assert one.uuid != two.uuid and one.gpu_instance == two.gpu_instance
+        one, two = (seat.compute for seat in seats.values())
+        assert one.uuid != two.uuid and len({seat.instance for seat in seats.values()}) == 1
         assert (one.sm_count, one.memory_mib) == (two.sm_count, two.memory_mib) == (56, 143360)
 
 
@@ -355,9 +358,9 @@ def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(hopper):
     sizes = {"1g": 16, "1g2x": 26, "2g": 32, "3g": 60}
     for wanted, sms in sizes.items():
         with hopper.applied(mix(wanted)) as (_, seats):
-            assert [seat.sm_count for seat in seats.values()] == [sms]
+            assert [seat.compute.sm_count for seat in seats.values()] == [sms]
     with hopper.applied(mix("1c.2g", "1c.2g")) as (_, seats):  # and leaves the other its place
-        assert [seat.sm_count for seat in seats.values()] == [16, 16]
+        assert [seat.compute.sm_count for seat in seats.values()] == [16, 16]
 
 
 def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hopper):
@@ -369,7 +372,7 @@ def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hoppe
         with hopper.applied(alike(1, "mig_1g2x"), switch=False):
             pass
     with hopper.applied(alike(1, "mig_1g2x")) as (_, seats):
-        assert [seat.sm_count for seat in seats.values()] == [26]
+        assert [seat.compute.sm_count for seat in seats.values()] == [26]
     assert hopper.state == found  # as the administrator had it
 
 
@@ -616,7 +619,7 @@ def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepe
 
     monkeypatch.setattr(mig_restore.time, "sleep", wait)
     with bench.applied(PAIR) as (_, seats):
-        machine.occupy(bench.folder, pid, seats[0, 0].uuid)
+        machine.occupy(bench.folder, pid, seats[0, 0].compute.uuid)
     assert len(looks) >= 3
     assert bench.state == ((True, True), [])
 
@@ -1188,7 +1191,7 @@ def test_what_somebody_made_after_a_teardown_that_failed_is_not_ours(bench, slee
     pid = sleepers()
     with pytest.raises(NotInForce, match="could not be put back as it was found"):
         with bench.applied(alike(1)) as (_, seats):
-            machine.occupy(bench.folder, pid, seats[0, 0].uuid)
+            machine.occupy(bench.folder, pid, seats[0, 0].compute.uuid)
     (bench.folder / "processes" / str(pid)).unlink()
     theirs = replace_all(bench, [(0, 0, 8, [7])])
     with pytest.raises(NotInForce, match="somebody has changed that since"):
@@ -1414,7 +1417,7 @@ def test_members_on_their_instances_are_verified(hopper, cell):
     assert facts["members"]["1"] == {
         "pid": pids[1],
         "mig_uuid": sharing.environment(1)["CUDA_VISIBLE_DEVICES"],
-        "gpu_instance": sharing.seats[1].gpu_instance,
+        "gpu_instance": sharing.seats[1].instance.id,
         "compute_instance": 0,
         "profile": "3g.71gb",
         "placement": "4:4",
@@ -1486,11 +1489,11 @@ def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, cell,
     assert (facts["verified"], facts["nvml_agrees"]) == (True, None)
     machine.configure(hopper.folder, host_pids=0)
     place.write_text(content)
-    machine.occupy(hopper.folder, stranger, sharing.seats[0].uuid)
+    machine.occupy(hopper.folder, stranger, sharing.seats[0].compute.uuid)
     with pytest.raises(NotInForce, match=rf"others compute on it: PID {stranger} "):
         sharing.witness(reports)
     (hopper.folder / "processes" / str(stranger)).unlink()
-    machine.occupy(hopper.folder, pids[0], sharing.seats[0].uuid, "mps")
+    machine.occupy(hopper.folder, pids[0], sharing.seats[0].compute.uuid, "mps")
     with pytest.raises(NotInForce, match=r"^mig: NVML lists MPS clients on the card: member 0 "):
         sharing.witness(reports)
 
@@ -1556,7 +1559,7 @@ def test_a_daemon_that_never_had_a_client_says_nothing_of_the_other_instance(hop
     reports = {member: report(hopper, sharing, member, pids[member]) for member in (0, 2)}
     facts = sharing.witness(reports)
     assert facts["verified"] is True
-    assert list(facts["mps"]) == [sharing.seats[0].uuid]
+    assert list(facts["mps"]) == [sharing.seats[0].compute.uuid]
 
 
 def test_copies_in_a_mix_share_the_instance_of_their_workload(hopper, cell):
@@ -1567,7 +1570,7 @@ def test_copies_in_a_mix_share_the_instance_of_their_workload(hopper, cell):
     sharing, _ = cell(spec)
     uuids = [sharing.environment(member)["CUDA_VISIBLE_DEVICES"] for member in range(3)]
     assert uuids[0] == uuids[1] != uuids[2]
-    assert [sharing.seats[member].profile for member in (0, 2)] == ["2g.35gb", "3g.71gb"]
+    assert [sharing.seats[member].instance.name for member in (0, 2)] == ["2g.35gb", "3g.71gb"]
 
 
 # -- what is refused beforehand -------------------------------------------------------------------

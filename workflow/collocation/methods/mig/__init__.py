@@ -23,7 +23,7 @@ from workflow.collocation.methods import evidence, mps, mps_daemon
 from workflow.collocation.methods.base import METHODS, Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
 from workflow.collocation.methods.mig import card, nvml
-from workflow.collocation.methods.mig.card import MigDevice, Seats, in_mode, read, wrong_mode
+from workflow.collocation.methods.mig.card import Seat, Seats, in_mode, read, wrong_mode
 from workflow.collocation.methods.mig.layout import Layout, layouts
 from workflow.collocation.methods.mig.nvml import how_to_switch
 from workflow.collocation.methods.mig.restore import recover
@@ -75,12 +75,12 @@ class Mig(Method):
             pipe = stack.enter_context(evidence.no_daemon())
             sharing = Instances(self.name, device, layout, devices, seats, pipe)
             for index, seat in enumerate(dict.fromkeys(seats.values()) if self.served else ()):
-                logs = log / "mps" / str(index)
-                daemon = stack.enter_context(mps_daemon.running(seat.uuid, logs))
+                place = Place(seat.compute.uuid, seat.compute.sm_count)
+                running = mps_daemon.running(place.uuid, log / "mps" / str(index))
+                daemon = stack.enter_context(running)
                 members = {m: spec["members"][m] for m in seats if seats[m] == seat}
-                place = Place(seat.uuid, seat.sm_count)
                 served = mps.Clients(device, daemon, members, place, self.name)
-                sharing.servers[seat.uuid] = served
+                sharing.servers[place.uuid] = served
             yield sharing
 
 
@@ -94,14 +94,14 @@ class Instances(Sharing):
     device: Device
     layout: Layout
     devices: Seats
-    seats: dict[int, MigDevice]
+    seats: dict[int, Seat]
     pipe: str
     servers: dict[str, mps.Clients] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)  # → member, as far as witnessed
     names: set[int] = field(default_factory=set)  # PIDs under which NVML may list them
 
     def environment(self, member: int) -> dict[str, str]:
-        uuid = self.seats[member].uuid
+        uuid = self.seats[member].compute.uuid
         if uuid in self.servers:
             return self.servers[uuid].environment(member)
         return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: self.pipe}
@@ -110,18 +110,18 @@ class Instances(Sharing):
         """Have the member's MPS server drop it; a plain process in an instance harms nobody."""
         member = self.pids.get(pid)
         for uuid, server in self.servers.items():
-            if member is None or self.seats[member].uuid == uuid:
+            if member is None or self.seats[member].compute.uuid == uuid:
                 server.release(pid)
 
     def own_pids(self) -> set[int]:
         return self.names.union(*(server.own_pids() for server in self.servers.values()))
 
     def instances(self) -> dict[str, int | None]:
-        parts = {seat.gpu_instance: self.layout.parts[i] for (i, _), seat in self.devices.items()}
+        parts = {seat.instance.id: self.layout.parts[i] for (i, _), seat in self.devices.items()}
         return {f"gi:{gi}": part.profile.sm_count for gi, part in sorted(parts.items())}
 
     def entity(self, member: int) -> str:
-        return f"gi:{self.seats[member].gpu_instance}"
+        return f"gi:{self.seats[member].instance.id}"
 
     def witness(self, reports: dict[int, Report]) -> dict:
         self.pids |= {report.pid: member for member, report in reports.items()}
@@ -131,17 +131,16 @@ class Instances(Sharing):
             self._require_seat(member, report)
         served = {}
         for uuid, server in self.servers.items():
-            clients = {m: report for m, report in reports.items() if self.seats[m].uuid == uuid}
+            clients = {m: r for m, r in reports.items() if self.seats[m].compute.uuid == uuid}
             if clients:  # where all were lost before they had a context, there is no server
                 served[uuid] = server.witness(clients)
         listed = self.device.processes()
         if not self.servers:
             evidence.require_no_clients(self.method, reports, listed)
         agrees = self._nvml_agrees(reports, [facts["server"] for facts in served.values()])
-        told = bool(reports) and all(
-            report.sm_count == self.seats[member].sm_count for member, report in reports.items()
-        )
-        told = told and all(facts["verified"] for facts in served.values())
+        told = bool(reports) and all(facts["verified"] for facts in served.values())
+        for member, report in reports.items():
+            told = told and report.sm_count == self.seats[member].compute.sm_count
         return {
             "verified": told or None,
             "layout": str(self.layout),
@@ -153,14 +152,14 @@ class Instances(Sharing):
         } | ({"mps": served} if served else {})
 
     def _require_seat(self, member: int, report: Report) -> None:
-        seat = self.seats[member]
-        evidence.require_device(self.method, {member: report}, seat.uuid)
+        instance, mine = self.seats[member].instance, self.seats[member].compute
+        evidence.require_device(self.method, {member: report}, mine.uuid)
         # Between busy neighbours, a probe of where blocks come to lie sees too few.
-        few = report.sm_source == "residency" and (report.sm_count or 0) < seat.sm_count
-        if report.sm_count not in (None, seat.sm_count) and not few:
+        few = report.sm_source == "residency" and (report.sm_count or 0) < mine.sm_count
+        if report.sm_count not in (None, mine.sm_count) and not few:
             raise NotInForce(
                 f"{self.method}: {called(member, report)} can use {report.sm_count} SMs; its "
-                f"instance {seat.profile} ({seat.uuid}) has {seat.sm_count}"
+                f"instance {instance.name} ({mine.uuid}) has {mine.sm_count}"
             )
 
     def _nvml_agrees(self, reports: dict[int, Report], servers: list[int]) -> bool | None:
@@ -177,28 +176,28 @@ class Instances(Sharing):
         if absent := evidence.absent(reports, residents):
             raise NotInForce(f"{self.method}: {absent} not among NVML's processes on the card")
         for member, report in reports.items():
-            seat = self.seats[member]
+            seat = self.seats[member].instance.id, self.seats[member].compute.id
             there = {residents[pid] for pid in evidence.known_as(report.pid) & residents.keys()}
-            if (seat.gpu_instance, seat.compute_instance) not in there:
+            if seat not in there:
                 raise NotInForce(
                     f"{self.method}: NVML lists {called(member, report)} on another instance than "
-                    f"{seat.gpu_instance}/{seat.compute_instance} (GPU/compute): "
+                    f"{seat[0]}/{seat[1]} (GPU/compute): "
                     + ", ".join(f"{gpu_instance}/{compute}" for gpu_instance, compute in there)
                 )
         evidence.require_alone(self.device, [*servers, *pids])
         return True
 
     def _facts(self, member: int, report: Report) -> dict:
-        seat = self.seats[member]
+        instance, mine = self.seats[member].instance, self.seats[member].compute
         return {
             "pid": report.pid,
             "mig_uuid": report.device_uuid,
-            "gpu_instance": seat.gpu_instance,
-            "compute_instance": seat.compute_instance,
-            "profile": seat.profile,
-            "placement": f"{seat.start}:{seat.size}",
-            "memory_mib": seat.memory_mib,
-            "sm_planned": seat.sm_count,
+            "gpu_instance": instance.id,
+            "compute_instance": mine.id,
+            "profile": instance.name,
+            "placement": f"{instance.start}:{instance.size}",
+            "memory_mib": mine.memory_mib,
+            "sm_planned": mine.sm_count,
             "sm_reported": report.sm_count,
         }
 

@@ -16,7 +16,7 @@ from workflow.collocation.gpu import Device, nvidia
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import nvml
 from workflow.collocation.methods.mig.layout import Card, Layout, Profile
-from workflow.collocation.methods.mig.nvml import Instance, in_words
+from workflow.collocation.methods.mig.nvml import Compute, Instance, in_words
 from workflow.collocation.methods.mig.restore import (
     Note,
     clear,
@@ -30,22 +30,14 @@ from workflow.collocation.methods.mig.restore import (
 
 
 @dataclass(frozen=True)
-class MigDevice:
-    """A compute instance in force. profile: the name of its GPU instance; start, size: where that
-    lies, in memory slices; memory_mib: MiB of that.
-    """
+class Seat:
+    """Where a member runs: a compute instance, which makes a MIG device, in a GPU instance."""
 
-    uuid: str
-    gpu_instance: int
-    compute_instance: int
-    profile: str
-    start: int
-    size: int
-    sm_count: int
-    memory_mib: int
+    instance: Instance
+    compute: Compute
 
 
-Seats = dict[tuple[int, int], MigDevice]  # (part, compute instance) of a layout → what is there
+Seats = dict[tuple[int, int], Seat]  # (part, compute instance) of a layout → what is there
 
 
 def read(device: Device) -> Card | None:
@@ -201,25 +193,14 @@ def _seats(layout: Layout, there: list[Instance]) -> Seats | None:
     if at.keys() != {part.place for part in layout.parts}:
         return None
     for index, part in enumerate(layout.parts):
-        instance = at[part.place]
-        left = list(instance.compute)
+        left = list(at[part.place].compute)
         if Counter(one.slices for one in left) != Counter(part.compute):
             return None
         for number, slices in enumerate(part.compute):
             one = left.pop(next(i for i, one in enumerate(left) if one.slices == slices))
-            if one.device is None:
+            if one.uuid is None:
                 return None
-            about = pynvml.nvmlDeviceGetAttributes(one.device)
-            seats[index, number] = MigDevice(
-                uuid=pynvml.nvmlDeviceGetUUID(one.device),
-                gpu_instance=instance.id,
-                compute_instance=one.id,
-                profile=part.profile.name,
-                start=part.start,
-                size=part.size,
-                sm_count=about.multiprocessorCount,
-                memory_mib=about.memorySizeMB,
-            )
+            seats[index, number] = Seat(at[part.place], one)
     return seats
 
 
@@ -227,18 +208,17 @@ def _too_small(layout: Layout, seats: Seats) -> str | None:
     """How a compute instance that should fill its GPU instance does not; None if all do."""
     for (index, _), seat in seats.items():
         part = layout.parts[index]
-        if part.whole and part.profile.sm_count not in (None, seat.sm_count):
-            return (
-                f"its compute instance in {seat.profile} at {seat.start}:{seat.size} has "
-                f"{seat.sm_count} SMs, not {part.profile.sm_count}"
-            )
+        planned, has = part.profile.sm_count, seat.compute.sm_count
+        if part.whole and planned not in (None, has):
+            return f"its compute instance in {seat.instance} has {has} SMs, not {planned}"
     return None
 
 
 def require_unchanged(device: Device, layout: Layout, seats: Seats) -> None:
     """Raise NotInForce unless the card has the layout as it was applied, and nothing else."""
     with in_words(device, "reading its instances"):
-        if _seats(layout, nvml.instances(device)) != seats:
+        now = _seats(layout, nvml.instances(device))
+        if not now or any(now[at].compute.uuid != seats[at].compute.uuid for at in seats):
             raise NotInForce(
                 f"MIG: {layout} was applied on {device.name}, and somebody has changed that: "
                 f"there is {nvml.state(device)}"

@@ -39,7 +39,7 @@ NOT_THERE = (
 class Compute:
     """A compute instance: profile id, place in compute slices, SM slices; whatever its id.
 
-    device: the handle of the MIG device that it makes.
+    uuid, sm_count, memory_mib: of the MIG device that it makes; that is memory of the GPU instance.
     """
 
     profile: int
@@ -48,7 +48,9 @@ class Compute:
     slices: int
     id: int = field(default=-1, compare=False)
     handle: Handle = field(default=None, compare=False)
-    device: Handle = field(default=None, compare=False)
+    uuid: str | None = field(default=None, compare=False)
+    sm_count: int | None = field(default=None, compare=False)
+    memory_mib: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class Instance:
     @property
     def place(self) -> Place:
         return self.profile, self.start, self.size
+
+    @property
+    def uuids(self) -> set[str]:
+        """Of the MIG devices in it."""
+        return {one.uuid for one in self.compute if one.uuid}
 
     def __str__(self) -> str:
         return f"{self.name} at {self.start}:{self.size}"
@@ -106,20 +113,17 @@ def state(device: Device) -> State:
     return State(now, pending, tuple(instances(device) if now else ()))
 
 
-def _known(ask, count: int, *more) -> Iterator[tuple[int, object]]:
-    """(index, NVML's answer) for every index that the card knows."""
+def _known(ask, of, count: int, *more) -> Iterator[tuple[int, object]]:
+    """(index, NVML's answer) for every index that there is of something with a handle."""
     for index in range(count):
         with suppress(*NOT_THERE):
-            yield index, ask(index, *more)
+            yield index, ask(of, index, *more)
 
 
 def profiles(device: Device) -> Iterator[tuple[int, object]]:
     """(index, NVML's info) of every GPU-instance profile; answered with MIG disabled, too."""
-
-    def ask(index: int):
-        return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle(device), index)
-
-    return _known(ask, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
+    ask, most = pynvml.nvmlDeviceGetGpuInstanceProfileInfo, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
+    return _known(ask, handle(device), most)
 
 
 def name(profile) -> str:
@@ -156,9 +160,9 @@ def _compute_instances(gpu_instance, number: int, devices: dict) -> tuple[Comput
         ask, kind = pynvml.nvmlGpuInstanceGetComputeInstances, pynvml.c_nvmlComputeInstance_t
         for one in _all(ask, gpu_instance, profile, kind):
             info = pynvml.nvmlComputeInstanceGetInfo(one)
-            place, mig_device = info.placement, devices.get((number, info.id))
+            place, about = info.placement, devices.get((number, info.id), ())
             there = (info.profileId, place.start, place.size, profile.sliceCount)
-            found.append(Compute(*there, info.id, one, mig_device))
+            found.append(Compute(*there, info.id, one, *about))
     return tuple(sorted(found, key=lambda one: one.start))
 
 
@@ -171,33 +175,24 @@ def _all(ask, parent, profile, kind) -> list:
 
 
 def _compute_profiles(gpu_instance) -> list:
-    def ask(index: int):
-        engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        return pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(gpu_instance, index, engines)
+    ask, most = (
+        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo,
+        pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT,
+    )
+    shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    return [info for _, info in _known(ask, gpu_instance, most, shared)]
 
-    return [info for _, info in _known(ask, pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)]
 
-
-def _mig_devices(device: Device) -> dict[tuple[int, int], object]:
-    """(GPU instance id, compute instance id) → handle of the MIG device that they make."""
-
-    def ask(index: int):
-        return pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle(device), index)
-
+def _mig_devices(device: Device) -> dict[tuple[int, int], tuple]:
+    """(GPU instance id, compute instance id) → UUID, SMs and MiB of the MIG device of the two."""
+    ask, found = pynvml.nvmlDeviceGetMigDeviceHandleByIndex, {}
     most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle(device))
-    return {
-        (
-            pynvml.nvmlDeviceGetGpuInstanceId(one),
-            pynvml.nvmlDeviceGetComputeInstanceId(one),
-        ): one
-        for _, one in _known(ask, most)  # the numbers have gaps
-    }
-
-
-def uuids(instance: Instance) -> set[str]:
-    """Of the MIG devices in it."""
-    devices = [one.device for one in instance.compute if one.device is not None]
-    return {pynvml.nvmlDeviceGetUUID(one) for one in devices}
+    for _, one in _known(ask, handle(device), most):  # the numbers have gaps
+        ids = pynvml.nvmlDeviceGetGpuInstanceId(one), pynvml.nvmlDeviceGetComputeInstanceId(one)
+        about = pynvml.nvmlDeviceGetAttributes(one)
+        uuid = pynvml.nvmlDeviceGetUUID(one)
+        found[ids] = uuid, about.multiprocessorCount, about.memorySizeMB
+    return found
 
 
 def residents(device: Device) -> dict[int, tuple[int, int]]:

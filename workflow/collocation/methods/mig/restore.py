@@ -153,7 +153,7 @@ def _is_back(note: Note, now: State) -> bool:
 
 def _ours(note: Note, now: State) -> set[Place]:
     """The places that the note names, but those where by now something else is."""
-    there = {one.place: nvml.uuids(one) for one in now.instances}
+    there = {one.place: one.uuids for one in now.instances}
     return {
         one.place
         for one in note.touched
@@ -259,7 +259,7 @@ def settle(device: Device, note: Note) -> None:
     there = {one.place: one for one in nvml.state(device).instances}
     for one in note.touched:
         if one.uuids is None:
-            one.uuids = sorted(nvml.uuids(there[one.place])) if one.place in there else []
+            one.uuids = sorted(there[one.place].uuids) if one.place in there else []
     keep(device, note)
 
 
