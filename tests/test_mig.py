@@ -1396,8 +1396,9 @@ def cell(hopper, tmp_path, short_tmp, sleepers):
         def enter(spec: dict):
             sharing = stack.enter_context(methods.enter(spec, hopper.device, tmp_path))
             pids = [sleepers() for _ in spec["members"]]
-            for pid in pids:  # members end before their method does
-                stack.callback(psutil.Process(pid).kill)
+            for process in map(psutil.Process, pids):  # members end before their method does
+                stack.callback(process.wait)
+                stack.callback(process.kill)
             return sharing, pids
 
         yield enter
