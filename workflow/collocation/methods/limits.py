@@ -49,7 +49,7 @@ class Limits(BaseModel):
 
     @model_validator(mode="after")
     def _limits_something(self):
-        if all(limit is None for _, limit in self):
+        if not any(limit for _, limit in self):
             raise ValueError(f"a variant limits something; allowed: {', '.join(TAKES)}")
         return self
 

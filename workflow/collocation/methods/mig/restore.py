@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pynvml
@@ -176,20 +177,15 @@ def _bring(device: Device, note: Note, now: State, until: float) -> None:
     if not found.mode:
         return
     wanted = {one.place: one for one in found.instances}
-    for instance in nvml.instances(device):
-        if instance.place in ours:
-            _destroy(device, instance, until, wanted.get(instance.place))
+    clear(device, ours, until, keep=wanted)
     there = {one.place: one for one in nvml.instances(device)}
-    for place in wanted.keys() & there.keys() & ours:
-        _complete(there[place].handle, wanted[place], there[place].compute)
-    for place in [place for place in wanted if place not in there]:
-        _complete(nvml.create_gpu_instance(device, *place), wanted[place])
-
-
-def _complete(gpu_instance, wanted: Instance, there: tuple[nvml.Compute, ...] = ()) -> None:
-    for compute in wanted.compute:
-        if compute not in there:
-            nvml.create_compute(gpu_instance, compute)
+    for place, one in wanted.items():
+        has = there.get(place)
+        if has is None or place in ours:
+            gpu_instance = has.handle if has else nvml.create_gpu_instance(device, *place)
+            for compute in one.compute:
+                if has is None or compute not in has.compute:
+                    nvml.create_compute(gpu_instance, compute)
 
 
 def _set_mode(device: Device, on: bool, until: float) -> None:
@@ -199,39 +195,42 @@ def _set_mode(device: Device, on: bool, until: float) -> None:
         time.sleep(0.1)
 
 
-def clear(device: Device, ours: set[Place], until: float | None = None) -> None:
-    """Destroy the instances in these places, those in use once they no longer are.
+def clear(
+    device: Device,
+    ours: set[Place],
+    until: float | None = None,
+    keep: dict[Place, Instance] | None = None,
+) -> None:
+    """Destroy the instances in these places, those in use once they no longer are; `keep` says
+    where one stays, with which compute instances.
 
     Raises NotInForce if one still is at `until`, by default PATIENCE_S from now.
     """
     until = time.monotonic() + PATIENCE_S if until is None else until
     for instance in nvml.state(device).instances:
-        if instance.place in ours:
-            _destroy(device, instance, until)
+        if instance.place not in ours:
+            continue
+        kept = (keep or {}).get(instance.place)
+        for compute in instance.compute:
+            if kept is None or compute not in kept.compute:
+                destroy = partial(pynvml.nvmlComputeInstanceDestroy, compute.handle)
+                _patiently(device, instance, until, destroy)
+        if kept is None:
+            destroy = partial(pynvml.nvmlGpuInstanceDestroy, instance.handle)
+            _patiently(device, instance, until, destroy)
 
 
-def _destroy(
-    device: Device, instance: Instance, until: float, keep: Instance | None = None
-) -> None:
-    """keep: it and its compute instances stay."""
-
-    def patiently(destroy: Callable, handle) -> None:
-        while True:
-            try:
-                return destroy(handle)
-            except pynvml.NVMLError_InUse:
-                if time.monotonic() > until:
-                    raise NotInForce(
-                        f"MIG: a cell needs the GPU to itself, and the instance of "
-                        f"{instance} on {device.name} is in use"
-                    ) from None
-            time.sleep(0.1)
-
-    for compute in instance.compute:
-        if keep is None or compute not in keep.compute:
-            patiently(pynvml.nvmlComputeInstanceDestroy, compute.handle)
-    if keep is None:
-        patiently(pynvml.nvmlGpuInstanceDestroy, instance.handle)
+def _patiently(device: Device, instance: Instance, until: float, destroy: Callable) -> None:
+    while True:
+        try:
+            return destroy()
+        except pynvml.NVMLError_InUse:
+            if time.monotonic() > until:
+                raise NotInForce(
+                    f"MIG: a cell needs the GPU to itself, and the instance of {instance} on "
+                    f"{device.name} is in use"
+                ) from None
+        time.sleep(0.1)
 
 
 def require_nobody(device: Device, so: str) -> None:
