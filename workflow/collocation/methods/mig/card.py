@@ -14,19 +14,9 @@ import pynvml
 
 from workflow.collocation.gpu import Device, nvidia
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.methods.mig import nvml
+from workflow.collocation.methods.mig import nvml, restore
 from workflow.collocation.methods.mig.layout import Card, Layout, Profile
 from workflow.collocation.methods.mig.nvml import Compute, Instance, in_words
-from workflow.collocation.methods.mig.restore import (
-    Note,
-    clear,
-    is_noted,
-    others,
-    put_back,
-    require_nobody,
-    settle,
-    touch,
-)
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,7 @@ def wrong_mode(device: Device, on: bool, switch: bool) -> str | None:
     Says nothing while a journal is there: then the mode that is seen is not the one that a cell
     will find.
     """
-    if nvidia.mig_enabled(device) in (None, on) or is_noted(device):
+    if nvidia.mig_enabled(device) in (None, on) or restore.is_noted(device):
         return None
     return _mode_is_wrong(device, on, switch)
 
@@ -103,17 +93,17 @@ def in_mode(device: Device, on: bool, switch: bool) -> Iterator[None]:
         reason = _mode_is_wrong(device, on, switch)
     if reason:
         raise Unsupported(reason + _left_by_others(device))
-    require_nobody(device, "its MIG mode stays")
-    with put_back(device, switched=True) as note:
+    restore.require_nobody(device, "its MIG mode stays")
+    with restore.put_back(device, switched=True) as note:
         doing = f"switching MIG mode {nvml.word(on)}"
         with in_words(device, doing, nvml.by_hand(device, on)):
-            touch(device, note, {instance.place for instance in note.found.instances})
-            clear(device, note.places)
+            restore.touch(device, note, {instance.place for instance in note.found.instances})
+            restore.clear(device, note.places)
             if error := nvml.set_mode(device, on):
                 lasting = error == pynvml.NVML_ERROR_RESET_REQUIRED
                 kind = Unsupported if lasting else NotInForce
                 raise kind(nvml.not_switched(device, on, error))
-            settle(device, note)
+            restore.settle(device, note)
         yield
 
 
@@ -125,7 +115,7 @@ def occupied(device: Device, layouts: list[Layout]) -> str | None:
     """
     with in_words(device, "reading its instances"):
         there = nvml.state(device).instances
-        if not there or is_noted(device) or _found(layouts, there):
+        if not there or restore.is_noted(device) or _found(layouts, there):
             return None
         return _not_to_be_touched(device, there)
 
@@ -151,8 +141,8 @@ def applied(
         yield found
         return
     if there:
-        require_nobody(device, "its instances stay")
-    with put_back(device) as note:
+        restore.require_nobody(device, "its instances stay")
+    with restore.put_back(device) as note:
         yield _apply(device, layouts, note)
 
 
@@ -165,12 +155,12 @@ def _found(layouts: list[Layout], there: list[Instance]) -> tuple[Layout, Seats]
     return None
 
 
-def _apply(device: Device, layouts: list[Layout], note: Note) -> tuple[Layout, Seats]:
+def _apply(device: Device, layouts: list[Layout], note: restore.Note) -> tuple[Layout, Seats]:
     old = {instance.place for instance in note.found.instances}
     for layout in layouts:
         with in_words(device, f"creating {layout}"):
-            touch(device, note, old | note.places | {part.place for part in layout.parts})
-            clear(device, note.places)
+            restore.touch(device, note, old | note.places | {part.place for part in layout.parts})
+            restore.clear(device, note.places)
             try:
                 for part in layout.parts:
                     gpu_instance = nvml.create_gpu_instance(device, *part.place)
@@ -182,7 +172,7 @@ def _apply(device: Device, layouts: list[Layout], note: Note) -> tuple[Layout, S
             wrong = _too_small(layout, seats) if seats else f"there is {nvml.state(device)}"
             if wrong:
                 raise NotInForce(f"MIG: {layout} was created on {device.name}, but {wrong}")
-            settle(device, note)
+            restore.settle(device, note)
             return layout, seats
     raise Unsupported(f"MIG: the driver finds no place for {layouts[0]} on {device.name}")
 
@@ -237,5 +227,5 @@ def _left_by_others(device: Device) -> str:
     return "".join(
         "; a killed run of another user may have left it so, and that user's next run puts back "
         f"what {file} says"
-        for file in others(device)
+        for file in restore.others(device)
     )
