@@ -14,7 +14,6 @@
 # make advise    how many of a job, by which method: make advise STUDY=h200 SLOWDOWN=2 MEMORY=80
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
 # make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
-# make mig-table write this card's MIG profiles to TABLE=FILE
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
 #                BENCH="sampler --help": what monitoring costs
 # make schemas   write config models as JSON Schema
@@ -42,7 +41,7 @@ SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 SNAKEMAKE = $(PY) -m snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan test lint format schemas mig-plan mig-table bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan test lint format schemas mig-plan bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -107,9 +106,6 @@ schemas: $(BASE)
 
 mig-plan: $(BASE)
 	@$(PY) -m workflow.collocation.study.mig_plan --config $(SETTINGS) $(if $(CARD),--card $(CARD))
-
-mig-table: $(BASE)
-	@$(PY) -m workflow.collocation.study.mig_plan --table $(or $(TABLE),mig-table.json)
 
 bench: $(TRAIN)
 	$(PY) -m bench $(BENCH)

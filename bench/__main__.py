@@ -29,7 +29,7 @@ from workflow.collocation.cell import cores
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.task import Task
 from workflow.collocation.digest import code
-from workflow.collocation.gpu.choose import find_device
+from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.schema.load import load_config

@@ -34,7 +34,7 @@ from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.outcome import cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.digest import code_digest
-from workflow.collocation.gpu.choose import find_device
+from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.processes.server import Server

@@ -88,6 +88,9 @@ class FakeNvml:
     def nvmlDeviceGetMigMode(self, handle):
         return [self.mig, self.mig]
 
+    def nvmlDeviceGetGpuInstanceProfileInfo(self, handle, index):
+        raise NOT_SUPPORTED
+
 
 @pytest.fixture
 def nvml(monkeypatch) -> FakeNvml:

@@ -21,19 +21,13 @@ from hypothesis import strategies as st
 from tests.fakes import machine
 from tests.studio import REPOSITORY
 from workflow.collocation import gpu
-from workflow.collocation.methods.mig.layout import (
-    ORDERS,
-    PLACEMENTS,
-    Card,
-    NoLayout,
-    Profile,
-    layouts,
-)
+from workflow.collocation.methods.evidence import Unsupported
+from workflow.collocation.methods.mig.layout import Card, Profile, layouts
 from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
 from workflow.collocation.schema.study import CONFIG
 from workflow.collocation.study import mig_plan
 from workflow.collocation.study.grid import expand
-from workflow.collocation.study.mig_plan import dump_card, load_card
+from workflow.collocation.study.mig_plan import load_card
 
 TABLES = sorted((REPOSITORY / "tests" / "cards").glob("*.json"))
 CARDS = {path.stem: load_card(path) for path in TABLES}
@@ -93,17 +87,17 @@ def mix(method: str, *slices: str) -> dict:
 def plans(spec: dict, card: Card) -> list:
     """Every layout; none where the planner refuses."""
     try:
-        return list(layouts(spec, card))
-    except NoLayout:
+        return layouts(spec, card)
+    except Unsupported:
         return []
 
 
 def first(spec: dict, card: Card) -> str:
-    return str(next(layouts(spec, card)))
+    return str(layouts(spec, card)[0])
 
 
 def refusal(spec: dict, card: Card) -> str:
-    with pytest.raises(NoLayout) as refused:
+    with pytest.raises(Unsupported) as refused:
         layouts(spec, card)  # the call itself, before anything is asked for
     assert "\n" not in str(refused.value)
     return str(refused.value)
@@ -253,7 +247,7 @@ def test_the_planner_agrees_with_brute_force_on_everything_that_fits(card):
 def test_plans_are_the_same_each_time_and_differ_from_each_other(card, wanted):
     found = plans(mix("mig", *wanted), card)
     assert found == plans(mix("mig", *wanted), card)
-    assert len(found) == len(set(found)) <= 2 * ORDERS * PLACEMENTS
+    assert len(found) == len(set(found))
     assert len({str(layout) for layout in found}) <= 2  # compute instances may change places
 
 
@@ -292,17 +286,10 @@ def test_ladders(name, expected):
     assert ", ".join(str(*layout) or "none" for layout in found) == expected
 
 
-def test_sm_counts_are_looked_up_and_not_derived_from_slices():
-    odd = [replace(p, sm_count=40) if p.name == "1g.35gb" else p for p in H200.profiles]
-    assert first(alike("mig", 3), replace(H200, profiles=tuple(odd))) == "3x 1g.35gb"
-
-
-def test_unknown_sm_counts_leave_slices_to_choose_by():
-    """By SMs alone the double-memory 1g, of which no more is known, would come last."""
-    unknown = [replace(p, sm_count=None) if p.name == "1g.35gb" else p for p in H200.profiles]
-    assert first(alike("mig", 4), replace(H200, profiles=tuple(unknown))) == "4x 1g.35gb"
-    nothing = [replace(p, sm_count=None, memory_mib=None) for p in H200.profiles]
-    blank = replace(H200, profiles=tuple(nothing))
+def test_numbers_that_are_not_known_change_no_choice():
+    blank = replace(
+        H200, profiles=tuple(replace(p, sm_count=None, memory_mib=None) for p in H200.profiles)
+    )
     for count in range(1, 8):
         assert first(alike("mig", count), blank) == first(alike("mig", count), H200)
 
@@ -331,7 +318,7 @@ def test_controls_take_exactly_that_profile():
 def test_double_memory():
     for name in ("a100_40", "h200_141", "b200_180"):
         for count in range(1, 5):
-            [part, *_] = next(layouts(alike("mig_1g2x", count), CARDS[name])).parts
+            [part, *_] = layouts(alike("mig_1g2x", count), CARDS[name])[0].parts
             assert part.profile.double
     assert first(mix("mig", "1g2x", "1g", "2g"), H200) == "1g.35gb + 1g.18gb + 2g.35gb"
     assert "has no 1g with double memory" in refusal(alike("mig_1g2x", 1), A30)
@@ -348,13 +335,13 @@ def test_shared_takes_the_largest_equal_parts_of_one_instance():
     assert first(alike("mig_shared", 2), A30) == "2x 2c in 4g.24gb"
     assert refusal(alike("mig_shared", 8), H200) == (
         "mig_shared: 8 equal compute instances do not fit in one GPU instance of NVIDIA H200: "
-        "7g.141gb holds 7 slices, such as 7x 1c, 3x 2c, 2x 3c, 1x 4c, 1x 7c"
+        "7g.141gb holds 7 slices"
     )
 
 
 def test_shared_mixes_stay_in_one_instance():
     assert first(mix("mig_shared", "3c.7g", "3c.7g"), A100) == "2x 3c in 7g.40gb"
-    layout = next(layouts(mix("mig_shared", "2c.7g", "4c.7g", "1c.7g"), A100))
+    layout = layouts(mix("mig_shared", "2c.7g", "4c.7g", "1c.7g"), A100)[0]
     assert [part.compute for part in layout.parts] == [(4, 2, 1)]
     assert layout.seats == ((0, 1), (0, 0), (0, 2))
     assert "do not fit in one GPU instance" in refusal(mix("mig_shared", *["3c.7g"] * 3), A100)
@@ -363,17 +350,16 @@ def test_shared_mixes_stay_in_one_instance():
 
 
 def test_mps_in_mig_deals_copies_over_the_two_instances_of_two():
-    layout = next(layouts(alike("mig_mps", 7), H200))
-    assert layout.parts == next(layouts(alike("mig", 2), H200)).parts
+    layout = layouts(alike("mig_mps", 7), H200)[0]
+    assert layout.parts == layouts(alike("mig", 2), H200)[0].parts
     assert layout.seats == ((0, 0), (1, 0), (0, 0), (1, 0), (0, 0), (1, 0), (0, 0))
-    assert refusal(alike("mig_mps", 2), H200).startswith("mig_mps: it deals 3 or more members")
 
 
 def test_mps_in_mig_gives_each_workload_of_a_mix_one_instance():
     members = [
         {"workload": name, "slice": text} for name, text in [("b", "2g")] * 2 + [("a", "1g")]
     ]
-    layout = next(layouts({"method": "mig_mps", "members": members}, H200))
+    layout = layouts({"method": "mig_mps", "members": members}, H200)[0]
     assert str(layout) == "2g.35gb + 1g.18gb"
     assert layout.seats == ((0, 0), (0, 0), (1, 0))
 
@@ -381,12 +367,9 @@ def test_mps_in_mig_gives_each_workload_of_a_mix_one_instance():
 # -- in which order it is tried -------------------------------------------------------------------
 
 
-def test_the_largest_is_created_first_then_other_places_and_orders_are_tried():
-    """On an A100 the order 1g, 1g, 2g, 3g is refused, and 3g, 1g, 2g, 1g taken (MIG guide)."""
+def test_the_largest_is_created_first_and_then_other_places_are_tried():
     found = plans(mix("mig", "1g", "2g", "3g", "1g"), A100)
-    orders = list(dict.fromkeys(tuple(p.profile.slices for p in one.parts) for one in found))
-    assert orders[:2] == [(3, 2, 1, 1), (1, 1, 2, 3)]
-    assert len(orders) == 12
+    assert {tuple(p.profile.slices for p in one.parts) for one in found} == {(3, 2, 1, 1)}
     starts = [tuple(part.start for part in one.parts) for one in found]
     assert starts[:2] == [(4, 0, 2, 3), (4, 2, 0, 1)]
 
@@ -418,7 +401,7 @@ def test_divided_instances_are_tried_with_the_smallest_first_too():
         (
             H200,
             ["3g", "3g", "1g"],
-            "2x 3g + 1g does not fit on NVIDIA H200: it takes 9 memory slices, and the card has 8",
+            "2x 3g + 1g does not fit on NVIDIA H200: the places overlap: 3g.71gb at {0,4}:4, ",
         ),
         (
             H200,
@@ -450,11 +433,10 @@ def test_places_that_overlap_are_named():
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
-def test_a_table_says_where_each_row_comes_from_and_is_kept_as_it_is_written(path):
+def test_a_table_says_where_each_row_comes_from(path):
     card = load_card(path)
     assert card.source and all(profile.source for profile in card.profiles)
     assert card.recorded == (path.stem == "h200_141")
-    assert dump_card(card) == path.read_text()
     assert [p.index for p in card.profiles] == sorted({p.index for p in card.profiles})
     assert len({p.id for p in card.profiles}) == len(card.profiles)
 
@@ -479,7 +461,7 @@ def test_what_is_not_known_of_a_b200_is_null_and_what_is_assumed_says_so():
     ],
 )
 def test_a_mistake_in_a_table_names_file_and_key(tmp_path, change, said):
-    table = json.loads(dump_card(H200))
+    table = json.loads((REPOSITORY / "tests/cards/h200_141.json").read_text())
     change(table)
     path = tmp_path / "card.json"
     path.write_text(json.dumps(table))
@@ -549,7 +531,7 @@ def test_mig_plan_of_a_study_without_mig_cells(tmp_path, capsys):
 
 def test_mig_plan_without_a_gpu_names_the_tables(monkeypatch, capsys):
     monkeypatch.setattr(gpu, "find", lambda wanted: None)
-    for more in ([], ["--table", "unwritten.json"], ["--config", "gpu=cpu"]):
+    for more in ([], ["--config", "gpu=cpu"]):
         assert mig_plan.main(more) == 2
         told = capsys.readouterr()
         assert told.err.count("\n") == 1 and not told.out
@@ -575,24 +557,11 @@ def on_card(tmp_path):
         yield see
 
 
-@pytest.mark.parametrize("name", ["a30", "a100_40", "h200_141"])
-def test_a_recorded_table_is_the_cards(name, tmp_path, on_card):
-    card = on_card(name)
-    before = json.loads((card / "state.json").read_text())
-    assert mig_plan.main(["--table", str(tmp_path / "table.json")]) == 0
-    recorded = load_card(tmp_path / "table.json")
-    assert recorded == replace(CARDS[name], recorded=True)
-    assert "driver 580.159" in recorded.source
-    after = json.loads((card / "state.json").read_text())
-    assert "change" not in after["calls"]
-    assert after | {"calls": {}} == before | {"calls": {}}
-
-
 @pytest.mark.parametrize(
     ("name", "mig", "said"),
     [
         ("h200_141", True, "  MIG mode: on\n"),
-        ("h200_141", False, "-i 0 -mig 1', or allow it with\n    mig_mode=switch\n"),
+        ("h200_141", False, "gpu-reset', or allow it with mig_mode=switch\n"),
         (
             "a100_40",
             False,
@@ -634,9 +603,3 @@ def test_mig_plan_without_rights_names_the_tables(on_card, capsys):
     told = capsys.readouterr().err
     assert told.startswith("MIG: no permission on NVIDIA H200 for reading its profiles; ")
     assert "give a recorded table with --card (CARD=FILE in make): tests/cards/" in told
-
-
-def test_a_table_that_cannot_be_written(tmp_path, on_card, capsys):
-    on_card()
-    assert mig_plan.main(["--table", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"{tmp_path}: cannot be written: Is a directory\n"

@@ -75,7 +75,6 @@ onstart:
     if not writer.still_planned(SESSION):
         raise WorkflowError("another run has just finished cells of this study; start again")
     writer.write_plan(SESSION)
-    writer.write_mig_layouts(SESSION)
     SESSION.datasets.pin()
     if said := notice(SESSION.folder):  # after the plan is written, which is one of its files
         print(said, file=sys.stderr)

@@ -37,7 +37,7 @@ from workflow.collocation.cell.record import (
 from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.cell.task import Task
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.gpu.choose import find_device
+from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.undisturbed import ENDING

@@ -1,6 +1,43 @@
 """The GPU that a study uses: `find` it, then ask the Device. Everything here only reads."""
 
-from workflow.collocation.gpu.device import Device, torch_build
+import importlib.util
+import re
+from pathlib import Path
+
+from workflow.collocation.errors import ConfigError
+from workflow.collocation.gpu.device import Device
 from workflow.collocation.gpu.nvidia import Nvidia, find
 
-__all__ = ["Device", "Nvidia", "find", "torch_build"]
+__all__ = ["Device", "Nvidia", "find", "find_device", "torch_build"]
+
+
+def find_device(wanted: str | int) -> tuple[Device | None, str]:
+    """The GPU that config's `gpu` names here, or None and why. Raises ConfigError.
+
+    Asked when cells are planned, and by each job where it runs.
+    """
+    if wanted == "cpu":
+        return None, "gpu: cpu"
+    device = find(wanted)
+    if device is None:
+        return None, "no CUDA machine"
+    if torch_build() == "cpu":
+        if wanted != "auto":
+            raise ConfigError(
+                f"gpu: {wanted!r} was asked for, but the installed torch is a CPU build; "
+                "allowed: cpu, auto"
+            )
+        return None, "the installed torch is a CPU build"
+    return device, ""
+
+
+def torch_build() -> str | None:
+    """What the installed torch was built for: "cuda", "cpu", or None where there is no torch.
+
+    Read from its version file: importing it would take seconds.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    return "cuda" if re.search(r"^cuda\b.*=\s*['\"]", text, re.M) else "cpu"

@@ -1,10 +1,7 @@
 """What the workflow may ask of a GPU. Who made it is behind this: another maker's is one module."""
 
-import importlib.util
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -26,12 +23,7 @@ class Device(ABC):
 
     def record(self) -> dict:
         """What run.json says of it."""
-        return {
-            "uuid": self.uuid,
-            "name": self.name,
-            "memory_bytes": self.memory_bytes,
-            "driver": self.driver,
-        }
+        return {key: getattr(self, key) for key in ("uuid", "name", "memory_bytes", "driver")}
 
     @abstractmethod
     def state(self) -> dict:
@@ -44,15 +36,3 @@ class Device(ABC):
         """PIDs on the card: all that "compute", and those that are "mps" clients; null where not
         readable. In a container they may be the host's PIDs.
         """
-
-
-def torch_build() -> str | None:
-    """What the installed torch was built for: "cuda", "cpu", or None where there is no torch.
-
-    Read from its version file: importing it would take seconds.
-    """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    text = Path(spec.origin).with_name("version.py").read_text()
-    return "cuda" if re.search(r"^cuda\b.*=\s*['\"]", text, re.M) else "cpu"

@@ -1,6 +1,5 @@
 """Locks that outlive no process: one per device for the whole machine, one per results folder."""
 
-import contextlib
 import fcntl
 import json
 import os
@@ -8,6 +7,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 POLL_S = 0.2
@@ -31,7 +31,7 @@ def lock_folder() -> Path:
     return Path(os.environ.get("COLLOCATION_LOCK_DIR") or "/tmp/gpu-collocation-locks")
 
 
-@contextlib.contextmanager
+@contextmanager
 def device_lock(
     key: str, holder: dict, on_wait: Callable[[dict], None], folder: Path | None = None
 ) -> Iterator[float]:
@@ -56,7 +56,7 @@ def device_lock(
         _release(fd)
 
 
-@contextlib.contextmanager
+@contextmanager
 def folder_lock(path: Path, holder: dict) -> Iterator[None]:
     """Hold the folder `path` (made if need be) by its file `.lock`; raises Busy if it is held."""
     path = Path(path)
@@ -73,22 +73,22 @@ def folder_lock(path: Path, holder: dict) -> Iterator[None]:
 def _try(path: Path, holder: dict) -> int | None:
     """The locked descriptor (close-on-exec), or None while somebody else has it."""
     while True:
-        fd = _open(path)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with ExitStack() as closing:
+            fd = _open(path)
+            closing.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
             # Truncated before anything else: a dead holder's words are never read as ours.
             os.ftruncate(fd, 0)
-            if _is_still(fd, path):
-                with contextlib.suppress(OSError):  # a full disk costs the name, not the lock
-                    os.pwrite(fd, json.dumps(holder).encode(), 0)
-                return fd
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)  # a cleaner of temporary files removed it: lock the one that is there now
+            # If a cleaner of temporary files removed it, the one that is there now is to be locked.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), path.stat()):
+                    with suppress(OSError):  # a full disk costs the name, not the lock
+                        os.pwrite(fd, json.dumps(holder).encode(), 0)
+                    closing.pop_all()
+                    return fd
 
 
 def _open(path: Path) -> int:
@@ -99,14 +99,14 @@ def _open(path: Path) -> int:
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             return os.open(path, flags)
-        with contextlib.suppress(FileExistsError), _no_umask():
+        with suppress(FileExistsError), _no_umask():
             return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _make_shared(folder: Path) -> None:
-    with contextlib.suppress(FileExistsError), _no_umask():
+    with suppress(FileExistsError), _no_umask():
         folder.mkdir(mode=0o1777)
     found = folder.lstat()  # in a folder that all may write to, anybody could have made it
     if not stat.S_ISDIR(found.st_mode):
@@ -115,20 +115,13 @@ def _make_shared(folder: Path) -> None:
         raise OSError(f"{folder} is another user's without sticky bit; set COLLOCATION_LOCK_DIR")
 
 
-@contextlib.contextmanager
+@contextmanager
 def _no_umask() -> Iterator[None]:
     before = os.umask(0)
     try:
         yield
     finally:
         os.umask(before)
-
-
-def _is_still(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _release(fd: int) -> None:

@@ -18,32 +18,31 @@ CORES_PER_SM |= dict.fromkeys([(8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0
 
 class Nvidia(Device):
     def state(self) -> dict:
-        def held_down(policy: int):
-            return lambda h: pynvml.nvmlDeviceGetViolationStatus(h, policy).violationTime / 1e9
-
-        def temperature(h) -> int:
-            return pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU)
-
+        nvml = pynvml
+        held_down, clock = nvml.nvmlDeviceGetViolationStatus, nvml.nvmlDeviceGetClockInfo
         readings = {
-            "temperature_c": temperature,
-            "power_w": lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000,
-            "sm_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM),
-            "memory_used_bytes": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).used,
-            "throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons,
-            "power_violation_s": held_down(pynvml.NVML_PERF_POLICY_POWER),
-            "thermal_violation_s": held_down(pynvml.NVML_PERF_POLICY_THERMAL),
+            "temperature_c": lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU),
+            "power_w": lambda h: nvml.nvmlDeviceGetPowerUsage(h) / 1000,
+            "sm_clock_mhz": lambda h: clock(h, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": lambda h: clock(h, nvml.NVML_CLOCK_MEM),
+            "memory_used_bytes": lambda h: nvml.nvmlDeviceGetMemoryInfo(h).used,
+            "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons,
+            "power_violation_s": lambda h: (
+                held_down(h, nvml.NVML_PERF_POLICY_POWER).violationTime / 1e9
+            ),
+            "thermal_violation_s": lambda h: (
+                held_down(h, nvml.NVML_PERF_POLICY_THERMAL).violationTime / 1e9
+            ),
         }
-        return {name: _read(self, read) for name, read in readings.items()}
+        return {name: _read(self.uuid, read) for name, read in readings.items()}
 
     def processes(self) -> dict[str, list[int] | None]:
-        lists = {
-            "compute": pynvml.nvmlDeviceGetComputeRunningProcesses,
-            "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
-        }
+        def pids(ask) -> list[int] | None:
+            return _read(self.uuid, lambda h: sorted(entry.pid for entry in ask(h)))
+
         return {
-            name: _read(self, lambda h, read=read: sorted(entry.pid for entry in read(h)))
-            for name, read in lists.items()
+            "compute": pids(pynvml.nvmlDeviceGetComputeRunningProcesses),
+            "mps": pids(pynvml.nvmlDeviceGetMPSComputeRunningProcesses),
         }
 
 
@@ -115,32 +114,23 @@ def _numa_node(handle) -> int | None:
 
 def memory_free(uuid: str) -> int | None:
     """Bytes that nobody uses of a GPU or a MIG device; None where NVML does not tell."""
-
-    def read() -> int:
-        return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).free
-
-    return _or_none(read)
+    return _read(uuid, lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).free)
 
 
 def card_of(mig_uuid: str) -> str | None:
     """The UUID of the card that a MIG device is part of; None where NVML does not know it."""
-
-    def read() -> str:
-        part = pynvml.nvmlDeviceGetHandleByUUID(mig_uuid)
-        return pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part))
-
-    return _or_none(read)
+    card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle
+    return _read(mig_uuid, lambda part: pynvml.nvmlDeviceGetUUID(card(part)))
 
 
 def mig_enabled(device: Device) -> bool | None:
     """Whether MIG mode is on; None on a card that has no MIG."""
-    mode = _read(device, lambda h: pynvml.nvmlDeviceGetMigMode(h)[0])
-    return None if mode is None else bool(mode)
+    return _read(device.uuid, lambda h: bool(pynvml.nvmlDeviceGetMigMode(h)[0]))
 
 
-def _read(device: Device, read):
-    """A reading of the card, or None where it does not give it, or is lost."""
-    return _or_none(lambda: read(pynvml.nvmlDeviceGetHandleByUUID(device.uuid)))
+def _read(uuid: str, read):
+    """A reading of a GPU or a MIG device, or None where it does not give it, or is lost."""
+    return _or_none(lambda: read(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
 
 
 def _or_none(read):

@@ -5,19 +5,16 @@ manager; inside it the method is set up, and on every way out it is torn down.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
 
 # isort: off
 # The order is that in which people are told of them.
-from workflow.collocation.methods import naive as _naive  # noqa: F401
-from workflow.collocation.methods import mps as _mps  # noqa: F401
-from workflow.collocation.methods import mig as _mig  # noqa: F401
+from workflow.collocation.methods import naive, mps, mig, mps_daemon  # noqa: F401
 
 # isort: on
-from workflow.collocation.methods import mps_daemon
 from workflow.collocation.methods.base import METHODS, MOST_MEMBERS, Method, Sharing, named
 from workflow.collocation.methods.evidence import Unsupported, refuse_company
 from workflow.collocation.methods.limits import Limits
@@ -41,12 +38,10 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
     switch: the card's MIG mode and layout may be changed for a cell.
     """
     method = named(spec["method"])
-    if reason := method.refusal(spec, device, switch):
-        return f"{reason}; {method.experimental}" if method.experimental else reason
-    if device is None or method.parts:
-        return None
-    why = f", and {method.name} needs the whole card"
-    return wrong_mode(device, False, switch, why)
+    reason = method.refusal(spec, device, switch)
+    if not reason and device is not None and not method.parts:
+        reason = wrong_mode(device, False, switch)
+    return f"{reason}; {method.experimental}" if reason and method.experimental else reason
 
 
 @contextmanager
@@ -56,18 +51,14 @@ def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) ->
     To be entered by who holds the device's lock. Raises NotInForce or Unsupported; NotInForce, too,
     if afterwards the card could not be put back as it was.
     """
-    method = named(spec["method"])
-    if device is None:
-        with method.enter(spec, device, log, switch) as sharing:
-            yield sharing
-        return
-    mps_daemon.sweep()  # a server that a killed run left would share the card with this one
-    recover(device)  # and a layout that it left would not be the one found
+    if device is not None:
+        mps_daemon.sweep()  # a server that a killed run left would share the card with this one
+        recover(device)  # and a layout that it left would not be the one found
     if reason := refusal(spec, device, switch):
         raise Unsupported(reason)
-    refuse_company(device)
-    with (
-        in_mode(device, on=method.parts, switch=switch),
-        method.enter(spec, device, log, switch) as sharing,
-    ):
-        yield sharing
+    method = named(spec["method"])
+    with ExitStack() as stack:
+        if device is not None:
+            refuse_company(device)
+            stack.enter_context(in_mode(device, on=method.parts, switch=switch))
+        yield stack.enter_context(method.enter(spec, device, log, switch))

@@ -33,12 +33,11 @@ class Sharing(ABC):
         that the cell fails with.
         """
 
-    def release(self, pid: int) -> None:
+    def release(self, pid: int) -> None:  # noqa: B027
         """Before a member is killed: have the method drop it, so that no neighbour is harmed.
 
         Never raises, and takes a few seconds at most. Here: a plain process takes nobody with it.
         """
-        del pid
 
     def own_pids(self) -> set[int]:
         """PIDs under which NVML may list the members, and servers of theirs, as far as witnessed.
@@ -53,7 +52,6 @@ class Sharing(ABC):
 
     def entity(self, member: int) -> str:
         """Where the member runs, as telemetry calls it: "gpu", or a GPU instance."""
-        del member
         return "gpu"
 
 
@@ -81,15 +79,14 @@ class Method(ABC):
 
         switch: the card's MIG mode and layout may be changed for a cell.
         """
-        del spec, device, switch
         return None
 
     @abstractmethod
     def enter(
         self, spec: dict, device: Device | None, log: Path, switch: bool = False
     ) -> AbstractContextManager[Sharing]:
-        """Set it up for a cell, and on every way out take it down; `log` is the folder for what
-        its own programs print. Raises NotInForce or Unsupported.
+        """Set it up for a cell that it does not refuse, and on every way out take it down; `log` is
+        the folder for what its own programs print. Raises NotInForce or Unsupported.
         """
 
 

@@ -1,9 +1,10 @@
 """What the methods' evidence has in common: members' reports, and who else is on the card."""
 
 import re
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,24 +54,19 @@ def called(member: int, report: Report) -> str:
 def require_device(method: str, reports: dict[int, Report], uuid: str) -> None:
     """Raise NotInForce unless every one of these members runs on this GPU or MIG device."""
     for member, report in reports.items():
-        if report.device_uuid is None:
-            raise NotInForce(
-                f"{method}: {called(member, report)} did not say which device it runs on; "
-                f"{uuid} was planned"
-            )
-        if report.device_uuid != uuid:
-            raise NotInForce(
-                f"{method}: {called(member, report)} runs on {report.device_uuid}, not on {uuid}"
-            )
+        who, found = f"{method}: {called(member, report)}", report.device_uuid
+        if found is None:
+            raise NotInForce(f"{who} did not say which device it runs on; {uuid} was planned")
+        if found != uuid:
+            raise NotInForce(f"{who} runs on {found}, not on {uuid}")
 
 
 def absent(reports: dict[int, Report], listed: Iterable[int]) -> str | None:
     """The members that a list of PIDs lacks, as the beginning of a sentence; None if it has all."""
-    listed = set(listed)
     names = [
         called(member, report)
         for member, report in reports.items()
-        if not known_as(report.pid) & listed
+        if not known_as(report.pid) & set(listed)
     ]
     return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}" if names else None
 
@@ -83,20 +79,30 @@ def known_as(pid: int) -> set[int]:
     return {pid}
 
 
+def names_of(pids: Iterable[int]) -> set[int]:
+    """All PIDs that these processes are known as."""
+    return set().union(*map(known_as, pids))
+
+
+@contextmanager
+def no_daemon() -> Iterator[str]:
+    """An empty pipe folder for members: with the default one, any MPS daemon on this machine would
+    silently turn them into its clients.
+    """
+    with tempfile.TemporaryDirectory(prefix="no-mps-") as pipe:
+        yield pipe
+
+
 def refuse_company(device: gpu.Device) -> None:
     """Raise NotInForce, naming PID and owner, if somebody else's MPS daemon serves the card, or
     processes compute on it. Kills nobody.
     """
-    serving = [
-        f"{owner(process.pid)}, pipe folder {environment.get(PIPE_FOLDER, DEFAULT_PIPE)}"
-        for process, environment in _daemons()
-        if environment is not None and _serves(environment, device)
-    ]
-    if serving:
-        raise NotInForce(
-            "a cell needs the GPU to itself, and another MPS daemon serves it: "
-            + ", ".join(serving)
-        )
+    for process, environment in _daemons():
+        if environment is not None and _serves(environment, device):
+            raise NotInForce(
+                "a cell needs the GPU to itself, and another MPS daemon serves it: "
+                f"{owner(process.pid)}, pipe folder {environment.get(PIPE_FOLDER, DEFAULT_PIPE)}"
+            )
     require_alone(device)
 
 
@@ -107,20 +113,16 @@ def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, lis
     only where NVML shows them under the PIDs that they have here; then a member that failed and is
     slow to end is no stranger either.
     """
-    expected = {name for pid in ours for name in known_as(pid)}
-    deadline = time.monotonic() + GRACE_S
-    while True:
-        listed = device.processes()
+    expected = names_of(ours)
+
+    def wrong(listed: dict, late: bool) -> str | None:
         strangers = {pid for pids in listed.values() for pid in pids or []} - expected
-        late = time.monotonic() > deadline
         if late and ours:
-            strangers -= {name for process in offspring() for name in known_as(process.pid)}
-        if not strangers:
-            return listed
-        if late:
-            owners = ", ".join(owner(pid) for pid in sorted(strangers))
-            raise NotInForce(f"a cell needs the GPU to itself, and others compute on it: {owners}")
-        time.sleep(0.2)
+            strangers -= names_of(process.pid for process in offspring())
+        owners = ", ".join(owner(pid) for pid in sorted(strangers))
+        return owners and f"a cell needs the GPU to itself, and others compute on it: {owners}"
+
+    return _awaited(device, wrong)
 
 
 def require_no_clients(method: str, reports: dict[int, Report], listed: dict) -> None:
@@ -147,21 +149,31 @@ def require_counts(
     For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
     containers NVML names nobody. Raises NotInForce if the numbers stay different.
     """
+    there = _several(members, "member")
+    if servers:
+        there += f" and {_several(servers, 'MPS server')}"
+
+    def wrong(listed: dict, late: bool) -> str | None:
+        clients, computing = (len(listed[key] or []) for key in ("mps", "compute"))
+        found = []
+        if servers and clients not in (0, members):
+            found.append(_several(clients, "MPS client"))
+        if computing not in (0, members + servers):
+            found.append(_several(computing, "process", "es"))
+        return found and f"{method}: NVML lists {' and '.join(found)}, the cell has {there}"
+
+    return _awaited(device, wrong)
+
+
+def _awaited(device: gpu.Device, wrong: Callable) -> dict[str, list[int] | None]:
+    """What NVML lists, once nothing is wrong with it; raises NotInForce if something stays so."""
     deadline = time.monotonic() + GRACE_S
     while True:
-        listed = device.processes()
-        wrong = []
-        if servers and len(listed["mps"] or []) not in (0, members):
-            wrong.append(_several(len(listed["mps"]), "MPS client"))
-        if len(listed["compute"] or []) not in (0, members + servers):
-            wrong.append(_several(len(listed["compute"]), "process", "es"))
-        if not wrong:
+        listed, late = device.processes(), time.monotonic() > deadline
+        if not (sentence := wrong(listed, late)):
             return listed
-        if time.monotonic() > deadline:
-            there = _several(members, "member")
-            if servers:
-                there += f" and {_several(servers, 'MPS server')}"
-            raise NotInForce(f"{method}: NVML lists {' and '.join(wrong)}, the cell has {there}")
+        if late:
+            raise NotInForce(sentence)
         time.sleep(0.2)
 
 

@@ -2,12 +2,25 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a method
-Percent = Annotated[float, Field(gt=0, le=100)]
+Percent = Annotated[float, Field(gt=0, le=100, strict=True)]
 Megabytes = Annotated[StrictInt, Field(ge=1)]
 Priority = Annotated[StrictInt, Field(ge=0, le=1)]
+ALLOWED = {
+    "sm_percent": "equal, overlap, a percentage up to 100, or a number for each workload",
+    "pinned_memory_mb": "megabytes, or a number for each workload",
+    "priority": "0 (normal) or 1 (below normal) for each workload",
+}
 
 
 class Limits(BaseModel):
@@ -24,38 +37,19 @@ class Limits(BaseModel):
     pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = None
     priority: dict[Name, Priority] | None = None
 
-    @field_validator("sm_percent", "pinned_memory_mb", mode="before")
+    @field_validator("sm_percent", "pinned_memory_mb", "priority", mode="wrap")
     @classmethod
-    def _limit_is_one(cls, limit, info):
+    def _is_allowed(cls, limit, check, info):
         """One line for what would be one complaint for each type of the union."""
-        shares = info.field_name == "sm_percent"
-        for value in limit.values() if isinstance(limit, dict) else [limit]:
-            number = isinstance(value, int | float if shares else int) and value is not True
-            if not (number and 0 < value <= (100 if shares else float("inf"))) and not (
-                value is limit and (value is None or (shares and value in ("equal", "overlap")))
-            ):
-                raise ValueError(
-                    f"{value!r} is not allowed; allowed: "
-                    + ("equal, overlap, a percentage up to 100" if shares else "megabytes")
-                    + ", or a number for each workload"
-                )
-        return limit
-
-    @field_validator("priority", mode="before")
-    @classmethod
-    def _priority_is_by_workload(cls, priority):
-        by_workload = isinstance(priority, dict) and priority
-        for value in priority.values() if by_workload else [priority]:
-            if not by_workload or isinstance(value, bool) or value not in (0, 1):
-                raise ValueError(
-                    f"{value!r} is not allowed; allowed: 0 (normal) or 1 (below normal) for each "
-                    "workload"
-                )
-        return priority
+        try:
+            return check(limit)
+        except ValidationError as error:
+            value, allowed = error.errors()[-1]["input"], ALLOWED[info.field_name]
+        raise ValueError(f"{value!r} is not allowed; allowed: {allowed}")
 
     @model_validator(mode="after")
     def _limits_something(self):
-        if all(limit is None for _, limit in self):
+        if not any(limit for _, limit in self):
             raise ValueError(f"a variant limits something; allowed: {', '.join(TAKES)}")
         return self
 

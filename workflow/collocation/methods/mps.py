@@ -18,7 +18,7 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence, mps_daemon
 from workflow.collocation.methods.base import Method, Sharing, register
-from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
+from workflow.collocation.methods.evidence import NotInForce, Place, Report, called
 from workflow.collocation.methods.limits import TAKES, Limits
 
 RELEASE_S = 4.0
@@ -26,6 +26,11 @@ RELEASE_S = 4.0
 # H200 of 132 SMs: 70 % gives 92, 50 % 66, 24 % 30, 14 % 18, 10 % 12, and 7 %, 3 % and 1 % give 8.
 LEAST_SMS = GROUP_SMS = 8
 MIB = 2**20
+SET_BY = {  # what a member is limited to → the variable that does it
+    "sm_percent": ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "{:.6g}"),
+    "pinned_memory_mb": ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0={}M"),
+    "priority": ("CUDA_MPS_CLIENT_PRIORITY", "{}"),
+}
 
 
 @dataclass(frozen=True)
@@ -34,56 +39,42 @@ class Mps(Method):
     takes = TAKES
 
     def refusal(self, spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
+        """Here also: if a limit could never be proven on this card, or would limit nothing."""
         if device is None:
             return "MPS needs an NVIDIA GPU, and there is none on this machine"
         if sys.platform != "linux":
             return f"MPS runs on Linux only, and this is {sys.platform}"
         if shutil.which(mps_daemon.CONTROL) is None:
             return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
-        limits = (
-            _useless(f"member {member} ({entry['workload']})", entry, device)
-            for member, entry in enumerate(spec["members"])
-        )
-        reason = next(filter(None, limits), None)
-        return reason and f"{spec['method']}: {reason}"
+        total = device.memory_bytes
+        for member, entry in enumerate(spec["members"]):
+            who, memory = f"of member {member} ({entry['workload']})", entry.get("pinned_memory_mb")
+            if "sm_percent" in entry and device.sm_count is None:
+                return (
+                    f"{spec['method']}: the SM limit {who} cannot be proven: how many SMs "
+                    f"{device.name} has is not known"
+                )
+            if None not in (memory, total) and memory * MIB >= total:
+                return (
+                    f"{spec['method']}: the memory limit {who}, {memory} MiB, limits nothing: "
+                    f"{device.name} has {total // MIB} MiB"
+                )
+        return None
 
     @contextmanager
     def enter(
-        self, spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
+        self, spec: dict, device: gpu.Device, log: Path, switch: bool = False
     ) -> Iterator["Clients"]:
-        if reason := self.refusal(spec, device):
-            raise Unsupported(reason)
         with mps_daemon.running(device.uuid, log / "mps") as daemon:
             place = Place(device.uuid, device.sm_count)
             yield Clients(device, daemon, dict(enumerate(spec["members"])), place, spec["method"])
-
-
-def _useless(who: str, entry: dict, device: gpu.Device) -> str | None:
-    """Why a limit of this member could never be proven on this card, or would limit nothing."""
-    percent, memory = _limits(entry)
-    if percent is not None and device.sm_count is None:
-        return (
-            f"the SM limit of {who} cannot be proven: how many SMs {device.name} has is not known"
-        )
-    if None not in (memory, device.memory_bytes) and memory * MIB >= device.memory_bytes:
-        return (
-            f"the memory limit of {who}, {memory} MiB, limits nothing: {device.name} has "
-            f"{device.memory_bytes // MIB} MiB"
-        )
-    return None
-
-
-def _limits(entry: dict) -> tuple[float | None, int | None]:
-    """What a member is limited to: percent of the SMs, MiB of memory; null: no limit."""
-    return entry.get("sm_percent"), entry.get("pinned_memory_mb")
 
 
 @dataclass
 class Clients(Sharing):
     """The members that one daemon serves on one place of `device`.
 
-    members: the spec's entry of each of them, of which `sm_percent` (of the place's SMs) and
-    `pinned_memory_mb` (MiB) are limits. method: for sentences.
+    members: the spec's entry of each of them, with its limits. method: for sentences.
     server: the MPS server's PID as first witnessed; a later one is another server.
     """
 
@@ -96,16 +87,10 @@ class Clients(Sharing):
     names: set[int] = field(default_factory=set)  # PIDs of server and members, as witnessed
 
     def environment(self, member: int) -> dict[str, str]:
-        percent, memory = _limits(self.members[member])
-        priority = self.members[member].get("priority")
-        limits = {}
-        if percent is not None:
-            limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{percent:.6g}"
-        if memory is not None:
-            limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={memory}M"
-        if priority is not None:
-            limits["CUDA_MPS_CLIENT_PRIORITY"] = f"{priority}"
-        return self.daemon.environment | limits
+        entry = self.members[member]
+        return self.daemon.environment | {
+            name: form.format(entry[key]) for key, (name, form) in SET_BY.items() if key in entry
+        }
 
     def witness(self, reports: dict[int, Report]) -> dict:
         evidence.require_device(self.method, reports, self.place.uuid)
@@ -117,7 +102,7 @@ class Clients(Sharing):
         if absent := evidence.absent(reports, clients):
             raise NotInForce(f"MPS: {absent} not among server {server}'s clients {clients}")
         pids = [server, *(report.pid for report in reports.values())]
-        self.names |= {name for pid in pids for name in evidence.known_as(pid)}
+        self.names |= evidence.names_of(pids)
         listed = self.device.processes()
         # Where NVML does not show the server under its PID, it names the host's PIDs, or none.
         comparable = listed["mps"] is not None and server in (listed["compute"] or [])
@@ -174,7 +159,8 @@ class Clients(Sharing):
 
         `unproven`: why what the member saw proves nothing, although it does not contradict.
         """
-        percent, memory = _limits(self.members[member])
+        entry = self.members[member]
+        percent, memory = entry.get("sm_percent"), entry.get("pinned_memory_mb")
         who, total = f"{self.method}: {called(member, report)}", self.place.sm_count
         has, free = report.sm_count, report.memory_free
         expected = card_free = unproven = None
@@ -187,11 +173,6 @@ class Clients(Sharing):
                 raise NotInForce(
                     f"{who}: its SM limit cannot be proven: it could not tell how many SMs it can "
                     "use"
-                )
-            if total is None:
-                raise NotInForce(
-                    f"{who}: its SM limit cannot be proven: how many SMs {self.place.uuid} has is "
-                    "not known"
                 )
             share = percent * total / 100
             expected = int(share + 1e-6)
@@ -208,7 +189,13 @@ class Clients(Sharing):
                     f"{who} saw {free / MIB:.0f} MiB of free memory; its limit is {memory} MiB"
                 )
             card_free = nvidia.memory_free(self.place.uuid)
-            unproven = self._would_show_anyway(memory, card_free)
+            if card_free is None:
+                unproven = f"how much of {self.place.uuid} is free is not known"
+            elif card_free <= memory * MIB:
+                unproven = (
+                    f"{self.place.uuid} has {card_free // MIB} MiB free, and would show no more "
+                    f"without the limit of {memory} MiB"
+                )
         return {
             "sm_percent": percent,
             "sm_count": has,
@@ -229,17 +216,6 @@ class Clients(Sharing):
             return {}
         default = self.daemon.ask("get_default_client_priority").strip()
         return {"priorities": {"asked": asked, "default": default, "seen": None}}
-
-    def _would_show_anyway(self, memory: int, card_free: int | None) -> str | None:
-        """Why a member that sees no more than its limit of `memory` MiB proves nothing of it."""
-        if card_free is None:
-            return f"how much of {self.place.uuid} is free is not known"
-        if card_free <= memory * MIB:
-            return (
-                f"{self.place.uuid} has {card_free // MIB} MiB free, and would show no more "
-                f"without the limit of {memory} MiB"
-            )
-        return None
 
 
 def _pids(answer: str) -> list[int]:

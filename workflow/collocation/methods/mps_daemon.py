@@ -52,7 +52,26 @@ class Daemon:
 
     def ask(self, command: str, seconds: float | None = None) -> str:
         """The answer to a control command. Raises NotInForce if there is none within that time."""
-        return _ask(self.pipe, command, ANSWER_S if seconds is None else seconds)
+        seconds = ANSWER_S if seconds is None else seconds
+        folders = {PIPE_FOLDER: str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.pipe)}
+        try:
+            answer = subprocess.run(
+                [CONTROL],
+                input=f"{command}\n",
+                env=os.environ | folders,
+                text=True,
+                errors="replace",
+                capture_output=True,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired:
+            raise NotInForce(f"MPS: no answer to '{command}' within {seconds:.3g} s") from None
+        except OSError as error:
+            raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
+        if answer.returncode != 0:
+            said = " ".join((answer.stderr + answer.stdout).split())
+            raise NotInForce(f"MPS: '{command}' failed: {said or f'exit {answer.returncode}'}")
+        return answer.stdout
 
 
 @contextmanager
@@ -66,7 +85,6 @@ def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
     daemon.logs.mkdir(parents=True, exist_ok=True)
     with (pipe / "unmarked").open("w") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)  # before it bears the name that `sweep` looks for
-        print(f"pid {os.getpid()}", file=mark, flush=True)
         (pipe / "unmarked").rename(pipe / MARK)
         process = None
         try:
@@ -75,8 +93,7 @@ def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
             yield daemon
         finally:
             with undisturbed():
-                _end(pipe)
-                shutil.rmtree(pipe, ignore_errors=True)
+                _end(daemon)
                 if process is not None:
                     process.poll()  # so that Popen knows what `_end` has seen
 
@@ -87,8 +104,7 @@ def sweep() -> None:
         with suppress(FileNotFoundError, PermissionError, BlockingIOError), mark.open() as held:
             if os.fstat(held.fileno()).st_uid == os.getuid():
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _end(mark.parent)
-                shutil.rmtree(mark.parent, ignore_errors=True)
+                _end(Daemon("", mark.parent, mark.parent))
 
 
 def _start(daemon: Daemon) -> subprocess.Popen:
@@ -126,46 +142,19 @@ def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:
             return
         except NotInForce as silence:
             if process.poll() is not None or time.monotonic() > deadline:
-                words = _last_line(daemon.logs / "control.log") or str(silence)
-                raise NotInForce(f"the MPS daemon did not start: {words}") from None
+                log = daemon.logs / "control.log"
+                said = log.read_text(errors="replace").split("\n") if log.exists() else []
+                words = [line for line in said if line.strip()] or [str(silence)]
+                raise NotInForce(f"the MPS daemon did not start: {words[-1]}") from None
         time.sleep(0.1)
 
 
-def _last_line(path: Path) -> str | None:
-    with suppress(FileNotFoundError):
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else None
-    return None
-
-
-def _ask(pipe: Path, command: str, seconds: float) -> str:
-    folders = {PIPE_FOLDER: str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
-    try:
-        answer = subprocess.run(
-            [CONTROL],
-            input=f"{command}\n",
-            env=os.environ | folders,
-            text=True,
-            errors="replace",
-            capture_output=True,
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired:
-        raise NotInForce(f"MPS: no answer to '{command}' within {seconds:.3g} s") from None
-    except OSError as error:
-        raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
-    if answer.returncode != 0:
-        said = " ".join((answer.stderr + answer.stdout).split())
-        raise NotInForce(f"MPS: '{command}' failed: {said or f'exit {answer.returncode}'}")
-    return answer.stdout
-
-
-def _end(pipe: Path) -> None:
-    """Quit, then SIGTERM, then SIGKILL for the daemon and the server of this pipe folder."""
-    left = _programs(pipe)
+def _end(daemon: Daemon) -> None:
+    """Quit, then SIGTERM, then SIGKILL for the daemon and its server, and the pipe folder goes."""
+    left = _programs(daemon.pipe)
     if left:
         with suppress(NotInForce):  # a daemon that cannot be asked is signalled at once
-            _ask(pipe, f"quit -t {END_S:.0f}", ANSWER_S)
+            daemon.ask(f"quit -t {END_S:.0f}")
             left = _alive_after(2 * END_S, left)
     for sent in (signal.SIGTERM, signal.SIGKILL):
         for process in left:
@@ -174,23 +163,22 @@ def _end(pipe: Path) -> None:
         left = _alive_after(END_S, left)
     if left:
         raise NotInForce(f"MPS: PIDs {sorted(p.pid for p in left)} outlived SIGKILL")
+    shutil.rmtree(daemon.pipe, ignore_errors=True)
 
 
 def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.Process]:
-    """Those that have not ended when all have, or the time is up.
-
-    A zombie has ended: in a container, orphans may find nobody who reaps them.
-    """
+    """Those that have not ended when all have, or the time is up."""
     deadline = time.monotonic() + seconds
-    while True:
-        left = set()
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    left.add(process)
-        if not left or time.monotonic() > deadline:
-            return left
+    while (left := set(filter(_lives, processes))) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return left
+
+
+def _lives(process: psutil.Process) -> bool:
+    """A zombie has ended: in a container, orphans may find nobody who reaps them."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _programs(pipe: Path) -> set[psutil.Process]:

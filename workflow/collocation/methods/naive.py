@@ -1,6 +1,5 @@
 """naive: plain processes on one GPU, time-sliced by the driver."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,9 +19,7 @@ class Naive(Method):
     def enter(
         self, spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
     ) -> Iterator["Plain"]:
-        # An empty pipe folder of one's own: with the default one, any MPS daemon on this machine
-        # would silently turn the members into its clients.
-        with tempfile.TemporaryDirectory(prefix="no-mps-") as pipe:
+        with evidence.no_daemon() as pipe:
             yield Plain(device, pipe)
 
 
@@ -47,7 +44,7 @@ class Plain(Sharing):
         evidence.require_device("naive", reports, self.device.uuid)
         listed = self.device.processes()
         evidence.require_no_clients("naive", reports, listed)
-        names = {name for pid in members for name in evidence.known_as(pid)}
+        names = evidence.names_of(members)
         self.names |= names
         # In a container NVML may name the host's PIDs, or none: then it tells their number at most.
         comparable = bool(names & set(listed["compute"] or []))

@@ -16,7 +16,7 @@ from workflow.collocation import ROOT, gpu, methods, provenance
 from workflow.collocation.cell.record import MEASURED
 from workflow.collocation.digest import code_digest, own_digest
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.gpu.choose import find_device
+from workflow.collocation.gpu import find_device
 from workflow.collocation.schema.load import load_config, load_study, load_workloads
 from workflow.collocation.schema.study import Config, Study, seconds
 from workflow.collocation.study import grid, pending

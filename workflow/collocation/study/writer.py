@@ -2,9 +2,6 @@
 
 import json
 
-from workflow.collocation.methods import mig
-from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.study import mig_plan
 from workflow.collocation.study.session import Session
 
 
@@ -13,21 +10,6 @@ def write_plan(session: Session) -> None:
     session.folder.mkdir(parents=True, exist_ok=True)
     (session.folder / "plan.json").write_text(session.expected)
     (session.folder / "runs.txt").write_text("".join(f"{path}\n" for path in session.run_files()))
-
-
-def write_mig_layouts(session: Session) -> None:
-    """mig_layouts.json: where the study's MIG cells lie on this card, if it can be read."""
-    cells = mig_plan.mig_cells(session.cells)
-    if session.device is None or not cells:
-        return
-    try:
-        card = mig.read(session.device)
-    except (NotInForce, Unsupported):
-        return
-    if card is not None:
-        source = f"read with NVML, driver {session.device.driver}"
-        found = mig_plan.document(session.name, cells, card, source, read=True)
-        (session.folder / "mig_layouts.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def still_planned(session: Session) -> bool:

@@ -4,15 +4,13 @@ The members are told the UUID of a MIG device, and say on which they found thems
 many SMs. Under mig_mps, members share a MIG device as clients of an MPS daemon of its own.
 
 layout plans, pure; card reads a card's MIG state and changes it for a cell; restore puts back what
-was found, also after a kill; nvml asks NVIDIA's library; command is what people run. Others need
-`read`, `wrong_mode`, `in_mode` and `recover`, below.
+was found, also after a kill; nvml asks NVIDIA's library. Others need what `__all__` names.
 
 Experimental: all this ran on a simulated card (tests/fakes), and reading on an H200; no card was
 switched or divided by it yet.
 """
 
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +23,12 @@ from workflow.collocation.methods import evidence, mps, mps_daemon
 from workflow.collocation.methods.base import METHODS, Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
 from workflow.collocation.methods.mig import card, nvml
-from workflow.collocation.methods.mig.card import MigDevice, in_mode, read, wrong_mode
-from workflow.collocation.methods.mig.layout import Layout, NoLayout, layouts
+from workflow.collocation.methods.mig.card import Seat, Seats, in_mode, read, wrong_mode
+from workflow.collocation.methods.mig.layout import Layout, layouts
+from workflow.collocation.methods.mig.nvml import how_to_switch
 from workflow.collocation.methods.mig.restore import recover
 
-__all__ = ["Mig", "in_mode", "read", "recover", "wrong_mode"]
+__all__ = ["Mig", "how_to_switch", "in_mode", "read", "recover", "wrong_mode"]
 
 
 @dataclass(frozen=True)
@@ -49,61 +48,40 @@ class Mig(Method):
     def refusal(self, spec: dict, device: Device | None, switch: bool = False) -> str | None:
         if device is None:
             return "MIG needs an NVIDIA GPU, and there is none on this machine"
-        rights = ways = None
         try:
             table = read(device)
             if table is None:
                 return f"{device.name} has no MIG"
             # An older driver lists profiles once MIG mode is on, and that is for later then.
-            ways = layouts(spec, table) if table.profiles or mig_enabled(device) else None
-        except NoLayout as error:
-            return str(error)
+            known = table.profiles or mig_enabled(device)
+            ways = layouts(spec, table) if known else []
+            reason = wrong_mode(device, True, switch) or nvml.missing_rights()
+            if not (reason or switch):
+                reason = card.occupied(device, ways)
         except Unsupported as error:
-            rights = str(error)
-        except NotInForce:
-            pass  # the card does not answer now: no reason that lasts
-        if reason := wrong_mode(device, True, switch):
-            return reason
-        if reason := rights or nvml.missing_rights():
-            return reason
-        if ways and not switch and (reason := _occupied(device, ways)):
-            return reason
-        return METHODS["mps"].refusal(spec, device) if self.served else None
+            return str(error)
+        except NotInForce:  # the card does not answer now: no reason that lasts
+            return None
+        return reason or (METHODS["mps"].refusal(spec, device) if self.served else None)
 
     @contextmanager
     def enter(
-        self, spec: dict, device: Device | None, log: Path, switch: bool = False
+        self, spec: dict, device: Device, log: Path, switch: bool = False
     ) -> Iterator["Instances"]:
-        if reason := self.refusal(spec, device, switch):
-            raise Unsupported(reason)
         ways = layouts(spec, read(device))
         with ExitStack() as stack:
             layout, devices = stack.enter_context(card.applied(device, ways, switch))
             seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
-            # As under naive: with the default pipe folder any MPS daemon would take the members in.
-            pipe = stack.enter_context(tempfile.TemporaryDirectory(prefix="no-mps-"))
+            pipe = stack.enter_context(evidence.no_daemon())
             sharing = Instances(self.name, device, layout, devices, seats, pipe)
             for index, seat in enumerate(dict.fromkeys(seats.values()) if self.served else ()):
-                logs = log / "mps" / str(index)
-                daemon = stack.enter_context(mps_daemon.running(seat.uuid, logs))
-                members = {
-                    member: entry
-                    for member, entry in enumerate(spec["members"])
-                    if seats[member] == seat
-                }
-                place = Place(seat.uuid, seat.sm_count)
+                place = Place(seat.compute.uuid, seat.compute.sm_count)
+                running = mps_daemon.running(place.uuid, log / "mps" / str(index))
+                daemon = stack.enter_context(running)
+                members = {m: spec["members"][m] for m in seats if seats[m] == seat}
                 served = mps.Clients(device, daemon, members, place, self.name)
-                sharing.servers[seat.uuid] = served
+                sharing.servers[place.uuid] = served
             yield sharing
-
-
-def _occupied(device: Device, ways: Iterable[Layout]) -> str | None:
-    try:
-        return card.occupied(device, ways)
-    except Unsupported as error:
-        return str(error)
-    except NotInForce:
-        return None
 
 
 @dataclass
@@ -115,15 +93,15 @@ class Instances(Sharing):
     method: str
     device: Device
     layout: Layout
-    devices: dict[tuple[int, int], MigDevice]
-    seats: dict[int, MigDevice]
+    devices: Seats
+    seats: dict[int, Seat]
     pipe: str
     servers: dict[str, mps.Clients] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)  # → member, as far as witnessed
     names: set[int] = field(default_factory=set)  # PIDs under which NVML may list them
 
     def environment(self, member: int) -> dict[str, str]:
-        uuid = self.seats[member].uuid
+        uuid = self.seats[member].compute.uuid
         if uuid in self.servers:
             return self.servers[uuid].environment(member)
         return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: self.pipe}
@@ -132,38 +110,37 @@ class Instances(Sharing):
         """Have the member's MPS server drop it; a plain process in an instance harms nobody."""
         member = self.pids.get(pid)
         for uuid, server in self.servers.items():
-            if member is None or self.seats[member].uuid == uuid:
+            if member is None or self.seats[member].compute.uuid == uuid:
                 server.release(pid)
 
     def own_pids(self) -> set[int]:
         return self.names.union(*(server.own_pids() for server in self.servers.values()))
 
     def instances(self) -> dict[str, int | None]:
-        parts = {seat.gpu_instance: self.layout.parts[seat.part] for seat in self.seats.values()}
+        parts = {seat.instance.id: self.layout.parts[i] for (i, _), seat in self.devices.items()}
         return {f"gi:{gi}": part.profile.sm_count for gi, part in sorted(parts.items())}
 
     def entity(self, member: int) -> str:
-        return f"gi:{self.seats[member].gpu_instance}"
+        return f"gi:{self.seats[member].instance.id}"
 
     def witness(self, reports: dict[int, Report]) -> dict:
         self.pids |= {report.pid: member for member, report in reports.items()}
-        self.names |= {name for pid in self.pids for name in evidence.known_as(pid)}
+        self.names |= evidence.names_of(self.pids)
         card.require_unchanged(self.device, self.layout, self.devices)
         for member, report in reports.items():
             self._require_seat(member, report)
         served = {}
         for uuid, server in self.servers.items():
-            clients = {m: report for m, report in reports.items() if self.seats[m].uuid == uuid}
+            clients = {m: r for m, r in reports.items() if self.seats[m].compute.uuid == uuid}
             if clients:  # where all were lost before they had a context, there is no server
                 served[uuid] = server.witness(clients)
         listed = self.device.processes()
         if not self.servers:
             evidence.require_no_clients(self.method, reports, listed)
         agrees = self._nvml_agrees(reports, [facts["server"] for facts in served.values()])
-        told = bool(reports) and all(
-            report.sm_count == self.seats[member].sm_count for member, report in reports.items()
-        )
-        told = told and all(facts["verified"] for facts in served.values())
+        told = bool(reports) and all(facts["verified"] for facts in served.values())
+        for member, report in reports.items():
+            told = told and report.sm_count == self.seats[member].compute.sm_count
         return {
             "verified": told or None,
             "layout": str(self.layout),
@@ -175,14 +152,14 @@ class Instances(Sharing):
         } | ({"mps": served} if served else {})
 
     def _require_seat(self, member: int, report: Report) -> None:
-        seat = self.seats[member]
-        evidence.require_device(self.method, {member: report}, seat.uuid)
+        instance, mine = self.seats[member].instance, self.seats[member].compute
+        evidence.require_device(self.method, {member: report}, mine.uuid)
         # Between busy neighbours, a probe of where blocks come to lie sees too few.
-        few = report.sm_source == "residency" and (report.sm_count or 0) < (seat.sm_count or 0)
-        if report.sm_count not in (None, seat.sm_count) and not few:
+        few = report.sm_source == "residency" and (report.sm_count or 0) < mine.sm_count
+        if report.sm_count not in (None, mine.sm_count) and not few:
             raise NotInForce(
                 f"{self.method}: {called(member, report)} can use {report.sm_count} SMs; its "
-                f"instance {seat.profile} ({seat.uuid}) has {seat.sm_count}"
+                f"instance {instance.name} ({mine.uuid}) has {mine.sm_count}"
             )
 
     def _nvml_agrees(self, reports: dict[int, Report], servers: list[int]) -> bool | None:
@@ -193,36 +170,34 @@ class Instances(Sharing):
             residents = nvml.residents(self.device)
         except pynvml.NVMLError:
             return None
-        names = {member: evidence.known_as(report.pid) for member, report in reports.items()}
-        if not any(known & residents.keys() for known in names.values()):
+        pids = [report.pid for report in reports.values()]
+        if not evidence.names_of(pids) & residents.keys():
             return None
         if absent := evidence.absent(reports, residents):
             raise NotInForce(f"{self.method}: {absent} not among NVML's processes on the card")
         for member, report in reports.items():
-            seat = self.seats[member]
-            there = {residents[pid] for pid in names[member] & residents.keys()}
-            if (seat.gpu_instance, seat.compute_instance) not in there:
+            seat = self.seats[member].instance.id, self.seats[member].compute.id
+            there = {residents[pid] for pid in evidence.known_as(report.pid) & residents.keys()}
+            if seat not in there:
                 raise NotInForce(
                     f"{self.method}: NVML lists {called(member, report)} on another instance than "
-                    f"{seat.gpu_instance}/{seat.compute_instance} (GPU/compute): "
+                    f"{seat[0]}/{seat[1]} (GPU/compute): "
                     + ", ".join(f"{gpu_instance}/{compute}" for gpu_instance, compute in there)
                 )
-        evidence.require_alone(
-            self.device, [*servers, *(report.pid for report in reports.values())]
-        )
+        evidence.require_alone(self.device, [*servers, *pids])
         return True
 
     def _facts(self, member: int, report: Report) -> dict:
-        seat = self.seats[member]
+        instance, mine = self.seats[member].instance, self.seats[member].compute
         return {
             "pid": report.pid,
             "mig_uuid": report.device_uuid,
-            "gpu_instance": seat.gpu_instance,
-            "compute_instance": seat.compute_instance,
-            "profile": seat.profile,
-            "placement": f"{seat.start}:{seat.size}",
-            "memory_mib": seat.memory_mib,
-            "sm_planned": seat.sm_count,
+            "gpu_instance": instance.id,
+            "compute_instance": mine.id,
+            "profile": instance.name,
+            "placement": f"{instance.start}:{instance.size}",
+            "memory_mib": mine.memory_mib,
+            "sm_planned": mine.sm_count,
             "sm_reported": report.sm_count,
         }
 

@@ -14,50 +14,20 @@ import pynvml
 
 from workflow.collocation.gpu import Device, nvidia
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.methods.mig import nvml
+from workflow.collocation.methods.mig import nvml, restore
 from workflow.collocation.methods.mig.layout import Card, Layout, Profile
-from workflow.collocation.methods.mig.nvml import (
-    Found,
-    Place,
-    described,
-    hint_of,
-    how_to_reset,
-    how_to_switch,
-    in_words,
-    not_switched,
-    word,
-)
-from workflow.collocation.methods.mig.restore import (
-    Note,
-    clear,
-    is_noted,
-    others,
-    put_back,
-    require_nobody,
-    settle,
-    touch,
-)
+from workflow.collocation.methods.mig.nvml import Compute, Instance, in_words
 
 
 @dataclass(frozen=True)
-class MigDevice:
-    """A compute instance in force. part, compute: its place in the layout. profile: the name of
-    its GPU instance; start, size: where that lies, in memory slices; memory_mib: MiB of that.
-    """
+class Seat:
+    """Where a member runs: a compute instance, which makes a MIG device, in a GPU instance."""
 
-    uuid: str
-    gpu_instance: int
-    compute_instance: int
-    part: int
-    compute: int
-    profile: str
-    start: int
-    size: int
-    sm_count: int
-    memory_mib: int
+    instance: Instance
+    compute: Compute
 
 
-# -- reading --------------------------------------------------------------------------------------
+Seats = dict[tuple[int, int], Seat]  # (part, compute instance) of a layout → what is there
 
 
 def read(device: Device) -> Card | None:
@@ -84,32 +54,29 @@ def read(device: Device) -> Card | None:
     return Card(name=device.name, profiles=tuple(found))
 
 
-def wrong_mode(device: Device, on: bool, switch: bool, why: str = "") -> str | None:
+def wrong_mode(device: Device, on: bool, switch: bool) -> str | None:
     """The sentence for a card whose MIG mode is not as wanted; None if it is, or may become so.
 
     Says nothing while a journal is there: then the mode that is seen is not the one that a cell
     will find.
     """
-    if nvidia.mig_enabled(device) in (None, on) or is_noted(device):
+    if nvidia.mig_enabled(device) in (None, on) or restore.is_noted(device):
         return None
-    return _mode_is_wrong(device, on, switch, why)
+    return _mode_is_wrong(device, on, switch)
 
 
-def occupied(device: Device, layouts: Iterable[Layout]) -> str | None:
-    """The sentence for a card with instances that are not to be touched, and are none of these
-    layouts; None where a cell may run. Says nothing while a journal is there.
-
-    Raises Unsupported where the user may not see them, NotInForce where NVML fails.
-    """
-    with in_words(device, "reading its instances"):
-        if is_noted(device) or not nvml.state(device).mode:
-            return None
-        there = nvml.instances(device)
-        free = not there or _found(device, layouts, there)
-        return None if free else _not_to_be_touched(device, there)
-
-
-# -- the mode -------------------------------------------------------------------------------------
+def _mode_is_wrong(device: Device, on: bool, switch: bool) -> str | None:
+    why = "" if on else ", and this method needs the whole card"
+    wrong = f"MIG mode is {nvml.word(not on)} on {device.name}{why}"
+    now, pending = nvml.mode(device) or (on, on)
+    if now != pending:
+        return (
+            f"{wrong}, and a change of it waits for a GPU reset; an administrator gives it with "
+            f"'nvidia-smi -i {device.index} --gpu-reset'"
+        )
+    if switch and device.capability >= nvml.HOPPER:
+        return None
+    return f"{wrong}; {nvml.how_to_switch(device, on)}"
 
 
 @contextmanager
@@ -123,202 +90,142 @@ def in_mode(device: Device, on: bool, switch: bool) -> Iterator[None]:
         yield
         return
     with in_words(device, "reading its MIG mode"):
-        mode = nvml.mode(device)
-    if mode is None:
-        raise Unsupported(f"{device.name} has no MIG")
-    if reason := _mode_is_wrong(device, on, switch):
+        reason = _mode_is_wrong(device, on, switch)
+    if reason:
         raise Unsupported(reason + _left_by_others(device))
-    require_nobody(device, "its MIG mode stays")
-    with put_back(device, switched=True) as note:
-        with in_words(device, f"switching MIG mode {word(on)}", hint_of(device, on)):
-            touch(device, note, {instance.place for instance in note.found.instances})
-            clear(device, note.places)
-            error = nvml.set_mode(device, on)
-            if not error:
-                settle(device, note)
-        if error == pynvml.NVML_ERROR_RESET_REQUIRED:
-            raise Unsupported(
-                f"{not_switched(device, on)} without a GPU reset; "
-                + hint_of(device, on, pending=True)
-            )
-        if error:
-            raise NotInForce(
-                f"{not_switched(device, on)}: {pynvml.NVMLError(error)}; something such as DCGM "
-                f"may hold the card; {hint_of(device, on, pending=True)}"
-            )
+    restore.require_nobody(device, "its MIG mode stays")
+    with restore.put_back(device, switched=True) as note:
+        doing = f"switching MIG mode {nvml.word(on)}"
+        with in_words(device, doing, nvml.by_hand(device, on)):
+            restore.touch(device, note, {instance.place for instance in note.found.instances})
+            restore.clear(device, note.places)
+            if error := nvml.set_mode(device, on):
+                lasting = error == pynvml.NVML_ERROR_RESET_REQUIRED
+                kind = Unsupported if lasting else NotInForce
+                raise kind(nvml.not_switched(device, on, error))
+            restore.settle(device, note)
         yield
 
 
-# -- a layout -------------------------------------------------------------------------------------
+def occupied(device: Device, layouts: list[Layout]) -> str | None:
+    """The sentence for a card with instances that are not to be touched, and are none of these
+    layouts; None where a cell may run. Says nothing while a journal is there.
+
+    Raises Unsupported where the user may not see them, NotInForce where NVML fails.
+    """
+    with in_words(device, "reading its instances"):
+        there = nvml.state(device).instances
+        if not there or restore.is_noted(device) or _found(layouts, there):
+            return None
+        return _not_to_be_touched(device, there)
 
 
 @contextmanager
 def applied(
-    device: Device, layouts: Iterable[Layout], switch: bool = False
-) -> Iterator[tuple[Layout, dict[tuple[int, int], MigDevice]]]:
+    device: Device, layouts: list[Layout], switch: bool = False
+) -> Iterator[tuple[Layout, Seats]]:
     """The first of the layouts that is there or that the driver takes, with the MIG device of each
-    of its seats (part, compute instance). Afterwards the instances found are there again.
+    of its seats. Afterwards the instances found are there again.
 
     To be entered with MIG mode on. Only if `switch`, and NVML says that nobody computes on the
     card, are instances that were found taken down. Raises Unsupported if they must not be, if the
     driver takes no layout, or the user has no rights; NotInForce if an instance is in use, NVML
     fails, or what was found could not be put back.
     """
-    tries = list(layouts)
     with in_words(device, "reading its instances"):
         there = nvml.instances(device)
-        found = _found(device, tries, there)
+        found = _found(layouts, there)
+        if there and not found and not switch:
+            raise Unsupported(_not_to_be_touched(device, there) + _left_by_others(device))
     if found:
         yield found
         return
-    if there and not switch:
-        raise Unsupported(_not_to_be_touched(device, there) + _left_by_others(device))
     if there:
-        require_nobody(device, "its instances stay")
-    with put_back(device) as note:
-        yield _apply(device, tries, {one.instance.place for one in there}, note)
+        restore.require_nobody(device, "its instances stay")
+    with restore.put_back(device) as note:
+        yield _apply(device, layouts, note)
 
 
-def _found(
-    device: Device, layouts: Iterable[Layout], there: list[Found]
-) -> tuple[Layout, dict[tuple[int, int], MigDevice]] | None:
+def _found(layouts: list[Layout], there: list[Instance]) -> tuple[Layout, Seats] | None:
     """The layout that is exactly what is there."""
-    for layout in layouts if there else ():
-        seats = _seats(device, layout, there)
+    for layout in layouts:
+        seats = _seats(layout, there)
         if seats and not _too_small(layout, seats):
             return layout, seats
     return None
 
 
-def _apply(
-    device: Device, layouts: list[Layout], old: set[Place], note: Note
-) -> tuple[Layout, dict[tuple[int, int], MigDevice]]:
-    """old: where the instances are that have to go."""
+def _apply(device: Device, layouts: list[Layout], note: restore.Note) -> tuple[Layout, Seats]:
+    old = {instance.place for instance in note.found.instances}
     for layout in layouts:
         with in_words(device, f"creating {layout}"):
-            touch(device, note, old | note.places | set(_places(layout)))
-            clear(device, note.places)
+            restore.touch(device, note, old | note.places | {part.place for part in layout.parts})
+            restore.clear(device, note.places)
             try:
-                _create(device, layout)
+                for part in layout.parts:
+                    gpu_instance = nvml.create_gpu_instance(device, *part.place)
+                    for slices in part.compute:
+                        nvml.create_slices(gpu_instance, slices, whole=part.whole)
             except pynvml.NVMLError_InsufficientResources:
                 continue
-            if seats := _seats(device, layout, nvml.instances(device)):
-                if wrong := _too_small(layout, seats):
-                    raise NotInForce(f"MIG: {layout} was created on {device.name}, but {wrong}")
-                settle(device, note)
-                return layout, seats
-            raise NotInForce(
-                f"MIG: {layout} was created on {device.name}, but there is "
-                f"{described(nvml.state(device))}"
-            )
-    raise Unsupported(f"MIG: the driver finds no place for {layout} on {device.name}")
+            seats = _seats(layout, nvml.instances(device))
+            wrong = _too_small(layout, seats) if seats else f"there is {nvml.state(device)}"
+            if wrong:
+                raise NotInForce(f"MIG: {layout} was created on {device.name}, but {wrong}")
+            restore.settle(device, note)
+            return layout, seats
+    raise Unsupported(f"MIG: the driver finds no place for {layouts[0]} on {device.name}")
 
 
-def _create(device: Device, layout: Layout) -> None:
-    for part in layout.parts:
-        gpu_instance = nvml.create_gpu_instance(device, part.profile.id, part.start, part.size)
-        for slices in part.compute:
-            nvml.create_slices(gpu_instance, slices, whole=part.whole)
-
-
-def _seats(
-    device: Device, layout: Layout, there: list[Found]
-) -> dict[tuple[int, int], MigDevice] | None:
+def _seats(layout: Layout, there: list[Instance]) -> Seats | None:
     """The MIG devices, if what is there is exactly this layout, else None."""
-    at = {found.instance.place: found for found in there}
-    if at.keys() != set(_places(layout)):
+    at, seats = {instance.place: instance for instance in there}, {}
+    if at.keys() != {part.place for part in layout.parts}:
         return None
-    handles, seats = None, {}
     for index, part in enumerate(layout.parts):
-        found = at[part.profile.id, part.start, part.size]
-        if Counter(one.slices for one in found.instance.compute) != Counter(part.compute):
+        left = list(at[part.place].compute)
+        if Counter(one.slices for one in left) != Counter(part.compute):
             return None
-        handles = handles or nvml.mig_devices(device)
-        left = list(found.compute)
         for number, slices in enumerate(part.compute):
-            chosen = next(one for one in left if one[2].slices == slices)
-            left.remove(chosen)
-            ids = found.id, chosen[1]
-            if ids not in handles:
+            one = left.pop(next(i for i, one in enumerate(left) if one.slices == slices))
+            if one.uuid is None:
                 return None
-            about = pynvml.nvmlDeviceGetAttributes(handles[ids])
-            seats[index, number] = MigDevice(
-                uuid=pynvml.nvmlDeviceGetUUID(handles[ids]),
-                gpu_instance=found.id,
-                compute_instance=chosen[1],
-                part=index,
-                compute=number,
-                profile=part.profile.name,
-                start=part.start,
-                size=part.size,
-                sm_count=about.multiprocessorCount,
-                memory_mib=about.memorySizeMB,
-            )
+            seats[index, number] = Seat(at[part.place], one)
     return seats
 
 
-def _too_small(layout: Layout, seats: dict[tuple[int, int], MigDevice]) -> str | None:
+def _too_small(layout: Layout, seats: Seats) -> str | None:
     """How a compute instance that should fill its GPU instance does not; None if all do."""
-    for seat in seats.values():
-        part = layout.parts[seat.part]
-        if part.whole and part.profile.sm_count not in (None, seat.sm_count):
-            return (
-                f"its compute instance in {part.profile.name} at {part.start}:{part.size} has "
-                f"{seat.sm_count} SMs, not {part.profile.sm_count}"
-            )
+    for (index, _), seat in seats.items():
+        part = layout.parts[index]
+        planned, has = part.profile.sm_count, seat.compute.sm_count
+        if part.whole and planned not in (None, has):
+            return f"its compute instance in {seat.instance} has {has} SMs, not {planned}"
     return None
 
 
-def require_unchanged(
-    device: Device, layout: Layout, seats: dict[tuple[int, int], MigDevice]
-) -> None:
+def require_unchanged(device: Device, layout: Layout, seats: Seats) -> None:
     """Raise NotInForce unless the card has the layout as it was applied, and nothing else."""
     with in_words(device, "reading its instances"):
-        if _seats(device, layout, nvml.instances(device)) != seats:
-            there = described(nvml.state(device))
+        now = _seats(layout, nvml.instances(device))
+        if not now or any(now[at].compute.uuid != seats[at].compute.uuid for at in seats):
             raise NotInForce(
                 f"MIG: {layout} was applied on {device.name}, and somebody has changed that: "
-                f"there is {there}"
+                f"there is {nvml.state(device)}"
             )
 
 
-def _places(layout: Layout) -> list[Place]:
-    return [(part.profile.id, part.start, part.size) for part in layout.parts]
-
-
-# -- words ----------------------------------------------------------------------------------------
-
-
-def _not_to_be_touched(device: Device, there: list[Found]) -> str:
-    names = {info.id: nvml.name(info) for _, info in nvml.profiles(device)}
-    listed = ", ".join(
-        f"{names[one.profile]} at {one.start}:{one.size}"
-        for one in (found.instance for found in there)
-    )
+def _not_to_be_touched(device: Device, there: Iterable[Instance]) -> str:
     return (
-        f"MIG instances that are there on {device.name} would have to go: {listed}; "
-        "mig_mode=switch allows the workflow to take them down and put them back (their UUIDs may "
-        "change)"
+        f"MIG instances that are there on {device.name} would have to go: "
+        f"{', '.join(map(str, there))}; mig_mode=switch allows the workflow to take them down and "
+        "put them back (their UUIDs may change)"
     )
 
 
 def _left_by_others(device: Device) -> str:
     return "".join(
-        f"; a killed run of user {owner} may have left it so, and that user's next run puts back "
+        "; a killed run of another user may have left it so, and that user's next run puts back "
         f"what {file} says"
-        for owner, file in others(device).items()
+        for file in restore.others(device)
     )
-
-
-def _mode_is_wrong(device: Device, on: bool, switch: bool, why: str = "") -> str | None:
-    where = f"on {device.name}" if on else f"({device.name})"
-    wrong = f"MIG mode is {word(not on)} {where}{why}"
-    mode = nvml.mode(device)
-    if mode and mode[0] != mode[1]:
-        return (
-            f"{wrong}, and a change of it waits for a GPU reset; an administrator gives it with "
-            f"'{how_to_reset(device)}'"
-        )
-    if switch and device.capability >= nvml.HOPPER:
-        return None
-    return f"{wrong}; {how_to_switch(device, on)}"

@@ -15,18 +15,13 @@ from functools import cached_property
 from pydantic import ConfigDict
 
 from workflow.collocation.methods.base import named
-
-PLACEMENTS, ORDERS = 8, 12  # how many are worth trying, should the driver refuse the first
+from workflow.collocation.methods.evidence import Unsupported
 
 # A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
 COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
 # Drivers up to R535 list no profiles before.
 NOT_KNOWN = "which profiles {} offers is not known until MIG mode is on"
 SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
-
-
-class NoLayout(Exception):
-    """The card cannot be divided as a cell needs it; one line: what was wanted, what it offers."""
 
 
 @dataclass(frozen=True)
@@ -84,30 +79,14 @@ class Card:
 
     @cached_property
     def plain(self) -> list[Profile]:
-        """Profiles without attributes, those with most SMs, then most memory, first.
-
-        Where a number is missing in the table, slices take its place for all.
-        """
+        """Profiles without attributes; those with most SMs, then most memory, first."""
         found = [profile for profile in self.profiles if profile.plain]
-        by_sms = all(profile.sm_count is not None for profile in found)
-        by_memory = all(profile.memory_mib is not None for profile in found)
-
-        def rank(profile: Profile) -> tuple:
-            return (
-                profile.sm_count if by_sms else profile.slices,
-                profile.memory_mib if by_memory else profile.size,
-            )
-
-        return sorted(found, key=rank, reverse=True)
+        return sorted(found, key=lambda profile: (profile.slices, profile.size), reverse=True)
 
     @cached_property
     def slices(self) -> int:
         """SM slices of the whole card: 7, on an A30 4."""
         return max((profile.slices for profile in self.profiles), default=0)
-
-    @cached_property
-    def memory_slices(self) -> int:
-        return max((sum(place) for p in self.profiles for place in p.placements), default=0)
 
     @property
     def offers(self) -> str:
@@ -126,6 +105,10 @@ class Part:
     start: int
     size: int
     compute: tuple[int, ...]
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.profile.id, self.start, self.size
 
     @property
     def whole(self) -> bool:
@@ -150,211 +133,150 @@ class Layout:
         return tally(str(self.parts[index]) for index in first_used)
 
 
-@dataclass(frozen=True)
-class _Instance:
-    """A GPU instance that a cell needs; seats: (claim, slices) of its compute instances."""
-
-    profile: Profile
-    seats: list[tuple[int, int]]
-
-    def takes(self, slices: int) -> bool:
-        return sum(taken for _, taken in self.seats) + slices <= self.profile.slices
+# What a member, or members with a claim in common, need: a GPU instance, and compute slices of it.
+Wanted = tuple[Profile, int]
 
 
-def layouts(spec: dict, card: Card) -> Iterator[Layout]:
-    """Every way worth trying to divide the card as a cell's spec needs it, in a fixed order.
+def layouts(spec: dict, card: Card) -> list[Layout]:
+    """Every way to divide the card as a cell's spec needs it, at least one.
 
-    Largest instances first, each as low as it goes; then other placements, then other creation
-    orders. There is at least one: where nothing fits, the call itself raises NoLayout.
+    Largest instances first, each as low as it goes. Raises Unsupported: one line with what was
+    wanted, and what the card offers.
     """
-    if not card.profiles:
-        raise NoLayout(f"{spec['method']}: {NOT_KNOWN.format(card.name)}")
     try:
-        instances, claims = _needed(spec, card)
-        profiles = [instance.profile for instance in instances]
-        placed = list(_placements(profiles, card))
+        wanted, claims = _needed(spec, card)
+        instances = _packed(wanted)
+        if named(spec["method"]).shared and len(instances) > 1:
+            raise Unsupported(f"{_said(wanted)} do not fit in one GPU instance of {card.name}")
+        profiles = [wanted[claims[0]][0] for claims in instances]
+        placed = _placements(profiles, card)
         if not placed:
-            raise NoLayout(f"{_asked(spec)} does not fit on {card.name}: {_why(profiles, card)}")
-    except NoLayout as reason:
-        raise NoLayout(f"{spec['method']}: {reason}") from None
-    divided = any(len({slices for _, slices in one.seats}) > 1 for one in instances)
-    return (
-        _layout(instances, claims, order, places, smallest_first)
-        for smallest_first in ((False, True) if divided else (False,))
-        for order in _from_both_ends(list(_orders(profiles)), ORDERS)
-        for places in _from_both_ends(placed, PLACEMENTS)
-    )
+            reason = _why(profiles, card)
+            raise Unsupported(f"{_said(wanted)} does not fit on {card.name}: {reason}")
+    except Unsupported as reason:
+        raise Unsupported(f"{spec['method']}: {reason}") from None
+    # The driver chooses where compute instances lie, and may need the smallest first.
+    divided = any(len({wanted[claim] for claim in claims}) > 1 for claims in instances)
+    found = []
+    for order in (1, -1) if divided else (1,):
+        inside = [claims[::order] for claims in instances]
+        seats = {c: (i, n) for i, claims in enumerate(inside) for n, c in enumerate(claims)}
+        compute = [tuple(wanted[claim][1] for claim in claims) for claims in inside]
+        for places in placed:
+            each = zip(profiles, places, compute, strict=True)
+            parts = tuple(Part(profile, *place, slices) for profile, place, slices in each)
+            found.append(Layout(parts, tuple(seats[claim] for claim in claims)))
+    return found
 
 
-# -- what a cell needs ----------------------------------------------------------------------------
-
-
-def _needed(spec: dict, card: Card) -> tuple[list[_Instance], list[int]]:
-    """The GPU instances that a cell takes, and each member's claim to a seat in them.
+def _needed(spec: dict, card: Card) -> tuple[list[Wanted], list[int]]:
+    """What each claim is to, and each member's claim.
 
     Only as clients of MPS do members have a claim in common.
     """
+    if not card.profiles:
+        raise Unsupported(NOT_KNOWN.format(card.name))
     method, members = named(spec["method"]), spec["members"]
-    own = list(range(len(members)))
+    mixed = "slice" in members[0]  # each says what it needs, instead of all taking what fits
+    claims = list(range(len(members)))
+    if method.served and mixed:
+        slices = {member["workload"]: member["slice"] for member in members}
+        claims = [list(slices).index(member["workload"]) for member in members]
+        return [_profile(text, card) for text in slices.values()], claims
+    if method.slice or mixed:
+        return [_profile(method.slice or member["slice"], card) for member in members], claims
     if method.served:
-        if not _mixed(spec):
-            if len(members) < 3:
-                raise NoLayout(f"it deals 3 or more members over two instances, not {len(members)}")
-            return _alike(2, card), [member % 2 for member in own]
-        names = list(dict.fromkeys(member["workload"] for member in members))
-        return _mix(_slices(spec), card), [names.index(m["workload"]) for m in members]
-    if method.shared:
-        return [_shared(spec, card)], own
-    if method.slice is None and not _mixed(spec):
-        return _alike(len(members), card), own
-    return _mix(_slices(spec), card), own
+        claims = [member % 2 for member in claims]
+    return (_equal_parts if method.shared else _alike)(max(claims) + 1, card), claims
 
 
-def _mixed(spec: dict) -> bool:
-    """Whether each member says what it needs, instead of all taking alike what fits."""
-    return "slice" in spec["members"][0]
-
-
-def _slices(spec: dict) -> list[str]:
-    """What is asked for, claim by claim."""
-    method, members = named(spec["method"]), spec["members"]
-    if method.slice is not None:
-        return [method.slice] * len(members)
-    if method.served:
-        return list({member["workload"]: member["slice"] for member in members}.values())
-    return [member["slice"] for member in members]
-
-
-def _alike(count: int, card: Card) -> list[_Instance]:
+def _alike(count: int, card: Card) -> list[Wanted]:
     """The best profile of which `count` fit, so many times."""
     for profile in card.plain:
-        if any(_placements([profile] * count, card)):
-            return [_Instance(profile, [(claim, profile.slices)]) for claim in range(count)]
-    raise NoLayout(
+        if _placements([profile] * count, card):
+            return [(profile, profile.slices)] * count
+    raise Unsupported(
         f"{count} equal GPU instances do not fit on {card.name}: it offers {card.offers}"
     )
 
 
-def _mix(slices: list[str], card: Card) -> list[_Instance]:
-    """A GPU instance for each slice; compute instances share one as long as they fit."""
-    wanted = [_profile(text, card) for text in slices]
-    found: list[_Instance] = []
-    # Largest first: among the sizes that there are, first fit then takes as few as possible.
-    for claim in sorted(range(len(wanted)), key=lambda claim: -wanted[claim][1]):
-        profile, compute = wanted[claim]
-        takers = (one for one in found if one.profile == profile and one.takes(compute))
-        if taker := next(takers, None):
-            taker.seats.append((claim, compute))
-        else:
-            found.append(_Instance(profile, [(claim, compute)]))
-    return sorted(found, key=lambda one: min(one.seats))
+def _equal_parts(count: int, card: Card) -> list[Wanted]:
+    """The largest GPU instance, divided into the largest equal compute instances."""
+    largest = card.plain[0]
+    for slices in reversed(largest.compute):
+        if count * slices <= largest.slices:
+            return [(largest, slices)] * count
+    raise Unsupported(
+        f"{count} equal compute instances do not fit in one GPU instance of {card.name}: "
+        f"{largest.name} holds {largest.slices} slices"
+    )
 
 
-def _profile(text: str, card: Card) -> tuple[Profile, int]:
+def _profile(text: str, card: Card) -> Wanted:
     """The plain profile that a slice such as 2g, 1g2x or 3c.7g names, and compute slices in it."""
     match = SLICE.fullmatch(text)
     if not match:
-        raise NoLayout(f"a slice is written as 2g, 1g2x or 3c.7g, not {text!r}")
+        raise Unsupported(f"a slice is written as 2g, 1g2x or 3c.7g, not {text!r}")
     slices, double = int(match["slices"] or 1), bool(match["double"])
     found = [p for p in card.plain if (p.slices, p.double) == (slices, double)]
     if not found:
         name = "1g with double memory" if double else f"{slices}g"
-        raise NoLayout(f"{card.name} has no {name}; it offers {card.offers}")
+        raise Unsupported(f"{card.name} has no {name}; it offers {card.offers}")
     compute = int(match["compute"] or slices)
     if compute not in found[0].compute:
         offered = ", ".join(f"{slices}c" for slices in found[0].compute)
-        raise NoLayout(f"{text} is not possible on {card.name}: {found[0].name} offers {offered}")
+        raise Unsupported(
+            f"{text} is not possible on {card.name}: {found[0].name} offers {offered}"
+        )
     return found[0], compute
 
 
-def _shared(spec: dict, card: Card) -> _Instance:
-    """The one GPU instance that all members divide into compute instances."""
-    if _mixed(spec):
-        found = _mix(_slices(spec), card)
-        if len(found) == 1:
-            return found[0]
-        asked, largest = _asked(spec), found[0].profile
-    else:
-        count = len(spec["members"])
-        largest = max(card.plain, key=lambda profile: profile.slices)
-        for slices in reversed(largest.compute):
-            if count * slices <= largest.slices:
-                return _Instance(largest, [(claim, slices) for claim in range(count)])
-        asked = f"{count} equal compute instances"
-    holds = ", ".join(f"{largest.slices // slices}x {slices}c" for slices in largest.compute)
-    raise NoLayout(
-        f"{asked} do not fit in one GPU instance of {card.name}: "
-        f"{largest.name} holds {largest.slices} slices, such as {holds}"
-    )
+def _packed(wanted: list[Wanted]) -> list[list[int]]:
+    """GPU instances, largest first, by the claims to them; compute instances share one as long as
+    they fit.
+    """
+    found: list[list[int]] = []
+    # Largest first: among the sizes that there are, first fit then takes as few as possible.
+    for claim in sorted(range(len(wanted)), key=lambda claim: -wanted[claim][1]):
+        profile, compute = wanted[claim]
+        for claims in found:
+            left = profile.slices - sum(wanted[other][1] for other in claims)
+            if wanted[claims[0]][0] == profile and compute <= left:
+                claims.append(claim)
+                break
+        else:
+            found.append([claim])
+
+    def largest_first(claims: list[int]) -> tuple:
+        profile = wanted[claims[0]][0]
+        return -profile.size, -profile.slices, min(claims)
+
+    return sorted(found, key=largest_first)
 
 
-# -- where it can lie -----------------------------------------------------------------------------
+def _placements(profiles: list[Profile], card: Card) -> list[tuple[tuple[int, int], ...]]:
+    """All ways to place the instances, as (start, size) of each in the order given."""
+    crowded = any(count > profile.most for profile, count in Counter(profiles).items())
+    if crowded or sum(profile.slices for profile in profiles) > card.slices:
+        return []
+    return list(_free_runs(profiles, taken=0, least=0))
 
 
-def _largest_first(profile: Profile) -> tuple:
-    return -profile.size, -profile.slices, profile.name
-
-
-def _placements(profiles: list[Profile], card: Card) -> Iterator[tuple[tuple[int, int], ...]]:
-    """All ways to place the instances, as (start, size) of each in the order given.
+def _free_runs(profiles: list[Profile], taken: int, least: int) -> Iterator[tuple]:
+    """taken: the memory slices in use, as bits; least: where the first may start.
 
     Equal profiles are interchangeable: they lie in ascending order, and no other.
     """
-    crowded = any(count > profile.most for profile, count in Counter(profiles).items())
-    if crowded or sum(profile.slices for profile in profiles) > card.slices:
+    if not profiles:
+        yield ()
         return
-    order = sorted(range(len(profiles)), key=lambda index: _largest_first(profiles[index]))
-
-    def extend(placed: dict[int, tuple[int, int]], taken: int) -> Iterator[dict]:
-        if len(placed) == len(order):
-            yield placed
-            return
-        index = order[len(placed)]
-        before = order[len(placed) - 1] if placed else None
-        least = 0
-        if before is not None and profiles[before] == profiles[index]:
-            least = sum(placed[before])
-        for start, size in sorted(profiles[index].placements):
-            run = (1 << start + size) - (1 << start)
-            if start >= least and not run & taken:
-                yield from extend({**placed, index: (start, size)}, taken | run)
-
-    for placed in extend({}, 0):
-        yield tuple(placed[index] for index in range(len(profiles)))
-
-
-def _orders(profiles: list[Profile]) -> Iterator[tuple[int, ...]]:
-    """All orders to create the instances in, largest first to smallest first; equals in turn."""
-
-    def extend(done: tuple[int, ...], left: list[int]) -> Iterator[tuple[int, ...]]:
-        if not left:
-            yield done
-        tried: set[Profile] = set()
-        for index in left:
-            if profiles[index] not in tried:
-                tried.add(profiles[index])
-                yield from extend((*done, index), [other for other in left if other != index])
-
-    everything = range(len(profiles))
-    yield from extend((), sorted(everything, key=lambda index: _largest_first(profiles[index])))
-
-
-def _from_both_ends(items: list, most: int) -> list:
-    """The first, the last, the second, the last but one: alternatives that differ."""
-    pairs = zip(items, reversed(items), strict=True)
-    return list(dict.fromkeys(item for pair in pairs for item in pair))[:most]
-
-
-def _layout(instances, claims, order, places, smallest_first: bool) -> Layout:
-    """`order`: indices into instances and places, as created; `claims`: by member."""
-    parts, seat = [], {}
-    for index in order:
-        inside = instances[index].seats[:: -1 if smallest_first else 1]
-        for number, (claim, _) in enumerate(inside):
-            seat[claim] = len(parts), number
-        compute = tuple(slices for _, slices in inside)
-        parts.append(Part(instances[index].profile, *places[index], compute))
-    return Layout(tuple(parts), tuple(seat[claim] for claim in claims))
+    first, rest = profiles[0], profiles[1:]
+    for start, size in sorted(first.placements):
+        run = (1 << start + size) - (1 << start)
+        if start >= least and not run & taken:
+            beyond = start + size if rest and rest[0] == first else 0
+            for places in _free_runs(rest, taken | run, beyond):
+                yield ((start, size), *places)
 
 
 # -- words ----------------------------------------------------------------------------------------
@@ -366,16 +288,19 @@ def tally(names: Iterable[str]) -> str:
     return " + ".join(f"{count}x {name}" if count > 1 else name for name, count in counts)
 
 
+def _said(wanted: list[Wanted]) -> str:
+    """As slices: '2x 3c.7g + 1g2x'."""
+    return tally(
+        "1g2x" if p.double else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g" for p, c in wanted
+    )
+
+
 def placement_text(places: Iterable[tuple[int, int]]) -> str:
     """(start, size) of several instances as nvidia-smi writes it: '{0,2,4}:2'."""
     starts: dict[int, list[int]] = {}
     for start, size in places:
         starts.setdefault(size, []).append(start)
     return " ".join(f"{{{','.join(map(str, at))}}}:{size}" for size, at in starts.items())
-
-
-def _asked(spec: dict) -> str:
-    return tally(_slices(spec))
 
 
 def _why(profiles: list[Profile], card: Card) -> str:
@@ -386,8 +311,5 @@ def _why(profiles: list[Profile], card: Card) -> str:
     slices = sum(profile.slices for profile in profiles)
     if slices > card.slices:
         return f"it takes {slices} SM slices, and the card has {card.slices}"
-    memory = sum(profile.size for profile in profiles)
-    if memory > card.memory_slices:
-        return f"it takes {memory} memory slices, and the card has {card.memory_slices}"
     places = ", ".join(f"{p.name} at {placement_text(p.placements)}" for p in counts)
     return f"the places overlap: {places}"

@@ -12,15 +12,18 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import pynvml
+from pydantic import Field
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 
 Place = tuple[int, int, int]  # profile id, start, size: no two GPU instances have the same
+Handle = Annotated[object, Field(exclude=True)]  # means nothing in a journal
 HOPPER = (9, 0)  # the compute capability from which on MIG mode is switched without a reset
 # Who may read the device file that this names may create instances.
 CAPABILITY = Path("/proc/driver/nvidia/capabilities/mig/config")
@@ -34,26 +37,47 @@ NOT_THERE = (
 
 @dataclass(frozen=True)
 class Compute:
-    """A compute instance: profile id, place in compute slices, SM slices."""
+    """A compute instance: profile id, place in compute slices, SM slices; whatever its id.
+
+    uuid, sm_count, memory_mib: of the MIG device that it makes; that is memory of the GPU instance.
+    """
 
     profile: int
     start: int
     size: int
     slices: int
+    id: int = field(default=-1, compare=False)
+    handle: Handle = field(default=None, compare=False)
+    uuid: str | None = field(default=None, compare=False)
+    sm_count: int | None = field(default=None, compare=False)
+    memory_mib: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A GPU instance: profile id, place in memory slices, compute instances from the lowest on."""
+    """A GPU instance: profile id, place in memory slices, compute instances from the lowest on;
+    whatever its id. name: of its profile.
+    """
 
     profile: int
     start: int
     size: int
     compute: tuple[Compute, ...]
+    name: str = field(default="", compare=False)
+    id: int = field(default=-1, compare=False)
+    handle: Handle = field(default=None, compare=False)
 
     @property
     def place(self) -> Place:
         return self.profile, self.start, self.size
+
+    @property
+    def uuids(self) -> set[str]:
+        """Of the MIG devices in it."""
+        return {one.uuid for one in self.compute if one.uuid}
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.start}:{self.size}"
 
 
 @dataclass(frozen=True)
@@ -64,20 +88,11 @@ class State:
     pending: bool
     instances: tuple[Instance, ...]
 
-    def same(self, other: "State") -> bool:
-        """Whatever the ids."""
-        mine, others = set(self.instances), set(other.instances)
-        return (self.mode, self.pending, mine) == (other.mode, other.pending, others)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A GPU instance that is there. compute: (handle, id, Compute), from the lowest on."""
-
-    handle: object
-    id: int
-    instance: Instance
-    compute: tuple[tuple[object, int, Compute], ...]
+    def __str__(self) -> str:
+        """Such as "MIG mode on and 2g.10gb at 0:2, 3g.20gb at 4:4"."""
+        if not self.mode:
+            return "MIG mode off"
+        return f"MIG mode on and {', '.join(map(str, self.instances)) or 'no instances'}"
 
 
 def handle(device: Device):
@@ -95,18 +110,20 @@ def mode(device: Device) -> tuple[bool, bool] | None:
 
 def state(device: Device) -> State:
     now, pending = mode(device) or (False, False)
-    there = instances(device) if now else []
-    return State(now, pending, tuple(found.instance for found in there))
+    return State(now, pending, tuple(instances(device) if now else ()))
+
+
+def _known(ask, of, count: int, *more) -> Iterator[tuple[int, object]]:
+    """(index, NVML's answer) for every index that there is of something with a handle."""
+    for index in range(count):
+        with suppress(*NOT_THERE):
+            yield index, ask(of, index, *more)
 
 
 def profiles(device: Device) -> Iterator[tuple[int, object]]:
     """(index, NVML's info) of every GPU-instance profile; answered with MIG disabled, too."""
-    for index in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        try:
-            profile = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle(device), index)
-        except NOT_THERE:
-            continue
-        yield index, profile
+    ask, most = pynvml.nvmlDeviceGetGpuInstanceProfileInfo, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
+    return _known(ask, handle(device), most)
 
 
 def name(profile) -> str:
@@ -124,35 +141,29 @@ def placements(device: Device, profile: int) -> list[tuple[int, int]]:
     return sorted((place.start, place.size) for place in places[: count.value])
 
 
-def instances(device: Device) -> list[Found]:
+def instances(device: Device) -> list[Instance]:
     """The GPU instances that are there, by their ids."""
-    found = []
+    devices, found = _mig_devices(device), []
     for _, profile in profiles(device):
-        gpu_instances = _all(
-            pynvml.nvmlDeviceGetGpuInstances,
-            handle(device),
-            profile,
-            pynvml.c_nvmlGpuInstance_t,
-        )
-        found += [_found(gpu_instance) for gpu_instance in gpu_instances]
+        ask, kind = pynvml.nvmlDeviceGetGpuInstances, pynvml.c_nvmlGpuInstance_t
+        for one in _all(ask, handle(device), profile, kind):
+            info = pynvml.nvmlGpuInstanceGetInfo(one)
+            place, inside = info.placement, _compute_instances(one, info.id, devices)
+            there = (info.profileId, place.start, place.size, inside)
+            found.append(Instance(*there, name(profile), info.id, one))
     return sorted(found, key=lambda one: one.id)
 
 
-def _found(gpu_instance) -> Found:
-    info = pynvml.nvmlGpuInstanceGetInfo(gpu_instance)
-    compute = []
+def _compute_instances(gpu_instance, number: int, devices: dict) -> tuple[Compute, ...]:
+    found = []
     for profile in _compute_profiles(gpu_instance):
-        ask = pynvml.nvmlGpuInstanceGetComputeInstances
-        for one in _all(ask, gpu_instance, profile, pynvml.c_nvmlComputeInstance_t):
-            its = pynvml.nvmlComputeInstanceGetInfo(one)
-            place = its.placement
-            what = Compute(its.profileId, place.start, place.size, profile.sliceCount)
-            compute.append((one, its.id, what))
-    compute.sort(key=lambda one: one[2].start)
-    place = info.placement
-    what = tuple(one for _, _, one in compute)
-    instance = Instance(info.profileId, place.start, place.size, what)
-    return Found(gpu_instance, info.id, instance, tuple(compute))
+        ask, kind = pynvml.nvmlGpuInstanceGetComputeInstances, pynvml.c_nvmlComputeInstance_t
+        for one in _all(ask, gpu_instance, profile, kind):
+            info = pynvml.nvmlComputeInstanceGetInfo(one)
+            place, about = info.placement, devices.get((number, info.id), ())
+            there = (info.profileId, place.start, place.size, profile.sliceCount)
+            found.append(Compute(*there, info.id, one, *about))
+    return tuple(sorted(found, key=lambda one: one.start))
 
 
 def _all(ask, parent, profile, kind) -> list:
@@ -163,17 +174,31 @@ def _all(ask, parent, profile, kind) -> list:
     return [ctypes.cast(one, kind) for one in there[: count.value]]
 
 
-def _compute_profiles(gpu_instance) -> Iterator:
-    ask, engines = (
+def _compute_profiles(gpu_instance) -> list:
+    ask, most = (
         pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo,
-        pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
+        pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT,
     )
-    for index in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-        try:
-            profile = ask(gpu_instance, index, engines)
-        except NOT_THERE:
-            continue
-        yield profile
+    shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    return [info for _, info in _known(ask, gpu_instance, most, shared)]
+
+
+def _mig_devices(device: Device) -> dict[tuple[int, int], tuple]:
+    """(GPU instance id, compute instance id) → UUID, SMs and MiB of the MIG device of the two."""
+    ask, found = pynvml.nvmlDeviceGetMigDeviceHandleByIndex, {}
+    most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle(device))
+    for _, one in _known(ask, handle(device), most):  # the numbers have gaps
+        ids = pynvml.nvmlDeviceGetGpuInstanceId(one), pynvml.nvmlDeviceGetComputeInstanceId(one)
+        about = pynvml.nvmlDeviceGetAttributes(one)
+        uuid = pynvml.nvmlDeviceGetUUID(one)
+        found[ids] = uuid, about.multiprocessorCount, about.memorySizeMB
+    return found
+
+
+def residents(device: Device) -> dict[int, tuple[int, int]]:
+    """PID → (GPU instance id, compute instance id) of what computes on the card."""
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
+    return {one.pid: (one.gpuInstanceId, one.computeInstanceId) for one in listed}
 
 
 # -- changes --------------------------------------------------------------------------------------
@@ -185,13 +210,6 @@ def set_mode(device: Device, on: bool) -> int | None:
     if mode(device) == (on, on):
         return None
     return status or pynvml.NVML_ERROR_RESET_REQUIRED
-
-
-def create(device: Device, instance: Instance) -> None:
-    """An instance just as described."""
-    gpu_instance = create_gpu_instance(device, instance.profile, instance.start, instance.size)
-    for compute in instance.compute:
-        create_compute(gpu_instance, compute)
 
 
 def create_gpu_instance(device: Device, profile: int, start: int, size: int):
@@ -227,41 +245,6 @@ def create_slices(gpu_instance, slices: int, whole: bool = False) -> None:
     pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, best.id)
 
 
-# -- MIG devices ----------------------------------------------------------------------------------
-
-
-def mig_devices(device: Device) -> dict[tuple[int, int], object]:
-    """(GPU instance id, compute instance id) → handle of the MIG device that they make."""
-    found = {}
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle(device))):
-        with suppress(*NOT_THERE):  # the numbers have gaps
-            one = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle(device), index)
-            gpu_instance = pynvml.nvmlDeviceGetGpuInstanceId(one)
-            found[gpu_instance, pynvml.nvmlDeviceGetComputeInstanceId(one)] = one
-    return found
-
-
-def uuids(device: Device) -> dict[Place, set[str]]:
-    """Where a GPU instance is → the UUIDs of the MIG devices in it; none with MIG mode off."""
-    if not state(device).mode:
-        return {}
-    handles = mig_devices(device)
-    return {
-        found.instance.place: {
-            pynvml.nvmlDeviceGetUUID(handles[found.id, compute])
-            for _, compute, _ in found.compute
-            if (found.id, compute) in handles
-        }
-        for found in instances(device)
-    }
-
-
-def residents(device: Device) -> dict[int, tuple[int, int]]:
-    """PID → (GPU instance id, compute instance id) of what computes on the card."""
-    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
-    return {one.pid: (one.gpuInstanceId, one.computeInstanceId) for one in listed}
-
-
 # -- words ----------------------------------------------------------------------------------------
 
 
@@ -286,56 +269,37 @@ def in_words(device: Device, doing: str, hint: str | None = None) -> Iterator[No
     try:
         yield
     except pynvml.NVMLError_NoPermission:
+        root = "it takes root, in a container with NVIDIA_MIG_CONFIG_DEVICES=all"
         raise Unsupported(
-            f"MIG: no permission on {device.name} for {doing}; "
-            + (
-                hint
-                or missing_rights()
-                or "it takes root, in a container with NVIDIA_MIG_CONFIG_DEVICES=all"
-            )
+            f"MIG: no permission on {device.name} for {doing}; {hint or missing_rights() or root}"
         ) from None
     except pynvml.NVMLError as error:
         raise NotInForce(f"MIG: {doing} failed on {device.name}: {error}") from error
-
-
-def described(state: State) -> str:
-    """Such as "MIG mode on and 14 at 0:2, 9 at 4:4"; ids of profiles, as nvidia-smi takes them."""
-    if not state.mode:
-        return "MIG mode off"
-    return f"MIG mode on and {', '.join(map(named, state.instances)) or 'no instances'}"
-
-
-def named(instance: Instance) -> str:
-    return f"profile {instance.profile} at {instance.start}:{instance.size}"
-
-
-def how_to_switch(device: Device, on: bool) -> str:
-    """What gives the card another MIG mode, to be read after a semicolon."""
-    remedy = f"an administrator switches it {word(on)} with {_commands(device, on)}"
-    if device.capability >= HOPPER:
-        return f"{remedy}, or allow it with mig_mode=switch"
-    return f"{remedy}; mig_mode=switch does not, for that may reset such a card"
-
-
-def hint_of(device: Device, on: bool, pending: bool = False) -> str:
-    return f"an administrator does it with {_commands(device, on, pending)}"
-
-
-def _commands(device: Device, on: bool, pending: bool = False) -> str:
-    """What an administrator runs. pending: the new mode may wait for a reset, on any card."""
-    switch = f"'nvidia-smi -i {device.index} -mig {int(on)}'"
-    if pending or device.capability < HOPPER:
-        return f"{switch} and, where it stays pending, '{how_to_reset(device)}'"
-    return switch
-
-
-def not_switched(device: Device, on: bool) -> str:
-    return f"the MIG mode of {device.name} cannot be switched {word(on)}"
 
 
 def word(on: bool) -> str:
     return "on" if on else "off"
 
 
-def how_to_reset(device: Device) -> str:
-    return f"nvidia-smi -i {device.index} --gpu-reset"
+def by_hand(device: Device, on: bool) -> str:
+    """Who gives the card another MIG mode, and how."""
+    command = f"nvidia-smi -i {device.index}"
+    return (
+        f"an administrator switches it {word(on)} with '{command} -mig {on:d}' and, where it stays "
+        f"pending, '{command} --gpu-reset'"
+    )
+
+
+def how_to_switch(device: Device, on: bool) -> str:
+    """The same, and whether the workflow may."""
+    if device.capability >= HOPPER:
+        return f"{by_hand(device, on)}, or allow it with mig_mode=switch"
+    return f"{by_hand(device, on)}; mig_mode=switch does not, for that may reset such a card"
+
+
+def not_switched(device: Device, on: bool, error: int) -> str:
+    """error: NVML's, by number."""
+    return (
+        f"the MIG mode of {device.name} cannot be switched {word(on)}: {pynvml.NVMLError(error)}; "
+        f"something such as DCGM may hold the card; {by_hand(device, on)}"
+    )
