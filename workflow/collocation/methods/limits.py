@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
+from pydantic import Field, StrictInt, field_validator, model_validator
+
+from workflow.collocation.errors import Strict
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a method
 Percent = Annotated[float, Field(gt=0, le=100)]
@@ -10,19 +12,25 @@ Megabytes = Annotated[StrictInt, Field(ge=1)]
 Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 
 
-class Limits(BaseModel):
-    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities.
+class Limits(Strict):
+    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities."""
 
-    sm_percent: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, for all or by workload; 'equal' is 100/N,
-    'overlap' 200/N. pinned_memory_mb: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, likewise.
-    priority: CUDA_MPS_CLIENT_PRIORITY by workload, 0 (normal) or 1 (below normal).
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = None
-    pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = None
-    priority: dict[Name, Priority] | None = None
+    sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = Field(
+        None,
+        description="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, for all or by workload; "
+        "equal is 100/N, overlap 200/N",
+        examples=["equal", 12],
+    )
+    pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = Field(
+        None,
+        description="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, for all or by workload",
+        examples=[9000],
+    )
+    priority: dict[Name, Priority] | None = Field(
+        None,
+        description="CUDA_MPS_CLIENT_PRIORITY by workload: 0 normal, 1 below normal",
+        examples=[{"small": 0, "large": 1}],
+    )
 
     @field_validator("sm_percent", "pinned_memory_mb", mode="before")
     @classmethod

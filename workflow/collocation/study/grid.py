@@ -177,7 +177,7 @@ def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
     if baseline:
         settings["kind"] = "window"
     else:
-        settings |= group.measure.model_dump(exclude_none=True)
+        settings |= group.measure.model_dump(exclude_unset=True)
     departs = None
     if settings["kind"] == "departure":
         leaves = isinstance(group, Mix) and group.departs
