@@ -1,6 +1,9 @@
 """What is installed is said once, and the other places agree."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -46,6 +49,15 @@ def test_the_catalogue_says_what_works():
         "report": True,
     }
     assert not entry["mandatory-flags"]["flags"]  # `snakemake` alone works
+
+
+def test_snakemakes_linter_misses_nothing_but_environments(tmp_path):
+    """Which no rule has: jobs run under the Python that runs Snakemake."""
+    command = [sys.executable, "-m", "snakemake", "--lint", "--config", "study=kick", "gpu=cpu"]
+    surroundings = os.environ | {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    run = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True)
+    found = set(re.findall(r"^    \* (.+?)\.?:$", run.stderr, re.M))
+    assert found == {"Specify a conda environment or container for each rule"}, run.stderr
 
 
 # From what knows nothing of the others to what knows them all.

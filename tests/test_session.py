@@ -15,6 +15,8 @@ from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.study import Config, Study
 from workflow.collocation.schema.workloads import VisionWorkload
 from workflow.collocation.study import pending, show, writer
+from workflow.collocation.study.attempts import scan
+from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import expand
 from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.session import Session, open_session
@@ -125,6 +127,18 @@ def test_planning_writes_and_deletes_nothing(place):
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
     assert open_session(place).datasets.ready_file("digits") == str(stale)
+
+
+def test_how_long_cells_take_is_known_from_the_study_that_ships(place):
+    session = open_session({"study": "kick", "gpu": "cpu"})
+    known = {cell.rsplit("/", 1)[0] for cell in scan(ROOT / "results" / "h200" / "cells")}
+    by_thumb, found = Estimates({}), set()
+    for job in session.jobs:
+        if session.refusal(job.cell) is None:
+            shipped = job.cell.id.rsplit("/", 1)[0] in known
+            assert shipped == (job.estimate_s != by_thumb.of(job.cell)), job.cell.id
+            found.add(shipped)
+    assert found == {True, False}
 
 
 def test_data_of_another_source_than_the_pin_are_not_used(place):

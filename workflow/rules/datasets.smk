@@ -4,8 +4,9 @@ rule dataset:
         ready=f"{SESSION.config.data}/ready/{SESSION.name}/{{dataset}}.{{request}}.json",
     log:
         f"{STUDY}/log/dataset.{{dataset}}.{{request}}.log",
-    conda:
-        "../../envs/environment.yaml"
+    resources:
+        mem_mb=8192,
+        runtime=240,
     params:
         arguments=lambda wildcards: SESSION.datasets.arguments(wildcards.dataset),
     message:

@@ -22,8 +22,6 @@ rule draw:
     log:
         f"{STUDY}/log/draw.log",
     priority: 1
-    conda:
-        "../../envs/environment.yaml"
     threads: 2
     params:
         analysis=ANALYSIS,
@@ -43,8 +41,6 @@ rule write_pages:
         update(PAGES),
     log:
         f"{STUDY}/log/write_pages.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),

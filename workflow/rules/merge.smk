@@ -14,8 +14,6 @@ rule merge:
         csv=f"{STUDY}/runs.csv",
     log:
         f"{STUDY}/log/merge.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
@@ -35,8 +33,6 @@ rule merge_telemetry:
         telemetry=update(TELEMETRY),
     log:
         f"{STUDY}/log/merge_telemetry.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
@@ -61,8 +57,6 @@ rule estimate:
         csv=update(f"{STUDY}/estimates.csv"),
     log:
         f"{STUDY}/log/estimate.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         folder=subpath(input.runs, parent=True),
@@ -85,8 +79,6 @@ rule complete:
         touch(f"{STUDY}/complete"),
     log:
         f"{STUDY}/log/complete.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         settings=SESSION.settings(),
     message:

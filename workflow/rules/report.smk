@@ -50,8 +50,6 @@ rule explore:
         f"{STUDY}/explorer.html",
     log:
         f"{STUDY}/log/explore.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
@@ -77,8 +75,6 @@ rule make_report:
         f"{STUDY}/log/make_report.{{ending}}.log",
     wildcard_constraints:
         ending="zip|html",
-    conda:
-        "../../envs/environment.yaml"
     params:
         snakefile=workflow.main_snakefile,
         settings=SESSION.settings(),

@@ -42,6 +42,7 @@ def jobs(
     refusal: Callable[[Cell], str | None],
     most: int = 3,
     stale: Callable[[Attempt], bool] = lambda attempt: False,
+    estimates: Estimates | None = None,
 ) -> list[Job]:
     """The cells that still have to run on `device` (GPU UUID or 'cpu'), in order.
 
@@ -62,7 +63,7 @@ def jobs(
             for needed in cell.needs & planned.keys():
                 if not why[needed] and not _answered_on(planned[needed], attempts, device, most):
                     why[needed] = f"baseline on {device}"
-    estimates = Estimates(attempts)
+    estimates = estimates or Estimates(attempts)
     return [
         Job(
             cell=cell,
@@ -76,9 +77,8 @@ def jobs(
     ]
 
 
-def begin(anchors: list[Cell], attempts: dict[str, list[Attempt]]) -> list[Job]:
+def begin(anchors: list[Cell], estimates: Estimates) -> list[Job]:
     """The jobs of a session's anchors: before all others."""
-    estimates = Estimates(attempts)
     return [
         Job(cell, attempt=1, why="begins a session", rank=-1, estimate_s=estimates.of(cell))
         for cell in anchors

@@ -22,6 +22,7 @@ from workflow.collocation.schema.study import Config, Study, seconds
 from workflow.collocation.study import grid, pending
 from workflow.collocation.study.attempts import Attempt, cpu_key, scan
 from workflow.collocation.study.datasets import Datasets
+from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import Cell
 
 MANIFEST = "MANIFEST.sha256"  # of a study that ships; see release/
@@ -167,6 +168,7 @@ def open_session(values: dict) -> Session:
             session.refusal,
             config.attempts,
             _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
+            estimates := Estimates(attempts, _shipped()),
         )
         begun = any(
             attempt.content and attempt.content["provenance"].get("sitting") == session.id
@@ -175,7 +177,7 @@ def open_session(values: dict) -> Session:
         )
         number = max(numbers, default=0) + 1
         new = [] if begun else grid.anchors(study, workloads, [number], sources)
-        first = pending.begin(new, attempts)
+        first = pending.begin(new, estimates)
         budget = seconds(config.budget) if config.budget is not None else None
         left = None if budget is None else budget - sum(job.estimate_s for job in first)
         session.jobs, session.later = pending.within(jobs, left)
@@ -185,6 +187,15 @@ def open_session(values: dict) -> Session:
         if budget is not None:
             session.deadline = round(time.time() + budget)
     return session
+
+
+def _shipped() -> dict[str, list[Attempt]]:
+    """What was measured in the studies that ship with this repository."""
+    found: dict[str, list[Attempt]] = {}
+    for manifest in (ROOT / "results").glob(f"*/{MANIFEST}"):
+        for cell, attempts in scan(manifest.parent / "cells").items():
+            found.setdefault(cell, []).extend(attempts)
+    return found
 
 
 def _choose(config: Config, device: gpu.Device | None, why_not: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ def banner(session: Session) -> str:
         f"  {len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"
         + (f", {len(session.later)} left for later (budget)" if session.later else "")
         + (f", about {hours:.1f} h" if hours >= 0.95 else f", about {hours * 60:.0f} min")
-        + ("" if done or not session.jobs else " (by a rule of thumb, as nothing is measured yet)"),
+        + ("" if done or not session.jobs else " (a guess: none is measured here yet)"),
     ]
     if session.sealed and not session.measuring:
         lines.append(
