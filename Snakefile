@@ -13,6 +13,21 @@ min_version("9.11")
 configfile: Path(workflow.basedir, "config", "config.yaml")
 
 
+# All but the datasets and the cells is done where Snakemake runs.
+localrules:
+    merge,
+    merge_telemetry,
+    estimate,
+    draw,
+    write_pages,
+    figures,
+    explore,
+    report_contents,
+    make_report,
+    report,
+    complete,
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/datasets.smk"
 include: "workflow/rules/collocate.smk"
@@ -29,5 +44,3 @@ rule all:
         PAGES,
         CONTENTS,
         COMPLETE,
-    message:
-        "study {SESSION.name} is complete: {STUDY}"

@@ -18,7 +18,5 @@ rule collocate:
         runtime=lambda wildcards: JOBS.runtime_min(wildcards.job),
     params:
         job=lambda wildcards: JOBS.file(wildcards.job),
-    message:
-        "{wildcards.job}"
     shell:
         'exec "${{PYTHON:-python3}}" -m workflow.collocation.cell.run {params.job:q}'

@@ -9,8 +9,6 @@ rule dataset:
         runtime=240,
     params:
         arguments=lambda wildcards: SESSION.datasets.arguments(wildcards.dataset),
-    message:
-        "preparing dataset {wildcards.dataset}"
     shell:
         'exec "${{PYTHON:-python3}}" -m models.data prepare {params.arguments} --ready {output.ready:q}'
         " > {log:q}"

@@ -1,9 +1,3 @@
-localrules:
-    figures,
-    draw,
-    write_pages,
-
-
 rule figures:
     # Figures and pages of what is there: plans no cell with --config measure=false.
     input:
@@ -25,11 +19,8 @@ rule draw:
     threads: 2
     params:
         analysis=ANALYSIS,
-        folder=subpath(input.estimates, parent=True),
-    message:
-        "drawing the figures of study {SESSION.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {params.folder:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {STUDY:q} > {log:q}'
 
 
 rule write_pages:
@@ -43,8 +34,5 @@ rule write_pages:
         f"{STUDY}/log/write_pages.log",
     params:
         analysis=ANALYSIS,
-        folder=subpath(input.estimates, parent=True),
-    message:
-        "findings, claims, advice and tables of study {SESSION.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {STUDY:q} --claims {input.claims:q} > {log:q}'

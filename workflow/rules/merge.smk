@@ -1,10 +1,3 @@
-localrules:
-    merge,
-    merge_telemetry,
-    estimate,
-    complete,
-
-
 rule merge:
     # One row per member, window and cell. The list of records is in runs.txt: it can be long.
     input:
@@ -16,12 +9,8 @@ rule merge:
         f"{STUDY}/log/merge.log",
     params:
         analysis=ANALYSIS,
-        runs=f"{STUDY}/runs.txt",
-        study=SESSION.name,
-    message:
-        "merging the records of study {SESSION.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis merge --study {params.study:q} --list {params.runs:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis merge --study {SESSION.name:q} --list {STUDY:q}/runs.txt'
         " --output {output.runs:q} > {log:q}"
 
 
@@ -35,12 +24,8 @@ rule merge_telemetry:
         f"{STUDY}/log/merge_telemetry.log",
     params:
         analysis=ANALYSIS,
-        runs=f"{STUDY}/runs.txt",
-        study=SESSION.name,
-    message:
-        "merging the telemetry of study {SESSION.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis telemetry --study {params.study:q} --list {params.runs:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis telemetry --study {SESSION.name:q} --list {STUDY:q}/runs.txt'
         " --output {output.telemetry:q} > {log:q}"
 
 
@@ -59,12 +44,9 @@ rule estimate:
         f"{STUDY}/log/estimate.log",
     params:
         analysis=ANALYSIS,
-        folder=subpath(input.runs, parent=True),
         plan=SESSION.plan_digest,
-    message:
-        "estimates of study {SESSION.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {params.folder:q} --claims {input.claims:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {STUDY:q} --claims {input.claims:q}'
         " --reported {input.reported:q} > {log:q}"
 
 
@@ -81,7 +63,5 @@ rule complete:
         f"{STUDY}/log/complete.log",
     params:
         settings=SESSION.settings(),
-    message:
-        "checking that every cell of study {SESSION.name} has a result"
     shell:
         'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.show --check --config {params.settings}'

@@ -35,13 +35,6 @@ CONTENTS += [
 report: "../report/workflow.rst"
 
 
-localrules:
-    explore,
-    report_contents,
-    make_report,
-    report,
-
-
 rule explore:
     # The study as one page: how many of a job, by which method?
     input:
@@ -52,11 +45,8 @@ rule explore:
         f"{STUDY}/log/explore.log",
     params:
         analysis=ANALYSIS,
-        folder=subpath(input.estimates, parent=True),
-    message:
-        "explorer of study {SESSION.name}"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {params.folder:q} --output {output:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {STUDY:q} --output {output:q} > {log:q}'
 
 
 rule report_contents:
@@ -78,8 +68,6 @@ rule make_report:
     params:
         snakefile=workflow.main_snakefile,
         settings=SESSION.settings(),
-    message:
-        "report of study {SESSION.name}: {output}"
     shell:
         'exec "${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1 --report {output:q}'
         " --config {params.settings} measure=false -- report_contents > {log:q} 2>&1"
