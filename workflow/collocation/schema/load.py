@@ -117,21 +117,17 @@ def load_workloads(path: Path) -> dict[str, Workload]:
         raise ConfigError(f"{source}: must map workload names to their settings")
     for name in content:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", str(name)):
-            raise ConfigError(
-                f"{source}: '{name}': allowed in a workload's name, which names folders: "
-                "a-z, 0-9, _"
-            )
+            raise ConfigError(f"{source}: '{name}': allowed in a workload's name: a-z, 0-9, _")
     return {name: _load_workload(value, source, name) for name, value in content.items()}
 
 
 def _load_workload(value, source: str, name: str) -> Workload:
     kind = str(value.get("kind", "vision")) if isinstance(value, dict) else "vision"
     try:
-        model = model_of(kind)
+        return check(model_of(kind), value, source, name)
     except KeyError:
         known = [*KINDS, "module:Class"]
         raise ConfigError(f"{source}: " + not_allowed(f"{name}.kind", kind, known)) from None
-    return check(model, value, source, name)
 
 
 def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study:

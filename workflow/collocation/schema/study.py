@@ -69,14 +69,12 @@ class Measure(Strict):
 class Group(Strict):
     """What ladders and mixes share."""
 
-    arms: list[Arm] | None = Field(
-        None, min_length=1, description="instead of the study's", examples=[["tuned"]]
-    )
+    arms: list[Arm] | None = Field(None, min_length=1, description="instead of the study's")
     measure: Measure = Field(
         Measure(), description="keys that differ from the study's", examples=[{"kind": "departure"}]
     )
     input: Literal["resident", "files"] | None = Field(
-        None, description="instead of the workloads' own input.mode", examples=["files"]
+        None, description="instead of the workload's input.mode"
     )
     replicates: Positive | None = Field(None, description="instead of the study's", examples=[1])
     tier: Positive = Field(1, description="all blocks of tier 1 come before those of tier 2")
