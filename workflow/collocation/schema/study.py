@@ -6,7 +6,6 @@ editors, written by `python -m workflow.collocation.schema.study` and kept equal
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,6 +43,7 @@ Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
 Positive = Annotated[StrictInt, Field(ge=1)]
 Method = Name  # one of METHODS, or a variant of the study's own
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
+Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how many, methods
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
 Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
@@ -79,6 +79,28 @@ class Group(Strict):
     replicates: Positive | None = Field(None, description="instead of the study's", examples=[1])
     tier: Positive = Field(1, description="all blocks of tier 1 come before those of tier 2")
 
+    def scenarios(self) -> list[Scenario]:
+        """All that it collocates."""
+        raise NotImplementedError
+
+    def uses(self) -> list[tuple[str, str, int]]:
+        """Every method it names: its key below the group, the method, how many members."""
+        return [
+            (f"{key}.{index}", method, sum(members.values()))
+            for key, members, methods in self.scenarios()
+            for index, method in enumerate(methods)
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """The workloads that it names."""
+        return list(dict.fromkeys(name for _, members, _ in self.scenarios() for name in members))
+
+    @property
+    def least(self) -> int:
+        """The members of its smallest cell."""
+        return min(sum(members.values()) for _, members, _ in self.scenarios())
+
     @model_validator(mode="after")
     def _methods_hold_them(self):
         if self.least > MOST_MEMBERS:
@@ -110,21 +132,12 @@ class Ladder(Group):
         "share", description="of a job alone: its share of the cores, or all as a control"
     )
 
-    @property
-    def names(self) -> list[str]:
-        """The workloads that it names."""
-        return self.workloads
-
-    @property
-    def least(self) -> int:
-        """The members of its smallest cell."""
-        return min(self.counts)
-
-    def uses(self) -> Iterator[tuple[str, str, int]]:
-        """Every method it names: its key below the ladder, the method, how many members."""
-        for count, methods in self.counts.items():
-            for index, method in enumerate(methods):
-                yield f"counts.{count}.{index}", method, count
+    def scenarios(self) -> list[Scenario]:
+        return [
+            (f"counts.{count}", {workload: count}, methods)
+            for workload in self.workloads
+            for count, methods in self.counts.items()
+        ]
 
     @model_validator(mode="after")
     def _all_cores_are_for_one(self):
@@ -152,20 +165,8 @@ class Mix(Group):
         {}, description="of a completion: steps of each", examples=[{"large": 300, "small": 900}]
     )
 
-    @property
-    def names(self) -> list[str]:
-        """The workloads that it names."""
-        return list(self.members)
-
-    @property
-    def least(self) -> int:
-        """How many members it has."""
-        return sum(self.members.values())
-
-    def uses(self) -> Iterator[tuple[str, str, int]]:
-        """Every method it names: its key below the mix, the method, how many members."""
-        for index, method in enumerate(self.methods):
-            yield f"methods.{index}", method, self.least
+    def scenarios(self) -> list[Scenario]:
+        return [("methods", self.members, self.methods)]
 
     @model_validator(mode="after")
     def _names_are_members(self):
@@ -216,20 +217,10 @@ class Study(Strict):
     cores_for_workload: dict[Name, Count] = Field(
         {}, description="the same for members of one workload", examples=[{"dlrm_criteo_b2048": 2}]
     )
-    ladders: list[Ladder] = Field(
-        [],
-        description="copies of one workload",
-        examples=[[{"workloads": ["small"], "counts": {2: ["naive", "mps"]}}]],
-    )
-    mixes: list[Mix] = Field(
-        [],
-        description="different workloads on one GPU",
-        examples=[[{"members": {"large": 1, "small": 1}, "methods": ["naive", "mps"]}]],
-    )
+    ladders: list[Ladder] = Field([], description="copies of one workload")
+    mixes: list[Mix] = Field([], description="different workloads on one GPU")
     impossible: list[Impossible] = Field(
-        [],
-        description="rows of the authors' schedule that cannot exist",
-        examples=[[{"row": "12: 8 x 1g", "reason": "a card has 7"}]],
+        [], description="rows of the authors' schedule that cannot exist"
     )
 
     def groups(self) -> list[tuple[str, Ladder | Mix]]:

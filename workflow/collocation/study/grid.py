@@ -116,22 +116,12 @@ def _drafts(study: Study) -> Iterable[dict]:
         blocks = range(before + 1, before + 1 + (group.replicates or study.replicates))
         for arm, replicate in itertools.product(group.arms or study.arms, blocks):
             common = {"group": group, "arm": arm, "replicate": replicate}
-            for names, methods in _scenarios(group):
+            for _, members, methods in group.scenarios():
+                names = list(Counter(members).elements())
                 for method in methods:
                     yield {**common, "names": names, "method": method}
                 for name in dict.fromkeys(names):
                     yield {**common, "names": [name], "method": "naive", "baseline": True}
-
-
-def _scenarios(group: Ladder | Mix) -> Iterable[tuple[list[str], list[str]]]:
-    """A workload for each member, and the methods that collocate them."""
-    if isinstance(group, Mix):
-        return [(list(Counter(group.members).elements()), group.methods)]
-    return [
-        ([workload] * count, methods)
-        for workload in group.workloads
-        for count, methods in group.counts.items()
-    ]
 
 
 def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
