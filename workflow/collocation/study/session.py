@@ -138,6 +138,7 @@ class Session:
 def open_session(values: dict) -> Session:
     """Read and check everything; plan what runs now. Raises ConfigError."""
     config = load_config(values)
+    deadline = config.budget and round(time.time() + seconds(config.budget))
     workloads = load_workloads(_find(config.workloads))
     device, why_not = find_device(config.gpu)
     name, why = _choose(config, "paper" if device else "smoke", why_not or "a CUDA machine")
@@ -148,6 +149,7 @@ def open_session(values: dict) -> Session:
     numbers = grid.anchor_numbers(attempts)
     session = Session(
         *(config, name, why, study, grid.expand(study, workloads, sources), device, attempts),
+        deadline=deadline,
         anchors=grid.anchors(study, workloads, numbers, sources),
     )
     session.id = config.session or session.id
@@ -181,9 +183,7 @@ def _plan(session: Session, next_anchors: list[Cell]) -> None:
     ]
     left = None
     if config.budget is not None:
-        budget = seconds(config.budget)
-        left = budget - sum(job.estimate_s for job in first)
-        session.deadline = round(time.time() + budget)
+        left = seconds(config.budget) - sum(job.estimate_s for job in first)
     session.jobs, session.later = pending.within(jobs, left)
     if any(session.refusal(job.cell) is None for job in session.jobs):
         session.jobs = first + session.jobs
