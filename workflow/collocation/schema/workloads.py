@@ -25,12 +25,8 @@ class Optimizer(Strict):
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum")
     nesterov: bool = Field(True, description="Nesterov's momentum")
     weight_decay: float = Field(2e-5, ge=0, description="of all weights but biases and norms")
-    schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="how the learning rate goes on"
-    )
-    schedule_epochs: Positive = Field(
-        300, description="epochs of the cosine, however few are trained"
-    )
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate")
+    schedule_epochs: Positive = Field(300, description="of the cosine, however few are trained")
 
 
 class DlrmOptimizer(Strict):
@@ -48,9 +44,7 @@ class DlrmOptimizer(Strict):
 class Input(Strict):
     """Where a batch comes from: image files through a DataLoader, or a subset on the device."""
 
-    mode: Literal["resident", "files"] = Field(
-        "resident", description="a subset on the device, or files"
-    )
+    mode: Literal["resident", "files"] = Field("resident", description="on the device, or files")
     samples: Positive = Field(1024, description="resident: size of the subset")
     workers: StrictInt = Field(4, ge=0, description="files: loader processes of each job")
 
@@ -95,12 +89,10 @@ class Trained(Workload):
     """What jobs that models/ trains have in common."""
 
     model: str = Field(
-        min_length=1,
-        description="timm's name, or module:function of your own",
-        examples=["resnet26", "my_models:tiny_net"],
+        description="timm's name, or module:function", examples=["resnet26", "my_models:tiny_net"]
     )
     model_args: dict[str, JsonValue] = Field(
-        {}, description="keyword arguments of the model", examples=[{"width": 4}]
+        {}, description="its keyword arguments", examples=[{"width": 4}]
     )
     dataset: Literal[DATASETS] = Field(description="what it is trained on", examples=["cifar10"])
     input: Input = Field(Input(), description="where batches come from")
@@ -191,9 +183,7 @@ class CommandWorkload(Workload):
         examples=["hook", r"loss: [\d.]+$", r" (?P<step>\d+)/\d+ \["],
     )
     sync: bool = Field(False, description="hook: wait for the GPU at the end of each step")
-    unit: Literal["samples", "tokens", "requests"] = Field(
-        "samples", description="what batch_size counts"
-    )
+    unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
 
     @field_validator("run", mode="before")
     @classmethod

@@ -102,9 +102,7 @@ def faults(session: Session) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument(
-        "--check", action="store_true", help="list failed cells; 1 if there are any"
-    )
+    parser.add_argument("--check", action="store_true", help="list failed cells")
     args = parser.parse_args(argv)
     try:
         session = open_session(read_values(args.config))
