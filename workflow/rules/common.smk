@@ -17,7 +17,8 @@ from workflow.collocation.study import jobs, writer
 from workflow.collocation.study.show import banner
 from workflow.collocation.study.session import open_session
 
-# Planning, jobs and the server that they share are of one Python, whose versions a record names.
+# No rule names an environment: planning, jobs and the server that they share are of one Python, whose
+# versions a record names.
 if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
     print(
         "--sdm conda is not supported: jobs run under the Python that runs Snakemake; "

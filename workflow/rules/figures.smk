@@ -19,8 +19,9 @@ rule draw:
     threads: 2
     params:
         analysis=ANALYSIS,
+        folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {STUDY:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {params.folder:q} > {log:q}'
 
 
 rule write_pages:
@@ -34,5 +35,6 @@ rule write_pages:
         f"{STUDY}/log/write_pages.log",
     params:
         analysis=ANALYSIS,
+        folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {STUDY:q} --claims {input.claims:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'

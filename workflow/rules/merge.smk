@@ -9,8 +9,10 @@ rule merge:
         f"{STUDY}/log/merge.log",
     params:
         analysis=ANALYSIS,
+        runs=f"{STUDY}/runs.txt",
+        study=SESSION.name,
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis merge --study {SESSION.name:q} --list {STUDY:q}/runs.txt'
+        'exec "${{PYTHON:-python3}}" -m analysis merge --study {params.study:q} --list {params.runs:q}'
         " --output {output.runs:q} > {log:q}"
 
 
@@ -24,8 +26,10 @@ rule merge_telemetry:
         f"{STUDY}/log/merge_telemetry.log",
     params:
         analysis=ANALYSIS,
+        runs=f"{STUDY}/runs.txt",
+        study=SESSION.name,
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis telemetry --study {SESSION.name:q} --list {STUDY:q}/runs.txt'
+        'exec "${{PYTHON:-python3}}" -m analysis telemetry --study {params.study:q} --list {params.runs:q}'
         " --output {output.telemetry:q} > {log:q}"
 
 
@@ -44,9 +48,10 @@ rule estimate:
         f"{STUDY}/log/estimate.log",
     params:
         analysis=ANALYSIS,
+        folder=subpath(input.runs, parent=True),
         plan=SESSION.plan_digest,
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {STUDY:q} --claims {input.claims:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {params.folder:q} --claims {input.claims:q}'
         " --reported {input.reported:q} > {log:q}"
 
 

@@ -45,8 +45,9 @@ rule explore:
         f"{STUDY}/log/explore.log",
     params:
         analysis=ANALYSIS,
+        folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {STUDY:q} --output {output:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {params.folder:q} --output {output:q} > {log:q}'
 
 
 rule report_contents:
