@@ -49,6 +49,7 @@ def test_the_catalogue_says_what_works():
         "report": True,
     }
     assert not entry["mandatory-flags"]["flags"]  # `snakemake` alone works
+    assert "no module of another" in " ".join(entry["mandatory-flags"]["desc"].split())
 
 
 def test_snakemakes_linter_misses_nothing_but_environments(tmp_path):
