@@ -5,9 +5,12 @@
 #
 # What still has to run is decided by workflow/collocation/study/pending.py, from the run.json files.
 
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.11")
+if not Path(workflow.basedir, "workflow", "collocation").is_dir():
+    raise WorkflowError("no module of another workflow: clone this repository and run it there")
 
 
 configfile: Path(workflow.basedir, "config", "config.yaml")
