@@ -14,10 +14,11 @@ from workflow.collocation import ROOT
 from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.study import Config, Study
 from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study import jobs, pending, show, writer
+from workflow.collocation.study import launcher, pending, show, writer
 from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import expand
+from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.session import Session, open_session
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
@@ -121,7 +122,7 @@ def test_planning_writes_and_deletes_nothing(place):
     other = session.datasets.ready_file("digits")
     assert other != str(stale), "data that are gone are made ready again, under another name"
     session.datasets.arguments("digits")
-    jobs.Jobs(session).runtime_min(session.jobs[0].path)
+    Jobs(session).runtime_min(session.jobs[0].path)
     session.run_files()
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
@@ -153,9 +154,9 @@ def test_data_of_another_source_than_the_pin_are_not_used(place):
 
 def test_the_file_of_a_job_says_what_the_job_needs(place):
     session = open_session(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
-    jobs.Jobs(session).write("name of a server")
+    Jobs(session).write("name of a server")
     [job] = session.jobs
-    path = Path(jobs.Jobs(session).file(job.path))
+    path = Path(Jobs(session).file(job.path))
     assert path == Path("results", STUDY, "jobs", f"{job.path}.json")
     task = Task.read(path)
     assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
@@ -167,7 +168,7 @@ def test_the_file_of_a_job_says_what_the_job_needs(place):
     other = Path("results", STUDY, "jobs", "of", "yesterday.json")
     other.parent.mkdir()
     other.touch()
-    jobs.Jobs(session).write(None)
+    Jobs(session).write(None)
     assert path.exists() and not other.exists()
 
 
@@ -176,9 +177,9 @@ def test_a_job_asks_for_memory_and_time_by_its_cell(place):
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(mixes=mixes)))
     session = open_session(place)
     small, large = sorted(session.jobs, key=lambda job: job.cell.n)
-    assert jobs.Jobs(session).memory_mb(small.path) < jobs.Jobs(session).memory_mb(large.path)
+    assert Jobs(session).memory_mb(small.path) < Jobs(session).memory_mb(large.path)
     for job in (small, large):
-        assert jobs.Jobs(session).runtime_min(job.path) > 10 + job.estimate_s / 60
+        assert Jobs(session).runtime_min(job.path) > 10 + job.estimate_s / 60
 
 
 def test_of_the_environment_only_the_folder_of_locks_is_read():
@@ -236,6 +237,6 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
 def test_jobs_inherit_a_python_and_no_device(monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     before = dict(os.environ)
-    jobs.set_environment()
+    launcher.set_environment()
     changed = {name for name, value in os.environ.items() if before.get(name) != value}
     assert changed <= {"PYTHON", "PYTHONPATH", "PYTHONSAFEPATH"}

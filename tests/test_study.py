@@ -206,6 +206,11 @@ STUDY_MISTAKES = {
         {"mps_free": {}},
         ["variants.mps_free: a variant limits something; allowed: sm_percent, pinned_memory_mb"],
     ),
+    "an unknown limit": (
+        "variants",
+        {"mps_1g": {"sm_percnt": 12}},
+        ["variants.mps_1g.sm_percnt: unknown key; allowed: ", "did you mean 'sm_percent'?"],
+    ),
     "a variant named as a method": (
         "variants",
         {"mps_equal": {"sm_percent": 10}},

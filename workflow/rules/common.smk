@@ -13,7 +13,8 @@ from analysis import code, figures as drawn, pages
 from release.sealed import notice
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.lock import Busy, folder_lock
-from workflow.collocation.study import jobs, writer
+from workflow.collocation.study import launcher, writer
+from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.show import banner
 from workflow.collocation.study.session import open_session
 
@@ -36,11 +37,11 @@ except ConfigError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
-jobs.set_environment()
+launcher.set_environment()
 if workflow.is_main_process:  # jobs of some executors read the Snakefile again
     print(banner(SESSION), file=sys.stderr)
 
-JOBS = jobs.Jobs(SESSION)
+JOBS = Jobs(SESSION)
 STUDY = SESSION.folder.as_posix()
 CELLS = SESSION.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
@@ -64,10 +65,10 @@ HELD = ExitStack()
 
 onstart:
     try:
-        HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
+        HELD.enter_context(folder_lock(SESSION.folder, launcher.holder(SESSION)))
     except Busy as busy:
         raise WorkflowError(f"study '{SESSION.name}' is being run already: {busy}")
-    if missing := jobs.missing_packages(SESSION):
+    if missing := launcher.missing_packages(SESSION):
         raise WorkflowError(
             f"{len(SESSION.jobs)} cells to run, but not installed: {', '.join(missing)}; "
             "'make study' installs what measuring needs, 'make figures' needs none of it"
@@ -80,7 +81,7 @@ onstart:
     if said := notice(SESSION.folder):  # after the plan is written, which is one of its files
         print(said, file=sys.stderr)
     # Elsewhere than on this machine no job could use it.
-    preloaded = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
+    preloaded = HELD.enter_context(launcher.preloaded(SESSION)) if workflow.local_exec else None
     JOBS.write(preloaded and preloaded.name)
 
 

@@ -2,9 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt, field_validator, model_validator
-
-from workflow.collocation.errors import Strict
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a method
 Percent = Annotated[float, Field(gt=0, le=100)]
@@ -12,8 +10,10 @@ Megabytes = Annotated[StrictInt, Field(ge=1)]
 Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 
 
-class Limits(Strict):
+class Limits(BaseModel):
     """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = Field(
         None,

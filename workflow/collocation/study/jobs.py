@@ -1,28 +1,19 @@
-"""The jobs of a session as Snakemake sees them, and what they need: files, packages, a server."""
+"""The jobs of a session as Snakemake sees them: their files, order, memory and time."""
 
-import importlib.util
 import math
-import os
 import shutil
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 
-import psutil
-
-from workflow.collocation import ROOT, provenance
+from workflow.collocation import provenance
 from workflow.collocation.cell.task import Task
-from workflow.collocation.digest import code, code_digest
-from workflow.collocation.processes import zygote
-from workflow.collocation.processes.server import server_environment
+from workflow.collocation.digest import code
 from workflow.collocation.study.session import Session
 
 FOLDER = "jobs"  # of a study, with the files of this run's jobs
 TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "trace"}  # of config, to jobs
 MEMORY_MB, MEMBER_MB = 4096, 4096  # of main memory: a conductor with its server; a member
 RUNTIME_MIN, RUNTIME = 30, 3  # minutes, and times what a job will take
-TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
 class Jobs:
@@ -80,36 +71,3 @@ class Jobs:
                 **common,
             )
             task.write(Path(self.file(job.path)))
-
-
-def set_environment() -> None:
-    """What jobs inherit: this Python, this repository to import from."""
-    path = [str(ROOT), os.environ.get("PYTHONPATH")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    os.environ["PYTHONSAFEPATH"] = "1"  # not from the working directory: it may be a clone
-    os.environ["PYTHON"] = sys.executable
-
-
-def missing_packages(session: Session) -> list[str]:
-    """What the jobs' training processes would fail to import."""
-    if not session.jobs or session.config.trainer != "models.train":
-        return []
-    return [name for name in TRAINING if importlib.util.find_spec(name) is None]
-
-
-def preloaded(session: Session) -> AbstractContextManager[zygote.Zygote | None]:
-    """One import of the trainer for all jobs, where more than one will train."""
-    training = [job for job in session.jobs if session.refusal(job.cell) is None]
-    if len(training) < 2:
-        return nullcontext()
-    return zygote.hold(
-        session.config.trainer,
-        zygote.stamp({"digest": code_digest(), "versions": provenance.versions(None)}),
-        server_environment(threads=1),  # members set their own number
-        session.folder / "log" / "zygote.log",
-    )
-
-
-def holder(session: Session) -> dict:
-    """What a lock says of this invocation."""
-    return {"pid": os.getpid(), "user": psutil.Process().username(), "study": session.name}

@@ -1,6 +1,6 @@
 """One invocation of the workflow: config → study, device, cells, and what is to run now.
 
-It writes nothing: see writer.py, and jobs.py for what its jobs need.
+It writes nothing: see writer.py, and jobs.py and launcher.py for what its jobs need.
 """
 
 import hashlib
