@@ -5,12 +5,30 @@
 #
 # What still has to run is decided by workflow/collocation/study/pending.py, from the run.json files.
 
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.11")
+if not Path(workflow.basedir, "workflow", "collocation").is_dir():
+    raise WorkflowError("no module of another workflow: clone this repository and run it there")
 
 
 configfile: Path(workflow.basedir, "config", "config.yaml")
+
+
+# All but the datasets and the cells is done where Snakemake runs.
+localrules:
+    merge,
+    merge_telemetry,
+    estimate,
+    draw,
+    write_pages,
+    figures,
+    explore,
+    report_contents,
+    make_report,
+    report,
+    complete,
 
 
 include: "workflow/rules/common.smk"
@@ -29,5 +47,3 @@ rule all:
         PAGES,
         CONTENTS,
         COMPLETE,
-    message:
-        "study {SESSION.name} is complete: {STUDY}"

@@ -1,6 +1,9 @@
 """What is installed is said once, and the other places agree."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -46,6 +49,27 @@ def test_the_catalogue_says_what_works():
         "report": True,
     }
     assert not entry["mandatory-flags"]["flags"]  # `snakemake` alone works
+    assert "no module of another" in " ".join(entry["mandatory-flags"]["desc"].split())
+
+
+def test_snakemakes_linter_misses_nothing_but_environments(tmp_path):
+    """Which no rule has: jobs run under the Python that runs Snakemake."""
+    command = [sys.executable, "-m", "snakemake", "--lint", "--config", "study=kick", "gpu=cpu"]
+    surroundings = os.environ | {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    run = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True)
+    found = set(re.findall(r"^    \* (.+?)\.?:$", run.stderr, re.M))
+    assert found == {"Specify a conda environment or container for each rule"}, run.stderr
+
+
+def test_as_a_module_of_another_workflow_it_is_refused(tmp_path):
+    outer = (
+        f'module study:\n    snakefile: "{ROOT}/Snakefile"\n\nuse rule * from study as study_*\n'
+    )
+    (tmp_path / "Snakefile").write_text(outer)
+    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    said = run.stdout + run.stderr
+    assert run.returncode == 1 and "clone this repository and run it there" in said, said
 
 
 # From what knows nothing of the others to what knows them all.

@@ -210,6 +210,7 @@ def cell_of(scenario: str, method: str, replicate: int = 1) -> Cell:
 
 ALONE, THREE = cell_of(f"1x_{SMALL}", "naive"), cell_of(f"3x_{SMALL}", "mps")
 MIG = cell_of(f"3x_{SMALL}", "mig")
+LONG = {"window_s": 60}
 
 
 def measured_world(refusal=possible) -> World:
@@ -402,13 +403,43 @@ def test_estimates_are_what_other_replicates_took():
     assert Estimates(by_id([untimed])).of(THREE) == Estimates({}).of(THREE)
 
 
+def took(cell: Cell, seconds: float) -> dict[str, list[Attempt]]:
+    """One attempt that took so long from start to end."""
+    made = attempt(cell, 1, "completed")
+    made.content["timing"] = {"total_s": seconds}
+    return by_id([made])
+
+
+def beside(estimates: Estimates, cell: Cell) -> float:
+    """What a cell is thought to take beside what its measure says."""
+    measure = cell.spec.measure
+    return estimates.of(cell) - measure.window_s - measure.warmup_s - measure.settle_s
+
+
 def test_the_rule_of_thumb_is_as_far_off_as_it_was():
     other = cell_of(f"2x_{A}", "mps")
-    half = attempt(other, 1, "completed")
-    half.content["timing"]["total_s"] = 1.0 + Estimates({}).of(other) / 2
-    estimates = Estimates(by_id([half]))
-    assert estimates.of(other) == pytest.approx(Estimates({}).of(other) / 2)
-    assert estimates.of(THREE) == pytest.approx(Estimates({}).of(THREE) / 2)
+    thumb = Estimates({})
+    half = Estimates(took(other, thumb.of(other) - beside(thumb, other) / 2))
+    assert beside(half, other) == pytest.approx(beside(thumb, other) / 2)
+    assert beside(half, THREE) == pytest.approx(beside(thumb, THREE) / 2)
+
+
+def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_better():
+    other = cell_of(f"2x_{A}", "mps")
+    shipped = took(cell_of(f"3x_{SMALL}", "mps", 2), 30.0) | took(other, 20.0)
+    assert Estimates({}, shipped).of(THREE) == 30.0
+    long = {"ladders": [{"workloads": [SMALL], "counts": {3: ["mps"]}, "measure": LONG}]}
+    [longer] = [c for c in expand(small_study(**long), WORKLOADS) if c.id == THREE.id]
+    more = LONG["window_s"] - THREE.spec.measure.window_s
+    assert Estimates({}, shipped).of(longer) == 30.0 + more  # the same job in a longer window
+    unlike = cell_of(f"3x_{SMALL}", "naive")
+    assert Estimates({}, shipped).of(unlike) == Estimates({}).of(unlike)
+
+    # Here the one took twice as long beside its windows as where it shipped from: so may the other.
+    here = took(other, 20.0 + beside(Estimates({}, shipped), other))
+    learned = Estimates(here, shipped)
+    assert beside(learned, THREE) == pytest.approx(2 * beside(Estimates({}, shipped), THREE))
+    assert Estimates(here | took(THREE, 50.0), shipped).of(THREE) == 50.0
 
 
 def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():

@@ -14,7 +14,9 @@ from workflow.collocation import ROOT
 from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.study import Config, Study
 from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study import pending, show, writer
+from workflow.collocation.study import launcher, pending, show, writer
+from workflow.collocation.study.attempts import scan
+from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import expand
 from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.session import Session, open_session
@@ -120,11 +122,23 @@ def test_planning_writes_and_deletes_nothing(place):
     other = session.datasets.ready_file("digits")
     assert other != str(stale), "data that are gone are made ready again, under another name"
     session.datasets.arguments("digits")
-    Jobs(session).task(session.jobs[0].path)
+    Jobs(session).runtime_min(session.jobs[0].path)
     session.run_files()
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
     assert open_session(place).datasets.ready_file("digits") == str(stale)
+
+
+def test_how_long_cells_take_is_known_from_the_study_that_ships(place):
+    session = open_session({"study": "kick", "gpu": "cpu"})
+    known = {cell.rsplit("/", 1)[0] for cell in scan(ROOT / "results" / "h200" / "cells")}
+    by_thumb, found = Estimates({}), set()
+    for job in session.jobs:
+        if session.refusal(job.cell) is None:
+            shipped = job.cell.id.rsplit("/", 1)[0] in known
+            assert shipped == (job.estimate_s != by_thumb.of(job.cell)), job.cell.id
+            found.add(shipped)
+    assert found == {True, False}
 
 
 def test_data_of_another_source_than_the_pin_are_not_used(place):
@@ -178,3 +192,51 @@ def test_of_the_environment_only_the_folder_of_locks_is_read():
         for name in re.findall(r"COLLOCATION_\w+", path.read_text())
     }
     assert found - {hook.VARIABLE} == {"COLLOCATION_LOCK_DIR"}
+
+
+# -- a login node ---------------------------------------------------------------------------------
+
+
+def contents(*folders: Path) -> dict[Path, bytes]:
+    """Every file but what Snakemake, a test and the made-up card note of themselves."""
+    own = {".snakemake", "card"}
+    return {
+        path: path.read_bytes()
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and not own & set(path.parts) and not path.name.startswith("output-")
+    }
+
+
+def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
+    """The device is found by each job, where it runs."""
+    studio.with_card().write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    half = studio.results / "cells" / "1x_plain" / "faithful" / "naive" / "r1" / "a1" / "log"
+    for name in ("jobs/of/yesterday.json", "mig_layouts.json", "complete", half / "conductor.log"):
+        path = studio.results / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    gone = studio.folder / "data" / "ready" / STUDY / "digits.json"
+    gone.parent.mkdir(parents=True)
+    gone.write_text(json.dumps({"dataset": "digits", "path": "gone", "source": "real"}))
+    studio.locks.mkdir(exist_ok=True)
+    before = contents(studio.folder, studio.locks)
+    run = studio.snakemake("-n", config={"data": "data"})
+    assert (run.code, run.planned) == (0, 1), run.output
+    after = contents(studio.folder, studio.locks)
+    kept = {path: text for path, text in after.items() if path.name != "secret"}  # of the alias
+    assert kept == before
+
+    assert studio.prepare().code == 0
+    [path] = (studio.results / "jobs").rglob("a*.json")
+    job = Task.read(path)
+    assert (job.gpu, job.needs_gpu) == ("auto", True)
+    assert "GPU-" not in path.read_text()
+
+
+def test_jobs_inherit_a_python_and_no_device(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    before = dict(os.environ)
+    launcher.set_environment()
+    changed = {name for name, value in os.environ.items() if before.get(name) != value}
+    assert changed <= {"PYTHON", "PYTHONPATH", "PYTHONSAFEPATH"}

@@ -24,6 +24,7 @@ from workflow.collocation.cell.cores import Cpu, spare
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import Record
 from workflow.collocation.cell.spec import MeasureSpec
+from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.load import ConfigError, load_config
 from workflow.collocation.schema.study import Sampling, Study
 from workflow.collocation.schema.workloads import VisionWorkload
@@ -854,7 +855,10 @@ def test_a_cells_command_takes_config_and_its_spec_does_not(place):
     values |= {key: str(place.folder / values[key]) for key in ("workloads", "studies")}
     values |= {"telemetry": {"source": False, "hz": 20}}  # YAML reads `off` as a boolean
     session = open_session(values | {"results": str(place.folder / "results")})
-    assert Jobs(session).task(cell).telemetry == Sampling(source="off", hz=20)
+    Jobs(session).write(None)
+    assert Task.read(place.folder / Jobs(session).file(cell)).telemetry == Sampling(
+        source="off", hz=20
+    )
     assert "telemetry" not in session.jobs[0].cell.spec.to_json()
 
 

@@ -1,5 +1,38 @@
-"""What a person can have got wrong."""
+"""What a person can have got wrong in a file, said in one line."""
+
+import difflib
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
 
 
 class ConfigError(Exception):
     """A mistake in a config file, as one line for the person who wrote it."""
+
+
+class Strict(BaseModel):
+    """What a file holds: a key that is not known is refused, before anything else."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_are_known(cls, given):
+        for key in given if isinstance(given, dict) else ():
+            if key not in cls.model_fields:
+                said = f"unknown key; {allowed(key, cls.model_fields)}"
+                raise PydanticCustomError("unknown_key", "{said}", {"key": key, "said": said})
+        return given
+
+
+def allowed(given, known: Iterable[str]) -> str:
+    """What may stand there instead, and what was probably meant."""
+    near = difflib.get_close_matches(str(given), list(known), n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"allowed: {', '.join(known)}{hint}"
+
+
+def not_allowed(where: str, given, known: Iterable[str]) -> str:
+    """One line: the key, what stands there, what may, and what was probably meant."""
+    return f"{where}: '{given}' is not allowed; {allowed(given, known)}"

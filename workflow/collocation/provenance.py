@@ -53,13 +53,10 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
 
 def host() -> dict:
     """CPU model, core count and memory of this machine."""
-    model = platform.processor() or platform.machine()
-    for line in _lines(Path("/proc/cpuinfo")):
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
+    found = (line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
+    _, _, model = next(found, "").partition(":")
     return {
-        "cpu": model,
+        "cpu": model.strip() or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
     }

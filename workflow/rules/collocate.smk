@@ -10,8 +10,6 @@ rule collocate:
     wildcard_constraints:
         job="|".join(re.escape(job.path) for job in SESSION.jobs) or "nothing",
     priority: lambda wildcards: JOBS.priority(wildcards.job)
-    conda:
-        "../../envs/environment.yaml"
     # A core for each share of the machine: the same for all cells, or they could not be compared.
     threads: SESSION.study.cores_for
     resources:
@@ -20,7 +18,5 @@ rule collocate:
         runtime=lambda wildcards: JOBS.runtime_min(wildcards.job),
     params:
         job=lambda wildcards: JOBS.file(wildcards.job),
-    message:
-        "{wildcards.job}"
     shell:
         'exec "${{PYTHON:-python3}}" -m workflow.collocation.cell.run {params.job:q}'

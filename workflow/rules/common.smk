@@ -11,14 +11,15 @@ from snakemake_interface_executor_plugins.settings import DeploymentMethod
 sys.path.insert(0, workflow.basedir)
 from analysis import code, figures as drawn, pages
 from release.sealed import notice
-from workflow.collocation.study import launcher
-from workflow.collocation.study import writer
-from workflow.collocation.study.jobs import Jobs
-from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.errors import ConfigError
+from workflow.collocation.gpu.lock import Busy, folder_lock
+from workflow.collocation.study import launcher, writer
+from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.show import banner
 from workflow.collocation.study.session import open_session
 
+# No rule names an environment: planning, jobs and the server that they share are of one Python, whose
+# versions a record names.
 if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
     print(
         "--sdm conda is not supported: jobs run under the Python that runs Snakemake; "

@@ -4,12 +4,11 @@ rule dataset:
         ready=f"{SESSION.config.data}/ready/{SESSION.name}/{{dataset}}.{{request}}.json",
     log:
         f"{STUDY}/log/dataset.{{dataset}}.{{request}}.log",
-    conda:
-        "../../envs/environment.yaml"
+    resources:
+        mem_mb=8192,
+        runtime=240,
     params:
         arguments=lambda wildcards: SESSION.datasets.arguments(wildcards.dataset),
-    message:
-        "preparing dataset {wildcards.dataset}"
     shell:
         'exec "${{PYTHON:-python3}}" -m models.data prepare {params.arguments} --ready {output.ready:q}'
         " > {log:q}"

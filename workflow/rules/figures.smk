@@ -1,9 +1,3 @@
-localrules:
-    figures,
-    draw,
-    write_pages,
-
-
 rule figures:
     # Figures and pages of what is there: plans no cell with --config measure=false.
     input:
@@ -22,14 +16,10 @@ rule draw:
     log:
         f"{STUDY}/log/draw.log",
     priority: 1
-    conda:
-        "../../envs/environment.yaml"
     threads: 2
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
-    message:
-        "drawing the figures of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis figures --folder {params.folder:q} > {log:q}'
 
@@ -43,12 +33,8 @@ rule write_pages:
         update(PAGES),
     log:
         f"{STUDY}/log/write_pages.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
-    message:
-        "findings, claims, advice and tables of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'

@@ -1,10 +1,3 @@
-localrules:
-    merge,
-    merge_telemetry,
-    estimate,
-    complete,
-
-
 rule merge:
     # One row per member, window and cell. The list of records is in runs.txt: it can be long.
     input:
@@ -14,14 +7,10 @@ rule merge:
         csv=f"{STUDY}/runs.csv",
     log:
         f"{STUDY}/log/merge.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
         study=SESSION.name,
-    message:
-        "merging the records of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis merge --study {params.study:q} --list {params.runs:q}'
         " --output {output.runs:q} > {log:q}"
@@ -35,14 +24,10 @@ rule merge_telemetry:
         telemetry=update(TELEMETRY),
     log:
         f"{STUDY}/log/merge_telemetry.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
         study=SESSION.name,
-    message:
-        "merging the telemetry of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis telemetry --study {params.study:q} --list {params.runs:q}'
         " --output {output.telemetry:q} > {log:q}"
@@ -61,14 +46,10 @@ rule estimate:
         csv=update(f"{STUDY}/estimates.csv"),
     log:
         f"{STUDY}/log/estimate.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         folder=subpath(input.runs, parent=True),
         plan=SESSION.plan_digest,
-    message:
-        "estimates of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {params.folder:q} --claims {input.claims:q}'
         " --reported {input.reported:q} > {log:q}"
@@ -85,11 +66,7 @@ rule complete:
         touch(f"{STUDY}/complete"),
     log:
         f"{STUDY}/log/complete.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         settings=SESSION.settings(),
-    message:
-        "checking that every cell of study {SESSION.name} has a result"
     shell:
         'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.show --check --config {params.settings}'

@@ -35,13 +35,6 @@ CONTENTS += [
 report: "../report/workflow.rst"
 
 
-localrules:
-    explore,
-    report_contents,
-    make_report,
-    report,
-
-
 rule explore:
     # The study as one page: how many of a job, by which method?
     input:
@@ -50,13 +43,9 @@ rule explore:
         f"{STUDY}/explorer.html",
     log:
         f"{STUDY}/log/explore.log",
-    conda:
-        "../../envs/environment.yaml"
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
-    message:
-        "explorer of study {SESSION.name}"
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {params.folder:q} --output {output:q} > {log:q}'
 
@@ -77,13 +66,9 @@ rule make_report:
         f"{STUDY}/log/make_report.{{ending}}.log",
     wildcard_constraints:
         ending="zip|html",
-    conda:
-        "../../envs/environment.yaml"
     params:
         snakefile=workflow.main_snakefile,
         settings=SESSION.settings(),
-    message:
-        "report of study {SESSION.name}: {output}"
     shell:
         'exec "${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1 --report {output:q}'
         " --config {params.settings} measure=false -- report_contents > {log:q} 2>&1"

@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
 
 from workflow.collocation.cell.spec import CellSpec
-from workflow.collocation.errors import ConfigError
+from workflow.collocation.errors import ConfigError, Strict
 from workflow.collocation.schema.load import check
-from workflow.collocation.schema.study import Gpu, Sampling, Strict, Timed
+from workflow.collocation.schema.study import Gpu, Sampling, Timed
 
 
 class Task(Strict):

@@ -24,18 +24,26 @@ ALLOWED = {
 
 
 class Limits(BaseModel):
-    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities.
-
-    sm_percent: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, for all or by workload; 'equal' is 100/N,
-    'overlap' 200/N. pinned_memory_mb: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, likewise.
-    priority: CUDA_MPS_CLIENT_PRIORITY by workload, 0 (normal) or 1 (below normal).
-    """
+    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = None
-    pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = None
-    priority: dict[Name, Priority] | None = None
+    sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = Field(
+        None,
+        description="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, for all or by workload; "
+        "equal is 100/N, overlap 200/N",
+        examples=["equal", 12],
+    )
+    pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = Field(
+        None,
+        description="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, for all or by workload",
+        examples=[9000],
+    )
+    priority: dict[Name, Priority] | None = Field(
+        None,
+        description="CUDA_MPS_CLIENT_PRIORITY by workload: 0 normal, 1 below normal",
+        examples=[{"small": 0, "large": 1}],
+    )
 
     @field_validator("sm_percent", "pinned_memory_mb", "priority", mode="wrap")
     @classmethod

@@ -4,18 +4,17 @@ Everything a person can get wrong is refused here, before anything runs, as one 
 the file, the key and what is allowed (`ConfigError`).
 """
 
-import difflib
 import re
 import reprlib
-from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
-from workflow.collocation.errors import ConfigError
-from workflow.collocation.schema.study import ARMS, Config, Ladder, Mix, Study, not_allowed
+from workflow.collocation.errors import ConfigError, allowed, not_allowed
+from workflow.collocation.methods import Limits
+from workflow.collocation.schema.study import ARMS, Config, Ladder, Study
 from workflow.collocation.schema.workloads import KINDS, Workload, model_of
 
 CONFIG_SOURCE = "config/config.yaml or --config"
@@ -61,27 +60,27 @@ def check(model: type[BaseModel], value, source: str, key: str = ""):
     """
     try:
         return model.model_validate(value)
-    except ValidationError as error:
-        # A misspelt key is told before the key that is missing for it.
-        errors = sorted(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    except ValidationError as caught:
+        error, *more = caught.errors()
         # '[key]' marks a complaint about a mapping's key, not its value.
-        parts = [part for part in errors[0]["loc"] if part != "[key]"]
-        where = ".".join(str(part) for part in (key, *parts) if part != "")
-        said = _explain(model, parts, errors[0])
-        raise ConfigError(": ".join(filter(None, (source, where, said))) + more) from None
+        parts = [key, *(part for part in error["loc"] if part != "[key]")]
+        if error["type"] == "unknown_key":
+            parts.append(error["ctx"]["key"])
+        where = ".".join(str(part) for part in parts if part != "")
+        said = ": ".join(filter(None, (source, where, _explain(error))))
+        raise ConfigError(said + (f" (and {len(more)} more)" if more else "")) from None
 
 
-def _explain(model, parts, error) -> str:
+def _explain(error) -> str:
     given = reprlib.repr(error.get("input"))
     match error["type"]:
-        case "extra_forbidden":
-            allowed = _allowed_keys(model, parts[:-1])
-            return f"unknown key; allowed: {', '.join(allowed)}{_hint(parts[-1], allowed)}"
+        case "unknown_key":
+            return error["msg"]
+        case "extra_forbidden":  # of a variant, whose model stands in methods/
+            return f"unknown key; {allowed(error['loc'][-1], Limits.model_fields)}"
         case "literal_error":
-            expected = error["ctx"]["expected"]
-            hint = _hint(error["input"], re.findall(r"'([^']*)'", expected))
-            return f"{given} is not allowed; allowed: {expected}{hint}"
+            known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+            return f"{given} is not allowed; {allowed(error['input'], known)}"
         case "missing":
             return "is missing"
         case "value_error":
@@ -90,31 +89,6 @@ def _explain(model, parts, error) -> str:
             return f"must map keys to values, got {given}"
     message = error["msg"]
     return f"{message[0].lower()}{message[1:]}, got {given}"
-
-
-def _hint(name, known) -> str:
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def _allowed_keys(model, parts) -> list[str]:
-    schema = model.model_json_schema()
-    node = schema
-    for part in [*parts, None]:
-        while "$ref" in node or "anyOf" in node or "allOf" in node:
-            if "$ref" in node:
-                node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
-            else:
-                options = node.get("anyOf") or node.get("allOf")
-                node = next(option for option in options if option.get("type") != "null")
-        if part is None:
-            break
-        node = (
-            node.get("items", {})
-            if isinstance(part, int) and "items" in node
-            else node.get("properties", {}).get(part) or node.get("additionalProperties", {})
-        )
-    return list(node.get("properties", {}))
 
 
 def _shown(path: Path) -> str:
@@ -146,21 +120,17 @@ def load_workloads(path: Path) -> dict[str, Workload]:
         raise ConfigError(f"{source}: must map workload names to their settings")
     for name in content:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", str(name)):
-            raise ConfigError(
-                f"{source}: '{name}': allowed in a workload's name, which names folders: "
-                "a-z, 0-9, _"
-            )
+            raise ConfigError(f"{source}: '{name}': allowed in a workload's name: a-z, 0-9, _")
     return {name: _load_workload(value, source, name) for name, value in content.items()}
 
 
 def _load_workload(value, source: str, name: str) -> Workload:
     kind = str(value.get("kind", "vision")) if isinstance(value, dict) else "vision"
     try:
-        model = model_of(kind)
+        return check(model_of(kind), value, source, name)
     except KeyError:
         known = [*KINDS, "module:Class"]
         raise ConfigError(f"{source}: " + not_allowed(f"{name}.kind", kind, known)) from None
-    return check(model, value, source, name)
 
 
 def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study:
@@ -169,32 +139,28 @@ def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study
     if name not in known:
         raise ConfigError(
             f"{CONFIG_SOURCE}: study: '{name}' is not in {_shown(folder)}; "
-            f"allowed: auto, {', '.join(known)}{_hint(name, known)}"
+            + allowed(name, ["auto", *known])
         )
     path = folder / f"{name}.yaml"
     source = _shown(path)
     study = check(Study, read_yaml(path), source)
     for where, group in study.groups():
-        key = "workloads" if isinstance(group, Ladder) else "members"
-        for workload in _named(group):
-            if workload not in workloads:
+        where = f"{source}: {where}"
+        for name in group.names:
+            if name not in workloads:
+                key = "workloads" if isinstance(group, Ladder) else "members"
                 raise ConfigError(
-                    f"{source}: {where}.{key}: unknown workload '{workload}'; allowed: "
-                    f"{', '.join(workloads)}{_hint(workload, workloads)}"
+                    f"{where}.{key}: unknown workload '{name}'; {allowed(name, workloads)}"
                 )
-            _check_arms(f"{source}: {where}", group, study, workload, workloads[workload])
-            if workloads[workload].kind == "command":
-                _check_command(f"{source}: {where}", group, study, workload)
-    planned = {name for _, group in study.groups() for name in _named(group)}
+            _check_arms(where, group, study, name, workloads[name])
+            if workloads[name].kind == "command":
+                _check_command(where, group, study, name)
+    planned = sorted({name for _, group in study.groups() for name in group.names})
     for key in ("anchor", "cores_for_workload"):
         for name in getattr(study, key):
             if name not in planned:
-                raise ConfigError(f"{source}: " + not_allowed(key, name, sorted(planned)))
+                raise ConfigError(f"{source}: " + not_allowed(key, name, planned))
     return study
-
-
-def _named(group: Ladder | Mix) -> Iterable[str]:
-    return group.workloads if isinstance(group, Ladder) else group.members
 
 
 def _check_arms(where, group, study, name, workload) -> None:
@@ -211,7 +177,7 @@ def _check_command(where, group, study, name) -> None:
     """What the study cannot ask of a script that it does not write."""
     if group.input:
         raise ConfigError(f"{where}.input: the command '{name}' reads its own; leave it out")
-    if (group.measure.kind or study.measure.kind) == "epochs":
+    if study.kind(group) == "epochs":
         raise ConfigError(
             f"{where}.measure.kind: 'epochs' needs a job that we validate; '{name}' is a command; "
             "allowed: window, departure, completion"

@@ -1,20 +1,16 @@
-"""What a study may say: the models behind config.yaml, workloads.yaml and studies/*.yaml.
+"""What a study may say: the models behind config.yaml and studies/*.yaml.
 
 load.py reads the files into them. `workflow/schemas/` holds the same rules as JSON Schema for
 editors, written by `python -m workflow.collocation.schema.study` and kept equal by a test.
 """
 
-import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictInt,
     TypeAdapter,
@@ -23,6 +19,7 @@ from pydantic import (
 )
 
 from workflow.collocation import ROOT
+from workflow.collocation.errors import Strict, not_allowed
 from workflow.collocation.methods import METHODS, MOST_MEMBERS, Limits
 from workflow.collocation.methods.limits import Name
 
@@ -43,26 +40,24 @@ ARMS = {
 Arm = Literal[tuple(ARMS)]
 
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
+Positive = Annotated[StrictInt, Field(ge=1)]
 Method = Name  # one of METHODS, or a variant of the study's own
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
+Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how many, methods
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
 Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 class Measure(Strict):
-    """How a cell is measured; seconds, steps and epochs."""
+    """How a cell is measured."""
 
-    kind: Literal[KINDS] = "window"
-    window_s: float = Field(10, gt=0)
-    min_steps: StrictInt = Field(30, ge=3)
-    warmup_s: float = Field(3.0, ge=0)
-    settle_s: float = Field(1.0, ge=0)
-    epochs: StrictInt = Field(5, ge=1)
+    kind: Literal[KINDS] = Field("window", description="what of the jobs is measured")
+    window_s: float = Field(10, gt=0, description="seconds in which all members train, at least")
+    min_steps: StrictInt = Field(30, ge=3, description="steps of each member in it, at least")
+    warmup_s: float = Field(3.0, ge=0, description="seconds from the first step to the barrier")
+    settle_s: float = Field(1.0, ge=0, description="seconds from the barrier to the window")
+    epochs: Positive = Field(5, description="of kind epochs: how many")
 
     def resolved(self) -> dict:
         """Only the keys that matter for this kind."""
@@ -71,78 +66,107 @@ class Measure(Strict):
         return self.model_dump(include=keys)
 
 
-class MeasureOverride(Strict):
-    """What a group of cells measures differently from its study."""
-
-    kind: Literal[KINDS] | None = None
-    window_s: float | None = Field(None, gt=0)
-    min_steps: StrictInt | None = Field(None, ge=3)
-    warmup_s: float | None = Field(None, ge=0)
-    settle_s: float | None = Field(None, ge=0)
-    epochs: StrictInt | None = Field(None, ge=1)
-
-
 class Group(Strict):
     """What ladders and mixes share."""
 
-    arms: list[Arm] | None = Field(None, min_length=1)
-    measure: MeasureOverride = MeasureOverride()
-    input: Literal["resident", "files"] | None = None
-    replicates: StrictInt | None = Field(None, ge=1)
-    tier: StrictInt = Field(1, ge=1)
+    arms: list[Arm] | None = Field(None, min_length=1, description="instead of the study's")
+    measure: Measure = Field(
+        Measure(), description="keys that differ from the study's", examples=[{"kind": "departure"}]
+    )
+    input: Literal["resident", "files"] | None = Field(
+        None, description="instead of the workload's input.mode"
+    )
+    replicates: Positive | None = Field(None, description="instead of the study's", examples=[1])
+    tier: Positive = Field(1, description="all blocks of tier 1 come before those of tier 2")
+
+    def scenarios(self) -> list[Scenario]:
+        """All that it collocates."""
+        raise NotImplementedError
+
+    def uses(self) -> list[tuple[str, str, int]]:
+        """Every method it names: its key below the group, the method, how many members."""
+        return [
+            (f"{key}.{index}", method, sum(members.values()))
+            for key, members, methods in self.scenarios()
+            for index, method in enumerate(methods)
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """The workloads that it names."""
+        return list(dict.fromkeys(name for _, members, _ in self.scenarios() for name in members))
+
+    @property
+    def least(self) -> int:
+        """The members of its smallest cell."""
+        return min(sum(members.values()) for _, members, _ in self.scenarios())
+
+    @model_validator(mode="after")
+    def _methods_hold_them(self):
+        if self.least > MOST_MEMBERS:
+            raise ValueError(f"{self.least} members; at most {MOST_MEMBERS} share one GPU")
+        for _, method, count in self.uses():
+            if method not in METHODS:
+                continue
+            if count > (most := METHODS[method].most):
+                fitting = [each.name for each in METHODS.values() if count <= each.most]
+                raise ValueError(
+                    f"'{method}' holds at most {most} member(s), not {count}; "
+                    f"allowed for {count}: {', '.join(fitting)}"
+                )
+            if count < (least := METHODS[method].least) and isinstance(self, Ladder):
+                raise ValueError(f"'{method}' needs at least {least} members, not {count}")
+        return self
 
 
 class Ladder(Group):
     """Copies of one workload: for each count the methods that collocate them."""
 
-    workloads: list[Name] = Field(min_length=1)
-    counts: dict[Count, Annotated[list[Method], Field(min_length=1)]] = Field(min_length=1)
-    cores: Literal["share", "all"] = "share"
+    workloads: list[Name] = Field(
+        min_length=1, description="of the catalogue", examples=[["resnet26_cifar10_b32"]]
+    )
+    counts: dict[Count, Annotated[list[Method], Field(min_length=1)]] = Field(
+        min_length=1, description="members → methods", examples=[{7: ["naive", "mps", "mig"]}]
+    )
+    cores: Literal["share", "all"] = Field(
+        "share", description="of a job alone: its share of the cores, or all as a control"
+    )
 
-    @property
-    def least(self) -> int:
-        """The members of its smallest cell."""
-        return min(self.counts)
-
-    def uses(self) -> Iterator[tuple[str, str]]:
-        """Every method it names, with its key below the ladder."""
-        for count, methods in self.counts.items():
-            for index, method in enumerate(methods):
-                yield f"counts.{count}.{index}", method
+    def scenarios(self) -> list[Scenario]:
+        return [
+            (f"counts.{count}", {workload: count}, methods)
+            for workload in self.workloads
+            for count, methods in self.counts.items()
+        ]
 
     @model_validator(mode="after")
-    def _counts_are_possible(self):
-        for count, methods in self.counts.items():
-            _refuse_crowd(methods, count)
-            for method in methods:
-                if method in METHODS and count < (least := METHODS[method].least):
-                    raise ValueError(f"'{method}' needs at least {least} members, not {count}")
+    def _all_cores_are_for_one(self):
         if self.cores == "all" and max(self.counts) > 1:
             raise ValueError("cores 'all' is the control of one member alone; allowed: share")
         return self
 
 
 class Mix(Group):
-    """Different workloads on one GPU. `slices` says what MIG gives each of them.
+    """Different workloads on one GPU."""
 
-    departs: who leaves, of a departure. work: steps of each, of a completion.
-    """
+    members: dict[Name, Count] = Field(
+        min_length=1, description="workload → how many", examples=[{"large": 1, "small": 2}]
+    )
+    methods: list[Method] = Field(
+        min_length=1, description="that collocate them", examples=[["naive", "mps"]]
+    )
+    slices: dict[Name, Slice] = Field(
+        {}, description="workload → MIG instance of each", examples=[{"large": "2g", "small": "1g"}]
+    )
+    departs: Name | None = Field(
+        None, description="of a departure: who leaves; else the last", examples=["large"]
+    )
+    work: dict[Name, Positive] = Field(
+        {}, description="of a completion: steps of each", examples=[{"large": 300, "small": 900}]
+    )
 
-    members: dict[Name, Count] = Field(min_length=1)
-    methods: list[Method] = Field(min_length=1)
-    slices: dict[Name, Slice] = {}
-    departs: Name | None = None
-    work: dict[Name, Annotated[StrictInt, Field(ge=1)]] = {}
-
-    @property
-    def least(self) -> int:
-        """How many members it has."""
-        return sum(self.members.values())
-
-    def uses(self) -> Iterator[tuple[str, str]]:
-        """Every method it names, with its key below the mix."""
-        for index, method in enumerate(self.methods):
-            yield f"methods.{index}", method
+    def scenarios(self) -> list[Scenario]:
+        return [("methods", self.members, self.methods)]
 
     @model_validator(mode="after")
     def _names_are_members(self):
@@ -155,67 +179,67 @@ class Mix(Group):
                 raise ValueError(f"MIG needs a slice for {', '.join(missing)} under 'slices'")
         return self
 
-    @model_validator(mode="after")
-    def _count_is_possible(self):
-        if self.least > MOST_MEMBERS:
-            raise ValueError(f"{self.least} members; at most {MOST_MEMBERS} share one GPU")
-        _refuse_crowd(self.methods, self.least)
-        return self
-
-
-def _refuse_crowd(methods: list[str], count: int) -> None:
-    for name in methods:
-        most = METHODS[name].most if name in METHODS else MOST_MEMBERS
-        if count > most:
-            fitting = [method.name for method in METHODS.values() if count <= method.most]
-            raise ValueError(
-                f"'{name}' holds at most {most} member(s), not {count}; "
-                f"allowed for {count}: {', '.join(fitting)}"
-            )
-
 
 class Sizes(Strict):
     """How many samples to generate (or, for criteo, to read) of a dataset."""
 
-    train: StrictInt = Field(ge=8)
-    validation: StrictInt = Field(ge=8)
-
-
-def not_allowed(where: str, given: str, known: Iterable[str]) -> str:
-    """One line: the key, what stands there, what may, and what was probably meant."""
-    near = difflib.get_close_matches(given, list(known), n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f"{where}: '{given}' is not allowed; allowed: {', '.join(known)}{hint}"
+    train: StrictInt = Field(ge=8, description="to train on", examples=[50000])
+    validation: StrictInt = Field(ge=8, description="to validate with", examples=[10000])
 
 
 class Impossible(Strict):
     """A row of the authors' schedule that cannot exist, and why."""
 
-    row: str
-    reason: str
+    row: str = Field(description="as the schedule has it", examples=["12: 8 x 1g"])
+    reason: str = Field(description="why there is no such cell", examples=["a card has 7"])
 
 
 class Study(Strict):
-    """A named grid of cells: scenario x method x arm x replicate.
+    """A named grid of cells: scenario x method x arm x replicate."""
 
-    anchor: workloads whose job alone begins every session, so that sessions can be held against
-    each other. cores_for: a member's cores are the machine's divided by so many, the same in every
-    cell, alone too; cores_for_workload: the same for members of one workload.
-    """
+    description: str = Field(description="shown in the first lines", examples=["batch sizes"])
+    seed: StrictInt = Field(42, ge=0, description="of data, weights and order")
+    replicates: Positive = Field(3, description="blocks, each with all cells and their baselines")
+    arms: list[Arm] = Field(["faithful"], min_length=1, description="how well a job is written")
+    measure: Measure = Field(Measure(), description="how cells are measured")
+    datasets: dict[Dataset, Sizes] = Field(
+        {}, description="of generated data", examples=[{"digits": {"train": 64, "validation": 16}}]
+    )
+    variants: dict[VariantName, Limits] = Field(
+        {}, description="MPS with limits, by a name", examples=[{"mps_1g": {"sm_percent": 12}}]
+    )
+    anchor: list[Name] = Field(
+        [], description="workloads whose job alone begins every session", examples=[["small"]]
+    )
+    cores_for: Count = Field(  # as many as a GPU has MIG slices
+        7, description="a member's cores are the machine's divided by this, in every cell"
+    )
+    cores_for_workload: dict[Name, Count] = Field(
+        {}, description="the same for members of one workload", examples=[{"dlrm_criteo_b2048": 2}]
+    )
+    ladders: list[Ladder] = Field([], description="copies of one workload")
+    mixes: list[Mix] = Field([], description="different workloads on one GPU")
+    impossible: list[Impossible] = Field(
+        [], description="rows of the authors' schedule that cannot exist"
+    )
 
-    description: str
-    seed: StrictInt = Field(42, ge=0)
-    replicates: StrictInt = Field(3, ge=1)
-    arms: list[Arm] = Field(["faithful"], min_length=1)
-    measure: Measure = Measure()
-    datasets: dict[Dataset, Sizes] = {}
-    variants: dict[VariantName, Limits] = {}
-    anchor: list[Name] = []
-    cores_for: Count = Field(7, examples=[4])  # as many as a GPU has MIG slices
-    cores_for_workload: dict[Name, Count] = Field({}, examples=[{"dlrm_criteo_b2048": 2}])
-    ladders: list[Ladder] = []
-    mixes: list[Mix] = []
-    impossible: list[Impossible] = []
+    def groups(self) -> list[tuple[str, Ladder | Mix]]:
+        """All ladders and mixes with their keys, such as 'ladders.0'."""
+        ladders = [(f"ladders.{index}", group) for index, group in enumerate(self.ladders)]
+        return ladders + [(f"mixes.{index}", group) for index, group in enumerate(self.mixes)]
+
+    def kind(self, group: Ladder | Mix) -> str:
+        """What is measured of a group's cells."""
+        return (group.measure if "kind" in group.measure.model_fields_set else self.measure).kind
+
+    def limits(self, method: str, workload: str, members: int) -> dict:
+        """What a method limits a member to, such as sm_percent."""
+        found = self.variants.get(method) or METHODS[method].limits
+        return found.of(workload, members) if found else {}
+
+    def cores_of(self, workload: str) -> int:
+        """By how many the machine's cores are divided for a member of that workload."""
+        return self.cores_for_workload.get(workload, self.cores_for)
 
     @model_validator(mode="after")
     def _not_empty(self):
@@ -229,66 +253,46 @@ class Study(Strict):
             raise ValueError(f"variants.{taken[0]}: is a method already; give it another name")
         known = (*METHODS, *self.variants)
         for where, group in self.groups():
-            for key, method in group.uses():
+            for key, method, _ in group.uses():
                 if method not in known:
                     raise ValueError(not_allowed(f"{where}.{key}", method, known))
-                if method in self.variants:
-                    self._check_names(where, group, method)
+                # A variant that names workloads names all of a group that uses it.
+                named = self.variants[method].named() if method in self.variants else ()
+                if named and (missing := [name for name in group.names if name not in named]):
+                    raise ValueError(
+                        f"variants.{method}: says nothing of '{missing[0]}', used in {where}"
+                    )
         return self
 
-    def _check_names(self, where: str, group: Ladder | Mix, method: str) -> None:
-        """A variant that names workloads names all of a group that uses it."""
-        named = self.variants[method].named()
-        members = group.workloads if isinstance(group, Ladder) else group.members
-        if named and (missing := [name for name in members if name not in named]):
-            raise ValueError(f"variants.{method}: says nothing of '{missing[0]}', used in {where}")
-
-    def limits(self, method: str, workload: str, members: int) -> dict:
-        """What a method limits a member to, such as sm_percent."""
-        found = self.variants.get(method) or METHODS[method].limits
-        return found.of(workload, members) if found else {}
-
-    def cores_of(self, workload: str) -> int:
-        """By how many the machine's cores are divided for a member of that workload."""
-        return self.cores_for_workload.get(workload, self.cores_for)
-
     @model_validator(mode="after")
-    def _departures_leave_survivors(self):
+    def _groups_have_what_their_kind_needs(self):
         for where, group in self.groups():
-            departure = (group.measure.kind or self.measure.kind) == "departure"
-            if departure and group.least < 2:
+            kind, mix = self.kind(group), isinstance(group, Mix)
+            if kind == "departure" and group.least < 2:
                 raise ValueError(f"{where}: a departure needs at least 2 members; allowed: 2 to 48")
-            if isinstance(group, Mix) and group.departs and not departure:
-                raise ValueError(f"{where}.departs: allowed with measure {{kind: departure}} only")
-        return self
-
-    @model_validator(mode="after")
-    def _completions_have_work(self):
-        for where, group in self.groups():
-            completion = (group.measure.kind or self.measure.kind) == "completion"
-            work = group.work if isinstance(group, Mix) else {}
-            if completion and not isinstance(group, Mix):
+            if kind == "completion" and not mix:
                 raise ValueError(f"{where}: a completion is measured of 'mixes' only")
-            if completion and (missing := [name for name in group.members if name not in work]):
+            if not mix:
+                continue
+            for key, given, needed in (
+                ("departs", group.departs, "departure"),
+                ("work", group.work, "completion"),
+            ):
+                if given and kind != needed:
+                    raise ValueError(f"{where}.{key}: allowed with measure {{kind: {needed}}} only")
+            missing = [name for name in group.members if name not in group.work]
+            if kind == "completion" and missing:
                 raise ValueError(f"{where}.work: give the steps of '{missing[0]}'")
-            if work and not completion:
-                raise ValueError(f"{where}.work: allowed with measure {{kind: completion}} only")
         return self
-
-    def groups(self) -> list[tuple[str, Ladder | Mix]]:
-        """All ladders and mixes with their keys, such as 'ladders.0'."""
-        return [
-            (f"{kind}.{index}", group)
-            for kind, groups in (("ladders", self.ladders), ("mixes", self.mixes))
-            for index, group in enumerate(groups)
-        ]
 
 
 class Sampling(Strict):
-    """What watches a cell's GPU, members and host, and how often (rows/s)."""
+    """What watches a cell's GPU, members and host."""
 
-    source: Literal["auto", "gpm", "dcgm", "nvml", "off"] = "auto"
-    hz: float = Field(10, ge=0.5, le=100)
+    source: Literal["auto", "gpm", "dcgm", "nvml", "off"] = Field(
+        "auto", description="of the GPU's counters; auto: the best that the card has"
+    )
+    hz: float = Field(10, ge=0.5, le=100, description="rows/s")
 
     @field_validator("source", mode="before")
     @classmethod
@@ -311,23 +315,42 @@ Gpu = Annotated[str | int, BeforeValidator(_is_a_gpu)]
 class Config(Strict):
     """config/config.yaml and `--config` on the command line."""
 
-    study: str = "auto"
-    source: Literal["auto", "real", "synthetic"] = "auto"
-    measure: bool | None = None
-    budget: str | int | float | None = None
-    gpu: Gpu = "auto"
-    mig_mode: Literal["keep", "switch"] = "keep"
-    attempts: StrictInt = Field(3, ge=1)
-    rerun: Literal["none", "mismatched"] = "none"
-    results: str = "results"
-    data: str = "data"
-    workloads: str = "config/workloads.yaml"
-    studies: str = "config/studies"
-    trainer: str = "models.train"
-    timeout: dict[Timed, Annotated[float, Field(gt=0)]] = {}
-    telemetry: Sampling = Sampling()
-    trace: StrictInt = Field(0, ge=0, le=1000)
-    session: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")
+    study: str = Field("auto", description="a name; auto: paper on a CUDA machine, smoke elsewhere")
+    source: Literal["auto", "real", "synthetic"] = Field(
+        "auto", description="of data; auto: real where there are any, else generated"
+    )
+    measure: bool | None = Field(
+        None, description="false: plan no cell; else not of a study that ships", examples=[False]
+    )
+    budget: str | int | float | None = Field(
+        None, description="cells that do not fit are left for the next run", examples=["25m"]
+    )
+    gpu: Gpu = Field("auto", description="auto: the first visible; an index; a UUID; cpu")
+    mig_mode: Literal["keep", "switch"] = Field(
+        "keep", description="switch: may change the card's MIG mode and layout, and puts them back"
+    )
+    attempts: Positive = Field(3, description="how often a cell that failed is tried in all")
+    rerun: Literal["none", "mismatched"] = Field(
+        "none", description="mismatched: measure again what other code or versions measured"
+    )
+    results: str = Field("results", description="folder of what was measured, study by study")
+    data: str = Field("data", description="folder of datasets")
+    workloads: str = Field("config/workloads.yaml", description="the catalogue")
+    studies: str = Field("config/studies", description="folder of studies")
+    trainer: str = Field("models.train", description="Python module that members run")
+    timeout: dict[Timed, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="phase of a cell → seconds", examples=[{"build": 900, "window": 900}]
+    )
+    telemetry: Sampling = Field(Sampling(), description="what watches a cell")
+    trace: StrictInt = Field(
+        0, ge=0, le=1000, description="steps of the first member to trace after the last window"
+    )
+    session: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$",
+        description="a visit to a host: runs of one name begin with the anchors once",
+        examples=["tuesday"],
+    )
 
     @field_validator("budget", mode="before")
     @classmethod

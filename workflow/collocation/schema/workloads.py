@@ -5,41 +5,35 @@ One model for each kind of job. Its keys are its own: a key of another kind is r
 
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, StrictInt, field_validator, model_serializer
 
-from workflow.collocation.schema.study import DATASETS, Strict
+from workflow.collocation.errors import Strict
+from workflow.collocation.schema.study import DATASETS, Positive
 
 OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
-Positive = Annotated[StrictInt, Field(ge=1)]
 IMAGES = tuple(name for name in DATASETS if name != "criteo")
 
 
 class Optimizer(Strict):
     """SGD as timm's train.py defaults run it; lr = base_lr * batch_size / base_batch."""
 
-    name: Literal["sgd"] = "sgd"
-    base_lr: float = Field(0.1, gt=0, description="learning rate at base_batch", examples=[0.1])
-    base_batch: Positive = Field(256, description="samples that base_lr is for", examples=[256])
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum", examples=[0.9])
-    nesterov: bool = Field(True, description="Nesterov's momentum", examples=[True])
-    weight_decay: float = Field(
-        2e-5, ge=0, description="of all weights but biases and norms", examples=[2e-5]
-    )
-    schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="how the learning rate goes on", examples=["cosine"]
-    )
-    schedule_epochs: Positive = Field(
-        300, description="epochs of the cosine, however few are trained", examples=[300]
-    )
+    name: Literal["sgd"] = Field("sgd", description="the one that there is")
+    base_lr: float = Field(0.1, gt=0, description="learning rate at base_batch")
+    base_batch: Positive = Field(256, description="samples that base_lr is for")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum")
+    nesterov: bool = Field(True, description="Nesterov's momentum")
+    weight_decay: float = Field(2e-5, ge=0, description="of all weights but biases and norms")
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate")
+    schedule_epochs: Positive = Field(300, description="of the cosine, however few are trained")
 
 
 class DlrmOptimizer(Strict):
     """Plain SGD at a constant rate; lr = base_lr * batch_size / base_batch."""
 
-    base_lr: float = Field(1.0, gt=0, description="learning rate at base_batch", examples=[1.0])
-    base_batch: Positive = Field(2048, description="samples that base_lr is for", examples=[2048])
+    base_lr: float = Field(1.0, gt=0, description="learning rate at base_batch")
+    base_batch: Positive = Field(2048, description="samples that base_lr is for")
 
     @model_serializer(mode="wrap")
     def _as_recorded(self, keys):
@@ -50,13 +44,9 @@ class DlrmOptimizer(Strict):
 class Input(Strict):
     """Where a batch comes from: image files through a DataLoader, or a subset on the device."""
 
-    mode: Literal["resident", "files"] = Field(
-        "resident", description="a subset on the device, or files", examples=["files"]
-    )
-    samples: Positive = Field(1024, description="resident: size of the subset", examples=[50000])
-    workers: StrictInt = Field(
-        4, ge=0, description="files: loader processes of each job", examples=[4]
-    )
+    mode: Literal["resident", "files"] = Field("resident", description="on the device, or files")
+    samples: Positive = Field(1024, description="resident: size of the subset")
+    workers: StrictInt = Field(4, ge=0, description="files: loader processes of each job")
 
     def resolved(self) -> dict:
         """Only the keys that matter in this mode, so that the other one changes no cell."""
@@ -71,11 +61,9 @@ class Workload(Strict):
     formerly: ClassVar[dict] = {}  # keys that specs of the kind once had, and their one value
 
     description: str = Field("", description="for people", examples=["ResNet26 on CIFAR-10"])
-    kind: str
+    kind: str = Field(description="kind of job", examples=["vision"])
     batch_size: Positive = Field(description="samples (or tokens) of a step", examples=[128])
-    warmup_steps: Annotated[StrictInt, Field(ge=3)] = Field(
-        20, description="steps before the barrier, at least", examples=[20]
-    )
+    warmup_steps: StrictInt = Field(20, ge=3, description="steps before the barrier, at least")
     window_s: float | None = Field(
         None, gt=0, description="a window of its own, if the study's is too short", examples=[60]
     )
@@ -101,15 +89,13 @@ class Trained(Workload):
     """What jobs that models/ trains have in common."""
 
     model: str = Field(
-        min_length=1,
-        description="timm's name, or module:function of your own",
-        examples=["resnet26", "my_models:tiny_net"],
+        description="timm's name, or module:function", examples=["resnet26", "my_models:tiny_net"]
     )
     model_args: dict[str, JsonValue] = Field(
-        {}, description="keyword arguments of the model", examples=[{"width": 4}]
+        {}, description="its keyword arguments", examples=[{"width": 4}]
     )
     dataset: Literal[DATASETS] = Field(description="what it is trained on", examples=["cifar10"])
-    input: Input = Field(Input(), description="where batches come from", examples=[{"samples": 9}])
+    input: Input = Field(Input(), description="where batches come from")
     memory_limit_mb: Positive | None = Field(
         None, description="on the CPU: cap on what the process allocates", examples=[64]
     )
@@ -135,14 +121,12 @@ class VisionWorkload(Trained):
 
     capturable: ClassVar[bool] = True
 
-    kind: Literal["vision"] = "vision"
+    kind: Literal["vision"] = Field("vision", description="an image classifier")
     dataset: Literal[IMAGES] = Field(description="images to train on", examples=["cifar10"])
-    input_size: Annotated[StrictInt, Field(ge=8)] = Field(description="pixels", examples=[32])
-    classes: Positive = Field(1000, description="outputs of the model's head", examples=[10])
-    optimizer: Optimizer = Field(
-        Optimizer(), description="how weights are updated", examples=[{"base_lr": 0.1}]
-    )
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the loss", examples=[0.1])
+    input_size: StrictInt = Field(ge=8, description="pixels", examples=[32])
+    classes: Positive = Field(1000, description="outputs of the model's head")
+    optimizer: Optimizer = Field(Optimizer(), description="how weights are updated")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the loss")
 
 
 class DlrmWorkload(Trained):
@@ -151,25 +135,19 @@ class DlrmWorkload(Trained):
     formerly: ClassVar[dict] = {"input_size": 0, "classes": 1000, "label_smoothing": 0.1}
     input_size: ClassVar[int] = 0  # it has no images
 
-    kind: Literal["dlrm"]
-    model: Literal["dlrm"] = "dlrm"
-    dataset: Literal["criteo"] = "criteo"
-    optimizer: DlrmOptimizer = Field(
-        DlrmOptimizer(), description="how weights are updated", examples=[{"base_lr": 1.0}]
-    )
+    kind: Literal["dlrm"] = Field(description="a recommender")
+    model: Literal["dlrm"] = Field("dlrm", description="facebookresearch's")
+    dataset: Literal["criteo"] = Field("criteo", description="clicks")
+    optimizer: DlrmOptimizer = Field(DlrmOptimizer(), description="how weights are updated")
 
 
 class OwnWorkload(Trained):
     """A kind of your own: `module:Class`, a models.jobs.base.Job. Its keys are `model_args`."""
 
     kind: str = Field(pattern=OWN_KIND, description="module:Class", examples=["my_jobs:Toy"])
-    model: str = Field("own", description="as the class takes it", examples=["own"])
-    input_size: Annotated[StrictInt, Field(ge=0)] = Field(
-        0, description="pixels, of image datasets", examples=[32]
-    )
-    optimizer: Optimizer = Field(
-        Optimizer(), description="as the class takes it", examples=[{"base_lr": 0.1}]
-    )
+    model: str = Field("own", description="as the class takes it")
+    input_size: StrictInt = Field(0, ge=0, description="pixels, of image datasets")
+    optimizer: Optimizer = Field(Optimizer(), description="as the class takes it")
 
     @property
     def own_code(self) -> list[str]:
@@ -191,26 +169,21 @@ class CommandWorkload(Workload):
     dataset: ClassVar[None] = None
     input: ClassVar[ItsOwn] = ItsOwn()
 
-    kind: Literal["command"]
-    run: Annotated[list[str], Field(min_length=1)] = Field(
+    kind: Literal["command"] = Field(description="somebody's own script")
+    run: list[str] = Field(
+        min_length=1,
         description="program and arguments; {seed} and {batch_size} are filled in, python is ours",
         examples=[["python", "train.py", "--epochs", "100", "--seed", "{seed}"]],
     )
-    folder: str = Field(
-        ".", description="working directory, from where the study is run", examples=["my_project"]
-    )
+    folder: str = Field(".", description="working directory, from where the study is run")
     steps: str = Field(
         "hook",
         description="'hook': the script calls models.hook.step; else a regular expression: each "
         "line of its output that matches is a step, or its group 'step' says how many were made",
         examples=["hook", r"loss: [\d.]+$", r" (?P<step>\d+)/\d+ \["],
     )
-    sync: bool = Field(
-        False, description="hook: wait for the GPU at the end of each step", examples=[True]
-    )
-    unit: Literal["samples", "tokens", "requests"] = Field(
-        "samples", description="what batch_size counts", examples=["tokens"]
-    )
+    sync: bool = Field(False, description="hook: wait for the GPU at the end of each step")
+    unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
 
     @field_validator("run", mode="before")
     @classmethod

@@ -49,15 +49,12 @@ class Attempt:
 def scan(folder: Path) -> dict[str, list[Attempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first."""
     found: dict[str, list[Attempt]] = {}
-    for path in folder.glob("*/*/*/r*/a*/run.json"):
-        attempt_folder = path.parent
-        cell = attempt_folder.parent.relative_to(folder).as_posix()
-        number = attempt_folder.name[1:]
-        if number.isdecimal():
-            attempt = Attempt(cell, int(number), path, _content(path, cell, int(number)))
-            found.setdefault(cell, []).append(attempt)
-    for attempts in found.values():
-        attempts.sort(key=lambda attempt: attempt.number)
+    paths = folder.glob("*/*/*/r*/a*/run.json")
+    numbered = [(path.parent.name[1:], path) for path in paths]
+    for number, path in sorted((int(n), path) for n, path in numbered if n.isdecimal()):
+        cell = path.parents[1].relative_to(folder).as_posix()
+        attempt = Attempt(cell, number, path, _content(path, cell, number))
+        found.setdefault(cell, []).append(attempt)
     return found
 
 

@@ -32,9 +32,9 @@ class Datasets:
         data that are gone, or of another source than the pin.
         """
         request = hashlib.sha256(self.arguments(name).encode()).hexdigest()[:8]
-        folder, pin = Path(self.config.data, "ready", self.study_name), self.pinned(name)
-        numbered = (f"-{number}" if number else "" for number in itertools.count())
-        paths = (folder / f"{name}.{request}{number}.json" for number in numbered)
+        first = Path(self.config.data, "ready", self.study_name, f"{name}.{request}.json")
+        others = (first.with_stem(f"{first.stem}-{number}") for number in itertools.count(1))
+        paths, pin = itertools.chain([first], others), self.pinned(name)
         return next(path for path in paths if _usable(path, pin)).as_posix()
 
     def pin_file(self, name: str) -> Path:
@@ -48,11 +48,8 @@ class Datasets:
     def pin(self) -> None:
         """Pin data that another results folder had made ready: no job will do it here."""
         for name in self.sizes:
-            ready = _read_json(Path(self.ready_file(name)))
-            if ready is None:
-                continue
-            target = self.pin_file(ready["dataset"])
-            if not target.exists():
+            ready, target = _read_json(Path(self.ready_file(name))), self.pin_file(name)
+            if ready and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 del ready["path"]
                 target.write_text(json.dumps(ready, indent=1) + "\n")

@@ -1,65 +1,78 @@
-"""Seconds that cells will take, from what others of their study took."""
+"""Seconds that cells will take, from what their like took: in this study, or in one that ships."""
 
-import itertools
+from collections.abc import Iterable, Iterator
+from statistics import median_high
 
 from workflow.collocation.cell.record import MEASURED
-from workflow.collocation.cell.spec import digest
 from workflow.collocation.study.attempts import Attempt
 from workflow.collocation.study.grid import Cell
 
 OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
 OVERHEAD_PER_MEMBER_S = 1.0
-EPOCH_S = 20.0
+EPOCH_S = 20.0  # also of work of which nobody knows how long it takes
+LEAST_S = 1.0
+
+Attempts = dict[str, list[Attempt]]  # by cell id
 
 
 class Estimates:
-    """Seconds that cells will take, from what others of the study took."""
+    """A cell takes its windows, and beside them what cells of its scenario, arm and method took.
 
-    def __init__(self, attempts: dict[str, list[Attempt]]):
-        # cell but for its block: digest of the measure, s
-        self._took: dict[str, list[tuple[str, float]]] = {}
-        off = []
-        for attempt in itertools.chain.from_iterable(attempts.values()):
+    Where only studies that ship have such cells, or none has, that is as far off as it was so far
+    on this machine.
+    """
+
+    def __init__(self, here: Attempts, shipped: Attempts | None = None):
+        took = list(_took(here))
+        self._here, self._shipped = _medians(took), _medians(_took(shipped or {}))
+        off = [
+            max(seconds, 0) / self._foreseen(kind, attempt.content["spec"])
+            for kind, attempt, seconds in took
+            # Others end early, or with work of which nobody knows how long it takes.
+            if attempt.status == "completed" and "window_s" in _measure(attempt.content["spec"])
+        ]
+        self._off = median_high(off) if off else 1.0
+
+    def of(self, cell: Cell) -> float:
+        """Seconds from the start of its job to the end."""
+        kind, spec = _kind(cell.id), cell.spec.to_json()
+        beside = self._here.get(kind)
+        if beside is None:
+            beside = self._off * self._foreseen(kind, spec)
+        return max(beside + _windows(_measure(spec)), LEAST_S)
+
+    def _foreseen(self, kind: str, spec: dict) -> float:
+        by_thumb = OVERHEAD_S + OVERHEAD_PER_MEMBER_S * len(spec["members"])
+        return max(self._shipped.get(kind, by_thumb), LEAST_S)
+
+
+def _took(attempts: Attempts) -> Iterator[tuple[str, Attempt, float]]:
+    """Kind, attempt, seconds beside its windows, of all that measured."""
+    for cell, tried in attempts.items():
+        for attempt in tried:
             timing = (attempt.content or {}).get("timing", {})
             if attempt.status in MEASURED and "total_s" in timing:
                 seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
-                spec = attempt.content["spec"]
-                known = _as_measured(spec), seconds
-                self._took.setdefault(_blockless(attempt.cell), []).append(known)
-                # Others end early, or with work of which nobody knows how long it takes.
-                if attempt.status == "completed" and "window_s" in (spec.get("measure") or {}):
-                    off.append(seconds / _rule_of_thumb(spec))
-        # On this machine cells may all be faster than the rule has it.
-        self._off = _median(off) if off else 1.0
-
-    def of(self, cell: Cell) -> float:
-        """As another replicate of it took, else by a rule of thumb, as far off as it was so far."""
-        spec = cell.spec.to_json()
-        now = _as_measured(spec)
-        took = [s for known, s in self._took.get(_blockless(cell.id), []) if known == now]
-        return _median(took) if took else self._off * _rule_of_thumb(spec)
+                yield _kind(cell), attempt, seconds - _windows(_measure(attempt.content["spec"]))
 
 
-def _blockless(cell_id: str) -> str:
+def _medians(took: Iterable[tuple[str, Attempt, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for kind, _, seconds in took:
+        found.setdefault(kind, []).append(seconds)
+    return {kind: median_high(each) for kind, each in found.items()}
+
+
+def _kind(cell_id: str) -> str:
     return cell_id.rsplit("/", 1)[0]
 
 
-def _as_measured(spec: dict) -> str:
-    return digest({"measure": spec.get("measure")})
+def _measure(spec: dict) -> dict:
+    return spec.get("measure") or {}
 
 
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
-def _rule_of_thumb(spec: dict) -> float:
-    measure = spec["measure"]
-    times = {"window": 1, "departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
-    windows = times[measure["kind"]]
-    return (
-        OVERHEAD_S
-        + OVERHEAD_PER_MEMBER_S * len(spec["members"])
-        + measure.get("settle_s", 0)
-        + measure.get("warmup_s", 0)
-        + windows * measure.get("window_s", EPOCH_S)
-    )
+def _windows(measure: dict) -> float:
+    """Seconds that are known beforehand."""
+    times = {"departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
+    windows = times.get(measure.get("kind"), 1) * measure.get("window_s", EPOCH_S)
+    return windows + measure.get("settle_s", 0) + measure.get("warmup_s", 0)

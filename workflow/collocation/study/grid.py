@@ -1,6 +1,7 @@
 """The grid: a study → its cells, in the order in which they run. Pure functions."""
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -60,9 +61,8 @@ def expand(
     workloads and that of their cells is random, but a function of the seed and of their names
     alone, so that a cell that is added moves no other.
     """
-    drafts = list(_drafts(study, workloads))
     cells: dict[str, Cell] = {}
-    for draft in sorted(drafts, key=lambda draft: draft.get("baseline", False)):
+    for draft in sorted(_drafts(study), key=lambda draft: draft.get("baseline", False)):
         cell = _cell(study, workloads, sources or {}, **draft)
         known = cells.setdefault(cell.id, cell)
         if known.spec != cell.spec and not draft.get("baseline"):
@@ -88,18 +88,14 @@ def anchors(
 
     They are trained as the baselines of the study's first arm are, and are no baseline.
     """
-    found, arm = [], study.arms[0]
+    found = []
     for number in numbers:
         for name in study.anchor:
-            group = Ladder(workloads=[name], counts={1: ["naive"]})
+            alone = Ladder(workloads=[name], counts={1: ["naive"]})
             cell = _cell(
-                *(study, workloads, sources or {}),
-                *(group, arm, number, [name], "naive"),
-                baseline=True,
+                study, workloads, sources or {}, alone, study.arms[0], number, [name], "naive", True
             )
-            files = workloads[name].input.mode == "files"
-            scenario = baseline_scenario(name, files) + ANCHOR
-            found.append(replace(cell, scenario=scenario))
+            found.append(replace(cell, scenario=cell.scenario + ANCHOR))
     return found
 
 
@@ -109,34 +105,23 @@ def anchor_numbers(attempts: Iterable[str]) -> list[int]:
     return sorted({int(p[-1].removeprefix("r")) for p in parts if p[0].endswith(ANCHOR)})
 
 
-def _drafts(study: Study, workloads) -> Iterable[dict]:
-    groups = (*study.ladders, *study.mixes)
+def _drafts(study: Study) -> Iterable[dict]:
+    """Arguments of `_cell`; those of baselines too, for each cell that needs them."""
     longest: dict[int, int] = {}  # tier → its blocks
-    for group in groups:
-        longest[group.tier] = max(longest.get(group.tier, 0), _replicates(study, group))
-    for group in groups:
+    for _, group in study.groups():
+        blocks = group.replicates or study.replicates
+        longest[group.tier] = max(longest.get(group.tier, 0), blocks)
+    for _, group in study.groups():
         before = sum(blocks for tier, blocks in longest.items() if tier < group.tier)
-        for arm in group.arms or study.arms:
-            for replicate in range(before + 1, before + _replicates(study, group) + 1):
-                common = {"group": group, "arm": arm, "replicate": replicate}
-                for names, methods in _scenarios(group):
-                    for method in methods:
-                        yield {**common, "names": names, "method": method}
-                    for name in dict.fromkeys(names):
-                        yield {**common, "names": [name], "method": "naive", "baseline": True}
-
-
-def _replicates(study: Study, group: Ladder | Mix) -> int:
-    return group.replicates or study.replicates
-
-
-def _scenarios(group: Ladder | Mix):
-    if isinstance(group, Mix):
-        yield [name for name, count in group.members.items() for _ in range(count)], group.methods
-        return
-    for workload in group.workloads:
-        for count, methods in group.counts.items():
-            yield [workload] * count, methods
+        blocks = range(before + 1, before + 1 + (group.replicates or study.replicates))
+        for arm, replicate in itertools.product(group.arms or study.arms, blocks):
+            common = {"group": group, "arm": arm, "replicate": replicate}
+            for _, members, methods in group.scenarios():
+                names = list(Counter(members).elements())
+                for method in methods:
+                    yield {**common, "names": names, "method": method}
+                for name in dict.fromkeys(names):
+                    yield {**common, "names": [name], "method": "naive", "baseline": True}
 
 
 def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
@@ -177,7 +162,7 @@ def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
     if baseline:
         settings["kind"] = "window"
     else:
-        settings |= group.measure.model_dump(exclude_none=True)
+        settings |= group.measure.model_dump(exclude_unset=True)
     departs = None
     if settings["kind"] == "departure":
         leaves = isinstance(group, Mix) and group.departs

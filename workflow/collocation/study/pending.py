@@ -1,8 +1,7 @@
 """What is pending: a study's cells and what has been measured → the jobs to run. Pure functions.
 
-What still has to run is planned here, from the run.json
-files, when the Snakefile is read, and not left to Snakemake's own metadata, which a clone, a zip
-or a folder brought back from another machine does not have.
+It is planned from the run.json files when the Snakefile is read, and not left to Snakemake's own
+metadata, which a clone, a zip or a folder brought back from another machine does not have.
 """
 
 from collections.abc import Callable
@@ -42,6 +41,7 @@ def jobs(
     refusal: Callable[[Cell], str | None],
     most: int = 3,
     stale: Callable[[Attempt], bool] = lambda attempt: False,
+    estimates: Estimates | None = None,
 ) -> list[Job]:
     """The cells that still have to run on `device` (GPU UUID or 'cpu'), in order.
 
@@ -51,18 +51,22 @@ def jobs(
     measured on the device on which the block goes on, and a cell that was measured on another one
     without its baselines is measured here again, with them.
     """
-    why = {cell.id: _why(cell, attempts, refusal, most, stale) for cell in cells}
-    planned = {cell.id: cell for cell in cells}
+    tried = {cell.id: same(cell, attempts) for cell in cells}
+    why = {
+        cell.id: _why(cell, tried[cell.id], attempts.get(cell.id, []), refusal, most, stale)
+        for cell in cells
+    }
     for cell in cells:
         if not why[cell.id] and refusal(cell) is None:
-            why[cell.id] = _stranded(cell, attempts, device, planned, most)
+            why[cell.id] = _stranded(cell, tried, device, most)
     for cell in cells:
         runs = why[cell.id] and refusal(cell) is None
-        if runs or _measured_on(cell, attempts, device):
-            for needed in cell.needs & planned.keys():
-                if not why[needed] and not _answered_on(planned[needed], attempts, device, most):
+        last = _newest(tried[cell.id])
+        if runs or (last and last.status in MEASURED and last.device == device):
+            for needed in cell.needs & tried.keys():
+                if not why[needed] and not _answered_on(tried[needed], device, most):
                     why[needed] = f"baseline on {device}"
-    estimates = Estimates(attempts)
+    estimates = estimates or Estimates(attempts)
     return [
         Job(
             cell=cell,
@@ -76,43 +80,30 @@ def jobs(
     ]
 
 
-def begin(anchors: list[Cell], attempts: dict[str, list[Attempt]]) -> list[Job]:
-    """The jobs of a session's anchors: before all others."""
-    estimates = Estimates(attempts)
-    return [
-        Job(cell, attempt=1, why="begins a session", rank=-1, estimate_s=estimates.of(cell))
-        for cell in anchors
-    ]
-
-
 def same(cell: Cell, attempts: dict[str, list[Attempt]]) -> list[Attempt]:
     """Attempts at a cell as it is planned now, oldest first."""
     return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.spec.digest]
 
 
-def _why(cell, attempts, refusal, most, stale) -> str | None:
-    """Why a cell must run, or None."""
-    wanted = _lacks(cell, attempts, refusal, most, stale)
-    faults = [attempt for attempt in _faults(same(cell, attempts)) if not stale(attempt)]
+def _why(cell, tried, others, refusal, most, stale) -> str | None:
+    """Why a cell must run, or None. others: all attempts, also at the cell as it once was."""
+    wanted = _lacks(cell, tried, others, refusal, most, stale)
+    faults = [attempt for attempt in _faults(tried) if not stale(attempt)]
     if wanted and faults:
         return f"{faults[-1].status}, trying again" if len(faults) < most else None
     return wanted
 
 
-def _lacks(cell, attempts, refusal, most, stale) -> str | None:
+def _lacks(cell, tried, others, refusal, most, stale) -> str | None:
     """Why a cell has no answer, or one that is to be had again; None if it has one."""
-    results = [attempt for attempt in same(cell, attempts) if attempt.status in RESULTS]
-    if results:
-        last = results[-1]
+    if last := _newest(tried):
         if last.status == "unsupported":
-            tried = sum(attempt.refused_in_setup for attempt in results)
-            possible = refusal(cell) is None and tried < most
+            possible = refusal(cell) is None and sum(a.refused_in_setup for a in tried) < most
             return "is possible now" if possible else None
         return "measured with another trainer or version" if stale(last) else None
-    others = attempts.get(cell.id, [])
     if any(attempt.content is None for attempt in others):
         return "its run.json is corrupt"
-    before = [a.content["spec"] for a in others if a.content and a.status != "postponed"]
+    before = [a.content["spec"] for a in others if a.status != "postponed"]
     return f"its settings changed: {_changed(before[-1], cell)}" if before else NEW
 
 
@@ -134,29 +125,27 @@ def _faults(tried: list[Attempt]) -> list[Attempt]:
     return faults
 
 
-def _measured_on(cell, attempts, device) -> bool:
-    """Its newest answer was measured on this device, so its baselines belong there too."""
-    done = [attempt for attempt in same(cell, attempts) if attempt.status in RESULTS]
-    return bool(done) and done[-1].status in MEASURED and done[-1].device == device
+def _newest(tried: list[Attempt]) -> Attempt | None:
+    """The newest answer."""
+    return next((attempt for attempt in reversed(tried) if attempt.status in RESULTS), None)
 
 
-def _stranded(cell, attempts, device, planned, most) -> str | None:
+def _stranded(cell, tried, device, most) -> str | None:
     """Why a cell is of no use: a baseline of it is missing on the other device it ran on."""
-    tried = same(cell, attempts)
-    done = [attempt for attempt in tried if attempt.status in MEASURED]
-    if not done or done[-1].device == device or len(_faults(tried)) >= most:
+    done = [attempt for attempt in tried[cell.id] if attempt.status in MEASURED]
+    if not done or done[-1].device == device or len(_faults(tried[cell.id])) >= most:
         return None
-    for needed in cell.needs & planned.keys():
-        found = same(planned[needed], attempts)
-        if not any(a.status in MEASURED and a.device == done[-1].device for a in found):
-            return f"no baseline on {done[-1].device}, where it was measured"
+    where = done[-1].device
+    for needed in cell.needs & tried.keys():
+        if not any(a.status in MEASURED and a.device == where for a in tried[needed]):
+            return f"no baseline on {where}, where it was measured"
     return None
 
 
-def _answered_on(cell, attempts, device, most) -> bool:
+def _answered_on(tried, device, most) -> bool:
     """It was measured there, or failed there as often as it is tried."""
-    there = [attempt for attempt in same(cell, attempts) if attempt.device == device]
-    return any(a.status in RESULTS for a in there) or len(_faults(there)) >= most
+    there = [attempt for attempt in tried if attempt.device == device]
+    return bool(_newest(there)) or len(_faults(there)) >= most
 
 
 def _next(attempts: list[Attempt]) -> int:
@@ -167,11 +156,8 @@ def exhausted(
     cells: list[Cell], attempts: dict[str, list[Attempt]]
 ) -> list[tuple[Cell, Attempt, int]]:
     """Cells that failed since their newest result, if any: (cell, newest fault, how many)."""
-    found = []
-    for cell in cells:
-        if faults := _faults(same(cell, attempts)):
-            found.append((cell, faults[-1], len(faults)))
-    return found
+    found = ((cell, _faults(same(cell, attempts))) for cell in cells)
+    return [(cell, faults[-1], len(faults)) for cell, faults in found if faults]
 
 
 def finished(

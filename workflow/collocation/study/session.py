@@ -1,6 +1,6 @@
 """One invocation of the workflow: config → study, device, cells, and what is to run now.
 
-It writes nothing: see writer.py, and launcher.py for what its jobs need beside their files.
+It writes nothing: see writer.py, and jobs.py and launcher.py for what its jobs need.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from workflow.collocation.schema.study import Config, Study, seconds
 from workflow.collocation.study import grid, pending
 from workflow.collocation.study.attempts import Attempt, cpu_key, scan
 from workflow.collocation.study.datasets import Datasets
+from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import Cell
 
 MANIFEST = "MANIFEST.sha256"  # of a study that ships; see release/
@@ -108,14 +109,10 @@ class Session:
     @cached_property
     def expected(self) -> str:
         """What analysis may expect, as JSON: a line a cell."""
+        keys = ("id", "scenario", "arm", "method", "replicate", "n")
         cells = [
-            {
-                "id": cell.id,
-                "scenario": cell.scenario,
-                "arm": cell.arm,
-                "method": cell.method,
-                "replicate": cell.replicate,
-                "n": cell.n,
+            {key: getattr(cell, key) for key in keys}
+            | {
                 "workloads": [member.workload for member in cell.spec.members],
                 "measure": cell.spec.measure.kind,
             }
@@ -141,62 +138,74 @@ class Session:
 def open_session(values: dict) -> Session:
     """Read and check everything; plan what runs now. Raises ConfigError."""
     config = load_config(values)
+    deadline = config.budget and round(time.time() + seconds(config.budget))
     workloads = load_workloads(_find(config.workloads))
     device, why_not = find_device(config.gpu)
-    name, why = _choose(config, device, why_not)
-    if config.measure is False:
-        name, why = _measured(config, name, why)
+    name, why = _choose(config, "paper" if device else "smoke", why_not or "a CUDA machine")
     study = load_study(_find(config.studies), name, workloads)
-    digests = {
-        name: own_digest(workload.own_code, workload.own_files)
-        for name, workload in workloads.items()
-    }
-    sources = {name: digest for name, digest in digests.items() if digest}
-    cells = grid.expand(study, workloads, sources)
+    digests = {key: own_digest(each.own_code, each.own_files) for key, each in workloads.items()}
+    sources = {key: digest for key, digest in digests.items() if digest}
     attempts = scan(Path(config.results, name, "cells"))
     numbers = grid.anchor_numbers(attempts)
-    known = grid.anchors(study, workloads, numbers, sources)
-    named = {"id": config.session} if config.session else {}
-    session = Session(config, name, why, study, cells, device, attempts, **named)
-    session.anchors += known
+    session = Session(
+        *(config, name, why, study, grid.expand(study, workloads, sources), device, attempts),
+        deadline=deadline,
+        anchors=grid.anchors(study, workloads, numbers, sources),
+    )
+    session.id = config.session or session.id
     if session.measuring:
-        jobs = pending.jobs(
-            cells,
-            attempts,
-            device.uuid if device else cpu_key(provenance.machine_alias()),
-            session.refusal,
-            config.attempts,
-            _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
-        )
-        begun = any(
-            attempt.content and attempt.content["provenance"].get("sitting") == session.id
-            for cell in known
-            for attempt in attempts.get(cell.id, [])
-        )
-        number = max(numbers, default=0) + 1
-        new = [] if begun else grid.anchors(study, workloads, [number], sources)
-        first = pending.begin(new, attempts)
-        budget = seconds(config.budget) if config.budget is not None else None
-        left = None if budget is None else budget - sum(job.estimate_s for job in first)
-        session.jobs, session.later = pending.within(jobs, left)
-        if any(session.refusal(job.cell) is None for job in session.jobs):
-            session.jobs = first + session.jobs
-            session.anchors += [job.cell for job in first]
-        if budget is not None:
-            session.deadline = round(time.time() + budget)
+        next_one = grid.anchors(study, workloads, [max(numbers, default=0) + 1], sources)
+        _plan(session, next_one)
     return session
 
 
-def _choose(config: Config, device: gpu.Device | None, why_not: str) -> tuple[str, str]:
-    if config.study != "auto":
-        return config.study, "as asked for"
-    return ("paper", "a CUDA machine") if device else ("smoke", why_not)
+def _plan(session: Session, next_anchors: list[Cell]) -> None:
+    """What runs now: the anchors of a visit that begins, and the cells that fit the budget."""
+    config, device, attempts = session.config, session.device, session.attempts
+    estimates = Estimates(attempts, _shipped())
+    jobs = pending.jobs(
+        session.cells,
+        attempts,
+        device.uuid if device else cpu_key(provenance.machine_alias()),
+        session.refusal,
+        config.attempts,
+        _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
+        estimates,
+    )
+    begun = any(
+        attempt.content and attempt.content["provenance"].get("sitting") == session.id
+        for cell in session.anchors
+        for attempt in attempts.get(cell.id, [])
+    )
+    first = [
+        pending.Job(cell, 1, "begins a session", -1, estimates.of(cell))
+        for cell in ([] if begun else next_anchors)
+    ]
+    left = None
+    if config.budget is not None:
+        left = seconds(config.budget) - sum(job.estimate_s for job in first)
+    session.jobs, session.later = pending.within(jobs, left)
+    if any(session.refusal(job.cell) is None for job in session.jobs):
+        session.jobs = first + session.jobs
+        session.anchors += [job.cell for job in first]
 
 
-def _measured(config: Config, name: str, why: str) -> tuple[str, str]:
-    """The study to draw: the chosen one, or for 'auto' the only one that is there."""
-    found = sorted(path.parent.name for path in Path(config.results).glob("*/cells"))
+def _shipped() -> dict[str, list[Attempt]]:
+    """What was measured in the studies that ship with this repository."""
+    found: dict[str, list[Attempt]] = {}
+    for manifest in (ROOT / "results").glob(f"*/{MANIFEST}"):
+        for cell, attempts in scan(manifest.parent / "cells").items():
+            found.setdefault(cell, []).extend(attempts)
+    return found
+
+
+def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
+    """The study and why: as asked for, or the one for this machine; to draw, one that is there."""
+    name, why = (here, because) if config.study == "auto" else (config.study, "as asked for")
+    if config.measure is not False:
+        return name, why
     known = {path.stem for path in _find(config.studies).glob("*.yaml")}
+    found = sorted(path.parent.name for path in Path(config.results).glob("*/cells"))
     found = [study for study in found if study in known]  # a contributed bundle is for comparing
     if name in found:
         return name, why

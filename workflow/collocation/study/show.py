@@ -7,84 +7,80 @@ the end of a run which cells have no result.
 import argparse
 import os
 import sys
+from collections import Counter
 
 from workflow.collocation.cell.record import RESULTS
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.methods import named
 from workflow.collocation.schema.load import read_values
 from workflow.collocation.study import pending
-from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.session import Session, open_session
 
 
 def banner(session: Session) -> str:
     """The first lines of a run: which study, why, how many cells, what is there, how long."""
-    done = sum(1 for cell in session.cells if _done(session, cell))
-    hours = sum(job.estimate_s for job in session.jobs) / 3600
-    device = session.device
-    where = device.name if device else f"CPU, {len(os.sched_getaffinity(0))} cores"
+    done = sum(
+        any(attempt.status in RESULTS for attempt in pending.same(cell, session.attempts))
+        for cell in session.cells
+    )
+    minutes = sum(job.estimate_s for job in session.jobs) / 60
+    where = session.device.name if session.device else f"CPU, {len(os.sched_getaffinity(0))} cores"
+    said = [f"{len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"]
+    if session.later:
+        said.append(f"{len(session.later)} left for later (budget)")
+    said.append(f"about {minutes / 60:.1f} h" if minutes >= 57 else f"about {minutes:.0f} min")
+    if session.jobs and not done:
+        said[-1] += " (a guess: none is measured here yet)"
     lines = [
         f"study '{session.name}' ({session.why}) on {where}: {session.study.description.strip()}",
-        f"  {len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"
-        + (f", {len(session.later)} left for later (budget)" if session.later else "")
-        + (f", about {hours:.1f} h" if hours >= 0.95 else f", about {hours * 60:.0f} min")
-        + ("" if done or not session.jobs else " (by a rule of thumb, as nothing is measured yet)"),
+        ", ".join(said),
     ]
     if session.sealed and not session.measuring:
         lines.append(
-            f"  sealed: it ships as it is, {len(session.cells) - done} cells not measured; "
+            f"sealed: it ships as it is, {len(session.cells) - done} cells not measured; "
             "'--config measure=true' (make: CONFIG=measure=true) measures them"
         )
-    if session.datasets.sizes:
-        lines.append(
-            f"  data: {', '.join(_source(session, name) for name in session.datasets.sizes)}"
-        )
+    pins = {name: session.datasets.pinned(name) for name in session.datasets.sizes}
+    source = session.config.source
+    data = [f"{name} {pin} (pinned)" if pin else f"{name} {source}" for name, pin in pins.items()]
+    if data:
+        lines.append(f"data: {', '.join(data)}")
     corrupt = [a for found in session.attempts.values() for a in found if a.content is None]
     if corrupt:
-        lines.append(f"  corrupt, measured again: {', '.join(str(a.path) for a in corrupt)}")
+        lines.append(f"corrupt, measured again: {', '.join(str(a.path) for a in corrupt)}")
     if session.measuring and (mismatched := session.mismatched()):
         lines.append(
-            f"  {len(mismatched)} cells were measured with other code or versions; "
+            f"{len(mismatched)} cells were measured with other code or versions; "
             "'--config rerun=mismatched' measures them again"
         )
     if session.measuring and session.name != "kick":
-        auto = session.config.study == "auto" and not device
+        auto = session.config.study == "auto" and not session.device
         here = "on a machine with a CUDA card this runs 'paper'; " if auto else ""
         lines.append(
-            f"  {here}'--config study=kick' gives all figures on any CUDA card in 15 minutes"
+            f"{here}'--config study=kick' gives all figures on any CUDA card in 15 minutes"
         )
-    return "\n".join(lines)
-
-
-def _done(session: Session, cell: Cell) -> bool:
-    return any(a.status in RESULTS for a in pending.same(cell, session.attempts))
-
-
-def _source(session: Session, dataset: str) -> str:
-    pinned = session.datasets.pinned(dataset)
-    return f"{dataset} {pinned} (pinned)" if pinned else f"{dataset} {session.config.source}"
+    return "\n  ".join(lines)
 
 
 def table(session: Session) -> str:
     """`make plan`: every cell to run, in order, with its time and what fits the budget."""
+    jobs = [*session.jobs, *session.later]
     lines, spent = [banner(session)], 0.0
-    refused: dict[str, int] = {}
-    if session.jobs or session.later:
+    refused = Counter(filter(None, (session.refusal(job.cell) for job in jobs)))
+    if jobs:
         lines += ["", f"{'done by':>11}  cell"]
-    fits = {job.path for job in session.jobs}
-    for job in (*session.jobs, *session.later):
+    for place, job in enumerate(jobs):
         spent += job.estimate_s
-        if reason := session.refusal(job.cell):
-            refused[reason] = refused.get(reason, 0) + 1
-            continue
-        by = f"{spent / 60:7.1f} min" if job.path in fits else "  won't fit"
-        why = "" if job.why == pending.NEW else f"  ({job.why})"
-        lines.append(f"{by}  {job.cell.id}{why}")
+        if session.refusal(job.cell) is None:
+            fits = place < len(session.jobs)
+            by = f"{spent / 60:7.1f} min" if fits else "  won't fit"
+            why = "" if job.why == pending.NEW else f"  ({job.why})"
+            lines.append(f"{by}  {job.cell.id}{why}")
     if refused:
         lines += ["", "cells that will be 'unsupported':"]
         lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
-    jobs = [job for job in (*session.jobs, *session.later) if session.refusal(job.cell) is None]
-    if warnings := {named(job.cell.method).experimental for job in jobs} - {None}:
+    possible = [job.cell.method for job in jobs if session.refusal(job.cell) is None]
+    if warnings := {named(method).experimental for method in possible} - {None}:
         lines += ["", *sorted(warnings)]
     if session.study.impossible:
         lines += ["", "rows of the authors' schedule that cannot exist:"]
@@ -106,9 +102,7 @@ def faults(session: Session) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument(
-        "--check", action="store_true", help="list failed cells; 1 if there are any"
-    )
+    parser.add_argument("--check", action="store_true", help="list failed cells")
     args = parser.parse_args(argv)
     try:
         session = open_session(read_values(args.config))
