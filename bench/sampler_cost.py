@@ -146,7 +146,7 @@ class Launch(Conductor):
                 self.segments.append(self._segment(block, monitor))
             taken = (time.monotonic_ns() - start_ns) / 1e9
             print(f"  block {block + 1} of {self.args.blocks}, {taken:.0f} s", flush=True)
-        self._close_window(name, start_ns, time.monotonic_ns())
+        self._close_window(name, start_ns, time.monotonic_ns(), time.monotonic())
 
     def _segment(self, block: int, name: str) -> Segment:
         settled = time.monotonic_ns() + int(self.args.settle * 1e9)
@@ -192,7 +192,7 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
             sharing = stack.enter_context(methods.enter(cell.spec.to_json(), device, folder))
         except (NotInForce, Unsupported) as error:
             raise BenchError(f"{cell.id}: {error}") from error
-        server = stack.enter_context(Server(folder / "server.log", threads=len(core_sets[0])))
+        server = stack.enter_context(Server(folder / "server.log"))
         specs = member_specs(
             cell.spec,
             "cuda" if device else "cpu",

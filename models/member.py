@@ -20,8 +20,8 @@ from models.device import device_facts
 from models.graph import GraphedStep
 from models.inputs import open_input, steps_of
 from models.jobs.base import find
-from models.process import first_line, process_age, set_up
-from models.protocol import Channel
+from models.process import process_age, set_up
+from models.protocol import Channel, first_line
 
 PROGRESS_NS = 500_000_000
 
@@ -339,7 +339,7 @@ class Member:
             told = {"file": target.name, "seconds": round(time.monotonic() - began, 3)}
         except Exception as error:
             traceback.print_exc()
-            told = {"message": f"{type(error).__name__}: {first_line(error)}"}
+            told = {"message": f"{type(error).__name__}: {first_line(str(error))}"}
         self.channel.emit("traced", **told)
         while not self.stopping:
             self.stopping = self.channel.wait() == "stop"

@@ -27,6 +27,7 @@ from models.jobs.base import find  # noqa: E402
 from models.jobs.dlrm import DlrmJob, table_rows  # noqa: E402
 from models.jobs.vision import VisionJob, build_model  # noqa: E402
 from models.protocol import Channel  # noqa: E402
+from models.serve import call_trainer  # noqa: E402
 from tests.fakes.data import FakeClicks, FakeImages  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -102,7 +103,9 @@ def train_member(spec: dict, stop_at: str = "progress", go: bool = True):
     code, events = [], []
 
     def member() -> None:
-        code.append(train.main(spec, Channel(spec["member"], events_write, commands_read)))
+        code.append(
+            call_trainer(train.main, spec, Channel(spec["member"], events_write, commands_read))
+        )
         os.close(events_write)
         os.close(commands_read)
 
@@ -458,11 +461,12 @@ CAPPED = """
     import models.data
     from models import train
     from models.protocol import Channel
+    from models.serve import call_trainer
     from tests.fakes.data import FakeImages
 
     models.data.open_dataset = lambda name, path: FakeImages()
     commands, _ = os.pipe()
-    sys.exit(train.main(json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
+    sys.exit(call_trainer(train.main, json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
 """
 LOADING = """
     import time, torch

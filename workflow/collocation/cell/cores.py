@@ -1,6 +1,7 @@
 """Which CPU cores each member of a cell may use."""
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,27 +85,20 @@ def spare(core_sets: list[list[int]], available: list[Cpu] | None = None) -> lis
 
 def _size(cpus: list[Cpu], share: int) -> int:
     size = max(1, len(cpus) // share)
-    threads = max(_count(cpu.core for cpu in cpus).values())
+    threads = max(Counter(cpu.core for cpu in cpus).values())
     return size - size % threads if size >= threads else size
 
 
 def _pick(order: list[Cpu], used: list[set[Cpu]], size: int) -> list[Cpu]:
     """The `size` least used CPUs and cores, within the first node that has as many free."""
-    times = _count(cpu for cpus in used for cpu in cpus)
-    core_times = _count(cpu.core for cpus in used for cpu in cpus)
-    ranked = sorted(order, key=lambda cpu: (times.get(cpu, 0), core_times.get(cpu.core, 0)))
+    times = Counter(cpu for cpus in used for cpu in cpus)
+    core_times = Counter(cpu.core for cpus in used for cpu in cpus)
+    ranked = sorted(order, key=lambda cpu: (times[cpu], core_times[cpu.core]))
     for node in dict.fromkeys(cpu.node for cpu in order):
         free = [cpu for cpu in ranked if cpu.node == node and cpu not in times]
         if len(free) >= size:
             return free[:size]
     return ranked[:size]
-
-
-def _count(items) -> dict:
-    counts: dict = {}
-    for item in items:
-        counts[item] = counts.get(item, 0) + 1
-    return counts
 
 
 def _overlap(sets: list[set]) -> bool:

@@ -15,6 +15,10 @@ _CELL = {"out_of_memory": "out_of_memory", "timed_out": "timed_out"} | dict.from
 )
 _WORDS = {"completed": "stopped cleanly", "out_of_memory": "out of memory", "timed_out": "hung"}
 _SHORT = 100  # characters of a neighbour's error in its cell's reason
+# Fields of a member's record that are as its events have them.
+_TOLD = {"cores", "threads", "parameters", "parameter_bytes", "resident_bytes", "sm_count"}
+_TOLD |= {"sm_source", "device_uuid", "memory_free", "memory_peak_allocated"}
+_TOLD |= {"memory_peak_reserved", "input_share", "data_wait_share"}
 PHASES = ("build", "warm", "window", "stop")
 _PHASE_AFTER = {None: "build", "built": "warm", "warm": "window", "started": "window"}
 
@@ -68,9 +72,8 @@ class Tracked:
         elif kind == "built":
             self.pid = event.get("script", self.pid)  # the process of a command, a child of ours
         elif kind == "epoch":
-            self.epochs.append(
-                {key: value for key, value in event.items() if key not in ("event", "member", "t")}
-            )
+            frame = ("event", "member", "t")
+            self.epochs.append({key: value for key, value in event.items() if key not in frame})
         elif kind == "stopped" and self.tracing:
             self.status = self.status or "completed"
         elif kind == "error":
@@ -117,8 +120,10 @@ class Tracked:
         return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
     def record(self) -> Member:
-        built, warm = self.events.get("built", {}), self.events.get("warm", {})
-        stopped = self.events.get("stopped", {})
+        told = {}
+        for name in ("built", "warm", "stopped"):
+            event = self.events.get(name, {})
+            told |= {key: value for key, value in event.items() if key in _TOLD}
         return Member(
             member=self.member,
             workload=self.workload,
@@ -128,21 +133,9 @@ class Tracked:
             exit_code=self.exit_code,
             signal=self.signal,
             error=self.error,
-            cores=built.get("cores", []),
-            threads=built.get("threads"),
-            parameters=built.get("parameters"),
-            parameter_bytes=built.get("parameter_bytes"),
-            resident_bytes=built.get("resident_bytes"),
-            memory_peak_allocated=stopped.get("memory_peak_allocated"),
-            memory_peak_reserved=stopped.get("memory_peak_reserved"),
-            device_uuid=built.get("device_uuid"),
-            sm_count=built.get("sm_count"),
-            sm_source=built.get("sm_source"),
-            memory_free=built.get("memory_free"),
-            build_s=built.get("seconds", {}),
-            input_share=warm.get("input_share"),
-            data_wait_share=stopped.get("data_wait_share"),
+            build_s=self.events.get("built", {}).get("seconds", {}),
             epochs=self.epochs,
+            **told,
         )
 
 
