@@ -8,6 +8,7 @@ import os
 import time
 import traceback
 from array import array
+from bisect import bisect_left
 from itertools import count
 from pathlib import Path
 
@@ -46,18 +47,13 @@ class Losses:
 
     def between(self, first: int, end: int) -> list[float]:
         """The losses kept of steps first ≤ step < end, all of which have finished."""
-        return [
-            float(v)
-            for step, v in zip(self.steps, self._values, strict=True)
-            if first <= step < end
-        ]
+        inside = slice(bisect_left(self.steps, first), bisect_left(self.steps, end))
+        return [float(value) for value in self._values[inside]]
 
     def latest(self, end: int) -> float | None:
         """The last loss kept of a step before `end`, which have finished; None if there is none."""
-        for step, value in zip(reversed(self.steps), reversed(self._values), strict=True):
-            if step < end:
-                return float(value)
-        return None
+        count = bisect_left(self.steps, end)
+        return float(self._values[count - 1]) if count else None
 
 
 class Member:
@@ -115,7 +111,6 @@ class Member:
         self.losses = Losses(spec["loss_every"], self.device)
         self.synchronise()
         lap("model")
-        cuda = self.device.type == "cuda"
         parameters = list(self.job.model.parameters())
         self.channel.emit(
             "built",
@@ -123,11 +118,8 @@ class Member:
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.nbytes for p in parameters),
             resident_bytes=self.input.bytes + (self.validation.bytes if self.validation else 0),
-            memory_allocated=torch.cuda.memory_allocated() if cuda else None,
-            memory_reserved=torch.cuda.memory_reserved() if cuda else None,
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
-            unit=kind.unit,
             commands=["trace"],
             seconds=seconds,
             **facts,

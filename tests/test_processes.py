@@ -173,12 +173,6 @@ def test_stop_before_go_ends_a_member_in_order(run):
     run.server.send(0, "stop")
 
 
-def test_a_member_number_is_used_once(run):
-    run.start(0)
-    with pytest.raises(ValueError, match="member 0"):
-        run.start(0)
-
-
 # --- members that do not ---
 
 

@@ -496,7 +496,8 @@ def test_no_rows_no_file(tmp_path):
 def test_telemetry_that_is_off_starts_nothing_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", pytest.fail)
     settings = {"source": "off", "hz": 10}
-    with observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, None) as made:
+    made = observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, None)
+    with made.watch:
         telemetry, flags, written = made.account([WINDOW], {7})
     assert (telemetry.status, telemetry.windows) == ("off", {})
     assert (flags, written, list(tmp_path.iterdir())) == ([], {}, [])

@@ -103,8 +103,7 @@ class Conductor:
     def _reach(self, event: str, phase: str) -> None:
         """Wait until every living member has sent `event`."""
         deadline = time.monotonic() + self.timeouts[phase]
-        while any(event not in member.events for member in self.alive):
-            late = [member for member in self.alive if event not in member.events]
+        while late := [member for member in self.alive if event not in member.events]:
             self._pump(deadline, phase, late)
         self._go_on_or_give_up()
         self.display.say(f"{event}: {len(self.alive)} of {len(self.members)}", loud=False)
@@ -112,9 +111,7 @@ class Conductor:
     def _pump(
         self, deadline: float, phase: str, late: list[Tracked], seconds: float = POLL_S
     ) -> None:
-        """Take in what has arrived, or does within `seconds`; when the phase is over its time, end
-        those who are late.
-        """
+        """Take in what arrives within `seconds`; after the phase's time, end those who are late."""
         self._take_in(seconds)
         if time.monotonic() > deadline:
             self._end_late(late, f"no end of phase '{phase}' within its time-out", phase)

@@ -1,6 +1,7 @@
 """Which CPU cores each member of a cell may use."""
 
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ def topology(
         folder = root / f"cpu{index}"
         nodes = [int(entry.name[4:]) for entry in folder.glob("node[0-9]*")]
         siblings = folder / "topology" / "thread_siblings_list"
-        core = min(_parse_list(siblings.read_text())) if siblings.exists() else index
+        core = int(re.match(r"\d+", siblings.read_text())[0]) if siblings.exists() else index
         cpus.append(Cpu(nodes[0] if nodes else 0, core, index))
     return sorted(cpus)
 
@@ -40,10 +41,9 @@ def plan_cores(
 
     A member's entry is its `share_of`, the number of members the cores are divided by, or "all".
     It gets max(1, CPUs // share_of) of `available`, rounded down to whole physical cores where that
-    leaves one: a number that depends on its share alone, not on how many members there are. Which
-    CPUs the first members get does not depend on later ones either. CPUs of node `numa` (the GPU's)
-    go first, and a member stays within one node while there is room. Flags: "cores_shared" when two
-    members have a CPU in common, "hyperthreads_shared" when only a physical core.
+    leaves one; neither number nor CPUs depend on the members after it. CPUs of node `numa` (the
+    GPU's) go first, and a member stays within one node while there is room. Flags: "cores_shared"
+    when two members have a CPU in common, "hyperthreads_shared" when only a physical core.
 
     Raises ValueError for a share below 1 or when there is no CPU.
     """
@@ -56,10 +56,8 @@ def plan_cores(
         if share == "all":
             used.append(set(order))
             continue
-        if not isinstance(share, int) or share < 1:
-            raise ValueError(
-                f"share_of must be 'all' or a whole number of at least 1, not {share!r}"
-            )
+        if share < 1:
+            raise ValueError(f"share_of must be 'all' or at least 1, not {share}")
         used.append(set(_pick(order, used, _size(order, share))))
 
     flags = []
@@ -103,12 +101,3 @@ def _pick(order: list[Cpu], used: list[set[Cpu]], size: int) -> list[Cpu]:
 
 def _overlap(sets: list[set]) -> bool:
     return sum(map(len, sets)) > len(set().union(*sets))
-
-
-def _parse_list(text: str) -> set[int]:
-    """The kernel's list format: "0-3,8" is {0, 1, 2, 3, 8}."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return cpus

@@ -21,10 +21,10 @@ IDLE_ROWS, IDLE_S = 3, 4.0  # of the card before members are built, and how long
 
 @dataclass
 class Observation:
-    """Watches a cell while it runs, from outside; a context manager.
+    """Watches a cell while it runs, from outside, by `watch`: to be entered, and told of phases.
 
     settings: config's `telemetry`. core_sets: CPUs by member. scratch: a folder that goes with the
-    cell. watch: what the conductor tells phases, members and windows.
+    cell.
     """
 
     settings: dict
@@ -39,24 +39,18 @@ class Observation:
         self.began = time.monotonic()
         self.off = self.settings["source"] == "off"
         self.instances = self.sharing.instances() if self.device else {}
-        self.watch = Silent() if self.off else self._watch()
-
-    def _watch(self) -> Watch:
-        return Watch(
-            self.scratch,
-            self.folder / "log" / "sampler.log",
-            self.device.uuid if self.device else None,
-            ["gpu", *self.instances] if self.device else [],
-            self.settings,
-            cores.spare(self.core_sets),
+        self.watch = (
+            Silent()
+            if self.off
+            else Watch(
+                self.scratch,
+                self.folder / "log" / "sampler.log",
+                self.device.uuid if self.device else None,
+                ["gpu", *self.instances] if self.device else [],
+                self.settings,
+                cores.spare(self.core_sets),
+            )
         )
-
-    def __enter__(self) -> "Observation":
-        self.watch.__enter__()
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.watch.__exit__(*error)
 
     def see_idle(self) -> None:
         """Wait until the card has been seen without members for a moment."""

@@ -10,9 +10,8 @@ from workflow.collocation.methods.evidence import Report
 
 FAULTY = ("failed", "killed", "timed_out")
 # A member that ended badly → the status of its cell.
-_CELL = {"out_of_memory": "out_of_memory", "timed_out": "timed_out"} | dict.fromkeys(
-    ("failed", "killed"), "failed"
-)
+_CELL = {status: status for status in ("out_of_memory", "timed_out", "failed")}
+_CELL["killed"] = "failed"
 _WORDS = {"completed": "stopped cleanly", "out_of_memory": "out of memory", "timed_out": "hung"}
 _SHORT = 100  # characters of a neighbour's error in its cell's reason
 # Fields of a member's record that are as its events have them.

@@ -47,10 +47,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Interrupted(BaseException):
-    """Somebody wants this to end now."""
-
-    def __init__(self, number: int):
-        self.number = number
+    """Somebody wants this to end now: the signal's number."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
             display.close()
     except Interrupted as interrupted:
         print(f"{name}: interrupted, will run again", file=sys.stderr)
-        return 128 + interrupted.number
+        return 128 + interrupted.args[0]
     except (ConfigError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
@@ -148,12 +145,9 @@ class Run:
         if "members" not in self.fields:
             self._ended("failed", sentence, "setup")
             return
-        before, status = self.fields["reason"], self.fields["status"]
-        self._ended(
-            status if status in FAULTS else "failed",
-            f"{before}; {sentence}" if before else sentence,
-            self.fields["phase"] or "stop",
-        )
+        status = self.fields["status"] if self.fields["status"] in FAULTS else "failed"
+        reason = "; ".join(filter(None, (self.fields["reason"], sentence)))
+        self._ended(status, reason, self.fields["phase"] or "stop")
 
     def _measure(self) -> None:
         """Hold the device and collocate."""
@@ -211,10 +205,11 @@ class Run:
                 status = "failed" if isinstance(error, NotInForce) else "unsupported"
                 self._ended(status, str(error), "setup")
                 return
-            around = core_sets, self.folder, scratch, self.display
-            sampling = self.task.telemetry.model_dump()
-            observation = Observation(sampling, self.device, sharing, *around)
-            stack.enter_context(observation)
+            settings = self.task.telemetry.model_dump()
+            observation = Observation(
+                settings, self.device, sharing, core_sets, self.folder, scratch, self.display
+            )
+            stack.enter_context(observation.watch)
             server = Server(log / "server.log", self.task.trainer, self._preloaded())
             stack.enter_context(server)
             # Arrow, while the server imports torch
@@ -228,16 +223,10 @@ class Run:
                 datasets,
                 scratch,
             )
+            measure, timeouts = self.spec.measure, TIMEOUTS | self.task.timeout
+            watch, trace = observation.watch, self.task.trace
             conductor = Conductor(
-                server,
-                sharing,
-                specs,
-                self.spec.measure,
-                log,
-                self.display,
-                {**TIMEOUTS, **self.task.timeout},
-                observation.watch,
-                self.task.trace,
+                server, sharing, specs, measure, log, self.display, timeouts, watch, trace
             )
             observation.see_idle()
             conductor.run()
@@ -253,7 +242,6 @@ class Run:
             self._ended(status, reason, phase)
             self._account(conductor, scratch)
             self._observe(observation, conductor)
-            self._keep(conductor.traced)
 
     def _preloaded(self) -> str | None:
         """The server of this run that has imported what this cell would, if there is one."""
@@ -304,23 +292,19 @@ class Run:
         self.timing["write_s"] = round(time.monotonic() - began, 3)
 
     def _observe(self, observation: Observation, conductor: Conductor) -> None:
-        """What the sampler saw, and the files of it beside run.json."""
+        """What the sampler saw, and the files of it beside run.json, and of a trace."""
         began = time.monotonic()
         pids = {member.pid for member in conductor.members if member.pid}
         self.fields["telemetry"], flags, files = observation.account(conductor.windows, pids)
         self.fields["flags"] += flags
         self.fields["files"] |= files
         self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
-
-    def _keep(self, trace: Path | None) -> None:
-        """Move the trace that a member wrote beside run.json; one that is lost fails no cell."""
-        if trace is None:
-            return
-        try:
-            target = trace.rename(self.folder / trace.name)
-            self.fields["files"][target.name] = File.of(target)
-        except OSError as error:
-            self.display.say(f"no trace: {error}")
+        if trace := conductor.traced:
+            try:
+                target = trace.rename(self.folder / trace.name)
+                self.fields["files"][target.name] = File.of(target)
+            except OSError as error:  # one that is lost fails no cell
+                self.display.say(f"no trace: {error}")
 
 
 def _verified(evidence: dict) -> bool | None:

@@ -15,7 +15,6 @@ import psutil
 
 from workflow.collocation.processes import preloaded
 
-LINE_LIMIT = 1 << 20  # bytes; a longer "line" is no event
 ANSWER_S = 60.0  # for a server that was started for others, which may still be importing
 IMPORT_S = 600.0  # for one of our own
 
@@ -31,7 +30,7 @@ class Member:
     exited: bool = False
     code: int | None = None
     signal: int | None = None
-    buffer: bytearray = field(default_factory=bytearray, repr=False)
+    rest: bytes = field(default=b"", repr=False)  # of a line, for the next read
     garbled: bool = False
 
 
@@ -53,17 +52,13 @@ class Server:
         self.origin, self.why_own, self.import_s = "own", None, 0.0
         self._trainer, self._name = trainer, name
         self._selector = selectors.DefaultSelector()
-        self._socket: socket.socket | None = None
-        self._process = contextlib.ExitStack()  # of our own
+        self._end = contextlib.ExitStack()
 
     def __enter__(self) -> "Server":
         self._asked = time.monotonic()
-        if self._name:
-            try:
-                self._socket, self.origin = preloaded.connect(self._name), "zygote"
-            except OSError as error:
-                self.why_own = str(error)
-        if self._socket is None:
+        self._end.callback(self._finish_orphans)
+        self._end.callback(self._selector.close)
+        if not self._name or not self._connect(self._name, "zygote"):
             self._start_own()
         return self
 
@@ -73,19 +68,18 @@ class Server:
     def start(self, spec: dict, log: Path) -> Member:
         """Start the member that `spec` describes, its output going to `log` (a file, replaced).
 
-        Raises OSError when there is no log or socket to be had, ValueError for a member that is
-        there, RuntimeError without a fork server.
+        Raises OSError when there is no log or socket to be had, RuntimeError without a fork server.
         """
-        index = spec["member"]
-        if index in self.members:
-            raise ValueError(f"member {index} was started already")
-        self._await_import()
+        if self.dead:
+            raise RuntimeError("the fork server is not running")
+        if self.pid is None:
+            self._await_import()
         ours = {name: os.environ.get(name) for name in preloaded.APART}
         spec = spec | {"environment": ours | spec.get("environment", {})}
         channel, theirs = socket.socketpair()
         with theirs, Path(log).open("wb") as output:
             channel.setblocking(False)
-            member = self.members[index] = Member(index, Path(log), channel)
+            member = self.members[spec["member"]] = Member(spec["member"], Path(log), channel)
             self._selector.register(channel, selectors.EVENT_READ, partial(self._read, member))
             self._ask({"start": spec}, (theirs.fileno(), output.fileno()))
         return member
@@ -126,41 +120,34 @@ class Server:
 
         Raises subprocess.TimeoutExpired when the kernel does not let a server of our own go.
         """
-        if self._socket is None:
-            return
-        try:
+        with self._end:
             self.send_all("stop")
             self._wait_for_exits(grace)
             for member in self._there():
                 self.kill(member.index)
             self._wait_for_exits(preloaded.END_S)
-            self._process.close()
-            self._finish_orphans()
-        finally:
-            self._process.close()
-            for member in self.members.values():
-                member.channel.close()
-            self._selector.close()
-            self._socket.close()
-            self._socket, self.dead = None, True
+        self.dead = True
 
     # --- the fork server ---
 
+    def _connect(self, name: str, origin: str) -> bool:
+        try:
+            self._socket, self.origin = preloaded.connect(name), origin
+        except OSError as error:
+            self.why_own = str(error)
+            return False
+        self._end.callback(self._socket.close)
+        return True
+
     def _start_own(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self.origin = "own"
-        name = self._process.enter_context(preloaded.hold(self._trainer, self.log))
-        self._socket = preloaded.connect(name)
+        name = self._end.enter_context(preloaded.hold(self._trainer, self.log))
+        if not self._connect(name, "own"):
+            raise RuntimeError(f"no fork server: {self.why_own}")
 
     def _await_import(self) -> None:
-        if self.dead:
-            raise RuntimeError("the fork server is not running")
-        if self.pid is not None:
-            return
         if self.origin == "zygote" and (why := self._no_answer(ANSWER_S)):
-            self.why_own = why
             self._start_own()
+            self.why_own = why
         if self.pid is None and (why := self._no_answer(IMPORT_S)):
             self.dead = True
             lines = self.log.read_text(errors="replace").split("\n")
@@ -185,8 +172,9 @@ class Server:
         return None
 
     def _ask(self, request: dict, fds: tuple[int, ...] = ()) -> None:
-        # If it has died, the end of file on its socket says so to wait().
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
+        with contextlib.suppress(
+            OSError
+        ):  # of one that has died, as its end of file says to wait()
             socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
 
     def _bury_server(self) -> list[dict]:
@@ -197,7 +185,7 @@ class Server:
         for member in self._there():
             _kill_group(member)
             events += self._read(member)
-            if not member.exited:
+            if not member.exited:  # what it started holds its socket
                 events += self._lose(member)
         return events
 
@@ -210,6 +198,11 @@ class Server:
     def _there(self) -> list[Member]:
         return [member for member in self.members.values() if not member.exited]
 
+    def _wait_for_exits(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._there() and not self.dead and time.monotonic() < deadline:
+            self.wait(deadline - time.monotonic())
+
     def _read(self, member: Member) -> list[dict]:
         events = []
         while not member.exited:
@@ -220,16 +213,10 @@ class Server:
             except ConnectionResetError:
                 data = b""
             if not data:  # without `exited`: the server has died
-                events += self._lose(member)
-                break
-            member.buffer += data
-            *lines, rest = member.buffer.split(b"\n")
+                return events + self._lose(member)
+            *lines, member.rest = (member.rest + data).split(b"\n")
             for line in filter(None, lines):
-                events += self._parse(member, bytes(line))
-            if len(rest) > LINE_LIMIT:
-                events += self._garbled(member, bytes(rest))
-                rest = bytearray()
-            member.buffer = rest
+                events += self._parse(member, line)
         return events
 
     def _parse(self, member: Member, line: bytes) -> list[dict]:
@@ -261,17 +248,11 @@ class Server:
         said = {"class": "ProtocolError", "message": f"a line is no event: {line[:80]!r}"}
         return [event | said | {"phase": None, "out_of_memory": False}]
 
-    # --- endings ---
-
-    def _wait_for_exits(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while self._there() and not self.dead and time.monotonic() < deadline:
-            self.wait(deadline - time.monotonic())
-
     def _finish_orphans(self) -> None:
         """After a server that died early: see that members whose end nobody reports are gone."""
         deadline = time.monotonic() + preloaded.END_S
         for member in self.members.values():
+            member.channel.close()
             if member.code is None and member.signal is None and member.pid is not None:
                 _kill_group(member)
                 while _is_alive(member.pid) and time.monotonic() < deadline:
