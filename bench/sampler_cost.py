@@ -31,7 +31,6 @@ from workflow.collocation import gpu, methods
 from workflow.collocation.cell import cores, steps
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.members import member_specs
-from workflow.collocation.cell.outcome import cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.digest import code_digest
 from workflow.collocation.gpu.choose import find_device
@@ -215,9 +214,9 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
             folder=folder,
         )
         conductor.run()
-        status, reason, _ = cell_status(conductor.members, conductor.after_fault)
-        if conductor.not_in_force or status != "completed":
-            raise BenchError(f"{cell.id}: {conductor.not_in_force or reason}")
+        status, reason, _ = conductor.outcome()
+        if status != "completed":
+            raise BenchError(f"{cell.id}: {reason}")
         said = [member.record().model_dump() for member in conductor.members]
         print(f"  {seen_by_check(cell.method, conductor.evidence['end'], said)}")
         for spec in specs:

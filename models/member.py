@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from models.clock import step_clock
 from models.device import device_facts
@@ -85,17 +85,11 @@ class Member:
     def build(self) -> None:
         from models.data import open_dataset
 
-        spec, seconds = self.spec, {"fork": round(process_age(), 2)}
-        began = time.monotonic()
-
-        def lap(name: str) -> None:
-            nonlocal began
-            now = time.monotonic()
-            seconds[name], began = round(now - began, 4), now
-
+        spec, laps = self.spec, [time.monotonic()]
+        fork_s = round(process_age(), 2)
         self.device = set_up(spec)
         facts = device_facts(self.device)
-        lap("device")
+        laps.append(time.monotonic())
         dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
         kind = find(spec["kind"])
         kind.check(spec, dataset)
@@ -106,11 +100,12 @@ class Member:
             self.validation = open_input(kind, dataset, "validation", spec, self.device)
             self.validation_steps = steps_of(dataset, "validation", spec["batch_size"])
         self.synchronise()
-        lap("data")
+        laps.append(time.monotonic())
         self.job = kind(spec, self.device)
         self.losses = Losses(spec["loss_every"], self.device)
         self.synchronise()
-        lap("model")
+        laps.append(time.monotonic())
+        took = [round(seconds, 4) for seconds in np.diff(laps).tolist()]
         parameters = list(self.job.model.parameters())
         self.channel.emit(
             "built",
@@ -121,7 +116,7 @@ class Member:
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
             commands=["trace"],
-            seconds=seconds,
+            seconds=dict(zip(("fork", "device", "data", "model"), (fork_s, *took), strict=True)),
             **facts,
         )
 
@@ -281,7 +276,7 @@ class Member:
         return sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.validation_ns)
 
     def stop(self) -> None:
-        """Wait for what is under way, write steps.npz (whole or not at all), say what was done."""
+        """Wait for what is under way, write steps.npz, say what was done."""
         self.clock.finish()
         self.synchronise()
         cuda = self.device.type == "cuda"
@@ -289,16 +284,13 @@ class Member:
         if self.go_ns is None:
             self.fresh_record()
         target = Path(self.spec["folder"]) / "steps.npz"
-        partial = target.with_suffix(".part")
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                end_ns=np.array(self.clock.end_ns, np.int64),
-                wait_ns=np.array(self.wait_ns, np.int64),
-                loss_step=np.array(self.losses.steps, np.int64),
-                loss=np.array(self.losses.between(0, self.step), np.float32),
-            )
-        partial.replace(target)
+        np.savez(
+            target,
+            end_ns=np.array(self.clock.end_ns, np.int64),
+            wait_ns=np.array(self.wait_ns, np.int64),
+            loss_step=np.array(self.losses.steps, np.int64),
+            loss=np.array(self.losses.between(0, self.step), np.float32),
+        )
         steps = len(self.clock.end_ns)
         self.channel.emit(
             "stopped",
@@ -313,22 +305,18 @@ class Member:
     def trace(self) -> None:
         """More steps under torch.profiler, then wait for `stop`; what was measured is told already.
 
-        Emits `traced` with the file, a gzipped Chrome trace in the member's folder, and the seconds
-        that it took; with a message alone where it failed.
+        Emits `traced` with the file, a gzipped Chrome trace in the member's folder; with a message
+        where it failed.
         """
-        began = time.monotonic()
         self.stopping, self.go_ns = False, None  # nothing is reported of these steps
         try:
             self.fresh_record()
-            activities = [ProfilerActivity.CPU]
-            if self.device.type == "cuda":
-                activities.append(ProfilerActivity.CUDA)
-            with profile(activities=activities) as profiler:
+            with profile() as profiler:
                 self.train(self.trace_steps)
                 self.synchronise()
             target = Path(self.spec["folder"]) / "trace.json.gz"
             profiler.export_chrome_trace(str(target))
-            told = {"file": target.name, "seconds": round(time.monotonic() - began, 3)}
+            told = {"file": target.name}
         except Exception as error:
             traceback.print_exc()
             told = {"message": f"{type(error).__name__}: {first_line(str(error))}"}

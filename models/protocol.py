@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1
 
@@ -41,12 +42,15 @@ def first_line(message: str) -> str:
 
 
 class Channel:
-    """Events to the conductor and commands from it, over inherited descriptors or a socket's."""
+    """Events to the conductor and commands from it, over inherited descriptors or a socket's.
+
+    `commands` is the one to wait on together with others; `poll` reads it.
+    """
 
     def __init__(self, member: int, events_fd: int, commands_fd: int):
         self.member = member
         self._events = events_fd
-        self._commands = commands_fd
+        self.commands = commands_fd
         self._buffer = b""
         self._ended = False
 
@@ -63,19 +67,13 @@ class Channel:
         fields = {"class": kind, "message": first_line(message)}
         self.emit("error", **fields, phase=phase, out_of_memory=out_of_memory)
 
-    @property
-    def commands(self) -> int:
-        """The descriptor to wait on together with others; `poll` reads it."""
-        return self._commands
-
     def poll(self) -> str | None:
         """A waiting command or None; never blocks. End of file reads as "stop"."""
         there = b"\n" in self._buffer or self._ended
-        if not there and select.select([self._commands], [], [], 0)[0]:
-            try:
-                data = os.read(self._commands, 4096)
-            except ConnectionResetError:
-                data = b""
+        if not there and select.select([self.commands], [], [], 0)[0]:
+            data = b""
+            with suppress(ConnectionResetError):
+                data = os.read(self.commands, 4096)
             self._buffer += data
             self._ended = not data
         line, newline, rest = self._buffer.partition(b"\n")
@@ -87,5 +85,5 @@ class Channel:
     def wait(self) -> str:
         """Block until there is a command; end of file reads as "stop"."""
         while (command := self.poll()) is None:
-            select.select([self._commands], [], [])
+            select.select([self.commands], [], [])
         return command

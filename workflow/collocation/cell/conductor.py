@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow.collocation.cell.outcome import FAULTY, Tracked
+from workflow.collocation.cell.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.spec import MeasureSpec
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
@@ -78,6 +78,15 @@ class Conductor:
             self._timed("stop_s", lambda: self._stop(cut_short=True))
         else:
             self._timed("stop_s", self._stop)
+
+    def outcome(self) -> tuple[str, str | None, str | None]:
+        """Status, reason and phase of the cell, after run()."""
+        sentence = self.evidence.get("fault", {}).get("reason")
+        status, reason, phase = cell_status(self.members, sentence)
+        if self.not_in_force:
+            found, phase = self.not_in_force
+            status, reason = "failed", "; ".join(filter(None, (found, reason)))
+        return status, reason, phase
 
     def _timed(self, name: str, step) -> None:
         self.watch.phase(name.removesuffix("_s"))
@@ -163,11 +172,6 @@ class Conductor:
 
     def _reports(self) -> dict[int, Report]:
         return {m.member: m.report() for m in self.alive if "built" in m.events}
-
-    @property
-    def after_fault(self) -> str | None:
-        """What the method's evidence failed with after a member's fault, if it did."""
-        return self.evidence.get("fault", {}).get("reason")
 
     # -- the measures ---------------------------------------------------------------------
 

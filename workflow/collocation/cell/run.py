@@ -22,7 +22,6 @@ from workflow.collocation.cell import cores
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.observation import Observation
-from workflow.collocation.cell.outcome import cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import (
     FAULTS,
@@ -33,7 +32,6 @@ from workflow.collocation.cell.record import (
     Record,
     write,
 )
-from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.cell.task import Task
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.choose import find_device
@@ -84,7 +82,7 @@ class Run:
 
     def __init__(self, task: Task, display: Display):
         self.task, self.folder, self.display = task, task.output.parent, display
-        self.spec = CellSpec.from_json(task.spec)
+        self.spec = task.spec
         self.device, why_not = find_device(task.gpu)
         if task.needs_gpu and self.device is None:
             raise ConfigError(f"planned for a GPU, and there is none now: {why_not}")
@@ -235,11 +233,7 @@ class Run:
             self.fields["provenance"]["server"] = server.origin
             self.timing["server_s"] = round(server.import_s, 3)
             self.timing.update(conductor.timing)
-            status, reason, phase = cell_status(conductor.members, conductor.after_fault)
-            if conductor.not_in_force:
-                found, phase = conductor.not_in_force
-                status, reason = "failed", "; ".join(filter(None, (found, reason)))
-            self._ended(status, reason, phase)
+            self._ended(*conductor.outcome())
             self._account(conductor, scratch)
             self._observe(observation, conductor)
 

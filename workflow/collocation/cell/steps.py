@@ -72,7 +72,7 @@ def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a member's steps.npz; see models/member.py, which writes it whole or not."""
+    """The arrays of a member's steps.npz, which is whole once the member has said `stopped`."""
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
