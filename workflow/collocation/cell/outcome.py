@@ -96,7 +96,8 @@ class Tracked:
         if code is None and number is None:
             what = "the fork server died, and its members with it"
         elif number is not None:
-            what = f"ended by signal {number} ({_signal_name(number)})"
+            names = {known.value: known.name for known in signal.Signals}
+            what = f"ended by signal {number} ({names.get(number, 'unknown')})"
         elif code == 0:
             what = "ended before it was told to"
         else:
@@ -171,10 +172,3 @@ def _fate(member: Tracked) -> str:
         return words
     short = member.error if len(member.error) <= _SHORT else f"{member.error[:_SHORT].rstrip()}…"
     return f"{words}: {short}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"

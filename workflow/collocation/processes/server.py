@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -104,16 +105,12 @@ class Server:
         that nobody knows. What is no event on a member's socket comes as its `error` event of class
         ProtocolError, phase None, once per member. After everyone's end: [] at once.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._selector.get_map():
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            events = []
-            for key, _ in self._selector.select(left):
+        events = []
+        if self._selector.get_map():
+            for key, _ in self._selector.select(timeout):
                 if key.fileobj.fileno() >= 0:  # an earlier one may have closed it
                     events += key.data()
-            if events or (deadline is not None and time.monotonic() >= deadline):
-                return events
-        return []
+        return events
 
     def close(self, grace: float = 5.0) -> None:
         """Stop all members, kill after `grace` seconds who is left. Safe to repeat.
@@ -126,7 +123,7 @@ class Server:
             for member in self._there():
                 self.kill(member.index)
             self._wait_for_exits(preloaded.END_S)
-        self.dead = True
+            self.dead = True
 
     # --- the fork server ---
 
@@ -172,10 +169,9 @@ class Server:
         return None
 
     def _ask(self, request: dict, fds: tuple[int, ...] = ()) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # of one that has died, as its end of file says to wait()
-            socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
+        with contextlib.suppress(ConnectionError, TimeoutError):  # wait() is told of its end
+            if not self.dead:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
 
     def _bury_server(self) -> list[dict]:
         """All that it ever says after its first word is its end."""
@@ -250,13 +246,14 @@ class Server:
 
     def _finish_orphans(self) -> None:
         """After a server that died early: see that members whose end nobody reports are gone."""
-        deadline = time.monotonic() + preloaded.END_S
         for member in self.members.values():
             member.channel.close()
             if member.code is None and member.signal is None and member.pid is not None:
                 _kill_group(member)
-                while _is_alive(member.pid) and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                with contextlib.suppress(ProcessLookupError):
+                    pidfd = os.pidfd_open(member.pid)
+                    select.select([pidfd], [], [], preloaded.END_S)
+                    os.close(pidfd)
 
 
 _forked: set[int] = set()  # PIDs of our members; their parent need not be a child of ours
@@ -277,10 +274,3 @@ def _kill_group(member: Member) -> None:
     if member.pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(member.pid, signal.SIGKILL)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # PID 1 may reap late or never
-    except psutil.NoSuchProcess:
-        return False
