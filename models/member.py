@@ -65,8 +65,7 @@ class Member:
         self.step = 0  # from the first warm-up step
         self.go_step = self.go_ns = None
         self.stopping = False
-        self.trace_steps = 0
-        self.reported_ns = 0
+        self.trace_steps = self.reported_ns = 0
 
     def run(self) -> None:
         self.build()
@@ -168,12 +167,8 @@ class Member:
         if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
             return
         self.reported_ns, steps = now, len(self.clock.end_ns)
-        self.channel.emit(
-            "progress",
-            steps=steps,
-            samples=steps * self.spec["batch_size"],
-            loss=self.losses.latest(self.go_step + steps),
-        )
+        loss, samples = self.losses.latest(self.go_step + steps), steps * self.spec["batch_size"]
+        self.channel.emit("progress", steps=steps, samples=samples, loss=loss)
 
     # -- warm-up, window, end --------------------------------------------------------------
 

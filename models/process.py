@@ -24,8 +24,7 @@ _OUT_OF_MEMORY = (
 def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
     """Whether this error says that device or host memory did not suffice.
 
-    `capped`: the process runs under a memory cap, where oneDNN only says that it
-    "could not create" something.
+    `capped`: under a memory cap, where oneDNN only says that it "could not create" something.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True

@@ -35,8 +35,6 @@ from select import select
 
 from models.protocol import Channel, die_with_parent, to_line
 
-Main = Callable[[dict, Channel], int]
-
 
 @dataclass(eq=False)
 class Member:
@@ -63,7 +61,7 @@ class Member:
 class ForkServer:
     """Serves all conductors that connect to `listener`."""
 
-    def __init__(self, listener: socket.socket, main: Main):
+    def __init__(self, listener: socket.socket, main: Callable):
         self.listener, self.main = listener, main
         self.conductors: set[socket.socket] = set()
         self.members: dict[int, Member] = {}  # by pidfd, which is readable once it has ended
@@ -81,12 +79,12 @@ class ForkServer:
 
     def welcome(self, hello: bytes) -> None:
         conductor, _ = self.listener.accept()
-        if peer(conductor)[1] == os.getuid():
-            with contextlib.suppress(ConnectionError):
-                conductor.send(hello)
-                self.conductors.add(conductor)
-                return
-        conductor.close()
+        if peer(conductor)[1] != os.getuid():
+            conductor.close()
+            return
+        self.conductors.add(conductor)
+        with contextlib.suppress(ConnectionError):
+            conductor.send(hello)
 
     def answer(self, conductor: socket.socket) -> None:
         """Carry out one request, or what the end of the connection asks for."""
@@ -117,8 +115,7 @@ class ForkServer:
                 run_member(self.main, spec, server, channel, log)
             with contextlib.suppress(OSError):  # the child does the same; whoever comes first
                 os.setpgid(pid, pid)
-            member = Member(pid, spec["member"], conductor, channel)
-            self.members[os.pidfd_open(pid)] = member
+            self.members[os.pidfd_open(pid)] = Member(pid, spec["member"], conductor, channel)
         os.close(log)
 
     def reap(self, pidfd: int) -> None:
@@ -129,15 +126,14 @@ class ForkServer:
         member.ended(code=code if code >= 0 else None, signal=-code if code < 0 else None)
 
 
-def run_member(main: Main, spec: dict, server: int, channel: int, log: int) -> None:
+def run_member(main: Callable, spec: dict, server: int, channel: int, log: int) -> None:
     """Become the member that `spec` describes; never returns."""
     code = 1
     try:
         die_with_parent(server)
         os.setpgid(0, 0)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((null, 0), (log, 1), (log, 2)):
-            os.dup2(source, target)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
         # Held here, another's socket or the server's would never see its end of file.
         for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
             if fd > 2 and fd != channel:
@@ -161,11 +157,8 @@ def run_member(main: Main, spec: dict, server: int, channel: int, log: int) -> N
         os._exit(code)
 
 
-def call_trainer(main: Main, spec: dict, channel: Channel) -> int:
-    """The trainer's exit code; an exception becomes an `error` event and code 1, or 3 of memory.
-
-    The exception may say of itself its `phase`, and that it is one of memory (`out_of_memory`).
-    """
+def call_trainer(main: Callable, spec: dict, channel: Channel) -> int:
+    """The trainer's exit code; an exception becomes an `error` event and code 1, or 3 of memory."""
     try:
         return int(main(spec, channel))
     except BaseException as error:
@@ -185,7 +178,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return layout.unpack(data)[:2]
 
 
-def load(name: str) -> Main:
+def load(name: str) -> Callable:
     """Import a trainer and all that its members need, to be shared with them."""
     # Torch's plain availability check initialises CUDA, the one by NVML does not.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"

@@ -19,7 +19,6 @@ _TOLD = {"cores", "threads", "parameters", "parameter_bytes", "resident_bytes", 
 _TOLD |= {"sm_source", "device_uuid", "memory_free", "memory_peak_allocated"}
 _TOLD |= {"memory_peak_reserved", "input_share", "data_wait_share"}
 PHASES = ("build", "warm", "window", "stop")
-_PHASE_AFTER = {None: "build", "built": "warm", "warm": "window", "started": "window"}
 
 
 @dataclass
@@ -50,8 +49,7 @@ class Tracked:
     def current_phase(self) -> str:
         if self.stopping:
             return "stop"
-        reached = [name for name in ("built", "warm", "started") if name in self.events]
-        return _PHASE_AFTER[reached[-1] if reached else None]
+        return PHASES[len({"built", "warm"} & self.events.keys())]
 
     @property
     def heard_ns(self) -> int:
