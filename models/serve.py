@@ -52,10 +52,9 @@ class Member:
 
     def ended(self, **how) -> None:
         """Tell how it ended; a conductor that reads nothing must not hold up the others."""
-        with contextlib.suppress(ConnectionError):
-            if select([], [self.channel], [], 0)[1]:  # the member may have died in mid-line
-                os.write(self.channel, b"\n" + to_line("exited", self.index, **how))
-        os.close(self.channel)
+        with contextlib.suppress(OSError), socket.socket(fileno=self.channel) as channel:
+            line = b"\n" + to_line("exited", self.index, **how)  # it may have died in mid-line
+            channel.send(line, socket.MSG_DONTWAIT)
 
 
 class ForkServer:
@@ -88,10 +87,9 @@ class ForkServer:
 
     def answer(self, conductor: socket.socket) -> None:
         """Carry out one request, or what the end of the connection asks for."""
-        try:
+        data, fds = b"", []
+        with contextlib.suppress(ConnectionResetError):
             data, fds, _, _ = socket.recv_fds(conductor, 1 << 18, 2, socket.MSG_CMSG_CLOEXEC)
-        except ConnectionResetError:
-            data, fds = b"", []
         request = json.loads(data) if data else {}
         if "start" in request:
             self.start(conductor, request["start"], *fds)

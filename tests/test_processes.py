@@ -271,6 +271,18 @@ def test_kill_takes_one_member(run):
     assert not run.server.members[1].exited
 
 
+def test_an_end_is_told_after_much_that_nobody_has_read_yet(run):
+    die = {"phase": "stop", "exit": 7}
+    member = run.start(0, {"epochs": 120}, epoch_steps=1, step_s=0.001, die=die)
+    run.until_all("warm", 0)
+    run.server.send_all("go")
+    time.sleep(1.0)
+    run.server.send_all("stop")
+    assert_gone(member.pid)
+    run.until_all("exited", 0)
+    assert (member.code, member.signal) == (7, None) and run.names(0).count("epoch") > 80
+
+
 # --- servers and conductors that die ---
 
 
