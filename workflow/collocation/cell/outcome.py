@@ -14,7 +14,8 @@ _CELL = {status: status for status in ("out_of_memory", "timed_out", "failed")}
 _CELL["killed"] = "failed"
 _WORDS = {"completed": "stopped cleanly", "out_of_memory": "out of memory", "timed_out": "hung"}
 _SHORT = 100  # characters of a neighbour's error in its cell's reason
-# Fields of a member's record that are as its events have them.
+# Fields of a member's record that are as we have them, and as its events have them.
+_KNOWN = ("member", "workload", "pid", "phase", "exit_code", "signal", "error", "epochs")
 _TOLD = {"cores", "threads", "parameters", "parameter_bytes", "resident_bytes", "sm_count"}
 _TOLD |= {"sm_source", "device_uuid", "memory_free", "memory_peak_allocated"}
 _TOLD |= {"memory_peak_reserved", "input_share", "data_wait_share"}
@@ -118,23 +119,12 @@ class Tracked:
         return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
     def record(self) -> Member:
-        told = {}
+        known = {name: getattr(self, name) for name in _KNOWN}
         for name in ("built", "warm", "stopped"):
             event = self.events.get(name, {})
-            told |= {key: value for key, value in event.items() if key in _TOLD}
-        return Member(
-            member=self.member,
-            workload=self.workload,
-            pid=self.pid,
-            status=self.status or "stopped",
-            phase=self.phase,
-            exit_code=self.exit_code,
-            signal=self.signal,
-            error=self.error,
-            build_s=self.events.get("built", {}).get("seconds", {}),
-            epochs=self.epochs,
-            **told,
-        )
+            known |= {key: value for key, value in event.items() if key in _TOLD}
+        build_s = self.events.get("built", {}).get("seconds", {})
+        return Member(status=self.status or "stopped", build_s=build_s, **known)
 
 
 def cell_status(
@@ -151,17 +141,13 @@ def cell_status(
     first = min(bad, key=lambda member: member.ended_ns)
     others = [member for member in members if member is not first]
     what = f"member {first.member} ({first.workload}), {first.phase}: {first.error}"
-    tail = f"the other {len(others)}: {_fates(others)}" if others else None
+    fates = ", ".join(f"{count} {fate}" for fate, count in Counter(map(_fate, others)).items())
+    tail = f"the other {len(others)}: {fates}" if others else None
     return _CELL[first.status], "; ".join(filter(None, (what, sentence, tail))), first.phase
 
 
-def _fates(members: list[Tracked]) -> str:
-    """How these members ended, counted: "1 stopped cleanly, 1 failed: AcceleratorError: …"."""
-    counts = Counter(_fate(member) for member in members)
-    return ", ".join(f"{count} {fate}" for fate, count in counts.items())
-
-
 def _fate(member: Tracked) -> str:
+    """How it ended, in a few words: "stopped cleanly", "failed: AcceleratorError: …"."""
     if member.status == "stopped":
         # What was still being built cannot hear that it is to stop.
         return "stopped cleanly" if member.signal is None else "ended while being built"
