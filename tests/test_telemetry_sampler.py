@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.test_processes import assert_gone, is_gone
-from workflow.collocation import ROOT as REPOSITORY
+from workflow.collocation.processes.server import REPOSITORY
 from workflow.collocation.telemetry import host, lines, loop, watch
 from workflow.collocation.telemetry.watch import Silent, Watch
 
