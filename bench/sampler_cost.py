@@ -31,7 +31,6 @@ from workflow.collocation import gpu, methods
 from workflow.collocation.cell import cores, steps
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.members import member_specs
-from workflow.collocation.cell.outcome import cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.digest import code_digest
 from workflow.collocation.gpu import find_device
@@ -146,7 +145,7 @@ class Launch(Conductor):
                 self.segments.append(self._segment(block, monitor))
             taken = (time.monotonic_ns() - start_ns) / 1e9
             print(f"  block {block + 1} of {self.args.blocks}, {taken:.0f} s", flush=True)
-        self._close_window(name, start_ns, time.monotonic_ns())
+        self._close_window(name, start_ns, time.monotonic_ns(), time.monotonic())
 
     def _segment(self, block: int, name: str) -> Segment:
         settled = time.monotonic_ns() + int(self.args.settle * 1e9)
@@ -192,7 +191,7 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
             sharing = stack.enter_context(methods.enter(cell.spec.to_json(), device, folder))
         except (NotInForce, Unsupported) as error:
             raise BenchError(f"{cell.id}: {error}") from error
-        server = stack.enter_context(Server(folder / "server.log", threads=len(core_sets[0])))
+        server = stack.enter_context(Server(folder / "server.log"))
         specs = member_specs(
             cell.spec,
             "cuda" if device else "cpu",
@@ -215,9 +214,9 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
             folder=folder,
         )
         conductor.run()
-        status, reason, _ = cell_status(conductor.members, conductor.after_fault)
-        if conductor.not_in_force or status != "completed":
-            raise BenchError(f"{cell.id}: {conductor.not_in_force or reason}")
+        status, reason, _ = conductor.outcome()
+        if status != "completed":
+            raise BenchError(f"{cell.id}: {reason}")
         said = [member.record().model_dump() for member in conductor.members]
         print(f"  {seen_by_check(cell.method, conductor.evidence['end'], said)}")
         for spec in specs:

@@ -8,20 +8,21 @@ import os
 import time
 import traceback
 from array import array
+from bisect import bisect_left
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from models.clock import step_clock
 from models.device import device_facts
 from models.graph import GraphedStep
 from models.inputs import open_input, steps_of
 from models.jobs.base import find
-from models.process import first_line, process_age, set_up
-from models.protocol import Channel
+from models.process import process_age, set_up
+from models.protocol import Channel, first_line
 
 PROGRESS_NS = 500_000_000
 
@@ -46,18 +47,13 @@ class Losses:
 
     def between(self, first: int, end: int) -> list[float]:
         """The losses kept of steps first ≤ step < end, all of which have finished."""
-        return [
-            float(v)
-            for step, v in zip(self.steps, self._values, strict=True)
-            if first <= step < end
-        ]
+        inside = slice(bisect_left(self.steps, first), bisect_left(self.steps, end))
+        return [float(value) for value in self._values[inside]]
 
     def latest(self, end: int) -> float | None:
         """The last loss kept of a step before `end`, which have finished; None if there is none."""
-        for step, value in zip(reversed(self.steps), reversed(self._values), strict=True):
-            if step < end:
-                return float(value)
-        return None
+        count = bisect_left(self.steps, end)
+        return float(self._values[count - 1]) if count else None
 
 
 class Member:
@@ -69,8 +65,7 @@ class Member:
         self.step = 0  # from the first warm-up step
         self.go_step = self.go_ns = None
         self.stopping = False
-        self.trace_steps = 0
-        self.reported_ns = 0
+        self.trace_steps = self.reported_ns = 0
 
     def run(self) -> None:
         self.build()
@@ -89,17 +84,11 @@ class Member:
     def build(self) -> None:
         from models.data import open_dataset
 
-        spec, seconds = self.spec, {"fork": round(process_age(), 2)}
-        began = time.monotonic()
-
-        def lap(name: str) -> None:
-            nonlocal began
-            now = time.monotonic()
-            seconds[name], began = round(now - began, 4), now
-
+        spec, laps = self.spec, [time.monotonic()]
+        fork_s = round(process_age(), 2)
         self.device = set_up(spec)
         facts = device_facts(self.device)
-        lap("device")
+        laps.append(time.monotonic())
         dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
         kind = find(spec["kind"])
         kind.check(spec, dataset)
@@ -110,12 +99,12 @@ class Member:
             self.validation = open_input(kind, dataset, "validation", spec, self.device)
             self.validation_steps = steps_of(dataset, "validation", spec["batch_size"])
         self.synchronise()
-        lap("data")
+        laps.append(time.monotonic())
         self.job = kind(spec, self.device)
         self.losses = Losses(spec["loss_every"], self.device)
         self.synchronise()
-        lap("model")
-        cuda = self.device.type == "cuda"
+        laps.append(time.monotonic())
+        took = [round(seconds, 4) for seconds in np.diff(laps).tolist()]
         parameters = list(self.job.model.parameters())
         self.channel.emit(
             "built",
@@ -123,13 +112,10 @@ class Member:
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.nbytes for p in parameters),
             resident_bytes=self.input.bytes + (self.validation.bytes if self.validation else 0),
-            memory_allocated=torch.cuda.memory_allocated() if cuda else None,
-            memory_reserved=torch.cuda.memory_reserved() if cuda else None,
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
-            unit=kind.unit,
             commands=["trace"],
-            seconds=seconds,
+            seconds=dict(zip(("fork", "device", "data", "model"), (fork_s, *took), strict=True)),
             **facts,
         )
 
@@ -181,12 +167,8 @@ class Member:
         if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
             return
         self.reported_ns, steps = now, len(self.clock.end_ns)
-        self.channel.emit(
-            "progress",
-            steps=steps,
-            samples=steps * self.spec["batch_size"],
-            loss=self.losses.latest(self.go_step + steps),
-        )
+        loss, samples = self.losses.latest(self.go_step + steps), steps * self.spec["batch_size"]
+        self.channel.emit("progress", steps=steps, samples=samples, loss=loss)
 
     # -- warm-up, window, end --------------------------------------------------------------
 
@@ -289,7 +271,7 @@ class Member:
         return sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.validation_ns)
 
     def stop(self) -> None:
-        """Wait for what is under way, write steps.npz (whole or not at all), say what was done."""
+        """Wait for what is under way, write steps.npz, say what was done."""
         self.clock.finish()
         self.synchronise()
         cuda = self.device.type == "cuda"
@@ -297,16 +279,13 @@ class Member:
         if self.go_ns is None:
             self.fresh_record()
         target = Path(self.spec["folder"]) / "steps.npz"
-        partial = target.with_suffix(".part")
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                end_ns=np.array(self.clock.end_ns, np.int64),
-                wait_ns=np.array(self.wait_ns, np.int64),
-                loss_step=np.array(self.losses.steps, np.int64),
-                loss=np.array(self.losses.between(0, self.step), np.float32),
-            )
-        partial.replace(target)
+        np.savez(
+            target,
+            end_ns=np.array(self.clock.end_ns, np.int64),
+            wait_ns=np.array(self.wait_ns, np.int64),
+            loss_step=np.array(self.losses.steps, np.int64),
+            loss=np.array(self.losses.between(0, self.step), np.float32),
+        )
         steps = len(self.clock.end_ns)
         self.channel.emit(
             "stopped",
@@ -321,25 +300,21 @@ class Member:
     def trace(self) -> None:
         """More steps under torch.profiler, then wait for `stop`; what was measured is told already.
 
-        Emits `traced` with the file, a gzipped Chrome trace in the member's folder, and the seconds
-        that it took; with a message alone where it failed.
+        Emits `traced` with the file, a gzipped Chrome trace in the member's folder; with a message
+        where it failed.
         """
-        began = time.monotonic()
         self.stopping, self.go_ns = False, None  # nothing is reported of these steps
         try:
             self.fresh_record()
-            activities = [ProfilerActivity.CPU]
-            if self.device.type == "cuda":
-                activities.append(ProfilerActivity.CUDA)
-            with profile(activities=activities) as profiler:
+            with profile() as profiler:
                 self.train(self.trace_steps)
                 self.synchronise()
             target = Path(self.spec["folder"]) / "trace.json.gz"
             profiler.export_chrome_trace(str(target))
-            told = {"file": target.name, "seconds": round(time.monotonic() - began, 3)}
+            told = {"file": target.name}
         except Exception as error:
             traceback.print_exc()
-            told = {"message": f"{type(error).__name__}: {first_line(error)}"}
+            told = {"message": f"{type(error).__name__}: {first_line(str(error))}"}
         self.channel.emit("traced", **told)
         while not self.stopping:
             self.stopping = self.channel.wait() == "stop"

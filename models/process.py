@@ -24,8 +24,7 @@ _OUT_OF_MEMORY = (
 def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
     """Whether this error says that device or host memory did not suffice.
 
-    `capped`: the process runs under a memory cap, where oneDNN only says that it
-    "could not create" something.
+    `capped`: under a memory cap, where oneDNN only says that it "could not create" something.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -41,12 +40,6 @@ def says_out_of_memory(text: str) -> bool:
     return any(part in text.lower() for part in _OUT_OF_MEMORY)
 
 
-def first_line(error: BaseException) -> str:
-    """Of its message; what CUDA's errors add to that is advice, and stands in the log."""
-    lines = str(error).strip().splitlines() or [""]
-    return " ".join(lines[0].split())[:500]
-
-
 def set_up(spec: dict) -> torch.device:
     """Cores, threads, memory cap, numerics, seeds; the device, ready for use.
 
@@ -59,9 +52,8 @@ def set_up(spec: dict) -> torch.device:
         os.sched_setaffinity(0, spec["cores"])
     torch.set_num_threads(spec["threads"])
     if spec.get("memory_limit_bytes"):
-        torch.ones(512, 512) @ torch.ones(
-            512, 512
-        )  # start the threads: they need room of their own
+        # Start the threads: they need room of their own.
+        torch.ones(512, 512) @ torch.ones(512, 512)
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         mapped = psutil.Process().memory_info().vms
         resource.setrlimit(resource.RLIMIT_AS, (mapped + spec["memory_limit_bytes"], hard))

@@ -1,4 +1,11 @@
-"""The member's side of the event protocol: JSON lines out, commands in, a line and a pipe each."""
+"""What a member and its conductor say to each other: JSON lines out, commands in, a line each.
+
+Events, in this order: `forked` (pid), `built` (parameters, memory, device), `warm` (steps),
+`started`, any number of `progress` (steps, samples, loss) and `epoch`, `done` where its work is a
+number of steps, `stopped` (steps, file), `traced`. `error` (class, message, phase, out_of_memory)
+may come at any time; `exited` (code, signal) is the last, told by the fork server. Commands: `go`,
+`stop`, or `trace N` in place of it.
+"""
 
 import ctypes
 import json
@@ -6,6 +13,7 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1
 
@@ -14,51 +22,58 @@ def die_with_parent(parent: int) -> None:
     """Have the kernel SIGKILL this process when `parent` (a pid) ends; die now if it has.
 
     Forked children do not inherit the request: each process calls this itself.
-    Raises OSError when the kernel refuses.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def to_line(event: str, member: int, **fields) -> bytes:
+    """One event, with `t` (CLOCK_MONOTONIC, ns; `fields` may bring its own).
+
+    Raises TypeError for a field that JSON cannot hold.
+    """
+    record = {"event": event, "member": member, "t": time.monotonic_ns(), **fields}
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def first_line(message: str) -> str:
+    return " ".join(message.strip().partition("\n")[0].split())[:500]
+
+
 class Channel:
-    """Events to the conductor and commands from it, over two inherited file descriptors."""
+    """Events to the conductor and commands from it, over inherited descriptors or a socket's.
+
+    `commands` is the one to wait on together with others; `poll` reads it.
+    """
 
     def __init__(self, member: int, events_fd: int, commands_fd: int):
         self.member = member
         self._events = events_fd
-        self._commands = commands_fd
+        self.commands = commands_fd
         self._buffer = b""
         self._ended = False
-        self._readable = select.poll()
-        self._readable.register(commands_fd, select.POLLIN)
-        os.set_blocking(commands_fd, False)
 
     def emit(self, event: str, **fields) -> None:
-        """Send one event, with `member` and `t` (CLOCK_MONOTONIC, ns; `fields` may bring its own).
-
-        Raises TypeError for a field that JSON cannot hold, BrokenPipeError without a conductor.
-        """
-        record = {"event": event, "member": self.member, "t": time.monotonic_ns(), **fields}
-        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        """Send one event. Raises ConnectionError without a conductor."""
+        line = to_line(event, self.member, **fields)
         while line:  # one write; a second only for a line longer than the pipe's free space
             line = line[os.write(self._events, line) :]
 
-    @property
-    def commands(self) -> int:
-        """The descriptor to wait on together with others; `poll` reads it."""
-        return self._commands
+    def error(
+        self, kind: str, message: str, phase: str = "build", out_of_memory: bool = False
+    ) -> None:
+        """Send what went wrong: the first line of its message. What CUDA's errors add is advice."""
+        fields = {"class": kind, "message": first_line(message)}
+        self.emit("error", **fields, phase=phase, out_of_memory=out_of_memory)
 
     def poll(self) -> str | None:
-        """A waiting command or None; never blocks. End of file on the pipe reads as "stop"."""
-        if b"\n" not in self._buffer and not self._ended:
-            try:
-                data = os.read(self._commands, 4096)
-            except BlockingIOError:
-                return None
+        """A waiting command or None; never blocks. End of file reads as "stop"."""
+        there = b"\n" in self._buffer or self._ended
+        if not there and select.select([self.commands], [], [], 0)[0]:
+            data = b""
+            with suppress(ConnectionResetError):
+                data = os.read(self.commands, 4096)
             self._buffer += data
             self._ended = not data
         line, newline, rest = self._buffer.partition(b"\n")
@@ -70,5 +85,5 @@ class Channel:
     def wait(self) -> str:
         """Block until there is a command; end of file reads as "stop"."""
         while (command := self.poll()) is None:
-            self._readable.poll()
+            select.select([self.commands], [], [])
         return command

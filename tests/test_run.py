@@ -252,7 +252,7 @@ def test_an_interrupted_cell_leaves_no_record_even_if_it_does_not_end_well(cell,
     prepared = cell()
     with pytest.raises(run.Interrupted) as caught:
         prepared.record()
-    assert caught.value.number == signal.SIGINT
+    assert caught.value.args == (signal.SIGINT,)
     assert "outlived SIGKILL" in (prepared.folder / "log" / "conductor.log").read_text()
 
 

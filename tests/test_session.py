@@ -161,7 +161,7 @@ def test_the_file_of_a_job_says_what_the_job_needs(place):
     task = Task.read(path)
     assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
     assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
-    assert task.spec == job.cell.spec.to_json()
+    assert task.spec.to_json() == job.cell.spec.to_json()
     assert (task.session, task.preloaded, task.place) == ("visit", "name of a server", "1/1")
     assert (task.trace, task.timeout, task.deadline) == (3, {"stop": 7}, session.deadline)
     assert [str(data) for data in task.data] == session.datasets.ready_files()

@@ -195,7 +195,7 @@ def test_steps_parquet_is_read_back(tmp_path):
     assert found.sha256 == hashlib.sha256(content).hexdigest()
 
 
-@given(st.lists(st.lists(st.integers(0, 10**9), max_size=30), max_size=4))
+@given(st.lists(st.lists(st.integers(0, 10**9), max_size=30), min_size=1, max_size=4))
 def test_ticks_are_within_one_tick_of_the_truth(tmp_path_factory, took):
     members = {
         index: arrays(ORIGIN + np.cumsum(np.array(own, np.int64))) for index, own in enumerate(took)

@@ -497,10 +497,11 @@ def test_no_rows_no_file(tmp_path):
 def test_telemetry_that_is_off_starts_nothing_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", pytest.fail)
     settings = {"source": "off", "hz": 10}
-    with observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, None) as made:
-        found = made.account([WINDOW], {7})
-    assert (found["telemetry"].status, found["telemetry"].windows) == ("off", {})
-    assert (found["flags"], found["files"], list(tmp_path.iterdir())) == ([], {}, [])
+    made = observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, None)
+    with made.watch:
+        telemetry, flags, written = made.account([WINDOW], {7})
+    assert (telemetry.status, telemetry.windows) == ("off", {})
+    assert (flags, written, list(tmp_path.iterdir())) == ([], {}, [])
 
 
 def observed(tmp_path, lines: Lines, monkeypatch) -> observation.Observation:
@@ -516,9 +517,9 @@ def observed(tmp_path, lines: Lines, monkeypatch) -> observation.Observation:
 def test_an_error_in_telemetry_costs_the_cell_nothing_else(tmp_path, monkeypatch):
     lines = watched(source=None)
     lines.host[3] = {"t": "never"}
-    found = observed(tmp_path, lines, monkeypatch).account([WINDOW], {7})
-    assert found["telemetry"].status == "incomplete" and found["files"] == {}
-    assert found["flags"] == ["telemetry_incomplete"]
+    telemetry, *rest = observed(tmp_path, lines, monkeypatch).account([WINDOW], {7})
+    assert telemetry.status == "incomplete"
+    assert rest == [["telemetry_incomplete"], {}]
     assert "Traceback" in (tmp_path / "log" / "conductor.log").read_text()
     assert not list(tmp_path.glob("*.parquet"))
 
@@ -552,7 +553,7 @@ class Stage:
 
     def __init__(self, linger_s: float):
         self.linger_s, self.released = linger_s, None
-        self.events: list[tuple[int, dict]] = []
+        self.events: list[dict] = []
         self.noted: list[tuple[str, int]] = []
         self.training: list[int] = []
 
@@ -560,14 +561,14 @@ class Stage:
         self.noted.append((what, time.monotonic_ns()))
 
     def _tell(self, member: int, event: str, **values) -> None:
-        self.events.append((member, {"event": event, "t": time.monotonic_ns()} | values))
+        told = {"event": event, "member": member, "t": time.monotonic_ns()}
+        self.events.append(told | values)
 
-    def start(self, spec: dict, log) -> int:
+    def start(self, spec: dict, log) -> None:
         member = spec["member"]
         self._tell(member, "forked", pid=100 + member)
         self._tell(member, "built", commands=["trace"])
         self._tell(member, "warm")
-        return member
 
     def send(self, member: int, command: str) -> None:
         self._note(command)
@@ -581,7 +582,7 @@ class Stage:
             self._tell(member, "stopped")
             self._tell(member, "exited", code=0)
 
-    def wait(self, seconds: float) -> list[tuple[int, dict]]:
+    def wait(self, seconds: float) -> list[dict]:
         time.sleep(min(seconds, 0.002))
         steps = {"steps": len(self.noted) * 100 + 100, "samples": 100}
         for member in self.training:

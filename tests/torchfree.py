@@ -43,7 +43,7 @@ def preload() -> None:
 
 class PhaseError(RuntimeError):
     def __init__(self, phase: str):
-        super().__init__(f"asked to fail in\n{phase}")
+        super().__init__(f"asked to fail in {phase}\nSet NOTHING=1 to hear no more of it.")
         self.phase = phase
 
 
@@ -165,13 +165,8 @@ def main(spec: dict, channel) -> int:
     try:
         train(spec, channel, script)
     except OutOfMemory as error:
-        channel.emit(
-            "error",
-            **{"class": "OutOfMemory"},
-            message=str(error),
-            phase="build" if error.phase == "before" else error.phase,
-            out_of_memory=True,
-        )
+        phase = "build" if error.phase == "before" else error.phase
+        channel.error("OutOfMemory", str(error), phase, out_of_memory=True)
         return 3
     except AcceleratorError as error:
         error.phase = script.phase

@@ -81,7 +81,7 @@ onstart:
         print(said, file=sys.stderr)
     # Elsewhere than on this machine no job could use it.
     preloaded = HELD.enter_context(launcher.preloaded(SESSION)) if workflow.local_exec else None
-    JOBS.write(preloaded and preloaded.name)
+    JOBS.write(preloaded)
 
 
 onsuccess:

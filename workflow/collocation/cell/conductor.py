@@ -7,15 +7,16 @@ end shows as an event, an exit or a time-out of a phase, and nothing can hang.
 import math
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow.collocation.cell.outcome import FAULTY, Tracked
+from workflow.collocation.cell.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.spec import MeasureSpec
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
-from workflow.collocation.processes.server import Member, Server
+from workflow.collocation.processes.server import Server
 from workflow.collocation.telemetry.values import Window
 
 # Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
@@ -49,12 +50,10 @@ class Conductor:
     watch: object
     trace: int = 0
     members: list[Tracked] = field(default_factory=list)
-    handles: list[Member] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
-    not_in_force: str | None = None  # what the method's evidence failed with, and
-    not_in_force_phase: str | None = None  # the phase that it was asked for after
+    not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
     traced: Path | None = None  # what was asked for by `trace`
 
@@ -66,19 +65,28 @@ class Conductor:
         try:
             self._timed("build_s", self._build)
             self._timed("warm_s", lambda: self._reach("warm", "warm"))
-            self._require("barrier", after="warm")
+            self._ask("barrier")
             self._timed("window_s", self._measure)
-            self._require("end", after="window")
+            self._ask("end")
             if self.trace:
                 self._timed("trace_s", self._trace)
         except CellOver:
             self._ask_after_fault()
             self._timed("stop_s", lambda: self._stop(cut_short=True))
         except NotInForce as error:
-            self.not_in_force = str(error)
+            self.not_in_force = str(error), "window" if "window_s" in self.timing else "warm"
             self._timed("stop_s", lambda: self._stop(cut_short=True))
         else:
             self._timed("stop_s", self._stop)
+
+    def outcome(self) -> tuple[str, str | None, str | None]:
+        """Status, reason and phase of the cell, after run()."""
+        sentence = self.evidence.get("fault", {}).get("reason")
+        status, reason, phase = cell_status(self.members, sentence)
+        if self.not_in_force:
+            found, phase = self.not_in_force
+            status, reason = "failed", "; ".join(filter(None, (found, reason)))
+        return status, reason, phase
 
     def _timed(self, name: str, step) -> None:
         self.watch.phase(name.removesuffix("_s"))
@@ -97,15 +105,14 @@ class Conductor:
             member = Tracked(spec["member"], spec["workload"], spec["batch_size"])
             self.members.append(member)
             log = self.log / f"member{spec['member']}.log"
-            self.handles.append(self.server.start(spec, log))
+            self.server.start(spec, log)
         self._reach("built", "build")
         self.watch.members({member.member: member.pid for member in self.alive})
 
     def _reach(self, event: str, phase: str) -> None:
         """Wait until every living member has sent `event`."""
         deadline = time.monotonic() + self.timeouts[phase]
-        while any(event not in member.events for member in self.alive):
-            late = [member for member in self.alive if event not in member.events]
+        while late := [member for member in self.alive if event not in member.events]:
             self._pump(deadline, phase, late)
         self._go_on_or_give_up()
         self.display.say(f"{event}: {len(self.alive)} of {len(self.members)}", loud=False)
@@ -113,26 +120,19 @@ class Conductor:
     def _pump(
         self, deadline: float, phase: str, late: list[Tracked], seconds: float = POLL_S
     ) -> None:
-        """Take in what has arrived, or does within `seconds`; when the phase is over its time, end
-        those who are late.
-        """
+        """Take in what arrives within `seconds`; after the phase's time, end those who are late."""
         self._take_in(seconds)
         if time.monotonic() > deadline:
             self._end_late(late, f"no end of phase '{phase}' within its time-out", phase)
         self._go_on_or_give_up()
 
     def _take_in(self, seconds: float = POLL_S) -> None:
-        for index, event in self.server.wait(min(seconds, POLL_S)):
-            if index is None:
-                words = ": ".join(filter(None, (event["event"], event.get("message"))))
-                self.display.say(f"fork server: {words}", loud=False)
-                if event["event"] == "ready":
-                    self.timing["server_s"] = event["seconds"]["import"]
-                continue
-            member = self.members[index]
+        for event in self.server.wait(min(seconds, POLL_S)):
+            member = self.members[event["member"]]
             member.see(event)
             if event["event"] in ("error", "exited") and member.error:
-                self.display.say(f"member {index}: {member.status}: {member.error}", loud=False)
+                words = f"member {member.member}: {member.status}: {member.error}"
+                self.display.say(words, loud=False)
 
     def _end_late(self, late: list[Tracked], why: str, phase: str) -> None:
         for member in late:
@@ -143,7 +143,7 @@ class Conductor:
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
             if member.status is None:
                 member.end("timed_out", why, phase)
-            self.server.kill(self.handles[member.member], number)
+            self.server.kill(member.member, number)
 
     def _go_on_or_give_up(self) -> None:
         """Out-of-memory leaves the survivors running; any other fault ends the cell."""
@@ -151,14 +151,6 @@ class Conductor:
             raise CellOver
 
     # -- the method's evidence ------------------------------------------------------------------
-
-    def _require(self, when: str, after: str) -> None:
-        """_ask, and note the phase that was to be proven."""
-        try:
-            self._ask(when)
-        except NotInForce:
-            self.not_in_force_phase = after
-            raise
 
     def _ask(self, when: str) -> None:
         """Have the method witnessed for the members that live. Raises NotInForce."""
@@ -181,25 +173,22 @@ class Conductor:
     def _reports(self) -> dict[int, Report]:
         return {m.member: m.report() for m in self.alive if "built" in m.events}
 
-    @property
-    def after_fault(self) -> str | None:
-        """What the method's evidence failed with after a member's fault, if it did."""
-        return self.evidence.get("fault", {}).get("reason")
-
     # -- the measures ---------------------------------------------------------------------
 
     def _measure(self) -> None:
         for member in self.alive:
-            self.server.send(self.handles[member.member], "go")
+            self.server.send(member.member, "go")
         self._reach("started", "window")
         started = max(member.events["started"]["t"] for member in self.alive)
         settled = started + int(self.measure.settle_s * 1e9)
         if self.measure.kind == "epochs":
-            self._epochs(started)
+            # Until all have theirs; those that are early go on training.
+            each = self.measure.epochs
+            self._work("epochs", started, lambda m: len(m.epochs) / each, "epoch", True)
+        elif self.measure.kind == "completion":  # who is early waits idly for the others
+            self._work("completion", started, lambda m: "done" in m.events, "done", False)
         elif self.measure.kind == "departure":
             self._departure(settled)
-        elif self.measure.kind == "completion":
-            self._completion(started)
         else:
             self._window(settled)
 
@@ -229,36 +218,37 @@ class Conductor:
             self.display.update(max(now - start_ns, 0) / 1e9, self._throughput())
             self._pump(deadline, "window", slow)
         self.watch.close(name)
-        self._close_window(name, start_ns, now)
-        self._linger(time.monotonic())
+        self._close_window(name, start_ns, now, time.monotonic())
 
-    def _epochs(self, start_ns: int) -> None:
-        """Until every member has its epochs; those that are early go on training.
+    def _work(
+        self, name: str, start_ns: int, share: Callable[[Tracked], float], event: str, first: bool
+    ) -> None:
+        """Until every member has done its work, of which `share` tells.
 
-        The window ends when the first has them.
+        The window ends with the first one's last `event`, or with that of the last.
         """
-        epochs, closed = self.measure.epochs, None
-        self.display.open_bar(epochs, "epochs")
-        self.watch.open("epochs")
-        while any(len(member.epochs) < epochs for member in self.alive):
-            if closed is None and any(len(member.epochs) == epochs for member in self.alive):
-                self.watch.close("epochs")
+        closed = None
+        self.display.open_bar(len(self.alive), "jobs")
+        self.watch.open(name)
+        while True:
+            late = [member for member in self.alive if share(member) < 1]
+            if closed is None and (len(late) < len(self.alive) if first else not late):
+                self.watch.close(name)
                 closed = time.monotonic()
-            self.display.update(min(len(m.epochs) for m in self.alive), self._throughput())
-            stalest = min(self.alive, key=lambda member: member.heard_ns)
+            if not late:
+                break
+            self.display.update(sum(map(share, self.alive)), self._throughput())
+            stalest = min(self.alive if first else late, key=lambda member: member.heard_ns)
             self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
-        if closed is None:
-            self.watch.close("epochs")
-            closed = time.monotonic()
-        self._close_window("epochs", start_ns, min(m.events["epoch"]["t"] for m in self.alive))
-        self._linger(closed)
+        ends = [member.events[event]["t"] for member in self.alive]
+        self._close_window(name, start_ns, min(ends) if first else max(ends) + 1, closed)
 
     def _departure(self, start_ns: int) -> None:
         """A window with all, then one member leaves, then a window with those that stay."""
         self._window(start_ns, "before")
         leaving = self.members[self.measure.departs]
         leaving.stopping = True
-        self.server.send(self.handles[leaving.member], "stop")
+        self.server.send(leaving.member, "stop")
         deadline = time.monotonic() + self.timeouts["stop"]
         while not leaving.gone:
             self._pump(deadline, "stop", [leaving])
@@ -266,28 +256,6 @@ class Conductor:
             leaving.status = "departed"
         self._go_on_or_give_up()
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
-
-    def _completion(self, start_ns: int) -> None:
-        """Until every member has done its work; who is early waits idly for the others.
-
-        The window ends with the last step.
-        """
-        self.display.open_bar(len(self.alive), "jobs")
-        self.watch.open("completion")
-        while late := [member for member in self.alive if "done" not in member.events]:
-            self.display.update(len(self.alive) - len(late), self._throughput())
-            stalest = min(late, key=lambda member: member.heard_ns)
-            self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
-        self.watch.close("completion")
-        closed = time.monotonic()
-        last = max(member.events["done"]["t"] for member in self.alive)
-        self._close_window("completion", start_ns, last + 1)
-        self._linger(closed)
-
-    def _linger(self, closed: float) -> None:
-        """Have members train on while a window's last readings are taken; closed: when it was."""
-        while (left := closed + self.watch.linger_s - time.monotonic()) > 0:
-            self._pump(math.inf, "window", [], left)
 
     def _throughput(self) -> float:
         """Samples/s of all living members since go, for the person who watches."""
@@ -298,15 +266,12 @@ class Conductor:
                 total += progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
         return total
 
-    def _close_window(self, name: str, start_ns: int, end_ns: int) -> None:
-        self.windows.append(
-            Window(
-                name=name,
-                start_ns=start_ns,
-                end_ns=end_ns,
-                seconds=round((end_ns - start_ns) / 1e9, 6),
-            )
-        )
+    def _close_window(self, name: str, start_ns: int, end_ns: int, closed: float) -> None:
+        """Note a window that was closed; members train on until its last readings are taken."""
+        seconds = round((end_ns - start_ns) / 1e9, 6)
+        self.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
+        while (left := closed + self.watch.linger_s - time.monotonic()) > 0:
+            self._pump(math.inf, "window", [], left)
 
     # -- the trace ------------------------------------------------------------------------------
 
@@ -320,7 +285,7 @@ class Conductor:
             self.display.say("no trace: the trainer knows no such command")
             return
         member.stopping = member.tracing = True
-        self.server.send(self.handles[member.member], f"trace {self.trace}")
+        self.server.send(member.member, f"trace {self.trace}")
         deadline = time.monotonic() + self.timeouts["stop"]
         while "traced" not in member.events and not member.gone:
             self._take_in()
@@ -343,7 +308,7 @@ class Conductor:
         for member in self.members:
             if not member.gone:
                 member.stopping = True
-                self.server.send(self.handles[member.member], "stop")
+                self.server.send(member.member, "stop")
         grace = min(self.timeouts["stop"], CUT_SHORT_S) if cut_short else self.timeouts["stop"]
         deadline = time.monotonic() + grace
         while left := [member for member in self.members if not member.gone]:

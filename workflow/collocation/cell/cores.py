@@ -1,6 +1,8 @@
 """Which CPU cores each member of a cell may use."""
 
 import os
+import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +29,7 @@ def topology(
         folder = root / f"cpu{index}"
         nodes = [int(entry.name[4:]) for entry in folder.glob("node[0-9]*")]
         siblings = folder / "topology" / "thread_siblings_list"
-        core = min(_parse_list(siblings.read_text())) if siblings.exists() else index
+        core = int(re.match(r"\d+", siblings.read_text())[0]) if siblings.exists() else index
         cpus.append(Cpu(nodes[0] if nodes else 0, core, index))
     return sorted(cpus)
 
@@ -39,10 +41,9 @@ def plan_cores(
 
     A member's entry is its `share_of`, the number of members the cores are divided by, or "all".
     It gets max(1, CPUs // share_of) of `available`, rounded down to whole physical cores where that
-    leaves one: a number that depends on its share alone, not on how many members there are. Which
-    CPUs the first members get does not depend on later ones either. CPUs of node `numa` (the GPU's)
-    go first, and a member stays within one node while there is room. Flags: "cores_shared" when two
-    members have a CPU in common, "hyperthreads_shared" when only a physical core.
+    leaves one; neither number nor CPUs depend on the members after it. CPUs of node `numa` (the
+    GPU's) go first, and a member stays within one node while there is room. Flags: "cores_shared"
+    when two members have a CPU in common, "hyperthreads_shared" when only a physical core.
 
     Raises ValueError for a share below 1 or when there is no CPU.
     """
@@ -55,10 +56,8 @@ def plan_cores(
         if share == "all":
             used.append(set(order))
             continue
-        if not isinstance(share, int) or share < 1:
-            raise ValueError(
-                f"share_of must be 'all' or a whole number of at least 1, not {share!r}"
-            )
+        if share < 1:
+            raise ValueError(f"share_of must be 'all' or at least 1, not {share}")
         used.append(set(_pick(order, used, _size(order, share))))
 
     flags = []
@@ -84,15 +83,15 @@ def spare(core_sets: list[list[int]], available: list[Cpu] | None = None) -> lis
 
 def _size(cpus: list[Cpu], share: int) -> int:
     size = max(1, len(cpus) // share)
-    threads = max(_count(cpu.core for cpu in cpus).values())
+    threads = max(Counter(cpu.core for cpu in cpus).values())
     return size - size % threads if size >= threads else size
 
 
 def _pick(order: list[Cpu], used: list[set[Cpu]], size: int) -> list[Cpu]:
     """The `size` least used CPUs and cores, within the first node that has as many free."""
-    times = _count(cpu for cpus in used for cpu in cpus)
-    core_times = _count(cpu.core for cpus in used for cpu in cpus)
-    ranked = sorted(order, key=lambda cpu: (times.get(cpu, 0), core_times.get(cpu.core, 0)))
+    times = Counter(cpu for cpus in used for cpu in cpus)
+    core_times = Counter(cpu.core for cpus in used for cpu in cpus)
+    ranked = sorted(order, key=lambda cpu: (times[cpu], core_times[cpu.core]))
     for node in dict.fromkeys(cpu.node for cpu in order):
         free = [cpu for cpu in ranked if cpu.node == node and cpu not in times]
         if len(free) >= size:
@@ -100,21 +99,5 @@ def _pick(order: list[Cpu], used: list[set[Cpu]], size: int) -> list[Cpu]:
     return ranked[:size]
 
 
-def _count(items) -> dict:
-    counts: dict = {}
-    for item in items:
-        counts[item] = counts.get(item, 0) + 1
-    return counts
-
-
 def _overlap(sets: list[set]) -> bool:
     return sum(map(len, sets)) > len(set().union(*sets))
-
-
-def _parse_list(text: str) -> set[int]:
-    """The kernel's list format: "0-3,8" is {0, 1, 2, 3, 8}."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return cpus

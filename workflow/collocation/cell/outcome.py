@@ -10,13 +10,16 @@ from workflow.collocation.methods.evidence import Report
 
 FAULTY = ("failed", "killed", "timed_out")
 # A member that ended badly → the status of its cell.
-_CELL = {"out_of_memory": "out_of_memory", "timed_out": "timed_out"} | dict.fromkeys(
-    ("failed", "killed"), "failed"
-)
+_CELL = {status: status for status in ("out_of_memory", "timed_out", "failed")}
+_CELL["killed"] = "failed"
 _WORDS = {"completed": "stopped cleanly", "out_of_memory": "out of memory", "timed_out": "hung"}
 _SHORT = 100  # characters of a neighbour's error in its cell's reason
+# Fields of a member's record that are as we have them, and as its events have them.
+_KNOWN = ("member", "workload", "pid", "phase", "exit_code", "signal", "error", "epochs")
+_TOLD = {"cores", "threads", "parameters", "parameter_bytes", "resident_bytes", "sm_count"}
+_TOLD |= {"sm_source", "device_uuid", "memory_free", "memory_peak_allocated"}
+_TOLD |= {"memory_peak_reserved", "input_share", "data_wait_share"}
 PHASES = ("build", "warm", "window", "stop")
-_PHASE_AFTER = {None: "build", "built": "warm", "warm": "window", "started": "window"}
 
 
 @dataclass
@@ -47,8 +50,7 @@ class Tracked:
     def current_phase(self) -> str:
         if self.stopping:
             return "stop"
-        reached = [name for name in ("built", "warm", "started") if name in self.events]
-        return _PHASE_AFTER[reached[-1] if reached else None]
+        return PHASES[len({"built", "warm"} & self.events.keys())]
 
     @property
     def heard_ns(self) -> int:
@@ -68,9 +70,8 @@ class Tracked:
         elif kind == "built":
             self.pid = event.get("script", self.pid)  # the process of a command, a child of ours
         elif kind == "epoch":
-            self.epochs.append(
-                {key: value for key, value in event.items() if key not in ("event", "member", "t")}
-            )
+            frame = ("event", "member", "t")
+            self.epochs.append({key: value for key, value in event.items() if key not in frame})
         elif kind == "stopped" and self.tracing:
             self.status = self.status or "completed"
         elif kind == "error":
@@ -94,7 +95,8 @@ class Tracked:
         if code is None and number is None:
             what = "the fork server died, and its members with it"
         elif number is not None:
-            what = f"ended by signal {number} ({_signal_name(number)})"
+            names = {known.value: known.name for known in signal.Signals}
+            what = f"ended by signal {number} ({names.get(number, 'unknown')})"
         elif code == 0:
             what = "ended before it was told to"
         else:
@@ -117,33 +119,12 @@ class Tracked:
         return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
     def record(self) -> Member:
-        built, warm = self.events.get("built", {}), self.events.get("warm", {})
-        stopped = self.events.get("stopped", {})
-        return Member(
-            member=self.member,
-            workload=self.workload,
-            pid=self.pid,
-            status=self.status or "stopped",
-            phase=self.phase,
-            exit_code=self.exit_code,
-            signal=self.signal,
-            error=self.error,
-            cores=built.get("cores", []),
-            threads=built.get("threads"),
-            parameters=built.get("parameters"),
-            parameter_bytes=built.get("parameter_bytes"),
-            resident_bytes=built.get("resident_bytes"),
-            memory_peak_allocated=stopped.get("memory_peak_allocated"),
-            memory_peak_reserved=stopped.get("memory_peak_reserved"),
-            device_uuid=built.get("device_uuid"),
-            sm_count=built.get("sm_count"),
-            sm_source=built.get("sm_source"),
-            memory_free=built.get("memory_free"),
-            build_s=built.get("seconds", {}),
-            input_share=warm.get("input_share"),
-            data_wait_share=stopped.get("data_wait_share"),
-            epochs=self.epochs,
-        )
+        known = {name: getattr(self, name) for name in _KNOWN}
+        for name in ("built", "warm", "stopped"):
+            event = self.events.get(name, {})
+            known |= {key: value for key, value in event.items() if key in _TOLD}
+        build_s = self.events.get("built", {}).get("seconds", {})
+        return Member(status=self.status or "stopped", build_s=build_s, **known)
 
 
 def cell_status(
@@ -160,17 +141,13 @@ def cell_status(
     first = min(bad, key=lambda member: member.ended_ns)
     others = [member for member in members if member is not first]
     what = f"member {first.member} ({first.workload}), {first.phase}: {first.error}"
-    tail = f"the other {len(others)}: {_fates(others)}" if others else None
+    fates = ", ".join(f"{count} {fate}" for fate, count in Counter(map(_fate, others)).items())
+    tail = f"the other {len(others)}: {fates}" if others else None
     return _CELL[first.status], "; ".join(filter(None, (what, sentence, tail))), first.phase
 
 
-def _fates(members: list[Tracked]) -> str:
-    """How these members ended, counted: "1 stopped cleanly, 1 failed: AcceleratorError: …"."""
-    counts = Counter(_fate(member) for member in members)
-    return ", ".join(f"{count} {fate}" for fate, count in counts.items())
-
-
 def _fate(member: Tracked) -> str:
+    """How it ended, in a few words: "stopped cleanly", "failed: AcceleratorError: …"."""
     if member.status == "stopped":
         # What was still being built cannot hear that it is to stop.
         return "stopped cleanly" if member.signal is None else "ended while being built"
@@ -179,10 +156,3 @@ def _fate(member: Tracked) -> str:
         return words
     short = member.error if len(member.error) <= _SHORT else f"{member.error[:_SHORT].rstrip()}…"
     return f"{words}: {short}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"

@@ -23,11 +23,7 @@ class Display:
         self.log.write(f"{time.monotonic() - self.started:8.2f} s  {text}\n")
         if loud:
             left = f" (then about {self.left_s / 60:.0f} min)" if self.left_s >= 60 else ""
-            line = f"{self.place}{self.cell}: {text}{left}"
-            if self.bar is not None:
-                self.bar.write(line, file=sys.stderr)
-            else:
-                print(line, file=sys.stderr, flush=True)
+            tqdm.write(f"{self.place}{self.cell}: {text}{left}", file=sys.stderr)
 
     def open_bar(self, total: float, unit: str) -> None:
         """Start a bar of `total` units in place of any other; only where stderr is a terminal."""

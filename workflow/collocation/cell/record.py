@@ -3,8 +3,6 @@
 A cell's folder with a valid run.json is a finished attempt; one without is nothing.
 """
 
-import json
-import math
 import os
 from pathlib import Path
 from typing import Literal
@@ -118,8 +116,8 @@ class Record(Part):
 
 
 def write(path: Path, record: Record) -> None:
-    """Write run.json so that a reader sees all of it or nothing."""
-    text = json.dumps(_finite(record.model_dump()), indent=1, allow_nan=False) + "\n"
+    """Write run.json so that a reader sees all of it or nothing; NaN and infinity become null."""
+    text = record.model_dump_json(indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w") as handle:
@@ -129,12 +127,3 @@ def write(path: Path, record: Record) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _finite(value):
-    """`value` with null for numbers that are none: JSON has no NaN, and a diverged loss is NaN."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

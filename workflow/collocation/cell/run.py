@@ -22,7 +22,6 @@ from workflow.collocation.cell import cores
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.observation import Observation
-from workflow.collocation.cell.outcome import Tracked, cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import (
     FAULTS,
@@ -30,29 +29,23 @@ from workflow.collocation.cell.record import (
     File,
     Gpu,
     MethodEvidence,
-    Rate,
     Record,
     write,
 )
-from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.cell.task import Task
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.undisturbed import ENDING
+from workflow.collocation.processes.preloaded import stamp
 from workflow.collocation.processes.server import Server
-from workflow.collocation.processes.zygote import Zygote, stamp
-from workflow.collocation.telemetry.values import Window
 
 PR_SET_PDEATHSIG = 1
 
 
 class Interrupted(BaseException):
-    """Somebody wants this to end now."""
-
-    def __init__(self, number: int):
-        self.number = number
+    """Somebody wants this to end now: the signal's number."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,8 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         task = Task.read(path)
         name, folder = task.cell, task.output.parent
-        _empty(folder)
-        (folder / "log").mkdir()
+        if folder.exists():  # without run.json it is nothing: left by an interrupted attempt
+            shutil.rmtree(folder)
+        (folder / "log").mkdir(parents=True)
         display = Display(name, folder / "log" / "conductor.log", task.place, task.left_s)
         try:
             record = Run(task, display).record()
@@ -76,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
             display.close()
     except Interrupted as interrupted:
         print(f"{name}: interrupted, will run again", file=sys.stderr)
-        return 128 + interrupted.number
+        return 128 + interrupted.args[0]
     except (ConfigError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
@@ -88,16 +82,35 @@ class Run:
 
     def __init__(self, task: Task, display: Display):
         self.task, self.folder, self.display = task, task.output.parent, display
-        self.spec = CellSpec.from_json(task.spec)
+        self.spec = task.spec
         self.device, why_not = find_device(task.gpu)
         if task.needs_gpu and self.device is None:
             raise ConfigError(f"planned for a GPU, and there is none now: {why_not}")
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
-        self.frame = self._frame()
-        self.fields: dict = {}
         self.timing: dict[str, float] = {}
+        scenario, arm, method, replicate = task.cell.split("/")
+        self.fields = {
+            "study": task.study,
+            "cell": CellName(
+                id=task.cell,
+                scenario=scenario,
+                arm=arm,
+                method=method,
+                replicate=int(replicate[1:]),
+                attempt=task.attempt,
+            ),
+            "spec": self.spec.to_json(),
+            "method": MethodEvidence(name=method),
+            "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
+            "host": provenance.host(),
+            "provenance": provenance.collect(
+                self.device.driver if self.device else None, task.session, task.machine
+            ),
+            "timing": self.timing,
+            "files": {},
+        }
 
     def record(self) -> Record:
         try:
@@ -113,8 +126,7 @@ class Run:
                 raise interrupted from None
             self._broke(error)
         self.timing["total_s"] = round(_process_age(), 3)
-        record = Record(**{**self.frame, **self.fields, "timing": self.timing})
-        self.display.say(_breakdown(record.timing), loud=False)
+        record = Record(**self.fields)
         self.display.say(_summary(record))
         return record
 
@@ -131,44 +143,15 @@ class Run:
         if "members" not in self.fields:
             self._ended("failed", sentence, "setup")
             return
-        before, status = self.fields["reason"], self.fields["status"]
-        self._ended(
-            status if status in FAULTS else "failed",
-            f"{before}; {sentence}" if before else sentence,
-            self.fields["phase"] or "stop",
-        )
-
-    def _frame(self) -> dict:
-        """What every record says, measured or not: how things were at the start."""
-        scenario, arm, method, replicate = self.task.cell.split("/")
-        return {
-            "study": self.task.study,
-            "cell": CellName(
-                id=self.task.cell,
-                scenario=scenario,
-                arm=arm,
-                method=method,
-                replicate=int(replicate[1:]),
-                attempt=self.task.attempt,
-            ),
-            "spec": self.spec.to_json(),
-            "method": MethodEvidence(name=method),
-            "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
-            "host": provenance.host(),
-            "provenance": provenance.collect(
-                self.device.driver if self.device else None, self.task.session, self.task.machine
-            ),
-        }
+        status = self.fields["status"] if self.fields["status"] in FAULTS else "failed"
+        reason = "; ".join(filter(None, (self.fields["reason"], sentence)))
+        self._ended(status, reason, self.fields["phase"] or "stop")
 
     def _measure(self) -> None:
-        """Hold the device and collocate; the fields that a measured record has beside the frame."""
+        """Hold the device and collocate."""
         if self._too_late():
             return
         datasets = self._datasets()
-        self.fields["data"] = [
-            {key: value for key, value in ready.items() if key != "path"}
-            for ready in datasets.values()
-        ]
         holder = {"study": self.task.study, "cell": self.task.cell}
         key = self.device.uuid if self.device else "cpu"
         with device_lock(key, holder, self._waiting) as waited:
@@ -189,6 +172,23 @@ class Run:
             self._ended("postponed", "the time budget is used up", None)
         return late
 
+    def _waiting(self, holder: dict) -> None:
+        who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
+        self.display.say(f"waiting for the {'GPU' if self.device else 'CPU'}, held by {who}")
+
+    def _datasets(self) -> dict[str, dict]:
+        """Dataset name → what `python -m models.data prepare` said of it."""
+        ready = [json.loads(path.read_text()) for path in self.task.data]
+        needed = {member.job.dataset for member in self.spec.members} - {None}
+        named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
+        if missing := needed - named.keys():
+            raise ConfigError(f"the job's data name no prepared dataset '{missing.pop()}'")
+        self.fields["data"] = [
+            {key: value for key, value in entry.items() if key != "path"}
+            for entry in named.values()
+        ]
+        return named
+
     def _collocate(self, datasets: dict[str, dict], scratch: Path) -> None:
         core_sets, self.fields["flags"] = cores.plan_cores(
             self.spec.shares(), numa=self.device.numa_node if self.device else None
@@ -203,12 +203,12 @@ class Run:
                 status = "failed" if isinstance(error, NotInForce) else "unsupported"
                 self._ended(status, str(error), "setup")
                 return
-            around = core_sets, self.folder, scratch, self.display
-            sampling = self.task.telemetry.model_dump()
-            observation = Observation(sampling, self.device, sharing, *around)
-            stack.enter_context(observation)
-            threads = len(core_sets[0])
-            server = Server(log / "server.log", self.task.trainer, threads, lender=self._lender())
+            settings = self.task.telemetry.model_dump()
+            observation = Observation(
+                settings, self.device, sharing, core_sets, self.folder, scratch, self.display
+            )
+            stack.enter_context(observation.watch)
+            server = Server(log / "server.log", self.task.trainer, self._preloaded())
             stack.enter_context(server)
             # Arrow, while the server imports torch
             import workflow.collocation.telemetry.files  # noqa: F401
@@ -221,48 +221,35 @@ class Run:
                 datasets,
                 scratch,
             )
-            timeouts = {**TIMEOUTS, **self.task.timeout}
-            measure = self.spec.measure
+            measure, timeouts = self.spec.measure, TIMEOUTS | self.task.timeout
             watch, trace = observation.watch, self.task.trace
             conductor = Conductor(
                 server, sharing, specs, measure, log, self.display, timeouts, watch, trace
             )
             observation.see_idle()
             conductor.run()
-            self.frame["provenance"]["server"] = server.origin
-            status, reason, phase = cell_status(conductor.members, conductor.after_fault)
-            if found := conductor.not_in_force:
-                status, phase = "failed", conductor.not_in_force_phase
-                reason = "; ".join(filter(None, (found, reason)))
-            self._ended(status, reason, phase)
+            if server.why_own:
+                self.display.say(f"a fork server of its own: {server.why_own}", loud=False)
+            self.fields["provenance"]["server"] = server.origin
+            self.timing["server_s"] = round(server.import_s, 3)
+            self.timing.update(conductor.timing)
+            self._ended(*conductor.outcome())
             self._account(conductor, scratch)
             self._observe(observation, conductor)
-            self._keep(conductor.traced)
 
-    def _lender(self) -> Zygote | None:
-        """The preloaded server of this run, if there is one."""
-        name = self.task.preloaded
-        return Zygote(name, stamp(self.frame["provenance"])) if name else None
-
-    def _waiting(self, holder: dict) -> None:
-        who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
-        self.display.say(f"waiting for the {'GPU' if self.device else 'CPU'}, held by {who}")
-
-    def _datasets(self) -> dict[str, dict]:
-        """Dataset name → what `python -m models.data prepare` said of it."""
-        ready = [json.loads(path.read_text()) for path in self.task.data]
-        needed = {member.job.dataset for member in self.spec.members} - {None}
-        named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
-        if missing := needed - named.keys():
-            raise ConfigError(f"the job's data name no prepared dataset '{missing.pop()}'")
-        return named
+    def _preloaded(self) -> str | None:
+        """The server of this run that has imported what this cell would, if there is one."""
+        name, ours = self.task.preloaded, stamp(self.task.trainer, self.fields["provenance"])
+        if name and not name.endswith(ours):
+            self.display.say("the preloaded server has other code or environment", loud=False)
+            return None
+        return name
 
     def _account(self, conductor: Conductor, scratch: Path) -> None:
         """Members' step times → rates, and the files beside run.json."""
         from workflow.collocation.cell import steps
 
         began = time.monotonic()
-        self.timing.update(conductor.timing)
         found, members = {}, []
         for tracked in conductor.members:
             member = tracked.record()
@@ -278,57 +265,40 @@ class Run:
             arrays["first_step"] = tracked.events["warm"]["steps"]
             found[tracked.member] = arrays
             member.loss = steps.losses(arrays)
-            member.windows = self._rates(tracked, arrays["end_ns"], conductor.windows)
+            member.windows = {
+                window.name: steps.in_window(
+                    window, arrays["end_ns"], tracked.batch_size, tracked.epochs
+                )
+                for window in conductor.windows
+                if not (tracked.status == "departed" and window.name == "after")
+            }
+        evidence = conductor.evidence
         self.fields.update(
             members=members,
             windows=conductor.windows,
             method=MethodEvidence(
-                name=self.spec.method,
-                verified=_verified(conductor.evidence),
-                evidence=conductor.evidence,
+                name=self.spec.method, verified=_verified(evidence), evidence=evidence
             ),
         )
         if conductor.windows and found:
-            origin = conductor.windows[0].start_ns
-            self.fields["files"] = {
-                "steps.parquet": steps.write(self.folder / "steps.parquet", found, origin)
-            }
+            path, origin = self.folder / "steps.parquet", conductor.windows[0].start_ns
+            self.fields["files"][path.name] = steps.write(path, found, origin)
         self.timing["write_s"] = round(time.monotonic() - began, 3)
 
     def _observe(self, observation: Observation, conductor: Conductor) -> None:
-        """What the sampler saw, and the files of it beside run.json."""
+        """What the sampler saw, and the files of it beside run.json, and of a trace."""
         began = time.monotonic()
         pids = {member.pid for member in conductor.members if member.pid}
-        seen = observation.account(conductor.windows, pids)
-        self.fields["telemetry"] = seen["telemetry"]
-        self.fields["flags"] += seen["flags"]
-        self.fields["files"] = self.fields.get("files", {}) | seen["files"]
+        self.fields["telemetry"], flags, files = observation.account(conductor.windows, pids)
+        self.fields["flags"] += flags
+        self.fields["files"] |= files
         self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
-
-    def _keep(self, trace: Path | None) -> None:
-        """Move the trace that a member wrote beside run.json; one that is lost fails no cell."""
-        if trace is None:
-            return
-        try:
-            target = trace.rename(self.folder / trace.name)
-            self.fields.setdefault("files", {})[target.name] = File.of(target)
-        except OSError as error:
-            self.display.say(f"no trace: {error}")
-
-    def _rates(self, tracked: Tracked, end_ns, windows: list[Window]) -> dict[str, Rate]:
-        """The member's rate in each window that it was there for."""
-        from workflow.collocation.cell import steps
-
-        size, rates = tracked.batch_size, {}
-        for window in windows:
-            if window.name == "epochs":
-                rates[window.name] = steps.epochs_rate(tracked.epochs, size)
-            elif window.name == "completion":  # whose end is alone, and faster
-                rate = steps.rate(end_ns, window.start_ns, window.end_ns, size)
-                rates[window.name] = rate.model_copy(update={"drift": None, "drift_error": None})
-            elif not (tracked.status == "departed" and window.name == "after"):
-                rates[window.name] = steps.rate(end_ns, window.start_ns, window.end_ns, size)
-        return rates
+        if trace := conductor.traced:
+            try:
+                target = trace.rename(self.folder / trace.name)
+                self.fields["files"][target.name] = File.of(target)
+            except OSError as error:  # one that is lost fails no cell
+                self.display.say(f"no trace: {error}")
 
 
 def _verified(evidence: dict) -> bool | None:
@@ -356,23 +326,11 @@ def _summary(record: Record) -> str:
     return f"completed in {record.timing['total_s']:.0f} s, samples/s: {', '.join(rates)}"
 
 
-def _breakdown(timing: dict[str, float]) -> str:
-    parts = ("lock_wait_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
-    return " ".join(f"{part[:-2]} {timing[part]:.1f} s" for part in parts if part in timing)
-
-
 def _process_age() -> float:
     """Seconds since this process began, its start and imports included (to 10 ms)."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
-
-
-def _empty(folder: Path) -> None:
-    """A folder without run.json is nothing: what an interrupted attempt left there goes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _end_with_parent() -> None:

@@ -121,15 +121,18 @@ class CellSpec:
 
     @classmethod
     def from_json(cls, flat: dict) -> "CellSpec":
-        """Raises ValueError, KeyError or TypeError where it is none, or says more than is known."""
-        sizes = {name: Sizes.model_validate(each) for name, each in flat["datasets"].items()}
-        typed = {
-            "members": tuple(map(MemberSpec.from_json, flat["members"])),
-            "arm": ArmSpec(**flat["arm"]),
-            "measure": MeasureSpec.model_validate(flat["measure"]),
-            "datasets": sizes,
-        }
-        spec = cls(**flat | typed)
+        """Raises ValueError where it is none, or says more than is known."""
+        try:
+            sizes = {name: Sizes.model_validate(each) for name, each in flat["datasets"].items()}
+            typed = {
+                "members": tuple(map(MemberSpec.from_json, flat["members"])),
+                "arm": ArmSpec(**flat["arm"]),
+                "measure": MeasureSpec.model_validate(flat["measure"]),
+                "datasets": sizes,
+            }
+            spec = cls(**flat | typed)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"is no cell's spec: {error}") from None
         if lost := changes(flat, spec.to_json()):
             raise ValueError(f"not understood: {', '.join(lost)}")
         return spec

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from workflow.collocation.cell.record import Loss, Rate
 from workflow.collocation.telemetry.files import arrow
-from workflow.collocation.telemetry.values import File
+from workflow.collocation.telemetry.values import File, Window
 
 TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100
@@ -54,6 +54,16 @@ def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
     return float(last.mean() / first.mean() * np.sqrt(relative))
 
 
+def in_window(window: Window, end_ns: np.ndarray, batch_size: int, epochs: list[dict]) -> Rate:
+    """What one member did in a window of the cell's."""
+    if window.name == "epochs":
+        return epochs_rate(epochs, batch_size)
+    found = rate(end_ns, window.start_ns, window.end_ns, batch_size)
+    if window.name == "completion":  # whose end is alone, and faster
+        found.drift = found.drift_error = None
+    return found
+
+
 def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:
     """What one member did in its full epochs: training samples over training time."""
     took = sum(epoch["train_s"] for epoch in epochs)
@@ -62,7 +72,7 @@ def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a member's steps.npz; see models/member.py, which writes it whole or not."""
+    """The arrays of a member's steps.npz, which is whole once the member has said `stopped`."""
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
@@ -97,14 +107,11 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         metadata={"tick_ns": str(TICK_NS), "origin_ns": str(origin_ns)},
     )
     columns = [
-        np.concatenate(member) if member else np.array([], np.int16),
-        np.concatenate(tick) if tick else np.array([], np.int64),
-        np.concatenate(loss) if loss else np.array([], np.float32),
+        arrow(np.concatenate(column), kind)
+        for column, kind in zip((member, tick, loss), schema.types, strict=True)
     ]
-    columns = [arrow(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-    table = pa.Table.from_arrays(columns, schema=schema)
     pq.write_table(
-        table,
+        pa.Table.from_arrays(columns, schema=schema),
         path,
         compression="zstd",
         use_dictionary=["member"],

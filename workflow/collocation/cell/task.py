@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, ValidationInfo, field_validator
+from pydantic import Field, PlainSerializer, PlainValidator
 
 from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.errors import ConfigError, Strict
@@ -27,7 +27,7 @@ class Task(Strict):
     cell: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/r[1-9]\d*$")
     attempt: int = Field(1, ge=1)
     output: Path
-    spec: dict[str, JsonValue]
+    spec: Annotated[CellSpec, PlainValidator(CellSpec.from_json), PlainSerializer(CellSpec.to_json)]
     gpu: Gpu = "auto"
     needs_gpu: bool = False
     mig_mode: Literal["keep", "switch"] = "keep"
@@ -44,15 +44,6 @@ class Task(Strict):
     left_s: float = 0
     deadline: float | None = None
     estimate_s: float = 0
-
-    @field_validator("spec")
-    @classmethod
-    def _spec_is_one(cls, flat, info: ValidationInfo):
-        try:
-            CellSpec.from_json(flat)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"is no cell's spec: {error}") from None
-        return flat
 
     @classmethod
     def read(cls, path: Path) -> "Task":

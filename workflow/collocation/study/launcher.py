@@ -9,8 +9,7 @@ import psutil
 
 from workflow.collocation import ROOT, provenance
 from workflow.collocation.digest import code_digest
-from workflow.collocation.processes import zygote
-from workflow.collocation.processes.server import server_environment
+from workflow.collocation.processes.preloaded import hold, stamp
 from workflow.collocation.study.session import Session
 
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
@@ -31,17 +30,14 @@ def missing_packages(session: Session) -> list[str]:
     return [name for name in TRAINING if importlib.util.find_spec(name) is None]
 
 
-def preloaded(session: Session) -> AbstractContextManager[zygote.Zygote | None]:
-    """One import of the trainer for all jobs, where more than one will train."""
+def preloaded(session: Session) -> AbstractContextManager[str | None]:
+    """The name of a server with one import of the trainer, where more than one job will train."""
     training = [job for job in session.jobs if session.refusal(job.cell) is None]
     if len(training) < 2:
         return nullcontext()
-    return zygote.hold(
-        session.config.trainer,
-        zygote.stamp({"digest": code_digest(), "versions": provenance.versions(None)}),
-        server_environment(threads=1),  # members set their own number
-        session.folder / "log" / "zygote.log",
-    )
+    trainer = session.config.trainer
+    known = {"digest": code_digest(), "versions": provenance.versions(None)}
+    return hold(trainer, session.folder / "log" / "preloaded.log", stamp(trainer, known))
 
 
 def holder(session: Session) -> dict:

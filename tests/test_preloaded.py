@@ -1,0 +1,325 @@
+"""One import for many cells: what the preloaded server does for whom, and what ends with what."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+
+import psutil
+import pytest
+
+from tests.test_processes import PATIENCE, Run, assert_gone, descriptors, script
+from workflow.collocation import ROOT
+from workflow.collocation.processes import server as servers
+from workflow.collocation.processes.preloaded import hold, stamp
+from workflow.collocation.processes.server import Server, offspring
+
+TRAINER = "tests.torchfree"
+KNOWN = {"digest": "d", "versions": {"torch": "2.1", "driver": None}}
+
+
+@contextlib.contextmanager
+def held(folder, trainer: str = TRAINER):
+    """The name of a preloaded server, and its process."""
+    with hold(trainer, folder / "log" / "preloaded.log") as name:
+        [process] = [p for p in psutil.Process().children() if "--listen" in p.cmdline()]
+        yield name, process
+    assert_gone(process.pid)
+
+
+def train(server: Server, folder) -> Run:
+    """A member from its start to its end, in order."""
+    run = Run(server, folder)
+    member = run.start(0)
+    run.until_all("warm", 0)
+    run.server.send_all("go")
+    run.until(lambda: any(event["event"] == "progress" for event in run.of(0)))
+    run.server.send_all("stop")
+    run.until_all("exited", 0)
+    assert run.names(0) == ["forked", "built", "warm", "started", "stopped", "exited"]
+    assert (member.code, member.signal) == (0, None)
+    return run
+
+
+def trains_by_its_own(folder, name: str) -> str:
+    """Why a cell that was told of that server has to start another."""
+    with Server(folder / "server.log", TRAINER, name) as server:
+        train(server, folder)
+        assert server.origin == "own"
+        return server.why_own
+
+
+def trains_by(folder, name: str) -> None:
+    with Server(folder / "server.log", TRAINER, name) as server:
+        train(server, folder)
+    assert server.origin == "zygote"
+
+
+# --- what is shared ---
+
+
+def test_one_import_serves_one_cell_after_another(tmp_path):
+    before, waited = descriptors(), []
+    with held(tmp_path) as (name, process):
+        for _ in range(2):
+            with Server(tmp_path / "server.log", TRAINER, name) as server:
+                run = train(server, tmp_path)
+                run.start(1, hang="stop")
+                run.start(2)
+                run.until_all("warm", 1, 2)
+                run.server.kill(2)
+                run.until_all("exited", 2)
+                assert server.members[1].pid in {p.pid for p in offspring()}
+                assert server.pid == psutil.Process(server.members[1].pid).ppid() == process.pid
+                server.close(grace=0.2)
+            assert_gone(*(member.pid for member in server.members.values()))
+            assert [member.signal for member in server.members.values()] == [None, 9, 9]
+            assert server.origin == "zygote" and process.is_running()
+            assert "member 0 in process" in server.members[0].log.read_text()
+            waited.append(server.import_s)
+        assert waited[1] == 0 < waited[0]
+        assert (tmp_path / "log" / "preloaded.log").read_text() == "torch-free trainer ready\n"
+    assert descriptors() == before
+
+
+def test_two_cells_at_once_know_nothing_of_each_other(tmp_path):
+    with held(tmp_path) as (name, _):
+        runs = []
+        with contextlib.ExitStack() as stack:
+            for cell in ("one", "other"):
+                (tmp_path / cell).mkdir()
+                server = Server(tmp_path / "server.log", TRAINER, name)
+                runs.append(Run(stack.enter_context(server), tmp_path / cell))
+                runs[-1].start(0)
+            for run in runs:
+                run.until_all("warm", 0)
+            runs[0].server.kill(0)
+            runs[0].until_all("exited", 0)
+            runs[0].server.close()
+            runs[1].server.send_all("stop")
+            runs[1].until_all("exited", 0)
+        ends = [(run.server.members[0].code, run.server.members[0].signal) for run in runs]
+        assert ends == [(None, 9), (0, None)]
+
+
+REPORTER = """
+import gc, json, os, resource, sys, tempfile
+from pathlib import Path
+
+def preload():
+    os.environ["SET_BY_IMPORT"] = "yes"
+
+def main(spec, channel):
+    status = Path("/proc/self/status").read_text().splitlines()
+    limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT")}
+    print(json.dumps({
+        "environment": dict(os.environ),
+        "directory": os.getcwd(),
+        "temporary": tempfile.gettempdir(),
+        "path": sys.path,
+        "groups": [os.getpgid(pid) == pid for pid in (os.getpid(), os.getppid())],
+        "limits": {name: resource.getrlimit(limit) for name, limit in limits.items()},
+        "status": [line for line in status if line.startswith(("Sig", "Umask", "Threads"))],
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "input": os.readlink("/proc/self/fd/0"),
+        "frozen": gc.get_freeze_count() > 1000,
+    }))
+    return 0
+"""
+
+
+def test_members_find_what_a_server_of_the_cells_own_would_give_them(tmp_path, monkeypatch):
+    """Asked with other values for what an import does not look at."""
+    (tmp_path / "reporter.py").write_text(REPORTER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    reports = {}
+    with held(tmp_path, "reporter") as (name, _):
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        for origin, asked in (("own", None), ("zygote", name)):
+            log = tmp_path / f"{origin}.log"
+            with Server(tmp_path / "server.log", "reporter", asked) as server:
+                server.start({"member": 0, "environment": {"OF_THE_MEMBER": "yes"}}, log)
+                Run(server, tmp_path).until_all("exited", 0)
+            assert server.origin == origin
+            reports[origin] = json.loads(log.read_text())
+            reports[origin]["environment"].pop("PYTEST_CURRENT_TEST")
+    assert reports["zygote"] == reports["own"]
+    assert reports["zygote"]["environment"]["OF_THE_MEMBER"] == "yes"
+    assert reports["zygote"]["temporary"] == str(tmp_path)
+    assert reports["zygote"]["limits"]["RLIMIT_CORE"] == [0, 0]
+
+
+# --- what is not ---
+
+
+def test_the_stamp_names_all_that_an_import_depends_on(tmp_path, monkeypatch):
+    before = stamp(TRAINER, KNOWN)
+    assert stamp(TRAINER, KNOWN | {"versions": {"torch": "2.1", "driver": "580"}}) == before
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path))
+    assert stamp(TRAINER, KNOWN) == before
+    others = {
+        stamp("other", KNOWN),
+        stamp(TRAINER, KNOWN | {"digest": "e"}),
+        stamp(TRAINER, KNOWN | {"versions": {"torch": "2.2", "driver": None}}),
+    }
+    monkeypatch.setenv("LD_ANY", "an import could look at it")
+    others.add(stamp(TRAINER, KNOWN))
+    monkeypatch.delenv("LD_ANY")
+    monkeypatch.chdir(tmp_path)
+    others.add(stamp(TRAINER, KNOWN))
+    assert len(others - {before}) == 5
+
+
+def test_where_there_is_none_a_cell_starts_its_own(tmp_path):
+    assert trains_by_its_own(tmp_path, "not-there") == "[Errno 111] Connection refused"
+
+
+def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch):
+    """Asked while it still imports; the cell's own server then says what is wrong."""
+    (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    log = tmp_path / "preloaded.log"
+    with hold("broken", log) as name, Server(tmp_path / "server.log", "broken", name) as server:
+        with pytest.raises(RuntimeError, match="No module named 'no_such_module'"):
+            Run(server, tmp_path).start(0)
+        assert (server.origin, server.why_own) == ("own", "has ended")
+    assert "no_such_module" in log.read_text()
+
+
+def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(servers, "ANSWER_S", 0.2)
+    with held(tmp_path) as (name, process):
+        process.suspend()
+        assert trains_by_its_own(tmp_path, name) == "does not answer"
+        process.resume()  # finds a question of one who has left
+        monkeypatch.setattr(servers, "ANSWER_S", 20.0)
+        trains_by(tmp_path, name)
+
+
+def test_one_that_hangs_later_costs_its_cell_alone(tmp_path, monkeypatch):
+    """Its members are ended all the same, and nothing waits for ever."""
+    monkeypatch.setattr(servers.preloaded, "END_S", 0.5)
+    with held(tmp_path) as (name, process):
+        with Server(tmp_path / "server.log", TRAINER, name) as server:
+            run = Run(server, tmp_path)
+            run.start(0, hang="stop")
+            run.until_all("warm", 0)
+            process.suspend()
+            server.close(grace=0.1)
+        assert_gone(server.members[0].pid)
+        process.resume()
+        trains_by(tmp_path, name)
+
+
+def test_a_cell_may_end_before_it_is_answered(tmp_path):
+    before = descriptors()
+    with held(tmp_path) as (name, process):
+        process.suspend()
+        with Server(tmp_path / "server.log", TRAINER, name):
+            pass
+        process.resume()
+        trains_by(tmp_path, name)
+    assert descriptors() == before
+
+
+@contextlib.contextmanager
+def somebody_else():
+    """Another user, in what the kernel notes of who connects or listens."""
+    if os.getuid():
+        pytest.skip("only root can be another user")
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_other_users_get_nothing(tmp_path):
+    with held(tmp_path) as (name, _):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            with somebody_else():
+                connection.connect(f"\0{name}")
+            connection.settimeout(PATIENCE)
+            assert connection.recv(100) == b""
+        trains_by(tmp_path, name)
+
+
+def test_other_users_sockets_are_not_trusted(tmp_path):
+    name = f"gpu-collocation-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0{name}")
+        with somebody_else():
+            listener.listen(1)
+        assert trains_by_its_own(tmp_path, name) == "the preloaded server is another user's"
+
+
+# --- what ends with what ---
+
+CONDUCTOR = """
+import sys
+from workflow.collocation.processes.server import Server
+name, folder = sys.argv[1:]
+with Server(folder + "/server.log", "tests.torchfree", name) as server:
+    for index, args in enumerate([{}, {"hang": "build"}, {"hang": "warm"}]):
+        spec = {"member": index, "folder": folder, "model_args": args}
+        server.start(spec, f"{folder}/{index}.log")
+    while True:
+        for event in server.wait(None):
+            if event["event"] == "forked":
+                print(event["pid"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_members_end_with_their_conductor(tmp_path, number):
+    """And the server serves the next."""
+    with held(tmp_path) as (name, process):
+        with script(CONDUCTOR, name, tmp_path) as conductor:
+            pids = {int(conductor.stdout.readline()) for _ in range(3)}
+            assert {p.pid for p in process.children(recursive=True)} == pids
+            conductor.send_signal(number)
+            assert_gone(*pids)
+        trains_by(tmp_path, name)
+
+
+def test_a_killed_one_takes_its_members_and_no_later_cell(tmp_path):
+    with held(tmp_path) as (name, process):
+        with Server(tmp_path / "server.log", TRAINER, name) as server:
+            run = Run(server, tmp_path)
+            run.start(0)
+            run.start(1, hang="build")
+            run.until_all("warm", 0)
+            run.until_all("forked", 1)
+            process.kill()
+            run.until_all("exited", 0, 1)
+            assert (server.members[0].code, server.members[0].signal) == (None, None)
+            run.until(lambda: server.dead)
+            assert server.wait(None) == []
+            assert_gone(*(member.pid for member in server.members.values()))
+        assert trains_by_its_own(tmp_path, name)
+
+
+HOLDER = """
+import signal, sys
+from pathlib import Path
+from workflow.collocation.processes.preloaded import hold
+with hold("tests.torchfree", Path(sys.argv[1])) as name:
+    print(name, flush=True)
+    signal.pause()
+"""
+
+
+def test_all_ends_with_who_holds_it(tmp_path):
+    with script(HOLDER, tmp_path / "preloaded.log") as holder:
+        name = holder.stdout.readline().strip()
+        [process] = psutil.Process(holder.pid).children()
+        with Server(tmp_path / "server.log", TRAINER, name) as server:
+            run = Run(server, tmp_path)
+            run.start(0)
+            run.until_all("warm", 0)
+            holder.kill()
+            run.until_all("exited", 0)
+            assert_gone(process.pid, server.members[0].pid)
