@@ -32,12 +32,14 @@ from workflow.collocation.methods.mig import layout as mig_layout
 from workflow.collocation.methods.mig import nvml as mig_nvml
 from workflow.collocation.methods.mig import restore as mig_restore
 from workflow.collocation.methods.mig.layout import Card
-from workflow.collocation.schema.load import load_study, load_workloads
+from workflow.collocation.schema.load import check, load_study, load_workloads, read_yaml
 from workflow.collocation.schema.study import CONFIG
 from workflow.collocation.study.grid import expand
-from workflow.collocation.study.mig_plan import load_card
 
-TABLES = {path.stem: load_card(path) for path in sorted(machine.CARDS.glob("*.json"))}
+TABLES = {
+    path.stem: check(Card, read_yaml(path), str(path))
+    for path in sorted(machine.CARDS.glob("*.json"))
+}
 ROOT = Path(__file__).resolve().parents[1]
 # What an administrator left: (profile id, start, size, [slices of its compute instances]).
 IDLE = [(9, 4, 4, [3]), (19, 0, 1, [1]), (19, 2, 1, [])]
@@ -242,6 +244,17 @@ def test_a_card_without_mig_has_no_table():
         assert methods.refusal(alike(2, "naive"), made.device) is None
         with mig_card.divided(made.device, None, switch=False):
             pass
+
+
+def test_profiles_that_are_listed_in_mig_mode_only_are_planned_then(tmp_path):
+    """As by drivers up to R535."""
+    with benches("h200_141", mig=False, secret=True) as made:
+        assert methods.refusal(PAIR, made.device) == OFF + MARK
+        unknown = "mig: which profiles NVIDIA H200 offers is not known until MIG mode is on"
+        assert methods.refusal(PAIR, made.device, switch=True) == unknown + MARK
+        assert machine.changes(made.folder) == 0
+    with benches("h200_141", secret=True) as made, methods.enter(PAIR, made.device, tmp_path):
+        assert len(machine.layout(made.folder)) == 2
 
 
 # -- apply, verify, take away ---------------------------------------------------------------------
@@ -747,7 +760,7 @@ def test_a_card_that_something_holds_open_is_not_switched():
                 raise AssertionError
         assert str(caught.value).startswith(
             "the MIG mode of NVIDIA H200 cannot be switched on: In use by another client; "
-            "something such as DCGM may hold the card; an administrator switches it on "
+            "something such as DCGM may hold the card, or 'nvidia-smi -i 0 --gpu-reset' be needed"
         )
         assert made.state == ((False, False), [])
 
@@ -789,9 +802,7 @@ def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later():
         assert "could not be put back as it was found, with MIG mode off: the MIG mode of " in str(
             caught.value
         )
-        assert "'nvidia-smi -i 0 -mig 0' and, where it stays pending, 'nvidia-smi -i 0 --" in str(
-            caught.value
-        )
+        assert "or 'nvidia-smi -i 0 --gpu-reset' be needed; " in str(caught.value)
         assert machine.mode(made.folder) == (True, False)  # the next reset brings it
         machine.configure(made.folder, needs_reset=False)
         mig_restore.recover(made.device)
@@ -1017,10 +1028,10 @@ def test_what_somebody_made_since_is_not_destroyed(bench):
         mig_restore.recover(bench.device)
     [journal] = bench.journals
     assert str(caught.value) == (
-        "MIG: a killed run had found MIG mode on and 3g.20gb at 4:4, 1g.5gb at 0:1, 1g.5gb "
-        "at 2:1 on NVIDIA A100-SXM4-40GB, but somebody has changed that since: there is MIG "
-        "mode on and 2g.10gb at 0:2; once the card is as it should be, remove "
-        f"{journal}"
+        "MIG: NVIDIA A100-SXM4-40GB could not be put back as it was found, with MIG mode on and "
+        "3g.20gb at 4:4, 1g.5gb at 0:1, 1g.5gb at 2:1: somebody has changed that since: there is "
+        "MIG mode on and 2g.10gb at 0:2; 'nvidia-smi mig -i 0 -lgi' shows what is there, and the "
+        f"next run tries again, unless {journal} is removed"
     )
     assert bench.state == there
 
@@ -1072,17 +1083,13 @@ def test_what_somebody_made_after_a_switch_is_not_ours(hopper):
     assert hopper.state == theirs and hopper.journals
 
 
-@pytest.fixture
-def restart(monkeypatch, tmp_path):
-    """Restarts the machine: no instances, and the mode that the card then has."""
-
-    def start(bench: Bench, mode: bool) -> None:
-        (tmp_path / "boot_id").write_text(f"{uuid.uuid4()}\n")
-        monkeypatch.setattr(mig_restore, "BOOT", tmp_path / "boot_id")
-        with driver.Card(bench.folder).open() as state:
-            state |= {"mode": int(mode), "pending": int(mode), "instances": {}}
-
-    return start
+def test_after_a_restart_nothing_there_is_ours(hopper, monkeypatch, tmp_path):
+    killed_in_the_cell(hopper, lambda: hopper.applied(alike(1)))
+    (tmp_path / "boot_id").write_text(f"{uuid.uuid4()}\n")
+    monkeypatch.setattr(mig_restore, "BOOT", tmp_path / "boot_id")
+    theirs = replace_all(hopper, [(0, 0, 8, [7])])  # as ours was
+    mig_restore.recover(hopper.device)
+    assert hopper.state == theirs and not hopper.journals
 
 
 def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
@@ -1124,12 +1131,25 @@ def test_a_mode_is_not_put_back_over_what_others_made():
         assert made.journals
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"found": {"mode": true}}'])
+@pytest.mark.parametrize("content", ["", '{"found": {"mode": true}}', "another user's"])
 def test_a_journal_that_cannot_be_read_is_a_persons_business(bench, content):
-    mig_restore.note_path(bench.device).write_text(content)
+    killed_in_the_cell(bench, lambda: bench.applied(PAIR))
+    [journal] = bench.journals
+    if content == "another user's":
+        os.chown(journal, 1234, -1)
+    else:
+        journal.write_text(content)
     with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
         mig_restore.recover(bench.device)
-    assert machine.changes(bench.folder) == 0
+    assert machine.changes(bench.folder) == 0 and len(machine.layout(bench.folder)) == 2
+
+
+def test_a_journal_is_private_and_there_before_the_first_change(bench):
+    bench.fill(IDLE)
+    found = bench.state
+    assert in_a_killed_process(bench, 1, False, lambda: bench.applied(PAIR)) == -signal.SIGKILL
+    [journal] = bench.journals
+    assert bench.state == found and journal.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_journal_that_cannot_be_written_changes_nothing(bench, monkeypatch):

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from workflow.collocation import ROOT, gpu
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu import nvidia
@@ -21,7 +19,7 @@ from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import Mig, how_to_switch, read
 from workflow.collocation.methods.mig.layout import Card, placement_text, plan
-from workflow.collocation.schema.load import load_config, read_values
+from workflow.collocation.schema.load import check, load_config, read_values, read_yaml
 from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.session import open_session
 
@@ -89,19 +87,6 @@ def read_card(wanted: str | int) -> tuple[Card, list[str]]:
     raise ConfigError(f"{missing}; give a recorded table with --card (CARD=FILE in make): {known}")
 
 
-def load_card(path: Path | str) -> Card:
-    """A table from a file. Raises ConfigError: one line with file, key and what is wrong."""
-    try:
-        return TypeAdapter(Card).validate_json(Path(path).read_bytes(), strict=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = f"{first['msg'][0].lower()}{first['msg'][1:]}"
-        raise ConfigError(": ".join(filter(None, (str(path), where, said)))) from None
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
@@ -111,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         values = read_values(args.config)
         config = load_config(values)
         if args.card:
-            card = load_card(args.card)
+            card = check(Card, read_yaml(args.card), str(args.card))
             source = card.source if card.recorded else "not read from a card"
             about = [f"profile table: {args.card} ({source})", "MIG mode: not known"]
         else:

@@ -109,8 +109,11 @@ class Instances(Sharing):
         return self.names.union(*(server.own_pids() for server in self.servers.values()))
 
     def instances(self) -> dict[str, int | None]:
-        parts = {seat.instance.id: self.layout.parts[i] for (i, _), seat in self.devices.items()}
-        return {f"gi:{gi}": part.profile.sm_count for gi, part in sorted(parts.items())}
+        parts = self.layout.parts
+        return {
+            f"gi:{seat.instance.id}": parts[at[0]].profile.sm_count
+            for at, seat in self.devices.items()
+        }
 
     def entity(self, member: int) -> str:
         return f"gi:{self.seat(member).instance.id}"
@@ -196,11 +199,7 @@ class Instances(Sharing):
 
 register(
     Mig("mig", most=7),
-    Mig("mig_7g", most=1, slice="7g"),
-    Mig("mig_4g", most=1, slice="4g"),
-    Mig("mig_3g", most=1, slice="3g"),
-    Mig("mig_2g", most=1, slice="2g"),
-    Mig("mig_1g", most=1, slice="1g"),
+    *(Mig(f"mig_{slice}", most=1, slice=slice) for slice in ("7g", "4g", "3g", "2g", "1g")),
     Mig("mig_1g2x", most=4, slice="1g2x"),  # a GPU has memory for 4 that have the double of it
     Mig("mig_shared", most=7, shared=True),
     Mig("mig_mps", least=3, served=True),  # with fewer copies, nobody shares an instance

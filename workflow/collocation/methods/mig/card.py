@@ -57,22 +57,15 @@ def wrong_mode(device: Device, on: bool, switch: bool) -> str | None:
     return f"{wrong}; {nvml.how_to_switch(device, on)}"
 
 
-def occupied(device: Device, layout: Layout, switch: bool) -> str | None:
+def occupied(device: Device, layout: Layout | None, switch: bool) -> str | None:
     """The sentence for a card with instances that are not to be touched, and are not this layout;
     None where a cell may run. Says nothing while a killed run's note is there.
 
     Raises Unsupported where the user may not see them, NotInForce where NVML fails.
     """
-    if restore.note_path(device).exists():
-        return None
     with in_words(device, "reading its instances"):
-        return _in_the_way(device, layout, switch, nvml.state(device).instances)
-
-
-def _in_the_way(
-    device: Device, layout: Layout | None, switch: bool, there: Iterable[Instance]
-) -> str | None:
-    if not there or (layout and _seats(layout, there)):
+        there = nvml.state(device).instances
+    if not there or restore.note_path(device).exists() or (layout and _seats(layout, there)):
         return None
     names = ", ".join(map(str, there))
     wrong = f"MIG instances that are there on {device.name} would have to go: {names}"
@@ -104,13 +97,10 @@ def divided(device: Device, layout: Layout | None, switch: bool = False) -> Iter
         yield {}
         return
     with in_words(device, "reading its instances"):
-        if reason := wrong_mode(device, on, switch):
+        if reason := wrong_mode(device, on, switch) or occupied(device, layout, switch):
             raise Unsupported(reason)
         found = nvml.state(device)
-        if reason := _in_the_way(device, layout, switch, found.instances):
-            raise Unsupported(reason)
-        seats = _seats(layout, found.instances) if on else None
-    if seats:
+    if on and (seats := _seats(layout, found.instances)):
         yield seats
         return
     if found.instances or found.mode != on:
@@ -155,24 +145,20 @@ def _seats(layout: Layout, there: Iterable[Instance]) -> Seats | None:
     """The MIG devices, if what is there is exactly this layout, wherever it lies; else None."""
     left, seats = list(there), {}
     for index, part in enumerate(layout.parts):
-        for one in left:
-            if _is(part, one):
-                break
-        else:
+        one = next((one for one in left if _is(part, one)), None)
+        if one is None:
             return None
         left.remove(one)
-        largest_first = sorted(one.compute, key=lambda compute: -compute.slices)
-        seats |= {(index, n): Seat(one, compute) for n, compute in enumerate(largest_first)}
+        seats |= {(index, n): Seat(one, compute) for n, compute in enumerate(one.compute)}
     return None if left else seats
 
 
 def _is(part: Part, one: Instance) -> bool:
     """Whether that is there, with the SMs that were planned for who fills it."""
-    slices = sorted((compute.slices for compute in one.compute), reverse=True)
-    if one.profile != part.profile.id or tuple(slices) != part.compute:
-        return False
     planned = part.profile.sm_count if part.whole else None
-    return all(c.uuid and planned in (None, c.sm_count) for c in one.compute)
+    return (one.profile, one.slices) == (part.profile.id, part.compute) and all(
+        compute.uuid and planned in (None, compute.sm_count) for compute in one.compute
+    )
 
 
 def require_unchanged(device: Device, layout: Layout, seats: Seats) -> None:

@@ -9,11 +9,9 @@ slices: they are not proportional.
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
-from pydantic import ConfigDict
-
+from workflow.collocation.errors import Strict
 from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import Unsupported
 
@@ -22,16 +20,13 @@ COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
 SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Strict):
     """One GPU-instance profile of a card; unknown numbers are None.
 
     index: NVML_GPU_INSTANCE_PROFILE_*; id: what nvidia-smi calls it by; name: such as "3g.71gb".
     slices: of SMs; sm_count: SMs; memory_mib: MiB; most: how many instances at once.
     placements: (start, size) in memory slices. source: where the numbers come from.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     index: int
     id: int
@@ -41,7 +36,7 @@ class Profile:
     memory_mib: int | None
     most: int
     placements: tuple[tuple[int, int], ...]
-    source: str = field(default="", compare=False)
+    source: str = ""
 
     @property
     def plain(self) -> bool:
@@ -49,28 +44,20 @@ class Profile:
         return not {"+", "-"} & set(self.name)
 
     @property
-    def double(self) -> bool:
-        """One SM slice with the memory of two."""
-        return self.plain and self.slices == 1 and self.size == 2
-
-    @property
     def size(self) -> int:
         """Memory slices of an instance."""
         return max((size for _, size in self.placements), default=0)
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Strict):
     """A card's profile table. recorded: read from a card, not taken from documents."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
     profiles: tuple[Profile, ...]
     recorded: bool = False
-    source: str = field(default="", compare=False)
+    source: str = ""
 
-    @cached_property
+    @property
     def plain(self) -> list[Profile]:
         """Profiles without attributes; those with most SMs, then most memory, first."""
         found = [profile for profile in self.profiles if profile.plain]
@@ -90,8 +77,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Part:
-    """A GPU instance at (start, size) in memory slices. compute: slices of each of its compute
-    instances, largest first; they fill it, or it is divided.
+    """A GPU instance, at (start, size) in memory slices, and in it compute instances of so many
+    slices, largest first.
     """
 
     profile: Profile
@@ -180,12 +167,12 @@ def _profile(text: str, card: Card) -> Wanted:
     match = SLICE.fullmatch(text)
     if not match:
         raise Unsupported(f"a slice is written as 2g, 1g2x or 3c.7g, not {text!r}")
-    slices, double = int(match["slices"] or 1), bool(match["double"])
+    slices = int(match["slices"] or 1)
     compute = int(match["compute"] or slices)
     for profile in card.plain:
-        if (profile.slices, profile.double) == (slices, double) and compute in COMPUTE.get(
-            slices, ()
-        ):
+        double = (profile.slices, profile.size) == (1, 2)
+        fits = profile.slices == slices and double == bool(match["double"])
+        if fits and compute in COMPUTE[slices]:
             return profile, compute
     raise Unsupported(f"{card.name} has no {text}; it has {card.offers}")
 
@@ -250,7 +237,10 @@ def tally(names: Iterable[str]) -> str:
 def _said(wanted: list[Wanted]) -> str:
     """As slices: '2x 3c.7g + 1g2x'."""
     return tally(
-        "1g2x" if p.double else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g" for p, c in wanted
+        "1g2x"
+        if (p.slices, p.size) == (1, 2)
+        else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g"
+        for p, c in wanted
     )
 
 

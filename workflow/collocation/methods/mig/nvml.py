@@ -48,9 +48,8 @@ class Compute:
 
 @dataclass(frozen=True)
 class Instance:
-    """A GPU instance: profile id, place in memory slices, compute instances; whatever its id.
-
-    name: of its profile.
+    """A GPU instance: profile id, place in memory slices, compute instances with the largest first;
+    whatever its id. name: of its profile.
     """
 
     profile: int
@@ -64,6 +63,11 @@ class Instance:
     @property
     def place(self) -> Place:
         return self.profile, self.start, self.size
+
+    @property
+    def slices(self) -> tuple[int, ...]:
+        """Of its compute instances."""
+        return tuple(one.slices for one in self.compute)
 
     def __str__(self) -> str:
         return f"{self.name} at {self.start}:{self.size}"
@@ -144,7 +148,7 @@ def instances(device: Device) -> list[Instance]:
 
 
 def _compute_instances(gpu_instance, number: int, devices: dict) -> tuple[Compute, ...]:
-    """By their ids."""
+    """The largest first, and then by their ids."""
     found = []
     ask, kind = pynvml.nvmlGpuInstanceGetComputeInstances, pynvml.c_nvmlComputeInstance_t
     for profile in _compute_profiles(gpu_instance):
@@ -152,7 +156,7 @@ def _compute_instances(gpu_instance, number: int, devices: dict) -> tuple[Comput
             ident = pynvml.nvmlComputeInstanceGetInfo(one).id
             about = devices.get((number, ident), ())
             found.append(Compute(profile.id, profile.sliceCount, ident, one, *about))
-    return tuple(sorted(found, key=lambda one: one.id))
+    return tuple(sorted(found, key=lambda one: (-one.slices, one.id)))
 
 
 def _all(ask, parent, profile: int, most: int, kind) -> list:
@@ -200,7 +204,7 @@ def set_mode(device: Device, on: bool) -> None:
         error = pynvml.NVMLError(status or pynvml.NVML_ERROR_RESET_REQUIRED)
         raise NotInForce(
             f"the MIG mode of {device.name} cannot be switched {word(on)}: {error}; something such "
-            f"as DCGM may hold the card; {by_hand(device, on)}"
+            f"as DCGM may hold the card, or 'nvidia-smi -i {device.index} --gpu-reset' be needed"
         )
 
 
@@ -242,17 +246,13 @@ def word(on: bool) -> str:
     return "on" if on else "off"
 
 
-def by_hand(device: Device, on: bool) -> str:
-    """Who gives the card another MIG mode, and how."""
+def how_to_switch(device: Device, on: bool) -> str:
+    """Who gives the card another MIG mode, how, and whether the workflow may."""
     command = f"nvidia-smi -i {device.index}"
-    return (
+    by_hand = (
         f"an administrator switches it {word(on)} with '{command} -mig {on:d}' and, where it stays "
         f"pending, '{command} --gpu-reset'"
     )
-
-
-def how_to_switch(device: Device, on: bool) -> str:
-    """The same, and whether the workflow may."""
     if device.capability >= HOPPER:
-        return f"{by_hand(device, on)}, or allow it with mig_mode=switch"
-    return f"{by_hand(device, on)}; mig_mode=switch does not, for that may reset such a card"
+        return f"{by_hand}, or allow it with mig_mode=switch"
+    return f"{by_hand}; mig_mode=switch does not, for that may reset such a card"

@@ -9,7 +9,6 @@ import os
 import re
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,9 +47,8 @@ class Note:
         """Whether an instance was found or made, or is on its way to or from that; else it is
         somebody else's. NVML has no better mark: UUIDs come from card and place.
         """
-        slices = Counter(part.slices for part in one.compute)
         return any(
-            one.place == known.place and slices <= Counter(part.slices for part in known.compute)
+            one.place == known.place and one.slices == known.slices[: len(one.slices)]
             for known in (*self.found.instances, *self.made.instances)
         )
 
@@ -60,8 +58,7 @@ class Note:
             return True
         if self.switched and (now.mode, now.pending) != (self.found.mode, self.found.pending):
             return False
-        ours = [one for one in now.instances if self.covers(one)]
-        return Counter(ours) == Counter(self.found.instances)
+        return {one for one in now.instances if self.covers(one)} == set(self.found.instances)
 
 
 _NOTE = TypeAdapter(Note)
@@ -71,7 +68,7 @@ _NOTE = TypeAdapter(Note)
 def put_back(device: Device, found: State, made: State) -> Iterator[None]:
     """Whatever the block does to the card to make it `made`, afterwards it is as found again."""
     note = Note(_boot(), found, made)
-    keep(device, note)
+    _keep(device, note)
     try:
         yield
     finally:
@@ -94,11 +91,7 @@ def recover(device: Device) -> None:
         note_path(device).unlink()
         return
     if not all(note.covers(one) for one in now.instances):
-        raise NotInForce(
-            f"MIG: a killed run had found {note.found} on {device.name}, but somebody has changed "
-            f"that since: there is {now}; once the card is as it should be, remove "
-            f"{note_path(device)}"
-        )
+        raise _not_put_back(device, note, f"somebody has changed that since: there is {now}")
     require_nobody(device, "what a killed run changed is not put back yet")
     with undisturbed():
         _restore(device, note)
@@ -117,7 +110,11 @@ def _restore(device: Device, note: Note) -> None:
                 return
         except (pynvml.NVMLError, NotInForce) as error:
             problem = str(error)
-    raise NotInForce(
+    raise _not_put_back(device, note, problem)
+
+
+def _not_put_back(device: Device, note: Note, problem: str) -> NotInForce:
+    return NotInForce(
         f"MIG: {device.name} could not be put back as it was found, with {note.found}: "
         f"{problem}; 'nvidia-smi mig -i {device.index} -lgi' shows what is there, and the next run "
         f"tries again, unless {note_path(device)} is removed"
@@ -196,7 +193,7 @@ def _noted(device: Device) -> Note | None:
         ) from None
 
 
-def keep(device: Device, note: Note) -> None:
+def _keep(device: Device, note: Note) -> None:
     """Whole or not at all. Raises OSError."""
     with tempfile.NamedTemporaryFile(dir=lock_folder(), prefix=".", delete=False) as stream:
         stream.write(_NOTE.dump_json(note))
