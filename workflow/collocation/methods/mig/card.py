@@ -1,8 +1,8 @@
 """A card's MIG state read, and made what a cell needs; afterwards it is as it was found (restore).
 
 No GPU is ever reset here: on cards before Hopper, where another mode may take that, the mode is an
-administrator's. Nor is an instance taken down that is in use, or that several compute instances
-divide, of which the places could not be put back by every driver.
+administrator's. Nor is an instance taken down that is in use, or that compute instances divide, for
+where they lie not every driver can be told.
 """
 
 from collections.abc import Iterable, Iterator
@@ -74,10 +74,10 @@ def occupied(device: Device, layout: Layout | None, switch: bool) -> str | None:
             f"{wrong}; mig_mode=switch allows the workflow to take them down and put them back "
             "(their UUIDs may change)"
         )
-    if several := [str(one) for one in there if len(one.compute) > 1]:
+    if parts := [str(one) for one in there if one.divided]:
         return (
-            f"{wrong}; the workflow does not take down what several compute instances divide, "
-            f"{', '.join(several)}: an administrator removes that"
+            f"{wrong}; the workflow does not take down what compute instances divide, "
+            f"{', '.join(parts)}: an administrator removes that"
         )
     return None
 

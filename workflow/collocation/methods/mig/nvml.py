@@ -69,6 +69,11 @@ class Instance:
         """Of its compute instances."""
         return tuple(one.slices for one in self.compute)
 
+    @property
+    def divided(self) -> bool:
+        """There are compute instances, and not one that fills it."""
+        return self.slices not in ((), (int(self.name[0]),))
+
     def __str__(self) -> str:
         return f"{self.name} at {self.start}:{self.size}"
 
