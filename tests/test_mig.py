@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from ctypes import byref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,18 @@ def mix(*slices: str, method: str = "mig") -> dict:
     return {"method": method, "members": members}
 
 
+def make(device: gpu.Device, profile: int, start: int, size: int):
+    """A GPU instance, as an administrator would make it."""
+    place, card = pynvml.c_nvmlGpuInstancePlacement_t(start, size), mig_nvml.handle(device)
+    return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, profile, byref(place))
+
+
+def make_compute(gpu_instance, slices: int) -> None:
+    """A compute instance: of those with so many slices the first that is offered."""
+    number = driver.SLICES.index(slices)
+    pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, number)
+
+
 @dataclass
 class Bench:
     """A machine with one card, and this process's view of it."""
@@ -84,9 +97,9 @@ class Bench:
     def fill(self, instances: list[tuple]) -> None:
         """Make instances as an administrator would."""
         for profile, start, size, compute in instances:
-            handle = mig_nvml.create_gpu_instance(self.device, profile, start, size)
+            handle = make(self.device, profile, start, size)
             for slices in compute:
-                mig_nvml.create_slices(handle, slices)
+                make_compute(handle, slices)
         machine.configure(self.folder)
 
 
@@ -175,12 +188,12 @@ def refusal(call, *arguments) -> str:
 
 
 def test_the_fake_card_refuses_what_a_card_refuses(bench, sleepers):
-    device, make = bench.device, mig_nvml.create_gpu_instance
+    device = bench.device
     whole = make(device, 0, 0, 8)
     assert refusal(make, device, 19, 3, 1) == "InsufficientResources"  # overlaps
-    mig_nvml.create_slices(whole, 7)
+    make_compute(whole, 7)
     assert refusal(pynvml.nvmlGpuInstanceDestroy, whole) == "InUse"  # has a compute instance
-    assert refusal(mig_nvml.create_slices, whole, 1) == "InsufficientResources"
+    assert refusal(make_compute, whole, 1) == "InsufficientResources"
     [found] = mig_nvml.instances(device)
     [compute] = found.compute
     machine.occupy(bench.folder, sleepers(), machine.mig_uuids(bench.folder)[0])
@@ -190,7 +203,7 @@ def test_the_fake_card_refuses_what_a_card_refuses(bench, sleepers):
 
 
 def test_the_fake_card_knows_its_profiles_and_its_mode(bench):
-    device, make = bench.device, mig_nvml.create_gpu_instance
+    device = bench.device
     make(device, 20, 0, 1)
     assert refusal(make, device, 20, 1, 1) == "InsufficientResources"  # one +me at most
     assert refusal(make, device, 9, 1, 4) == "InvalidArgument"  # no such place
@@ -349,8 +362,8 @@ DOUBLE_1G = (15, 0, 2)  # profile id, start, size
 
 def small_slice(made: Bench) -> None:
     """A 1g with double memory, and in it the compute instance of 16 of its 26 SMs."""
-    handle = mig_nvml.create_gpu_instance(made.device, *DOUBLE_1G)
-    mig_nvml.create_slices(handle, 1)
+    handle = make(made.device, *DOUBLE_1G)
+    make_compute(handle, 1)
 
 
 def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(hopper):
@@ -376,8 +389,7 @@ def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hoppe
 
 
 def test_a_driver_that_makes_less_than_was_planned_fails_the_cell(hopper, monkeypatch):
-    create = mig_nvml.create_slices
-    monkeypatch.setattr(mig_nvml, "create_slices", lambda gi, slices, whole: create(gi, slices))
+    monkeypatch.setattr(mig_nvml.Instance, "divided", True)  # so it takes the small one
     with pytest.raises(NotInForce) as caught:
         with hopper.applied(alike(1, "mig_1g2x")):
             pass
@@ -1117,7 +1129,7 @@ def test_what_others_make_beside_a_cell_is_theirs(bench):
             - {(part.profile.id, part.start, part.size) for part in layout.parts}
             - {(19, s, 1) for s in range(4, 7)}
         )
-        mig_nvml.create_gpu_instance(bench.device, profile, start, 1)
+        make(bench.device, profile, start, 1)
     places = [entry[:3] for entry in machine.layout(bench.folder)]
     assert places == [(9, 4, 4), (19, start, 1)]
     assert not bench.journals
@@ -1127,7 +1139,7 @@ def test_a_mode_is_not_put_back_over_what_others_made():
     with benches("h200_141", mig=False) as made:
         with pytest.raises(NotInForce, match="somebody has made 1g.18gb at 3:1 meanwhile"):
             with made.applied(alike(1, "mig_1g")):
-                mig_nvml.create_gpu_instance(made.device, 19, 3, 1)
+                make(made.device, 19, 3, 1)
         assert made.state == ((True, True), [(19, 3, 1, ())])
         assert made.journals
 
@@ -1287,7 +1299,7 @@ def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, cell,
 def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(hopper, cell):
     sharing, pids = cell(alike(3))
     reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
-    mig_nvml.create_gpu_instance(hopper.device, 19, 6, 1)
+    make(hopper.device, 19, 6, 1)
     with pytest.raises(NotInForce) as caught:
         sharing.witness(reports)
     assert str(caught.value).startswith(

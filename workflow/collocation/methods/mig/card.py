@@ -105,23 +105,21 @@ def divided(device: Device, layout: Layout | None, switch: bool = False) -> Iter
         return
     if found.instances or found.mode != on:
         restore.require_nobody(device, "its MIG mode and its instances stay")
-    made = State(on, on, tuple(map(_planned, layout.parts)) if on else ())
+    made = State(on, on, tuple(map(_planned, layout.parts if on else ())))
     with restore.put_back(device, found, made):
         switching = f"switching MIG mode {nvml.word(on)}"
         with in_words(device, f"creating {layout}" if found.mode == on else switching):
             restore.clear(device, found.instances)
             if found.mode != on:
                 nvml.set_mode(device, on)
-        yield _create(device, layout) if on else {}
+        yield _create(device, layout, made.instances) if on else {}
 
 
-def _create(device: Device, layout: Layout) -> Seats:
+def _create(device: Device, layout: Layout, made: Iterable[Instance]) -> Seats:
     with in_words(device, f"creating {layout}"):
         try:
-            for part in layout.parts:
-                gpu_instance = nvml.create_gpu_instance(device, *part.place)
-                for slices in part.compute:
-                    nvml.create_slices(gpu_instance, slices, whole=part.whole)
+            for one in made:
+                nvml.create(device, one)
         except pynvml.NVMLError_InsufficientResources:
             raise Unsupported(
                 f"MIG: the driver finds no place for {layout} on {device.name}"
@@ -137,8 +135,8 @@ def _create(device: Device, layout: Layout) -> Seats:
 
 
 def _planned(part: Part) -> Instance:
-    """What there will be of a part; which profiles its compute instances have, it then says."""
-    return Instance(*part.place, tuple(Compute(-1, slices) for slices in part.compute))
+    compute = tuple(Compute(None, slices) for slices in part.compute)
+    return Instance(*part.place, compute, part.profile.name)
 
 
 def _seats(layout: Layout, there: Iterable[Instance]) -> Seats | None:

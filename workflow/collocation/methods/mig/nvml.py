@@ -32,12 +32,12 @@ NOT_THERE = (
 
 @dataclass(frozen=True)
 class Compute:
-    """A compute instance: profile id and SM slices; whatever its id.
+    """A compute instance: profile id, None while it is but planned, and SM slices; whatever its id.
 
     uuid, sm_count, memory_mib: of the MIG device that it makes; that is memory of the GPU instance.
     """
 
-    profile: int
+    profile: int | None
     slices: int
     id: int = field(default=-1, compare=False)
     handle: Handle = field(default=None, compare=False)
@@ -213,21 +213,25 @@ def set_mode(device: Device, on: bool) -> None:
         )
 
 
-def create_gpu_instance(device: Device, profile: int, start: int, size: int):
-    place = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
-    return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle(device), profile, byref(place))
+def create(device: Device, one: Instance) -> None:
+    """Make a GPU instance in its place, and compute instances in it where the driver likes them.
 
-
-def create_slices(gpu_instance, slices: int, whole: bool = False) -> None:
-    """A compute instance of so many slices, where the driver likes it. whole: nothing is to lie
-    beside it in its GPU instance.
-
-    A 1g with double memory offers two of 1 slice: one with the SMs of a plain 1g, and one with all
-    that it has. In a 2g the latter would take the place of the second slice.
+    Which profile those have that name none: a 1g with double memory offers two of 1 slice, one with
+    the SMs of a plain 1g, and one with all that it has. In a 2g that would take the place of the
+    second slice, so it is for who fills the GPU instance.
     """
-    fitting = [one for one in _compute_profiles(gpu_instance) if one.sliceCount == slices]
-    best = max(fitting, key=lambda one: one.multiprocessorCount) if whole else fitting[0]
-    pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, best.id)
+    place = pynvml.c_nvmlGpuInstancePlacement_t(one.start, one.size)
+    gpu_instance = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+        handle(device), one.profile, byref(place)
+    )
+    for compute in one.compute:
+        profile = compute.profile
+        if profile is None:
+            offered = _compute_profiles(gpu_instance)
+            fitting = [info for info in offered if info.sliceCount == compute.slices]
+            most_sms = max(fitting, key=lambda info: info.multiprocessorCount)
+            profile = (fitting[0] if one.divided else most_sms).id
+        pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile)
 
 
 # -- words ----------------------------------------------------------------------------------------

@@ -132,9 +132,7 @@ def _undo(device: Device, note: Note) -> None:
         nvml.set_mode(device, found.mode)
     for one in found.instances:
         if one not in now.instances:
-            gpu_instance = nvml.create_gpu_instance(device, *one.place)
-            for compute in one.compute:
-                pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, compute.profile)
+            nvml.create(device, one)
 
 
 def clear(device: Device, instances: Iterable[Instance]) -> None:
