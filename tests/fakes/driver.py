@@ -685,14 +685,16 @@ class Library:
 
     def _add(self, state, gi, profile_id, start, compute) -> None:
         """Ids count from 0 in each GPU instance; a MIG device takes the first free number."""
-        there = state["instances"][gi]["compute"]
+        instance = state["instances"][gi]
+        at, there = (instance["profile"], instance["start"]), instance["compute"]
         ci = next(str(n) for n in range(8) if str(n) not in there)
         taken = {entry["slot"] for _, _, entry in devices(state)}
         there[ci] = {
             "profile": profile_id,
             "start": start,
-            "size": self._card.extent(state["instances"][gi], profile_id),
-            "uuid": f"MIG-{uuid.uuid4()}",
+            "size": self._card.extent(instance, profile_id),
+            # As NVIDIA's, it says no more than which card, and where on it.
+            "uuid": f"MIG-{uuid.uuid5(uuid.UUID(state['uuid'][4:]), f'{at} {start}')}",
             "slot": next(n for n in range(64) if n not in taken),
         }
         put_handle(compute, 3, gi, ci)

@@ -18,7 +18,7 @@ from workflow.collocation.methods import naive, mps, mig, mps_daemon  # noqa: F4
 from workflow.collocation.methods.base import METHODS, MOST_MEMBERS, Method, Sharing, named
 from workflow.collocation.methods.evidence import Unsupported, refuse_company
 from workflow.collocation.methods.limits import Limits
-from workflow.collocation.methods.mig import in_mode, recover, wrong_mode
+from workflow.collocation.methods.mig import divided, recover, wrong_mode
 
 __all__ = [
     "METHODS",
@@ -60,5 +60,6 @@ def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) ->
     with ExitStack() as stack:
         if device is not None:
             refuse_company(device)
-            stack.enter_context(in_mode(device, on=method.parts, switch=switch))
+            if not method.parts:
+                stack.enter_context(divided(device, None, switch))
         yield stack.enter_context(method.enter(spec, device, log, switch))

@@ -9,9 +9,8 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
 
 from workflow.collocation import ROOT, gpu
 from workflow.collocation.errors import ConfigError
@@ -19,18 +18,16 @@ from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import Mig, how_to_switch, read
-from workflow.collocation.methods.mig.layout import Card, layouts, placement_text
-from workflow.collocation.schema.load import load_config, read_values
+from workflow.collocation.methods.mig.layout import Card, placement_text, plan
+from workflow.collocation.schema.load import check, load_config, read_values, read_yaml
 from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.session import open_session
 
 TABLES = ROOT / "tests" / "cards"
-HEADING = ("method", "layout", "placement", "SMs", "GiB")  # the last two: of each instance
-UNKNOWN = "-"
-NOTE = f"{UNKNOWN}  not in the card's table, or known once the compute instances exist"
-FOLD = textwrap.TextWrapper(
-    100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-)
+ROW = "  {:<10}  {:<40}  {:<14}  {:>4}  {:>7}"
+HEADING = ROW.format("method", "layout", "placement", "SMs", "GiB")  # the last two: of each
+INDENT = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+NOTE = "-  not in the card's table, or known once the compute instances exist"
 
 
 def page(study: str, cells: Iterable[Cell], card: Card, about: list[str]) -> str:
@@ -39,45 +36,34 @@ def page(study: str, cells: Iterable[Cell], card: Card, about: list[str]) -> str
     about: lines that say where the card's table comes from.
     """
     found = {(cell.scenario, cell.method): cell for cell in cells if named(cell.method).parts}
-    rows_of: dict[str, list[tuple[str, ...]]] = {}
-    for cell in sorted(found.values(), key=lambda c: ("+" in c.scenario, c.n, c.method)):
-        rows_of.setdefault(cell.scenario, []).extend(_rows(cell, card))
-    alike: dict[tuple, list[str]] = {}
-    for scenario, rows in rows_of.items():
-        alike.setdefault(tuple(rows), []).append(scenario)
-    table = [HEADING, *(row for rows in alike for row in rows if len(row) > 1)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-
-    def line(row: tuple[str, ...]) -> str:
-        if len(row) == 1:
-            return FOLD.fill(row[0])
-        columns = zip(row, widths, strict=True)
-        return "  " + "  ".join(text.ljust(width) for text, width in columns).rstrip()
-
+    ordered = sorted(found.values(), key=lambda c: ("+" in c.scenario, c.n, c.scenario, c.method))
     lines = [f"MIG layouts of study '{study}' on {card.name}"]
-    lines += [FOLD.fill(text) for text in (*about, Mig.experimental)]
+    lines += [textwrap.fill(text, 100, **INDENT) for text in (*about, Mig.experimental)]
+    alike: dict[tuple, list[str]] = {}
+    for scenario, of in groupby(ordered, key=lambda cell: cell.scenario):
+        rows = tuple(line for cell in of for line in _lines(cell, card))
+        alike.setdefault(rows, []).append(scenario)
     for rows, scenarios in alike.items():
-        lines += ["", *scenarios, *map(line, [HEADING, *rows])]
-    return "\n".join([*lines, *(["", NOTE] if alike else ["  it has no MIG cells"])])
+        lines += ["", *scenarios, HEADING, *rows]
+    return "\n".join([*lines, "", NOTE if found else "it has no MIG cells"])
 
 
-def _rows(cell: Cell, card: Card) -> list[tuple[str, ...]]:
-    """A row for each kind of instance, or one with nothing but the reason why there is none."""
+def _lines(cell: Cell, card: Card) -> list[str]:
+    """One for each kind of instance, or the reason why there is none."""
     try:
-        layout = layouts(cell.spec.to_json(), card)[0]
+        layout = plan(cell.spec.to_json(), card)
     except Unsupported as reason:
-        return [(str(reason),)]
+        return [textwrap.fill(str(reason), 100, **INDENT)]
     shares = Counter(layout.seats).values()
     label = str(layout) + (f", {'+'.join(map(str, shares))} members" if max(shares) > 1 else "")
-    rows = []
-    for kind in dict.fromkeys(str(layout.parts[part]) for part, _ in layout.seats):
-        parts = [part for part in layout.parts if str(part) == kind]
-        profile, whole = parts[0].profile, parts[0].whole
-        places = placement_text((part.start, part.size) for part in parts)
-        sms, mib = profile.sm_count if whole else None, profile.memory_mib
-        sizes = str(sms or UNKNOWN), f"{mib / 1024:.2f}" if mib else UNKNOWN
-        rows.append((*(("", "") if rows else (cell.method, label)), places, *sizes))
-    return rows
+    lines = []
+    for _, parts in groupby(layout.parts, key=str):
+        part, *others = parts
+        places = placement_text((one.start, one.size) for one in (part, *others))
+        sms, mib = part.profile.sm_count if part.whole else None, part.profile.memory_mib
+        sizes = sms or "-", f"{mib / 1024:.2f}" if mib else "-"
+        lines.append(ROW.format(*(("", "") if lines else (cell.method, label)), places, *sizes))
+    return lines
 
 
 def read_card(wanted: str | int) -> tuple[Card, list[str]]:
@@ -101,19 +87,6 @@ def read_card(wanted: str | int) -> tuple[Card, list[str]]:
     raise ConfigError(f"{missing}; give a recorded table with --card (CARD=FILE in make): {known}")
 
 
-def load_card(path: Path | str) -> Card:
-    """A table from a file. Raises ConfigError: one line with file, key and what is wrong."""
-    try:
-        return TypeAdapter(Card).validate_json(Path(path).read_bytes(), strict=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = f"{first['msg'][0].lower()}{first['msg'][1:]}"
-        raise ConfigError(": ".join(filter(None, (str(path), where, said)))) from None
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
@@ -123,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         values = read_values(args.config)
         config = load_config(values)
         if args.card:
-            card = load_card(args.card)
+            card = check(Card, read_yaml(args.card), str(args.card))
             source = card.source if card.recorded else "not read from a card"
             about = [f"profile table: {args.card} ({source})", "MIG mode: not known"]
         else:

@@ -18,17 +18,16 @@ from pathlib import Path
 import pynvml
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.gpu.nvidia import mig_enabled
 from workflow.collocation.methods import evidence, mps, mps_daemon
 from workflow.collocation.methods.base import METHODS, Method, Sharing, register
 from workflow.collocation.methods.evidence import NotInForce, Place, Report, Unsupported, called
 from workflow.collocation.methods.mig import card, nvml
-from workflow.collocation.methods.mig.card import Seat, Seats, in_mode, read, wrong_mode
-from workflow.collocation.methods.mig.layout import Layout, layouts
+from workflow.collocation.methods.mig.card import Seat, Seats, divided, read, wrong_mode
+from workflow.collocation.methods.mig.layout import Layout, plan
 from workflow.collocation.methods.mig.nvml import how_to_switch
 from workflow.collocation.methods.mig.restore import recover
 
-__all__ = ["Mig", "how_to_switch", "in_mode", "read", "recover", "wrong_mode"]
+__all__ = ["Mig", "divided", "how_to_switch", "read", "recover", "wrong_mode"]
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,9 @@ class Mig(Method):
             table = read(device)
             if table is None:
                 return f"{device.name} has no MIG"
-            # An older driver lists profiles once MIG mode is on, and that is for later then.
-            known = table.profiles or mig_enabled(device)
-            ways = layouts(spec, table) if known else []
-            reason = wrong_mode(device, True, switch) or nvml.missing_rights()
-            if not (reason or switch):
-                reason = card.occupied(device, ways)
+            if reason := wrong_mode(device, True, switch):
+                return reason
+            reason = card.occupied(device, plan(spec, table), switch)
         except Unsupported as error:
             return str(error)
         except NotInForce:  # the card does not answer now: no reason that lasts
@@ -68,70 +64,69 @@ class Mig(Method):
     def enter(
         self, spec: dict, device: Device, log: Path, switch: bool = False
     ) -> Iterator["Instances"]:
-        ways = layouts(spec, read(device))
+        layout = plan(spec, read(device))
         with ExitStack() as stack:
-            layout, devices = stack.enter_context(card.applied(device, ways, switch))
-            seats = {member: devices[seat] for member, seat in enumerate(layout.seats)}
+            devices = stack.enter_context(divided(device, layout, switch))
             pipe = stack.enter_context(evidence.no_daemon())
-            sharing = Instances(self.name, device, layout, devices, seats, pipe)
-            for index, seat in enumerate(dict.fromkeys(seats.values()) if self.served else ()):
-                place = Place(seat.compute.uuid, seat.compute.sm_count)
+            sharing = Instances(self.name, device, layout, devices, pipe)
+            for index, at in enumerate(dict.fromkeys(layout.seats) if self.served else ()):
+                place = Place(devices[at].compute.uuid, devices[at].compute.sm_count)
                 running = mps_daemon.running(place.uuid, log / "mps" / str(index))
-                daemon = stack.enter_context(running)
-                members = {m: spec["members"][m] for m in seats if seats[m] == seat}
-                served = mps.Clients(device, daemon, members, place, self.name)
-                sharing.servers[place.uuid] = served
+                members = {m: spec["members"][m] for m, its in enumerate(layout.seats) if its == at}
+                sharing.servers[place.uuid] = mps.Clients(
+                    device, stack.enter_context(running), members, place, self.name
+                )
             yield sharing
 
 
 @dataclass
 class Instances(Sharing):
-    """devices: seat → MIG device, as applied. seats: member → its MIG device. servers: MPS in a MIG
-    device, by its UUID.
-    """
+    """devices: seat → MIG device, as applied. servers: MPS in a MIG device, by its UUID."""
 
     method: str
     device: Device
     layout: Layout
     devices: Seats
-    seats: dict[int, Seat]
     pipe: str
     servers: dict[str, mps.Clients] = field(default_factory=dict)
-    pids: dict[int, int] = field(default_factory=dict)  # → member, as far as witnessed
-    names: set[int] = field(default_factory=set)  # PIDs under which NVML may list them
+    names: set[int] = field(default_factory=set)  # PIDs under which NVML may list the members
+
+    def seat(self, member: int) -> Seat:
+        return self.devices[self.layout.seats[member]]
 
     def environment(self, member: int) -> dict[str, str]:
-        uuid = self.seats[member].compute.uuid
+        uuid = self.seat(member).compute.uuid
         if uuid in self.servers:
             return self.servers[uuid].environment(member)
         return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: self.pipe}
 
     def release(self, pid: int) -> None:
-        """Have the member's MPS server drop it; a plain process in an instance harms nobody."""
-        member = self.pids.get(pid)
-        for uuid, server in self.servers.items():
-            if member is None or self.seats[member].compute.uuid == uuid:
-                server.release(pid)
+        """Have its MPS server drop it; the other refuses, and without MPS nobody is harmed."""
+        for server in self.servers.values():
+            server.release(pid)
 
     def own_pids(self) -> set[int]:
         return self.names.union(*(server.own_pids() for server in self.servers.values()))
 
     def instances(self) -> dict[str, int | None]:
-        parts = {seat.instance.id: self.layout.parts[i] for (i, _), seat in self.devices.items()}
-        return {f"gi:{gi}": part.profile.sm_count for gi, part in sorted(parts.items())}
+        parts = self.layout.parts
+        return {
+            f"gi:{seat.instance.id}": parts[at[0]].profile.sm_count
+            for at, seat in self.devices.items()
+        }
 
     def entity(self, member: int) -> str:
-        return f"gi:{self.seats[member].instance.id}"
+        return f"gi:{self.seat(member).instance.id}"
 
     def witness(self, reports: dict[int, Report]) -> dict:
-        self.pids |= {report.pid: member for member, report in reports.items()}
-        self.names |= evidence.names_of(self.pids)
+        pids = [report.pid for report in reports.values()]
+        self.names |= evidence.names_of(pids)
         card.require_unchanged(self.device, self.layout, self.devices)
         for member, report in reports.items():
             self._require_seat(member, report)
         served = {}
         for uuid, server in self.servers.items():
-            clients = {m: r for m, r in reports.items() if self.seats[m].compute.uuid == uuid}
+            clients = {m: r for m, r in reports.items() if self.seat(m).compute.uuid == uuid}
             if clients:  # where all were lost before they had a context, there is no server
                 served[uuid] = server.witness(clients)
         listed = self.device.processes()
@@ -140,7 +135,7 @@ class Instances(Sharing):
         agrees = self._nvml_agrees(reports, [facts["server"] for facts in served.values()])
         told = bool(reports) and all(facts["verified"] for facts in served.values())
         for member, report in reports.items():
-            told = told and report.sm_count == self.seats[member].compute.sm_count
+            told = told and report.sm_count == self.seat(member).compute.sm_count
         return {
             "verified": told or None,
             "layout": str(self.layout),
@@ -152,7 +147,7 @@ class Instances(Sharing):
         } | ({"mps": served} if served else {})
 
     def _require_seat(self, member: int, report: Report) -> None:
-        instance, mine = self.seats[member].instance, self.seats[member].compute
+        instance, mine = self.seat(member).instance, self.seat(member).compute
         evidence.require_device(self.method, {member: report}, mine.uuid)
         # Between busy neighbours, a probe of where blocks come to lie sees too few.
         few = report.sm_source == "residency" and (report.sm_count or 0) < mine.sm_count
@@ -176,7 +171,7 @@ class Instances(Sharing):
         if absent := evidence.absent(reports, residents):
             raise NotInForce(f"{self.method}: {absent} not among NVML's processes on the card")
         for member, report in reports.items():
-            seat = self.seats[member].instance.id, self.seats[member].compute.id
+            seat = self.seat(member).instance.id, self.seat(member).compute.id
             there = {residents[pid] for pid in evidence.known_as(report.pid) & residents.keys()}
             if seat not in there:
                 raise NotInForce(
@@ -188,7 +183,7 @@ class Instances(Sharing):
         return True
 
     def _facts(self, member: int, report: Report) -> dict:
-        instance, mine = self.seats[member].instance, self.seats[member].compute
+        instance, mine = self.seat(member).instance, self.seat(member).compute
         return {
             "pid": report.pid,
             "mig_uuid": report.device_uuid,
@@ -204,11 +199,7 @@ class Instances(Sharing):
 
 register(
     Mig("mig", most=7),
-    Mig("mig_7g", most=1, slice="7g"),
-    Mig("mig_4g", most=1, slice="4g"),
-    Mig("mig_3g", most=1, slice="3g"),
-    Mig("mig_2g", most=1, slice="2g"),
-    Mig("mig_1g", most=1, slice="1g"),
+    *(Mig(f"mig_{slice}", most=1, slice=slice) for slice in ("7g", "4g", "3g", "2g", "1g")),
     Mig("mig_1g2x", most=4, slice="1g2x"),  # a GPU has memory for 4 that have the double of it
     Mig("mig_shared", most=7, shared=True),
     Mig("mig_mps", least=3, served=True),  # with fewer copies, nobody shares an instance

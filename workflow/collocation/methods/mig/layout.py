@@ -1,4 +1,4 @@
-"""Which MIG instances a cell needs, and where on the card they can lie. Pure: touches no card.
+"""Which MIG instances a cell needs, and where on the card they lie. Pure: touches no card.
 
 A GPU instance occupies a run of the card's memory slices (its placement), and each profile says
 where it may start. Besides, the SM slices of all instances must not exceed the card's, and no
@@ -8,32 +8,25 @@ slices: they are not proportional.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from pydantic import ConfigDict
-
+from workflow.collocation.errors import Strict
 from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import Unsupported
 
 # A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
 COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
-# Drivers up to R535 list no profiles before.
-NOT_KNOWN = "which profiles {} offers is not known until MIG mode is on"
 SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Strict):
     """One GPU-instance profile of a card; unknown numbers are None.
 
     index: NVML_GPU_INSTANCE_PROFILE_*; id: what nvidia-smi calls it by; name: such as "3g.71gb".
     slices: of SMs; sm_count: SMs; memory_mib: MiB; most: how many instances at once.
     placements: (start, size) in memory slices. source: where the numbers come from.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     index: int
     id: int
@@ -43,7 +36,7 @@ class Profile:
     memory_mib: int | None
     most: int
     placements: tuple[tuple[int, int], ...]
-    source: str = field(default="", compare=False)
+    source: str = ""
 
     @property
     def plain(self) -> bool:
@@ -51,54 +44,41 @@ class Profile:
         return not {"+", "-"} & set(self.name)
 
     @property
-    def double(self) -> bool:
-        """One SM slice with the memory of two."""
-        return self.plain and self.slices == 1 and self.size == 2
-
-    @property
     def size(self) -> int:
         """Memory slices of an instance."""
         return max((size for _, size in self.placements), default=0)
 
-    @property
-    def compute(self) -> tuple[int, ...]:
-        """Slices of the compute instances that it offers, ascending."""
-        return COMPUTE.get(self.slices, (self.slices,))
 
-
-@dataclass(frozen=True)
-class Card:
+class Card(Strict):
     """A card's profile table. recorded: read from a card, not taken from documents."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
     profiles: tuple[Profile, ...]
     recorded: bool = False
-    source: str = field(default="", compare=False)
+    source: str = ""
 
-    @cached_property
+    @property
     def plain(self) -> list[Profile]:
         """Profiles without attributes; those with most SMs, then most memory, first."""
         found = [profile for profile in self.profiles if profile.plain]
         return sorted(found, key=lambda profile: (profile.slices, profile.size), reverse=True)
 
-    @cached_property
+    @property
     def slices(self) -> int:
         """SM slices of the whole card: 7, on an A30 4."""
-        return max((profile.slices for profile in self.profiles), default=0)
+        return self.plain[0].slices
 
     @property
     def offers(self) -> str:
-        return ", ".join(f"{p.most}x {p.name}" for p in reversed(self.plain)) or "no profile"
+        """What, how often and where, and of how many slices."""
+        each = [f"{p.most}x {p.name} at {placement_text(p.placements)}" for p in self.plain]
+        return f"{', '.join(reversed(each))}, of {self.slices} SM slices in all"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A GPU instance to create at (start, size) in memory slices.
-
-    compute: slices of each of its compute instances, in creation order; (profile.slices,) is one
-    that fills it.
+    """A GPU instance, at (start, size) in memory slices, and in it compute instances of so many
+    slices, largest first.
     """
 
     profile: Profile
@@ -137,79 +117,49 @@ class Layout:
 Wanted = tuple[Profile, int]
 
 
-def layouts(spec: dict, card: Card) -> list[Layout]:
-    """Every way to divide the card as a cell's spec needs it, at least one.
-
-    Largest instances first, each as low as it goes. Raises Unsupported: one line with what was
-    wanted, and what the card offers.
+def plan(spec: dict, card: Card) -> Layout:
+    """How to divide the card as a cell's spec needs it: largest instances first, each as low as it
+    goes. Raises Unsupported: one line with what was wanted, and what the card offers.
     """
     try:
-        wanted, claims = _needed(spec, card)
-        instances = _packed(wanted)
-        if named(spec["method"]).shared and len(instances) > 1:
-            raise Unsupported(f"{_said(wanted)} do not fit in one GPU instance of {card.name}")
-        profiles = [wanted[claims[0]][0] for claims in instances]
-        placed = _placements(profiles, card)
-        if not placed:
-            reason = _why(profiles, card)
-            raise Unsupported(f"{_said(wanted)} does not fit on {card.name}: {reason}")
+        return _planned(spec, card)
     except Unsupported as reason:
         raise Unsupported(f"{spec['method']}: {reason}") from None
-    # The driver chooses where compute instances lie, and may need the smallest first.
-    divided = any(len({wanted[claim] for claim in claims}) > 1 for claims in instances)
-    found = []
-    for order in (1, -1) if divided else (1,):
-        inside = [claims[::order] for claims in instances]
-        seats = {c: (i, n) for i, claims in enumerate(inside) for n, c in enumerate(claims)}
-        compute = [tuple(wanted[claim][1] for claim in claims) for claims in inside]
-        for places in placed:
-            each = zip(profiles, places, compute, strict=True)
-            parts = tuple(Part(profile, *place, slices) for profile, place, slices in each)
-            found.append(Layout(parts, tuple(seats[claim] for claim in claims)))
-    return found
 
 
-def _needed(spec: dict, card: Card) -> tuple[list[Wanted], list[int]]:
-    """What each claim is to, and each member's claim.
-
-    Only as clients of MPS do members have a claim in common.
-    """
-    if not card.profiles:
-        raise Unsupported(NOT_KNOWN.format(card.name))
+def _planned(spec: dict, card: Card) -> Layout:
+    if not card.profiles:  # drivers up to R535 list none before
+        raise Unsupported(f"which profiles {card.name} offers is not known until MIG mode is on")
     method, members = named(spec["method"]), spec["members"]
     mixed = "slice" in members[0]  # each says what it needs, instead of all taking what fits
-    claims = list(range(len(members)))
-    if method.served and mixed:
-        slices = {member["workload"]: member["slice"] for member in members}
-        claims = [list(slices).index(member["workload"]) for member in members]
-        return [_profile(text, card) for text in slices.values()], claims
-    if method.slice or mixed:
-        return [_profile(method.slice or member["slice"], card) for member in members], claims
-    if method.served:
-        claims = [member % 2 for member in claims]
-    return (_equal_parts if method.shared else _alike)(max(claims) + 1, card), claims
-
-
-def _alike(count: int, card: Card) -> list[Wanted]:
-    """The best profile of which `count` fit, so many times."""
-    for profile in card.plain:
-        if _placements([profile] * count, card):
-            return [(profile, profile.slices)] * count
-    raise Unsupported(
-        f"{count} equal GPU instances do not fit on {card.name}: it offers {card.offers}"
+    keys = list(range(len(members)))
+    if method.served:  # only as clients of MPS do members have a claim in common
+        keys = [member["workload"] if mixed else key % 2 for key, member in enumerate(members)]
+    claims = list(dict.fromkeys(keys))
+    if mixed or method.slice:
+        texts = {k: method.slice or m["slice"] for k, m in zip(keys, members, strict=True)}
+        wanted = [_profile(texts[claim], card) for claim in claims]
+    elif method.shared:  # equal parts of the largest GPU instance, as large as they can be
+        largest = card.plain[0]
+        fit = [slices for slices in COMPUTE[largest.slices] if len(claims) * slices <= card.slices]
+        wanted = [(largest, max(fit, default=1))] * len(claims)
+    else:  # the best profile of which so many fit
+        fit = [one for one in card.plain if _places([one] * len(claims), card)]
+        best = fit[0] if fit else card.plain[-1]
+        wanted = [(best, best.slices)] * len(claims)
+    packed = _packed(wanted)
+    if method.shared and len(packed) > 1:
+        raise Unsupported(f"{_said(wanted)} do not fit in one GPU instance of {card.name}")
+    profiles = [wanted[inside[0]][0] for inside in packed]
+    places = _places(profiles, card)
+    if places is None:
+        raise Unsupported(f"{_said(wanted)} does not fit on {card.name}, with {card.offers}")
+    parts = tuple(
+        Part(profile, *place, tuple(wanted[index][1] for index in inside))
+        for profile, place, inside in zip(profiles, places, packed, strict=True)
     )
-
-
-def _equal_parts(count: int, card: Card) -> list[Wanted]:
-    """The largest GPU instance, divided into the largest equal compute instances."""
-    largest = card.plain[0]
-    for slices in reversed(largest.compute):
-        if count * slices <= largest.slices:
-            return [(largest, slices)] * count
-    raise Unsupported(
-        f"{count} equal compute instances do not fit in one GPU instance of {card.name}: "
-        f"{largest.name} holds {largest.slices} slices"
-    )
+    seats = {claims[index]: (p, n) for p, part in enumerate(packed) for n, index in enumerate(part)}
+    return Layout(parts, tuple(seats[key] for key in keys))
 
 
 def _profile(text: str, card: Card) -> Wanted:
@@ -217,66 +167,62 @@ def _profile(text: str, card: Card) -> Wanted:
     match = SLICE.fullmatch(text)
     if not match:
         raise Unsupported(f"a slice is written as 2g, 1g2x or 3c.7g, not {text!r}")
-    slices, double = int(match["slices"] or 1), bool(match["double"])
-    found = [p for p in card.plain if (p.slices, p.double) == (slices, double)]
-    if not found:
-        name = "1g with double memory" if double else f"{slices}g"
-        raise Unsupported(f"{card.name} has no {name}; it offers {card.offers}")
+    slices = int(match["slices"] or 1)
     compute = int(match["compute"] or slices)
-    if compute not in found[0].compute:
-        offered = ", ".join(f"{slices}c" for slices in found[0].compute)
-        raise Unsupported(
-            f"{text} is not possible on {card.name}: {found[0].name} offers {offered}"
-        )
-    return found[0], compute
+    for profile in card.plain:
+        double = (profile.slices, profile.size) == (1, 2)
+        fits = profile.slices == slices and double == bool(match["double"])
+        if fits and compute in COMPUTE[slices]:
+            return profile, compute
+    raise Unsupported(f"{card.name} has no {text}; it has {card.offers}")
 
 
 def _packed(wanted: list[Wanted]) -> list[list[int]]:
-    """GPU instances, largest first, by the claims to them; compute instances share one as long as
-    they fit.
+    """GPU instances, largest first, by who is in them; compute instances share one as long as they
+    fit.
     """
     found: list[list[int]] = []
     # Largest first: among the sizes that there are, first fit then takes as few as possible.
-    for claim in sorted(range(len(wanted)), key=lambda claim: -wanted[claim][1]):
-        profile, compute = wanted[claim]
-        for claims in found:
-            left = profile.slices - sum(wanted[other][1] for other in claims)
-            if wanted[claims[0]][0] == profile and compute <= left:
-                claims.append(claim)
+    for index in sorted(range(len(wanted)), key=lambda index: -wanted[index][1]):
+        profile, compute = wanted[index]
+        for inside in found:
+            left = profile.slices - sum(wanted[other][1] for other in inside)
+            if wanted[inside[0]][0] == profile and compute <= left:
+                inside.append(index)
                 break
         else:
-            found.append([claim])
+            found.append([index])
 
-    def largest_first(claims: list[int]) -> tuple:
-        profile = wanted[claims[0]][0]
-        return -profile.size, -profile.slices, min(claims)
+    def largest_first(inside: list[int]) -> tuple:
+        profile = wanted[inside[0]][0]
+        return -profile.size, -profile.slices, min(inside)
 
     return sorted(found, key=largest_first)
 
 
-def _placements(profiles: list[Profile], card: Card) -> list[tuple[tuple[int, int], ...]]:
-    """All ways to place the instances, as (start, size) of each in the order given."""
+def _places(profiles: list[Profile], card: Card) -> tuple[tuple[int, int], ...] | None:
+    """(start, size) of each instance, in the order given; None if they do not fit."""
     crowded = any(count > profile.most for profile, count in Counter(profiles).items())
     if crowded or sum(profile.slices for profile in profiles) > card.slices:
-        return []
-    return list(_free_runs(profiles, taken=0, least=0))
+        return None
+    return _free_runs(profiles, taken=0, least=0)
 
 
-def _free_runs(profiles: list[Profile], taken: int, least: int) -> Iterator[tuple]:
-    """taken: the memory slices in use, as bits; least: where the first may start.
-
-    Equal profiles are interchangeable: they lie in ascending order, and no other.
+def _free_runs(profiles: list[Profile], taken: int, least: int) -> tuple | None:
+    """taken: the memory slices in use, as bits; least: where the first may start, for equal
+    profiles lie in ascending order.
     """
     if not profiles:
-        yield ()
-        return
+        return ()
     first, rest = profiles[0], profiles[1:]
     for start, size in sorted(first.placements):
         run = (1 << start + size) - (1 << start)
         if start >= least and not run & taken:
             beyond = start + size if rest and rest[0] == first else 0
-            for places in _free_runs(rest, taken | run, beyond):
-                yield ((start, size), *places)
+            places = _free_runs(rest, taken | run, beyond)
+            if places is not None:
+                return ((start, size), *places)
+    return None
 
 
 # -- words ----------------------------------------------------------------------------------------
@@ -291,7 +237,10 @@ def tally(names: Iterable[str]) -> str:
 def _said(wanted: list[Wanted]) -> str:
     """As slices: '2x 3c.7g + 1g2x'."""
     return tally(
-        "1g2x" if p.double else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g" for p, c in wanted
+        "1g2x"
+        if (p.slices, p.size) == (1, 2)
+        else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g"
+        for p, c in wanted
     )
 
 
@@ -301,15 +250,3 @@ def placement_text(places: Iterable[tuple[int, int]]) -> str:
     for start, size in places:
         starts.setdefault(size, []).append(start)
     return " ".join(f"{{{','.join(map(str, at))}}}:{size}" for size, at in starts.items())
-
-
-def _why(profiles: list[Profile], card: Card) -> str:
-    """Why the instances cannot be placed."""
-    counts = Counter(profiles)
-    if crowded := [p for p, count in counts.items() if count > p.most]:
-        return f"at most {', '.join(f'{p.most}x {p.name}' for p in crowded)}"
-    slices = sum(profile.slices for profile in profiles)
-    if slices > card.slices:
-        return f"it takes {slices} SM slices, and the card has {card.slices}"
-    places = ", ".join(f"{p.name} at {placement_text(p.placements)}" for p in counts)
-    return f"the places overlap: {places}"

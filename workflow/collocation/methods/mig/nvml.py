@@ -7,13 +7,10 @@ void.
 """
 
 import ctypes
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 import pynvml
@@ -21,13 +18,11 @@ from pydantic import Field
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.mig.layout import Profile
 
 Place = tuple[int, int, int]  # profile id, start, size: no two GPU instances have the same
 Handle = Annotated[object, Field(exclude=True)]  # means nothing in a journal
 HOPPER = (9, 0)  # the compute capability from which on MIG mode is switched without a reset
-# Who may read the device file that this names may create instances.
-CAPABILITY = Path("/proc/driver/nvidia/capabilities/mig/config")
-CAPABILITY_DEVICES = Path("/dev/nvidia-caps")
 NOT_THERE = (
     pynvml.NVMLError_NotSupported,
     pynvml.NVMLError_InvalidArgument,
@@ -37,14 +32,12 @@ NOT_THERE = (
 
 @dataclass(frozen=True)
 class Compute:
-    """A compute instance: profile id, place in compute slices, SM slices; whatever its id.
+    """A compute instance: profile id, None while it is but planned, and SM slices; whatever its id.
 
     uuid, sm_count, memory_mib: of the MIG device that it makes; that is memory of the GPU instance.
     """
 
-    profile: int
-    start: int
-    size: int
+    profile: int | None
     slices: int
     id: int = field(default=-1, compare=False)
     handle: Handle = field(default=None, compare=False)
@@ -55,7 +48,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Instance:
-    """A GPU instance: profile id, place in memory slices, compute instances from the lowest on;
+    """A GPU instance: profile id, place in memory slices, compute instances with the largest first;
     whatever its id. name: of its profile.
     """
 
@@ -72,9 +65,14 @@ class Instance:
         return self.profile, self.start, self.size
 
     @property
-    def uuids(self) -> set[str]:
-        """Of the MIG devices in it."""
-        return {one.uuid for one in self.compute if one.uuid}
+    def slices(self) -> tuple[int, ...]:
+        """Of its compute instances."""
+        return tuple(one.slices for one in self.compute)
+
+    @property
+    def divided(self) -> bool:
+        """There are compute instances, and not one that fills it."""
+        return self.slices not in ((), (int(self.name[0]),))
 
     def __str__(self) -> str:
         return f"{self.name} at {self.start}:{self.size}"
@@ -120,56 +118,56 @@ def _known(ask, of, count: int, *more) -> Iterator[tuple[int, object]]:
             yield index, ask(of, index, *more)
 
 
-def profiles(device: Device) -> Iterator[tuple[int, object]]:
-    """(index, NVML's info) of every GPU-instance profile; answered with MIG disabled, too."""
-    ask, most = pynvml.nvmlDeviceGetGpuInstanceProfileInfo, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
-    return _known(ask, handle(device), most)
-
-
-def name(profile) -> str:
-    """Of NVML's info on a GPU-instance profile: "3g.71gb"."""
-    text = profile.name.decode() if isinstance(profile.name, bytes) else profile.name
-    return text.removeprefix("MIG ")
-
-
-def placements(device: Device, profile: int) -> list[tuple[int, int]]:
-    """(start, size) in memory slices where a profile may lie; answered with MIG disabled, too."""
-    ask, count = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, c_uint()
-    ask(handle(device), profile, None, byref(count))
-    places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    ask(handle(device), profile, places, byref(count))
-    return sorted((place.start, place.size) for place in places[: count.value])
+def profiles(device: Device) -> Iterator[Profile]:
+    """Every GPU-instance profile; answered with MIG disabled, too."""
+    card, most = handle(device), pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
+    where = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    for index, info in _known(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, card, most):
+        where(card, info.id, None, byref(count := c_uint()))
+        places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        where(card, info.id, places, byref(count))
+        name = info.name.decode() if isinstance(info.name, bytes) else info.name
+        yield Profile(
+            index=index,
+            id=info.id,
+            name=name.removeprefix("MIG "),
+            slices=info.sliceCount,
+            sm_count=info.multiprocessorCount,
+            memory_mib=info.memorySizeMB,
+            most=info.instanceCount,
+            placements=tuple(sorted((at.start, at.size) for at in places[: count.value])),
+        )
 
 
 def instances(device: Device) -> list[Instance]:
     """The GPU instances that are there, by their ids."""
     devices, found = _mig_devices(device), []
-    for _, profile in profiles(device):
-        ask, kind = pynvml.nvmlDeviceGetGpuInstances, pynvml.c_nvmlGpuInstance_t
-        for one in _all(ask, handle(device), profile, kind):
+    ask, kind = pynvml.nvmlDeviceGetGpuInstances, pynvml.c_nvmlGpuInstance_t
+    for profile in profiles(device):
+        for one in _all(ask, handle(device), profile.id, profile.most, kind):
             info = pynvml.nvmlGpuInstanceGetInfo(one)
             place, inside = info.placement, _compute_instances(one, info.id, devices)
-            there = (info.profileId, place.start, place.size, inside)
-            found.append(Instance(*there, name(profile), info.id, one))
+            there = (profile.id, place.start, place.size, inside)
+            found.append(Instance(*there, profile.name, info.id, one))
     return sorted(found, key=lambda one: one.id)
 
 
 def _compute_instances(gpu_instance, number: int, devices: dict) -> tuple[Compute, ...]:
+    """The largest first, and then by their ids."""
     found = []
+    ask, kind = pynvml.nvmlGpuInstanceGetComputeInstances, pynvml.c_nvmlComputeInstance_t
     for profile in _compute_profiles(gpu_instance):
-        ask, kind = pynvml.nvmlGpuInstanceGetComputeInstances, pynvml.c_nvmlComputeInstance_t
-        for one in _all(ask, gpu_instance, profile, kind):
-            info = pynvml.nvmlComputeInstanceGetInfo(one)
-            place, about = info.placement, devices.get((number, info.id), ())
-            there = (info.profileId, place.start, place.size, profile.sliceCount)
-            found.append(Compute(*there, info.id, one, *about))
-    return tuple(sorted(found, key=lambda one: one.start))
+        for one in _all(ask, gpu_instance, profile.id, profile.instanceCount, kind):
+            ident = pynvml.nvmlComputeInstanceGetInfo(one).id
+            about = devices.get((number, ident), ())
+            found.append(Compute(profile.id, profile.sliceCount, ident, one, *about))
+    return tuple(sorted(found, key=lambda one: (-one.slices, one.id)))
 
 
-def _all(ask, parent, profile, kind) -> list:
+def _all(ask, parent, profile: int, most: int, kind) -> list:
     """All instances of a profile; the buffer has to hold as many as there can be."""
-    there, count = (kind * profile.instanceCount)(), c_uint(profile.instanceCount)
-    ask(parent, profile.id, there, byref(count))
+    there, count = (kind * most)(), c_uint(most)
+    ask(parent, profile, there, byref(count))
     # Copies: an element is but a view into the buffer.
     return [ctypes.cast(one, kind) for one in there[: count.value]]
 
@@ -204,74 +202,50 @@ def residents(device: Device) -> dict[int, tuple[int, int]]:
 # -- changes --------------------------------------------------------------------------------------
 
 
-def set_mode(device: Device, on: bool) -> int | None:
-    """Ask for a MIG mode; gives NVML's error code if it is not in force at once."""
+def set_mode(device: Device, on: bool) -> None:
+    """Raises NotInForce if the mode is not in force at once."""
     status = pynvml.nvmlDeviceSetMigMode(handle(device), int(on))
-    if mode(device) == (on, on):
-        return None
-    return status or pynvml.NVML_ERROR_RESET_REQUIRED
-
-
-def create_gpu_instance(device: Device, profile: int, start: int, size: int):
-    place = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
-    return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle(device), profile, byref(place))
-
-
-def create_compute(gpu_instance, compute: Compute) -> None:
-    """A compute instance in its place; from a driver too old to be told, in the next that is free.
-
-    So they are to be created from the lowest on.
-    """
-    place = pynvml.c_nvmlComputeInstancePlacement_t(compute.start, compute.size)
-    try:
-        pynvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement(
-            gpu_instance, compute.profile, byref(place)
+    if mode(device) != (on, on):
+        error = pynvml.NVMLError(status or pynvml.NVML_ERROR_RESET_REQUIRED)
+        raise NotInForce(
+            f"the MIG mode of {device.name} cannot be switched {word(on)}: {error}; something such "
+            f"as DCGM may hold the card, or 'nvidia-smi -i {device.index} --gpu-reset' be needed"
         )
-    except pynvml.NVMLError_FunctionNotFound:
-        pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, compute.profile)
 
 
-def create_slices(gpu_instance, slices: int, whole: bool = False) -> None:
-    """A compute instance of so many slices, where the driver likes it. whole: nothing is to lie
-    beside it in its GPU instance.
+def create(device: Device, one: Instance) -> None:
+    """Make a GPU instance in its place, and compute instances in it where the driver likes them.
 
-    A 1g with double memory offers two of 1 slice: one with the SMs of a plain 1g, and one with all
-    that it has. In a 2g the latter would take the place of the second slice.
+    Which profile those have that name none: a 1g with double memory offers two of 1 slice, one with
+    the SMs of a plain 1g, and one with all that it has. In a 2g that would take the place of the
+    second slice, so it is for who fills the GPU instance.
     """
-    fitting = [one for one in _compute_profiles(gpu_instance) if one.sliceCount == slices]
-    if not fitting:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
-    best = max(fitting, key=lambda one: one.multiprocessorCount) if whole else fitting[0]
-    pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, best.id)
+    place = pynvml.c_nvmlGpuInstancePlacement_t(one.start, one.size)
+    gpu_instance = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+        handle(device), one.profile, byref(place)
+    )
+    for compute in one.compute:
+        profile = compute.profile
+        if profile is None:
+            offered = _compute_profiles(gpu_instance)
+            fitting = [info for info in offered if info.sliceCount == compute.slices]
+            most_sms = max(fitting, key=lambda info: info.multiprocessorCount)
+            profile = (fitting[0] if one.divided else most_sms).id
+        pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile)
 
 
 # -- words ----------------------------------------------------------------------------------------
 
 
-def missing_rights() -> str | None:
-    """What this user lacks to create instances; None where nothing says so."""
-    try:
-        minor = re.search(r"DeviceFileMinor: *(\d+)", CAPABILITY.read_text())
-    except OSError:
-        return None
-    file = CAPABILITY_DEVICES / f"nvidia-cap{minor[1]}" if minor else None
-    if file is None or os.geteuid() == 0 or not file.exists() or os.access(file, os.R_OK):
-        return None
-    return (
-        f"creating MIG instances needs root or the right to read {file}; an administrator grants "
-        f"that with 'chmod a+r {file}'"
-    )
-
-
 @contextmanager
-def in_words(device: Device, doing: str, hint: str | None = None) -> Iterator[None]:
-    """NVML's errors as the sentences that a cell ends with. hint: who else can do it."""
+def in_words(device: Device, doing: str) -> Iterator[None]:
+    """NVML's errors as the sentences that a cell ends with."""
     try:
         yield
     except pynvml.NVMLError_NoPermission:
-        root = "it takes root, in a container with NVIDIA_MIG_CONFIG_DEVICES=all"
         raise Unsupported(
-            f"MIG: no permission on {device.name} for {doing}; {hint or missing_rights() or root}"
+            f"MIG: no permission on {device.name} for {doing}; it takes root, in a container with "
+            "NVIDIA_MIG_CONFIG_DEVICES=all"
         ) from None
     except pynvml.NVMLError as error:
         raise NotInForce(f"MIG: {doing} failed on {device.name}: {error}") from error
@@ -281,25 +255,13 @@ def word(on: bool) -> str:
     return "on" if on else "off"
 
 
-def by_hand(device: Device, on: bool) -> str:
-    """Who gives the card another MIG mode, and how."""
+def how_to_switch(device: Device, on: bool) -> str:
+    """Who gives the card another MIG mode, how, and whether the workflow may."""
     command = f"nvidia-smi -i {device.index}"
-    return (
+    by_hand = (
         f"an administrator switches it {word(on)} with '{command} -mig {on:d}' and, where it stays "
         f"pending, '{command} --gpu-reset'"
     )
-
-
-def how_to_switch(device: Device, on: bool) -> str:
-    """The same, and whether the workflow may."""
     if device.capability >= HOPPER:
-        return f"{by_hand(device, on)}, or allow it with mig_mode=switch"
-    return f"{by_hand(device, on)}; mig_mode=switch does not, for that may reset such a card"
-
-
-def not_switched(device: Device, on: bool, error: int) -> str:
-    """error: NVML's, by number."""
-    return (
-        f"the MIG mode of {device.name} cannot be switched {word(on)}: {pynvml.NVMLError(error)}; "
-        f"something such as DCGM may hold the card; {by_hand(device, on)}"
-    )
+        return f"{by_hand}, or allow it with mig_mode=switch"
+    return f"{by_hand}; mig_mode=switch does not, for that may reset such a card"
