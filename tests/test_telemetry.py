@@ -644,7 +644,7 @@ def prepared(
     cells = expand(Study.model_validate(content), planned)
     cell = next(cell for cell in cells if cell.n == (1 + others if others else members))
     studio.write(workloads, **{STUDY: content})
-    studio.write_job(f"{cell.id}/a1", cell.spec.to_json())
+    studio.write_job(f"{cell.id}/a1", cell.spec)
     ready = studio.data / "ready" / STUDY / "digits.json"
     ready.parent.mkdir(parents=True)
     (studio.data / "manifest.json").touch()

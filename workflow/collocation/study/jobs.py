@@ -7,7 +7,6 @@ from pathlib import Path
 
 from workflow.collocation import provenance
 from workflow.collocation.cell.task import Task
-from workflow.collocation.digest import code
 from workflow.collocation.study.session import Session
 
 FOLDER = "jobs"  # of a study, with the files of this run's jobs
@@ -52,7 +51,6 @@ class Jobs:
             "data": session.datasets.ready_files(),
             "session": session.id,
             "machine": provenance.machine_alias(),
-            "code": code(),
             "preloaded": preloaded,
             "deadline": session.deadline,
             **session.config.model_dump(include=TOLD),
@@ -64,7 +62,7 @@ class Jobs:
                 cell=job.cell.id,
                 attempt=job.attempt,
                 output=session.cells_folder / job.path / "run.json",
-                spec=job.cell.spec.to_json(),
+                spec=job.cell.spec,
                 place=f"{place}/{len(jobs)}",
                 left_s=round(total - until),
                 estimate_s=round(job.estimate_s),

@@ -82,7 +82,7 @@ def jobs(
 
 def same(cell: Cell, attempts: dict[str, list[Attempt]]) -> list[Attempt]:
     """Attempts at a cell as it is planned now, oldest first."""
-    return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.spec.digest]
+    return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.digest]
 
 
 def _why(cell, tried, others, refusal, most, stale) -> str | None:
