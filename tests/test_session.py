@@ -14,11 +14,10 @@ from workflow.collocation import ROOT
 from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.study import Config, Study
 from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study import launcher, pending, show, writer
+from workflow.collocation.study import jobs, pending, show
 from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import expand
-from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.session import Session, open_session
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
@@ -72,7 +71,7 @@ def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
 ):
     paths = ends(session, *statuses)
     (session.folder / "complete").touch()
-    writer.sweep_postponed(session)
+    jobs.sweep_postponed(session)
     left = [path.exists() for path in paths]
     assert left == [status != "postponed" for status in statuses] + [False] * (2 - len(statuses))
     assert (session.folder / "complete").exists() == complete
@@ -82,7 +81,7 @@ def test_a_study_of_which_the_budget_left_cells_for_later_is_not_complete(sessio
     ends(session, "completed")
     session.later = [session.jobs.pop()]
     (session.folder / "complete").touch()
-    writer.sweep_postponed(session)
+    jobs.sweep_postponed(session)
     assert not (session.folder / "complete").exists()
 
 
@@ -122,7 +121,6 @@ def test_planning_writes_and_deletes_nothing(place):
     other = session.datasets.ready_file("digits")
     assert other != str(stale), "data that are gone are made ready again, under another name"
     session.datasets.arguments("digits")
-    Jobs(session).runtime_min(session.jobs[0].path)
     session.run_files()
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
@@ -154,10 +152,9 @@ def test_data_of_another_source_than_the_pin_are_not_used(place):
 
 def test_the_file_of_a_job_says_what_the_job_needs(place):
     session = open_session(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
-    Jobs(session).write("name of a server")
+    jobs.write(session, "name of a server")
     [job] = session.jobs
-    path = Path(Jobs(session).file(job.path))
-    assert path == Path("results", STUDY, "jobs", f"{job.path}.json")
+    path = Path("results", STUDY, "jobs", f"{job.path}.json")
     task = Task.read(path)
     assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
     assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
@@ -168,7 +165,7 @@ def test_the_file_of_a_job_says_what_the_job_needs(place):
     other = Path("results", STUDY, "jobs", "of", "yesterday.json")
     other.parent.mkdir()
     other.touch()
-    Jobs(session).write(None)
+    jobs.write(session, None)
     assert path.exists() and not other.exists()
 
 
@@ -177,9 +174,9 @@ def test_a_job_asks_for_memory_and_time_by_its_cell(place):
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(mixes=mixes)))
     session = open_session(place)
     small, large = sorted(session.jobs, key=lambda job: job.cell.n)
-    assert Jobs(session).memory_mb(small.path) < Jobs(session).memory_mb(large.path)
+    assert small.memory_mb < large.memory_mb
     for job in (small, large):
-        assert Jobs(session).runtime_min(job.path) > 10 + job.estimate_s / 60
+        assert job.runtime_min > 10 + job.estimate_s / 60
 
 
 def test_of_the_environment_only_the_folder_of_locks_is_read():
@@ -237,6 +234,6 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
 def test_jobs_inherit_a_python_and_no_device(monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     before = dict(os.environ)
-    launcher.set_environment()
+    jobs.set_environment()
     changed = {name for name, value in os.environ.items() if before.get(name) != value}
     assert changed <= {"PYTHON", "PYTHONPATH", "PYTHONSAFEPATH"}

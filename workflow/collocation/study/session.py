@@ -1,6 +1,6 @@
 """One invocation of the workflow: config → study, device, cells, and what is to run now.
 
-It writes nothing: see writer.py, and jobs.py and launcher.py for what its jobs need.
+It writes nothing: see jobs.py.
 """
 
 import hashlib
@@ -76,6 +76,10 @@ class Session:
     def coming(self) -> list[Path]:
         """run.json of every job to run."""
         return [self.cells_folder / job.path / "run.json" for job in self.jobs]
+
+    def job(self, path: str) -> pending.Job:
+        """By its attempt's folder below results/<study>/cells."""
+        return next(job for job in self.jobs if job.path == path)
 
     def refusal(self, cell: Cell) -> str | None:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
