@@ -183,7 +183,6 @@ class Studio:
         return kept | {
             "PYTHONPATH": os.pathsep.join(path),
             "COLLOCATION_LOCK_DIR": str(self.locks),
-            "XDG_STATE_HOME": str(self.locks / "state"),
             "PS1": "(.venv) $ ",  # as an activated environment exports it
             "TMPDIR": str(self.folder),  # what a SIGKILL leaves goes with the test's folder
             MARK: self.mark,
