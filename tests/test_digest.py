@@ -158,12 +158,12 @@ def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     file = tmp_path / "mine" / "nets.py"
     file.write_text("def net(num_classes):\n    return num_classes\n")
-    before = digest.model_digest("mine.nets:net")
+    before = digest.own_digest(["mine.nets:net"])
     file.write_text("def net(num_classes):\n    # the same\n    return num_classes\n")
-    assert before and digest.model_digest("mine.nets:net") == before
+    assert before and digest.own_digest(["mine.nets:net"]) == before
     file.write_text("def net(num_classes):\n    return 2 * num_classes\n")
-    assert digest.model_digest("mine.nets:net") != before
-    assert digest.model_digest("resnet26") is digest.model_digest("no.such:net") is None
+    assert digest.own_digest(["mine.nets:net"]) != before
+    assert digest.own_digest(["resnet26", "no.such:net"]) is None
 
 
 # -- provenance -----------------------------------------------------------------------------------

@@ -28,26 +28,12 @@ def code_digest(root: Path = ROOT) -> str:
     return digest.hexdigest()[:16]
 
 
-def model_digest(model: str) -> str | None:
-    """The same of the file behind a model `module:function`; None for timm's and installed ones.
-
-    Sought where members import from, without importing: working directory, repository, PYTHONPATH.
-    """
-    module, colon, _ = model.partition(":")
-    if not colon:
-        return None
-    file = Path(*module.split(".")).with_suffix(".py")
-    extra = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    for folder in (Path.cwd(), ROOT, *map(Path, extra)):
-        if (folder / file).is_file():
-            return hashlib.sha256(tree((folder / file).read_bytes()).encode()).hexdigest()[:16]
-    return None
-
-
 def own_digest(names: list[str], files: Iterable[Path] = ()) -> str | None:
-    """One digest of these files and those behind these names (see model_digest); None without."""
-    found = list(filter(None, map(model_digest, names)))
-    for path in files:
+    """One digest of the user's own files: these, and those behind names `module:function`; None
+    without any, as of timm's models and installed ones.
+    """
+    found = []
+    for path in (*filter(None, map(_source, names)), *files):
         content = path.read_bytes()
         with contextlib.suppress(SyntaxError, ValueError):
             content = tree(content).encode() if path.suffix == ".py" else content
@@ -55,6 +41,15 @@ def own_digest(names: list[str], files: Iterable[Path] = ()) -> str | None:
     if len(found) < 2:
         return found[0] if found else None
     return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
+
+
+def _source(name: str) -> Path | None:
+    """The file, where members import from: working directory, repository, PYTHONPATH."""
+    module, colon, _ = name.partition(":")
+    file = Path(*module.split(".")).with_suffix(".py")
+    extra = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    places = (folder / file for folder in (Path.cwd(), ROOT, *map(Path, extra)))
+    return next(filter(Path.is_file, places), None) if colon else None
 
 
 def tree(source: str | bytes) -> str:
