@@ -97,7 +97,7 @@ class Session:
                 for member in job.cell.spec.members:
                     if member.job.dataset:
                         sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
-        return Datasets(self.name, self.config, self.study, self.folder, sizes)
+        return Datasets(self.config, self.study, self.folder, sizes)
 
     def settings(self) -> str:
         """This session's config as KEY=VALUE arguments, quoted for a shell."""
