@@ -113,24 +113,12 @@ def digest(flat: dict) -> str:
 
 
 def changes(before: dict, now: dict) -> list[str]:
-    """What differs between two specs as in run.json: 'batch_size 32 → 64'; with the workload where
-    it does not differ alike for all members.
-    """
+    """What differs between two specs as in run.json: 'batch_size 32 → 64'."""
     given = dict.fromkeys(path for flat in (now, before) for path, _ in _leaves(flat))
     old, new = (_defaults(flat) | dict(_leaves(flat)) for flat in (before, now))
-    names = dict(enumerate(member["workload"] for member in now["members"]))
-    found: dict[str, dict[str | None, None]] = {}  # what differs → whose it is
-    for path in given:
-        was, will = old.get(path, MISSING), new.get(path, MISSING)
-        if was != will:
-            whose = names.get(path[1]) if path[0] == "members" and len(path) > 1 else None
-            said = f"{_name(path)} {_shown(was)} → {_shown(will)}"
-            found.setdefault(said, {})[whose] = None
-    lines = []
-    for said, whose in found.items():
-        alike = None in whose or whose.keys() == set(names.values())
-        lines += [said] if alike else [f"{name} {said}" for name in whose]
-    return lines
+    found = ((_name(path), old.get(path, MISSING), new.get(path, MISSING)) for path in given)
+    said = (f"{name} {_shown(was)} → {_shown(will)}" for name, was, will in found if was != will)
+    return list(dict.fromkeys(said))
 
 
 def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
