@@ -119,8 +119,8 @@ def ending(record: Record) -> tuple:
 
 
 MISTAKES = {
-    "not there": (None, "cannot be read"),
-    "no JSON": ("{", "no JSON"),
+    "not there": (None, "No such file"),
+    "no JSON": ("{", "is no file of a job"),
     "no object": ("[]", "must map keys to values"),
     "another key": ({"specs": 1}, "specs: unknown key"),
     "no spec": ({"spec": {"members": []}}, "spec.arm: is missing"),

@@ -46,10 +46,8 @@ class Task(Strict):
         """Raises ConfigError: one line with file and key."""
         try:
             content = json.loads(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except ValueError as error:
-            raise ConfigError(f"{path}: no JSON: {error}") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: is no file of a job: {error}") from None
         return check(cls, content, str(path))
 
     def write(self, path: Path) -> None:
