@@ -28,7 +28,6 @@ from workflow.collocation import gpu, methods
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.task import Task
-from workflow.collocation.digest import code
 from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
@@ -47,10 +46,9 @@ def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> di
         study="bench",
         cell=cell.id,
         output=output,
-        spec=cell.spec.to_json(),
+        spec=cell.spec,
         gpu=device.uuid if device else "cpu",
         data=[ready],
-        code=code(),
     ).write(job)
     command = [sys.executable, "-m", "workflow.collocation.cell.run", str(job)]
     run = subprocess.run(command, stderr=subprocess.PIPE, text=True)

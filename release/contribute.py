@@ -1,7 +1,7 @@
 """An anonymised bundle of a study measured elsewhere, checked, to be compared with ours.
 
 Raw cells, plan, datasets' pins, and the tables merged from them; no logs. Private strings are taken
-out of the records; what cannot be taken out is refused. GPU UUIDs and random aliases stay.
+out of the records; what cannot be taken out is refused. GPU UUIDs and aliases of machines stay.
 """
 
 import json

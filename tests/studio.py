@@ -23,7 +23,7 @@ import psutil
 import yaml
 
 from tests.fakes import machine
-from workflow.collocation import digest
+from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.cell.task import Task
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -183,7 +183,6 @@ class Studio:
         return kept | {
             "PYTHONPATH": os.pathsep.join(path),
             "COLLOCATION_LOCK_DIR": str(self.locks),
-            "XDG_STATE_HOME": str(self.locks / "state"),
             "PS1": "(.venv) $ ",  # as an activated environment exports it
             "TMPDIR": str(self.folder),  # what a SIGKILL leaves goes with the test's folder
             MARK: self.mark,
@@ -259,16 +258,15 @@ class Studio:
                 "spec": json.loads(planned.read_text())["spec"],
                 "gpu": self.gpu,
                 "data": list(self.data.glob(f"ready/{STUDY}/*.json")),
-                "code": digest.code(),
                 **{key: told[key] for key in TAKEN if key in told},
             }
         )
 
-    def write_job(self, cell: str, spec: dict) -> None:
+    def write_job(self, cell: str, spec: CellSpec) -> None:
         """Plan an attempt at a cell of which nobody has heard."""
         path = self.results / "jobs" / f"{cell}.json"
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"spec": spec}))
+        path.write_text(json.dumps({"spec": spec.model_dump(mode="json")}))
 
     def plan(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
         """`make plan`."""

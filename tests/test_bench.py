@@ -37,10 +37,10 @@ def quick(case):
     cell = bench.cell_of(case, 0.2)
     spec = cell.spec.with_measure(warmup_s=0.0, settle_s=0.0)
     members = [
-        replace(member, job=member.job.model_copy(update={"warmup_steps": 3}))
+        member.model_copy(update={"job": member.job.model_copy(update={"warmup_steps": 3})})
         for member in spec.members
     ]
-    return replace(cell, spec=replace(spec, members=tuple(members)))
+    return replace(cell, spec=spec.model_copy(update={"members": tuple(members)}))
 
 
 @pytest.fixture

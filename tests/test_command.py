@@ -15,7 +15,6 @@ from analysis.figures import APPENDIX, NAMES
 from analysis.pages import FILES
 from tests.studio import REPOSITORY, Studio, alone, study, until, workload
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.study import show
 
 PLAIN = "1x_plain/faithful/naive/r1"
 
@@ -113,70 +112,20 @@ def copied(whole, tmp_path):
 # -- mistakes --------------------------------------------------------------------------------------
 
 
-def entry(**changes) -> dict:
-    return study(ladders=[alone("plain")[0] | changes])
-
-
-MISTAKES = {
-    "config key": (
-        {"config": {"budgte": "1h"}},
-        r"config/config\.yaml or --config: budgte: .*allowed: .*budget",
-    ),
-    "config type": ({"config": {"attempts": "many"}}, r"config.*: attempts: .*'many'"),
-    "unknown study": ({"config": {"study": "nope"}}, r"'nope' .*studies.* allowed: .*drill"),
-    "workload key": (
-        {"workloads": {"plain": workload() | {"batchsize": 8}}},
-        r"workloads\.yaml: plain.*batchsize: unknown key; allowed: .*batch_size",
-    ),
-    "workload type": (
-        {"workloads": {"plain": workload() | {"batch_size": "big"}}},
-        r"workloads\.yaml: plain.*batch_size: .*'big'",
-    ),
-    "study key": ({"study": entry() | {"sede": 1}}, r"drill\.yaml: sede: unknown key; .*seed"),
-    "study type": ({"study": entry() | {"seed": "x"}}, r"drill\.yaml: seed: .*'x'"),
-    "unknown workload": (
-        {"study": study(ladders=alone("plian"))},
-        r"drill\.yaml: ladders\.0.*'plian'.*allowed: plain.*'plain'",
-    ),
-    "unknown method": (
-        {"study": entry(counts={1: ["nvie"]})},
-        r"drill\.yaml: ladders\.0\.counts.*'nvie' .*allowed: .*naive",
-    ),
-    "impossible count": (
-        {"study": entry(counts={8: ["mig"]})},
-        r"drill\.yaml: ladders\.0.*'mig' holds at most 7.*8.*allowed.*: naive",
-    ),
-}
-
-
-def assert_one_line(lines: list[str], expected: str) -> None:
-    assert [line for line in lines if re.search(expected, line)], lines
-    assert not [line for line in lines if "Traceback" in line]
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_before_anything_runs(studio, name, monkeypatch, capsys):
-    mistake, expected = MISTAKES[name]
-    studio.write(
-        mistake.get("workloads", {"plain": workload()}), drill=mistake.get("study", entry())
-    )
-    monkeypatch.chdir(studio.folder)
-    assert show.main(["--config", *studio.config(**mistake.get("config", {}))]) != 0
-    said = capsys.readouterr()
-    assert not said.out and len(said.err.splitlines()) == 1
-    assert_one_line(said.err.splitlines(), expected)
-
-
-@pytest.mark.parametrize("name", ["config key", "unknown workload"])
-def test_the_commands_say_the_same_and_write_nothing(studio, name):
-    mistake, expected = MISTAKES[name]
-    studio.write({"plain": workload()}, drill=mistake.get("study", entry()))
-    plan = studio.plan(config=mistake.get("config"))
-    assert plan.code != 0 and len(plan.output.splitlines()) == 1
-    result = studio.snakemake(config=mistake.get("config"))
-    assert result.code != 0
+@pytest.mark.parametrize(
+    ("config", "workload_name", "expected"),
+    [
+        ({"budgte": "1h"}, "plain", r"config\.yaml or --config: budgte: .*allowed: .*budget"),
+        ({}, "plian", r"drill\.yaml: ladders\.0.*'plian'.*allowed: plain.*'plain'"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_written(studio, config, workload_name, expected):
+    studio.write({"plain": workload()}, drill=study(ladders=alone(workload_name)))
+    plan, result = studio.plan(config=config), studio.snakemake(config=config)
+    assert len(plan.output.splitlines()) == 1
     for said in (plan, result):
-        assert_one_line(said.output.splitlines(), expected)
+        assert said.code != 0 and re.search(expected, said.output), said.output
+        assert "Traceback" not in said.output
     assert not studio.results.exists()
 
 

@@ -55,7 +55,7 @@ def test_the_catalogue_says_what_works():
 def test_snakemakes_linter_misses_nothing_but_environments(tmp_path):
     """Which no rule has: jobs run under the Python that runs Snakemake."""
     command = [sys.executable, "-m", "snakemake", "--lint", "--config", "study=kick", "gpu=cpu"]
-    surroundings = os.environ | {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    surroundings = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     run = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True)
     found = set(re.findall(r"^    \* (.+?)\.?:$", run.stderr, re.M))
     assert found == {"Specify a conda environment or container for each rule"}, run.stderr

@@ -299,7 +299,7 @@ def test_cores_are_constant_over_a_workloads_cells(name):
 def test_specs_are_the_same_after_a_journey_through_json(name):
     for cell in GRIDS[name]:
         flat = json.loads(json.dumps(cell.spec.to_json(), allow_nan=False))
-        again = CellSpec.from_json(flat)
+        again = CellSpec.model_validate_json(cell.spec.model_dump_json())
         assert again == cell.spec and again.digest == cell.spec.digest == digest(flat)
 
 
@@ -442,7 +442,7 @@ def test_settings_that_do_not_matter_are_not_in_the_spec():
         )
         for name, workload in WORKLOADS.items()
     }
-    assert expand(STUDIES["paper"], other)[0].spec == spec
+    assert expand(STUDIES["paper"], other)[0].spec.to_json() == spec.to_json()
 
 
 @given(

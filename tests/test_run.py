@@ -90,7 +90,7 @@ def cell(tmp_path, monkeypatch):
             study="s",
             cell=planned.id,
             output=tmp_path / "a1" / "run.json",
-            spec=planned.spec.to_json(),
+            spec=planned.spec,
             gpu="cpu",
             trainer="tests.torchfree",
             timeout={"window": 0.5},
@@ -119,13 +119,13 @@ def ending(record: Record) -> tuple:
 
 
 MISTAKES = {
-    "not there": (None, "cannot be read"),
-    "no JSON": ("{", "no JSON"),
+    "not there": (None, "No such file"),
+    "no JSON": ("{", "is no file of a job"),
     "no object": ("[]", "must map keys to values"),
     "another key": ({"specs": 1}, "specs: unknown key"),
-    "no spec": ({"spec": {"members": []}}, "spec: is no cell's spec"),
-    "a spec with an unknown setting": ({"weather": 1}, "spec: is no cell's spec"),
-    "a member with an unknown setting": ({"speed": 2}, "not understood: speed 2 → none"),
+    "no spec": ({"spec": {"members": []}}, "spec.arm: is missing"),
+    "a spec with an unknown setting": ({"weather": 1}, "spec.weather: unknown key"),
+    "a member with an unknown setting": ({"speed": 2}, "spec.members.0.speed: unknown key"),
     "no cell": ({"cell": "2x_plain"}, "cell: "),
 }
 
@@ -156,7 +156,7 @@ def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without(cell):
 
 
 def test_a_task_is_read_as_it_was_written(cell, tmp_path):
-    task = cell(session="visit", code=("a", "b"), deadline=7.0).task
+    task = cell(session="visit", deadline=7.0).task
     task.write(tmp_path / "jobs" / "job.json")
     assert Task.read(tmp_path / "jobs" / "job.json") == task
 

@@ -14,11 +14,10 @@ from workflow.collocation import ROOT
 from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.study import Config, Study
 from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study import launcher, pending, show, writer
+from workflow.collocation.study import jobs, pending, show
 from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import expand
-from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.session import Session, open_session
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
@@ -72,7 +71,7 @@ def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
 ):
     paths = ends(session, *statuses)
     (session.folder / "complete").touch()
-    writer.sweep_postponed(session)
+    jobs.sweep_postponed(session)
     left = [path.exists() for path in paths]
     assert left == [status != "postponed" for status in statuses] + [False] * (2 - len(statuses))
     assert (session.folder / "complete").exists() == complete
@@ -82,7 +81,7 @@ def test_a_study_of_which_the_budget_left_cells_for_later_is_not_complete(sessio
     ends(session, "completed")
     session.later = [session.jobs.pop()]
     (session.folder / "complete").touch()
-    writer.sweep_postponed(session)
+    jobs.sweep_postponed(session)
     assert not (session.folder / "complete").exists()
 
 
@@ -105,7 +104,6 @@ def test_what_was_merged_is_shown_unless_cells_were_measured_since(session):
 def place(tmp_path, monkeypatch) -> dict:
     """Config of a study in a folder of its own, which is the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     Path("studies").mkdir()
     Path("workloads.yaml").write_text(yaml.safe_dump({"plain": PLAIN}))
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(ladders=alone("plain"))))
@@ -117,14 +115,13 @@ def test_planning_writes_and_deletes_nothing(place):
     stale = Path(open_session(place).datasets.ready_file("digits"))
     stale.parent.mkdir(parents=True)
     stale.write_text(json.dumps({"dataset": "digits", "path": "gone", "source": "real"}))
-    before = sorted(path for path in Path().rglob("*") if "state" not in path.parts)
+    before = sorted(Path().rglob("*"))
     session = open_session(place)
     other = session.datasets.ready_file("digits")
     assert other != str(stale), "data that are gone are made ready again, under another name"
     session.datasets.arguments("digits")
-    Jobs(session).runtime_min(session.jobs[0].path)
     session.run_files()
-    assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
+    assert sorted(Path().rglob("*")) == before
     Path("gone").mkdir()
     assert open_session(place).datasets.ready_file("digits") == str(stale)
 
@@ -154,10 +151,9 @@ def test_data_of_another_source_than_the_pin_are_not_used(place):
 
 def test_the_file_of_a_job_says_what_the_job_needs(place):
     session = open_session(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
-    Jobs(session).write("name of a server")
+    jobs.write(session, "name of a server")
     [job] = session.jobs
-    path = Path(Jobs(session).file(job.path))
-    assert path == Path("results", STUDY, "jobs", f"{job.path}.json")
+    path = Path("results", STUDY, "jobs", f"{job.path}.json")
     task = Task.read(path)
     assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
     assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
@@ -168,7 +164,7 @@ def test_the_file_of_a_job_says_what_the_job_needs(place):
     other = Path("results", STUDY, "jobs", "of", "yesterday.json")
     other.parent.mkdir()
     other.touch()
-    Jobs(session).write(None)
+    jobs.write(session, None)
     assert path.exists() and not other.exists()
 
 
@@ -177,9 +173,9 @@ def test_a_job_asks_for_memory_and_time_by_its_cell(place):
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(mixes=mixes)))
     session = open_session(place)
     small, large = sorted(session.jobs, key=lambda job: job.cell.n)
-    assert Jobs(session).memory_mb(small.path) < Jobs(session).memory_mb(large.path)
+    assert small.memory_mb < large.memory_mb
     for job in (small, large):
-        assert Jobs(session).runtime_min(job.path) > 10 + job.estimate_s / 60
+        assert job.runtime_min > 10 + job.estimate_s / 60
 
 
 def test_of_the_environment_only_the_folder_of_locks_is_read():
@@ -223,9 +219,7 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
     before = contents(studio.folder, studio.locks)
     run = studio.snakemake("-n", config={"data": "data"})
     assert (run.code, run.planned) == (0, 1), run.output
-    after = contents(studio.folder, studio.locks)
-    kept = {path: text for path, text in after.items() if path.name != "secret"}  # of the alias
-    assert kept == before
+    assert contents(studio.folder, studio.locks) == before
 
     assert studio.prepare().code == 0
     [path] = (studio.results / "jobs").rglob("a*.json")
@@ -237,6 +231,6 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
 def test_jobs_inherit_a_python_and_no_device(monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     before = dict(os.environ)
-    launcher.set_environment()
+    jobs.set_environment()
     changed = {name for name, value in os.environ.items() if before.get(name) != value}
     assert changed <= {"PYTHON", "PYTHONPATH", "PYTHONSAFEPATH"}

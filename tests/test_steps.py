@@ -117,11 +117,6 @@ def test_a_few_steps_have_a_drift_and_no_error():
     assert even.drift_error == pytest.approx(0, abs=1e-9)
 
 
-def test_one_slow_step_counts_for_the_rate():
-    found = steps.rate(ends(10, 10, 10, 70), 0, 2 * ORIGIN, 32)
-    assert found.samples_per_s == pytest.approx(32 * 4 / 0.1)
-
-
 def test_nothing_in_the_window():
     assert steps.rate(np.array([], np.int64), 0, 10, 8).steps == 0
     assert steps.rate(ends(10), ORIGIN + MS, ORIGIN + 2 * MS, 8).samples_per_s is None
@@ -152,14 +147,6 @@ def test_only_the_first_losses_stand_in_the_record():
 
 
 # -- files ----------------------------------------------------------------------------------------
-
-
-def test_steps_npz_is_read(tmp_path):
-    path = tmp_path / "steps.npz"
-    np.savez(path, end_ns=ends(1, 2), loss=np.array([1.0], np.float32))
-    found = steps.load(path)
-    assert found["end_ns"].tolist() == ends(1, 2).tolist()
-    assert found["loss"].dtype == np.float32
 
 
 def test_steps_npz_never_runs_code(tmp_path):

@@ -28,8 +28,8 @@ from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.load import ConfigError, load_config
 from workflow.collocation.schema.study import Sampling, Study
 from workflow.collocation.schema.workloads import VisionWorkload
+from workflow.collocation.study import jobs
 from workflow.collocation.study.grid import expand
-from workflow.collocation.study.jobs import Jobs
 from workflow.collocation.study.session import open_session
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
@@ -644,7 +644,7 @@ def prepared(
     cells = expand(Study.model_validate(content), planned)
     cell = next(cell for cell in cells if cell.n == (1 + others if others else members))
     studio.write(workloads, **{STUDY: content})
-    studio.write_job(f"{cell.id}/a1", cell.spec.to_json())
+    studio.write_job(f"{cell.id}/a1", cell.spec)
     ready = studio.data / "ready" / STUDY / "digits.json"
     ready.parent.mkdir(parents=True)
     (studio.data / "manifest.json").touch()
@@ -856,8 +856,8 @@ def test_a_cells_command_takes_config_and_its_spec_does_not(place):
     values |= {key: str(place.folder / values[key]) for key in ("workloads", "studies")}
     values |= {"telemetry": {"source": False, "hz": 20}}  # YAML reads `off` as a boolean
     session = open_session(values | {"results": str(place.folder / "results")})
-    Jobs(session).write(None)
-    assert Task.read(place.folder / Jobs(session).file(cell)).telemetry == Sampling(
+    jobs.write(session, None)
+    assert Task.read(session.folder / "jobs" / f"{cell}.json").telemetry == Sampling(
         source="off", hz=20
     )
     assert "telemetry" not in session.jobs[0].cell.spec.to_json()

@@ -97,7 +97,7 @@ def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
         study="s",
         cell=CELL,
         output=tmp_path / "a1" / "run.json",
-        spec=spec.to_json(),
+        spec=spec,
         gpu="cpu",
         trainer="tracer" if does else "tests.torchfree",
         timeout={"stop": 2} if behaviour == "hangs" else {},

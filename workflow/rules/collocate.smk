@@ -9,14 +9,15 @@ rule collocate:
     # Only what is pending is produced by a rule; a measured cell is a source file.
     wildcard_constraints:
         job="|".join(re.escape(job.path) for job in SESSION.jobs) or "nothing",
-    priority: lambda wildcards: JOBS.priority(wildcards.job)
+    # Snakemake runs high priorities first.
+    priority: lambda wildcards: len(SESSION.cells) - SESSION.job(wildcards.job).rank
     # A core for each share of the machine: the same for all cells, or they could not be compared.
     threads: SESSION.study.cores_for
     resources:
         gpu=1,
-        mem_mb=lambda wildcards: JOBS.memory_mb(wildcards.job),
-        runtime=lambda wildcards: JOBS.runtime_min(wildcards.job),
+        mem_mb=lambda wildcards: SESSION.job(wildcards.job).memory_mb,
+        runtime=lambda wildcards: SESSION.job(wildcards.job).runtime_min,
     params:
-        job=lambda wildcards: JOBS.file(wildcards.job),
+        job=f"{STUDY}/jobs/{{job}}.json",
     shell:
         'exec "${{PYTHON:-python3}}" -m workflow.collocation.cell.run {params.job:q}'

@@ -13,8 +13,7 @@ from analysis import code, figures as drawn, pages
 from release.sealed import notice
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.lock import Busy, folder_lock
-from workflow.collocation.study import launcher, writer
-from workflow.collocation.study.jobs import Jobs
+from workflow.collocation.study import jobs
 from workflow.collocation.study.show import banner
 from workflow.collocation.study.session import open_session
 
@@ -37,11 +36,10 @@ except ConfigError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
-launcher.set_environment()
+jobs.set_environment()
 if workflow.is_main_process:  # jobs of some executors read the Snakefile again
     print(banner(SESSION), file=sys.stderr)
 
-JOBS = Jobs(SESSION)
 STUDY = SESSION.folder.as_posix()
 CELLS = SESSION.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
@@ -65,27 +63,27 @@ HELD = ExitStack()
 
 onstart:
     try:
-        HELD.enter_context(folder_lock(SESSION.folder, launcher.holder(SESSION)))
+        HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
     except Busy as busy:
         raise WorkflowError(f"study '{SESSION.name}' is being run already: {busy}")
-    if missing := launcher.missing_packages(SESSION):
+    if missing := jobs.missing_packages(SESSION):
         raise WorkflowError(
             f"{len(SESSION.jobs)} cells to run, but not installed: {', '.join(missing)}; "
             "'make study' installs what measuring needs, 'make figures' needs none of it"
         )
-    if not writer.still_planned(SESSION):
+    if any(path.exists() for path in SESSION.coming):
         raise WorkflowError("another run has just finished cells of this study; start again")
-    writer.write_plan(SESSION)
+    jobs.write_plan(SESSION)
     SESSION.datasets.pin()
     if said := notice(SESSION.folder):  # after the plan is written, which is one of its files
         print(said, file=sys.stderr)
     # Elsewhere than on this machine no job could use it.
-    preloaded = HELD.enter_context(launcher.preloaded(SESSION)) if workflow.local_exec else None
-    JOBS.write(preloaded)
+    preloaded = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
+    jobs.write(SESSION, preloaded)
 
 
 onsuccess:
-    writer.sweep_postponed(SESSION)
+    jobs.sweep_postponed(SESSION)
     HELD.close()
     if SESSION.merged:
         print(pages.closing(SESSION.folder))
@@ -96,6 +94,6 @@ onsuccess:
 
 
 onerror:
-    writer.sweep_postponed(SESSION)
+    jobs.sweep_postponed(SESSION)
     HELD.close()
     print("not finished; the same command carries on where this one stopped", file=sys.stderr)

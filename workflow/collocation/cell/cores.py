@@ -44,20 +44,14 @@ def plan_cores(
     leaves one; neither number nor CPUs depend on the members after it. CPUs of node `numa` (the
     GPU's) go first, and a member stays within one node while there is room. Flags: "cores_shared"
     when two members have a CPU in common, "hyperthreads_shared" when only a physical core.
-
-    Raises ValueError for a share below 1 or when there is no CPU.
     """
     available = topology() if available is None else available
-    if not available:
-        raise ValueError("no CPU to plan with")
     order = sorted(available, key=lambda cpu: (cpu.node != numa, cpu))
     used: list[set[Cpu]] = []
     for share in members:
         if share == "all":
             used.append(set(order))
             continue
-        if share < 1:
-            raise ValueError(f"share_of must be 'all' or at least 1, not {share}")
         used.append(set(_pick(order, used, _size(order, share))))
 
     flags = []

@@ -1,6 +1,5 @@
 """From a cell's spec to the member specs that models/train.py takes."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from workflow.collocation.cell.spec import ArmSpec, CellSpec
@@ -56,7 +55,7 @@ def _of_kind(job: Workload, arm: ArmSpec, datasets: dict[str, dict]) -> dict:
     optimizer, limit = job.optimizer.model_dump(), job.memory_limit_mb
     scale = job.batch_size / optimizer.pop("base_batch")
     return {
-        **asdict(arm),
+        **arm.model_dump(),
         "input_size": job.input_size,
         "optimizer": {"lr": optimizer.pop("base_lr") * scale, **optimizer},
         "data": {"name": job.dataset, "path": datasets[job.dataset]["path"]},

@@ -5,7 +5,6 @@ Exits 0 whenever run.json was written, whatever its status; an interrupted cell 
 """
 
 import argparse
-import ctypes
 import json
 import os
 import shutil
@@ -17,7 +16,9 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from workflow.collocation import digest, methods, provenance
+import psutil
+
+from workflow.collocation import methods, provenance
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.members import member_specs
@@ -40,8 +41,7 @@ from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.undisturbed import ENDING
 from workflow.collocation.processes.preloaded import stamp
 from workflow.collocation.processes.server import Server
-
-PR_SET_PDEATHSIG = 1
+from workflow.collocation.telemetry.loop import end_with_parent
 
 
 class Interrupted(BaseException):
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", type=Path, help="the job's file, as results/<study>/jobs holds them")
     path = parser.parse_args(argv).job
-    _end_with_parent()
+    end_with_parent(os.getppid(), signal.SIGTERM)  # of Snakemake's, to clean up
     for number in ENDING:
         signal.signal(number, _interrupt)
     name = str(path)
@@ -87,8 +87,6 @@ class Run:
         if task.needs_gpu and self.device is None:
             raise ConfigError(f"planned for a GPU, and there is none now: {why_not}")
         self.switch = task.mig_mode == "switch"
-        if task.code:
-            digest.remember(*task.code)
         self.timing: dict[str, float] = {}
         scenario, arm, method, replicate = task.cell.split("/")
         self.fields = {
@@ -106,7 +104,7 @@ class Run:
             "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": provenance.host(),
             "provenance": provenance.collect(
-                self.device.driver if self.device else None, task.session, task.machine
+                self.device.driver if self.device else None, task.session
             ),
             "timing": self.timing,
             "files": {},
@@ -125,7 +123,7 @@ class Run:
             if interrupted := _interrupted(error):
                 raise interrupted from None
             self._broke(error)
-        self.timing["total_s"] = round(_process_age(), 3)
+        self.timing["total_s"] = round(time.time() - psutil.Process().create_time(), 3)
         record = Record(**self.fields)
         self.display.say(_summary(record))
         return record
@@ -324,21 +322,6 @@ def _summary(record: Record) -> str:
         inside = [m.windows[window.name] for m in record.members if window.name in m.windows]
         rates.append(f"{window.name} {sum(rate.samples_per_s or 0 for rate in inside):,.0f}")
     return f"completed in {record.timing['total_s']:.0f} s, samples/s: {', '.join(rates)}"
-
-
-def _process_age() -> float:
-    """Seconds since this process began, its start and imports included (to 10 ms)."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
-
-
-def _end_with_parent() -> None:
-    """If Snakemake is killed, this process gets SIGTERM and cleans up."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _interrupt(number: int, frame) -> None:

@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator
+from pydantic import Field
 
 from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.errors import ConfigError, Strict
@@ -15,19 +15,17 @@ from workflow.collocation.schema.study import Gpu, Sampling, Timed
 class Task(Strict):
     """One attempt at a cell, as a job file says it. Paths are as seen from the working directory.
 
-    spec: as in run.json. output: the run.json to write. data: what `models.data prepare` wrote.
-    needs_gpu: planned for a GPU, so never to be run without. session, machine: what the record is
-    to say; machine: where this user can keep no alias. code: (digest of the texts, of the code), so
-    that a job need not parse it. preloaded: the name of the server that has imported the trainer.
-    place: in the run, such as 3/20. left_s: what follows it takes. deadline: Unix time at which the
-    budget ends. estimate_s: what the cell will take.
+    output: the run.json to write. data: what `models.data prepare` wrote. needs_gpu: planned for a
+    GPU, so never to be run without. session: what the record is to say. preloaded: the name of the
+    server that has imported the trainer. place: in the run, such as 3/20. left_s: what follows it
+    takes. deadline: Unix time at which the budget ends. estimate_s: what the cell will take.
     """
 
     study: str
     cell: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/r[1-9]\d*$")
     attempt: int = Field(1, ge=1)
     output: Path
-    spec: Annotated[CellSpec, PlainValidator(CellSpec.from_json), PlainSerializer(CellSpec.to_json)]
+    spec: CellSpec
     gpu: Gpu = "auto"
     needs_gpu: bool = False
     mig_mode: Literal["keep", "switch"] = "keep"
@@ -37,8 +35,6 @@ class Task(Strict):
     telemetry: Sampling = Sampling()
     trace: int = 0
     session: str | None = None
-    machine: str | None = None
-    code: tuple[str, str] | None = None
     preloaded: str | None = None
     place: str = ""
     left_s: float = 0
@@ -50,10 +46,8 @@ class Task(Strict):
         """Raises ConfigError: one line with file and key."""
         try:
             content = json.loads(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except ValueError as error:
-            raise ConfigError(f"{path}: no JSON: {error}") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: is no file of a job: {error}") from None
         return check(cls, content, str(path))
 
     def write(self, path: Path) -> None:

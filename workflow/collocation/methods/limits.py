@@ -2,15 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictInt,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictInt, ValidationError, field_validator, model_validator
+
+from workflow.collocation.errors import Strict
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a method
 Percent = Annotated[float, Field(gt=0, le=100, strict=True)]
@@ -23,10 +17,8 @@ ALLOWED = {
 }
 
 
-class Limits(BaseModel):
+class Limits(Strict):
     """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = Field(
         None,

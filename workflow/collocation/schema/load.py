@@ -13,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
 from workflow.collocation.errors import ConfigError, allowed, not_allowed
-from workflow.collocation.methods import Limits
 from workflow.collocation.schema.study import ARMS, Config, Ladder, Study
 from workflow.collocation.schema.workloads import KINDS, Workload, model_of
 
@@ -76,8 +75,6 @@ def _explain(error) -> str:
     match error["type"]:
         case "unknown_key":
             return error["msg"]
-        case "extra_forbidden":  # of a variant, whose model stands in methods/
-            return f"unknown key; {allowed(error['loc'][-1], Limits.model_fields)}"
         case "literal_error":
             known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
             return f"{given} is not allowed; {allowed(error['input'], known)}"

@@ -59,12 +59,6 @@ class Measure(Strict):
     settle_s: float = Field(1.0, ge=0, description="seconds from the barrier to the window")
     epochs: Positive = Field(5, description="of kind epochs: how many")
 
-    def resolved(self) -> dict:
-        """Only the keys that matter for this kind."""
-        own = {"epochs": {"epochs"}, "completion": set()}
-        keys = {"kind", "warmup_s", "settle_s"} | own.get(self.kind, {"window_s", "min_steps"})
-        return self.model_dump(include=keys)
-
 
 class Group(Strict):
     """What ladders and mixes share."""

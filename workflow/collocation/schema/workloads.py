@@ -5,9 +5,9 @@ One model for each kind of job. Its keys are its own: a key of another kind is r
 
 import re
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, JsonValue, StrictInt, field_validator, model_serializer
+from pydantic import Field, JsonValue, StrictInt, field_validator
 
 from workflow.collocation.errors import Strict
 from workflow.collocation.schema.study import DATASETS, Positive
@@ -34,11 +34,6 @@ class DlrmOptimizer(Strict):
 
     base_lr: float = Field(1.0, gt=0, description="learning rate at base_batch")
     base_batch: Positive = Field(2048, description="samples that base_lr is for")
-
-    @model_serializer(mode="wrap")
-    def _as_recorded(self, keys):
-        fixed = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
-        return keys(self) | fixed | {"name": "sgd", "schedule": "constant", "schedule_epochs": 300}
 
 
 class Input(Strict):
@@ -67,12 +62,6 @@ class Workload(Strict):
     window_s: float | None = Field(
         None, gt=0, description="a window of its own, if the study's is too short", examples=[60]
     )
-
-    def in_cell(self, mode: str | None = None) -> Self:
-        """As a cell's spec has it, without what is told otherwise there; `mode` is another input
-        than its own.
-        """
-        return self.model_copy(update={"description": "", "window_s": None})
 
     @property
     def own_code(self) -> list[str]:
@@ -107,10 +96,6 @@ class Trained(Workload):
             raise ValueError("give a timm model name or module:function")
         return model
 
-    def in_cell(self, mode: str | None = None) -> Self:
-        source = self.input.model_copy(update={"mode": mode} if mode else {})
-        return super().in_cell().model_copy(update={"input": Input(**source.resolved())})
-
     @property
     def own_code(self) -> list[str]:
         return [self.model]
@@ -132,7 +117,19 @@ class VisionWorkload(Trained):
 class DlrmWorkload(Trained):
     """A recommender with embedding tables. model_args: dim, bottom, top, max_rows, tables."""
 
-    formerly: ClassVar[dict] = {"input_size": 0, "classes": 1000, "label_smoothing": 0.1}
+    formerly: ClassVar[dict] = {
+        "input_size": 0,
+        "classes": 1000,
+        "label_smoothing": 0.1,
+        "optimizer": {
+            "name": "sgd",
+            "momentum": 0.0,
+            "nesterov": False,
+            "weight_decay": 0.0,
+            "schedule": "constant",
+            "schedule_epochs": 300,
+        },
+    }
     input_size: ClassVar[int] = 0  # it has no images
 
     kind: Literal["dlrm"] = Field(description="a recommender")

@@ -4,21 +4,16 @@ import hashlib
 import itertools
 import json
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation.schema.study import Config, Study
 
 
-@dataclass(frozen=True)
 class Datasets:
     """folder: the study's, below results. sizes: name → input sizes (pixels) to prepare it for."""
 
-    study_name: str
-    config: Config
-    study: Study
-    folder: Path
-    sizes: dict[str, set[int]]
+    def __init__(self, config: Config, study: Study, folder: Path, sizes: dict[str, set[int]]):
+        self.config, self.study, self.folder, self.sizes = config, study, folder, sizes
 
     def ready_files(self) -> list[str]:
         """The files that say that the datasets are ready on this machine.
@@ -32,7 +27,7 @@ class Datasets:
         data that are gone, or of another source than the pin.
         """
         request = hashlib.sha256(self.arguments(name).encode()).hexdigest()[:8]
-        first = Path(self.config.data, "ready", self.study_name, f"{name}.{request}.json")
+        first = Path(self.config.data, "ready", self.folder.name, f"{name}.{request}.json")
         others = (first.with_stem(f"{first.stem}-{number}") for number in itertools.count(1))
         paths, pin = itertools.chain([first], others), self.pinned(name)
         return next(path for path in paths if _usable(path, pin)).as_posix()

@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from workflow.collocation.cell.spec import ArmSpec, CellSpec, MeasureSpec, MemberSpec
 from workflow.collocation.errors import ConfigError
@@ -28,6 +29,10 @@ class Cell:
     @property
     def id(self) -> str:
         return f"{self.scenario}/{self.arm}/{self.method}/r{self.replicate}"
+
+    @cached_property
+    def digest(self) -> str:
+        return self.spec.digest
 
     @property
     def n(self) -> int:
@@ -65,7 +70,7 @@ def expand(
     for draft in sorted(_drafts(study), key=lambda draft: draft.get("baseline", False)):
         cell = _cell(study, workloads, sources or {}, **draft)
         known = cells.setdefault(cell.id, cell)
-        if known.spec != cell.spec and not draft.get("baseline"):
+        if known.digest != cell.digest and not draft.get("baseline"):
             raise ConfigError(
                 f"{cell.id}: two entries of the study plan this cell with different settings; "
                 "allowed: one"
@@ -130,10 +135,13 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
     measure = _measure(study, workloads, group, names, baseline)
 
     def member(name: str) -> MemberSpec:
-        return MemberSpec.of(
-            name,
-            workloads[name],
-            group.input,
+        job = workloads[name]
+        if group.input:
+            source = job.input.model_copy(update={"mode": group.input})
+            job = job.model_copy(update={"input": source})
+        return MemberSpec(
+            workload=name,
+            job=job,
             cores_of=None if all_cores else study.cores_of(name),
             source=sources.get(name),
             work=group.work.get(name) if mix else None,
@@ -167,8 +175,7 @@ def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
     if settings["kind"] == "departure":
         leaves = isinstance(group, Mix) and group.departs
         departs = names.index(leaves) if leaves else len(names) - 1
-    kept = MeasureSpec(**settings).resolved()
-    return MeasureSpec(**kept, departs=departs)
+    return MeasureSpec(**settings, departs=departs)
 
 
 def _scenario(names: list[str], kind: str, mode: str, all_cores: bool) -> str:

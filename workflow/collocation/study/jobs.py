@@ -1,73 +1,103 @@
-"""The jobs of a session as Snakemake sees them: their files, order, memory and time."""
+"""What the jobs of a session find, and what it writes in its study's folder and sweeps from it.
 
-import math
+Jobs find an environment, a file each that says all that they need, and a warm server.
+"""
+
+import importlib.util
+import json
+import os
 import shutil
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
-from pathlib import Path
 
-from workflow.collocation import provenance
+import psutil
+
+from workflow.collocation import ROOT, provenance
 from workflow.collocation.cell.task import Task
-from workflow.collocation.digest import code
+from workflow.collocation.digest import code_digest
+from workflow.collocation.processes.preloaded import hold, stamp
 from workflow.collocation.study.session import Session
 
-FOLDER = "jobs"  # of a study, with the files of this run's jobs
 TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "trace"}  # of config, to jobs
-MEMORY_MB, MEMBER_MB = 4096, 4096  # of main memory: a conductor with its server; a member
-RUNTIME_MIN, RUNTIME = 30, 3  # minutes, and times what a job will take
+TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
-class Jobs:
-    """Asked by a job's path, which is its attempt's folder below results/<study>/cells."""
+def set_environment() -> None:
+    """What jobs inherit: this Python, this repository to import from."""
+    path = [str(ROOT), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    os.environ["PYTHONSAFEPATH"] = "1"  # not from the working directory: it may be a clone
+    os.environ["PYTHON"] = sys.executable
 
-    def __init__(self, session: Session):
-        self.session = session
-        self._jobs = {job.path: job for job in session.jobs}
 
-    def priority(self, path: str) -> int:
-        """Snakemake runs high priorities first."""
-        return len(self.session.cells) - self._jobs[path].rank
+def missing_packages(session: Session) -> list[str]:
+    """What the jobs' training processes would fail to import."""
+    if not session.jobs or session.config.trainer != "models.train":
+        return []
+    return [name for name in TRAINING if importlib.util.find_spec(name) is None]
 
-    def memory_mb(self, path: str) -> int:
-        """Main memory that a job is to be given."""
-        return MEMORY_MB + MEMBER_MB * self._jobs[path].cell.n
 
-    def runtime_min(self, path: str) -> int:
-        """Minutes after which a job may be ended from outside: it ends itself long before."""
-        return math.ceil(RUNTIME_MIN + RUNTIME * self._jobs[path].estimate_s / 60)
+def preloaded(session: Session) -> AbstractContextManager[str | None]:
+    """The name of a server with one import of the trainer, where more than one job will train."""
+    training = [job for job in session.jobs if session.refusal(job.cell) is None]
+    if len(training) < 2:
+        return nullcontext()
+    trainer = session.config.trainer
+    known = {"digest": code_digest(), "versions": provenance.versions(None)}
+    return hold(trainer, session.folder / "log" / "preloaded.log", stamp(trainer, known))
 
-    def file(self, path: str) -> str:
-        """The file that says all that a job needs: what workflow.collocation.cell.run gets."""
-        return (self.session.folder / FOLDER / f"{path}.json").as_posix()
 
-    def write(self, preloaded: str | None) -> None:
-        """A file for each job; those of earlier runs go.
+def holder(session: Session) -> dict:
+    """What a lock says of this invocation."""
+    return {"pid": os.getpid(), "user": psutil.Process().username(), "study": session.name}
 
-        preloaded: the name of the server that has imported the trainer.
-        """
-        session, jobs = self.session, self.session.jobs
-        shutil.rmtree(session.folder / FOLDER, ignore_errors=True)
-        common = {
-            "study": session.name,
-            "needs_gpu": session.device is not None,
-            "data": session.datasets.ready_files(),
-            "session": session.id,
-            "machine": provenance.machine_alias(),
-            "code": code(),
-            "preloaded": preloaded,
-            "deadline": session.deadline,
-            **session.config.model_dump(include=TOLD),
-        }
-        spent = accumulate(job.estimate_s for job in jobs)
-        total = sum(job.estimate_s for job in jobs)
-        for place, (job, until) in enumerate(zip(jobs, spent, strict=True), 1):
-            task = Task(
-                cell=job.cell.id,
-                attempt=job.attempt,
-                output=session.cells_folder / job.path / "run.json",
-                spec=job.cell.spec.to_json(),
-                place=f"{place}/{len(jobs)}",
-                left_s=round(total - until),
-                estimate_s=round(job.estimate_s),
-                **common,
-            )
-            task.write(Path(self.file(job.path)))
+
+def write_plan(session: Session) -> None:
+    """plan.json, runs.txt: what analysis may expect, and where it is."""
+    session.folder.mkdir(parents=True, exist_ok=True)
+    (session.folder / "plan.json").write_text(session.expected)
+    (session.folder / "runs.txt").write_text("".join(f"{path}\n" for path in session.run_files()))
+
+
+def write(session: Session, preloaded: str | None) -> None:
+    """A file for each job; those of earlier runs go.
+
+    preloaded: the name of the server that has imported the trainer.
+    """
+    shutil.rmtree(session.folder / "jobs", ignore_errors=True)
+    common = {
+        "study": session.name,
+        "needs_gpu": session.device is not None,
+        "data": session.datasets.ready_files(),
+        "session": session.id,
+        "preloaded": preloaded,
+        "deadline": session.deadline,
+        **session.config.model_dump(include=TOLD),
+    }
+    *spent, total = accumulate((job.estimate_s for job in session.jobs), initial=0)
+    for place, (job, before) in enumerate(zip(session.jobs, spent, strict=True), 1):
+        task = Task(
+            cell=job.cell.id,
+            attempt=job.attempt,
+            output=session.cells_folder / job.path / "run.json",
+            spec=job.cell.spec,
+            place=f"{place}/{len(session.jobs)}",
+            left_s=round(total - before - job.estimate_s),
+            estimate_s=round(job.estimate_s),
+            **common,
+        )
+        task.write(session.folder / "jobs" / f"{job.path}.json")
+
+
+def sweep_postponed(session: Session) -> None:
+    """Remove the markers of cells that the budget left for later: nothing was measured.
+
+    A study that lacks them is not complete.
+    """
+    written = [path for path in session.coming if path.exists()]
+    swept = [p for p in written if json.loads(p.read_text())["status"] == "postponed"]
+    for path in swept:
+        path.unlink()
+    if swept or session.later:
+        (session.folder / "complete").unlink(missing_ok=True)

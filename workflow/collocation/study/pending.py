@@ -4,6 +4,7 @@ It is planned from the run.json files when the Snakefile is read, and not left t
 metadata, which a clone, a zip or a folder brought back from another machine does not have.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,16 @@ class Job:
     def path(self) -> str:
         """The attempt's folder below results/<study>/cells."""
         return f"{self.cell.id}/a{self.attempt}"
+
+    @property
+    def memory_mb(self) -> int:
+        """Main memory that it is to be given: a conductor with its server, and members."""
+        return 4096 * (1 + self.cell.n)
+
+    @property
+    def runtime_min(self) -> int:
+        """Minutes after which it may be ended from outside: it ends itself long before."""
+        return math.ceil(30 + 3 * self.estimate_s / 60)
 
 
 def jobs(
@@ -82,7 +93,7 @@ def jobs(
 
 def same(cell: Cell, attempts: dict[str, list[Attempt]]) -> list[Attempt]:
     """Attempts at a cell as it is planned now, oldest first."""
-    return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.spec.digest]
+    return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.digest]
 
 
 def _why(cell, tried, others, refusal, most, stale) -> str | None:

@@ -1,6 +1,6 @@
 """One invocation of the workflow: config → study, device, cells, and what is to run now.
 
-It writes nothing: see writer.py, and jobs.py and launcher.py for what its jobs need.
+It writes nothing: see jobs.py.
 """
 
 import hashlib
@@ -77,6 +77,10 @@ class Session:
         """run.json of every job to run."""
         return [self.cells_folder / job.path / "run.json" for job in self.jobs]
 
+    def job(self, path: str) -> pending.Job:
+        """By its attempt's folder below results/<study>/cells."""
+        return next(job for job in self.jobs if job.path == path)
+
     def refusal(self, cell: Cell) -> str | None:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
         if cell.id not in self._refusals:
@@ -93,7 +97,7 @@ class Session:
                 for member in job.cell.spec.members:
                     if member.job.dataset:
                         sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
-        return Datasets(self.name, self.config, self.study, self.folder, sizes)
+        return Datasets(self.config, self.study, self.folder, sizes)
 
     def settings(self) -> str:
         """This session's config as KEY=VALUE arguments, quoted for a shell."""

@@ -68,8 +68,8 @@ class Loop(threading.Thread):
         return {name: round(took[rank] / 1e6, 3) for name, rank in ranks.items()}
 
 
-def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when that one ends, or the thread that started this."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel signal this process when that one ends, or the thread that started this."""
+    LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # gone before the call
         os._exit(1)
