@@ -74,9 +74,8 @@ def watched(
         t = index * S // 2
         rate = None if index == 0 else 1.5
         lines.host.append({"t": t, "v": {"cpu_busy": rate, "memory_used": 100, "load1": None}})
-        values = {"cpu": rate, "rss": 5, "pss": None, "read": None, "gpu_memory": 9}
+        values = {"cpu": rate, "rss": 5, "read": None, "gpu_memory": 9}
         lines.members.append({"t": t, "m": 0, "v": values})
-    lines.members.append({"t": int(12.1 * S), "m": 0, "w": "window", "v": {"pss": 3, "rss": 6}})
     lines.marks = [mark(0, "phase:idle"), mark(1, "phase:build"), mark(1.5, "phase:window")]
     lines.marks += [mark(2.02, "window:open", 1000.0), mark(12.06, "window:close", 4012.0)]
     for entity in entities if source == "gpm" else ():
@@ -197,7 +196,7 @@ def test_plain_nvml_has_readings_and_no_activity():
 def test_members_and_host():
     window = told(watched())[0].windows["window"]
     assert window.members == {
-        "0": {"cpu": 1.5, "read": None, "write": None, "rss": 5, "gpu_memory": 9, "pss": 3}
+        "0": {"cpu": 1.5, "read": None, "write": None, "rss": 5, "gpu_memory": 9}
         | {"entity": "gpu"}
     }
     assert (window.host["cpu_busy"], window.host["memory_used"]) == (1.5, 100)
@@ -480,7 +479,7 @@ def test_files_hold_every_row_and_every_column(tmp_path):
     chunk = pq.ParquetFile(tmp_path / "gpu.parquet").metadata.row_group(0).column(0)
     assert chunk.compression == "ZSTD" and "DELTA_BINARY_PACKED" in chunk.encodings
     members = pq.read_table(tmp_path / "member.parquet").to_pylist()
-    assert [row["pss"] for row in members if row["window"] == "window"] == [3]
+    assert {(row["member"], row["rss"]) for row in members} == {(0, 5)}
 
 
 def test_no_rows_no_file(tmp_path):
@@ -690,13 +689,11 @@ def test_a_cell_without_a_gpu_has_all_of_its_host(place):
         assert window["entities"] == {} and window["energy"] is None
         assert window["host"]["cpu_busy"] > 0 and window["host"]["memory_used"] > 0
         for values in window["members"].values():
-            assert values["cpu"] is not None and values["rss"] > (values["pss"] or 0) >= 0
+            assert values["cpu"] is not None and values["rss"] > 0
             assert values["gpu_memory"] is values["entity"] is None
     members, host = (table_of(place, cell, f"{name}.parquet") for name in ("member", "host"))
     assert host["phase"][0].as_py() == "idle" and None not in host["memory_used"].to_pylist()
     assert members["gpu_memory"].null_count == len(members)
-    windows = {name for name in members["window"].to_pylist() if name}
-    assert windows == {"before", "after"}
 
 
 def busy(studio: Studio, **activity: float) -> None:

@@ -19,7 +19,7 @@ from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRI
 METRICS_OF = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
 pa.array([])  # loads pandas: now, while members are being built, not at the end of a cell
 # Column → key of a row.
-KEYS = {"gpu": {"entity": "e"}, "member": {"member": "m", "window": "w"}, "host": {}}
+KEYS = {"gpu": {"entity": "e"}, "member": {"member": "m"}, "host": {}}
 
 
 def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:

@@ -2,13 +2,14 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 ALWAYS = ("pid", "status", "cpu_times", "memory_info", "num_threads")  # refused to nobody
+LOOK = (*ALWAYS, "io_counters")
 
 
 class Rates:
@@ -85,15 +86,6 @@ class Members:
             rows.append((now, member, self._rates[member].since(now, used) | sizes))
         return rows
 
-    def pss(self) -> Iterator[tuple[int, int | None]]:
-        """Each member's proportional set size (bytes), read as it is asked for; None: refused.
-
-        Holds the lock of each process's memory meanwhile.
-        """
-        for member, processes in self._trees().items():
-            sizes = [look["memory_full_info"] for look in _looks(processes, "memory_full_info")]
-            yield member, _sum(size and size.pss for size in sizes) or None
-
     def _trees(self) -> dict[int, list[psutil.Process]]:
         """The processes of each member that lives."""
         self._roots = {m: root for m, root in self._roots.items() if _lives(root)}
@@ -147,12 +139,12 @@ def _lives(process: psutil.Process) -> bool:
     return False
 
 
-def _looks(processes: list[psutil.Process], also: str = "io_counters") -> list[dict]:
+def _looks(processes: list[psutil.Process]) -> list[dict]:
     """The processes as they are now, without those that are gone; refused is None."""
     looks = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            looks.append(process.as_dict([*ALWAYS, also]))
+            looks.append(process.as_dict(LOOK))
     return [look for look in looks if None not in map(look.get, ALWAYS)]  # else it is just going
 
 

@@ -40,7 +40,6 @@ class Sampler:
         self._edges: list[threading.Thread] = []
         self._seen: dict | None = None
         self._members, self._machine = Members(config["parent"]), Machine()
-        self._pss_until = math.inf  # monotonic s; then the next window has opened, or the end come
         self._gpu = Loop("gpu", config["hz"], self._look_at_card, output)
         self._host = Loop("host", config["slow_hz"], self._look_at_host, output)
 
@@ -83,10 +82,7 @@ class Sampler:
             action = "open" if "open" in command else "close"
             window = str(command[action])
             self._gpu.ask(self._mark, action, window, time.monotonic_ns())
-            self._pss_until = math.inf if action == "close" else 0.0
             self._host.ask(self._look_at_host)  # rows at the window's very edges
-            if action == "close":  # behind it, for PSS holds the members' memory lock
-                self._host.ask(self._pss, window)
         elif "quit" not in command:
             raise ValueError("no such command")
         return "quit" in command
@@ -157,14 +153,7 @@ class Sampler:
         for member in self._members.watch(pids):
             self._output.error("host", f"member {member} is not there")
 
-    def _pss(self, window: str) -> None:
-        for member, pss in self._members.pss():
-            if time.monotonic() > self._pss_until:
-                return
-            self._output.line("members", t=time.monotonic_ns(), m=member, w=window, v={"pss": pss})
-
     def _end(self) -> None:
-        self._pss_until = min(self._pss_until, time.monotonic() + WIND_UP_S / 2)
         self._gpu.ask(self._close)
         deadline = time.monotonic() + WIND_UP_S
         for loop in (self._gpu, self._host):
