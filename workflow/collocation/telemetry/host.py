@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from workflow.collocation.processes.ties import lives
+
 ALWAYS = ("pid", "status", "cpu_times", "memory_info", "num_threads")  # refused to nobody
 LOOK = (*ALWAYS, "io_counters")
 
@@ -88,7 +90,7 @@ class Members:
 
     def _trees(self) -> dict[int, list[psutil.Process]]:
         """The processes of each member that lives."""
-        self._roots = {m: root for m, root in self._roots.items() if _lives(root)}
+        self._roots = {m: root for m, root in self._roots.items() if lives(root)}
         trees = {member: [root] for member, root in self._roots.items()}
         owner = {root.pid: member for member, root in self._roots.items()}
         for process in self._ancestor.children(recursive=True):  # parents before their children
@@ -131,12 +133,6 @@ def _disks() -> tuple[int | None, int | None]:
     if not found:
         return None, None
     return sum(each.read_bytes for each in found), sum(each.write_bytes for each in found)
-
-
-def _lives(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def _looks(processes: list[psutil.Process]) -> list[dict]:

@@ -1,17 +1,11 @@
-"""How the sampler's threads work, on a schedule; and how it ends with who started it."""
+"""How the sampler's threads work: on a schedule."""
 
-import ctypes
-import os
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable
 
 from workflow.collocation.telemetry.lines import Output
-
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None)
 
 
 class Loop(threading.Thread):
@@ -66,10 +60,3 @@ class Loop(threading.Thread):
             return {"p50": None, "p95": None, "max": None}
         ranks = {"p50": len(took) // 2, "p95": int(len(took) * 0.95), "max": -1}
         return {name: round(took[rank] / 1e6, 3) for name, rank in ranks.items()}
-
-
-def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when that one ends, or the thread that started this."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # gone before the call
-        os._exit(1)

@@ -19,9 +19,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from workflow.collocation.processes.ties import end_with_parent
 from workflow.collocation.telemetry.host import Machine, Members
 from workflow.collocation.telemetry.lines import Output, sentence
-from workflow.collocation.telemetry.loop import Loop, end_with_parent
+from workflow.collocation.telemetry.loop import Loop
 from workflow.collocation.telemetry.nvml import Card
 from workflow.collocation.telemetry.sources import open_source
 
