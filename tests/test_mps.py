@@ -340,18 +340,6 @@ def test_a_cap_that_cannot_be_proven_is_not_in_force():
     )
 
 
-def test_blocks_that_reached_too_few_sms_are_held_against_nobody():
-    """Others were busy on the rest: only too many contradict a cap."""
-    sharing = sharing_of({}, {"sm_percent": 50})
-    probed = {"sm_source": "residency"}
-    for counts in ((132, 66), (116, 40), (8, 8)):
-        found = sharing.witness(reports(*counts, **probed))
-        assert found["verified"] is True
-        assert [limits["sm_source"] for limits in found["limits"].values()] == ["residency"] * 2
-    sentence = "mps_equal: member 1 (PID 8) can use 68 SMs; 50 % of 132 is 66"
-    assert not_in_force(sharing, reports(116, 68, **probed)) == sentence
-
-
 @pytest.mark.parametrize(("total", "count"), [(None, None), (None, 132), (132, None)])
 def test_without_a_cap_nothing_has_to_be_proven(total, count):
     sharing = sharing_of({}, place=Place(GPU.uuid, total))

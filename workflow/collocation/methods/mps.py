@@ -164,9 +164,7 @@ class Clients(Sharing):
         who, total = f"{self.method}: {called(member, report)}", self.place.sm_count
         has, free = report.sm_count, report.memory_free
         expected = card_free = unproven = None
-        # Blocks may not have reached SMs that others kept busy: then too few are no limit's doing.
-        at_least = report.sm_source == "residency"
-        if percent is None and not at_least and None not in (has, total) and has != total:
+        if percent is None and None not in (has, total) and has != total:
             raise NotInForce(f"{who} can use {has} of {total} SMs, and no limit was asked for")
         if percent is not None:
             if has is None:
@@ -176,8 +174,7 @@ class Clients(Sharing):
                 )
             share = percent * total / 100
             expected = int(share + 1e-6)
-            least = 0 if at_least else share - GROUP_SMS
-            if not least <= has <= max(share, LEAST_SMS) + 1e-6:
+            if not share - GROUP_SMS <= has <= max(share, LEAST_SMS) + 1e-6:
                 raise NotInForce(f"{who} can use {has} SMs; {percent:g} % of {total} is {expected}")
         if memory is not None:
             if free is None:

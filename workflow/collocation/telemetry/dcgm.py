@@ -7,7 +7,8 @@ Numbers are not NVML's. DCGM's GPU id is looked up by the card's UUID in `dcgmi 
 MIG a GPU instance has an entity id of DCGM's; `dcgmi discovery -c` names it beside NVML's instance
 id ("I <GPU>/<GPU instance>"). Users saw DCGM confine a larger instance to what the smallest one
 could do (NVIDIA/DCGM issues 138 and 248), so values of unequal instances need a second witness.
-PCIe traffic of an instance is N/A (issue 88).
+Traffic of an instance is N/A (issue 88), or its column left blank, so beside instances only ratios
+are asked for.
 """
 
 import math
@@ -26,42 +27,11 @@ DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they a
 ASK_S = 3.0  # for a question to the host engine, which may hang
 FIRST_S = 4.0  # for the first row with a value: DCGM's first rows are N/A
 SILENCE_S = 5.0  # without a row, after which the engine counts as gone
-UNITS = re.compile(r"\s*ID\b", re.I)  # the second line of a header
-ROW = re.compile(r"\s*(GPU|GPU-I) (\d+)(?=\s|$)")
+HEADER = re.compile(r"\s*(#|ID\b)", re.I)  # the line of names, the line of units
 LISTED_GPU = re.compile(r"\|\s*(\d+)\s*\|")
 INSTANCE = re.compile(r"->\s*I\s+\d+/(\d+)\s*\|.*\(EntityID:\s*(\d+)\)")
 LISTED_FIELD = re.compile(r"\|\s*(\d{4})\s*\|")
 Row = list[float | None]
-
-
-class Table:
-    """The text of `dcgmi dmon -e`, line by line; its columns are in the order of the fields asked.
-
-    A field that an entity does not have is left blank by DCGM 3.3 and newer, so a row that is not
-    full is read by where the last header's names began.
-    """
-
-    def __init__(self, columns: int):
-        self._columns = columns
-        self._starts: list[int] = []
-
-    def row(self, line: str) -> tuple[str, Row] | None:
-        """("GPU 0" or "GPU-I 3", a value or null per column); None for any other line.
-
-        Headers come again and again; N/A, and numbers that DCGM cut off ("1234..."), are null.
-        """
-        if line.lstrip().startswith("#"):
-            names = [m.start() for m in re.finditer(r"\S+", line) if "#" not in m[0]]
-            self._starts = names[-self._columns :] if len(names) >= self._columns else []
-            return None
-        found = ROW.match(line)
-        if not found:
-            return None
-        cells = {cell.start(): cell[0] for cell in re.compile(r"\S+").finditer(line, found.end())}
-        starts = list(cells) if len(cells) == self._columns else self._starts
-        if not starts or not cells.keys() <= set(starts):
-            return None
-        return f"{found[1]} {found[2]}", [_number(cells.get(start)) for start in starts]
 
 
 class Dcgm:
@@ -91,12 +61,16 @@ class Dcgm:
         # One field that the card has not makes dcgmi refuse them all.
         listing = _ask(program, "profile", "--list", "-i", str(gpu))
         listed = {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
-        self._metrics = [metric for metric in METRICS if metric.dcgm in listed]
+        self._metrics = [
+            metric
+            for metric in METRICS
+            if metric.dcgm in listed and (metric.unit == "1" or entities == ["gpu"])
+        ]
         if not self._metrics:
             raise Unavailable("the host engine lists no profiling fields of the card")
         fields = ",".join(str(metric.dcgm) for metric in self._metrics)
         selector = ",".join(names[entity][0] for entity in entities)
-        self._table, self._rest, self._said = Table(len(self._metrics)), b"", ""
+        self._rest, self._said = b"", ""
         self._ended, self._heard = False, time.monotonic()
         self._child = subprocess.Popen(
             [program, "dmon", "-e", fields, "-i", selector, "-d", str(DELAY_MS)],
@@ -154,12 +128,24 @@ class Dcgm:
         *lines, self._rest = (self._rest + (came or b"")).split(b"\n")
         rows: dict[str, list[Row]] = {}
         for line in (line.decode(errors="replace") for line in lines):
-            row = self._table.row(line)
-            if row and row[0] in self._entities:
-                rows.setdefault(self._entities[row[0]], []).append(row[1])
-            elif not row and line.strip() and not line.lstrip().startswith("#"):
-                self._said = self._said if UNITS.match(line) else line.strip()
+            entity, values = read_row(line, len(self._metrics))
+            if entity in self._entities:
+                rows.setdefault(self._entities[entity], []).append(values)
+            elif line.strip() and not HEADER.match(line):
+                self._said = line.strip()
         return rows
+
+
+def read_row(line: str, columns: int) -> tuple[str | None, Row]:
+    """Of `dcgmi dmon -e`: "GPU 0" or "GPU-I 3", and a value for each field asked.
+
+    N/A, and numbers that DCGM cut off ("1234..."), are null. A line that is no such row, or not a
+    full one, has no entity.
+    """
+    kind, *words = line.split() or [""]
+    if kind not in ("GPU", "GPU-I") or len(words) != 1 + columns:
+        return None, []
+    return f"{kind} {words[0]}", [_number(word) for word in words[1:]]
 
 
 def _ask(program: str, *arguments: str) -> str:
@@ -205,9 +191,9 @@ def _instance_ids(hierarchy: str, uuid: str) -> dict[int, int]:
     return ids
 
 
-def _number(cell: str | None) -> float | None:
+def _number(word: str) -> float | None:
     try:
-        value = float(cell or "nan")
+        value = float(word)
     except ValueError:
         return None
     return value if math.isfinite(value) else None
