@@ -76,8 +76,8 @@ def watched(
         lines.host.append({"t": t, "v": {"cpu_busy": rate, "memory_used": 100, "load1": None}})
         values = {"cpu": rate, "rss": 5, "read": None, "gpu_memory": 9}
         lines.members.append({"t": t, "m": 0, "v": values})
-    lines.marks = [mark(0, "phase:idle"), mark(1, "phase:build"), mark(1.5, "phase:window")]
-    lines.marks += [mark(2.02, "window:open", 1000.0), mark(12.06, "window:close", 4012.0)]
+    lines.phases = [(0, "idle"), (S, "build"), (3 * S // 2, "window")]
+    lines.marks = [mark(2.02, "window:open", 1000.0), mark(12.06, "window:close", 4012.0)]
     for entity in entities if source == "gpm" else ():
         span = {"name": "window", "e": entity, "start_ns": OPEN, "end_ns": CLOSE, "v": dict(RATES)}
         lines.spans.append(span)

@@ -159,7 +159,7 @@ def test_without_a_gpu_members_and_machine_are_complete(cell):
     cell.until(lambda so_far: len(so_far.members) >= 2)
     assert psutil.Process(watching.pid).cpu_affinity() == [min(os.sched_getaffinity(0))]
     watching.open("window")
-    cell.until(lambda so_far: names(so_far.marks)[-1] == "window:open")
+    cell.until(lambda so_far: names(so_far.marks) == ["window:open"])
     child.do("worker()")
     watching.close("window")
     found = watching.end()
@@ -167,9 +167,11 @@ def test_without_a_gpu_members_and_machine_are_complete(cell):
     assert found.problem is None and watching.problem is None and not found.errors
     assert (found.gpu, found.spans, found.seen) == ([], [], [])
     assert found.head["source"] is None
-    assert names(found.marks) == ["phase:idle", "phase:build", "window:open", "window:close"]
+    assert names(found.marks) == ["window:open", "window:close"]
+    assert [name for _, name in found.phases] == ["idle", "build"]
+    assert found.phases == sorted(found.phases)
     assert all(mark["energy"] is None for mark in found.marks)
-    opened, closed = (mark["t"] for mark in found.marks[2:])
+    opened, closed = (mark["t"] for mark in found.marks)
 
     first, *others = found.host
     assert all(first["v"][name] is None for name in ("cpu_busy", "cpu_stolen", "disk_read"))
@@ -339,7 +341,7 @@ def test_what_fails_is_said_once_and_the_rest_goes_on(cell, gpu, where, words):
         gpu != "absent"
     )
     assert found.head["source"] == {"failing": "gpm", "lost": "gpm"}.get(gpu)
-    assert {"window:open", "window:close"} < set(names(found.marks))
+    assert set(names(found.marks)) == {"window:open", "window:close"}
 
 
 def test_late_steps_are_skipped_not_caught_up(tmp_path):
@@ -384,7 +386,7 @@ def test_what_is_no_command_does_no_harm(tmp_path):
     config = {"gpu": None, "entities": [], "source": "auto", "hz": 10, "slow_hz": 50}
     config |= {"cores": [2**20], "parent": os.getpid(), "output": str(tmp_path / "lines")}
     junk = b'\n{\n[]\n"open"\n\xff\xfe\n{"members": 3}\n{"members": {"a": 1}}\n{"what": 1}\n'
-    junk += b"[" * 100_000 + b"\n" + b"x" * (3 << 20) + b'\n{"phase": "build"}\n{"quit": tr'
+    junk += b"[" * 100_000 + b"\n" + b"x" * (3 << 20) + b'\n{"open": "w"}\n{"quit": tr'
     done = subprocess.run(
         [sys.executable, "-m", watch.PROGRAM, json.dumps(config)],
         input=junk,
@@ -394,7 +396,7 @@ def test_what_is_no_command_does_no_harm(tmp_path):
     )
     found = lines.read(tmp_path / "lines")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert found.problem is None and names(found.marks) == ["phase:idle", "phase:build"]
+    assert found.problem is None and names(found.marks) == ["w:open"]
     wheres = [error["where"] for error in found.errors]
     assert wheres[0] == "cores" and set(wheres[1:]) == {"commands"}
 
@@ -404,7 +406,7 @@ def test_a_full_pipe_is_noted_and_delays_nobody(cell, hasty):
     cell.until(lambda so_far: so_far.gpu)
     os.kill(watching.pid, signal.SIGSTOP)
     for _ in range(5000):
-        watching.phase("x" * 50)
+        watching.open("x" * 50)
     assert watching.problem == "the sampler does not read its commands"
     found = watching.end()
     assert found.gpu and found.problem == watching.problem
@@ -419,9 +421,8 @@ def test_a_sampler_that_crashes(cell):
     deadline = time.monotonic() + PATIENCE
     while watching.problem is None:
         assert time.monotonic() < deadline
-        watching.phase("build")  # notices it, as soon as it has ended
+        watching.open("window")  # notices it, as soon as it has ended
         time.sleep(0.01)
-    watching.open("window")
     found = watching.end()
     assert found.problem == "the sampler ended too early: exit code 7: the last words"
     assert len(found.gpu) == 2 and found.end is None
@@ -448,11 +449,9 @@ def test_a_call_that_blocks_holds_up_nothing_else(cell, gpu, problem):
     watching.members({0: child.pid})
     watching.open("window")
     cell.until(lambda so_far: len(so_far.members) >= 3)
-    watching.phase("stop")
     found = watching.end()
     assert found.problem == problem == watching.problem
     assert bool(found.gpu) == (gpu == "unanswering")
-    assert names(found.marks)[-1] == "phase:stop"
 
 
 @pytest.mark.parametrize("way", ["seizing", "stopped"])

@@ -47,7 +47,7 @@ def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
 
 
 def _table(name: str, rows: list[dict], lines: Lines, origin_ns: int) -> pa.Table:
-    series, phases = Series(rows), lines.phases()
+    series, phases = Series(rows), lines.phases
     began = np.searchsorted([t for t, _ in phases], series.t, side="right") - 1
     labels = {"phase": [phases[i][1] if i >= 0 else None for i in began]}
     labels |= {label: [row.get(key) for row in rows] for label, key in KEYS[name].items()}

@@ -46,7 +46,6 @@ class Sampler:
 
     def run(self, commands: Iterable[bytes]) -> None:
         """Sample until told to quit, or until nobody is there to tell."""
-        self._phase("idle")
         threading.Thread(target=self._find, daemon=True).start()
         self._host.start()
         self._gpu.start()
@@ -77,8 +76,6 @@ class Sampler:
         if "members" in command:
             pids = {int(member): int(pid) for member, pid in command["members"].items()}
             self._host.ask(self._watch, pids)
-        elif "phase" in command:
-            self._phase(command["phase"])
         elif "open" in command or "close" in command:
             action = "open" if "open" in command else "close"
             window = str(command[action])
@@ -87,9 +84,6 @@ class Sampler:
         elif "quit" not in command:
             raise ValueError("no such command")
         return "quit" in command
-
-    def _phase(self, name: str) -> None:
-        self._output.line("marks", t=time.monotonic_ns(), name=f"phase:{name}", energy=None)
 
     # -- the card -----------------------------------------------------------------------------
 

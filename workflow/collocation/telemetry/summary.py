@@ -93,7 +93,7 @@ class Summary:
             for m in sorted({row["m"] for row in lines.members})
         }
         self.host = _series(HOST_METRICS, lines.host)
-        self.phases = {name: t for t, name in lines.phases()}
+        self.phases = {name: t for t, name in lines.phases}
         self.energy = {mark["name"]: mark["energy"] for mark in lines.marks}
         self.pairs = {(span["name"], span["e"]): span for span in lines.spans}
         self.idle = self._idle()

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class Watch:
         self.linger_s = LINGER_S
         self._output, self._log = folder / "telemetry.jsonl", log
         self._lines: Lines | None = None
+        self._phases = [(time.monotonic_ns(), "idle")]
         self._process: subprocess.Popen | None = None
         config = settings | {
             "output": str(self._output.resolve()),
@@ -80,7 +82,8 @@ class Watch:
         self._send(members=pids)
 
     def phase(self, name: str) -> None:
-        self._send(phase=name)
+        """The cell's phase from now on; before the first it is "idle"."""
+        self._phases.append((time.monotonic_ns(), name))
 
     def open(self, window: str) -> None:
         self._send(open=window)
@@ -101,6 +104,7 @@ class Watch:
             if self._process is not None:
                 self._finish(self._process)
             self._lines = read(self._output)
+            self._lines.phases = self._phases
             self._lines.problem = self.problem = self.problem or self._lines.problem
         return self._lines
 
@@ -167,4 +171,4 @@ class Silent(Watch):
 
     def __init__(self):
         self.problem, self.linger_s = None, 0.0
-        self._process, self._lines = None, Lines()
+        self._process, self._lines, self._phases = None, Lines(), []
