@@ -14,7 +14,7 @@ import pytest
 
 from tests.test_processes import assert_gone, is_gone
 from workflow.collocation import ROOT
-from workflow.collocation.telemetry import host, lines, loop, watch
+from workflow.collocation.telemetry import host, lines, sampler, watch
 from workflow.collocation.telemetry.watch import Silent, Watch
 
 PATIENCE = 20.0  # seconds, for a busy machine; nothing below waits that long when all is well
@@ -354,7 +354,7 @@ def test_late_steps_are_skipped_not_caught_up(tmp_path):
         if len(began) == 6:
             ticks.stop()
 
-    ticks = loop.Loop("ticks", 100, step, lines.Output(tmp_path / "lines"))
+    ticks = sampler.Loop("ticks", 100, step, lines.Output(tmp_path / "lines"))
     ticks.start()
     ticks.join(PATIENCE)
     assert len(ticks.took_ns) == 6 and ticks.skipped >= 3
@@ -372,7 +372,7 @@ def test_a_step_that_waits_shifts_the_schedule(tmp_path):
             ticks.stop()
         return time.monotonic_ns()
 
-    ticks = loop.Loop("ticks", 100, step, lines.Output(tmp_path / "lines"))
+    ticks = sampler.Loop("ticks", 100, step, lines.Output(tmp_path / "lines"))
     ticks.start()
     ticks.join(PATIENCE)
     pairs = zip(began, began[1:], strict=False)

@@ -15,7 +15,7 @@ import pynvml
 import pytest
 
 from tests.fakes import activity, driver, machine
-from workflow.collocation.telemetry import dcgm, gpm, nvml, sources
+from workflow.collocation.telemetry import dcgm, gpm, nvml, sampler
 from workflow.collocation.telemetry.vocabulary import METRICS, SourceLost, Unavailable
 
 BY_NAME = {metric.name: metric for metric in METRICS}
@@ -410,74 +410,38 @@ def test_counters_grow_with_what_the_card_does(h200):
     assert 0.02 * 0.5 * 0.9 <= held_down <= seconds * 0.5
 
 
-def test_one_call_reads_all_fields_and_what_is_refused_is_not_asked_again(h200, monkeypatch):
-    asked = []
-    real = pynvml.nvmlDeviceGetFieldValues
-
-    def watched(handle, ids):
-        asked.append(list(ids))
-        return real(handle, ids)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", watched)
-    h200.does(power=300.0, memory_temperature=70)
-    h200.set(fields_refused=[82, 186])
-    card = nvml.Card(h200.uuid)
-    read = card.read()
-    assert asked == [[186, 83, 82, 74, 75], [83, 74, 75]]
-    assert read["power"] == 300.0  # by nvmlDeviceGetPowerUsage
-    assert read["memory_temperature"] is None
-    assert read["energy"] is not None
-
-
-def test_what_changes_slowly_is_asked_for_when_told_to(h200, monkeypatch):
-    card = nvml.Card(h200.uuid)
-    asked = []
-    real = pynvml.nvmlDeviceGetFieldValues
-    monkeypatch.setattr(
-        pynvml, "nvmlDeviceGetFieldValues", lambda card, ids: asked.append(ids) or real(card, ids)
-    )
-    quick, whole = card.read(slow=False), card.read()
-    assert asked == [[186, 83], [186, 83, 82, 74, 75]]
-    assert {name for name in nvml.COLUMNS if name not in quick} == set(nvml.SLOW)
-    assert tuple(whole) == nvml.COLUMNS and None not in whole.values()
-    h200.fail("nvmlDeviceGetFieldValues", error=UNSUPPORTED, on=True)
-    card = nvml.Card(h200.uuid)
-    assert not {*nvml.SLOW} & card.read(slow=False).keys()
-    assert card.read(slow=False)["power"] == 80.0
+NEVER = {"at": 1, "error": UNSUPPORTED, "on": True}
+COUNTERS = {"energy", "power_violation", "thermal_violation"}
+REFUSED = {
+    "nothing": ({}, set()),
+    "two fields": ({"fields_refused": [82, 186]}, {"memory_temperature"}),
+    "all fields": (
+        {"failures": [{"call": "nvmlDeviceGetFieldValues"} | NEVER]},
+        {"memory_temperature"} | COUNTERS,
+    ),
+    "fields and utilisation": (
+        {
+            "fields_refused": [74, 75, 82, 83, 186],
+            "failures": [{"call": "nvmlDeviceGetUtilizationRates"} | NEVER],
+        },
+        {"memory_temperature", "gpu_util", "memory_util"} | COUNTERS,
+    ),
+}
 
 
-def test_without_field_values_there_is_power_still(h200):
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_card_refuses_is_null_and_power_is_told_still(h200, what):
+    settings, missing = REFUSED[what]
     h200.does(power=300.0)
-    h200.fail("nvmlDeviceGetFieldValues", error=UNSUPPORTED, on=True)
+    h200.set(**settings)
     card = nvml.Card(h200.uuid)
-    read = card.read()
-    assert read["power"] == 300.0
-    assert {name for name, value in read.items() if value is None} == set(nvml.FIELDS) - {"power"}
-    assert card.edge() is None
-
-
-def test_a_card_that_has_nothing_more_to_give_reads_null(h200):
-    h200.does(power=300.0)
-    h200.set(
-        fields_refused=[74, 75, 82, 83, 186],
-        failures=[
-            {"call": call, "at": 1, "error": UNSUPPORTED, "on": True}
-            for call in ("nvmlDeviceGetUtilizationRates",)
-        ],
-    )
-    card = nvml.Card(h200.uuid)
-    for _ in range(3):
+    for _ in range(2):
         read = card.read()
-    assert {name for name, value in read.items() if value is None} == {
-        "gpu_util",
-        "memory_util",
-        "energy",
-        "memory_temperature",
-        "power_violation",
-        "thermal_violation",
-    }
-    assert read["power"] == 300.0
-    assert card.edge() is None
+        assert {name for name, value in read.items() if value is None} == missing
+        assert read["power"] == 300.0
+    assert tuple(read) == nvml.COLUMNS
+    assert not {*nvml.SLOW} & card.read(slow=False).keys()  # asked for when told to only
+    assert (card.edge() is None) == ("energy" in missing)
 
 
 def test_a_passing_error_is_null_once(h200):
@@ -736,8 +700,8 @@ CHOICES = {
         "dcgm",
         r"dcgm answers; not gpm: GPM gives no metric .*",
     ),
-    "DCGM asked for": ("h200_141", {"dcgm": {}}, "dcgm", "dcgm", "dcgm was asked for, and answers"),
-    "GPM asked for": ("h200_141", {}, "gpm", "gpm", "gpm was asked for, and answers"),
+    "DCGM asked for": ("h200_141", {"dcgm": {}}, "dcgm", "dcgm", "dcgm answers"),
+    "GPM asked for": ("h200_141", {}, "gpm", "gpm", "gpm answers"),
     "NVML asked for": ("h200_141", {"dcgm": {}}, "nvml", None, "plain NVML was asked for"),
 }
 
@@ -746,7 +710,7 @@ CHOICES = {
 def test_the_best_source_that_answers_is_chosen_and_why_is_said(make, case):
     card, settings, wanted, chosen, why = CHOICES[case]
     here = make(card, **settings)
-    source, said = sources.open_source(here.uuid, ["gpu"], wanted)
+    source, said = sampler.open_source(here.uuid, ["gpu"], wanted)
     if source:
         source.close()
     assert (source.name if source else None) == chosen
@@ -763,5 +727,5 @@ def test_the_best_source_that_answers_is_chosen_and_why_is_said(make, case):
 def test_what_was_asked_for_and_cannot_be_is_one_line(make, wanted, words):
     here = make("a30")
     with pytest.raises(ValueError, match=words) as raised:
-        sources.open_source(here.uuid, ["gpu"], wanted)
+        sampler.open_source(here.uuid, ["gpu"], wanted)
     assert "\n" not in str(raised.value)
