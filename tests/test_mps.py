@@ -733,5 +733,3 @@ def test_refusals(monkeypatch):
     with pytest.raises(Unsupported, match=reason):
         with methods.enter(SPEC, GPU, Path()):
             pass
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert MPS.refusal(SPEC, GPU) == "MPS runs on Linux only, and this is win32"

@@ -15,7 +15,7 @@ import pytest
 from tests.test_processes import assert_gone, is_gone
 from workflow.collocation import ROOT
 from workflow.collocation.telemetry import host, lines, sampler, watch
-from workflow.collocation.telemetry.watch import Silent, Watch
+from workflow.collocation.telemetry.watch import Watch
 
 PATIENCE = 20.0  # seconds, for a busy machine; nothing below waits that long when all is well
 RATES = ("cpu", "read", "write")
@@ -305,16 +305,6 @@ def test_rows_marks_and_spans_of_a_card(cell, monkeypatch):
     assert "source closed, cuda=[]" in cell.log()
 
 
-def test_plain_nvml(cell):
-    watching = cell.watch("plain", source="nvml")
-    cell.until(lambda so_far: so_far.head and so_far.gpu)
-    watching.open("window")
-    watching.close("window")
-    found = watching.end()
-    assert found.problem is None and (found.head["source"], found.spans) == ("nvml", [])
-    assert all("smact" not in row["v"] for row in found.gpu)
-
-
 @pytest.mark.parametrize(
     ("gpu", "where", "words"),
     [
@@ -526,15 +516,6 @@ def test_no_sampler_at_all(cell, monkeypatch):
     found = watching.end()
     assert found.problem.startswith("the sampler cannot be started: ")
     assert (found.head, found.gpu, watching.pid) == (None, [], None)
-
-
-def test_off_is_silent():
-    with Silent() as silent:
-        for call in (silent.phase, silent.open, silent.close):
-            call("window")
-        silent.members({0: 1})
-        assert silent.end() == lines.Lines() and silent.problem is None
-        assert silent.linger_s == 0  # nothing waits for readings that nobody takes
 
 
 # --- reading back ---

@@ -7,7 +7,6 @@ once the member itself finds that it has no more.
 
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,8 +41,6 @@ class Mps(Method):
         """Here also: if a limit could never be proven on this card, or would limit nothing."""
         if device is None:
             return "MPS needs an NVIDIA GPU, and there is none on this machine"
-        if sys.platform != "linux":
-            return f"MPS runs on Linux only, and this is {sys.platform}"
         if shutil.which(mps_daemon.CONTROL) is None:
             return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
         total = device.memory_bytes
