@@ -308,8 +308,8 @@ def test_a_trainer_that_cannot_be_imported(tmp_path):
 CONDUCTOR = """
 import json, sys
 from workflow.collocation.processes.server import Server
-folder = sys.argv[1]
-with Server(folder + "/server.log", trainer="tests.torchfree") as server:
+folder, *name = sys.argv[1:]
+with Server(folder + "/server.log", "tests.torchfree", *name) as server:
     for index, args in enumerate([{}, {"hang": "build"}, {"hang": "warm"}]):
         spec = {"member": index, "folder": folder, "model_args": args}
         server.start(spec, f"{folder}/{index}.log")
