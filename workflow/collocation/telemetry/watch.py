@@ -61,7 +61,7 @@ class Watch:
             "parent": os.getpid(),
         }
         try:
-            self._process = self._start([sys.executable, "-P", "-m", program, json.dumps(config)])
+            self._process = self._start([sys.executable, "-m", program, json.dumps(config)])
         except OSError as error:
             self.problem = f"the sampler cannot be started: {error}"
 
@@ -109,14 +109,13 @@ class Watch:
         return self._lines
 
     def _start(self, command: list[str]) -> subprocess.Popen:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with self._log.open("wb") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONPATH": path},
+                cwd=ROOT,
                 process_group=0,  # Ctrl-C is for the conductor alone
             )
         os.set_blocking(process.stdin.fileno(), False)
