@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from workflow.collocation import ROOT, gpu
 from workflow.collocation.methods.evidence import PIPE_FOLDER
-from workflow.collocation.telemetry.sources import Source
+from workflow.collocation.telemetry.sampler import Source
 
 LEAD_S = 0.4  # of a load before it is looked at, and after: counters are refreshed every 100 ms
 SPAN_S = 0.8

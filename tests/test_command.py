@@ -224,13 +224,14 @@ def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
     assert "0 to run now" in studio.plan().output
 
 
-def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio):
+def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio, monkeypatch):
     """Somebody else holds the device meanwhile; no marker of what was put off stays."""
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
     assert studio.measure().code == 0
     studio.write_study("drill", study(ladders=alone("plain"), replicates=2))
     began, budget = time.monotonic(), 12
-    with device_lock("cpu", {"pid": 1}, pytest.fail, studio.locks):
+    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(studio.locks))
+    with device_lock("cpu", {"pid": 1}, pytest.fail):
         running = studio.start("--until", "merge", config={"budget": f"{budget}s"})
         until(lambda: "waiting for the CPU" in running.output, lambda: running.output)
         time.sleep(max(0, began + budget - time.monotonic()) + 3)  # it counts from the reading

@@ -153,16 +153,13 @@ def test_what_is_known_of_a_device(nvml):
         ((42, 0), 16896, None),  # a card of the future
         ((9, 0), 100, None),  # what no such card has
         ((9, 0), 0, None),
+        ((9, 0), None, None),  # not readable
     ],
 )
 def test_sms_of_a_card_from_its_cores(nvml, capability, cores, count):
     nvml.capability, nvml.cores = list(capability), cores
+    nvml.missing = {"nvmlDeviceGetNumGpuCores"} if cores is None else set()
     assert gpu.find().sm_count == count
-
-
-def test_sms_of_a_card_whose_cores_are_not_readable(nvml):
-    nvml.missing = {"nvmlDeviceGetNumGpuCores"}
-    assert gpu.find().sm_count is None
 
 
 @pytest.mark.parametrize(
@@ -223,14 +220,6 @@ def test_state(nvml):
     }
 
 
-def test_readings_that_a_card_does_not_give_are_null(nvml):
-    device = gpu.find()
-    nvml.missing = {"nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo"}
-    found = device.state()
-    assert found["power_w"] is found["sm_clock_mhz"] is found["memory_clock_mhz"] is None
-    assert (found["temperature_c"], found["throttle_reasons"]) == (41, 4)
-
-
 def test_a_card_whose_memory_is_not_readable_is_found_all_the_same(nvml):
     """In MIG mode NVML tells it to administrators only."""
     nvml.missing = {"nvmlDeviceGetMemoryInfo"}
@@ -277,23 +266,21 @@ def no_daemons(monkeypatch):
     monkeypatch.setattr(evidence, "_daemons", lambda: iter(()))
 
 
+def test_naive_members_see_one_card_and_an_empty_pipe_folder_that_goes_with_the_cell(
+    nvml, tmp_path
+):
+    with methods.enter({"method": "naive"}, gpu.find(1), tmp_path) as sharing:
+        environment = sharing.environment(0)
+        assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
+        pipe = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
+        assert pipe.is_dir() and not list(pipe.iterdir())
+    assert not pipe.exists()
+
+
 @pytest.fixture
 def naive(nvml, tmp_path):
     with methods.enter({"method": "naive"}, gpu.find(1), tmp_path) as sharing:
         yield sharing
-
-
-def test_naive_members_see_one_card_and_no_daemon(naive, tmp_path):
-    environment = naive.environment(0)
-    assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
-    pipe = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
-    assert pipe.is_dir() and not list(pipe.iterdir())
-
-
-def test_the_empty_pipe_folder_goes_with_the_cell(nvml, tmp_path):
-    with methods.enter({"method": "naive"}, gpu.find(), tmp_path) as sharing:
-        pipe = Path(sharing.environment(0)["CUDA_MPS_PIPE_DIRECTORY"])
-    assert not pipe.exists()
 
 
 def said(*pids: int, **changes) -> dict[int, Report]:
@@ -314,26 +301,19 @@ def test_naive_is_verified_when_nvml_lists_exactly_the_members(nvml, naive):
     }
 
 
-@pytest.mark.parametrize("missing", [set(), {"nvmlDeviceGetComputeRunningProcesses"}])
-def test_naive_cannot_tell_where_nvml_shows_nobody(nvml, naive, missing):
-    nvml.missing = missing
-    assert naive.witness(said(20, 10))["verified"] is None
-
-
-def test_naive_under_other_pids_is_proven_by_their_number(nvml, naive):
-    nvml.compute = [4001, 4002]
-    assert naive.witness(said(20, 10))["verified"] is True
-
-
-def test_naive_cannot_tell_where_nvml_has_no_list_of_mps_clients(nvml, naive):
-    nvml.compute = [10, 20]
-    nvml.missing = {"nvmlDeviceGetMPSComputeRunningProcesses"}
-    assert naive.witness(said(20, 10))["verified"] is None
-
-
-def test_naive_with_nobody_left_proves_nothing(nvml, naive):
-    nvml.compute = [4001]
-    assert naive.witness({})["verified"] is None
+@pytest.mark.parametrize(
+    ("compute", "missing", "members", "verified"),
+    [
+        ([], None, [20, 10], None),  # NVML shows nobody
+        ([], "nvmlDeviceGetComputeRunningProcesses", [20, 10], None),
+        ([4001, 4002], None, [20, 10], True),  # other PIDs, as many
+        ([10, 20], "nvmlDeviceGetMPSComputeRunningProcesses", [20, 10], None),
+        ([4001], None, [], None),  # nobody left
+    ],
+)
+def test_what_nvml_does_not_tell_proves_nothing(nvml, naive, compute, missing, members, verified):
+    nvml.compute, nvml.missing = compute, {missing}
+    assert naive.witness(said(*members))["verified"] is verified
 
 
 HIDDEN = 2**22 + 1  # beyond the kernel's largest PID
@@ -395,10 +375,6 @@ def test_naive_with_a_member_elsewhere_is_not_in_force(nvml, naive):
     assert str(caught.value) == sentence
     with pytest.raises(NotInForce, match=r"^naive: member 0 \(PID 20\) did not say which device"):
         naive.witness(said(20, device_uuid=None))
-
-
-def test_naive_has_nothing_to_release(naive):
-    assert naive.release(20) is None
 
 
 def test_naive_on_a_machine_without_a_gpu(tmp_path):

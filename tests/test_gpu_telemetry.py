@@ -17,7 +17,7 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import mps_daemon
 from workflow.collocation.telemetry.nvml import Card
-from workflow.collocation.telemetry.sources import Source, open_source
+from workflow.collocation.telemetry.sampler import Source, open_source
 from workflow.collocation.telemetry.vocabulary import Unavailable
 
 CARD = gpu.find()

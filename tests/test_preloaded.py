@@ -9,7 +9,7 @@ import socket
 import psutil
 import pytest
 
-from tests.test_processes import PATIENCE, Run, assert_gone, descriptors, script
+from tests.test_processes import CONDUCTOR, PATIENCE, Run, assert_gone, descriptors, script
 from workflow.collocation import ROOT
 from workflow.collocation.processes import server as servers
 from workflow.collocation.processes.preloaded import hold, stamp
@@ -258,27 +258,14 @@ def test_other_users_sockets_are_not_trusted(tmp_path):
 
 # --- what ends with what ---
 
-CONDUCTOR = """
-import sys
-from workflow.collocation.processes.server import Server
-name, folder = sys.argv[1:]
-with Server(folder + "/server.log", "tests.torchfree", name) as server:
-    for index, args in enumerate([{}, {"hang": "build"}, {"hang": "warm"}]):
-        spec = {"member": index, "folder": folder, "model_args": args}
-        server.start(spec, f"{folder}/{index}.log")
-    while True:
-        for event in server.wait(None):
-            if event["event"] == "forked":
-                print(event["pid"], flush=True)
-"""
-
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_members_end_with_their_conductor(tmp_path, number):
     """And the server serves the next."""
     with held(tmp_path) as (name, process):
-        with script(CONDUCTOR, name, tmp_path) as conductor:
-            pids = {int(conductor.stdout.readline()) for _ in range(3)}
+        with script(CONDUCTOR, tmp_path, name) as conductor:
+            lines = [json.loads(conductor.stdout.readline()) for _ in range(4)]
+            pids = {pid for _, event, pid in lines if event == "forked"}
             assert {p.pid for p in process.children(recursive=True)} == pids
             conductor.send_signal(number)
             assert_gone(*pids)

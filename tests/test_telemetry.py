@@ -19,11 +19,9 @@ import pytest
 from tests.fakes import machine
 from tests.studio import SHORT, STUDY, Studio, study, until, workload
 from workflow.collocation.cell import observation
-from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.cores import Cpu, spare
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import Record
-from workflow.collocation.cell.spec import MeasureSpec
 from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.load import ConfigError, load_config
 from workflow.collocation.schema.study import Sampling, Study
@@ -74,11 +72,10 @@ def watched(
         t = index * S // 2
         rate = None if index == 0 else 1.5
         lines.host.append({"t": t, "v": {"cpu_busy": rate, "memory_used": 100, "load1": None}})
-        values = {"cpu": rate, "rss": 5, "pss": None, "read": None, "gpu_memory": 9}
+        values = {"cpu": rate, "rss": 5, "read": None, "gpu_memory": 9}
         lines.members.append({"t": t, "m": 0, "v": values})
-    lines.members.append({"t": int(12.1 * S), "m": 0, "w": "window", "v": {"pss": 3, "rss": 6}})
-    lines.marks = [mark(0, "phase:idle"), mark(1, "phase:build"), mark(1.5, "phase:window")]
-    lines.marks += [mark(2.02, "window:open", 1000.0), mark(12.06, "window:close", 4012.0)]
+    lines.phases = [(0, "idle"), (S, "build"), (3 * S // 2, "window")]
+    lines.marks = [mark(2.02, "window:open", 1000.0), mark(12.06, "window:close", 4012.0)]
     for entity in entities if source == "gpm" else ():
         span = {"name": "window", "e": entity, "start_ns": OPEN, "end_ns": CLOSE, "v": dict(RATES)}
         lines.spans.append(span)
@@ -197,7 +194,7 @@ def test_plain_nvml_has_readings_and_no_activity():
 def test_members_and_host():
     window = told(watched())[0].windows["window"]
     assert window.members == {
-        "0": {"cpu": 1.5, "read": None, "write": None, "rss": 5, "gpu_memory": 9, "pss": 3}
+        "0": {"cpu": 1.5, "read": None, "write": None, "rss": 5, "gpu_memory": 9}
         | {"entity": "gpu"}
     }
     assert (window.host["cpu_busy"], window.host["memory_used"]) == (1.5, 100)
@@ -480,7 +477,7 @@ def test_files_hold_every_row_and_every_column(tmp_path):
     chunk = pq.ParquetFile(tmp_path / "gpu.parquet").metadata.row_group(0).column(0)
     assert chunk.compression == "ZSTD" and "DELTA_BINARY_PACKED" in chunk.encodings
     members = pq.read_table(tmp_path / "member.parquet").to_pylist()
-    assert [row["pss"] for row in members if row["window"] == "window"] == [3]
+    assert {(row["member"], row["rss"]) for row in members} == {(0, 5)}
 
 
 def test_no_rows_no_file(tmp_path):
@@ -545,89 +542,6 @@ def test_the_sampler_gets_a_core_that_no_member_has(taken, expected):
     assert spare(taken, cpus) == expected
 
 
-# -- windows' ends ---------------------------------------------------------------------------------
-
-
-class Stage:
-    """A server whose members do at once as they are told, what shares the card, and who watches."""
-
-    def __init__(self, linger_s: float):
-        self.linger_s, self.released = linger_s, None
-        self.events: list[dict] = []
-        self.noted: list[tuple[str, int]] = []
-        self.training: list[int] = []
-
-    def _note(self, what: str) -> None:
-        self.noted.append((what, time.monotonic_ns()))
-
-    def _tell(self, member: int, event: str, **values) -> None:
-        told = {"event": event, "member": member, "t": time.monotonic_ns()}
-        self.events.append(told | values)
-
-    def start(self, spec: dict, log) -> None:
-        member = spec["member"]
-        self._tell(member, "forked", pid=100 + member)
-        self._tell(member, "built", commands=["trace"])
-        self._tell(member, "warm")
-
-    def send(self, member: int, command: str) -> None:
-        self._note(command)
-        if command == "go":
-            self.training.append(member)
-            self._tell(member, "started")
-        elif command.startswith("trace"):
-            self._tell(member, "traced", message="none was asked for")
-        else:
-            self.training.remove(member)
-            self._tell(member, "stopped")
-            self._tell(member, "exited", code=0)
-
-    def wait(self, seconds: float) -> list[dict]:
-        time.sleep(min(seconds, 0.002))
-        steps = {"steps": len(self.noted) * 100 + 100, "samples": 100}
-        for member in self.training:
-            self._tell(member, "progress", **steps)
-            self._tell(member, "epoch", epoch=0)
-        found, self.events = self.events, []
-        return found
-
-    def witness(self, reports: dict) -> dict:
-        self._note("witness")
-        return {"verified": True}
-
-    def phase(self, name: str) -> None:
-        pass
-
-    members = phase
-
-    def open(self, window: str) -> None:
-        self._note(f"open {window}")
-
-    def close(self, window: str) -> None:
-        self._note(f"close {window}")
-
-
-@pytest.mark.parametrize("kind", ["window", "departure", "epochs"])
-def test_members_go_on_for_a_moment_when_a_window_has_closed(tmp_path, kind):
-    stage = Stage(linger_s=0.05)
-    settings = {"window_s": 0.05, "min_steps": 0, "settle_s": 0.0, "epochs": 2, "departs": 0}
-    measure = MeasureSpec.model_construct(kind=kind, **settings)
-    specs = [{"member": m, "workload": "plain", "batch_size": 1} for m in range(2)]
-    conductor = Conductor(
-        *(stage, stage, specs, measure, tmp_path),
-        *(Display("cell", tmp_path / "conductor.log"), TIMEOUTS, stage),
-        trace=5,
-    )
-    conductor.run()
-    assert conductor.members[1].status == "completed"
-    pairs = list(zip(stage.noted, stage.noted[1:], strict=False))
-    ends = [(one, other) for one, other in pairs if one[0].startswith("close")]
-    after = {"close before": "stop"}
-    assert [other[0] for _, other in ends] == [after.get(one[0], "witness") for one, _ in ends]
-    assert len(ends) == len(conductor.windows) == (2 if kind == "departure" else 1)
-    assert all(other[1] - one[1] >= 0.05e9 for one, other in ends)
-
-
 # -- real cells ------------------------------------------------------------------------------------
 
 
@@ -675,6 +589,17 @@ def table_of(studio: Studio, cell: str, name: str):
     return pq.read_table(path)
 
 
+def assert_members_went_on(studio: Studio, cell: str) -> None:
+    """In each window those who ran in it, for a moment after its end: for its last readings."""
+    table, record = table_of(studio, cell, "steps.parquet"), studio.record(cell)
+    origin = int(table.schema.metadata[b"origin_ns"])
+    steps = table.to_pylist()
+    for window in record["windows"]:
+        for member in record["telemetry"]["windows"][window["name"]]["members"]:
+            last = max(row["tick"] for row in steps if row["member"] == int(member))
+            assert origin + last * 10_000 >= window["end_ns"] + 0.1 * S
+
+
 def test_a_cell_without_a_gpu_has_all_of_its_host(place):
     cell = prepared(place, kind="departure", window_s=0.6, settle_s=0.3)
     record = conducted(place, cell)
@@ -690,13 +615,12 @@ def test_a_cell_without_a_gpu_has_all_of_its_host(place):
         assert window["entities"] == {} and window["energy"] is None
         assert window["host"]["cpu_busy"] > 0 and window["host"]["memory_used"] > 0
         for values in window["members"].values():
-            assert values["cpu"] is not None and values["rss"] > (values["pss"] or 0) >= 0
+            assert values["cpu"] is not None and values["rss"] > 0
             assert values["gpu_memory"] is values["entity"] is None
+    assert_members_went_on(place, cell)
     members, host = (table_of(place, cell, f"{name}.parquet") for name in ("member", "host"))
     assert host["phase"][0].as_py() == "idle" and None not in host["memory_used"].to_pylist()
     assert members["gpu_memory"].null_count == len(members)
-    windows = {name for name in members["window"].to_pylist() if name}
-    assert windows == {"before", "after"}
 
 
 def busy(studio: Studio, **activity: float) -> None:
@@ -768,6 +692,7 @@ def test_under_mig_the_instances_are_read_and_summed_up(place):
     telemetry = record["telemetry"]
     assert (record["status"], telemetry["status"]) == ("completed", "complete"), telemetry["reason"]
     assert telemetry["strangers"] == [] and record["flags"] == []
+    assert_members_went_on(place, cell)
     window = telemetry["windows"]["window"]
     instances = sorted(set(window["entities"]) - {"gpu"})
     found = [
@@ -845,6 +770,7 @@ def test_the_window_of_whole_epochs_ends_when_the_first_member_has_them(place):
     spent = [sum(epoch["train_s"] for epoch in m["epochs"]) for m in record["members"]]
     assert max(spent) > 2 * min(spent) and window["seconds"] < max(spent) / 1.5
     assert (window["name"], telemetry["status"]) == ("epochs", "complete"), telemetry["reason"]
+    assert_members_went_on(place, cell)
 
 
 # -- config ----------------------------------------------------------------------------------------

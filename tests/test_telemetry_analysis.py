@@ -79,7 +79,7 @@ def readings(entities=("gpu",), rows=3, **metrics):
         for entity in entities
     ]
     phases = (("warm", -(10**9)), ("window", 0))
-    return Lines(gpu=gpu, marks=[{"t": 10**12 + t, "name": f"phase:{n}"} for n, t in phases])
+    return Lines(gpu=gpu, phases=[(10**12 + t, name) for name, t in phases])
 
 
 def watched(folder, number, lines, **options):

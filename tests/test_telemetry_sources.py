@@ -15,12 +15,8 @@ import pynvml
 import pytest
 
 from tests.fakes import activity, driver, machine
-from workflow.collocation.telemetry import dcgm, gpm, nvml, sources
-from workflow.collocation.telemetry.vocabulary import (
-    METRICS,
-    SourceLost,
-    Unavailable,
-)
+from workflow.collocation.telemetry import dcgm, gpm, nvml, sampler
+from workflow.collocation.telemetry.vocabulary import METRICS, SourceLost, Unavailable
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 ROOT = machine.REPOSITORY
@@ -414,74 +410,38 @@ def test_counters_grow_with_what_the_card_does(h200):
     assert 0.02 * 0.5 * 0.9 <= held_down <= seconds * 0.5
 
 
-def test_one_call_reads_all_fields_and_what_is_refused_is_not_asked_again(h200, monkeypatch):
-    asked = []
-    real = pynvml.nvmlDeviceGetFieldValues
-
-    def watched(handle, ids):
-        asked.append(list(ids))
-        return real(handle, ids)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", watched)
-    h200.does(power=300.0, memory_temperature=70)
-    h200.set(fields_refused=[82, 186])
-    card = nvml.Card(h200.uuid)
-    read = card.read()
-    assert asked == [[186, 83, 82, 74, 75], [83, 74, 75]]
-    assert read["power"] == 300.0  # by nvmlDeviceGetPowerUsage
-    assert read["memory_temperature"] is None
-    assert read["energy"] is not None
-
-
-def test_what_changes_slowly_is_asked_for_when_told_to(h200, monkeypatch):
-    card = nvml.Card(h200.uuid)
-    asked = []
-    real = pynvml.nvmlDeviceGetFieldValues
-    monkeypatch.setattr(
-        pynvml, "nvmlDeviceGetFieldValues", lambda card, ids: asked.append(ids) or real(card, ids)
-    )
-    quick, whole = card.read(slow=False), card.read()
-    assert asked == [[186, 83], [186, 83, 82, 74, 75]]
-    assert {name for name in nvml.COLUMNS if name not in quick} == set(nvml.SLOW)
-    assert tuple(whole) == nvml.COLUMNS and None not in whole.values()
-    h200.fail("nvmlDeviceGetFieldValues", error=UNSUPPORTED, on=True)
-    card = nvml.Card(h200.uuid)
-    assert not {*nvml.SLOW} & card.read(slow=False).keys()
-    assert card.read(slow=False)["power"] == 80.0
+NEVER = {"at": 1, "error": UNSUPPORTED, "on": True}
+COUNTERS = {"energy", "power_violation", "thermal_violation"}
+REFUSED = {
+    "nothing": ({}, set()),
+    "two fields": ({"fields_refused": [82, 186]}, {"memory_temperature"}),
+    "all fields": (
+        {"failures": [{"call": "nvmlDeviceGetFieldValues"} | NEVER]},
+        {"memory_temperature"} | COUNTERS,
+    ),
+    "fields and utilisation": (
+        {
+            "fields_refused": [74, 75, 82, 83, 186],
+            "failures": [{"call": "nvmlDeviceGetUtilizationRates"} | NEVER],
+        },
+        {"memory_temperature", "gpu_util", "memory_util"} | COUNTERS,
+    ),
+}
 
 
-def test_without_field_values_there_is_power_still(h200):
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_card_refuses_is_null_and_power_is_told_still(h200, what):
+    settings, missing = REFUSED[what]
     h200.does(power=300.0)
-    h200.fail("nvmlDeviceGetFieldValues", error=UNSUPPORTED, on=True)
+    h200.set(**settings)
     card = nvml.Card(h200.uuid)
-    read = card.read()
-    assert read["power"] == 300.0
-    assert {name for name, value in read.items() if value is None} == set(nvml.FIELDS) - {"power"}
-    assert card.edge() is None
-
-
-def test_a_card_that_has_nothing_more_to_give_reads_null(h200):
-    h200.does(power=300.0)
-    h200.set(
-        fields_refused=[74, 75, 82, 83, 186],
-        failures=[
-            {"call": call, "at": 1, "error": UNSUPPORTED, "on": True}
-            for call in ("nvmlDeviceGetUtilizationRates",)
-        ],
-    )
-    card = nvml.Card(h200.uuid)
-    for _ in range(3):
+    for _ in range(2):
         read = card.read()
-    assert {name for name, value in read.items() if value is None} == {
-        "gpu_util",
-        "memory_util",
-        "energy",
-        "memory_temperature",
-        "power_violation",
-        "thermal_violation",
-    }
-    assert read["power"] == 300.0
-    assert card.edge() is None
+        assert {name for name, value in read.items() if value is None} == missing
+        assert read["power"] == 300.0
+    assert tuple(read) == nvml.COLUMNS
+    assert not {*nvml.SLOW} & card.read(slow=False).keys()  # asked for when told to only
+    assert (card.edge() is None) == ("energy" in missing)
 
 
 def test_a_passing_error_is_null_once(h200):
@@ -557,62 +517,21 @@ def test_an_energy_counter_that_stands_still_is_given_up(h200):
 
 # -- DCGM's text ----------------------------------------------------------------------------------
 
-# NVIDIA/DCGM issue 151, DCGM 3.1 on A100.
-INSTANCES = """\
-#Entity   GRACT        SMACT        SMOCC        TENSO
-ID
-GPU-I 21  0.000        0.000        0.000        0.000
-GPU-I 29  0.495        0.490        0.061        0.468
-GPU 4     0.571        0.571        0.071        0.549
-"""
-# DCGM 3.3.9 on H100: the first round after the engine's start is N/A.
-FIRST_ROUND = """\
-#Entity   GRACT        SMACT        DRAMA
-ID
-GPU 0     N/A          N/A          N/A
-GPU 0     0.000        0.125        0.250
-"""
-# DCGM 2.1, right-aligned (issue 3).
-OLD = """\
-# Entity  GRACT  SMACT  DRAMA
-      Id
-    GPU 0  0.000  0.125    N/A
-"""
+READ = {
+    # NVIDIA/DCGM issue 151, DCGM 3.1 on A100
+    "GPU-I 29  0.495        0.490        0.061": ("GPU-I 29", [0.495, 0.490, 0.061]),
+    # DCGM 3.3.9 on H100: the first round after the engine's start is N/A
+    "GPU 0     N/A          N/A          N/A": ("GPU 0", [None] * 3),
+    # DCGM 2.1, right-aligned (issue 3)
+    "    GPU 0  0.000  0.125    N/A": ("GPU 0", [0.0, 0.125, None]),
+    # numbers that DCGM cut off
+    "GPU 0     0.5   12345678...  <<<NULL>>>": ("GPU 0", [0.5, None, None]),
+}
 
 
-def parse(columns: int, text: str) -> list:
-    table = dcgm.Table(columns)
-    return [row for line in text.splitlines() if (row := table.row(line))]
-
-
-def test_rows_of_several_entities():
-    assert parse(4, INSTANCES) == [
-        ("GPU-I 21", [0.0, 0.0, 0.0, 0.0]),
-        ("GPU-I 29", [0.495, 0.490, 0.061, 0.468]),
-        ("GPU 4", [0.571, 0.571, 0.071, 0.549]),
-    ]
-
-
-def test_what_is_not_known_is_null():
-    assert parse(3, FIRST_ROUND) == [("GPU 0", [None] * 3), ("GPU 0", [0.0, 0.125, 0.25])]
-    assert parse(3, OLD) == [("GPU 0", [0.0, 0.125, None])]
-
-
-def test_headers_come_again_and_change_nothing():
-    rows = parse(3, FIRST_ROUND * 3)
-    assert rows == parse(3, FIRST_ROUND) * 3
-
-
-def test_a_column_that_is_left_blank_is_null_and_shifts_nothing():
-    header = f"{'#Entity':11}{'GRACT':13}{'PCITX':28}{'NVLTX':28}"
-    row = f"{'GPU-I 5':11}{'0.500':13}{'':28}{'123456789012':28}"
-    last = f"{'GPU-I 5':11}{'0.500':13}{'7':28}{'':28}"
-    none = f"{'GPU-I 5':11}"
-    assert parse(3, "\n".join([header, row, last, none])) == [
-        ("GPU-I 5", [0.5, None, 123456789012.0]),
-        ("GPU-I 5", [0.5, 7.0, None]),
-        ("GPU-I 5", [None] * 3),
-    ]
+@pytest.mark.parametrize("line", READ)
+def test_rows_of_dcgm_are_read_and_what_is_not_known_is_null(line):
+    assert dcgm.read_row(line, 3) == READ[line]
 
 
 @pytest.mark.parametrize(
@@ -620,26 +539,17 @@ def test_a_column_that_is_left_blank_is_null_and_shifts_nothing():
     [
         "",
         "   ",
+        "#Entity   GRACT        SMACT        DRAMA",
         "ID                    (us)",
-        "#Entity   GRACT",
         "Error setting watches. Result: -6: Feature not supported",
-        "Error: Unable to connect to host engine. Host engine connection invalid/disconnected.",
-        "Specified entity ID is valid but unknown: i:0. ParsedResult: ParsedGpu(i:0)",
-        "dmon was stopped due to receiving a signal",
         "GPU-CI 3  0.1          0.2          0.3",
-        "Switch 1  0.1          0.2          0.3",
-        "GPU 0     0.1          0.2",  # without a header there is no telling which is missing
+        "GPU 0     0.1          0.2",  # there is no telling which is missing
         "GPU 0     0.1          0.2          0.3          0.4",
-        "GPU 12xyz",
         "\x00\ufffd",
     ],
 )
-def test_any_other_line_is_no_row(line):
-    assert dcgm.Table(3).row(line) is None
-
-
-def test_numbers_that_dcgm_cut_off_are_null():
-    assert parse(2, "GPU 0     12345678...  <<<NULL>>>") == [("GPU 0", [None, None])]
+def test_any_other_line_of_dcgm_is_no_row(line):
+    assert dcgm.read_row(line, 3) == (None, [])
 
 
 # -- DCGM's engine --------------------------------------------------------------------------------
@@ -670,8 +580,7 @@ def test_instances_are_found_by_nvmls_ids(make):
             first: 1.0,
             second: 0.25,
         }
-        assert rates[first]["pcie_tx"] is None
-        assert rates[first]["nvlink_tx"] is None
+        assert not {"pcie_tx", "nvlink_tx"} & rates[first].keys()  # DCGM has none of instances
         assert rates[first]["integer"] == 0.0
     with pytest.raises(Unavailable, match="the host engine does not list gi:99"):
         dcgm.Dcgm(a100.uuid, ["gpu", "gi:99"])
@@ -791,8 +700,8 @@ CHOICES = {
         "dcgm",
         r"dcgm answers; not gpm: GPM gives no metric .*",
     ),
-    "DCGM asked for": ("h200_141", {"dcgm": {}}, "dcgm", "dcgm", "dcgm was asked for, and answers"),
-    "GPM asked for": ("h200_141", {}, "gpm", "gpm", "gpm was asked for, and answers"),
+    "DCGM asked for": ("h200_141", {"dcgm": {}}, "dcgm", "dcgm", "dcgm answers"),
+    "GPM asked for": ("h200_141", {}, "gpm", "gpm", "gpm answers"),
     "NVML asked for": ("h200_141", {"dcgm": {}}, "nvml", None, "plain NVML was asked for"),
 }
 
@@ -801,7 +710,7 @@ CHOICES = {
 def test_the_best_source_that_answers_is_chosen_and_why_is_said(make, case):
     card, settings, wanted, chosen, why = CHOICES[case]
     here = make(card, **settings)
-    source, said = sources.open_source(here.uuid, ["gpu"], wanted)
+    source, said = sampler.open_source(here.uuid, ["gpu"], wanted)
     if source:
         source.close()
     assert (source.name if source else None) == chosen
@@ -818,5 +727,5 @@ def test_the_best_source_that_answers_is_chosen_and_why_is_said(make, case):
 def test_what_was_asked_for_and_cannot_be_is_one_line(make, wanted, words):
     here = make("a30")
     with pytest.raises(ValueError, match=words) as raised:
-        sources.open_source(here.uuid, ["gpu"], wanted)
+        sampler.open_source(here.uuid, ["gpu"], wanted)
     assert "\n" not in str(raised.value)

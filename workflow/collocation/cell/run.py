@@ -41,7 +41,7 @@ from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.undisturbed import ENDING
 from workflow.collocation.processes.preloaded import stamp
 from workflow.collocation.processes.server import Server
-from workflow.collocation.telemetry.loop import end_with_parent
+from workflow.collocation.processes.ties import end_with_parent
 
 
 class Interrupted(BaseException):

@@ -15,10 +15,9 @@ REMIND_S = 30.0
 
 
 class Busy(RuntimeError):
-    """Somebody else holds the lock; `holder` is what they said of themselves, {} if nothing."""
+    """Somebody else holds the lock; holder: what they said of themselves, {} if nothing."""
 
     def __init__(self, path: Path, holder: dict):
-        self.holder = holder
         who = ", ".join(f"{key} {value}" for key, value in holder.items()) or "an unnamed process"
         super().__init__(f"{path} is in use by {who}")
 
@@ -32,15 +31,13 @@ def lock_folder() -> Path:
 
 
 @contextmanager
-def device_lock(
-    key: str, holder: dict, on_wait: Callable[[dict], None], folder: Path | None = None
-) -> Iterator[float]:
+def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iterator[float]:
     """Hold the device `key` (GPU UUID or "cpu"), however long the wait; gives the seconds waited.
 
     `holder` says who we are (pid, user, study, cell, since) to those who then wait. `on_wait` gets
     the present holder's words, {} if unknown, at once and every 30 s. Not reentrant.
     """
-    folder = folder or lock_folder()
+    folder = lock_folder()
     _make_shared(folder)
     path = folder / (re.sub(r"[^A-Za-z0-9._-]", "_", key) + ".lock")
     began = time.monotonic()

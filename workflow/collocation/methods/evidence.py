@@ -35,7 +35,7 @@ class Report:
     device_uuid: str | None  # "GPU-…" or "MIG-…", as CUDA named the device it runs on
     sm_count: int | None  # SMs that its context can use
     memory_free: int | None  # bytes it saw free after making its context, with nothing loaded
-    sm_source: str | None = None  # how it counted: "residency" may find too few (models/device.py)
+    sm_source: str | None = None  # who told it: "affinity" (CUDA)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ once the member itself finds that it has no more.
 
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,8 +41,6 @@ class Mps(Method):
         """Here also: if a limit could never be proven on this card, or would limit nothing."""
         if device is None:
             return "MPS needs an NVIDIA GPU, and there is none on this machine"
-        if sys.platform != "linux":
-            return f"MPS runs on Linux only, and this is {sys.platform}"
         if shutil.which(mps_daemon.CONTROL) is None:
             return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
         total = device.memory_bytes
@@ -164,9 +161,7 @@ class Clients(Sharing):
         who, total = f"{self.method}: {called(member, report)}", self.place.sm_count
         has, free = report.sm_count, report.memory_free
         expected = card_free = unproven = None
-        # Blocks may not have reached SMs that others kept busy: then too few are no limit's doing.
-        at_least = report.sm_source == "residency"
-        if percent is None and not at_least and None not in (has, total) and has != total:
+        if percent is None and None not in (has, total) and has != total:
             raise NotInForce(f"{who} can use {has} of {total} SMs, and no limit was asked for")
         if percent is not None:
             if has is None:
@@ -176,8 +171,7 @@ class Clients(Sharing):
                 )
             share = percent * total / 100
             expected = int(share + 1e-6)
-            least = 0 if at_least else share - GROUP_SMS
-            if not least <= has <= max(share, LEAST_SMS) + 1e-6:
+            if not share - GROUP_SMS <= has <= max(share, LEAST_SMS) + 1e-6:
                 raise NotInForce(f"{who} can use {has} SMs; {percent:g} % of {total} is {expected}")
         if memory is not None:
             if free is None:

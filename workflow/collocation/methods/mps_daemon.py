@@ -5,7 +5,6 @@ that, so each pipe folder bears our mark, locked for as long as we live: `sweep`
 to a mark that nobody holds, and nothing else. No setting of the card is touched.
 """
 
-import ctypes
 import fcntl
 import os
 import resource
@@ -23,12 +22,12 @@ import psutil
 
 from workflow.collocation.methods.evidence import CONTROL, PIPE_FOLDER, NotInForce
 from workflow.collocation.methods.undisturbed import undisturbed
+from workflow.collocation.processes.ties import end_with_parent, lives
 
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
 PREFIX, MARK = "mps-", "collocation-study"
 START_S, ANSWER_S, END_S = 20.0, 15.0, 5.0
 SOCKET_PATH_LIMIT = 107  # bytes, on Linux
-PR_SET_PDEATHSIG = 1
 OPEN_FILES = 16384  # what NVIDIA advises for many clients
 
 
@@ -112,15 +111,13 @@ def _start(daemon: Daemon) -> subprocess.Popen:
         raise NotInForce(f"MPS: {daemon.pipe} is too long for a socket; set TMPDIR to a short path")
     # A limit in the user's shell would silently hold for every client.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-    parent, libc = os.getpid(), ctypes.CDLL(None)
+    parent = os.getpid()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = max(soft, min(hard, OPEN_FILES))
 
     def prepare() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # gone before the call
-            os._exit(1)
+        end_with_parent(parent)
 
     with (daemon.logs / "daemon.log").open("ab") as output:
         return subprocess.Popen(
@@ -169,16 +166,9 @@ def _end(daemon: Daemon) -> None:
 def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.Process]:
     """Those that have not ended when all have, or the time is up."""
     deadline = time.monotonic() + seconds
-    while (left := set(filter(_lives, processes))) and time.monotonic() < deadline:
+    while (left := set(filter(lives, processes))) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
-
-
-def _lives(process: psutil.Process) -> bool:
-    """A zombie has ended: in a container, orphans may find nobody who reaps them."""
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def _programs(pipe: Path) -> set[psutil.Process]:

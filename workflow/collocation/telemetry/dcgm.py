@@ -7,7 +7,8 @@ Numbers are not NVML's. DCGM's GPU id is looked up by the card's UUID in `dcgmi 
 MIG a GPU instance has an entity id of DCGM's; `dcgmi discovery -c` names it beside NVML's instance
 id ("I <GPU>/<GPU instance>"). Users saw DCGM confine a larger instance to what the smallest one
 could do (NVIDIA/DCGM issues 138 and 248), so values of unequal instances need a second witness.
-PCIe traffic of an instance is N/A (issue 88).
+Traffic of an instance is N/A (issue 88), or its column left blank, so beside instances only ratios
+are asked for.
 """
 
 import math
@@ -15,13 +16,11 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 from functools import partial
 
-from workflow.collocation.telemetry.loop import end_with_parent
+from workflow.collocation.processes.ties import end_with_parent
 from workflow.collocation.telemetry.vocabulary import METRICS, SourceLost, Unavailable
 
 DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they answer N/A or 0
@@ -29,46 +28,10 @@ ASK_S = 3.0  # for a question to the host engine, which may hang
 FIRST_S = 4.0  # for the first row with a value: DCGM's first rows are N/A
 SILENCE_S = 5.0  # without a row, after which the engine counts as gone
 HEADER = re.compile(r"\s*(#|ID\b)", re.I)  # the line of names, the line of units
-ROW = re.compile(r"\s*(GPU|GPU-I) (\d+)(?=\s|$)")
 LISTED_GPU = re.compile(r"\|\s*(\d+)\s*\|")
 INSTANCE = re.compile(r"->\s*I\s+\d+/(\d+)\s*\|.*\(EntityID:\s*(\d+)\)")
 LISTED_FIELD = re.compile(r"\|\s*(\d{4})\s*\|")
-
-
-class Table:
-    """The text of `dcgmi dmon -e`, line by line; its columns are in the order of the fields asked.
-
-    A field that an entity does not have is left blank by DCGM 3.3 and newer, so a row that is not
-    full is read by where the last header's names began.
-    """
-
-    def __init__(self, columns: int):
-        self._columns = columns
-        self._starts: list[int] = []
-
-    def row(self, line: str) -> tuple[str, list[float | None]] | None:
-        """("GPU 0" or "GPU-I 3", a value or null per column); None for any other line.
-
-        Headers come again and again; N/A, and numbers that DCGM cut off ("1234..."), are null.
-        """
-        if line.lstrip().startswith("#"):
-            names = [m.start() for m in re.finditer(r"\S+", line) if "#" not in m[0]]
-            self._starts = names[-self._columns :] if len(names) >= self._columns else []
-            return None
-        found = ROW.match(line)
-        if not found:
-            return None
-        entity = f"{found[1]} {found[2]}"
-        cells = list(re.finditer(r"\S+", line[found.end() :]))
-        if len(cells) == self._columns:
-            return entity, [_number(cell[0]) for cell in cells]
-        values: list[float | None] = [None] * self._columns
-        for cell in cells:
-            start = cell.start() + found.end()
-            if start not in self._starts:
-                return None
-            values[self._starts.index(start)] = _number(cell[0])
-        return entity, values
+Row = list[float | None]
 
 
 class Dcgm:
@@ -87,21 +50,41 @@ class Dcgm:
         gpu = _gpu_id(_ask(program, "discovery", "-l"), uuid)
         if gpu is None:
             raise Unavailable(f"the host engine does not list {uuid}")
-        names = {"gpu": ("GPU", "gpu", gpu)}  # entity → how rows and options name it
-        if any(entity != "gpu" for entity in entities):
+        # entity → how options and rows name it
+        names = {"gpu": (f"gpu:{gpu}", f"GPU {gpu}")}
+        if entities != ["gpu"]:
             for ours, theirs in _instance_ids(_ask(program, "discovery", "-c"), uuid).items():
-                names[f"gi:{ours}"] = ("GPU-I", "instance", theirs)
+                names[f"gi:{ours}"] = (f"instance:{theirs}", f"GPU-I {theirs}")
         if missing := set(entities) - names.keys():
             raise Unavailable(f"the host engine does not list {', '.join(sorted(missing))}")
-        told = {entity: names[entity] for entity in entities}
-        self._entities = {f"{row} {number}": e for e, (row, _, number) in told.items()}
-        self._selector = ",".join(f"{kind}:{number}" for _, kind, number in told.values())
-        self._program = program
+        self._entities = {names[entity][1]: entity for entity in entities}
         # One field that the card has not makes dcgmi refuse them all.
         listing = _ask(program, "profile", "--list", "-i", str(gpu))
         listed = {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
-        self._metrics = [metric for metric in METRICS if metric.dcgm in listed]
-        self._begin()
+        self._metrics = [
+            metric
+            for metric in METRICS
+            if metric.dcgm in listed and (metric.unit == "1" or entities == ["gpu"])
+        ]
+        if not self._metrics:
+            raise Unavailable("the host engine lists no profiling fields of the card")
+        fields = ",".join(str(metric.dcgm) for metric in self._metrics)
+        selector = ",".join(names[entity][0] for entity in entities)
+        self._rest, self._said = b"", ""
+        self._ended, self._heard = False, time.monotonic()
+        self._child = subprocess.Popen(
+            [program, "dmon", "-e", fields, "-i", selector, "-d", str(DELAY_MS)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=partial(end_with_parent, os.getpid()),
+        )
+        os.set_blocking(self._child.stdout.fileno(), False)
+        while not any(v is not None for rows in self._new().values() for row in rows for v in row):
+            if self._ended or time.monotonic() > self._heard + FIRST_S:
+                self.close()
+                raise Unavailable(f"dcgmi dmon gives no value ({self._said or 'without an error'})")
+            time.sleep(0.01)
 
     def tick(self) -> dict[str, dict[str, float | None]]:
         """Entity → mean of its rows since the tick before; an entity missing without a new row.
@@ -110,18 +93,12 @@ class Dcgm:
         """
         if self._child is None:
             return {}
-        rows: dict[str, list[list[float | None]]] = {}
-        while self._came:
-            entity, values = self._came.popleft()
-            rows.setdefault(entity, []).append(values)
-        now = time.monotonic()
+        rows, now = self._new(), time.monotonic()
         self._heard = now if rows else self._heard
-        ended = not self._reader.is_alive()
-        if not rows and (ended or now - self._heard > SILENCE_S):
-            how = "ended" if ended else f"has been silent for {SILENCE_S:g} s"
-            said = f": {self._said}" if self._said else ""
+        if not rows and (self._ended or now - self._heard > SILENCE_S):
+            how = "ended" if self._ended else f"has been silent for {SILENCE_S:g} s"
             self.close()
-            raise SourceLost(f"dcgmi {how}{said}")
+            raise SourceLost(f"dcgmi {how}" + (f": {self._said}" if self._said else ""))
         names = [metric.name for metric in self._metrics]
         return {
             entity: dict(zip(names, map(_mean, zip(*found, strict=True)), strict=True))
@@ -142,45 +119,33 @@ class Dcgm:
         if child is not None:
             child.kill()
             child.wait()
-            self._reader.join()
             child.stdout.close()
 
-    def _begin(self) -> None:
-        """Start dcgmi, and wait for its first row with a value."""
-        if not self._metrics:
-            raise Unavailable("the host engine lists no profiling fields of the card")
-        fields = ",".join(str(metric.dcgm) for metric in self._metrics)
-        arguments = ["-e", fields, "-i", self._selector, "-d", str(DELAY_MS)]
-        self._came: deque[tuple[str, list[float | None]]] = deque()  # entity, values
-        self._said = ""
-        self._child = subprocess.Popen(
-            [self._program, "dmon", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            preexec_fn=partial(end_with_parent, os.getpid()),
-        )
-        self._reader = threading.Thread(target=self._read, args=[self._child.stdout], daemon=True)
-        self._reader.start()
-        self._heard, until = time.monotonic(), time.monotonic() + FIRST_S
-        while time.monotonic() < until and (self._came or self._reader.is_alive()):
-            while self._came:
-                if any(value is not None for value in self._came.popleft()[1]):
-                    return
-            time.sleep(0.01)
-        self.close()
-        raise Unavailable(f"dcgmi dmon gives no value ({self._said or 'without an error'})")
-
-    def _read(self, lines: Iterable[str]) -> None:
-        table = Table(len(self._metrics))
-        for line in lines:
-            row = table.row(line)
-            if row and row[0] in self._entities:
-                self._came.append((self._entities[row[0]], row[1]))
-            elif not row and line.strip() and not HEADER.match(line):
+    def _new(self) -> dict[str, list[Row]]:
+        """Entity → the rows that have come since the last call; notes what else dcgmi said."""
+        came = self._child.stdout.read()  # None: nothing yet
+        self._ended = came == b""
+        *lines, self._rest = (self._rest + (came or b"")).split(b"\n")
+        rows: dict[str, list[Row]] = {}
+        for line in (line.decode(errors="replace") for line in lines):
+            entity, values = read_row(line, len(self._metrics))
+            if entity in self._entities:
+                rows.setdefault(self._entities[entity], []).append(values)
+            elif line.strip() and not HEADER.match(line):
                 self._said = line.strip()
+        return rows
+
+
+def read_row(line: str, columns: int) -> tuple[str | None, Row]:
+    """Of `dcgmi dmon -e`: "GPU 0" or "GPU-I 3", and a value for each field asked.
+
+    N/A, and numbers that DCGM cut off ("1234..."), are null. A line that is no such row, or not a
+    full one, has no entity.
+    """
+    kind, *words = line.split() or [""]
+    if kind not in ("GPU", "GPU-I") or len(words) != 1 + columns:
+        return None, []
+    return f"{kind} {words[0]}", [_number(word) for word in words[1:]]
 
 
 def _ask(program: str, *arguments: str) -> str:
@@ -226,9 +191,9 @@ def _instance_ids(hierarchy: str, uuid: str) -> dict[int, int]:
     return ids
 
 
-def _number(cell: str) -> float | None:
+def _number(word: str) -> float | None:
     try:
-        value = float(cell)
+        value = float(word)
     except ValueError:
         return None
     return value if math.isfinite(value) else None

@@ -54,7 +54,7 @@ class Gpm:
 
     def __init__(self, uuid: str, entities: list[str]):
         self._last: dict[str, _Sample | None] = {}  # by entity; None before the first tick
-        self._metrics: dict[str, tuple[Metric, ...]] = {}
+        self._metrics: dict[str, list[Metric]] = {}  # those that NVML knows of an entity
         self._failed, self._said = 0, "without an error"  # ticks in a row, and NVML's last words
         self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)
         try:
@@ -68,8 +68,7 @@ class Gpm:
         self._last = self.open(entities)
         for _ in range(TRIES if self._last else 0):
             time.sleep(REFRESH_S)
-            answered = [self._answers(entity) for entity in self._last]
-            if any(answered):
+            if self._answers(self._last, self.open()):
                 break
         else:
             self.close()
@@ -128,41 +127,32 @@ class Gpm:
         """Look at nothing any more."""
         self._last = {}
 
-    def _answers(self, entity: str) -> bool:
-        """Whether some metric does now. Leaves out those for which NVML refuses the whole call."""
-        older = self._last[entity]
-        try:
-            newer = _Sample(self._card, entity)
-            self._metrics[entity] = METRICS_OF_GPM
-            if not self._known(METRICS_OF_GPM, older, newer):
-                each = [m for m in METRICS_OF_GPM if self._known((m,), older, newer)]
-                self._metrics[entity] = tuple(each) or METRICS_OF_GPM
-            return self._rates(entity, older, newer) is not None
-        except pynvml.NVMLError as error:
-            self._said = f"{entity}: {error}"
-            return False
-
-    def _known(self, metrics: tuple[Metric, ...], older: _Sample, newer: _Sample) -> bool:
-        with suppress(pynvml.NVMLError):
-            self._evaluate(metrics, older, newer)
-            return True
-        return False
+    def _answers(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> bool:
+        """Whether some entity has a metric now. Notes the metrics that NVML knows: of one that it
+        does not know, older drivers may refuse the whole call.
+        """
+        for entity, newer in end.items():
+            known = self._metrics[entity] = []
+            for metric in METRICS_OF_GPM:
+                try:
+                    self._evaluate([metric], begin[entity], newer)
+                    known.append(metric)
+                except pynvml.NVMLError as error:
+                    self._said = f"{entity}: {error}"
+        return bool(self.span(begin, end))
 
     def _rates(self, entity: str, older: _Sample, newer: _Sample) -> dict | None:
         """Metric → value in our unit; None when the counters were not refreshed in between."""
-        metrics = self._metrics[entity]
-        values = self._evaluate(metrics, older, newer)
-        rates = dict(zip([metric.name for metric in metrics], values, strict=True))
+        rates = self._evaluate(self._metrics[entity], older, newer)
         if rates.get("ctxsw_requests") is not None:  # a count over the pair
             rates["ctxsw_requests"] /= (newer.t_ns - older.t_ns) / 1e9
-        activity = [value for name, value in rates.items() if name in ACTIVITY]
-        unknown = activity and not any(value is not None for value in activity)
+        unknown = all(rates.get(name) is None for name in ACTIVITY)
         doubtful = newer.t_ns - older.t_ns < DOUBT_S * 1e9 and not any(rates.values())
         return None if unknown or doubtful else rates
 
     def _evaluate(
-        self, metrics: tuple[Metric, ...], older: _Sample, newer: _Sample
-    ) -> list[float | None]:
+        self, metrics: list[Metric], older: _Sample, newer: _Sample
+    ) -> dict[str, float | None]:
         """A value for each metric of this pair; null for one that NVML does not give."""
         request = self._request
         request.numMetrics = len(metrics)
@@ -171,10 +161,11 @@ class Gpm:
             request.metrics[index].metricId = metric.gpm
             request.metrics[index].nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlGpmMetricsGet(request)
-        return [
-            metric.from_gpm(answer.value) if answer.nvmlReturn == pynvml.NVML_SUCCESS else None
-            for metric, answer in zip(metrics, request.metrics, strict=False)
-        ]
+        rates: dict[str, float | None] = dict.fromkeys(metric.name for metric in metrics)
+        for metric, answer in zip(metrics, request.metrics, strict=False):
+            if answer.nvmlReturn == pynvml.NVML_SUCCESS:
+                rates[metric.name] = metric.from_gpm(answer.value)
+        return rates
 
 
 def _refreshed(older: _Sample) -> bool:

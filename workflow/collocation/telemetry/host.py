@@ -2,13 +2,16 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from workflow.collocation.processes.ties import lives
+
 ALWAYS = ("pid", "status", "cpu_times", "memory_info", "num_threads")  # refused to nobody
+LOOK = (*ALWAYS, "io_counters")
 
 
 class Rates:
@@ -85,18 +88,9 @@ class Members:
             rows.append((now, member, self._rates[member].since(now, used) | sizes))
         return rows
 
-    def pss(self) -> Iterator[tuple[int, int | None]]:
-        """Each member's proportional set size (bytes), read as it is asked for; None: refused.
-
-        Holds the lock of each process's memory meanwhile.
-        """
-        for member, processes in self._trees().items():
-            sizes = [look["memory_full_info"] for look in _looks(processes, "memory_full_info")]
-            yield member, _sum(size and size.pss for size in sizes) or None
-
     def _trees(self) -> dict[int, list[psutil.Process]]:
         """The processes of each member that lives."""
-        self._roots = {m: root for m, root in self._roots.items() if _lives(root)}
+        self._roots = {m: root for m, root in self._roots.items() if lives(root)}
         trees = {member: [root] for member, root in self._roots.items()}
         owner = {root.pid: member for member, root in self._roots.items()}
         for process in self._ancestor.children(recursive=True):  # parents before their children
@@ -141,18 +135,12 @@ def _disks() -> tuple[int | None, int | None]:
     return sum(each.read_bytes for each in found), sum(each.write_bytes for each in found)
 
 
-def _lives(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def _looks(processes: list[psutil.Process], also: str = "io_counters") -> list[dict]:
+def _looks(processes: list[psutil.Process]) -> list[dict]:
     """The processes as they are now, without those that are gone; refused is None."""
     looks = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            looks.append(process.as_dict([*ALWAYS, also]))
+            looks.append(process.as_dict(LOOK))
     return [look for look in looks if None not in map(look.get, ALWAYS)]  # else it is just going
 
 

@@ -46,7 +46,8 @@ class Output:
 class Lines:
     """All lines of one sampler; a line's "k" names the field here that it belongs to.
 
-    Rows of a kind are ordered by their time. problem: why they may be incomplete, a sentence; None
+    Rows of a kind are ordered by their time. phases: when each phase of the cell began (ns), which
+    is no line's, for the conductor knows it. problem: why they may be incomplete, a sentence; None
     when the sampler began and ended as it should.
     """
 
@@ -59,12 +60,8 @@ class Lines:
     spans: list[dict] = field(default_factory=list)
     seen: list[dict] = field(default_factory=list)
     errors: list[dict] = field(default_factory=list)
+    phases: list[tuple[int, str]] = field(default_factory=list)
     problem: str | None = None
-
-    def phases(self) -> list[tuple[int, str]]:
-        """When each phase of the cell began (ns), in order."""
-        marks = ((mark["t"], mark["name"]) for mark in self.marks)
-        return [(t, name.removeprefix("phase:")) for t, name in marks if name.startswith("phase:")]
 
 
 def read(path: Path) -> Lines:

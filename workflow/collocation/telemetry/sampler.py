@@ -13,20 +13,102 @@ import faulthandler
 import json
 import math
 import os
+import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from workflow.collocation.processes.ties import end_with_parent
+from workflow.collocation.telemetry.dcgm import Dcgm
+from workflow.collocation.telemetry.gpm import Gpm
 from workflow.collocation.telemetry.host import Machine, Members
 from workflow.collocation.telemetry.lines import Output, sentence
-from workflow.collocation.telemetry.loop import Loop, end_with_parent
 from workflow.collocation.telemetry.nvml import Card
-from workflow.collocation.telemetry.sources import open_source
+from workflow.collocation.telemetry.vocabulary import Unavailable
 
 SWITCH_S = 0.001  # how long one thread may keep another waiting
 WIND_UP_S = 1.0  # for readings under way when the end comes
+
+
+# What gives activity metrics of a card and its GPU instances ("gpu", "gi:<id>"), best first: `tick`
+# the rates since the tick before, `open` an end of a span, `span` what lies between two.
+Source = Gpm | Dcgm
+SOURCES = {"gpm": Gpm, "dcgm": Dcgm}
+
+
+def open_source(uuid: str, entities: list[str], wanted: str = "auto") -> tuple[Source | None, str]:
+    """The source to use, None for plain NVML, and a sentence that says why that one.
+
+    wanted: "auto", "gpm", "dcgm" or "nvml". Raises Unavailable with one line where the one that was
+    asked for cannot be had. It may wait a second or two for the first values.
+    """
+    if wanted == "nvml":
+        return None, "plain NVML was asked for"
+    not_these = ""
+    for name in SOURCES if wanted == "auto" else [wanted]:
+        try:
+            return SOURCES[name](uuid, entities), f"{name} answers{not_these}"
+        except Unavailable as why:
+            if wanted == name:
+                raise Unavailable(f"telemetry source {name}: {why}") from None
+            not_these += f"; not {name}: {why}"
+    return None, f"plain NVML is all there is{not_these}"
+
+
+class Loop(threading.Thread):
+    """Takes a step at each t0 + k / hz and, at once in between, what it is asked for.
+
+    A step that is late by half a period or more is skipped, not caught up. One that returns a time
+    (ns) is the new t0: what had to wait is not followed too soon.
+    """
+
+    def __init__(self, name: str, hz: float, step: Callable[[], int | None], output: Output):
+        super().__init__(name=name, daemon=True)
+        self._period, self._step, self._output = round(1e9 / hz), step, output
+        self._asked: queue.SimpleQueue[tuple | None] = queue.SimpleQueue()
+        self.took_ns: list[int] = []  # how long each step took
+        self.skipped = 0
+
+    def ask(self, call: Callable, *args) -> None:
+        self._asked.put((call, *args))
+
+    def stop(self) -> None:
+        """End after what has been asked for by now."""
+        self._asked.put(None)
+
+    def run(self) -> None:
+        due = time.monotonic_ns()
+        while True:
+            wait = due - time.monotonic_ns()
+            try:
+                asked = self._asked.get(block=wait > 0, timeout=max(wait, 0) / 1e9)
+            except queue.Empty:
+                due = self._tick(due)
+                continue
+            if asked is None:
+                return
+            self._output.attempt(self.name, *asked)
+
+    def _tick(self, due: int) -> int:
+        """The step that is due, if it is not too late for it; when the next one is."""
+        began = time.monotonic_ns()
+        late = (began - due + self._period // 2) // self._period
+        if late > 0:
+            self.skipped += late
+            return due + late * self._period
+        taken = self._output.attempt(self.name, self._step)
+        self.took_ns.append(time.monotonic_ns() - began)
+        return (taken or due) + self._period
+
+    def cost(self) -> dict[str, float | None]:
+        """How long steps took, ms."""
+        took = sorted(self.took_ns)
+        if not took:
+            return {"p50": None, "p95": None, "max": None}
+        ranks = {"p50": len(took) // 2, "p95": int(len(took) * 0.95), "max": -1}
+        return {name: round(took[rank] / 1e6, 3) for name, rank in ranks.items()}
 
 
 class Sampler:
@@ -40,13 +122,11 @@ class Sampler:
         self._edges: list[threading.Thread] = []
         self._seen: dict | None = None
         self._members, self._machine = Members(config["parent"]), Machine()
-        self._pss_until = math.inf  # monotonic s; then the next window has opened, or the end come
         self._gpu = Loop("gpu", config["hz"], self._look_at_card, output)
         self._host = Loop("host", config["slow_hz"], self._look_at_host, output)
 
     def run(self, commands: Iterable[bytes]) -> None:
         """Sample until told to quit, or until nobody is there to tell."""
-        self._phase("idle")
         threading.Thread(target=self._find, daemon=True).start()
         self._host.start()
         self._gpu.start()
@@ -77,22 +157,14 @@ class Sampler:
         if "members" in command:
             pids = {int(member): int(pid) for member, pid in command["members"].items()}
             self._host.ask(self._watch, pids)
-        elif "phase" in command:
-            self._phase(command["phase"])
         elif "open" in command or "close" in command:
             action = "open" if "open" in command else "close"
             window = str(command[action])
             self._gpu.ask(self._mark, action, window, time.monotonic_ns())
-            self._pss_until = math.inf if action == "close" else 0.0
             self._host.ask(self._look_at_host)  # rows at the window's very edges
-            if action == "close":  # behind it, for PSS holds the members' memory lock
-                self._host.ask(self._pss, window)
         elif "quit" not in command:
             raise ValueError("no such command")
         return "quit" in command
-
-    def _phase(self, name: str) -> None:
-        self._output.line("marks", t=time.monotonic_ns(), name=f"phase:{name}", energy=None)
 
     # -- the card -----------------------------------------------------------------------------
 
@@ -157,14 +229,7 @@ class Sampler:
         for member in self._members.watch(pids):
             self._output.error("host", f"member {member} is not there")
 
-    def _pss(self, window: str) -> None:
-        for member, pss in self._members.pss():
-            if time.monotonic() > self._pss_until:
-                return
-            self._output.line("members", t=time.monotonic_ns(), m=member, w=window, v={"pss": pss})
-
     def _end(self) -> None:
-        self._pss_until = min(self._pss_until, time.monotonic() + WIND_UP_S / 2)
         self._gpu.ask(self._close)
         deadline = time.monotonic() + WIND_UP_S
         for loop in (self._gpu, self._host):

@@ -31,7 +31,7 @@ WHOLE_CARD = (*ACTIVITY, "fp16", "fp32", "fp64", "integer")  # ratios, which SMs
 IDLE = ("power", "temperature", "sm_clock", "memory_used")
 RATES = [metric for metric in METRICS if metric.kind == "rate"]
 MEANS = [m for m in METRICS if m.kind != "counter" and m.unit != "bitmask"]
-MEMBER_MEANS = [m for m in MEMBER_METRICS if m.name not in ("pss", "threads", "processes")]
+MEMBER_MEANS = [m for m in MEMBER_METRICS if m.name not in ("threads", "processes")]
 
 LEAST_GAP_S, GAP_TICKS = 0.5, 3  # a longer stretch without a row is a hole
 NEAR_S = 0.5  # how far a pair or an edge may lie from its window's ends
@@ -84,16 +84,16 @@ class Summary:
         self.lines, self.windows, self.facts = lines, windows, facts
         self.head = lines.head or {}
         self.source = self.head.get("source")
-        timed = [row for row in lines.members if "w" not in row]  # the others hold PSS only
         self.entities = {
             entity: _series(RATES, lines.gpu, e=entity) for entity in ("gpu", *facts.instances)
         }
         self.gpu = self.entities["gpu"]
         self.members = {
-            m: _series(MEMBER_METRICS, timed, m=m) for m in sorted({row["m"] for row in timed})
+            m: _series(MEMBER_METRICS, lines.members, m=m)
+            for m in sorted({row["m"] for row in lines.members})
         }
         self.host = _series(HOST_METRICS, lines.host)
-        self.phases = {name: t for t, name in lines.phases()}
+        self.phases = {name: t for t, name in lines.phases}
         self.energy = {mark["name"]: mark["energy"] for mark in lines.marks}
         self.pairs = {(span["name"], span["e"]): span for span in lines.spans}
         self.idle = self._idle()
@@ -137,7 +137,7 @@ class Summary:
             for entity in entities
         }
         headlines = {entity: self._headlines(entity, window, series[entity]) for entity in series}
-        members = {m: self._member(m, window) for m in self.members}
+        members = {m: _means(of, MEMBER_MEANS, window) for m, of in self.members.items()}
         host = _means(self.host, HOST_METRICS, window)
         return WindowTelemetry(
             seconds=window.seconds,
@@ -194,13 +194,6 @@ class Summary:
         """Time (ns) and joules of the counter at a window's opening or close."""
         found = self.energy.get(name)
         return found if found and _near(found[0], near) else None
-
-    def _member(self, member: int, window: Window) -> Values:
-        values = _means(self.members[member], MEMBER_MEANS, window) | {"pss": None}
-        for row in self.lines.members:  # looked at once, after the window had closed
-            if row["m"] == member and row.get("w") == window.name:
-                values["pss"] = row["v"]["pss"]
-        return values
 
     def _whole_card(self, headlines: dict[str, Values]) -> Values:
         """Σ value × SMs of the instance / SMs of the card, or of all instances where the card's are

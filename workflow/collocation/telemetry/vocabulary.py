@@ -84,7 +84,6 @@ METRICS = (
 MEMBER_METRICS = (
     Metric("cpu", "1", "rate", "CPU cores in use, by the member and its children"),
     Metric("rss", "B", "gauge", "resident memory; pages that they share count once for each"),
-    Metric("pss", "B", "gauge", "proportional set size; read once a window, after it closed"),
     Metric("read", "B/s", "rate", "read from storage"),
     Metric("write", "B/s", "rate", "written to storage"),
     Metric("threads", "1", "gauge", "threads"),

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class Watch:
         self.linger_s = LINGER_S
         self._output, self._log = folder / "telemetry.jsonl", log
         self._lines: Lines | None = None
+        self._phases = [(time.monotonic_ns(), "idle")]
         self._process: subprocess.Popen | None = None
         config = settings | {
             "output": str(self._output.resolve()),
@@ -59,7 +61,7 @@ class Watch:
             "parent": os.getpid(),
         }
         try:
-            self._process = self._start([sys.executable, "-P", "-m", program, json.dumps(config)])
+            self._process = self._start([sys.executable, "-m", program, json.dumps(config)])
         except OSError as error:
             self.problem = f"the sampler cannot be started: {error}"
 
@@ -80,7 +82,8 @@ class Watch:
         self._send(members=pids)
 
     def phase(self, name: str) -> None:
-        self._send(phase=name)
+        """The cell's phase from now on; before the first it is "idle"."""
+        self._phases.append((time.monotonic_ns(), name))
 
     def open(self, window: str) -> None:
         self._send(open=window)
@@ -101,18 +104,18 @@ class Watch:
             if self._process is not None:
                 self._finish(self._process)
             self._lines = read(self._output)
+            self._lines.phases = self._phases
             self._lines.problem = self.problem = self.problem or self._lines.problem
         return self._lines
 
     def _start(self, command: list[str]) -> subprocess.Popen:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with self._log.open("wb") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONPATH": path},
+                cwd=ROOT,
                 process_group=0,  # Ctrl-C is for the conductor alone
             )
         os.set_blocking(process.stdin.fileno(), False)
@@ -167,4 +170,4 @@ class Silent(Watch):
 
     def __init__(self):
         self.problem, self.linger_s = None, 0.0
-        self._process, self._lines = None, Lines()
+        self._process, self._lines, self._phases = None, Lines(), []
