@@ -408,6 +408,20 @@ def took(cell: Cell, seconds: float) -> dict[str, list[Attempt]]:
     return by_id([made])
 
 
+def beside(estimates: Estimates, cell: Cell) -> float:
+    """What a cell is thought to take beside what its measure says."""
+    measure = cell.spec.measure
+    return estimates.of(cell) - measure.window_s - measure.warmup_s - measure.settle_s
+
+
+def test_the_rule_of_thumb_is_as_far_off_as_it_was():
+    other = cell_of(f"2x_{A}", "mps")
+    thumb = Estimates({})
+    half = Estimates(took(other, thumb.of(other) - beside(thumb, other) / 2))
+    assert beside(half, other) == pytest.approx(beside(thumb, other) / 2)
+    assert beside(half, THREE) == pytest.approx(beside(thumb, THREE) / 2)
+
+
 def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_better():
     other = cell_of(f"2x_{A}", "mps")
     shipped = took(cell_of(f"3x_{SMALL}", "mps", 2), 30.0) | took(other, 20.0)
@@ -419,7 +433,11 @@ def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_b
     unlike = cell_of(f"3x_{SMALL}", "naive")
     assert Estimates({}, shipped).of(unlike) == Estimates({}).of(unlike)
 
-    assert Estimates(took(THREE, 50.0), shipped).of(THREE) == 50.0
+    # Here the one took twice as long beside its windows as where it shipped from: so may the other.
+    here = took(other, 20.0 + beside(Estimates({}, shipped), other))
+    learned = Estimates(here, shipped)
+    assert beside(learned, THREE) == pytest.approx(2 * beside(Estimates({}, shipped), THREE))
+    assert Estimates(here | took(THREE, 50.0), shipped).of(THREE) == 50.0
 
 
 def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
@@ -427,6 +445,14 @@ def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
     early.content["timing"]["total_s"] = 2.0
     assert Estimates(by_id([early])).of(THREE) == Estimates({}).of(THREE)
     assert Estimates(by_id([early])).of(cell_of(f"2x_{A}", "mps")) == 1.0  # its like will, too
+
+
+def test_work_of_unknown_length_says_nothing_of_other_cells():
+    other = cell_of(f"2x_{A}", "mps")
+    measure = {"kind": "completion", "settle_s": 0, "warmup_s": 0}
+    quick = attempt(other, 1, "completed", spec={**READ[other.id], "measure": measure})
+    quick.content["timing"]["total_s"] = 2.0
+    assert Estimates(by_id([quick])).of(THREE) == Estimates({}).of(THREE)
 
 
 @pytest.mark.parametrize("measure", ["window", "departure", "epochs"])

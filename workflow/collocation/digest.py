@@ -1,7 +1,7 @@
 """A digest of what is trained and how it is run: the syntax trees of the code that matters.
 
-Comments, docstrings, formatting, analysis code and what only plans and prints do not enter it, so
-editing them never makes measured cells look different.
+Comments, docstrings, formatting, analysis code, what only plans and prints, and the text of errors
+and messages do not enter it, so editing them never makes measured cells look different.
 """
 
 import ast
@@ -16,6 +16,8 @@ from workflow.collocation import ROOT
 PACKAGES = ("models", "workflow/collocation")
 # What plans and prints: no process of a cell imports it.
 BESIDE = ("workflow/collocation/study/",)
+SAYING = ("print", "say", "error", "warn", "ArgumentParser")  # whose strings are for people
+TOLD = ("help", "description")  # and arguments that are
 
 
 def code_digest(root: Path = ROOT) -> str:
@@ -53,7 +55,7 @@ def _source(name: str) -> Path | None:
 
 
 def tree(source: str | bytes) -> str:
-    """The syntax tree of a module as text, without docstrings and positions.
+    """The syntax tree of a module as text, without docstrings, positions and what people are told.
 
     Fields without content are left out, which makes it the same for all versions of Python:
     `ast.dump` shows them or not, and newer versions add some.
@@ -63,7 +65,29 @@ def tree(source: str | bytes) -> str:
     for node in ast.walk(module):
         if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
+        for told in _told(node):
+            _silence(told)
     return _dump(module)
+
+
+def _told(node: ast.AST) -> list[ast.AST]:
+    """Expressions whose strings are for people: of an error that is raised, of a message."""
+    if isinstance(node, ast.Raise):
+        return [node.exc] if isinstance(node.exc, ast.Call) else []
+    if not isinstance(node, ast.Call):
+        return []
+    name = getattr(node.func, "attr", getattr(node.func, "id", None))
+    if name in SAYING:
+        return [*node.args, *node.keywords]
+    return [keyword for keyword in node.keywords if keyword.arg in TOLD]
+
+
+def _silence(node: ast.AST) -> None:
+    for part in ast.walk(node):
+        if isinstance(part, ast.JoinedStr):
+            part.values = [each for each in part.values if isinstance(each, ast.FormattedValue)]
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            part.value = ""
 
 
 def _dump(node) -> str:

@@ -4,7 +4,9 @@ import hashlib
 import os
 import platform
 import subprocess
+import uuid
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -28,15 +30,15 @@ def versions(driver: str | None) -> dict[str, str | None]:
     return found
 
 
-def collect(driver: str | None, session: str | None = None) -> dict:
-    """The provenance entry of run.json."""
+def collect(driver: str | None, session: str | None = None, machine: str | None = None) -> dict:
+    """The provenance entry of run.json; machine: its alias where none can be kept."""
     return {
         "digest": code_digest(),
         "versions": versions(driver),
         "commit": _commit(),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "sitting": session,  # as records have called it from the first
-        "machine": machine_alias(),
+        "machine": machine_alias(machine),
     }
 
 
@@ -60,13 +62,41 @@ def host() -> dict:
     }
 
 
-def machine_alias() -> str:
-    """A name for this machine that tells nothing of it: a hash of the random id that systemd gave
-    it, or of the kernel's for the time since it booted.
+def machine_alias(otherwise: str | None = None) -> str:
+    """A random name for this machine: from a secret made once and kept in the user's state folder.
+
+    otherwise: its alias where nothing can be kept; without it a passing one. A home folder that
+    machines share gives each of them a name of its own.
     """
-    ids = ("/etc/machine-id", "/proc/sys/kernel/random/boot_id")
-    found = next(filter(None, ("".join(_lines(Path(path))) for path in ids)), "")
-    return f"machine-{hashlib.sha256(f'gpu-collocation/{found}'.encode()).hexdigest()[:8]}"
+    secret = _kept_secret()
+    if secret is None and otherwise:
+        return otherwise
+    machine = "".join(_lines(Path("/etc/machine-id"))) or platform.node()
+    digest = hashlib.sha256(f"{secret or _passing_secret()}/{machine}".encode()).hexdigest()
+    return f"machine-{digest[:8]}"
+
+
+@cache
+def _passing_secret() -> str:
+    return uuid.uuid4().hex
+
+
+def _kept_secret() -> str | None:
+    """The user's secret, made at first use; None where it cannot be kept."""
+    try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError:  # no home
+        return None
+    path = state / "gpu-collocation-study" / "secret"
+    if found := "".join(_lines(path)[:1]).strip():
+        return found
+    secret = uuid.uuid4().hex
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(secret + "\n")
+    except OSError:
+        return None  # a read-only home
+    return secret
 
 
 def _commit() -> str | None:

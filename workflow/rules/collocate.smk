@@ -10,13 +10,13 @@ rule collocate:
     wildcard_constraints:
         job="|".join(re.escape(job.path) for job in SESSION.jobs) or "nothing",
     # Snakemake runs high priorities first.
-    priority: lambda wildcards: len(SESSION.cells) - SESSION.job(wildcards.job).rank
+    priority: lambda wildcards: len(SESSION.cells) - SESSION.job_at[wildcards.job].rank
     # A core for each share of the machine: the same for all cells, or they could not be compared.
     threads: SESSION.study.cores_for
     resources:
         gpu=1,
-        mem_mb=lambda wildcards: SESSION.job(wildcards.job).memory_mb,
-        runtime=lambda wildcards: SESSION.job(wildcards.job).runtime_min,
+        mem_mb=lambda wildcards: SESSION.job_at[wildcards.job].memory_mb,
+        runtime=lambda wildcards: SESSION.job_at[wildcards.job].runtime_min,
     params:
         job=f"{STUDY}/jobs/{{job}}.json",
     shell:

@@ -215,7 +215,7 @@ class Conductor:
             ]
             if now >= end_ns and not slow:
                 break
-            self.display.update(max(now - start_ns, 0) / 1e9)
+            self.display.update(max(now - start_ns, 0) / 1e9, self._throughput())
             self._pump(deadline, "window", slow)
         self.watch.close(name)
         self._close_window(name, start_ns, now, time.monotonic())
@@ -237,7 +237,7 @@ class Conductor:
                 closed = time.monotonic()
             if not late:
                 break
-            self.display.update(sum(map(share, self.alive)))
+            self.display.update(sum(map(share, self.alive)), self._throughput())
             stalest = min(self.alive if first else late, key=lambda member: member.heard_ns)
             self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
         ends = [member.events[event]["t"] for member in self.alive]
@@ -256,6 +256,15 @@ class Conductor:
             leaving.status = "departed"
         self._go_on_or_give_up()
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
+
+    def _throughput(self) -> float:
+        """Samples/s of all living members since go, for the person who watches."""
+        total = 0.0
+        for member in self.alive:
+            progress, started = member.events.get("progress"), member.events.get("started")
+            if progress and started and progress["t"] > started["t"]:
+                total += progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
+        return total
 
     def _close_window(self, name: str, start_ns: int, end_ns: int, closed: float) -> None:
         """Note a window that was closed; members train on until its last readings are taken."""

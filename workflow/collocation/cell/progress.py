@@ -37,12 +37,15 @@ class Display:
             disable=not sys.stderr.isatty(),
             leave=False,
             dynamic_ncols=True,
-            bar_format="{desc} |{bar}| {n:.0f}/{total:.0f} {unit}",
+            bar_format="{desc} |{bar}| {n:.0f}/{total:.0f} {unit}{postfix}",
         )
 
-    def update(self, done: float) -> None:
+    def update(self, done: float, samples_per_s: float) -> None:
+        if self.bar is None:
+            return
         self.bar.n = min(done, self.bar.total)
-        self.bar.refresh()
+        left = f", then about {self.left_s / 60:.0f} min" if self.left_s else ""
+        self.bar.set_postfix_str(f"{samples_per_s:,.0f} samples/s{left}", refresh=True)
 
     def close(self) -> None:
         if self.bar is not None:

@@ -104,7 +104,7 @@ class Run:
             "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": provenance.host(),
             "provenance": provenance.collect(
-                self.device.driver if self.device else None, task.session
+                self.device.driver if self.device else None, task.session, task.machine
             ),
             "timing": self.timing,
             "files": {},

@@ -16,9 +16,10 @@ class Task(Strict):
     """One attempt at a cell, as a job file says it. Paths are as seen from the working directory.
 
     output: the run.json to write. data: what `models.data prepare` wrote. needs_gpu: planned for a
-    GPU, so never to be run without. session: what the record is to say. preloaded: the name of the
-    server that has imported the trainer. place: in the run, such as 3/20. left_s: what follows it
-    takes. deadline: Unix time at which the budget ends. estimate_s: what the cell will take.
+    GPU, so never to be run without. session, machine: what the record is to say; machine where this
+    user can keep no alias. preloaded: the name of the server that has imported the trainer. place:
+    in the run, such as 3/20. left_s: what follows it takes. deadline: Unix time at which the budget
+    ends. estimate_s: what the cell will take.
     """
 
     study: str
@@ -35,6 +36,7 @@ class Task(Strict):
     telemetry: Sampling = Sampling()
     trace: int = 0
     session: str | None = None
+    machine: str | None = None
     preloaded: str | None = None
     place: str = ""
     left_s: float = 0

@@ -16,40 +16,59 @@ Attempts = dict[str, list[Attempt]]  # by cell id
 
 
 class Estimates:
-    """A cell takes its windows, and beside them what cells of its scenario, arm and method took:
-    here, or else in a study that ships.
+    """A cell takes its windows, and beside them what cells of its scenario, arm and method took.
+
+    Where only studies that ship have such cells, or none has, that is as far off as it was so far
+    on this machine.
     """
 
     def __init__(self, here: Attempts, shipped: Attempts | None = None):
-        self._beside = _medians(_took(shipped or {})) | _medians(_took(here))
+        took = list(_took(here))
+        self._here, self._shipped = _medians(took), _medians(_took(shipped or {}))
+        off = [
+            max(seconds, 0) / self._foreseen(kind, attempt.content["spec"])
+            for kind, attempt, seconds in took
+            # Others end early, or with work of which nobody knows how long it takes.
+            if attempt.status == "completed" and "window_s" in _measure(attempt.content["spec"])
+        ]
+        self._off = median_high(off) if off else 1.0
 
     def of(self, cell: Cell) -> float:
         """Seconds from the start of its job to the end."""
-        by_thumb = OVERHEAD_S + OVERHEAD_PER_MEMBER_S * cell.n
-        beside = self._beside.get(_kind(cell.id), by_thumb)
-        return max(beside + _windows(cell.spec.measure.to_json()), LEAST_S)
+        kind, spec = _kind(cell.id), cell.spec.to_json()
+        beside = self._here.get(kind)
+        if beside is None:
+            beside = self._off * self._foreseen(kind, spec)
+        return max(beside + _windows(_measure(spec)), LEAST_S)
+
+    def _foreseen(self, kind: str, spec: dict) -> float:
+        by_thumb = OVERHEAD_S + OVERHEAD_PER_MEMBER_S * len(spec["members"])
+        return max(self._shipped.get(kind, by_thumb), LEAST_S)
 
 
-def _took(attempts: Attempts) -> Iterator[tuple[str, float]]:
-    """Kind, seconds beside its windows, of all that measured."""
+def _took(attempts: Attempts) -> Iterator[tuple[str, Attempt, float]]:
+    """Kind, attempt, seconds beside its windows, of all that measured."""
     for cell, tried in attempts.items():
         for attempt in tried:
             timing = (attempt.content or {}).get("timing", {})
             if attempt.status in MEASURED and "total_s" in timing:
                 seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
-                measure = attempt.content["spec"].get("measure") or {}
-                yield _kind(cell), seconds - _windows(measure)
+                yield _kind(cell), attempt, seconds - _windows(_measure(attempt.content["spec"]))
 
 
-def _medians(took: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _medians(took: Iterable[tuple[str, Attempt, float]]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
-    for kind, seconds in took:
+    for kind, _, seconds in took:
         found.setdefault(kind, []).append(seconds)
     return {kind: median_high(each) for kind, each in found.items()}
 
 
 def _kind(cell_id: str) -> str:
     return cell_id.rsplit("/", 1)[0]
+
+
+def _measure(spec: dict) -> dict:
+    return spec.get("measure") or {}
 
 
 def _windows(measure: dict) -> float:

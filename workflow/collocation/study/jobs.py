@@ -71,6 +71,7 @@ def write(session: Session, preloaded: str | None) -> None:
         "needs_gpu": session.device is not None,
         "data": session.datasets.ready_files(),
         "session": session.id,
+        "machine": provenance.machine_alias(),
         "preloaded": preloaded,
         "deadline": session.deadline,
         **session.config.model_dump(include=TOLD),

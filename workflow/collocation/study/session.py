@@ -77,9 +77,10 @@ class Session:
         """run.json of every job to run."""
         return [self.cells_folder / job.path / "run.json" for job in self.jobs]
 
-    def job(self, path: str) -> pending.Job:
+    @cached_property
+    def job_at(self) -> dict[str, pending.Job]:
         """By its attempt's folder below results/<study>/cells."""
-        return next(job for job in self.jobs if job.path == path)
+        return {job.path: job for job in self.jobs}
 
     def refusal(self, cell: Cell) -> str | None:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
