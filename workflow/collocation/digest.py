@@ -18,16 +18,35 @@ PACKAGES = ("models", "workflow/collocation")
 BESIDE = ("workflow/collocation/study/",)
 SAYING = ("print", "say", "error", "warn", "ArgumentParser")  # whose strings are for people
 TOLD = ("help", "description")  # and arguments that are
+_known: dict[str, str] = {}  # SHA-256 of the texts → their digest
 
 
 def code_digest(root: Path = ROOT) -> str:
     """SHA-256 (16 hex digits) over the trees of models/ and workflow/collocation/ but BESIDE."""
-    digest = hashlib.sha256()
-    for path in (path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))):
-        name = path.relative_to(root).as_posix()
-        if not name.startswith(BESIDE):
-            digest.update(name.encode() + tree(path.read_bytes()).encode())
-    return digest.hexdigest()[:16]
+    return code(root)[1]
+
+
+def code(root: Path = ROOT) -> tuple[str, str]:
+    """SHA-256 over the texts, and `code_digest` of them.
+
+    Parsing takes longer than reading: what the second is for the first is kept, and `remember`
+    takes what another process has found.
+    """
+    paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
+    named = [(path.relative_to(root).as_posix(), path) for path in paths]
+    texts = [(name, path.read_bytes()) for name, path in named if not name.startswith(BESIDE)]
+    read = hashlib.sha256(repr(texts).encode()).hexdigest()
+    if read not in _known:
+        digest = hashlib.sha256()
+        for name, text in texts:
+            digest.update(name.encode())
+            digest.update(tree(text).encode())
+        _known[read] = digest.hexdigest()[:16]
+    return read, _known[read]
+
+
+def remember(read: str, digest: str) -> None:
+    _known[read] = digest
 
 
 def own_digest(names: list[str], files: Iterable[Path] = ()) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation import methods, provenance
+from workflow.collocation import digest, methods, provenance
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.members import member_specs
@@ -87,6 +87,8 @@ class Run:
         if task.needs_gpu and self.device is None:
             raise ConfigError(f"planned for a GPU, and there is none now: {why_not}")
         self.switch = task.mig_mode == "switch"
+        if task.code:
+            digest.remember(*task.code)
         self.timing: dict[str, float] = {}
         scenario, arm, method, replicate = task.cell.split("/")
         self.fields = {

@@ -15,7 +15,7 @@ import psutil
 
 from workflow.collocation import ROOT, provenance
 from workflow.collocation.cell.task import Task
-from workflow.collocation.digest import code_digest
+from workflow.collocation.digest import code, code_digest
 from workflow.collocation.processes.preloaded import hold, stamp
 from workflow.collocation.study.session import Session
 
@@ -72,6 +72,7 @@ def write(session: Session, preloaded: str | None) -> None:
         "data": session.datasets.ready_files(),
         "session": session.id,
         "machine": provenance.machine_alias(),
+        "code": code(),
         "preloaded": preloaded,
         "deadline": session.deadline,
         **session.config.model_dump(include=TOLD),

@@ -17,7 +17,6 @@ from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 
 METRICS_OF = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
-pa.array([])  # loads pandas: now, while members are being built, not at the end of a cell
 # Column → key of a row.
 KEYS = {"gpu": {"entity": "e"}, "member": {"member": "m"}, "host": {}}
 
@@ -55,9 +54,9 @@ def _table(name: str, rows: list[dict], lines: Lines, origin_ns: int) -> pa.Tabl
     fields = [pa.field("t_ns", pa.int64(), nullable=False, metadata=unit)]
     columns = [arrow(series.t - origin_ns, pa.int64())]
     for label, values in labels.items():
-        kind = pa.int16() if label == "member" else pa.dictionary(pa.int32(), pa.string())
-        columns.append(pa.array(values, kind))
-        fields.append(pa.field(label, kind))
+        numbers = label == "member"
+        columns.append(arrow(np.array(values), pa.int16()) if numbers else _labelled(values))
+        fields.append(pa.field(label, columns[-1].type))
     for metric in METRICS_OF[name]:
         about = {"unit": metric.unit, "kind": metric.kind, "source": _source(name, metric, lines)}
         fields.append(pa.field(metric.name, _type(metric), metadata=about))
@@ -78,6 +77,20 @@ def _type(metric: Metric) -> pa.DataType:
     return pa.float64() if metric.kind == "counter" else pa.float32()
 
 
+def _labelled(values: list[str | None]) -> pa.DictionaryArray:
+    """A dictionary column, made without pa.array for the reason that `arrow` gives."""
+    known = list(dict.fromkeys(value for value in values if value is not None))
+    codes = [known.index(value) if value is not None else None for value in values]
+    encoded = [value.encode() for value in known]
+    ends = pa.py_buffer(np.cumsum([0, *map(len, encoded)], dtype=np.int32))
+    texts = pa.StringArray.from_buffers(len(known), ends, pa.py_buffer(b"".join(encoded)))
+    return pa.DictionaryArray.from_arrays(arrow(np.array(codes, float), pa.int32()), texts)
+
+
 def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """The column with null for NaN."""
-    return pa.array(column, kind, from_pandas=True)
+    """The column with null for NaN; pa.array would have every cell wait until it loaded pandas."""
+    missing = np.isnan(column)
+    there = np.packbits(~missing, bitorder="little")
+    values = np.where(missing, 0, column)
+    values = np.ascontiguousarray(values, kind.to_pandas_dtype())  # numpy's, in spite of its name
+    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])
