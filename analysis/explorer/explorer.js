@@ -382,7 +382,7 @@ function draw() {
   $("chart").replaceChildren(...chart(sets, job));
 }
 
-$("said").textContent = `Study ${held.study}: ${held.said}.`;
+$("said").textContent = `Study ${held.study}: ${held.said}`;
 if (held.jobs.length) {
   document.querySelector("main").hidden = false;
   read();
