@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 
 from analysis import advice, labels
-from analysis.choose import place, scope, way
+from analysis.choose import on_cpu, place, scope, way
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
@@ -123,6 +123,7 @@ def data(estimates: Estimates, folder: Path) -> dict:
         "study": folder.name,
         "folder": f"results/{folder.name}",
         "said": said,
+        "advises": not on_cpu(estimates),
         "table": TABLE,
         "chart": CHART,
         "quantities": {

@@ -376,7 +376,7 @@ function draw() {
   const job = jobNow();
   const sets = measured(job, state.arm);
   questions();
-  $("advice").replaceChildren(...advice(sets, job));
+  $("advice").replaceChildren(...(held.advises ? advice(sets, job) : []));
   $("options").replaceChildren(...options(sets, job).flat());
   $("every").replaceChildren(...every());
   $("chart").replaceChildren(...chart(sets, job));
