@@ -13,7 +13,7 @@ from math import inf
 from operator import le
 
 from analysis import labels
-from analysis.choose import place, way
+from analysis.choose import place, scope, way
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import TWIN, method_order, parse_scenario
@@ -30,7 +30,7 @@ class Option:
 
     work: what options are ranked by, samples/s; the STP where not every option of the job has a
     throughput. That of a set which fills the GPU repeats on other hosts; a job alone, which the STP
-    is over, does not. None: not measured.
+    is over, does not. None: not measured. hosts: where its gain was measured.
     """
 
     method: str
@@ -42,6 +42,7 @@ class Option:
     memory: Estimate | None = None
     s: Estimate | None = None
     over_fastest: Estimate | None = None
+    hosts: tuple[str, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -113,6 +114,13 @@ class Advice:
         return tuple(e for e in self.gains if (e.value > GAIN) != self.shared.pays)
 
     @property
+    def ragged(self) -> bool:
+        """True if the sets compared were measured on different hosts. A gain is over the job alone
+        on the same host, so where the job alone was measured besides makes no difference to it.
+        """
+        return len({o.hosts for o in self.options if o.n > 1 and o.hosts}) > 1
+
+    @property
     def ids(self) -> tuple[str, ...]:
         numbers = (*self.gains, *self.exceeding, *self.rewrite, *self.missing)
         found = [*(i for option in self.options for i in option.ids), *(e.id for e in numbers)]
@@ -123,11 +131,19 @@ class Advice:
         found = self._advised() if self.pays else [self._nothing()]
         if len(self.gains) > 1:
             found.append(self._on_hosts())
+        elif self.shared and self.shared.stp.n == 1:
+            found.append("Measured once, so part of it may be chance.")
         elif self.gains:
             found.append("Measured on one host only.")
+        if self.ragged:
+            found.append(
+                "The sets were not all measured on the same hosts, and hosts differ: part of what "
+                "sets them apart may be the host."
+            )
         if self.shared and flags.ABOVE_COUNT in flags.split(self.shared.stp.flags):
             said = flags.meaning(flags.ABOVE_COUNT)
-            found.append(f"{labels.number(self.shared.stp.value)} times is {said}; read S.")
+            read = "; read S" if self.shared.s else ""
+            found.append(f"{labels.number(self.shared.stp.value)} times is {said}{read}.")
         for e in self.exceeding:
             found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
         if self.rewrite:
@@ -190,7 +206,8 @@ def options(estimates: Estimates, job: str, arm: str) -> list[Option]:
         if stp.value is not None and _ours(stp, job):
             names = ("rate", "slowdown_worst", "memory", "s", "over_fastest")
             numbers = [estimates.get(name, **place(stp)) for name in names]
-            found.append(Option(stp.method, stp.jobs, stp.value, stp, *numbers))
+            hosts = tuple(e.host for e in estimates.on_hosts(stp))
+            found.append(Option(stp.method, stp.jobs, stp.value, stp, *numbers, hosts))
     if all(option.rate and option.rate.value is not None for option in found):
         found = [replace(option, work=option.rate.value) for option in found]
     return sorted(found, key=lambda option: (option.n, method_order(option.method)))
@@ -256,10 +273,12 @@ def _rewrite(estimates: Estimates, job: str, arm: str, least: float) -> tuple[Es
 def table(advice: Advice) -> str:
     """One job for a terminal: what is advised, then its options, with `*` on the Pareto set."""
     head = ("", "samples/s", "throughput gain", "slowest takes", "memory", "S", "over fastest")
+    head += ("hosts",) * advice.ragged
     rows = [head]
     for option in advice.options:
         rest = (option.slowdown, option.memory, option.s, option.over_fastest)
         cells = [labels.number(e.value, e.unit) if e else "–" for e in rest]
+        cells += [", ".join(option.hosts)] * advice.ragged
         name = f"{'*' if option in advice.pareto else ' '} {option.label}"
         rate = labels.number(option.rate.value) if option.rate else "–"
         rows.append((name, rate, labels.span(option.stp), *cells))
@@ -283,4 +302,4 @@ def run(given: Namespace) -> str:
     if given.job and given.job not in known:
         raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
     tables = map(table, advise(estimates, given.job, given.slowdown, given.memory))
-    return "\n\n".join(tables) or "No set of copies of one job was measured."
+    return "\n\n".join([scope(estimates)[0], *tables])

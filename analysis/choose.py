@@ -10,6 +10,8 @@ from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import TWIN, parse_scenario
 
+FEW = 3  # fewer replicates of every set are few
+
 
 def copies(estimates: Estimates, quantity: str, **where: str) -> dict[str, list[Estimate]]:
     """Of sets of one workload without variants, in plain windows: workload → its numbers."""
@@ -35,6 +37,50 @@ def place(e: Estimate) -> dict[str, str]:
 def way(method: str) -> str:
     """`under MPS`, `as plain processes`."""
     return "as plain processes" if method == "naive" else f"under {labels.method(method)}"
+
+
+def on_cpu(estimates: Estimates) -> bool:
+    """True if the study's cells ran without a GPU."""
+    return estimates.get("count", name="software_gpu_none") is not None
+
+
+def caution(estimates: Estimates) -> str:
+    """Why a small study answers little, or ""."""
+    replicates = estimates.get("count", name="replicates")
+    if on_cpu(estimates):
+        return (
+            "This tries out the workflow. It says nothing about sharing a GPU, and its rates, "
+            "gains and slowdowns are no results."
+        )
+    if replicates and (replicates.high or replicates.value) < FEW:
+        return (
+            "With so few replicates only large differences mean something; how much a number "
+            "would change if it were measured again is hardly known."
+        )
+    return ""
+
+
+def scope(estimates: Estimates) -> tuple[str, list[Estimate]]:
+    """What a study was measured on, and what it can and cannot answer; with its numbers."""
+    names = ("hosts", "window_s", "replicates")
+    hosts, window, replicates = found = [estimates.get("count", name=name) for name in names]
+    if not (hosts and replicates):
+        return "No set has been measured yet, so this study answers nothing.", []
+    said = f"Measured on {'a CPU, no GPU' if on_cpu(estimates) else 'a GPU'}"
+    machines = ", ".join([*estimates.hardware(), f"{hosts.value:.0f} host"])
+    said += f" ({machines}{'' if hosts.value == 1 else 's'})"
+    if window:
+        same = labels.number(window.low) == labels.number(window.high)
+        spelt = labels.number(window.value, window.unit) if same else labels.span(window)
+        said += f", in windows of {spelt}"
+    low, high = (f"{x:.0f}" for x in (replicates.low, replicates.high))
+    said += f", with {low if low == high else f'{low} to {high}'} "
+    said += f"replicate{'' if high == '1' else 's'} of each set. "
+    said += caution(estimates) or (
+        "It tells how fast these jobs train side by side on this GPU. It does not tell how they "
+        "converge, what happens in hours of training, or what other GPUs do."
+    )
+    return said, [e for e in found if e]
 
 
 def update(path: Path, text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from analysis import labels
 from analysis.estimates.quantities import QUANTITIES
@@ -43,8 +44,9 @@ _SAID = {
 
 @dataclass(frozen=True)
 class CellJudged:
-    """One number of a test. hosts: host, id of its estimate, and where it lies. reported: id of the
-    paper's number beside it, or "". note: why there is no number, or what the set did (fits).
+    """One number of a test. hosts: host, id of its estimate, and where it lies. unlike: hosts that
+    do not count, as a need is not met there. reported: id of the paper's number beside it, or "".
+    note: why there is no number, or what the set did (fits).
     """
 
     scenario: str
@@ -53,6 +55,7 @@ class CellJudged:
     verdict: Verdict = Verdict.NOT_TESTABLE
     ids: tuple[str, ...] = ()
     hosts: tuple[tuple[str, str, Side], ...] = ()
+    unlike: tuple[str, ...] = ()
     reported: str = ""
     note: str = ""
 
@@ -70,11 +73,13 @@ class CellJudged:
 
     @property
     def said(self) -> str:
-        """`yes on h1, h2; no by one replicate on h3`."""
+        """`yes on h1, h2; no by one replicate on h3; not comparable on h4`."""
         parts = []
         for side, words in _SAID.items():
             if on := [host or "all hosts" for host, _, of_host in self.hosts if of_host == side]:
                 parts.append(f"{words} {', '.join(on)}")
+        if self.unlike:
+            parts.append(f"not comparable on {', '.join(self.unlike)}")
         return "; ".join(parts)
 
 
@@ -88,10 +93,12 @@ class TestJudged:
 
 @dataclass(frozen=True)
 class NeedJudged:
-    """id: of the reading, or "" (met is None then)."""
+    """met: hosts whose own reading is within the bounds ("": it has no single hosts). id: of the
+    reading, or "" (met is None then).
+    """
 
     need: Need
-    met: bool | None
+    met: tuple[str, ...] | None
     id: str
     note: str
 
@@ -142,30 +149,44 @@ class _Judge:
     sources: Sequence[str]
 
     def claim(self, claim: Claim) -> Judged:
-        needs, tests = tuple(map(self._need, claim.needs)), tuple(map(self._test, claim.tests))
-        unread, unmet = ([n.note for n in needs if n.met is met] for met in (None, False))
+        needs = tuple(map(self._need, claim.needs))
+        single = [set(need.met) for need in needs if need.met is not None and "" not in need.met]
+        like = set.intersection(*single) if single else None
+        tests = tuple(self._test(test, like) for test in claim.tests)
+        unread = [need.note for need in needs if need.met is None]
         # What was not measured at all is not testable, whatever else it would need.
         if not any(cell.ids for test in tests for cell in test.cells):
             verdict, why = Verdict.NOT_TESTABLE, tests[0].note
         elif unread:
             verdict, why = Verdict.NOT_TESTABLE, unread[0]
-        elif unmet:
-            verdict, why = Verdict.NOT_COMPARABLE, unmet[0]
+        elif like == set():
+            notes = [need.note for need in needs if not need.met] or [n.note for n in needs]
+            verdict, why = Verdict.NOT_COMPARABLE, " ".join(notes)
         else:
             verdict = all_of([test.verdict for test in tests])
             why = next(test.note for test in tests if test.verdict == verdict)
+            if verdict == Verdict.NOT_COMPARABLE:
+                why = " ".join([*(need.note for need in needs), why])
         return Judged(claim, verdict, why, tests, needs)
 
     def _need(self, need: Need) -> NeedJudged:
-        """Read from the estimate over all hosts."""
+        """Read host by host; what is met on a host makes the tests comparable there."""
         mix, job = (need.mix, need.job) if need.mix else ({need.job: 1}, "")
         cell = CellJudged(self._scenario(mix, need), need.arm, need.method)
         e = self.estimates.get(need.quantity, **cell.place, window=need.window, job=job)
         what = f"For {cell.label}, {_title(need.quantity)}"
         if e is None or e.value is None:
             return NeedJudged(need, None, "", f"{what} was not read, and must be {need.rule}.")
-        note = f"{what} is {labels.span(e)}, and the comparison needs it {need.rule}."
-        return NeedJudged(need, need.admits(e.value), e.id, note)
+        points = self._points(e)
+        met = tuple(point.host for point in points if need.admits(point.value))
+        on = "on no host" if not met else f"on {', '.join(met)} only"
+        met_on = "" if "" in met else f" That is so {on}." if len(met) < len(points) else ""
+        note = f"{what} is {labels.span(e)}, and the comparison needs it {need.rule}.{met_on}"
+        return NeedJudged(need, met, e.id, note)
+
+    def _points(self, e: Estimate) -> list[Estimate]:
+        """The number on each host, or where it has none, the one there is."""
+        return [point for point in self.estimates.on_hosts(e) if point.value is not None] or [e]
 
     def _scenario(self, mix: dict[str, int], of: Need | Test) -> str:
         """The id of a set of jobs, in the order in which the study (or the paper) names them."""
@@ -175,10 +196,12 @@ class _Judge:
                 return outcome.scenario
         return wanted
 
-    def _test(self, test: Test) -> TestJudged:
+    def _test(self, test: Test, like: set[str] | None) -> TestJudged:
+        """like: hosts on which our cells are comparable; None: all of them."""
         cells, unread = self._cells(test)
         everything = not (test.jobs or test.mix)
-        cells = [self._fit(test, cell) if test.fits else self._cell(test, cell) for cell in cells]
+        judge = self._fit if test.fits else partial(self._cell, like=like)
+        cells = [judge(test, cell) for cell in cells]
         cells = [cell for cell in cells if cell.ids or not everything]
         missing = unread or not cells
         verdict = all_of([cell.verdict for cell in cells] + [Verdict.NOT_TESTABLE] * bool(missing))
@@ -205,15 +228,21 @@ class _Judge:
         scenarios = [self._scenario(mix, test) for mix in mixes]
         return [CellJudged(s, test.arm, m) for s in scenarios for m in test.methods], unread
 
-    def _cell(self, test: Test, cell: CellJudged) -> CellJudged:
+    def _cell(self, test: Test, cell: CellJudged, like: set[str] | None) -> CellJudged:
         cell = replace(cell, reported=self._reported(test.quantity, cell, test.job))
         e = self.estimates.get(test.quantity, **cell.place, window=test.window, job=test.job)
         if e is None or e.value is None:
             return replace(cell, note=self._absent(test.quantity, cell))
-        points = [point for point in self.estimates.on_hosts(e) if point.value is not None] or [e]
+        every = self._points(e)
+        points = [p for p in every if like is None or not p.host or p.host in like]
+        unlike = tuple(p.host for p in every if p not in points)
+        cell = replace(cell, ids=(e.id,), unlike=unlike)
+        if not points:
+            return replace(cell, verdict=Verdict.NOT_COMPARABLE)
+        if unlike and len(points) == 1:  # the number of that host, not one over all
+            cell = replace(cell, ids=(points[0].id,))
         hosts = tuple((point.host, point.id, test.side(point)) for point in points)
-        verdict = over_hosts([side for *_, side in hosts])
-        return replace(cell, verdict=verdict, ids=(e.id,), hosts=hosts)
+        return replace(cell, verdict=over_hosts([side for *_, side in hosts]), hosts=hosts)
 
     def _fit(self, test: Test, cell: CellJudged) -> CellJudged:
         """Whether a set completed exactly where memory suffices."""
@@ -272,6 +301,8 @@ class _Judge:
             verdict, why = Verdict.NOT_TESTABLE, "No set measured needs more memory than there is."
         elif test.fits:
             why = f"All {len(cells)} sets do so, those that exceed the card among them."
+        elif verdict == Verdict.NOT_COMPARABLE:
+            why = f"{deciding[0].label} was not measured on such a host."
         else:
             if verdict == Verdict.HOLDS:  # the one that is nearest to its bound
                 deciding.sort(key=self._value, reverse=test.below is not None)

@@ -59,7 +59,8 @@ def over_hosts(sides: Sequence[Side]) -> Verdict:
 
 def all_of(parts: Sequence[Verdict]) -> Verdict:
     """Of parts that must all hold: the first of these verdicts that one of them has."""
-    worst = (Verdict.CONTRADICTED, Verdict.NOT_TESTABLE, Verdict.DEPENDS, Verdict.IMPRECISE)
+    worst = (Verdict.CONTRADICTED, Verdict.NOT_TESTABLE, Verdict.NOT_COMPARABLE)
+    worst += (Verdict.DEPENDS, Verdict.IMPRECISE)
     return next((verdict for verdict in worst if verdict in parts), Verdict.HOLDS)
 
 

@@ -221,6 +221,17 @@ def test_no_flag_changes_the_advice(found, flags):
     assert [place(o) for o in flagged.pareto] == [place(o) for o in one(rows).pareto]
 
 
+def test_sets_of_different_hosts_are_named():
+    rows = [*ALONE, *option(2, 1.4, 1.4, hosts=(1.4, 1.5)), *option(3, 1.6, 1.9, hosts=(1.6, 1.7))]
+    assert not one(rows).ragged
+    found = one([*rows, *option(7, 1.7, 4.0, hosts=(1.7,))])
+    assert found.ragged and [option.hosts for option in found.options[1:]] == [
+        *(("h1", "h2"), ("h1", "h2"), ("h1",))
+    ]
+    assert "not all measured on the same hosts" in " ".join(found.sentences())
+    assert "h1, h2" in advice.table(found)
+
+
 # The command
 
 

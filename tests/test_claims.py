@@ -154,6 +154,40 @@ def test_needs(reading, verdict):
     assert found.needs[0].id == (f"gract:1x_{OTHER}/faithful/naive" if reading else "")
 
 
+def need(*readings):
+    """What NEED reads on each host."""
+    return cell("gract", *readings, scenario=f"1x_{OTHER}", method="naive")
+
+
+def test_only_hosts_that_meet_the_needs_count():
+    rows = cell("stp", (1.6, 1.9), (1.2, 1.4))
+    assert decide(rows, MORE).verdict == Verdict.DEPENDS
+    found = decide([*rows, *need(0.95, 0.7)], MORE, needs=[NEED])  # 0.7 in the middle
+    assert found.verdict == Verdict.HOLDS and found.needs[0].met == ("h1",)
+    assert found.tests[0].cells[0].ids == (f"stp:2x_{JOB}/faithful/mps@h1",)
+    assert "yes on h1; not comparable on h2." in found.note
+    found = decide([*rows, *need(0.7, 0.95)], MORE, needs=[NEED])
+    assert found.verdict == Verdict.CONTRADICTED
+    found = decide([*rows, *need(0.7, 0.8)], MORE, needs=[NEED])
+    assert found.verdict == Verdict.NOT_COMPARABLE and "on no host." in found.note
+
+
+def test_a_need_that_is_met_elsewhere_makes_nothing_comparable():
+    rows = [*cell("stp", (1.6, 1.9)), *need(0.7, 0.95)]
+    found = decide(rows, MORE, needs=[NEED])
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert "That is so on h2 only." in found.note
+    assert "was not measured on such a host." in found.note
+
+
+def test_two_needs_must_be_met_on_one_host():
+    other = {"quantity": "smact", "job": OTHER, "above": 0.5}
+    smact = cell("smact", 0.4, 0.6, scenario=f"1x_{OTHER}", method="naive")
+    rows = [*cell("stp", (1.6, 1.9), (1.6, 1.9)), *need(0.95, 0.7), *smact]
+    found = decide(rows, MORE, needs=[NEED, other])
+    assert found.verdict == Verdict.NOT_COMPARABLE
+
+
 def test_what_was_not_measured_is_not_testable_whatever_it_needs():
     rows = cell("gract", 0.7, scenario=f"1x_{OTHER}", method="naive")
     assert decide(rows, MORE, needs=[NEED]).verdict == Verdict.NOT_TESTABLE

@@ -240,6 +240,16 @@ POOR = {
 }
 
 
+def test_a_study_without_a_gpu_is_given_no_advice(browser, tmp_path):
+    counts = {"replicates": 1, "software_gpu_none": 9}
+    found = [Estimate("count", name=name, value=float(v), low=float(v), high=float(v))
+             for name, v in counts.items()]  # fmt: skip
+    browser.open(build(tmp_path, [*POOR["smoke"][0], *found])[0])
+    browser.until(lambda: browser.text("#options"))
+    assert "says nothing about sharing a GPU" in browser.text("#said")
+    assert browser.text("#advice") == "" and browser.messages() == []
+
+
 @pytest.mark.parametrize("name", POOR)
 def test_poor_studies_open(browser, tmp_path, name):
     rows, advice = POOR[name]

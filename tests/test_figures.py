@@ -99,6 +99,7 @@ def small_study() -> list[Estimate]:
             found += [number("outcome", 1.0, **at, status="completed")]
     off = {"status": "unsupported", "note": "no NVIDIA GPU here", "hosts": 0}
     found.append(number("outcome", 0.0, scenario=f"2x_{job}", method="mps", **off))
+    found.append(Estimate("count", name="software_gpu_none", value=4.0, note="GPU none"))
     return [*found, *counted("some CPU", 1)]
 
 
@@ -215,6 +216,8 @@ def test_what_is_not_there_is_a_sentence():
     assert "Not measured: MIG (MIG mode is off)." in footer and "generated data" in footer
     assert "2 hosts" in footer and "Signs: means; bars: lowest to highest machine." in footer
     assert "hollow: one replicate" in said("epoch_time", "CPU", "footer")
+    assert "says nothing about sharing a GPU" in said("epoch_time", "CPU", "footer")
+    assert "sharing a GPU" not in footer
     assert "bars of one host: 95 % interval" in said("gaps_and_overlap", "one host", "footer")
 
 

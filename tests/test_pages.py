@@ -55,7 +55,9 @@ def cpu(found: list[Estimate]) -> list[Estimate]:
     """Without what only a GPU tells."""
     unread = {"gract", "smact", "smocc", "tenso", "drama", "power", "s", "gaps", "memory"}
     unread |= {n for n in QUANTITIES if n.startswith(("energy", "gract", "capacity", "parts"))}
-    return [e for e in found if e.quantity not in unread]
+    gpu = ("software_gpu_simulated_gpu", "software_gpu_none")
+    return [replace(e, name=gpu[1]) if e.name == gpu[0] else e for e in found
+            if e.quantity not in unread]  # fmt: skip
 
 
 NOTHING = [
@@ -166,6 +168,38 @@ def test_values_of_a_table_are_those_of_the_ids_beside_them(study, table):
             assert {v for v in values if re.fullmatch(r"[\d.e+-]+", v)} <= known
 
 
+@pytest.mark.parametrize("page", [*pages.PAGES, *pages.TABLES])
+def test_a_page_begins_with_what_the_study_can_answer(study, page):
+    folder = study / "tables" if page in pages.TABLES else study
+    line = (folder / f"{page}.md").read_text().splitlines()[2]
+    said = {"nothing": "answers nothing", "cpu": "nothing about sharing a GPU",
+            "gpu": "how fast these jobs train"}  # fmt: skip
+    assert said[study.name] in line
+    if study.name != "nothing":
+        assert re.search(r"2 hosts\), in windows of 6\.00 s, with 6 replicates of each set\.", line)
+
+
+def test_few_replicates_are_said_to_be_few(tmp_path):
+    once = replace(DESIGN, hosts=1, blocks=1, methods=("naive", "mps"), ends={})
+    study = render.Study(written(tmp_path / "once", simulated(once)), RULES)
+    line = study.page("advice").splitlines()[2]
+    assert "1 host), " in line and "with 1 replicate of each set. With so few" in line
+    assert "Measured once, so part of it may be chance." in study.page("advice")
+
+
+def test_a_small_study_is_told_nothing_of_what_it_lacks(tmp_path):
+    """No second host, no DLRM, no value of the paper, no rate that promises more."""
+    small = replace(DESIGN, hosts=1, blocks=1, methods=("naive",), ends={})
+    found = [e for e in cpu(simulated(small)) if e.quantity != "saving_by_rates"]
+    study = render.Study(written(tmp_path / "small", found), RULES)
+    text = " ".join(" ".join(study.page(page) for page in (*pages.PAGES, *pages.TABLES)).split())
+    for said in ("from host to host", "table by host", "rows of a table", "the paper's table",
+                 "authors' slides. Its", "comes out higher", "GRACT is the share", "mJ/sample",
+                 "Run 2", "Run 7", "first weights on the GPU"):  # fmt: skip
+        assert said not in text, said
+    assert "None of the 44 claims could be tested here." in text
+
+
 def test_html_holds_the_page_and_asks_for_nothing(study):
     text = (study / "report/findings.html").read_text()
     assert "<h1>Findings of study" in text and 'name="viewport"' in text
@@ -177,7 +211,11 @@ def test_the_last_lines_begin_with_advice_and_are_few(study):
     lines = pages.closing(study).splitlines()
     assert 3 <= len(lines) <= 15
     if study.name != "nothing":
-        assert "How many" in lines[0] and "Run " in lines[1]
+        assert lines[0].startswith("Measured on a ")
+    if study.name == "gpu":
+        assert "How many" in lines[1] and "Run " in lines[2]
+    if study.name == "cpu":
+        assert "says nothing about sharing a GPU" in lines[0] and "Run " not in "".join(lines)
     assert "advice.md" in lines[-2] and "explain" in lines[-1]
 
 

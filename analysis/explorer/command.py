@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 
 from analysis import advice, labels
-from analysis.choose import place, way
+from analysis.choose import on_cpu, place, scope, way
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
@@ -118,13 +118,12 @@ def data(estimates: Estimates, folder: Path) -> dict:
     some = jobs(estimates)
     methods = sorted({s["method"] for job in some for s in job["sets"]}, key=method_order)
     completed, planned = counts.get("cells_completed", 0), counts.get("cells", 0)
-    hosts = counts.get("hosts", 0)
-    said = f"{completed} of {planned} planned cells completed"
-    said += f" on {hosts} host{'' if hosts == 1 else 's'}" if hosts else ""
+    said = f"{completed} of {planned} planned cells completed. {scope(estimates)[0]}"
     return {
         "study": folder.name,
         "folder": f"results/{folder.name}",
         "said": said,
+        "advises": not on_cpu(estimates),
         "table": TABLE,
         "chart": CHART,
         "quantities": {

@@ -376,13 +376,13 @@ function draw() {
   const job = jobNow();
   const sets = measured(job, state.arm);
   questions();
-  $("advice").replaceChildren(...advice(sets, job));
+  $("advice").replaceChildren(...(held.advises ? advice(sets, job) : []));
   $("options").replaceChildren(...options(sets, job).flat());
   $("every").replaceChildren(...every());
   $("chart").replaceChildren(...chart(sets, job));
 }
 
-$("said").textContent = `Study ${held.study}: ${held.said}.`;
+$("said").textContent = `Study ${held.study}: ${held.said}`;
 if (held.jobs.length) {
   document.querySelector("main").hidden = false;
   read();

@@ -153,6 +153,8 @@ def footers(study: Study, sheet: Sheet, arms: Iterable[str] = ()) -> Sheet:
     meant += ["hollow: one replicate"] if any(row["fill"] == "hollow" for row in points) else []
     signs = f" Signs: means; {'; '.join(meant)}." if meant else ""
     sheet.text("footer", f"{', '.join(filter(None, said))}.{signs}")
+    if said := choose.caution(t):
+        sheet.text("footer", said)
     sheet.text("footer", _not_measured(study, points, set(arms) or {study.arm}))
     return sheet
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jinja2 import Undefined
 
-from analysis import labels
+from analysis import choose, labels
 from analysis.advice import Advice
 from analysis.claims import Judged
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate
@@ -101,6 +101,13 @@ class Book:
             return f"{e.n} replicate{'s' if e.n != 1 else ''}{hosts}"
 
         return self._spelt(of, spell)
+
+    def scope(self) -> Told:
+        """What the study was measured on, and what it can and cannot answer."""
+        said, numbers = choose.scope(self.estimates)
+        for e in numbers:
+            self.look(e)
+        return plain(said)
 
     def advised(self, advice: Advice) -> Told:
         """The sentences of an advice, and the numbers that they are made of."""

@@ -11,7 +11,7 @@ from analysis.choose import copies, place, value, way
 from analysis.claims import Judged, TestJudged
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import PAPER_ARM, TWIN, method_order, parse_scenario, scenario_id
+from analysis.names import COMPLETION, PAPER_ARM, TWIN, method_order, parse_scenario, scenario_id
 from analysis.pages.tables import Number, Table, numbers
 from analysis.records import flags
 
@@ -114,6 +114,26 @@ def decided(judged: Judged, estimates: Estimates) -> tuple[Estimate | None, Esti
     return ours and estimates[ours], theirs and estimates[theirs]
 
 
+def promised(estimates: Estimates) -> bool:
+    """True if rates promise a pair more than its cells with fixed work show, wherever both are."""
+    pairs = [
+        (e, estimates.get("saving_by_rates", **place(e) | {"scenario": e.scenario.split("--")[0]}))
+        for e in estimates.of("saving", window=COMPLETION)
+    ]
+    return (found := [by.value > e.value for e, by in pairs if by]) != [] and all(found)
+
+
+def slow_survivors(estimates: Estimates) -> bool:
+    """True if all jobs that outlast the other one of their pair are slower then than alone."""
+    found = estimates.of("survivor_over_alone", window=COMPLETION)
+    return bool(found) and all(e.value < 1 for e in found)
+
+
+def reported(pair: Table) -> bool:
+    """True if a pair has values of the paper beside ours."""
+    return any(row[-1] for row in pair.rows)
+
+
 def papers(test: TestJudged, estimates: Estimates) -> list[Estimate]:
     """The paper's numbers of the cells of a test."""
     return [estimates[cell.reported] for cell in test.cells if cell.reported]
@@ -155,10 +175,11 @@ def summary(advised: Iterable[Advice]) -> Table:
 
 def options(advice: Advice) -> Table:
     """The options that no other beats in throughput, slowdown and memory together."""
-    table = Table(("run", "", *_OPTION))
+    table = Table(("run", "", *_OPTION, "hosts"))
     for option in advice.pareto:
         mark = ", ".join(["knee"] * (option == advice.knee) + ["best"] * (option == advice.best))
-        table.rows.append((option.label, mark, *_of(option)))
+        hosts = ", ".join(option.hosts) if advice.ragged else ""
+        table.rows.append((option.label, mark, *_of(option), hosts))
     return table
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import advice, claims, labels
+from analysis.choose import on_cpu, scope
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import Estimates
 from analysis.names import PAPER_ARM
@@ -63,7 +64,7 @@ class Study:
         def count(name: str) -> Told:
             return book.val(estimates.get("count", name=name), 0)
 
-        context = {name: getattr(book, name) for name in (*_SPELLINGS, "sources")}
+        context = {name: getattr(book, name) for name in (*_SPELLINGS, "scope", "sources")}
         for label in _LABELS:
             context[label.__name__] = lambda name, label=label: plain(label(name))
         return context | {
@@ -82,6 +83,7 @@ class Study:
             "judged": self.judged,
             "advice": self.advice,
             "quantities": [q for name, q in QUANTITIES.items() if name not in _NO_QUANTITIES],
+            "on_cpu": on_cpu(estimates),
             "hosts": [estimates.get("count", name="host_cells", host=h) for h in estimates.hosts()],
             "choose": choose,
             "near_memory": tables.near_memory(estimates),
@@ -110,16 +112,20 @@ def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
 
 
 def closing_lines(folder: Path) -> str:
-    """Advice first, then what was measured and where to look. Empty where nothing is there."""
+    """What the study can answer, advice, what was measured, where to look. Empty where nothing is
+    there.
+    """
     try:
         estimates = Estimates.read(folder / "estimates.parquet")
     except (OSError, ValueError):
         return ""
-    book, advised = Book(estimates), choose.by_gain(advice.advise(estimates))
+    book = Book(estimates)
+    advised = [] if on_cpu(estimates) else choose.by_gain(advice.advise(estimates))
     found = [each for each in advised if each.arm == PAPER_ARM and len(each.options) > 1] or advised
     lines = [f"{labels.job(each.job)}: {(each.sentences() or [''])[0]}" for each in found[:8]]
     if lines:
         lines.insert(0, "How many of a job should share the GPU (all of it: advice.md):")
+    lines.insert(0, scope(estimates)[0])
     done, cells = (estimates.get("count", name=name) for name in ("cells_completed", "cells"))
     if done and cells:
         lines.append(f"{book.val(done, 0)} of {book.val(cells, 0)} planned cells are completed.")

@@ -74,7 +74,8 @@ class Table:
         lines += [[row[i] for i in kept] for row in spelt]
         text = [f"| {' | '.join(line)} |" for line in lines]
         if any(isinstance(c, Number) and c.marked for row in self.rows for c in row):
-            text += ["", f"{STAR} {flags.meaning(flags.ABOVE_COUNT)}; read S."]
+            read = "; read S" if "S" in lines[0] else ""
+            text += ["", f"{STAR} {flags.meaning(flags.ABOVE_COUNT)}{read}."]
         return Told("\n".join(text))
 
     def csv(self) -> str:
