@@ -157,13 +157,10 @@ def deep(folder: Path) -> None:
 
 def named(name: bytes):
     def make(folder: Path) -> None:
+        (folder / "tables").mkdir()
         Path(os.fsdecode(os.fsencode(folder / "tables") + b"/" + name)).write_text("1")
 
-    def ready(folder: Path) -> None:
-        (folder / "tables").mkdir()
-        make(folder)
-
-    return ready
+    return make
 
 
 TO_ROOT = "../" * 12
