@@ -8,6 +8,8 @@ from importlib import import_module
 from math import inf
 from pathlib import Path
 
+from analysis.records.safe import printable
+
 ROOT = Path(__file__).resolve().parents[1]
 
 _FOLDER = ("--folder", {"required": True, "type": Path, "metavar": "RESULTS/STUDY"})
@@ -95,7 +97,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         text = import_module(f"analysis.{COMMANDS[given.command][0]}").run(given)
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
+        lines = map(printable, str(error).split("\n"))
+        sys.stderr.write("\n".join(lines) + "\n")
         return 1
     if text:
         print(text)

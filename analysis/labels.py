@@ -66,7 +66,7 @@ def job(workload: str) -> str:
     if match is None:
         return workload.replace("_", " ")
     name, batch, more = match.groups()
-    words = [word for word in name.split("_") if word not in _DATASETS]
+    words = [word for word in name.split("_") if word not in _DATASETS] or [name]
     for key, label in _MODELS.items():
         if words[0].startswith(key):
             words[0] = label + words[0].removeprefix(key)

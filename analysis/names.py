@@ -28,7 +28,7 @@ COMPLETION = "completion"
 BEFORE, AFTER = "before", "after"
 
 # What a formula begins with in a spreadsheet.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", *"＝＋－＠")  # in wide letters, too
 
 _PART = re.compile(r"(\d+)x_(.+)")
 

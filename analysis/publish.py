@@ -8,7 +8,6 @@ decides the claims; writes estimates.parquet, and estimates.csv without the repl
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from analysis import claims
 from analysis.estimates import build, reported, runs, schema
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
+from analysis.records.safe import read_json
 
 
 def benches(folder: Path) -> Iterator[Estimate]:
@@ -25,7 +25,7 @@ def benches(folder: Path) -> Iterator[Estimate]:
     """
     found: dict[str, dict] = {}
     for path in sorted((folder / "bench").glob("*.json")):
-        found |= json.loads(path.read_text(encoding="utf-8"))
+        found |= read_json(path)
     for workload, measured in found.get("workloads", {}).items():
         cost = measured["costs"]["ours"]
         span = {"low": cost["low"], "high": cost["high"], "spread": schema.INTERVAL}
@@ -49,11 +49,7 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> list[Estim
     claims.ClaimsError with one line that names the file.
     """
     rules, values = claims.read(claims_file), reported.read(reported_file)
-    plan = folder / "plan.json"
-    try:
-        expected = json.loads(plan.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{plan}: {error}") from None
+    expected = read_json(folder / "plan.json")
     found = build.build(runs.read(folder / "runs.parquet"), expected, reported.work(values))
     found += [*reported.estimates(values), *benches(folder)]
     return [*found, *claims.verdicts(rules, Estimates(found))]

@@ -13,13 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from analysis.names import COMPLETION
+from analysis.records.safe import read_json, read_table
 from release import readings
-from release.contents import RUN, Attempt, one_line, read_json, read_table
+from release.contents import RUN, Attempt, one_line
 from workflow.collocation.cell import steps
 from workflow.collocation.cell.record import Record
 
 STEPS = "steps.parquet"
 LEAST_STEPS = 8  # of a member, for its times to be unlike any other's
+REPEATED = 50  # first steps, in which training on a GPU still repeats itself
+MOST_STEPS = 64  # whose times are held against those of other cells
 
 
 @dataclass
@@ -27,14 +30,15 @@ class Checked:
     """What was found of an attempt, and what other attempts are held against.
 
     wrong: sentences. record: its cell and spec. steps: digests of its members' step times and
-    losses, without where they begin. first: ((workload, arm, seed, SMs), loss of step 0) of its
-    members.
+    losses, without where they begin. took: how long each step of its members took. first:
+    ((workload, arm, seed, SMs, input, step), loss) of the warm-up's steps, which no file repeats.
     """
 
     attempt: Attempt
     wrong: list[str] = field(default_factory=list)
     record: dict = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
+    took: list[np.ndarray] = field(default_factory=list)
     first: list[tuple[tuple, float]] = field(default_factory=list)
 
 
@@ -100,7 +104,7 @@ def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
     windows = {window["name"]: window for window in record["windows"]}
     for name, window in windows.items():
         took = (window["end_ns"] - window["start_ns"]) / 1e9
-        if not took > 0 or abs(took - window["seconds"]) > 1e-6 * max(took, 1):
+        if not took > 0 or not abs(took - window["seconds"]) <= 1e-6 * max(took, 1):
             yield f"{RUN}: window {name} lasts {window['seconds']} s, by its ends {took}"
     if not (folder / STEPS).exists():
         if record["status"] == "completed" or any(m["windows"] for m in record["members"]):
@@ -112,18 +116,24 @@ def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
     for member in record["members"]:
         own = column["member"] == member["member"]
         ticks, losses = column["tick"][own], column["loss"][own]
-        size = record["spec"]["members"][member["member"]]["batch_size"]
+        spec = record["spec"]["members"][member["member"]]
+        size = spec["batch_size"]
         place = f"{RUN}: members[{member['member']}]"
-        if member["loss"]["step"][:1] == [0] and member["loss"]["value"][0] is not None:
-            # Random numbers depend on how many SMs a process sees.
-            like = member["workload"], record["cell"]["arm"], record["spec"].get("seed")
-            found.first.append(((*like, member["sm_count"]), member["loss"]["value"][0]))
         if len(ticks) >= LEAST_STEPS:
+            found.took.append(np.diff(ticks)[:MOST_STEPS])
             content = np.diff(ticks).tobytes() + losses.tobytes()
             found.steps.append(hashlib.sha256(content).hexdigest())
         p50 = min((r["step_ms_p50"] or math.inf for r in member["windows"].values()), default=1)
-        if not _follow(member["loss"], losses, record["timing"].get("warm_s", 0) * 1e3 / p50):
+        before = _warm_up(member["loss"], losses, record["timing"].get("warm_s", 0) * 1e3 / p50)
+        if before is None:
             yield f"{place}.loss is not what {STEPS} has"
+        # Random numbers depend on how many SMs a process sees.
+        like = member["workload"], record["cell"]["arm"], record["spec"].get("seed")
+        like = *like, member["sm_count"], str(spec.get("input"))
+        told = zip(member["loss"]["step"], member["loss"]["value"], strict=True)
+        for step, loss in told:
+            if loss is not None and (step == 0 or step < min(before or 0, REPEATED)):
+                found.first.append(((*like, step), loss))
         for name, told in member["windows"].items():
             where = f"{place}.windows.{name}"
             if name == "epochs":
@@ -135,8 +145,9 @@ def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
                 yield from _rate(where, told, ticks, ends, tick_ns, size)
 
 
-def _follow(told: dict, column: np.ndarray, warm_up: float) -> bool:
-    """Whether losses agree at the steps that are in both: run.json has those of the warm-up before.
+def _warm_up(told: dict, column: np.ndarray, warm_up: float) -> int | None:
+    """How many steps came before the table's, which run.json alone has, as far as it tells; None
+    where losses differ at the steps that are in both.
 
     Which step is the table's first nobody says, so that any place at which all agree will do.
     warm_up: most steps before it. So many may leave none in common, as run.json keeps the first.
@@ -146,12 +157,12 @@ def _follow(told: dict, column: np.ndarray, warm_up: float) -> bool:
     kept, last = np.flatnonzero(np.isfinite(column)), max(known, default=-1)
     cut = len(known) >= steps.LOSSES_KEPT
     if not len(kept):
-        return cut or not there or not len(column)
+        return 0 if cut or not there or not len(column) else None
     for first in (step - kept[0] for step in there):
         both = [(known.get(first + i), column[i]) for i in kept if first + i <= last]
         if all(a is not None and abs(a - b) <= 1e-5 * abs(b) + 2e-6 for a, b in both):
-            return True
-    return cut and last < warm_up
+            return first
+    return 0 if cut and last < warm_up else None
 
 
 def _rate(place: str, told: dict, ticks, window: list[float], tick_ns: int, size: int):

@@ -10,7 +10,8 @@ from itertools import islice, zip_longest
 from os.path import commonprefix
 from pathlib import Path
 
-from release.contents import one_line, read_bytes, read_table, read_text
+from analysis.records.safe import MOST_ROWS, read_bytes, read_table, read_text
+from release.contents import one_line
 
 MOST = 20  # differences of a file that are told
 _NUMBER = re.compile(r"([-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?)")
@@ -30,7 +31,7 @@ def files(shipped: Path, derived: Path) -> list[str]:
 def _text(path: Path) -> str:
     if path.suffix != ".parquet":
         return read_text(path)
-    table = read_table(path)
+    table = read_table(path, most=MOST_ROWS)
     return "\n".join([str([*map(str, table.schema)]), *map(repr, table.to_pylist())])
 
 

@@ -7,13 +7,15 @@ Nothing but plain files is ever opened: a link, a FIFO or a socket is named inst
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from analysis.records import safe
+from analysis.records.safe import MOST_TABLE, read_json, read_text
 
 RUN, RUNS, PLAN = "run.json", "runs.txt", "plan.json"
 NOT_RUN = "not_run.txt"  # cells that were planned and have no record, written by who seals
@@ -25,7 +27,8 @@ _NEVER_ENDING = (".svg", ".partial", ".unreadable.txt")
 _RAW = re.compile(r"cells/.+|(plan|mig_layouts|(datasets|bench)/[^/]+)\.json|(runs|not_run)\.txt")
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/(.+)")
 _STUDY = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
-MOST_TEXT, MOST_TABLE = 200_000_000, 2_000_000_000  # bytes that are read of a file
+_UNSEEN = ("log", "jobs")  # folders
+DEEPEST = 20  # folders within each other
 
 
 class Attempt(NamedTuple):
@@ -71,68 +74,60 @@ def by_value(name: str) -> bool:
 
 def shipped(folder: Path) -> list[str]:
     """The plain files of a study that ship, by name relative to it, sorted; without the lists."""
-    return sorted(name for name, mode in _walk(folder) if stat.S_ISREG(mode))
+    return sorted(name for name, found in _walk(folder) if not _odd(found))
 
 
 def strange(folder: Path) -> list[str]:
-    """Sentences: what is among them and is no plain file."""
-    odd = sorted(name for name, mode in _walk(folder) if not stat.S_ISREG(mode))
-    return [f"{owner(name)} is a link or no plain file: it is not opened" for name in odd]
+    """Sentences: what is among them and is no plain file, or one too large to read."""
+    odd = {name: why for name, found in _walk(folder) if (why := _odd(found))}
+    return [f"{owner(name)} is {odd[name]}: it is not opened" for name in sorted(odd)]
 
 
-def _walk(folder: Path, within: str = "") -> Iterator[tuple[str, int]]:
-    """Name and mode of all in a folder but folders; links are not followed."""
+def _odd(found: os.stat_result) -> str:
+    if not stat.S_ISREG(found.st_mode):
+        return "a link or no plain file"
+    return f"larger than {MOST_TABLE} bytes" if found.st_size > MOST_TABLE else ""
+
+
+def _walk(folder: Path, within: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """All in a folder but folders, each with what it is; links are not followed.
+
+    Raises OSError, or ValueError where folders lie too deep.
+    """
+    if within.count("/") > DEEPEST:
+        raise ValueError(f"{within[:60]} has more than {DEEPEST} folders within each other")
     with os.scandir(folder / within) as entries:
         for entry in entries:
             name = f"{within}/{entry.name}".lstrip("/")
-            mode = entry.stat(follow_symlinks=False).st_mode
-            if entry.name.startswith(".") or entry.name in ("log", "jobs"):
+            found = entry.stat(follow_symlinks=False)
+            if _unseen(entry.name):
                 continue
-            if stat.S_ISDIR(mode):
+            if stat.S_ISDIR(found.st_mode):
                 yield from _walk(folder, name)
             elif name not in _NEVER and not name.endswith(_NEVER_ENDING):
-                yield name, mode
+                yield name, found
 
 
-def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
-    """A plain file's content. Raises OSError, or ValueError for anything else or too large."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    with os.fdopen(fd, "rb") as content:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most:
-            raise ValueError(f"{path.name} is no plain file of at most {most} bytes")
-        return content.read()
-
-
-def read_text(path: Path) -> str:
-    return read_bytes(path).decode("utf-8")
-
-
-def read_json(path: Path) -> object:
-    return json.loads(read_bytes(path))
-
-
-def read_table(path: Path):
-    """A pyarrow.Table that fits into memory."""
-    import pyarrow as pa  # noqa: PLC0415, the Snakefile reads names only
-    import pyarrow.parquet  # noqa: PLC0415
-
-    read = pa.parquet.ParquetFile(pa.BufferReader(read_bytes(path, MOST_TABLE)))
-    about = read.metadata
-    # A column that repeats one value is small however many rows it has.
-    if 8 * about.num_rows * about.num_columns > MOST_TABLE:
-        raise ValueError(f"{path.name} would take more than {MOST_TABLE} bytes of memory")
-    return read.read()
+def _unseen(part: str) -> bool:
+    return part.startswith(".") or part in _UNSEEN
 
 
 def one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    """What kind of error, and what it says."""
+    return f"{type(error).__name__}: {safe.one_line(error)[:200]}"
 
 
 def listed(folder: Path) -> list[str]:
-    """The records that the study was analysed from, by name relative to its folder."""
-    lines = read_text(folder / RUNS).splitlines()
-    return ["cells/" + line.rpartition("/cells/")[2] for line in lines if line.strip()]
+    """The records that the study was analysed from, by name relative to its folder.
+
+    Raises OSError, or ValueError for a line that leads elsewhere.
+    """
+    lines = [line for line in read_text(folder / RUNS).splitlines() if line.strip()]
+    names = ["cells/" + line.rpartition("/cells/")[2] for line in lines]
+    for line, name in zip(lines, names, strict=True):
+        if (Attempt.of(name) or "  ")[1] != RUN or any(map(_unseen, name.split("/"))):
+            raise ValueError(f"{RUNS} lists {line[:200]!r}, which is no record of a cell")
+    return names
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

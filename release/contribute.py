@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from analysis.records.safe import printable, read_json
 from release import contents, derive, manifest, private, verify
 from release.contents import CONTRIBUTED, NOT_RUN, RUN, RUNS, Attempt
 
@@ -36,7 +37,10 @@ def gather(study: Path, folder: Path, detector: private.Detector) -> set[str]:
         if not of or of[1] != RUN:
             shutil.copyfile(study / name, target)
             continue
-        record = anonymous(contents.read_json(study / name), detector)
+        try:
+            record = anonymous(read_json(study / name), detector)
+        except RecursionError:
+            raise ValueError(f"{contents.owner(name)} is nested too deeply") from None
         alias = str((record.get("provenance") or {}).get("machine") or "machine-0000")
         if not (found := ALIAS.fullmatch(alias)):
             raise ValueError(f"{name}: the machine's alias {alias[:60]!r} is not machine-<hex>")
@@ -90,7 +94,8 @@ def main(study: Path, output: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="contribute-") as scratch:
         try:
             name, files = build(study.resolve(), Path(scratch))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            sys.exit(f"{error}\nno bundle was made of {study}")
+        except Exception as error:  # whatever the folder holds, it is named
+            lines = map(printable, str(error).split("\n"))
+            sys.exit("\n".join(lines) + f"\nno bundle was made of {study}")
         manifest.pack(output, name, files)
     return 0

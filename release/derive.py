@@ -4,6 +4,7 @@ By the commands that the workflow's rules call; of figures the data that they dr
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +26,12 @@ def lay(study: Path, there: Path) -> Path:
     """
     folder = there / "results" / study_name(study)
     folder.mkdir(parents=True)
-    for raw in ("cells", "datasets", "bench", PLAN, "mig_layouts.json", NOT_RUN, "raw.sha256"):
+    for raw in ("cells", "datasets", "bench"):
         if (study / raw).exists():
             (folder / raw).symlink_to((study / raw).resolve())
+    for raw in (PLAN, "mig_layouts.json", NOT_RUN, "raw.sha256"):  # links are not read
+        if (study / raw).exists():
+            shutil.copyfile(study / raw, folder / raw)
     write_lines(folder / RUNS, (f"results/{folder.name}/{record}" for record in listed(study)))
     return folder
 

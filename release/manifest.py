@@ -11,7 +11,8 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from release.contents import LISTS, is_raw, read_text, shipped
+from analysis.records.safe import read_text
+from release.contents import LISTS, is_raw, shipped
 
 RAW, MANIFEST = LISTS
 EPOCH = 315_532_800  # 1980-01-01: what every format can say

@@ -11,12 +11,15 @@ import ipaddress
 import os
 import re
 import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from analysis.records import safe
+from analysis.records.safe import MOST_TEXT, one_line
 
 # Names that many machines have tell nothing.
 COMMON = {"localhost", "localhost.localdomain", "root", "user", "vm", "ubuntu", "debian", "host"}
@@ -29,7 +32,7 @@ ENDINGS += "|it|jp|kr|nl|no|pl|pt|ru|se|sg|uk|us"
 PATTERNS = (
     ("path", rf"(?<![\w.:/<*-])/(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*"),
     ("path", r"(?i:file):/{1,3}[\w.~%-][^\s\"'<>]*"),
-    ("path", r"(?<!\w)[A-Za-z]:\\Users\\[\w.-]+"),
+    ("path", r"(?<!\w)[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+"),  # in JSON, too
     ("process of somebody", r"PID \d+ \([^\n]*?, owner [^()\n]*\)"),
     ("process of somebody", r"\bowner [\w-]+[.\\@][\w.@\\-]*\w"),
     ("process of somebody", r"\bof user [\w.@-]+(?= may have)"),
@@ -84,9 +87,14 @@ class Detector:
     def search(self, files: Mapping[str, bytes]) -> Iterator[str]:
         """Sentences: what files hold, and where."""
         for name, content in files.items():
-            if content[:2] == b"\x1f\x8b":
-                content = gzip.decompress(content)
-            for where, text, patterns in self._texts(content):
+            try:
+                if content[:2] == b"\x1f\x8b":
+                    content = _unpacked(content)
+                parts = [*self._texts(content)]
+            except (OSError, ValueError, EOFError, zlib.error) as error:
+                yield f"private: {name} cannot be searched: {one_line(error)}"
+                continue
+            for where, text, patterns in parts:
                 for kind, found in self.in_text(text, patterns):
                     line = text.count("\n", 0, text.index(found)) + 1
                     yield f"private: {name}, {where}line {line}: {kind} {found!r}"
@@ -99,7 +107,7 @@ class Detector:
             except UnicodeDecodeError:
                 yield "bytes, ", content.decode("latin-1"), self.long
             return
-        table = pq.read_table(io.BytesIO(content))
+        table = safe.table(content, "the table")
         told = [table.schema.metadata, *(column.metadata for column in table.schema)]
         lines = [
             v.decode(errors="replace") for own in told for pair in (own or {}).items() for v in pair
@@ -109,6 +117,15 @@ class Detector:
             if not pa.types.is_primitive(kind):
                 values = {*map(str, table[name].to_pylist())}
                 yield f"column {name}, ", "\n".join(values), self.patterns
+
+
+def _unpacked(content: bytes) -> bytes:
+    """Of a gzip file. Raises OSError, EOFError, zlib.error, or ValueError for too much of it."""
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+        found = packed.read(MOST_TEXT + 1)
+    if len(found) > MOST_TEXT:
+        raise ValueError(f"it unpacks to more than {MOST_TEXT} bytes")
+    return found
 
 
 def _is_address(text: str) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from release.contents import RUN, read_table
+from analysis.records.safe import read_table
+from release.contents import RUN
 from workflow.collocation.telemetry.series import Series
 from workflow.collocation.telemetry.summary import ACTIVITY, CHECKED_S
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS

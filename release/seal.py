@@ -40,7 +40,7 @@ def main(study: Path) -> int:
         if not (why_not := list(unfit(study, found))):
             lines = [*verify.raw(study, found), *verify.derived(study, [*found], pages=False)]
             why_not = [line.text() for line in lines if line.wrong]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except Exception as error:  # whatever the folder holds, it is named
         why_not = [f"{study.name} is no finished study: {contents.one_line(error)}"]
     if why_not:
         sys.stderr.write("".join(f"{line}\n" for line in why_not) + f"{study.name} is not sealed\n")

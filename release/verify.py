@@ -15,8 +15,9 @@ from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
+from analysis.records.safe import printable, read_text
 from release import cells, compare, contents, derive, manifest, whole
-from release.contents import Attempt, by_value, is_raw, one_line, owner, read_text
+from release.contents import Attempt, by_value, is_raw, one_line, owner
 from release.manifest import MANIFEST, RAW
 
 README = "README.md"
@@ -24,8 +25,9 @@ SHOWN = 3  # differences that an artefact's line names
 LIMITS = """\
 What no list of a study's own can prove: that it was measured at all. Who makes up raw files that
 agree with each other, and every list anew, passes; so does who leaves a cell out and says so in
-not_run.txt. Images are held by SHA-256 alone. Compare the root above with one that was published,
-or measure anew (make study, make compare)."""
+not_run.txt; so do a copied cell whose step times are blurred until they say nothing, and losses of
+the warm-up within what they vary by, or after its first steps. Images are held by SHA-256 alone.
+Compare the root above with one that was published, or measure anew (make study, make compare)."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,12 @@ class Line:
 
     def text(self, every: bool = False) -> str:
         """One line; with `every` another for each difference."""
+        artefact = printable(self.artefact)  # no name makes another line, or colours one
         if not self.wrong:
-            return f"ok {self.artefact}{f' ({self.counted})' if self.counted else ''}"
+            return f"ok {artefact}{f' ({self.counted})' if self.counted else ''}"
         more = ["and more"] if len(self.wrong) > SHOWN else []
-        told = self.wrong if every else [*self.wrong[:SHOWN], *more]
-        return f"DIFFERS {self.artefact}: {(chr(10) + '  ' if every else '; ').join(told)}"
+        told = [*map(printable, self.wrong if every else [*self.wrong[:SHOWN], *more])]
+        return f"DIFFERS {artefact}: {(chr(10) + '  ' if every else '; ').join(told)}"
 
 
 def verify(study: Path) -> Iterator[Line]:
@@ -97,7 +100,7 @@ def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[L
         try:
             made = derive.lay(study, Path(scratch))
             derive.derive(made, merged_only=contents.CONTRIBUTED in names)
-        except (OSError, ValueError, RecursionError, AttributeError) as error:
+        except Exception as error:  # whatever the folder holds, it is named
             yield Line("derived results", [f"cannot be made: {one_line(error)}"])
             return
         for note in sorted(made.glob("*.unreadable.txt")):

@@ -17,8 +17,8 @@ import yaml
 
 import release.artifact
 import release.seal
-from analysis.records import schema
-from release import compare, contents, contribute, manifest, private, sealed, verify
+from analysis.records import safe, schema
+from release import compare, contribute, manifest, private, sealed, verify
 from release.contents import Attempt
 from tests.studio import REPOSITORY, STUDY, Studio, alone, study, workload
 
@@ -306,7 +306,7 @@ def test_no_content_raises(copy, monkeypatch, name, content):
 
 
 def test_a_table_that_would_fill_the_memory_is_refused(copy, monkeypatch):
-    monkeypatch.setattr(contents, "MOST_TABLE", 100_000)
+    monkeypatch.setattr(safe, "MOST_TABLE", 100_000)
     table = pa.table({"member": pa.array([0] * 50_000)})
     pq.write_table(table, copy / PAIR.folder / "steps.parquet")
     assert (copy / PAIR.folder / "steps.parquet").stat().st_size < 5000

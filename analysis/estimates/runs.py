@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet
-
 from analysis.names import ALONE_VARIANTS, ANCHOR, Scenario, parse_scenario
+from analysis.records.safe import MOST_ROWS, read_table
 from analysis.records.schema import SCHEMA
 
 PLAIN = "window"  # the window of a cell that has one only
@@ -72,7 +71,7 @@ class Host:
 
 def read(path: Path) -> list[dict]:
     """Member rows of a merged study. Raises OSError, ValueError."""
-    table = pyarrow.parquet.read_table(path)
+    table = read_table(path, most=MOST_ROWS)
     if missing := sorted(set(SCHEMA.names) - set(table.column_names)):
         raise ValueError(f"{path}: merge it anew: no column {', '.join(missing)}")
     return table.to_pylist()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from analysis.estimates.quantities import QUANTITIES
 from analysis.names import parse_scenario
 from analysis.records import schema as records
+from analysis.records.safe import MOST_ROWS, read_table
 
 MEASURED = "measured"
 # What low and high are: a 95 % interval of one host, least and most over hosts, or nothing.
@@ -134,12 +135,28 @@ def rows(path: Path) -> Iterable[Estimate]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; 'make figures' makes it of a study")
     try:
-        table = pa.parquet.read_table(path)
-    except pa.ArrowException as error:
+        table = read_table(path, most=MOST_ROWS)
+        if not table.schema.equals(SCHEMA):
+            raise ValueError("it has other columns")
+        for row in table.to_pylist():
+            row.pop("id")
+            row["replicates"] = tuple(Replicate(**each) for each in row["replicates"] or ())
+            _check(found := Estimate(**row))
+            yield found
+    except (ValueError, TypeError, pa.ArrowException) as error:
         raise ValueError(f"{path}: no table of estimates: {error}") from error
-    if table.column_names != list(COLUMNS):
-        raise ValueError(f"{path}: no table of estimates: it has other columns")
-    for row in table.to_pylist():
-        row.pop("id")
-        row["replicates"] = tuple(Replicate(**each) for each in row["replicates"])
-        yield Estimate(**row)
+
+
+def _check(found: Estimate) -> None:
+    """Raise ValueError unless every reader can rely on the row."""
+    for name, value in vars(found).items():
+        if value is None and name not in ("value", "low", "high"):
+            raise ValueError(f"a row has no {name}")
+    if found.quantity not in QUANTITIES or found.spread not in (INTERVAL, RANGE, NONE):
+        raise ValueError(f"no quantity or spread {found.quantity[:60]!r}, {found.spread[:60]!r}")
+    if not re.fullmatch(r"(h\d{1,9})?", found.host):
+        raise ValueError(f"{found.host[:60]!r} is no host")
+    if found.spread != NONE and None in (found.value, found.low, found.high):
+        raise ValueError(f"{found.id[:200]!r} has a spread and not its ends")
+    if found.scenario:
+        parse_scenario(found.scenario)

@@ -14,9 +14,18 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+from analysis.names import FORMULA, no_formula
+
 COLUMNS = ("id", "x_id", "kind", "panel", "series", "label", "end", "colour", "marker", "line")
 COLUMNS += ("fill", "x", "x_low", "x_high", "value", "low", "high", "spread", "n", "note")
+WORDS = ("label", "end", "note")  # of records, some
 NUMBERS = ("x", "x_low", "x_high", "value", "low", "high", "n")
+
+
+def _drawn(text: str) -> str:
+    """A text of the CSV as it is drawn: what stands before a formula goes, a $ begins no TeX."""
+    text = text[1:] if text[:1] == "'" and text[1:2] in FORMULA else text
+    return text.replace("$", r"\$")
 
 
 class Sheet:
@@ -68,7 +77,8 @@ class Sheet:
         out = io.StringIO()
         writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.rows)
+        for row in self.rows:
+            writer.writerow(row | {name: no_formula(str(row[name])) for name in WORDS})
         return out.getvalue()
 
     @classmethod
@@ -81,6 +91,8 @@ class Sheet:
                     raise ValueError(f"{path}: not the data of a figure")
                 for name in NUMBERS:
                     row[name] = float(row[name]) if row[name] else None
+                for name in WORDS:
+                    row[name] = _drawn(row[name])
                 sheet.rows.append(row)
         return sheet
 

@@ -15,7 +15,7 @@ from analysis.claims import Judged
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate
 from analysis.estimates.table import Estimates
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|])")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|$&~])")
 
 
 class PageError(ValueError):
@@ -133,7 +133,7 @@ class Book:
             for (before, after), parts in alike.items():
                 braced = ["{" + ",".join(sorted(parts)) + "}"] if len(parts) > 1 else parts
                 rows.add((*before, *braced, *after))
-        return Told("\n".join(sorted(map("".join, rows))))
+        return Told("\n".join(sorted(" ".join("".join(row).split()) for row in rows)))
 
 
 def only_published(value: object) -> object:

@@ -79,7 +79,7 @@ class Study:
             "table": lambda table: table.markdown(book),
             "tables": self.tables,
             "flat": plain,
-            "code": lambda text: Told(f"`{text}`"),
+            "code": lambda text: Told(f"`{str(text).replace('`', '')}`"),
             "judged": self.judged,
             "advice": self.advice,
             "quantities": [q for name, q in QUANTITIES.items() if name not in _NO_QUANTITIES],

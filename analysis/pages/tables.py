@@ -61,7 +61,7 @@ class Table:
     def sections(self) -> Iterator[tuple[Told, Table]]:
         """(heading, table without the leading columns), in the order of the rows."""
         for head, rows in groupby(self.rows, key=lambda row: row[: self.by]):
-            heading = Told(", ".join(map(str, head)))
+            heading = Told(", ".join(map(plain, head)))
             yield heading, Table(self.columns[self.by :], [row[self.by :] for row in rows])
 
     def markdown(self, book: Book) -> Told:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from analysis.names import ALONE_VARIANTS, parse_scenario
+from analysis.records.safe import one_line, printable, read_text
 
 SCHEMA_VERSION = 1
 
@@ -30,7 +31,7 @@ def read_records(
     records, problems = [], []
     for path in map(Path, paths):
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(read_text(path))
             _check(record)
         except RecursionError:
             problems.append((str(path), "nested too deeply"))
@@ -56,7 +57,7 @@ def note_left_out(output: Path, problems: Problems) -> None:
     note = output.with_suffix(".unreadable.txt")
     note.unlink(missing_ok=True)
     if problems:
-        lines = "".join(f"{where}: {what}\n" for where, what in problems)
+        lines = "".join(f"{printable(f'{where}: {what}')}\n" for where, what in problems)
         note.write_text(lines, encoding="utf-8")
         sys.stderr.write(f"left out of {output}:\n{lines}")
 
@@ -64,10 +65,6 @@ def note_left_out(output: Path, problems: Problems) -> None:
 def place_of(record: dict) -> str:
     """What a problem of a record is named by: its file; of one that was not read, its cell."""
     return str(record.get("path") or record["cell"]["id"])
-
-
-def one_line(text: object) -> str:
-    return " ".join(str(text).split())
 
 
 def _check(record: object) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet
+
+from analysis.records.safe import read_table
 
 FILE = "steps.parquet"
 LEAST = 10  # steps: fewer tell no rate
@@ -31,7 +32,6 @@ def rate_alone_after(record: dict) -> dict[int, float]:
 
 def _steps(path: Path) -> tuple[np.ndarray, np.ndarray, float]:
     """Member and tick of each step's end, and the length of a tick in seconds."""
-    with pyarrow.parquet.ParquetFile(path) as file:
-        tick_s = int(file.schema_arrow.metadata[b"tick_ns"]) / 1e9
-        table = file.read(["member", "tick"], use_threads=False)
+    table = read_table(path, ["member", "tick"])
+    tick_s = int(table.schema.metadata[b"tick_ns"]) / 1e9
     return table["member"].to_numpy(), table["tick"].to_numpy(), tick_s

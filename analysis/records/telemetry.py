@@ -25,6 +25,7 @@ from analysis.records.records import (
     one_line,
     read_records,
 )
+from analysis.records.safe import read_table
 from analysis.records.schema import TELEMETRY
 
 FILE = "gpu.parquet"
@@ -35,12 +36,10 @@ ROWS = 2**17  # of a row group; all columns of one take some 20 MB
 def readings(record: dict) -> pa.Table:
     """The rows of a cell's gpu.parquet in the columns of TELEMETRY, null where the file has none.
 
-    Raises OSError, KeyError or pa.ArrowException where it cannot be read as such a file.
+    Raises OSError, LookupError, ValueError or TypeError where it cannot be read as such a file.
     """
-    with pa.parquet.ParquetFile(record["folder"] / FILE) as file:
-        there = set(file.schema_arrow.names)
-        wanted = [TIME, *(name for name in TELEMETRY.names if name in there)]
-        found = file.read(wanted, use_threads=False)  # a small file is read before they start
+    found = read_table(record["folder"] / FILE, [TIME, *TELEMETRY.names])
+    there = set(found.schema.names)
     rows = len(found)
     own = {
         "cell": _name(record, rows),

@@ -1,0 +1,101 @@
+"""What others wrote is neither markup on a page, nor a formula in a CSV, nor TeX in a figure."""
+
+from html.parser import HTMLParser
+
+import pytest
+from markdown_it import MarkdownIt
+
+from analysis import labels
+from analysis.estimates.schema import Estimate
+from analysis.estimates.schema import write as write_estimates
+from analysis.figures.sheet import Sheet
+from analysis.names import no_formula
+from analysis.pages.book import plain
+from tests.test_hostile import SOURCE, run
+
+NASTY = (
+    "<script>alert(1)</script>",
+    "<img src=http://evil.example/x.png>",
+    "![x](http://evil.example/x.png)",
+    "[x](javascript:alert(1))",
+    "<http://evil.example>",
+    "`</code>![x](//evil.example/x.png)",
+    "a|b\n\n# Heading\n\n![x](//evil.example/x)",
+    "$\\href{javascript:alert(1)}{x}$",
+    "&lt;script&gt;",
+    "~~~\n```\n",
+    "</table><iframe src=//evil.example>",
+)
+
+
+class Tags(HTMLParser):
+    """The elements of a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.add(tag)
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_no_name_is_markup_on_any_page(tmp_path, nasty):
+    """Of an arm, a method, a GPU, a claim, and the study itself."""
+    place = {"scenario": "2x_a_b1", "arm": f"x{nasty}", "method": f"mps_{nasty}"}
+    found = [
+        Estimate("stp", **place, value=1.5, n=1, hosts=1),
+        Estimate("outcome", **place, status="completed", value=1.0, n=1),
+        Estimate("claim", name=nasty, status=nasty, value=1.0, note=nasty),
+        Estimate("count", name="host_cells", host="h1", value=9.0, note=f"m1: {nasty}; v1"),
+    ]
+    folder = tmp_path / "theirs"
+    write_estimates(found, folder / "estimates.parquet")
+    out = tmp_path / "out"
+    done = run("analysis", "compare", folder, folder, "--output", out)
+    assert done.returncode == 0, done.stderr
+    done = run("analysis", "explorer", "--folder", folder, "--output", out / "explorer.html")
+    assert done.returncode == 0, done.stderr
+    quiet = Tags((out / "compare.html").read_text()).found
+    assert not quiet & {"script", "img", "iframe", "a", "h4", "code", "pre"}
+    assert "<script>alert" not in (out / "explorer.html").read_text()
+    page = (out / "compare.md").read_text()
+    shown = Tags(MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(page)).found
+    assert not shown & {"script", "img", "iframe", "a", "s"} and "\n$" not in page
+    assert MarkdownIt().render(plain(nasty)).count("<") == 2, "a paragraph, and nothing in it"
+    assert "$" not in plain(nasty).replace("\\$", "")
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r", "\n", "＝"])
+def test_no_cell_of_a_csv_is_a_formula(tmp_path, sign):
+    nasty = f"{sign}HYPERLINK(1)"
+    assert no_formula(nasty) == f"'{nasty}"
+    found = [Estimate("claim", name=nasty, status=nasty, value=1.0, note=nasty, arm=nasty)]
+    write_estimates(found, tmp_path / "estimates.parquet")
+    text = (tmp_path / "estimates.csv").read_bytes().decode()
+    assert f'"{nasty}' not in text and f",{nasty}" not in text and f"\"'{nasty}" in text
+    sheet = Sheet()
+    sheet.text("title", nasty)
+    (tmp_path / "figure.csv").write_text(sheet.csv(), newline="")
+    assert f",{nasty}" not in sheet.csv() and f',"{nasty}' not in sheet.csv()
+    if sign not in "\r\n":
+        assert Sheet.read(tmp_path / "figure.csv").rows[0]["label"] == nasty, "drawn as it was"
+
+
+def test_the_name_of_a_processor_is_no_tex_in_a_figure(tmp_path):
+    sheet = Sheet.read(SOURCE / "figures" / "memory.csv")
+    words = [row for row in sheet.rows if row["kind"] == "panel" and row["series"] == "title"]
+    words += [row for row in sheet.rows if row["end"]]
+    assert words
+    for row in words:
+        name = "end" if row["end"] else "label"
+        row[name] = r"CPU $\frac{1}{$ at $2\undefined$"
+    data = tmp_path / "figure.csv"
+    data.write_text(sheet.csv())
+    done = run("analysis", "draw", "--data", data, "--output", tmp_path / "figure.svg")
+    assert done.returncode == 0 and (tmp_path / "figure.svg").exists(), done.stderr
+
+
+def test_a_name_that_is_a_dataset_alone_is_told():
+    assert labels.job("imagenet_b32") == "imagenet b32"
