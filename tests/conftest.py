@@ -17,6 +17,7 @@ from workflow.collocation import gpu
 LONG = (
     "test_command",
     "test_release",
+    "test_hostile",
     "test_drills",
     "test_faults",
     "test_models",
