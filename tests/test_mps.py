@@ -243,6 +243,7 @@ def not_in_force(sharing: mps.Clients, found: dict[int, Report]) -> str:
         ),
         ({"sm_count": 18}, "can use 18 of 132 SMs, and no limit was asked for"),
     ],
+    ids=["elsewhere", "nowhere", "limited"],
 )
 def test_a_member_that_is_elsewhere_or_limited_unasked_fails_the_cell(changes, says):
     found = reports(132, 132)

@@ -80,6 +80,7 @@ RELEASED = {
 DIES = HOOKED | {"run": [*RUN, "--steps", 6]}  # one after the warm-up
 CHILD = """
 import subprocess, sys
+import beside  # a module in the script's own folder
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 sys.argv[1:] = sys.argv[1:]
 exec(open("train.py").read())
@@ -113,6 +114,7 @@ def measured(module_studio):
     (studio.folder / "theirs").mkdir()
     (studio.folder / "theirs" / "train.py").write_text(TRAIN)
     (studio.folder / "theirs" / "family.py").write_text(CHILD)
+    (studio.folder / "theirs" / "beside.py").write_text("")
     run = studio.measure(config=TRAINER)
     assert run.code == 0, run.output
     return studio, {cell.split("/")[0]: r for cell, r in studio.records().items()}

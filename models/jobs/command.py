@@ -101,10 +101,14 @@ class Command:
         if words[0] in ("python", "python3"):
             words[0] = sys.executable
         threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        environment = dict(os.environ)
+        environment.pop(
+            "PYTHONSAFEPATH", None
+        )  # ours: a script finds the modules in its own folder
         self.child = subprocess.Popen(
             words,
             cwd=spec["directory"],
-            env=os.environ | dict.fromkeys(threads, str(spec["threads"])) | self.steps.environment,
+            env=environment | dict.fromkeys(threads, str(spec["threads"])) | self.steps.environment,
             stdin=subprocess.DEVNULL,
             stdout=self.steps.theirs,
             stderr=self.steps.theirs,
