@@ -77,7 +77,10 @@ class ForkServer:
                 self.welcome(hello)
 
     def welcome(self, hello: bytes) -> None:
-        conductor, _ = self.listener.accept()
+        try:
+            conductor, _ = self.listener.accept()
+        except OSError:  # no descriptor left: who waits is let in later
+            return
         if peer(conductor)[1] != os.getuid():
             conductor.close()
             return
@@ -87,13 +90,22 @@ class ForkServer:
 
     def answer(self, conductor: socket.socket) -> None:
         """Carry out one request, or what the end of the connection asks for."""
-        data, fds = b"", []
-        with contextlib.suppress(ConnectionResetError):
+        request, fds = {}, []
+        try:
             data, fds, _, _ = socket.recv_fds(conductor, 1 << 18, 2, socket.MSG_CMSG_CLOEXEC)
-        request = json.loads(data) if data else {}
-        if "start" in request:
-            self.start(conductor, request["start"], *fds)
-            return
+            request = json.loads(data) if data else {}
+            if "start" in request:
+                channel, log = fds
+                self.start(conductor, request["start"], channel, log)
+                return
+        except ConnectionResetError:
+            request = {}
+        except (OSError, ValueError):  # of one cell, whose end it is: the others are served on
+            traceback.print_exc()
+            request = {}
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
         for member in self.members.values():  # one that has just ended is in here no more
             if member.conductor is conductor and request.get("kill") in (None, member.index):
                 member.kill(request.get("signal", signal.SIGKILL))

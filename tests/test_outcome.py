@@ -75,7 +75,11 @@ def test_a_member_that_ends_by_itself_did_not_complete(reached, stopped):
         (exited(None, signal.SIGSEGV), "killed", "ended by signal 11 (SIGSEGV)"),
         (exited(None, 99), "killed", "ended by signal 99 (unknown)"),
         (exited(1), "failed", "exited with code 1 without an error message"),
-        (exited(None, None), "failed", "the fork server died, and its members with it"),
+        (
+            exited(None, None),
+            "failed",
+            "ended, and nobody can say how: no word of its server",
+        ),
     ],
 )
 def test_a_member_that_ends_without_a_word(reached, end, status, reason):

@@ -211,7 +211,7 @@ def test_the_rows_of_a_member_end_with_it(cell):
 
 def counted(child: Child, work: tuple[str, ...]) -> float:
     """CPU seconds that are counted, looked at after each part of `work`."""
-    members = host.Members(os.getpid())
+    members = host.Members()
     assert members.watch({0: child.pid}) == []
     ((before, _, row),) = members.rows(None)
     assert all(row[name] is None for name in RATES)
@@ -241,8 +241,31 @@ def test_workers_that_come_and_go_are_counted_once(cell, work, unpaid):
     assert counted(child, work) == pytest.approx(child.used() - before + unpaid, abs=0.05)
 
 
+def wait_for(done) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_workers_of_a_member_that_somebody_else_forked_are_its_own(cell, tmp_path):
+    """As of a member of the server that all cells of an invocation share."""
+    said = tmp_path / "pid"
+    worker = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    fork = f"import os; os.fork() and os._exit(0); open({str(said)!r}, 'w').write(str(os.getpid()))"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{fork}; {worker}"], stdin=subprocess.PIPE, text=True
+    ) as starter:
+        starter.wait()
+        wait_for(lambda: said.exists() and said.read_text())
+        members = host.Members()
+        assert members.watch({0: int(said.read_text())}) == []
+        wait_for(lambda: members.rows(None)[0][2]["processes"] == 2)
+        starter.stdin.close()
+
+
 def test_refused_readings_are_missing_not_zero(cell, monkeypatch):
-    child, members = cell.child(), host.Members(os.getpid())
+    child, members = cell.child(), host.Members()
 
     def refuse(process: psutil.Process):
         raise psutil.AccessDenied(process.pid)

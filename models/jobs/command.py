@@ -62,7 +62,7 @@ class Command:
             self.phase = "stop"
             self.stop()
         finally:
-            if self.child:
+            if self.child and self.child.returncode is None:
                 self.end()
 
     # -- build ------------------------------------------------------------------------------------
@@ -102,9 +102,8 @@ class Command:
             words[0] = sys.executable
         threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         environment = dict(os.environ)
-        environment.pop(
-            "PYTHONSAFEPATH", None
-        )  # ours: a script finds the modules in its own folder
+        for ours in ("PYTHONSAFEPATH", "PYTORCH_NVML_BASED_CUDA_CHECK"):
+            environment.pop(ours, None)  # the first would hide modules in the script's own folder
         self.child = subprocess.Popen(
             words,
             cwd=spec["directory"],

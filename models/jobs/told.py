@@ -57,7 +57,8 @@ class Output:
             now = time.monotonic_ns()
             with suppress(OSError):  # a full disk does not end a measurement
                 os.write(1, data)
-            *lines, self.rest = re.split(rb"[\r\n]", (self.rest + data)[-(1 << 16) :])
+            *lines, rest = re.split(rb"[\r\n]", self.rest + data)
+            self.rest = rest[-(1 << 16) :]
             for line in lines:
                 if found := self.pattern.search(line.decode(errors="replace")):
                     self._count(found, now)
@@ -135,6 +136,7 @@ class Hooked:
     def go(self, work: int | None) -> None:
         """Let it go on; after so many steps it is to wait again."""
         self.header[hook.LIMIT] = self.done + work if work else FOREVER
+        self.header[hook.HELD] = 0
         os.write(self.gate, b"g")
 
     def arrays(self, first: int, end: int) -> tuple:

@@ -93,7 +93,7 @@ class Tracked:
             self.status = "completed" if trained else "stopped"
             return
         if code is None and number is None:
-            what = "the fork server died, and its members with it"
+            what = "ended, and nobody can say how: no word of its server"
         elif number is not None:
             names = {known.value: known.name for known in signal.Signals}
             what = f"ended by signal {number} ({names.get(number, 'unknown')})"

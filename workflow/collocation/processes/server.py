@@ -252,8 +252,10 @@ class Server:
                 _kill_group(member)
                 with contextlib.suppress(ProcessLookupError):
                     pidfd = os.pidfd_open(member.pid)
-                    select.select([pidfd], [], [], preloaded.END_S)
+                    ended, _, _ = select.select([pidfd], [], [], preloaded.END_S)
                     os.close(pidfd)
+                    if not ended:
+                        raise RuntimeError(f"process {member.pid} outlived SIGKILL")
 
 
 _forked: set[int] = set()  # PIDs of our members; their parent need not be a child of ours

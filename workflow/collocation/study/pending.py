@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from workflow.collocation.cell.conductor import TIMEOUTS
 from workflow.collocation.cell.record import FAULTS, MEASURED, RESULTS
 from workflow.collocation.cell.spec import changes
 from workflow.collocation.study.attempts import Attempt
@@ -41,8 +42,8 @@ class Job:
 
     @property
     def runtime_min(self) -> int:
-        """Minutes after which it may be ended from outside: it ends itself long before."""
-        return math.ceil(30 + 3 * self.estimate_s / 60)
+        """Minutes after which it may be ended from outside: its own time-outs come before."""
+        return math.ceil((3 * self.estimate_s + sum(TIMEOUTS.values())) / 60)
 
 
 def jobs(

@@ -38,13 +38,11 @@ class Rates:
 class Members:
     """All members of a cell, each with the processes that it started.
 
-    ancestor: the process that all of them descend from, so that one look at the machine's
-    processes serves all. A process's CPU time and I/O hold those of the children that it has waited
-    for, so nothing is lost of a loader worker that came and went between two looks.
+    A process's CPU time and I/O hold those of the children that it has waited for, so nothing is
+    lost of a loader worker that came and went between two looks.
     """
 
-    def __init__(self, ancestor: int):
-        self._ancestor = psutil.Process(ancestor)
+    def __init__(self):
         self._roots: dict[int, psutil.Process] = {}
         self._rates: dict[int, Rates] = {}
 
@@ -93,13 +91,21 @@ class Members:
         self._roots = {m: root for m, root in self._roots.items() if lives(root)}
         trees = {member: [root] for member, root in self._roots.items()}
         owner = {root.pid: member for member, root in self._roots.items()}
-        for process in self._ancestor.children(recursive=True):  # parents before their children
-            with suppress(psutil.NoSuchProcess):
-                member = owner.get(process.ppid())
-                if member is not None:
-                    owner[process.pid] = member
-                    trees[member].append(process)
+        # Through what forked them, so that one look at the machine's processes serves all members.
+        for parent in set(filter(None, map(_parent, self._roots.values()))):
+            for process in parent.children(recursive=True):  # parents before their children
+                with suppress(psutil.NoSuchProcess):
+                    member = owner.get(process.ppid())
+                    if member is not None:
+                        owner[process.pid] = member
+                        trees[member].append(process)
         return trees
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    with suppress(psutil.NoSuchProcess):
+        return process.parent()
+    return None
 
 
 class Machine:

@@ -121,7 +121,7 @@ class Sampler:
         self._held: dict[str, object] = {}  # window → the source's sample at its opening
         self._edges: list[threading.Thread] = []
         self._seen: dict | None = None
-        self._members, self._machine = Members(config["parent"]), Machine()
+        self._members, self._machine = Members(), Machine()
         self._gpu = Loop("gpu", config["hz"], self._look_at_card, output)
         self._host = Loop("host", config["slow_hz"], self._look_at_host, output)
 
