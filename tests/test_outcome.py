@@ -78,7 +78,7 @@ def test_a_member_that_ends_by_itself_did_not_complete(reached, stopped):
         (
             exited(None, None),
             "failed",
-            "ended, and nobody can say how: no word of its server",
+            "ended, and nobody can say how: the fork server died or is silent",
         ),
     ],
 )

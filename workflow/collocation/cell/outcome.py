@@ -93,7 +93,7 @@ class Tracked:
             self.status = "completed" if trained else "stopped"
             return
         if code is None and number is None:
-            what = "ended, and nobody can say how: no word of its server"
+            what = "ended, and nobody can say how: the fork server died or is silent"
         elif number is not None:
             names = {known.value: known.name for known in signal.Signals}
             what = f"ended by signal {number} ({names.get(number, 'unknown')})"
