@@ -2,7 +2,10 @@
 
 import time
 from array import array
+from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 
 # Steps that may be under way at once. Two or three keep a GPU busy; more only delay a stop.
@@ -87,3 +90,32 @@ class EventClock:
 def step_clock(device: torch.device, sync: bool) -> HostClock | EventClock:
     """The clock for steps on `device`; `sync` says that the host waits for each step anyway."""
     return HostClock() if sync or device.type == "cpu" else EventClock()
+
+
+def typical_step_s(end_ns: Sequence[int]) -> float | None:
+    """Seconds a step takes: the median of the later half, without what the first ones wait for."""
+    durations = np.diff(end_ns)
+    later = durations[len(durations) // 2 :]
+    return float(np.median(later)) / 1e9 if len(later) else None
+
+
+def save_steps(
+    folder: str,
+    end_ns: Sequence[int],
+    wait_ns: Sequence[int],
+    loss_step: Sequence[int],
+    loss: Sequence[float],
+) -> str:
+    """Write steps.npz, whole or not at all; its name."""
+    target = Path(folder) / "steps.npz"
+    partial = target.with_suffix(".part")
+    with partial.open("wb") as file:
+        np.savez(
+            file,
+            end_ns=np.array(end_ns, np.int64),
+            wait_ns=np.array(wait_ns, np.int64),
+            loss_step=np.array(loss_step, np.int64),
+            loss=np.array(loss, np.float32),
+        )
+    partial.replace(target)
+    return target.name

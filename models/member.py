@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.profiler import profile
 
-from models.clock import step_clock
+from models.clock import save_steps, step_clock, typical_step_s
 from models.device import device_facts
 from models.graph import GraphedStep
 from models.inputs import open_input, steps_of
@@ -191,9 +191,7 @@ class Member:
         self.clock.finish()
         if self.stopping:
             return
-        durations = np.diff(self.clock.end_ns)
-        later = durations[len(durations) // 2 :]
-        step_s = float(np.median(later)) / 1e9 if len(later) else None
+        step_s = typical_step_s(self.clock.end_ns)
         share = None
         if step_s and self.spec["input"]["mode"] == "resident":
             share = self.input_seconds() / step_s
@@ -278,15 +276,10 @@ class Member:
         data_wait_share = self.data_wait_share()
         if self.go_ns is None:
             self.fresh_record()
-        target = Path(self.spec["folder"]) / "steps.npz"
-        np.savez(
-            target,
-            end_ns=np.array(self.clock.end_ns, np.int64),
-            wait_ns=np.array(self.wait_ns, np.int64),
-            loss_step=np.array(self.losses.steps, np.int64),
-            loss=np.array(self.losses.between(0, self.step), np.float32),
-        )
-        steps = len(self.clock.end_ns)
+        end_ns, losses = self.clock.end_ns, self.losses
+        kept = losses.steps, losses.between(0, self.step)
+        file = save_steps(self.spec["folder"], end_ns, self.wait_ns, *kept)
+        steps = len(end_ns)
         self.channel.emit(
             "stopped",
             steps=steps,
@@ -294,7 +287,7 @@ class Member:
             memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
             memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
             data_wait_share=data_wait_share,
-            file=target.name,
+            file=file,
         )
 
     def trace(self) -> None:

@@ -15,10 +15,10 @@ from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
-import numpy as np
 import psutil
 import torch
 
+from models.clock import save_steps, typical_step_s
 from models.device import device_facts
 from models.jobs.base import register
 from models.jobs.told import Hooked, Output, each, tree
@@ -159,9 +159,7 @@ class Command:
         while not steps.hold():
             self.look(LOOK_S)
         self.look(0)
-        durations = np.diff(steps.arrays(0, steps.done)[0])
-        later = durations[len(durations) // 2 :]
-        step_s = float(np.median(later)) / 1e9 if len(later) else None
+        step_s = typical_step_s(steps.arrays(0, steps.done)[0])
         self.channel.emit("warm", steps=steps.done, step_s=step_s, input_share=None)
 
     def go(self) -> None:
@@ -181,23 +179,13 @@ class Command:
                 self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])
 
     def stop(self) -> None:
-        """End the script, write steps.npz (whole or not at all), say what was done."""
+        """End the script, write steps.npz, say what was done."""
         end = self.steps.done
         self.rest()
         self.end()
         first = end if self.go_step is None else self.go_step
-        end_ns, loss_step, loss = self.steps.arrays(first, end)
-        target = Path(self.spec["folder"]) / "steps.npz"
-        partial = target.with_suffix(".part")
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                end_ns=np.array(end_ns, np.int64),
-                wait_ns=np.zeros(end - first, np.int64),
-                loss_step=np.array(loss_step, np.int64),
-                loss=np.array(loss, np.float32),
-            )
-        partial.replace(target)
+        end_ns, *losses = self.steps.arrays(first, end)
+        file = save_steps(self.spec["folder"], end_ns, [0] * (end - first), *losses)
         self.channel.emit(
             "stopped",
             steps=end - first,
@@ -205,7 +193,7 @@ class Command:
             memory_peak_allocated=None,
             memory_peak_reserved=None,
             data_wait_share=None,
-            file=target.name,
+            file=file,
         )
 
     def rest(self) -> None:
