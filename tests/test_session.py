@@ -176,7 +176,7 @@ def test_a_job_asks_for_memory_and_time_by_its_cell(place):
     small, large = sorted(session.jobs, key=lambda job: job.cell.n)
     assert small.memory_mb < large.memory_mb
     for job in (small, large):
-        assert job.runtime_min > 10 + job.estimate_s / 60
+        assert session.runtime_min(job.path) > 10 + job.estimate_s / 60
 
 
 def test_of_the_environment_only_the_folder_of_locks_is_read():

@@ -16,7 +16,7 @@ rule collocate:
     resources:
         gpu=1,
         mem_mb=lambda wildcards: SESSION.job_at[wildcards.job].memory_mb,
-        runtime=lambda wildcards: SESSION.job_at[wildcards.job].runtime_min,
+        runtime=lambda wildcards: SESSION.runtime_min(wildcards.job),
     params:
         job=f"{STUDY}/jobs/{{job}}.json",
     shell:

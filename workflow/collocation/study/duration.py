@@ -1,6 +1,7 @@
 """Seconds that cells will take, from what their like took: in this study, or in one that ships."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from statistics import median_high
 
 from workflow.collocation.cell.record import MEASURED
@@ -22,16 +23,24 @@ class Estimates:
     on this machine.
     """
 
-    def __init__(self, here: Attempts, shipped: Attempts | None = None):
-        took = list(_took(here))
-        self._here, self._shipped = _medians(took), _medians(_took(shipped or {}))
+    def __init__(self, here: Attempts, shipped: Callable[[], Attempts] = dict):
+        """shipped: reads what the studies that ship took, if a cell has no like here."""
+        self._took, self._read = list(_took(here)), shipped
+        self._here = _medians(self._took)
+
+    @cached_property
+    def _shipped(self) -> dict[str, float]:
+        return _medians(_took(self._read()))
+
+    @cached_property
+    def _off(self) -> float:
         off = [
             max(seconds, 0) / self._foreseen(kind, attempt.content["spec"])
-            for kind, attempt, seconds in took
+            for kind, attempt, seconds in self._took
             # Others end early, or with work of which nobody knows how long it takes.
             if attempt.status == "completed" and "window_s" in _measure(attempt.content["spec"])
         ]
-        self._off = median_high(off) if off else 1.0
+        return median_high(off) if off else 1.0
 
     def of(self, cell: Cell) -> float:
         """Seconds from the start of its job to the end."""

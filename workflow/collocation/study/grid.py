@@ -70,7 +70,7 @@ def expand(
     for draft in sorted(_drafts(study), key=lambda draft: draft.get("baseline", False)):
         cell = _cell(study, workloads, sources or {}, **draft)
         known = cells.setdefault(cell.id, cell)
-        if known.digest != cell.digest and not draft.get("baseline"):
+        if known is not cell and not draft.get("baseline") and known.digest != cell.digest:
             raise ConfigError(
                 f"{cell.id}: two entries of the study plan this cell with different settings; "
                 "allowed: one"

@@ -4,11 +4,9 @@ It is planned from the run.json files when the Snakefile is read, and not left t
 metadata, which a clone, a zip or a folder brought back from another machine does not have.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workflow.collocation.cell.conductor import TIMEOUTS
 from workflow.collocation.cell.record import FAULTS, MEASURED, RESULTS
 from workflow.collocation.cell.spec import changes
 from workflow.collocation.study.attempts import Attempt
@@ -39,11 +37,6 @@ class Job:
     def memory_mb(self) -> int:
         """Main memory that it is to be given: a conductor with its server, and members."""
         return 4096 * (1 + self.cell.n)
-
-    @property
-    def runtime_min(self) -> int:
-        """Minutes after which it may be ended from outside: its own time-outs come before."""
-        return math.ceil((3 * self.estimate_s + sum(TIMEOUTS.values())) / 60)
 
 
 def jobs(

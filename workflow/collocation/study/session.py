@@ -5,6 +5,7 @@ It writes nothing: see jobs.py.
 
 import hashlib
 import json
+import math
 import shlex
 import time
 import uuid
@@ -13,6 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from workflow.collocation import ROOT, gpu, methods, provenance
+from workflow.collocation.cell.conductor import TIMEOUTS
 from workflow.collocation.cell.record import MEASURED
 from workflow.collocation.digest import code_digest, own_digest
 from workflow.collocation.errors import ConfigError
@@ -81,6 +83,11 @@ class Session:
     def job_at(self) -> dict[str, pending.Job]:
         """By its attempt's folder below results/<study>/cells."""
         return {job.path: job for job in self.jobs}
+
+    def runtime_min(self, path: str) -> int:
+        """Minutes after which a job may be ended from outside: its own time-outs come before."""
+        timeouts = TIMEOUTS | self.config.timeout
+        return math.ceil((3 * self.job_at[path].estimate_s + sum(timeouts.values())) / 60)
 
     def refusal(self, cell: Cell) -> str | None:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
@@ -167,7 +174,7 @@ def open_session(values: dict) -> Session:
 def _plan(session: Session, next_anchors: list[Cell]) -> None:
     """What runs now: the anchors of a visit that begins, and the cells that fit the budget."""
     config, device, attempts = session.config, session.device, session.attempts
-    estimates = Estimates(attempts, _shipped())
+    estimates = Estimates(attempts, _shipped)
     jobs = pending.jobs(
         session.cells,
         attempts,
