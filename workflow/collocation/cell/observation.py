@@ -10,6 +10,7 @@ from pathlib import Path
 
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.progress import Display
+from workflow.collocation.errors import one_line
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods import Sharing
 from workflow.collocation.methods.evidence import owner
@@ -89,8 +90,7 @@ class Observation:
             raise
         except Exception as error:
             self.display.say(traceback.format_exc(), loud=False)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            telemetry = Telemetry(status="incomplete", reason=reason)
+            telemetry = Telemetry(status="incomplete", reason=one_line(error))
             flags, written = ["telemetry_incomplete"], {}
         if telemetry.reason:
             self.display.say(f"telemetry: {telemetry.reason}", loud=False)

@@ -34,7 +34,7 @@ from workflow.collocation.cell.record import (
     write,
 )
 from workflow.collocation.cell.task import Task
-from workflow.collocation.errors import ConfigError
+from workflow.collocation.errors import ConfigError, one_line
 from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
@@ -139,7 +139,7 @@ class Run:
         What was measured stays in the record, but a cell that did not end well is no result.
         """
         said = isinstance(error, NotInForce | Unsupported)
-        sentence = str(error) if said else " ".join(f"{type(error).__name__}: {error}".split())
+        sentence = str(error) if said else one_line(error)
         if "members" not in self.fields:
             self._ended("failed", sentence, "setup")
             return

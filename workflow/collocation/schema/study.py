@@ -6,6 +6,7 @@ editors, written by `python -m workflow.collocation.schema.study` and kept equal
 
 import json
 import re
+from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -73,9 +74,9 @@ class Group(Strict):
     replicates: Positive | None = Field(None, description="instead of the study's", examples=[1])
     tier: Positive = Field(1, description="all blocks of tier 1 come before those of tier 2")
 
+    @abstractmethod
     def scenarios(self) -> list[Scenario]:
         """All that it collocates."""
-        raise NotImplementedError
 
     def uses(self) -> list[tuple[str, str, int]]:
         """Every method it names: its key below the group, the method, how many members."""

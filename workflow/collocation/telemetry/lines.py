@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from workflow.collocation.errors import one_line
+
 
 class Output:
     """The file of lines. Each is there whole as soon as it is written, whatever follows."""
@@ -107,5 +109,4 @@ def _take(lines: Lines, line: bytes) -> bool:
 
 def sentence(error: Exception | str) -> str:
     """One line of what went wrong."""
-    name = "" if isinstance(error, str) else f"{type(error).__name__}: "
-    return " ".join(f"{name}{error}".split())[:500]
+    return (" ".join(error.split()) if isinstance(error, str) else one_line(error))[:500]
