@@ -11,11 +11,6 @@ class ConfigError(Exception):
     """A mistake in a config file, as one line for the person who wrote it."""
 
 
-def one_line(error: Exception) -> str:
-    """What kind of error, and what it says."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
 class Strict(BaseModel):
     """What a file holds: a key that is not known is refused, before anything else."""
 

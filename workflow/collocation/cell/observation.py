@@ -10,14 +10,14 @@ from pathlib import Path
 
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.progress import Display
-from workflow.collocation.errors import one_line
 from workflow.collocation.gpu import Device
 from workflow.collocation.methods import Sharing
 from workflow.collocation.methods.evidence import owner
+from workflow.collocation.telemetry.lines import one_line
 from workflow.collocation.telemetry.values import File, Telemetry, Window
 from workflow.collocation.telemetry.watch import Silent, Watch
 
-IDLE_ROWS, IDLE_S = 3, 4.0  # of the card before members are built, and how long to wait for them
+IDLE_ROWS, IDLE_S = 3, 4.0  # of a card before members are built, and how long to wait for them
 
 
 @dataclass
@@ -54,10 +54,11 @@ class Observation:
         )
 
     def see_idle(self) -> None:
-        """Wait until the card has been seen without members for a moment."""
-        if self.device is None or self.off:
+        """Wait until card or machine has been seen without members for a moment."""
+        if self.off:
             return
-        while self.watch.rows() < IDLE_ROWS and time.monotonic() < self.began + IDLE_S:
+        kind, least = ("gpu", IDLE_ROWS) if self.device else ("host", 1)
+        while self.watch.rows(kind) < least and time.monotonic() < self.began + IDLE_S:
             time.sleep(0.02)
 
     def account(

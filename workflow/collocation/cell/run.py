@@ -34,7 +34,7 @@ from workflow.collocation.cell.record import (
     write,
 )
 from workflow.collocation.cell.task import Task
-from workflow.collocation.errors import ConfigError, one_line
+from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
@@ -42,6 +42,7 @@ from workflow.collocation.methods.undisturbed import ENDING
 from workflow.collocation.processes.preloaded import stamp
 from workflow.collocation.processes.server import Server
 from workflow.collocation.processes.ties import end_with_parent
+from workflow.collocation.telemetry.lines import one_line
 
 
 class Interrupted(BaseException):

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow.collocation.errors import one_line
-
 
 class Output:
     """The file of lines. Each is there whole as soon as it is written, whatever follows."""
@@ -105,6 +103,11 @@ def _take(lines: Lines, line: bytes) -> bool:
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
     return True
+
+
+def one_line(error: Exception) -> str:
+    """What kind of error, and what it says."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def sentence(error: Exception | str) -> str:

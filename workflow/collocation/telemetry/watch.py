@@ -91,10 +91,10 @@ class Watch:
     def close(self, window: str) -> None:
         self._send(close=window)
 
-    def rows(self) -> int:
-        """How many rows it has written of the card by now."""
+    def rows(self, kind: str) -> int:
+        """How many rows of a kind, such as "gpu", it has written by now."""
         try:
-            return self._output.read_bytes().count(b'{"k":"gpu"')
+            return self._output.read_bytes().count(f'{{"k":"{kind}"'.encode())
         except OSError:
             return 0
 
