@@ -1245,18 +1245,6 @@ def test_lies_about_the_instance_are_caught(hopper, cell):
     assert sharing.witness({0: honest, 1: silent})["verified"] is None
 
 
-def test_a_probe_among_busy_neighbours_that_saw_too_few_sms_proves_nothing(hopper, cell):
-    sharing, pids = cell(PAIR)
-
-    def probed(count: int) -> dict[int, Report]:
-        seen = {"sm_count": count, "sm_source": "residency"}
-        return {m: report(hopper, sharing, m, pid, **seen) for m, pid in enumerate(pids)}
-
-    assert sharing.witness(probed(58))["verified"] is None
-    with pytest.raises(NotInForce, match=r"^mig: member 0 .* can use 62 SMs; its instance 3g.71gb"):
-        sharing.witness(probed(62))
-
-
 def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, cell, stranger):
     sharing, pids = cell(PAIR)
     reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}

@@ -283,6 +283,7 @@ def test_priorities_reach_the_members_and_are_told_as_what_nobody_sees():
 
 READ = [(100, 132), (70, 92), (50, 66), (28, 36), (24, 30), (15, 18), (14, 18), (10, 12)]
 READ += [(7, 8), (3, 8), (1, 8)]  # on an H200 of 132 SMs
+LIES = [(98, 132), (50, 68), (50, 62), (50, 56), (7, 10), (1, 10), (1, 6)]
 
 
 @pytest.mark.parametrize(("percent", "count"), READ)
@@ -292,9 +293,32 @@ def test_what_an_h200_gave_counts_as_in_force(percent, count):
     assert found["sm_expected"] == int(1.32 * percent)
 
 
-@pytest.mark.parametrize(("percent", "count"), [(98, 132), (50, 68), (50, 56), (7, 10), (1, 10)])
+@pytest.mark.parametrize(("percent", "count"), LIES)
 def test_more_or_far_less_than_the_limit_does_not(percent, count):
     not_in_force(sharing_of({"sm_percent": percent}), reports(count))
+
+
+@pytest.mark.parametrize(
+    ("capability", "total", "percent", "count", "proven"),
+    [
+        ((8, 0), 108, 50, 54, True),  # no pair of SMs fewer, so on any card
+        ((7, 5), 40, 11, 4, True),
+        ((8, 0), 108, 50, 48, False),  # a larger group, or another limit
+        ((8, 0), 20, 14, 8, False),  # the least there is, or more than asked for
+        ((10, 0), 148, 5, 8, False),
+    ],
+)
+def test_what_a_card_with_unknown_groups_of_sms_gives_is_proof_only_if_none_is_missing(
+    capability, total, percent, count, proven
+):
+    sharing = sharing_of({"sm_percent": percent}, place=Place(GPU.uuid, total))
+    sharing.device = replace(GPU, capability=capability)
+    found = sharing.witness(reports(count))
+    assert found["verified"] is (proven or None)
+    why = "in what groups a card that is not there gives SMs is not known: it gave "
+    why += f"{count} for {percent} % of {total}"
+    assert found["limits"][0]["unproven"] == (None if proven else why)
+    assert "can use" in not_in_force(sharing, reports(total))  # no limit at all
 
 
 def test_a_cap_that_cannot_be_proven_is_not_in_force():

@@ -185,7 +185,7 @@ def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
     free = memory - CONTEXT_MIB * driver.MIB
     if server:
         if percentage := environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
-            granted = int(sms * float(percentage) / 100)
+            granted = int(sms * float(percentage) / 100)  # pairs, at least 8: as read on an H200
             sms = min(sms, max(8, granted - granted % 2))
         limit = _limit(environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
         if limit is not None:

@@ -21,9 +21,10 @@ from workflow.collocation.methods.evidence import NotInForce, Place, Report, cal
 from workflow.collocation.methods.limits import TAKES, Limits
 
 RELEASE_S = 4.0
-# The hardware gives whole groups of SMs, fewer rather than more, and never fewer than 8. Read on an
-# H200 of 132 SMs: 70 % gives 92, 50 % 66, 24 % 30, 14 % 18, 10 % 12, and 7 %, 3 % and 1 % give 8.
-LEAST_SMS = GROUP_SMS = 8
+# SMs are given in pairs that share a TPC, fewer rather than more, but never fewer than the least of
+# a card, known by compute capability where it was read. An H200 of 132 SMs: 70 % gives 92, 50 % 66,
+# 24 % 30, 14 % 18, 10 % 12, and 7 %, 3 % and 1 % give 8.
+PAIR, LEAST_SMS = 2, {(9, 0): 8}
 MIB = 2**20
 SET_BY = {  # what a member is limited to → the variable that does it
     "sm_percent": ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "{:.6g}"),
@@ -169,10 +170,16 @@ class Clients(Sharing):
                     f"{who}: its SM limit cannot be proven: it could not tell how many SMs it can "
                     "use"
                 )
-            share = percent * total / 100
+            share, least = percent * total / 100, LEAST_SMS.get(self.device.capability)
             expected = int(share + 1e-6)
-            if not share - GROUP_SMS <= has <= max(share, LEAST_SMS) + 1e-6:
-                raise NotInForce(f"{who} can use {has} SMs; {percent:g} % of {total} is {expected}")
+            if not (share - PAIR < has <= share + 1e-6 or share < has == least):
+                if least or has >= total:
+                    so = f"{percent:g} % of {total} is {expected}"
+                    raise NotInForce(f"{who} can use {has} SMs; {so}")
+                unproven = (
+                    f"in what groups {self.device.name} gives SMs is not known: it gave {has} for "
+                    f"{percent:g} % of {total}"
+                )
         if memory is not None:
             if free is None:
                 raise NotInForce(
