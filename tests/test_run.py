@@ -4,6 +4,7 @@ Where members run they are torch-free, on the CPU, under a method that is made u
 """
 
 import json
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -113,6 +114,17 @@ def method(monkeypatch) -> Method:
 
 def ending(record: Record) -> tuple:
     return record.status, record.phase, record.reason
+
+
+def test_who_is_held_up_by_a_cpu_quota_is_flagged(cell, method, tmp_path, monkeypatch):
+    """Periods of the quota and those in which it was used up, before and after what is measured."""
+    told = iter([(500, 30), (600, 34), (600, 34), (700, 35)])
+    monkeypatch.setattr(conductor.cpus, "periods", told.__next__)
+    record = cell().record()
+    assert record.flags[-1:] == ["cpu_throttled"] and record.host["cpu_throttled"] == 0.04
+    shutil.rmtree(tmp_path / "a1")
+    record = cell().record()
+    assert "cpu_throttled" not in record.flags and record.host["cpu_throttled"] == 0.01
 
 
 # -- the file of a job -----------------------------------------------------------------------------

@@ -17,14 +17,16 @@ UNSTEADY, MIXED_CODE, MIXED_DATA = "unsteady", "mixed_code", "mixed_data"
 ABOVE_COUNT = "above_count"
 # Of the GPU while the cell ran: the numbers are right, and the conditions were not the others'.
 THROTTLED, POWER_CAPPED, SHARED_GPU = "throttled", "power_capped", "shared_gpu"
-# Of the host: the members had fewer cores than each would have had alone.
+# Of the host: the members had fewer cores, or less of them, than each would have had alone.
 CORES_SHARED, HYPERTHREADS_SHARED = "cores_shared", "hyperthreads_shared"
+CPU_THROTTLED = "cpu_throttled"
 # Of what was seen of it.
 INCOMPLETE, DISAGREES = "telemetry_incomplete", "telemetry_disagrees"
 ENERGY_DISAGREES = "energy_disagrees"
 TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
 # A rate with one of these is not what the cell's name says.
-SUSPECT = (UNSTEADY, UNEVEN, UNVERIFIED, THROTTLED, SHARED_GPU, MIXED_CODE, MIXED_DATA)
+SUSPECT = (UNSTEADY, UNEVEN, UNVERIFIED, MIXED_CODE, MIXED_DATA)
+SUSPECT += (THROTTLED, CPU_THROTTLED, SHARED_GPU)
 KNOWN = (*SUSPECT, ABOVE_COUNT, POWER_CAPPED, CORES_SHARED, HYPERTHREADS_SHARED, *TELEMETRY)
 
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
@@ -40,6 +42,7 @@ _MEANING = {
     MIXED_DATA: "measured on different data sources",
     THROTTLED: "GPU throttled by heat or hardware",
     POWER_CAPPED: "GPU held at its power limit",
+    CPU_THROTTLED: "processes held up by a CPU quota",
     SHARED_GPU: "somebody else's process on the GPU",
     CORES_SHARED: "members share CPUs",
     HYPERTHREADS_SHARED: "members share physical cores",

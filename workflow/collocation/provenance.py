@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation import ROOT
+from workflow.collocation import ROOT, cpus
 from workflow.collocation.digest import code_digest
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
@@ -52,12 +52,13 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
 
 
 def host() -> dict:
-    """CPU model, core count and memory of this machine."""
+    """CPU model, cores and memory of this machine; cpu_quota: CPUs that a container may use."""
     found = (line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
     _, _, model = next(found, "").partition(":")
     return {
         "cpu": model.strip() or platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cpus.usable(),
+        "cpu_quota": cpus.quota(),
         "memory_bytes": psutil.virtual_memory().total,
     }
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from workflow.collocation import cpus
 from workflow.collocation.cell.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.spec import MeasureSpec
@@ -56,6 +57,7 @@ class Conductor:
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
     traced: Path | None = None  # what was asked for by `trace`
+    held_up: float = 0.0  # share of a CPU quota's periods, while measured, in which it was used up
 
     def run(self) -> None:
         """Go through all phases. Afterwards every member has ended and carries its status.
@@ -176,6 +178,7 @@ class Conductor:
     # -- the measures ---------------------------------------------------------------------
 
     def _measure(self) -> None:
+        before = cpus.periods()
         for member in self.alive:
             self.server.send(member.member, "go")
         self._reach("started", "window")
@@ -191,6 +194,8 @@ class Conductor:
             self._departure(settled)
         else:
             self._window(settled)
+        periods, held = (now - then for now, then in zip(cpus.periods(), before, strict=True))
+        self.held_up = held / periods if periods else 0.0
 
     def _window(self, start_ns: int, name: str = "window") -> None:
         """[start, start + W), longer until the slowest member has its least number of steps."""

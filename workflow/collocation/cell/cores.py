@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from workflow.collocation import cpus
+
 
 @dataclass(frozen=True, order=True)
 class Cpu:
@@ -35,18 +37,30 @@ def topology(
 
 
 def plan_cores(
-    members: list[int | str], available: list[Cpu] | None = None, numa: int | None = None
+    members: list[int | str],
+    available: list[Cpu] | None = None,
+    numa: int | None = None,
+    most: int | None = None,
 ) -> tuple[list[list[int]], list[str]]:
     """Core sets (sorted CPU numbers, one list per member) and flags.
 
     A member's entry is its `share_of`, the number of members the cores are divided by, or "all".
     It gets max(1, CPUs // share_of) of `available`, rounded down to whole physical cores where that
     leaves one; neither number nor CPUs depend on the members after it. CPUs of node `numa` (the
-    GPU's) go first, and a member stays within one node while there is room. Flags: "cores_shared"
-    when two members have a CPU in common, "hyperthreads_shared" when only a physical core.
+    GPU's) go first, and a member stays within one node while there is room. Of more than `most`
+    CPUs (by default what a container's quota allows) the rest are left alone, second hyperthreads
+    first. Flags: "cores_shared" when two members have a CPU in common, "hyperthreads_shared" when
+    only a physical core.
     """
-    available = topology() if available is None else available
+    if available is None:
+        available, most = topology(), most or cpus.usable()
     order = sorted(available, key=lambda cpu: (cpu.node != numa, cpu))
+    threads, place = Counter(), {}
+    for cpu in order:
+        place[cpu] = (cpu.node != numa, cpu.node, threads[cpu.core])
+        threads[cpu.core] += 1
+    kept = set(sorted(order, key=place.get)[:most])
+    order = [cpu for cpu in order if cpu in kept]
     used: list[set[Cpu]] = []
     for share in members:
         if share == "all":

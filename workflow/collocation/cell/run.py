@@ -44,6 +44,8 @@ from workflow.collocation.processes.server import Server
 from workflow.collocation.processes.ties import end_with_parent
 from workflow.collocation.telemetry.lines import one_line
 
+HELD_UP = 0.01  # share of a CPU quota's periods: more of them in a window are worth a flag
+
 
 class Interrupted(BaseException):
     """Somebody wants this to end now: the signal's number."""
@@ -235,6 +237,8 @@ class Run:
             self.timing["server_s"] = round(server.import_s, 3)
             self.timing.update(conductor.timing)
             self._ended(*conductor.outcome())
+            self.fields["host"]["cpu_throttled"] = round(conductor.held_up, 3)
+            self.fields["flags"] += ["cpu_throttled"] * (conductor.held_up > HELD_UP)
             self._account(conductor, scratch)
             self._observe(observation, conductor)
 

@@ -5,10 +5,10 @@ the end of a run which cells have no result.
 """
 
 import argparse
-import os
 import sys
 from collections import Counter
 
+from workflow.collocation import cpus
 from workflow.collocation.cell.record import RESULTS
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.methods import named
@@ -24,7 +24,7 @@ def banner(session: Session) -> str:
         for cell in session.cells
     )
     minutes = sum(job.estimate_s for job in session.jobs) / 60
-    where = session.device.name if session.device else f"CPU, {len(os.sched_getaffinity(0))} cores"
+    where = session.device.name if session.device else f"CPU, {cpus.usable()} cores"
     said = [f"{len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"]
     if session.later:
         said.append(f"{len(session.later)} left for later (budget)")
