@@ -27,7 +27,7 @@ _NEVER_ENDING = (".svg", ".partial", ".unreadable.txt")
 _RAW = re.compile(r"cells/.+|(plan|mig_layouts|(datasets|bench)/[^/]+)\.json|(runs|not_run)\.txt")
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/(.+)")
 _STUDY = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
-_UNSEEN = ("log", "jobs")  # folders
+_UNSEEN = ("log", "jobs", "ready")  # folders
 DEEPEST = 20  # folders within each other
 
 

@@ -257,7 +257,7 @@ class Studio:
                 "output": self.path(cell),
                 "spec": json.loads(planned.read_text())["spec"],
                 "gpu": self.gpu,
-                "data": list(self.data.glob(f"ready/{STUDY}/*.json")),
+                "data": list(self.results.glob("ready/*.json")),
                 **{key: told[key] for key in TAKEN if key in told},
             }
         )

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -543,6 +544,29 @@ def test_two_prepares_at_once(tmp_path):
     assert len(dataset.resident("train", 64, 999)["images"]) == 320
     folders = [path.name for path in (tmp_path / "synthetic").iterdir() if path.is_dir()]
     assert folders == ["imagenet64-320+32-seed42"]
+
+
+def test_what_is_prepared_may_lie_where_nobody_can_write(tmp_path):
+    with tempfile.TemporaryDirectory() as place:  # all may look into it, other than into tmp_path
+        root, ready = Path(place, "data"), Path(place, "ready.json")
+        common = ["imagenet64", "--root", root, "--source", "synthetic", "--train", 32]
+        common += ["--validation", 8, "--input-size", 64]
+        assert run(*common, "--ready", ready) == 0
+        own, before = os.geteuid(), ready.read_bytes()
+        folders = [Path(place), *(path for path in root.rglob("*") if path.is_dir()), root]
+        for folder in folders:
+            folder.chmod(0o555)
+        for lock in root.rglob(".*.lock"):
+            lock.chmod(0o444)
+        try:
+            os.seteuid(own or 65534)  # nothing is read-only to root
+            assert run(*common) == 0
+            assert run(*common, "--train", 33) == 2, "and what is not prepared cannot be"
+        finally:
+            os.seteuid(own)
+            for folder in folders:
+                folder.chmod(0o755)
+        assert ready.read_bytes() == before
 
 
 def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):

@@ -322,7 +322,7 @@ def test_data_that_vanished_are_prepared_again(studio, tmp_path):
     sizes = {"cifar10": {"train": 20, "validation": 10}}
     studio.write(catalogue, drill=study(ladders=alone("plain"), datasets=sizes))
     assert studio.prepare().code == 0
-    [ready] = studio.data.glob("ready/*/*.json")
+    [ready] = studio.results.glob("ready/*.json")
     made = Path(json.loads(ready.read_text())["path"])
     made.rename(tmp_path / "elsewhere")
     assert_next_run_completes(studio)

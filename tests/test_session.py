@@ -150,6 +150,59 @@ def test_data_of_another_source_than_the_pin_are_not_used(place):
         assert (open_session(place).datasets.ready_file("digits") == str(ready)) == same
 
 
+def test_a_full_disk_leaves_no_half_a_pin(place, monkeypatch):
+    session = open_session(place)
+    ready = Path(session.datasets.ready_file("digits"))
+    ready.parent.mkdir(parents=True)
+    ready.write_text(json.dumps({"dataset": "digits", "path": ".", "source": "real"}))
+    pin = session.datasets.pin_file("digits")
+    write = Path.write_text
+
+    def full(path, text, *args, **kwargs):
+        write(path, text[:0])
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(Path, "write_text", full)
+        session.datasets.pin()
+    assert not pin.exists()
+    session.datasets.pin()
+    assert session.datasets.pinned("digits") == "real"
+
+
+@pytest.mark.parametrize(
+    "bent",
+    [
+        lambda record: "[" * 100_000 + "]" * 100_000,
+        lambda record: json.dumps(record | {"members": [], "windows": []}),
+        lambda record: json.dumps(record | {"members": [record["members"][0] | {"windows": {}}]}),
+        lambda record: json.dumps(record | {"provenance": {"versions": None, "digest": 3}}),
+    ],
+    ids=["nested", "no members", "no windows", "no versions"],
+)
+def test_a_record_that_is_bent_stops_no_planning(place, bent):
+    """Where it has measured nothing, the cell is measured again."""
+    session = open_session(place)
+    [path] = session.coming
+    path.parent.mkdir(parents=True)
+    shipped = next((ROOT / "results/h200/cells").glob("*/*/naive/r1/a1/run.json"))
+    [job] = session.jobs
+    scenario, arm, method, _ = job.cell.id.split("/")
+    name = {"id": job.cell.id, "scenario": scenario, "arm": arm, "method": method}
+    record = json.loads(shipped.read_text()) | {
+        "study": STUDY,
+        "cell": name | {"replicate": 1, "attempt": 1},
+        "spec": job.cell.spec.to_json(),
+        "gpu": None,
+    }
+    assert record["status"] == "completed"
+    path.write_text(bent(record))
+    rerun = {"rerun": "mismatched"} if '"versions": null' in path.read_text() else {}
+    again = open_session(place | rerun)
+    assert [job.attempt for job in again.jobs] == [2]
+    assert show.table(again)
+
+
 def test_the_file_of_a_job_says_what_the_job_needs(place):
     session = open_session(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
     jobs.write(session, "name of a server")
@@ -213,7 +266,7 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
         path = studio.results / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    gone = studio.folder / "data" / "ready" / STUDY / "digits.json"
+    gone = studio.results / "ready" / "digits.json"
     gone.parent.mkdir(parents=True)
     gone.write_text(json.dumps({"dataset": "digits", "path": "gone", "source": "real"}))
     studio.locks.mkdir(exist_ok=True)

@@ -458,6 +458,7 @@ def test_a_missing_key(catalogue):
         ({"budget": "soon"}, ["budget: give a time such as 90s, 25m or 2h"]),
         ({"budget": "-5m"}, ["budget: give a time"]),
         ({"budget": True}, ["budget: give a time"]),
+        ({"results": "a{b}"}, ["results: ", "[^{}]"]),
         ({"gpu": 1.5}, ["gpu: 1.5 is not allowed; allowed: auto, an index, a UUID, cpu"]),
         ({"gpu": ""}, ["gpu: '' is not allowed"]),
         ({"attempts": 0}, ["attempts: ", "greater than or equal to 1"]),

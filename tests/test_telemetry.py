@@ -559,8 +559,9 @@ def prepared(
     cell = next(cell for cell in cells if cell.n == (1 + others if others else members))
     studio.write(workloads, **{STUDY: content})
     studio.write_job(f"{cell.id}/a1", cell.spec)
-    ready = studio.data / "ready" / STUDY / "digits.json"
+    ready = studio.results / "ready" / "digits.json"
     ready.parent.mkdir(parents=True)
+    studio.data.mkdir(parents=True)
     (studio.data / "manifest.json").touch()
     ready.write_text(json.dumps({"dataset": "digits", "path": str(studio.data)}))
     return f"{cell.id}/a1"

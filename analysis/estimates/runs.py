@@ -71,7 +71,10 @@ class Host:
 
 def read(path: Path) -> list[dict]:
     """Member rows of a merged study. Raises OSError, ValueError."""
-    table = read_table(path, most=MOST_ROWS)
+    try:
+        table = read_table(path, most=MOST_ROWS)
+    except ValueError as error:
+        raise ValueError(f"{path}: remove it, and it is merged anew: {error}") from None
     if missing := sorted(set(SCHEMA.names) - set(table.column_names)):
         raise ValueError(f"{path}: merge it anew: no column {', '.join(missing)}")
     return table.to_pylist()

@@ -144,7 +144,9 @@ def rows(path: Path) -> Iterable[Estimate]:
             _check(found := Estimate(**row))
             yield found
     except (ValueError, TypeError, pa.ArrowException) as error:
-        raise ValueError(f"{path}: no table of estimates: {error}") from error
+        raise ValueError(
+            f"{path}: no table of estimates; remove it, and it is made anew: {error}"
+        ) from error
 
 
 def _check(found: Estimate) -> None:

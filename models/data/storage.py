@@ -1,6 +1,7 @@
 """Files and folders that are either whole or absent: locks, atomic folders, JSON."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -17,10 +18,18 @@ class DataError(Exception):
 
 @contextlib.contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Hold an flock beside `target`; a second process waits, a dead holder's lock is free."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / f".{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Hold an flock beside `target`; a second process waits, a dead holder's lock is free.
+
+    Where nobody can write, what is there is only read: no lock is needed.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((target.parent / f".{target.name}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS) or not target.is_dir():
+                raise
         yield
 
 

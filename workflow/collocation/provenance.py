@@ -46,7 +46,7 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
     """In what a record differs from the code and versions of today."""
     recorded = content.get("provenance", {})
     found = ["code"] if recorded.get("digest") != digest else []
-    before = recorded.get("versions", {})
+    before = recorded.get("versions") or {}
     here = [name for name in DECISIVE if current.get(name)]  # a reviewer's laptop has no torch
     return found + [name for name in here if before.get(name) != current.get(name)]
 

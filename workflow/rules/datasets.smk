@@ -1,7 +1,7 @@
 rule dataset:
     # Real data where there are any, generated ones where not; the source found first stays.
     output:
-        ready=f"{SESSION.config.data}/ready/{SESSION.name}/{{dataset}}.{{request}}.json",
+        ready=f"{STUDY}/ready/{{dataset}}.{{request}}.json",
     log:
         f"{STUDY}/log/dataset.{{dataset}}.{{request}}.log",
     resources:

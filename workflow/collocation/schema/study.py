@@ -328,7 +328,9 @@ class Config(Strict):
     rerun: Literal["none", "mismatched"] = Field(
         "none", description="mismatched: measure again what other code or versions measured"
     )
-    results: str = Field("results", description="folder of what was measured, study by study")
+    results: str = Field(
+        "results", pattern="^[^{}]+$", description="folder of what was measured, study by study"
+    )
     data: str = Field("data", description="folder of datasets")
     workloads: str = Field("config/workloads.yaml", description="the catalogue")
     studies: str = Field("config/studies", description="folder of studies")

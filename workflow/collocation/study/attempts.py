@@ -59,10 +59,14 @@ def scan(folder: Path) -> dict[str, list[Attempt]]:
 
 
 def _content(path: Path, cell: str, number: int) -> dict | None:
-    """The record, or None where it is not one: cut short, edited, of another cell or schema."""
+    """The record, or None where it is not one: cut short, edited, of another cell or schema, or of
+    a cell that completed and measured nothing.
+    """
     try:
         content = json.loads(path.read_bytes())
-        named = Record.model_validate(content).cell
-    except (OSError, ValueError):  # pydantic's error is a ValueError
+        record = Record.model_validate(content)
+    except (OSError, ValueError, RecursionError):  # pydantic's error is a ValueError
         return None
-    return content if (named.id, named.attempt) == (cell, number) else None
+    measured = record.status != "completed" or any(member.windows for member in record.members)
+    named = record.cell.id, record.cell.attempt
+    return content if measured and named == (cell, number) else None

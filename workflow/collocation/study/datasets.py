@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class Datasets:
         data that are gone, or of another source than the pin.
         """
         request = hashlib.sha256(self.arguments(name).encode()).hexdigest()[:8]
-        first = Path(self.config.data, "ready", self.folder.name, f"{name}.{request}.json")
+        first = Path(self.folder, "ready", f"{name}.{request}.json")
         others = (first.with_stem(f"{first.stem}-{number}") for number in itertools.count(1))
         paths, pin = itertools.chain([first], others), self.pinned(name)
         return next(path for path in paths if _usable(path, pin)).as_posix()
@@ -47,7 +48,9 @@ class Datasets:
             if ready and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 del ready["path"]
-                target.write_text(json.dumps(ready, indent=1) + "\n")
+                partial = target.with_name(f".{target.name}.{os.getpid()}")
+                partial.write_text(json.dumps(ready, indent=1) + "\n")
+                partial.replace(target)
 
     def arguments(self, name: str) -> str:
         """Arguments of `python -m models.data prepare`, quoted for a shell."""
