@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -86,6 +87,18 @@ def test_generated_cifar10_is_read_by_torchvision(data_root):
         assert np.array_equal(theirs.data, mine.pixels)
         assert theirs.targets == mine.labels.tolist()
         assert np.bincount(mine.labels).tolist() == [ours.manifest[f"{split}_size"] // 10] * 10
+
+
+def test_cifar10_is_read_as_python_2_pickled_it(tmp_path):
+    """As the published files are: bytes were strings (opcode T instead of B)."""
+    made = make(tmp_path, "cifar10")
+    before = made.open("validation").pixels
+    path = made.data / "cifar-10-batches-py/test_batch"
+    size = (50 * 3072).to_bytes(4, "little")
+    content = path.read_bytes()
+    assert content.count(b"B" + size) == 1
+    path.write_bytes(content.replace(b"B" + size, b"T" + size))
+    assert np.array_equal(made.open("validation").pixels, before)
 
 
 @pytest.mark.parametrize("name", ["imagenet64", "imagenet"])
@@ -527,6 +540,42 @@ def test_a_half_made_or_old_folder_is_rebuilt(tmp_path):
     leftover.mkdir()
     make(tmp_path, "cifar10", **few)
     assert digest(made.folder) == whole and not leftover.exists()
+
+
+class Planted:
+    """Runs a command when it is unpickled, in the place of what is pickled."""
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("cifar10", "cifar-10-batches-py/data_batch_3"),
+        ("cifar10", "cifar-10-batches-py/data_batch_3: an array of objects"),
+        ("cifar10", "resident-32/train_images.npy"),
+        ("imagenet64", "train_paths.npy"),
+        ("criteo", "label.npy"),
+    ],
+)
+def test_a_planted_file_is_refused_and_runs_nothing(tmp_path, name, file):
+    made = make(tmp_path, name, input_sizes=[32])
+    file, _, objects = file.partition(":")
+    target, planted = made.folder / file, Planted()
+    planted.mark = tmp_path / "ran"
+    if target.suffix == ".npy" or objects:
+        planted = np.array([planted] * 3, object)
+    if target.suffix == ".npy":
+        np.save(target, planted)
+    else:
+        batch = {"data": planted, "labels": [0]} if objects else planted
+        target.write_bytes(pickle.dumps(batch, protocol=4))
+    with pytest.raises(DataError) as caught:
+        made.open("train") if name != "criteo" and "resident" not in file else None
+        made.resident("train", 32, 10)
+    assert str(target) in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_two_prepares_at_once(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from models.data.images import decode
-from models.data.storage import DataError, locked, new_folder, read_json
+from models.data.storage import DataError, locked, new_folder, read_array, read_json
 
 # Raise it when what is written changes: older folders are then rebuilt.
 FORMAT_VERSION = 1
@@ -144,7 +144,7 @@ class ImageDataset(Dataset):
                 "with the same --root, --source and --seed"
             )
         return {
-            part: np.load(cache / f"{split}_{part}.npy", mmap_mode="r")[:samples]
+            part: read_array(cache / f"{split}_{part}.npy", mapped=True)[:samples]
             for part in ("images", "labels")
         }
 

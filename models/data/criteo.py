@@ -20,7 +20,7 @@ from pyarrow import csv
 
 from models.data.base import Dataset
 from models.data.images import parallel
-from models.data.storage import DataError, fingerprint
+from models.data.storage import DataError, fingerprint, read_array
 
 DENSE, SPARSE = 13, 26
 ARRAYS = ("dense", "sparse", "label")
@@ -72,7 +72,7 @@ class Criteo(Dataset):
         first = 0 if split == "train" else self.train_size
         last = first + min(samples, self.manifest[f"{split}_size"])
         dense, sparse, label = (
-            np.load(self.folder / f"{name}.npy", mmap_mode="r")[first:last] for name in ARRAYS
+            read_array(self.folder / f"{name}.npy", mapped=True)[first:last] for name in ARRAYS
         )
         return {"dense": dense, "sparse": sparse.astype(np.int64), "label": label}
 

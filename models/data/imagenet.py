@@ -9,7 +9,7 @@ from PIL import Image
 
 from models.data.base import ImageDataset
 from models.data.images import Painter, parallel, photo_size
-from models.data.storage import DataError, fingerprint
+from models.data.storage import DataError, fingerprint, read_array
 
 FOLDERS = {"train": "train", "validation": "val"}
 IMAGES_PER_CLASS = 16  # generated: fewer classes than 1000 where there are few images
@@ -90,7 +90,7 @@ class ImageNet64(ImageDataset):
         return _index(real, folder)
 
     def open(self, split: str) -> FolderImages:
-        paths, labels = (np.load(self.folder / f"{split}_{x}.npy") for x in ("paths", "labels"))
+        paths, labels = (read_array(self.folder / f"{split}_{x}.npy") for x in ("paths", "labels"))
         return FolderImages(self.data / FOLDERS[split], paths, labels)
 
 

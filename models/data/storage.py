@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 
 class DataError(Exception):
     """A dataset cannot be made ready or read; the message is one line for the user."""
@@ -68,6 +70,14 @@ def read_json(path: Path) -> dict:
         return json.loads(path.read_text())
     except ValueError as error:
         raise DataError(f"{path} is not valid JSON ({error})") from error
+
+
+def read_array(path: Path, mapped: bool = False) -> np.ndarray:
+    """The array in a .npy file; DataError where it is damaged, or holds objects (a pickle)."""
+    try:
+        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} cannot be read ({error})") from error
 
 
 def folder_bytes(folder: Path, ignore: tuple[str, ...] = ()) -> int:
