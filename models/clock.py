@@ -10,7 +10,8 @@ import torch
 
 # Steps that may be under way at once. Two or three keep a GPU busy; more only delay a stop.
 RING = 64
-REANCHOR_NS = 5_000_000_000
+TIE_NS = 30_000_000_000  # the clocks of host and device may differ by 20 µs in every second
+TRIES = 4
 
 
 class HostClock:
@@ -30,29 +31,33 @@ class HostClock:
 class EventClock:
     """For steps that are only launched: a ring of reused CUDA events, read as they complete.
 
-    `end_ns` grows in the order of steps, never decreases, and holds only finished steps. CUDA
-    counts float32 milliseconds between two events, so the event that ties the device's time to
-    the host's is renewed every few seconds; a time later than its reading is cut to the reading.
+    `end_ns` grows in the order of steps, never decreases, and holds only finished steps. A step
+    ended at the host's time of a tie plus what CUDA counts (float32 milliseconds) from the tie's
+    event to the step's, or when that was read, if this was earlier. A new tie, every TIE_NS, takes
+    nothing from the one before, so that neither rounding nor the device's clock adds up; it is
+    made on a stream of its own and waits for no step. A step belongs to the tie before its launch.
     """
 
     def __init__(self, ring: int = RING) -> None:
         self.end_ns = array("q")
         self._ring = [torch.cuda.Event(enable_timing=True) for _ in range(ring)]
-        self._marked = 0
-        self._anchor, self._anchor_ns = self._tie()
+        self._stream = torch.cuda.Stream()
+        self._marked, self._tie = 0, self._new_tie()
+        self._ties = [self._tie] * ring  # of the events in the ring
 
-    @staticmethod
-    def _tie() -> tuple[torch.cuda.Event, int]:
-        """An event and the host time at which it happened: the tightest of a few tries."""
+    def _new_tie(self) -> tuple[torch.cuda.Event, int]:
+        """An event and the host time at which it happened: the quickest of a few tries.
+
+        It happened as the wait for it ended; before, it may have waited for our turn on the GPU.
+        """
         tries = []
-        torch.cuda.synchronize()
-        for _ in range(8):
+        for _ in range(TRIES):
             event = torch.cuda.Event(enable_timing=True)
             before = time.monotonic_ns()
-            event.record()
+            event.record(self._stream)
             event.synchronize()
             after = time.monotonic_ns()
-            tries.append((after - before, event, (before + after) // 2))
+            tries.append((after - before, event, after))
         return min(tries, key=lambda one: one[0])[1:]
 
     def mark(self) -> None:
@@ -60,7 +65,11 @@ class EventClock:
         if self._marked - len(self.end_ns) == len(self._ring):
             self._oldest().synchronize()
             self._read()
-        self._ring[self._marked % len(self._ring)].record()
+        if time.monotonic_ns() - self._tie[1] > TIE_NS:
+            self._tie = self._new_tie()
+        slot = self._marked % len(self._ring)
+        self._ring[slot].record()
+        self._ties[slot] = self._tie
         self._marked += 1
         while len(self.end_ns) < self._marked and self._oldest().query():
             self._read()
@@ -76,15 +85,10 @@ class EventClock:
 
     def _read(self) -> None:
         """Take the time of the oldest event, which has completed."""
-        event = self._oldest()
-        end = self._anchor_ns + round(self._anchor.elapsed_time(event) * 1e6)
+        tie, tie_ns = self._ties[len(self.end_ns) % len(self._ring)]
+        end = tie_ns + round(tie.elapsed_time(self._oldest()) * 1e6)
         end = min(end, time.monotonic_ns())
-        if self.end_ns:
-            end = max(end, self.end_ns[-1])
-        if end - self._anchor_ns > REANCHOR_NS:
-            self._ring[len(self.end_ns) % len(self._ring)] = self._anchor
-            self._anchor, self._anchor_ns = event, end
-        self.end_ns.append(end)
+        self.end_ns.append(max(end, self.end_ns[-1]) if self.end_ns else end)
 
 
 def step_clock(device: torch.device, sync: bool) -> HostClock | EventClock:

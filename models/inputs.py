@@ -15,7 +15,7 @@ from itertools import chain, repeat
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from models import compat  # noqa: F401  (before timm)
 from models.protocol import die_with_parent
@@ -174,9 +174,9 @@ def _start_worker(parent: int, _worker: int) -> None:
 class FileImages:
     """Batches through a DataLoader with the paper's settings, one pass after another, for ever.
 
-    Shuffled, drop_last, persistent workers, no pinned memory. Images travel as uint8, and are
-    normalised on the device on a side stream (timm's prefetcher). Raises ValueError where not one
-    batch can be made.
+    Shuffled, drop_last, no pinned memory. To the loader all passes are one, so that its workers
+    read ahead over their ends. Images travel as uint8, and are normalised on the device on a side
+    stream (timm's prefetcher). Raises ValueError where not one batch can be made.
     """
 
     bytes = 0
@@ -185,18 +185,18 @@ class FileImages:
         if training and len(dataset) < spec["batch_size"]:
             raise ValueError(f"{len(dataset)} files are less than a batch of {spec['batch_size']}")
         workers = spec["input"]["workers"]
+        generator = torch.Generator().manual_seed(spec["seed"])
+        order = RandomSampler(dataset, generator=generator) if training else range(len(dataset))
+        one_pass = BatchSampler(order, spec["batch_size"], drop_last=training)
         loader = DataLoader(
             dataset,
-            batch_size=spec["batch_size"],
-            shuffle=training,
-            drop_last=training,
+            batch_sampler=chain.from_iterable(repeat(one_pass)),
             num_workers=workers,
-            persistent_workers=workers > 0,
             multiprocessing_context="fork" if workers else None,
             worker_init_fn=partial(_start_worker, os.getpid()),
-            generator=torch.Generator().manual_seed(spec["seed"]),
+            generator=generator,
         )
-        self._batches = chain.from_iterable(repeat(PrefetchLoader(loader, device=device)))
+        self._batches = iter(PrefetchLoader(loader, device=device))
         self.layout = layout_of(spec)
 
     def batch(self, _step: int) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,10 @@ _OUT_OF_MEMORY = (
     "std::bad_alloc",
     "alloc_failed",  # cuBLAS, cuDNN
 )
+# Of cuBLAS and cuDNN where no memory is left for a handle, a kernel or its workspace. A broken
+# installation says the same, so that these mean it only while little is free.
+_STARVED = ("_status_not_initialized", "device_allocation_failed", "unable to find an engine")
+LITTLE = 1 << 30  # bytes; or 2 % of a large device
 
 
 def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
@@ -32,12 +37,22 @@ def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
         return error.errno == errno.ENOMEM
     if not isinstance(error, RuntimeError):
         return False
-    return says_out_of_memory(str(error)) or (capped and "could not create" in str(error).lower())
+    text = str(error).lower()
+    starved = any(part in text for part in _STARVED) and _little_is_free()
+    return says_out_of_memory(text) or starved or (capped and "could not create" in text)
 
 
 def says_out_of_memory(text: str) -> bool:
-    """Whether an error's text says so."""
+    """Whether an error's text says so beyond doubt."""
     return any(part in text.lower() for part in _OUT_OF_MEMORY)
+
+
+def _little_is_free() -> bool:
+    """Whether the device has hardly any memory left; False where it does not answer."""
+    with suppress(RuntimeError, AssertionError):  # a device in error; a torch without CUDA
+        free, total = torch.cuda.mem_get_info()
+        return free < max(LITTLE, total // 50)
+    return False
 
 
 def set_up(spec: dict) -> torch.device:
