@@ -41,9 +41,11 @@ def of_window(record: dict, name: str) -> dict:
     card = _card(window)
     energy = window.get("energy") or {}
     power = energy.get("mean_power")
+    sms = card.get("sm_count") or (record.get("gpu") or {}).get("sm_count")
     return {
         **{key: card.get(key) for key in _CARD},
-        "activity_sm_count": card.get("sm_count") or (record.get("gpu") or {}).get("sm_count"),
+        # Among a window's values it is written as 132.0.
+        "activity_sm_count": int(sms) if type(sms) is float and sms.is_integer() else sms,
         "gpu_memory_used": card.get("memory_used"),
         # The counter knows the mean better than readings do.
         "power": card.get("power") if power is None else power,
