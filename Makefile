@@ -2,6 +2,7 @@
 # make study     install, then run the study (paper on a CUDA machine, smoke elsewhere)
 # make cells     install, then measure only: neither tables nor figures
 # make test      install, then lint and run the whole test suite
+# make soak      random deaths, hangs, full disks: make soak SEED=7 MINUTES=120; what it found: build/soak-SEED
 # make figures   install without torch, then draw what is there; plans no GPU job
 # make report    Snakemake's report of what is there, as report.zip and report.html in the study's folder
 # make compare   two studies side by side: make compare A=results/x B=results/y; OUT: another folder
@@ -19,7 +20,7 @@
 # make schemas   write config models as JSON Schema
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, CONFIG="key=value ...", A, B, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, PYTHON, VENV.
+# Variables: STUDY, BUDGET, CONFIG="key=value ...", A, B, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, SEED, MINUTES, PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
 
 PYTHON ?= python3
@@ -41,7 +42,7 @@ SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 SNAKEMAKE = $(PY) -m snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan test lint format schemas mig-plan bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan test soak lint format schemas mig-plan bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -89,6 +90,11 @@ plan: $(BASE)
 
 test: lint
 	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+SEED ?= 1
+MINUTES ?= 120
+soak: $(DEV)
+	$(PY) -m tests.soak --seed $(SEED) --minutes $(MINUTES) --folder build/soak-$(SEED)
 
 lint: $(DEV)
 	$(PY) -m ruff check .
