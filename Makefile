@@ -39,7 +39,8 @@ TRAIN := $(if $(strip $(VENV)),$(VENV)/.train)
 DEV := $(if $(strip $(VENV)),$(VENV)/.dev)
 
 SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
-SNAKEMAKE = $(PY) -m snakemake
+QUIET = $(PY) -m workflow.collocation.study.terminal
+SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
 .PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan test soak lint format schemas mig-plan bench wheelhouse clean
@@ -86,7 +87,7 @@ artifact contribute: $(BASE)
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
 plan: $(BASE)
-	@$(PY) -m workflow.collocation.study.show --config $(SETTINGS)
+	@$(QUIET) workflow.collocation.study.show --config $(SETTINGS)
 
 test: lint
 	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

@@ -5,12 +5,19 @@
 #
 # What still has to run is decided by workflow/collocation/study/pending.py, from the run.json files.
 
+import sys
+
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.11")
 if not Path(workflow.basedir, "workflow", "collocation").is_dir():
     raise WorkflowError("no module of another workflow: clone this repository and run it there")
+sys.path.insert(0, workflow.basedir)
+
+from workflow.collocation.study import terminal
+
+terminal.hush(workflow)
 
 
 configfile: Path(workflow.basedir, "config", "config.yaml")

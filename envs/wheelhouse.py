@@ -21,7 +21,6 @@ WANTED = (
     "psutil",
     "nvidia-ml-py",
     "tabulate",
-    "tqdm",
     "markdown-it-py",
     "jinja2",
 )

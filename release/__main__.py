@@ -31,8 +31,11 @@ def main(argv: list[str] | None = None) -> int:
         if not study.is_dir():
             there = sorted(path.parent.name for path in study.parent.glob("*/runs.txt"))
             sys.exit(f"there is no {study}; {study.parent} has: {', '.join(there) or 'no study'}")
-    run = import_module(f"release.{name}").main
-    return run(studies if name == "verify" else studies[0], *given.values())
+    try:
+        run = import_module(f"release.{name}").main
+        return run(studies if name == "verify" else studies[0], *given.values())
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ readings. Everything derived is made anew in a temporary folder and compared by 
 docs/ too. Ends with 1 if anything differs, with 2 if there was nothing to verify.
 """
 
+import signal
 import sys
 import tempfile
 from collections import defaultdict
@@ -84,7 +85,8 @@ def raw(study: Path, found: Mapping[str, str]) -> Iterator[Line]:
         if of := Attempt.of(name):
             of_attempt[of[0]][of[1]] = digest
     there = sorted(of_attempt)
-    with ProcessPoolExecutor(derive.PROCESSES, get_context("fork")) as pool:
+    dies = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C, without a word
+    with ProcessPoolExecutor(derive.PROCESSES, get_context("fork"), *dies) as pool:
         own, size = map(of_attempt.get, there), len(there) // (4 * derive.PROCESSES) + 1
         checked = list(pool.map(cells.examine, repeat(study), there, own, chunksize=size))
     wrong = [one for one in checked if one.wrong]

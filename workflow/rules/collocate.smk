@@ -20,4 +20,4 @@ rule collocate:
     params:
         job=f"{STUDY}/jobs/{{job}}.json",
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.cell.run {params.job:q}'
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal workflow.collocation.cell.run {params.job:q}'

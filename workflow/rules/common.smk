@@ -1,4 +1,5 @@
 # One session of the study: its config checked, its cells planned, its folder locked.
+import atexit
 import os
 import re
 import sys
@@ -8,7 +9,6 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
-sys.path.insert(0, workflow.basedir)
 from analysis import code, figures as drawn, pages
 from release.sealed import notice
 from workflow.collocation.errors import ConfigError
@@ -59,6 +59,7 @@ PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
 # Who only draws what is there does not say that it is all.
 COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
 HELD = ExitStack()
+atexit.register(HELD.close)
 
 
 onstart:

@@ -26,6 +26,9 @@ TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "stop": 120.0}
 FALLOUT_S = 0.5  # for what a fault does to the others to show
 CUT_SHORT_S = 10.0  # for the others to stop after a fault
 POLL_S = 0.2
+# Phase → what a person reads of it, and the event of members that are done with it.
+NOW = {"build": ("building", "built"), "warm": ("warming up", "warm"), "window": ("measuring", "")}
+NOW |= {"trace": ("tracing", ""), "stop": ("stopping", "exited")}
 
 
 class CellOver(Exception):
@@ -54,6 +57,7 @@ class Conductor:
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
+    phase: str = "build"
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
     traced: Path | None = None  # what was asked for by `trace`
@@ -91,7 +95,8 @@ class Conductor:
         return status, reason, phase
 
     def _timed(self, name: str, step) -> None:
-        self.watch.phase(name.removesuffix("_s"))
+        self.phase = name.removesuffix("_s")
+        self.watch.phase(self.phase)
         began = time.monotonic()
         try:
             step()
@@ -129,6 +134,7 @@ class Conductor:
         self._go_on_or_give_up()
 
     def _take_in(self, seconds: float = POLL_S) -> None:
+        self.display.show(self._now)
         for event in self.server.wait(min(seconds, POLL_S)):
             member = self.members[event["member"]]
             member.see(event)
@@ -203,7 +209,6 @@ class Conductor:
         end_ns = start_ns + int(seconds * 1e9)
         deadline = time.monotonic() + self.measure.settle_s + seconds + self.timeouts["window"]
         first: dict[int, int] = {}  # steps of each member when the window had opened
-        self.display.open_bar(seconds, "s")
         while (left := start_ns - time.monotonic_ns()) > 0:
             self._pump(deadline, "window", [], left / 1e9)
         self.watch.open(name)
@@ -220,7 +225,6 @@ class Conductor:
             ]
             if now >= end_ns and not slow:
                 break
-            self.display.update(max(now - start_ns, 0) / 1e9, self._throughput())
             self._pump(deadline, "window", slow)
         self.watch.close(name)
         self._close_window(name, start_ns, now, time.monotonic())
@@ -233,7 +237,6 @@ class Conductor:
         The window ends with the first one's last `event`, or with that of the last.
         """
         closed = None
-        self.display.open_bar(len(self.alive), "jobs")
         self.watch.open(name)
         while True:
             late = [member for member in self.alive if share(member) < 1]
@@ -242,7 +245,6 @@ class Conductor:
                 closed = time.monotonic()
             if not late:
                 break
-            self.display.update(sum(map(share, self.alive)), self._throughput())
             stalest = min(self.alive if first else late, key=lambda member: member.heard_ns)
             self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
         ends = [member.events[event]["t"] for member in self.alive]
@@ -262,14 +264,20 @@ class Conductor:
         self._go_on_or_give_up()
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
-    def _throughput(self) -> float:
-        """Samples/s of all living members since go, for the person who watches."""
-        total = 0.0
+    def _now(self) -> str:
+        """For who watches: the phase, members, samples/s since go, how busy the GPU is."""
+        rate = 0.0
         for member in self.alive:
             progress, started = member.events.get("progress"), member.events.get("started")
             if progress and started and progress["t"] > started["t"]:
-                total += progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
-        return total
+                rate += progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
+        what, event = NOW[self.phase]
+        count = sum(event in m.events for m in self.members) if event else len(self.alive)
+        said = f"{what} {count} of {len(self.specs)} members"
+        if self.phase == "window":
+            said += f", {rate:,.0f} samples/s"
+        busy = self.watch.busy()
+        return said if busy is None else f"{said}, GPU {busy:.0%}"
 
     def _close_window(self, name: str, start_ns: int, end_ns: int, closed: float) -> None:
         """Note a window that was closed; members train on until its last readings are taken."""

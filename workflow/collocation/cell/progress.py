@@ -1,54 +1,61 @@
-"""What a person sees of a running cell: a bar at a terminal, plain lines in a log file."""
+"""What a person sees of a running cell: at a terminal one line that lives, else plain lines."""
 
+import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from tqdm import tqdm
+REFRESH_S = 1.0
+LONGEST = 200  # characters of what is said on stderr; the log has it all
+CLEAR = "\r\x1b[K"
 
 
 class Display:
-    """Lines of one cell. `place` is its place in the run ('3/20'), `left_s` what follows it."""
+    """Lines of one cell. place: its place in the run ('3/20'); estimate_s: how long it will take;
+    left_s: what follows it.
+    """
 
-    def __init__(self, cell: str, log: Path, place: str = "", left_s: float = 0.0):
-        self.cell = cell
-        self.place = f"[{place}] " if place else ""
-        self.left_s = left_s
+    def __init__(
+        self, cell: str, log: Path, place: str = "", left_s: float = 0.0, estimate_s: float = 0.0
+    ):
+        self.name = f"[{place}] {cell}" if place else cell
+        self.left_s, self.estimate_s = left_s, estimate_s
         self.log = log.open("a", buffering=1)
         self.started = time.monotonic()
-        self.bar: tqdm | None = None
+        self._due = self.started if sys.stderr.isatty() else float("inf")
+        self._shown = False
 
     def say(self, text: str, loud: bool = True) -> None:
         """A line in the log; on stderr too if `loud`."""
         self.log.write(f"{time.monotonic() - self.started:8.2f} s  {text}\n")
         if loud:
             left = f" (then about {self.left_s / 60:.0f} min)" if self.left_s >= 60 else ""
-            tqdm.write(f"{self.place}{self.cell}: {text}{left}", file=sys.stderr)
+            short = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+            self._clear()
+            print(f"{self.name}: {short}{left}", file=sys.stderr, flush=True)
 
-    def open_bar(self, total: float, unit: str) -> None:
-        """Start a bar of `total` units in place of any other; only where stderr is a terminal."""
-        if self.bar is not None:
-            self.bar.close()
-        self.bar = tqdm(
-            total=round(total, 1),
-            desc=f"{self.place}{self.cell}"[-60:],
-            unit=unit,
-            file=sys.stderr,
-            disable=not sys.stderr.isatty(),
-            leave=False,
-            dynamic_ncols=True,
-            bar_format="{desc} |{bar}| {n:.0f}/{total:.0f} {unit}{postfix}",
-        )
-
-    def update(self, done: float, samples_per_s: float) -> None:
-        if self.bar is None:
+    def show(self, what: Callable[[], str]) -> None:
+        """Have the line that lives say `what()`: asked once a second, at a terminal only."""
+        now = time.monotonic()
+        if now < self._due:
             return
-        self.bar.n = min(done, self.bar.total)
-        left = f", then about {self.left_s / 60:.0f} min" if self.left_s else ""
-        self.bar.set_postfix_str(f"{samples_per_s:,.0f} samples/s{left}", refresh=True)
+        self._due, self._shown = now + REFRESH_S, True
+        left = max(self.started + self.estimate_s - now, 0) + self.left_s
+        told = f": {what()}; about {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
+        try:
+            room = os.get_terminal_size(sys.stderr.fileno()).columns - 1 - len(told)
+        except OSError:
+            room = 60
+        name = self.name if len(self.name) <= room else f"…{self.name[-max(room - 1, 0) :]}"
+        sys.stderr.write(f"{CLEAR}{name}{told}")
+        sys.stderr.flush()
 
     def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
+        self._clear()
         self.log.close()
+
+    def _clear(self) -> None:
+        if self._shown:
+            sys.stderr.write(CLEAR)
+            self._shown = False

@@ -65,7 +65,9 @@ def main(argv: list[str] | None = None) -> int:
         if folder.exists():  # without run.json it is nothing: left by an interrupted attempt
             shutil.rmtree(folder)
         (folder / "log").mkdir(parents=True)
-        display = Display(name, folder / "log" / "conductor.log", task.place, task.left_s)
+        place = task.place, task.left_s, task.estimate_s
+        display = Display(name, folder / "log" / "conductor.log", *place)
+        display.show(lambda: "starting")
         try:
             record = Run(task, display).record()
             write(task.output, record)

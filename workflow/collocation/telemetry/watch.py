@@ -20,6 +20,7 @@ PROGRAM = "workflow.collocation.telemetry.sampler"
 SLOW_HZ = 2.0  # for members, machine and the card's lists of processes
 END_S = 2.0  # for a sampler that was told to quit
 KILL_S = 1.0  # for the kernel to end one that was killed
+CARD, TAIL = b'"e":"gpu"', 1 << 15  # in a reading of the whole card; bytes where its newest is
 LINGER_S = 0.2  # for a window's last readings: energy and activity move in steps of some 100 ms
 
 
@@ -98,6 +99,17 @@ class Watch:
         except OSError:
             return 0
 
+    def busy(self) -> float | None:
+        """The share of time in which the card was active, by its newest reading, if any."""
+        try:
+            with self._output.open("rb") as file:
+                file.seek(-min(TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+                rows = [line for line in file.read().split(b"\n")[1:-1] if CARD in line]
+            values = json.loads(rows[-1])["v"]
+            return values.get("gract", values.get("gpu_util"))
+        except (OSError, IndexError, ValueError, KeyError):
+            return None
+
     def end(self) -> Lines:
         """End the sampler, and all that it wrote. The second call gives the same again."""
         if self._lines is None:
@@ -171,3 +183,6 @@ class Silent(Watch):
     def __init__(self):
         self.problem, self.linger_s = None, 0.0
         self._process, self._lines, self._phases = None, Lines(), []
+
+    def busy(self) -> None:
+        return None

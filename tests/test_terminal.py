@@ -1,0 +1,131 @@
+"""What a person sees: at a terminal (a pseudo-terminal, with a real Ctrl-C), in a log file."""
+
+import fcntl
+import logging
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from tests.studio import PATIENCE, REPOSITORY, alone, study, workload
+from workflow.collocation.study.terminal import Hush
+
+CHATTER = ("Job stats", "Select jobs", "Execute ", "Finished jobid", "steps (", "Building DAG")
+CHATTER += ("Removing output", "RuleException", "WorkflowError", "Elapsed time", "rule collocate")
+
+
+def at_terminal(studio, *arguments: str, stop_at: str = "", wait_s: float = 0.0):
+    """Run snakemake as `make study` does; type Ctrl-C `wait_s` after `stop_at` was there.
+
+    Returns the exit code, and what came before and after that, as bytes of the terminal.
+    """
+    command = [sys.executable, "-m", "workflow.collocation.study.terminal", "snakemake"]
+    command += ["--snakefile", str(REPOSITORY / "Snakefile"), "--directory", ".", "--cores", "1"]
+    command += ["--config", *studio.config(), *arguments]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command,
+        cwd=studio.folder,
+        env=studio.environment(),
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY),
+        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+    )
+    os.close(theirs)
+    seen, typed, due = b"", None, None
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if select.select([ours], [], [], 0.05)[0]:
+            try:
+                seen += os.read(ours, 1 << 16)
+            except OSError:  # nobody holds the other end any more
+                break
+        if due is None and stop_at and re.search(stop_at.encode(), seen):
+            due = time.monotonic() + wait_s
+        if due is not None and typed is None and time.monotonic() >= due:
+            typed = len(seen)
+            os.write(ours, b"\x03")
+    os.close(ours)
+    return process.wait(PATIENCE), seen[:typed].decode(), seen[typed:].decode() if typed else ""
+
+
+def screen(text: str) -> list[str]:
+    """What is left to be read of it: lines that live are gone."""
+    lines = (re.split(r"\r\x1b\[K", line.rstrip("\r"))[-1] for line in text.split("\n"))
+    plain = (re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in lines)
+    return [line for line in plain if line]
+
+
+@pytest.fixture(scope="module")
+def longer(module_studio):
+    """A study of two cells, of a few seconds each."""
+    studio = module_studio()
+    lasting = study(ladders=alone("plain"), measure={"kind": "window", "window_s": 3})
+    short = study(ladders=alone("plain", "second"))
+    return studio.write({"plain": workload(), "second": workload()}, drill=lasting, short=short)
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "wait_s"),
+    [("Using workflow", 0), ("study 'drill'", 0.1), ("study 'drill'", 1), ("measuring", 0.5)],
+    ids=["starting", "planning", "preparing", "measuring"],
+)
+def test_ctrl_c_takes_three_lines_and_no_traceback(longer, stop_at, wait_s):
+    code, before, after = at_terminal(longer, stop_at=stop_at, wait_s=wait_s)
+    said = screen(after.removeprefix("^C"))
+    assert code in (1, 130) and len(said) <= 2, before + after  # make adds one
+    assert "Traceback" not in after and not any(word in after for word in CHATTER)
+    assert not list(longer.results.glob("cells/*/*/*/*/*/run.json"))
+
+
+def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(longer):
+    code, seen, _ = at_terminal(longer, "--until", "collocate")
+    assert code == 0, seen
+    living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
+    found = "measuring 1 of 1 members, [1-9][0-9,]* samples/s; about [0-9]+ s left"
+    assert any(re.search(found, line) for line in living), seen
+    said = screen(seen)
+    assert sum("completed in" in line for line in said) == 1 and len(said) < 12, said
+    assert not any(word in seen for word in CHATTER)
+
+
+def test_a_log_file_has_plain_lines_and_on_request_all_that_snakemake_says(longer):
+    for asked, told in (((), False), (("--quiet", "host"), True)):
+        settings = {"study": "short"}
+        run = longer.snakemake("--until", "collocate", *asked, config=settings)
+        shutil.rmtree(longer.results.with_name("short"))
+        assert run.code == 0 and run.output.count("completed in") == 2, run.output
+        assert "\x1b" not in run.output and "\r" not in run.output
+        assert ("Job stats" in run.output and "Finished jobid" in run.output) == told, run.output
+
+
+CALLED = "CalledProcessError in file \"x.smk\", line 3:\nCommand 'set -eu; exec y' "
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("returned non-zero exit status 1.", None),  # the command has said why
+        ("returned non-zero exit status 130.", None),
+        ("died with <Signals.SIGINT: 2>.", None),
+        ("died with <Signals.SIGKILL: 9>.", "draw: ended by SIGKILL; log: a/draw.log"),
+        ("returned non-zero exit status 137.", "draw: ended by exit status 137; log: a/draw.log"),
+    ],
+)
+def test_of_a_failed_job_snakemake_says_what_nobody_else_could(how, said):
+    hush = Hush()
+    job = {"event": "job_error", "rule_name": "draw", "log": ["a/draw.log"]}
+    told = {"event": "error", "exception": "RuleException", "msg": f"RuleException:\n{CALLED}{how}"}
+    told, job = (logging.makeLogRecord({"levelno": logging.ERROR} | r) for r in (told, job))
+    assert not hush.filter(told)
+    assert hush.filter(job) == bool(said) and (not said or job.getMessage() == said)
+    other = "MissingOutputException:\nJob 3 completed but 1 output file is missing"
+    record = {"levelno": logging.ERROR, "exception": "MissingOutputException", "msg": other}
+    assert hush.filter(logging.makeLogRecord(record))
