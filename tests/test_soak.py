@@ -32,7 +32,10 @@ def test_what_happens_follows_from_seed_and_number_alone():
 @pytest.fixture
 def handlers():
     """The soak gives its children Ctrl-C and hang-up back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    }
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
