@@ -259,6 +259,15 @@ def test_a_card_without_mig_has_no_table():
             pass
 
 
+@pytest.mark.parametrize("there", [[(14, n, 1, [1]) for n in range(4)], [(0, 0, 4, [1] * 4)]])
+def test_all_instances_are_listed_whatever_number_the_driver_says_there_can_be(there):
+    with benches("a30") as made:
+        made.fill(there)
+        machine.configure(made.folder, count=1)
+        assert len(mig_nvml.instances(made.device)) == len(there)
+        assert sum(len(one.compute) for one in mig_nvml.instances(made.device)) == 4
+
+
 def test_profiles_that_are_listed_in_mig_mode_only_are_planned_then(tmp_path):
     """As by drivers up to R535."""
     with benches("h200_141", mig=False, secret=True) as made:
@@ -425,6 +434,14 @@ def test_what_the_driver_has_no_place_for_is_unsupported(bench):
         assert bench.state == found and not bench.journals
 
 
+def test_a_card_that_does_not_offer_such_compute_instances_is_told(hopper):
+    machine.fail(hopper.folder, "nvmlGpuInstanceGetComputeInstanceProfileInfo", error=3, on=True)
+    with pytest.raises(Unsupported, match=r"^MIG: NVIDIA H200 offers no 4c in 7g\.141gb$"):
+        with hopper.applied(mix("4c.7g", "3c.7g", method="mig_shared")):
+            raise AssertionError
+    assert hopper.state == ((True, True), []) and not hopper.journals
+
+
 def test_a_failing_cell_passes_its_exception_on_and_leaves_nothing(bench):
     for kind in (KeyboardInterrupt, SystemExit, ValueError):
         with pytest.raises(kind):
@@ -586,7 +603,7 @@ def test_an_instance_in_use_is_named_and_those_that_went_before_come_back(bench,
             pass
     assert str(caught.value) == (
         f"MIG: a cell needs the GPU to itself, and the instance of 3g.20gb at {4 - 4 * which}:4 on "
-        "NVIDIA A100-SXM4-40GB is in use"
+        "NVIDIA A100-SXM4-40GB is in use; something such as DCGM may hold it"
     )
     assert bench.state == found
     assert uuids[which] in machine.mig_uuids(bench.folder)
@@ -1036,8 +1053,7 @@ def test_who_has_changed_the_mode_since_has_the_last_word(hopper):
     hopper.fill(IDLE)
     status = in_a_killed_process(hopper, 12, False, lambda: hopper.applied(CLUMSY))
     assert status == -signal.SIGKILL
-    with driver.Card(hopper.folder).open() as state:  # as a restart of the machine does
-        state |= {"mode": 0, "pending": 0, "instances": {}}
+    machine.restart(hopper.folder)
     mig_restore.recover(hopper.device)
     assert hopper.state == ((False, False), [])
     assert not hopper.journals
@@ -1079,13 +1095,74 @@ def test_what_somebody_made_after_a_switch_is_not_ours(hopper):
     assert hopper.state == theirs and hopper.journals
 
 
-def test_after_a_restart_nothing_there_is_ours(hopper, monkeypatch, tmp_path):
+def test_another_compute_instance_where_the_found_one_was_is_not_ours(hopper):
+    small_slice(hopper)
+    killed_in_the_cell(hopper, lambda: hopper.applied(PAIR))
+    mig_restore.clear(hopper.device, mig_nvml.instances(hopper.device))
+    full = make(hopper.device, *DOUBLE_1G)
+    pynvml.nvmlGpuInstanceCreateComputeInstance(full, driver.FULL_SLICE)
+    theirs = hopper.state
+    with pytest.raises(NotInForce, match="somebody has changed that since"):
+        mig_restore.recover(hopper.device)
+    assert hopper.state == theirs and hopper.journals
+
+
+def test_where_another_users_run_was_killed_too_nobody_knows_whose_the_instances_are(bench):
+    killed_in_the_cell(bench, lambda: bench.applied(PAIR))
+    [journal] = bench.journals
+    there, theirs = bench.state, journal.with_name(re.sub(r"\d+(?=\.json$)", "1234", journal.name))
+    theirs.touch()
+    with pytest.raises(NotInForce, match=f"another user's run noted the card, too, in {theirs}; "):
+        mig_restore.recover(bench.device)
+    assert bench.state == there and machine.changes(bench.folder) == 0
+    theirs.unlink()
+    mig_restore.recover(bench.device)
+    assert bench.state == ((True, True), []) and not bench.journals
+
+
+def test_an_idle_instance_that_is_as_ours_was_counts_as_ours(bench):
+    """Which docs/methods.md says: not even its UUID is another."""
+    killed_in_the_cell(bench, lambda: bench.applied(alike(1)))
+    ours = machine.mig_uuids(bench.folder)
+    replace_all(bench, [(0, 0, 8, [7])])
+    assert machine.mig_uuids(bench.folder) == ours
+    mig_restore.recover(bench.device)
+    assert bench.state == ((True, True), []) and not bench.journals
+
+
+@pytest.fixture(params=["restart", "reload"])
+def starts_anew(request, hopper, monkeypatch, tmp_path):
+    """Has the machine start anew, or the driver alone; the card is as that leaves it."""
+    places = {"BOOT": tmp_path / "boot_id", "MODULE": tmp_path / "nvidia"}
+    for name, place in places.items():
+        place.write_text(f"{uuid.uuid4()}\n")
+        monkeypatch.setattr(mig_restore, name, place)
+
+    def start() -> None:
+        machine.restart(hopper.folder)
+        new = tmp_path / "new"
+        new.write_text(f"{uuid.uuid4()}\n")
+        new.replace(places["BOOT" if request.param == "restart" else "MODULE"])
+
+    return start
+
+
+def test_after_a_restart_nothing_there_is_ours(hopper, starts_anew):
     killed_in_the_cell(hopper, lambda: hopper.applied(alike(1)))
-    (tmp_path / "boot_id").write_text(f"{uuid.uuid4()}\n")
-    monkeypatch.setattr(mig_restore, "BOOT", tmp_path / "boot_id")
+    starts_anew()
+    mig_nvml.set_mode(hopper.device, True)
     theirs = replace_all(hopper, [(0, 0, 8, [7])])  # as ours was
     mig_restore.recover(hopper.device)
     assert hopper.state == theirs and not hopper.journals
+
+
+def test_a_mode_that_was_lost_with_the_driver_is_not_switched_on_again(hopper, starts_anew):
+    hopper.fill(IDLE)
+    killed_in_the_cell(hopper, lambda: mig_card.divided(hopper.device, None, switch=True))
+    starts_anew()
+    mig_restore.recover(hopper.device)
+    assert machine.changes(hopper.folder) == 0
+    assert hopper.state == ((False, False), []) and not hopper.journals
 
 
 def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
@@ -1195,6 +1272,8 @@ def test_members_on_their_instances_are_verified(hopper, cell):
     assert facts["verified"] is facts["nvml_agrees"] is True
     assert facts["layout"] == "2x 3g.71gb"
     assert facts["nvml_compute"] == sorted(pids) and facts["nvml_mps"] == []
+    offers = [[0, 1, 3, 20], [1, 2, 1, 40], [2, 3, 1, 60]]  # id, slices, how many, SMs
+    assert facts["compute_profiles"] == {"3g.71gb": offers}
     assert facts["members"]["1"] == {
         "pid": pids[1],
         "mig_uuid": sharing.environment(1)["CUDA_VISIBLE_DEVICES"],

@@ -44,6 +44,13 @@ def replace(model, **changes):
 TABLES = sorted((REPOSITORY / "tests" / "cards").glob("*.json"))
 CARDS = {path.stem: load_card(path) for path in TABLES}
 A30, A100, H200, B200 = (CARDS[name] for name in ("a30", "a100_40", "h200_141", "b200_180"))
+FINER = replace(  # as a card would have it whose memory is counted in twice as many units
+    H200,
+    profiles=tuple(
+        replace(p, placements=tuple((2 * start, 2 * size) for start, size in p.placements))
+        for p in H200.profiles
+    ),
+)
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 PAPER = expand(load_study(CONFIG / "studies", "paper", WORKLOADS), WORKLOADS)
 A, B = "resnet26_cifar10_b128", "resnet50_imagenet64_b128"
@@ -122,7 +129,7 @@ def refusal(spec: dict, card: Card) -> str:
 def everything(card: Card) -> set[frozenset]:
     """Every multiset of a card's plain profiles that can be there at once, as name-count pairs."""
     profiles = [p for p in card.profiles if "+" not in p.name and "-" not in p.name]
-    width = 4 if card is A30 else 7
+    width = card.slices
     pieces = [
         (p.name, p.slices, set(range(start, start + size)))
         for p in profiles
@@ -206,7 +213,7 @@ def test_a_plan_keeps_to_the_cards_rules(card, wanted):
     cells = [n for part in layout.parts for n in range(part.start, part.start + part.size)]
     assert len(cells) == len(set(cells))
     assert all((part.start, part.size) in part.profile.placements for part in layout.parts)
-    assert sum(part.profile.slices for part in layout.parts) <= (4 if card is A30 else 7)
+    assert sum(part.profile.slices for part in layout.parts) <= card.slices
     used = Counter(part.profile for part in layout.parts)
     assert all(count <= profile.most for profile, count in used.items())
     for part in layout.parts:
@@ -290,6 +297,7 @@ def test_alike_members_take_the_most_sms_then_the_most_memory_of_which_so_many_f
         ("h100_80_sxm", "7g.80gb, 2x 3g.40gb, 3x 2g.20gb, 4x 1g.20gb, 5x 1g.10gb"),
         ("h200_141", "7g.141gb, 2x 3g.71gb, 3x 2g.35gb, 4x 1g.35gb, 5x 1g.18gb"),
         ("b200_180", "7g.180gb, 2x 3g.90gb, 3x 2g.45gb, 4x 1g.45gb, 5x 1g.23gb"),
+        ("rtx_pro_6000", "4g.96gb, 2x 2g.48gb, 3x 1g.24gb, 4x 1g.24gb, none"),
     ],
 )
 def test_ladders(name, expected):
@@ -333,9 +341,21 @@ def test_double_memory():
             [part, *_] = plan(alike("mig_1g2x", count), CARDS[name]).parts
             assert (part.profile.slices, part.profile.size) == (1, 2)
     assert first(mix("mig", "1g2x", "1g", "2g"), H200) == "1g.35gb + 1g.18gb + 2g.35gb"
-    assert "has no 1g2x; it has " in refusal(alike("mig_1g2x", 1), A30)
+    for name in ("a30", "rtx_pro_6000"):
+        assert "has no 1g2x; it has " in refusal(alike("mig_1g2x", 1), CARDS[name])
     said = "mig_1g2x: 5x 1g2x does not fit on NVIDIA H200, with "
     assert refusal(alike("mig_1g2x", 5), H200).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "wanted", [["1g"], ["1g2x"] * 4, ["1g2x", "1g", "2g"], ["1g"] * 7, ["1g2x"] * 5]
+)
+def test_in_how_many_units_a_card_counts_its_memory_changes_no_plan(wanted):
+    spec = mix("mig", *wanted)
+    if layout := planned(spec, H200):
+        assert first(spec, FINER) == str(layout)
+    else:
+        assert refusal(spec, FINER).startswith(f"mig: {len(wanted)}x 1g2x does not fit on ")
 
 
 def test_shared_takes_the_largest_equal_parts_of_one_instance():
@@ -469,7 +489,7 @@ def paper_cells() -> dict[tuple[str, str], dict]:
     return {(c.scenario, c.method): c.spec.to_json() for c in PAPER if c.method.startswith("mig")}
 
 
-@pytest.mark.parametrize("name", [name for name in CARDS if name != "a30"])
+@pytest.mark.parametrize("name", [name for name in CARDS if CARDS[name].slices == 7])
 def test_every_layout_of_the_paper_fits_on_cards_with_seven_slices(name):
     cells = paper_cells()
     assert len(cells) > 30
@@ -575,9 +595,17 @@ def test_mig_plan_on_a_card_without_mig_names_the_tables(on_card, capsys):
     assert "has no MIG; give a recorded table" in capsys.readouterr().err
 
 
-def test_mig_plan_without_rights_names_the_tables(on_card, capsys):
-    on_card(permission=False)
+@pytest.mark.parametrize(
+    ("hidden", "said"),
+    [
+        ({"permission": False}, "MIG: no permission on NVIDIA H200 for reading its profiles; "),
+        ({"secret": True}, "which profiles NVIDIA H200 offers is not known until MIG mode is on; "),
+    ],
+    ids=["no rights", "an old driver"],
+)
+def test_mig_plan_of_a_card_that_hides_its_profiles_names_the_tables(on_card, capsys, hidden, said):
+    on_card(**hidden)
     assert mig_plan.main([]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("MIG: no permission on NVIDIA H200 for reading its profiles; ")
+    assert told.startswith(said) and told.count("\n") == 1
     assert "give a recorded table with --card (CARD=FILE in make): tests/cards/" in told

@@ -11,6 +11,7 @@ not here answers NOT_SUPPORTED. Several processes see the same card.
 Settings (tests/fakes/machine.py changes them):
   permission    False: what only a privileged user may ask answers NO_PERMISSION
   secret        True: no profiles are listed while MIG mode is off, as by drivers up to R535
+  count         what profiles say of how many instances there can be, as wrongly as on some A30s
   needs_reset   a new MIG mode stays pending, as on Ampere; default: cards of capability 8.x
   busy          a new MIG mode is not taken, as when some program holds the device open
   lost          True: the card answers GPU_IS_LOST
@@ -29,6 +30,16 @@ Settings (tests/fakes/machine.py changes them):
   fields_refused  ids of field values that the card does not have
   energy_step_ms  between two steps of the energy counter
   dcgm          the host engine that tests/fakes/dcgmi answers for; None: none runs
+
+What it assumes of real cards under MIG, for none that may be divided was at hand:
+  - a 1g with double memory and more SMs than a plain 1g offers two compute profiles of 1 slice, the
+    second (7, 1_SLICE_REV1) with all SMs; a 2g offers it too, where it takes the place of both
+    slices (users' listings of an H100, and pull request 85 of NVIDIA/go-nvlib);
+  - the UUID of a MIG device says which card and where on it, no more: it comes back with the place.
+    Ids of GPU instances never come back here, as real ones may: nothing should rest on either;
+  - drivers up to R535 answer NOT_SUPPORTED for all profiles while the mode is off;
+  - an instance is destroyed unless a process computes on it, or compute instances are in it;
+  - what a restart leaves (`machine.restart`).
 
 What the card is doing is state["activity"]: see tests/fakes/activity.py.
 """
@@ -78,6 +89,7 @@ CARDS = {
     "h100_80_sxm": (132, 81559, (9, 0), 128),
     "h200_141": (132, 143771, (9, 0), 128),
     "b200_180": (148, 183359, (10, 0), 128),
+    "rtx_pro_6000": (188, 97887, (12, 0), 128),
 }
 
 
@@ -244,7 +256,9 @@ def stuck() -> None:
 # A handle is a number in a pointer: 1 for the card, 2 with a GPU and 3 with a compute instance,
 # 4 for a MIG device.
 def put_handle(reference, kind: int, gi: str = "0", ci: str = "0", index: int = 0) -> None:
-    """index: in an array of handles."""
+    """index: in an array of handles; beyond its end C would write over what lies there."""
+    if index >= getattr(target(reference), "_length_", 1):
+        raise MemoryError("the library was given too small a buffer")
     address = ctypes.addressof(target(reference)) + index * ctypes.sizeof(ctypes.c_void_p)
     ctypes.c_uint64.from_address(address).value = kind << 40 | int(gi) << 20 | int(ci)
 
@@ -582,7 +596,7 @@ class Library:
             info,
             id=profile["id"],
             sliceCount=profile["slices"],
-            instanceCount=profile["most"],
+            instanceCount=state["settings"]["count"] or profile["most"],
             multiprocessorCount=self._card.sm_count(profile),
             memorySizeMB=self._card.memory_of(profile),
             name=f"MIG {profile['name']}".encode(),
@@ -659,7 +673,7 @@ class Library:
             info,
             id=index,
             sliceCount=SLICES[index],
-            instanceCount=len(starts),
+            instanceCount=state["settings"]["count"] or len(starts),
             multiprocessorCount=self._card.compute_sms(found, index),
         )
 

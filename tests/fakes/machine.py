@@ -49,6 +49,7 @@ DEFAULTS = {
     "gpm_unknown": [],
     "fields_refused": [],
     "secret": False,
+    "count": None,
     "energy_step_ms": 50,
     "dcgm": None,
 }
@@ -142,6 +143,17 @@ def mode(folder: Path) -> tuple[bool, bool]:
     """MIG mode: as it is, and as it would be after a reset."""
     with driver.Card(folder).open() as state:
         return bool(state["mode"]), bool(state["pending"])
+
+
+def restart(folder: Path) -> None:
+    """What a restart of the machine does to the card, and a reload of its driver.
+
+    As the MIG user guide has it: no instance survives, and from Hopper on the mode is off again;
+    before, it is kept on the card, and one that was pending is in force.
+    """
+    with driver.Card(folder).open() as state:
+        mode = state["pending"] if driver.Card(folder).capability < (9, 0) else 0
+        state |= {"mode": mode, "pending": mode, "instances": {}}
 
 
 def layout(folder: Path) -> list[tuple]:

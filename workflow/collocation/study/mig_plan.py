@@ -75,7 +75,7 @@ def read_card(wanted: str | int) -> tuple[Card, list[str]]:
     device = None if wanted == "cpu" else gpu.find(wanted)
     missing = f"{device.name} has no MIG" if device else "there is no NVIDIA GPU to read here"
     try:
-        if device and (card := read(device)):
+        if device and (card := read(device)) and card.plain:
             on = nvidia.mig_enabled(device)
             return card, [
                 f"profile table: read from the card {device.uuid}, driver {device.driver}",

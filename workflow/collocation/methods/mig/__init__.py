@@ -133,12 +133,12 @@ class Instances(Sharing):
         if not self.servers:
             evidence.require_no_clients(self.method, reports, listed)
         agrees = self._nvml_agrees(reports, [facts["server"] for facts in served.values()])
-        told = bool(reports) and all(facts["verified"] for facts in served.values())
-        told = told and all(report.sm_count is not None for report in reports.values())
+        told = bool(reports) and None not in [report.sm_count for report in reports.values()]
         return {
-            "verified": told or None,
+            "verified": (told and all(facts["verified"] for facts in served.values())) or None,
             "layout": str(self.layout),
             "members": {member: self._facts(member, report) for member, report in reports.items()},
+            "compute_profiles": {s.instance.name: s.instance.offers for s in self.devices.values()},
             "nvml_compute": listed["compute"],
             "nvml_mps": listed["mps"],
             "nvml_agrees": agrees,

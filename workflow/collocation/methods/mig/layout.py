@@ -59,7 +59,12 @@ class Card(Strict):
 
     @property
     def plain(self) -> list[Profile]:
-        """Profiles without attributes; those with most SMs, then most memory, first."""
+        """Profiles without attributes; those with most SMs, then most memory, first. Raises
+        Unsupported for the empty table that drivers up to R535 give while MIG mode is off.
+        """
+        if not self.profiles:
+            unknown = f"which profiles {self.name} offers is not known until MIG mode is on"
+            raise Unsupported(unknown)
         found = [profile for profile in self.profiles if profile.plain]
         return sorted(found, key=lambda profile: (profile.slices, profile.size), reverse=True)
 
@@ -67,6 +72,10 @@ class Card(Strict):
     def slices(self) -> int:
         """SM slices of the whole card: 7, on an A30 4."""
         return self.plain[0].slices
+
+    def double(self, profile: Profile) -> bool:
+        """One SM slice with more than its share of the memory, however that is counted."""
+        return profile.slices == 1 and profile.size * self.slices > self.plain[0].size
 
     @property
     def offers(self) -> str:
@@ -128,8 +137,6 @@ def plan(spec: dict, card: Card) -> Layout:
 
 
 def _planned(spec: dict, card: Card) -> Layout:
-    if not card.profiles:  # drivers up to R535 list none before
-        raise Unsupported(f"which profiles {card.name} offers is not known until MIG mode is on")
     method, members = named(spec["method"]), spec["members"]
     mixed = "slice" in members[0]  # each says what it needs, instead of all taking what fits
     keys = list(range(len(members)))
@@ -149,11 +156,11 @@ def _planned(spec: dict, card: Card) -> Layout:
         wanted = [(best, best.slices)] * len(claims)
     packed = _packed(wanted)
     if method.shared and len(packed) > 1:
-        raise Unsupported(f"{_said(wanted)} do not fit in one GPU instance of {card.name}")
+        raise Unsupported(f"{_said(wanted, card)} do not fit in one GPU instance of {card.name}")
     profiles = [wanted[inside[0]][0] for inside in packed]
     places = _places(profiles, card)
     if places is None:
-        raise Unsupported(f"{_said(wanted)} does not fit on {card.name}, with {card.offers}")
+        raise Unsupported(f"{_said(wanted, card)} does not fit on {card.name}, with {card.offers}")
     parts = tuple(
         Part(profile, *place, tuple(wanted[index][1] for index in inside))
         for profile, place, inside in zip(profiles, places, packed, strict=True)
@@ -170,8 +177,7 @@ def _profile(text: str, card: Card) -> Wanted:
     slices = int(match["slices"] or 1)
     compute = int(match["compute"] or slices)
     for profile in card.plain:
-        double = (profile.slices, profile.size) == (1, 2)
-        fits = profile.slices == slices and double == bool(match["double"])
+        fits = profile.slices == slices and card.double(profile) == bool(match["double"])
         if fits and compute in COMPUTE[slices]:
             return profile, compute
     raise Unsupported(f"{card.name} has no {text}; it has {card.offers}")
@@ -234,12 +240,10 @@ def tally(names: Iterable[str]) -> str:
     return " + ".join(f"{count}x {name}" if count > 1 else name for name, count in counts)
 
 
-def _said(wanted: list[Wanted]) -> str:
+def _said(wanted: list[Wanted], card: Card) -> str:
     """As slices: '2x 3c.7g + 1g2x'."""
     return tally(
-        "1g2x"
-        if (p.slices, p.size) == (1, 2)
-        else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g"
+        "1g2x" if card.double(p) else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g"
         for p, c in wanted
     )
 

@@ -23,6 +23,7 @@ from workflow.collocation.methods.mig.layout import Profile
 Place = tuple[int, int, int]  # profile id, start, size: no two GPU instances have the same
 Handle = Annotated[object, Field(exclude=True)]  # means nothing in a journal
 HOPPER = (9, 0)  # the compute capability from which on MIG mode is switched without a reset
+ROOM = 16  # for instances of one profile: more than fit on any card, for drivers may count too few
 NOT_THERE = (
     pynvml.NVMLError_NotSupported,
     pynvml.NVMLError_InvalidArgument,
@@ -49,7 +50,7 @@ class Compute:
 @dataclass(frozen=True)
 class Instance:
     """A GPU instance: profile id, place in memory slices, compute instances with the largest first;
-    whatever its id. name: of its profile.
+    whatever its id. name: of its profile. offers: what compute instances it could have.
     """
 
     profile: int
@@ -59,6 +60,7 @@ class Instance:
     name: str = field(default="", compare=False)
     id: int = field(default=-1, compare=False)
     handle: Handle = field(default=None, compare=False)
+    offers: Annotated[tuple, Field(exclude=True)] = field(default=(), compare=False)
 
     @property
     def place(self) -> Place:
@@ -66,7 +68,6 @@ class Instance:
 
     @property
     def slices(self) -> tuple[int, ...]:
-        """Of its compute instances."""
         return tuple(one.slices for one in self.compute)
 
     @property
@@ -87,7 +88,6 @@ class State:
     instances: tuple[Instance, ...]
 
     def __str__(self) -> str:
-        """Such as "MIG mode on and 2g.10gb at 0:2, 3g.20gb at 4:4"."""
         if not self.mode:
             return "MIG mode off"
         return f"MIG mode on and {', '.join(map(str, self.instances)) or 'no instances'}"
@@ -144,41 +144,41 @@ def instances(device: Device) -> list[Instance]:
     devices, found = _mig_devices(device), []
     ask, kind = pynvml.nvmlDeviceGetGpuInstances, pynvml.c_nvmlGpuInstance_t
     for profile in profiles(device):
-        for one in _all(ask, handle(device), profile.id, profile.most, kind):
-            info = pynvml.nvmlGpuInstanceGetInfo(one)
-            place, inside = info.placement, _compute_instances(one, info.id, devices)
+        for one in _all(ask, handle(device), profile.id, kind):
+            info, offers = pynvml.nvmlGpuInstanceGetInfo(one), _compute_profiles(one)
+            place, inside = info.placement, _compute_instances(one, info.id, offers, devices)
             there = (profile.id, place.start, place.size, inside)
-            found.append(Instance(*there, profile.name, info.id, one))
+            found.append(Instance(*there, profile.name, info.id, one, tuple(offers)))
     return sorted(found, key=lambda one: one.id)
 
 
-def _compute_instances(gpu_instance, number: int, devices: dict) -> tuple[Compute, ...]:
+def _compute_instances(gpu_instance, number, offers, devices: dict) -> tuple[Compute, ...]:
     """The largest first, and then by their ids."""
     found = []
     ask, kind = pynvml.nvmlGpuInstanceGetComputeInstances, pynvml.c_nvmlComputeInstance_t
-    for profile in _compute_profiles(gpu_instance):
-        for one in _all(ask, gpu_instance, profile.id, profile.instanceCount, kind):
+    for profile, slices, *_ in offers:
+        for one in _all(ask, gpu_instance, profile, kind):
             ident = pynvml.nvmlComputeInstanceGetInfo(one).id
             about = devices.get((number, ident), ())
-            found.append(Compute(profile.id, profile.sliceCount, ident, one, *about))
+            found.append(Compute(profile, slices, ident, one, *about))
     return tuple(sorted(found, key=lambda one: (-one.slices, one.id)))
 
 
-def _all(ask, parent, profile: int, most: int, kind) -> list:
-    """All instances of a profile; the buffer has to hold as many as there can be."""
-    there, count = (kind * most)(), c_uint(most)
+def _all(ask, parent, profile: int, kind) -> list:
+    """All instances of a profile. NVML writes them without asking how long the buffer is."""
+    there, count = (kind * ROOM)(), c_uint(ROOM)
     ask(parent, profile, there, byref(count))
     # Copies: an element is but a view into the buffer.
     return [ctypes.cast(one, kind) for one in there[: count.value]]
 
 
-def _compute_profiles(gpu_instance) -> list:
-    ask, most = (
-        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo,
-        pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT,
-    )
+def _compute_profiles(gpu_instance) -> list[tuple[int, int, int, int]]:
+    """Of each its id, its slices, how many there can be, and its SMs."""
+    ask = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+    most = pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
     shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-    return [info for _, info in _known(ask, gpu_instance, most, shared)]
+    found = _known(ask, gpu_instance, most, shared)
+    return [(i.id, i.sliceCount, i.instanceCount, i.multiprocessorCount) for _, i in found]
 
 
 def _mig_devices(device: Device) -> dict[tuple[int, int], tuple]:
@@ -187,8 +187,7 @@ def _mig_devices(device: Device) -> dict[tuple[int, int], tuple]:
     most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle(device))
     for _, one in _known(ask, handle(device), most):  # the numbers have gaps
         ids = pynvml.nvmlDeviceGetGpuInstanceId(one), pynvml.nvmlDeviceGetComputeInstanceId(one)
-        about = pynvml.nvmlDeviceGetAttributes(one)
-        uuid = pynvml.nvmlDeviceGetUUID(one)
+        about, uuid = pynvml.nvmlDeviceGetAttributes(one), pynvml.nvmlDeviceGetUUID(one)
         found[ids] = uuid, about.multiprocessorCount, about.memorySizeMB
     return found
 
@@ -216,21 +215,20 @@ def set_mode(device: Device, on: bool) -> None:
 def create(device: Device, one: Instance) -> None:
     """Make a GPU instance in its place, and compute instances in it where the driver likes them.
 
-    Which profile those have that name none: a 1g with double memory offers two of 1 slice, one with
-    the SMs of a plain 1g, and one with all that it has. In a 2g that would take the place of the
-    second slice, so it is for who fills the GPU instance.
+    A 1g with double memory offers two compute instances of 1 slice: one with the SMs of a plain 1g,
+    and one with all that it has. In a 2g that would take the second slice's place. So a planned one
+    gets most SMs if it fills the GPU instance. Raises Unsupported if none has so many slices.
     """
-    place = pynvml.c_nvmlGpuInstancePlacement_t(one.start, one.size)
-    gpu_instance = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
-        handle(device), one.profile, byref(place)
-    )
+    place = byref(pynvml.c_nvmlGpuInstancePlacement_t(one.start, one.size))
+    new = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
+    gpu_instance = new(handle(device), one.profile, place)
     for compute in one.compute:
         profile = compute.profile
         if profile is None:
-            offered = _compute_profiles(gpu_instance)
-            fitting = [info for info in offered if info.sliceCount == compute.slices]
-            most_sms = max(fitting, key=lambda info: info.multiprocessorCount)
-            profile = (fitting[0] if one.divided else most_sms).id
+            fitting = [o for o in _compute_profiles(gpu_instance) if o[1] == compute.slices]
+            if not fitting:
+                raise Unsupported(f"MIG: {device.name} offers no {compute.slices}c in {one.name}")
+            profile, *_ = fitting[0] if one.divided else max(fitting, key=lambda o: o[3])
         pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile)
 
 

@@ -1,6 +1,6 @@
 """Putting a card's MIG state back as it was found, on every way out, and after a run was killed.
 
-As NVIDIA's mig-parted does it: the state found is noted before the first change, and put back from
+The state found is noted before the first change (as by NVIDIA's mig-parted), and put back from
 there. The note, a file per card and user beside the device locks, is there as long as a change is.
 Whoever holds the device's lock and finds it knows that its writer is dead.
 """
@@ -24,15 +24,15 @@ from workflow.collocation.methods.mig import nvml
 from workflow.collocation.methods.mig.nvml import Instance, State, in_words
 from workflow.collocation.methods.undisturbed import undisturbed
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")
+BOOT, MODULE = Path("/proc/sys/kernel/random/boot_id"), Path("/sys/module/nvidia")
 # Before each new try at putting back, for the driver to see that the members have ended.
 PAUSES_S = (0, 0.2, 0.8, 2, 3, 4)
 
 
 @dataclass
 class Note:
-    """found: the state to put back. made: what a cell makes of it. boot: the id of the machine's
-    boot, which neither instances nor a mode switched here survive.
+    """found: the state to put back. made: what a cell makes of it. boot: the driver's start, which
+    neither instances nor, from Hopper on, the mode survive.
     """
 
     boot: str
@@ -44,13 +44,13 @@ class Note:
         return self.found.mode != self.made.mode
 
     def covers(self, one: Instance) -> bool:
-        """Whether an instance was found or made, or is on its way to or from that; else it is
+        """Whether an instance is as one found or made, or on its way to or from that; else it is
         somebody else's. NVML has no better mark: UUIDs come from card and place.
         """
-        return any(
-            one.place == known.place and one.slices == known.slices[: len(one.slices)]
-            for known in (*self.found.instances, *self.made.instances)
-        )
+        so_far, place = len(one.compute), one.place
+        found = [(known.place, known.compute[:so_far]) for known in self.found.instances]
+        made = [(known.place, known.slices[:so_far]) for known in self.made.instances]
+        return (place, one.compute) in found or (place, one.slices) in made
 
     def is_undone(self, now: State) -> bool:
         """Whether nothing that we did is left. Who changed the mode has removed all instances."""
@@ -80,7 +80,8 @@ def recover(device: Device) -> None:
     """Put back what a killed run of this user found, as its note says; nothing without one.
 
     To be called by who holds the device's lock. Raises NotInForce, and keeps the note, if that does
-    not succeed, if others compute on the card, or if somebody has changed it since.
+    not succeed, if others compute on the card, if somebody has changed it since, or may have: there
+    is another user's note. An equal instance that others made instead, and left idle, goes with it.
     """
     note = _noted(device)
     if note is None:
@@ -90,6 +91,9 @@ def recover(device: Device) -> None:
     if note.boot != _boot() or note.is_undone(now):
         note_path(device).unlink()
         return
+    own = note_path(device)
+    for other in set(own.parent.glob(f"{own.name.rpartition('-')[0]}-*.json")) - {own}:
+        raise _not_put_back(device, note, f"another user's run noted the card, too, in {other}")
     if not all(note.covers(one) for one in now.instances):
         raise _not_put_back(device, note, f"somebody has changed that since: there is {now}")
     require_nobody(device, "what a killed run changed is not put back yet")
@@ -145,7 +149,7 @@ def clear(device: Device, instances: Iterable[Instance]) -> None:
         except pynvml.NVMLError_InUse:
             raise NotInForce(
                 f"MIG: a cell needs the GPU to itself, and the instance of {one} on {device.name} "
-                "is in use"
+                "is in use; something such as DCGM may hold it"
             ) from None
 
 
@@ -169,8 +173,8 @@ def note_path(device: Device) -> Path:
 
 
 def _boot() -> str:
-    """An id that changes when the machine starts anew."""
-    return BOOT.read_text().strip()
+    """An id that changes when the machine starts anew, or its driver: sysfs reuses no number."""
+    return f"{BOOT.read_text().strip()} {MODULE.stat().st_ino if MODULE.exists() else ''}"
 
 
 def _noted(device: Device) -> Note | None:
