@@ -21,6 +21,7 @@ import psutil
 from workflow.collocation import digest, methods, provenance
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
+from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.observation import Observation
 from workflow.collocation.cell.progress import Display
@@ -133,6 +134,8 @@ class Run:
         self.timing["total_s"] = round(time.time() - psutil.Process().create_time(), 3)
         record = Record(**self.fields)
         self.display.say(_summary(record))
+        if record.status in FAULTS:
+            self.display.say(trail(self.folder, record.reason))
         return record
 
     def _ended(self, status: str, reason: str | None, phase: str | None) -> None:

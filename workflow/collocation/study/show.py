@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 
 from workflow.collocation import cpus
+from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.record import RESULTS
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.methods import named
@@ -89,13 +90,21 @@ def table(session: Session) -> str:
 
 
 def faults(session: Session) -> list[str]:
-    """One line for each cell that failed or timed out and has no result."""
-    lines = []
+    """What each cell failed with that has no result, where its log says why, and what to do."""
+    lines, last = [], False
     for cell, attempt, count in pending.exhausted(session.cells, session.attempts):
         more = session.config.attempts - count
         then = f"tried again next time, {more} more" if more > 0 else "not tried again"
         first = (attempt.content["reason"] or "no reason given").splitlines()[0]
-        lines.append(f"{cell.id}: {attempt.status} (attempt {count}; {then}): {first}")
+        lines.append(f"  {cell.id}: {attempt.status} (attempt {count}; {then}): {first}")
+        lines.append(f"    {trail(attempt.path.parent, first)}")
+        last |= more <= 0
+    if lines:
+        todo = "mend what the logs name; the same command tries again"
+        if last:
+            todo += f"; '--config attempts={session.config.attempts + 1}' tries the others as well"
+        lines.insert(0, f"{len(lines) // 2} cells of study '{session.name}' have no result:")
+        lines.append(todo)
     return lines
 
 
@@ -112,9 +121,8 @@ def main(argv: list[str] | None = None) -> int:
     if not args.check:
         print(table(session))
         return 0
-    if found := faults(session):
-        print(f"{len(found)} cells of study '{session.name}' have no result:", file=sys.stderr)
-        print("\n".join(f"  {line}" for line in found), file=sys.stderr)
+    found = faults(session)
+    print(end="".join(f"{line}\n" for line in found), file=sys.stderr)
     return 1 if found else 0
 
 
