@@ -261,6 +261,7 @@ class RealMachine(Machine):
         self.device = device
         catalogue = yaml.safe_load((CONFIG / "workloads.yaml").read_text())
         self.entry = catalogue["resnet26_cifar10_b128"]
+        pynvml.nvmlInit()
         indices = range(pynvml.nvmlDeviceGetCount())
         others = [gpu.find(index).uuid for index in indices if index != device.index]
         self.other = others[0] if others else None

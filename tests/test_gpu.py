@@ -10,12 +10,13 @@ import pytest
 
 from workflow.collocation import gpu, methods
 from workflow.collocation.cell.record import Gpu
-from workflow.collocation.gpu import nvidia
+from workflow.collocation.gpu import apart, nvidia
 from workflow.collocation.methods import evidence, mps_daemon
 from workflow.collocation.methods.evidence import NotInForce, Report
 from workflow.collocation.schema.load import ConfigError
 
 UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
+NAIVE = {"method": "naive", "members": [{"workload": "a"}]}
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
@@ -28,6 +29,9 @@ class FakeNvml:
         self.capability = [9, 0]
         self.cores = 132 * 128
         self.mig = 0
+        self.names = [f"Card {index}" for index in range(3)]
+        self.slots = [0, 1, 2]  # on the bus
+        self.compute_mode = pynvml.NVML_COMPUTEMODE_DEFAULT
         self.compute: list[int] = []
         self.mps: list[int] = []
 
@@ -41,13 +45,15 @@ class FakeNvml:
         return index
 
     def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid not in ("MIG-1", "MIG-2", *self.uuids):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return uuid if uuid.startswith("MIG-") else self.uuids.index(uuid)
 
     def nvmlDeviceGetUUID(self, handle):
         return self.uuids[handle]
 
     def nvmlDeviceGetName(self, handle):
-        return f"Card {handle}"
+        return self.names[handle]
 
     def nvmlDeviceGetMemoryInfo(self, handle):
         return SimpleNamespace(total=80 * 2**30, used=2**30, free=79 * 2**30)
@@ -62,7 +68,10 @@ class FakeNvml:
         return self.cores
 
     def nvmlDeviceGetPciInfo(self, handle):
-        return SimpleNamespace(busId=f"0000FFFF:{handle:02X}:00.0")
+        return SimpleNamespace(busId=f"0000FFFF:{self.slots[handle]:02X}:00.0")
+
+    def nvmlDeviceGetComputeMode(self, handle):
+        return self.compute_mode
 
     def nvmlDeviceGetTemperature(self, handle, sensor):
         return 41
@@ -107,6 +116,7 @@ def nvml(monkeypatch) -> FakeNvml:
     for name in vars(FakeNvml):
         if name.startswith("nvml"):
             monkeypatch.setattr(pynvml, name, answer(name))
+    monkeypatch.setattr(apart.CHILD, "inside", True)  # this process is asked, which is the fake's
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
 
@@ -162,13 +172,35 @@ def test_sms_of_a_card_from_its_cores(nvml, capability, cores, count):
     assert gpu.find().sm_count == count
 
 
+@pytest.mark.parametrize("along", [True, False])  # the bus, or cards are of one model
 @pytest.mark.parametrize(
     ("visible", "index"), [("2", 2), ("1,0", 1), (UUIDS[2], 2), ("GPU-bbbb,0", 2), (" 1 ,2", 1)]
 )
-def test_auto_is_the_first_that_is_visible(nvml, monkeypatch, visible, index):
+def test_auto_is_the_first_that_is_visible(nvml, monkeypatch, visible, index, along):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if along:
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    else:
+        nvml.names = ["Card"] * 3
     assert gpu.find().index == index
     assert gpu.find(0).index == 0  # asked for by name: that one
+
+
+def test_an_index_that_cuda_counts_is_not_nvmls(nvml, monkeypatch):
+    """CUDA's default is the fastest first, and NVML's order need not be that of the bus."""
+    nvml.slots = [2, 0, 1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    message = refusal("auto")
+    assert message.startswith("CUDA_VISIBLE_DEVICES: '0' may be any GPU, ")
+    assert message.endswith(f"; allowed: {', '.join(UUIDS)}")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert gpu.find().uuid == UUIDS[1]
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    nvml.names = ["Card"] * 3
+    assert gpu.find().uuid == UUIDS[1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[2])
+    nvml.names = ["Card", "another", "a third"]
+    assert gpu.find().uuid == UUIDS[2]
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "-1,0"])
@@ -184,6 +216,10 @@ def test_one_that_is_not_there(nvml, monkeypatch):
         assert all(uuid in message for uuid in UUIDS)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
     assert refusal("auto").startswith("CUDA_VISIBLE_DEVICES: 'MIG-1234' is no GPU")
+    for part in ("MIG-1", f"MIG-{UUIDS[1]}/1/0"):  # such as Slurm gives: of the second card
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", part)
+        assert "is no GPU, but a part of one" in refusal("auto")
+        assert refusal(part).startswith(f"gpu: '{part}' is no GPU, but a part of one")
 
 
 def test_a_beginning_that_several_have(nvml):
@@ -269,7 +305,7 @@ def no_daemons(monkeypatch):
 def test_naive_members_see_one_card_and_an_empty_pipe_folder_that_goes_with_the_cell(
     nvml, tmp_path
 ):
-    with methods.enter({"method": "naive"}, gpu.find(1), tmp_path) as sharing:
+    with methods.enter(NAIVE, gpu.find(1), tmp_path) as sharing:
         environment = sharing.environment(0)
         assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
         pipe = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
@@ -279,7 +315,7 @@ def test_naive_members_see_one_card_and_an_empty_pipe_folder_that_goes_with_the_
 
 @pytest.fixture
 def naive(nvml, tmp_path):
-    with methods.enter({"method": "naive"}, gpu.find(1), tmp_path) as sharing:
+    with methods.enter(NAIVE, gpu.find(1), tmp_path) as sharing:
         yield sharing
 
 
@@ -378,11 +414,31 @@ def test_naive_with_a_member_elsewhere_is_not_in_force(nvml, naive):
 
 
 def test_naive_on_a_machine_without_a_gpu(tmp_path):
-    assert methods.refusal({"method": "naive"}, None) is None
-    with methods.enter({"method": "naive"}, None, tmp_path) as sharing:
+    assert methods.refusal(NAIVE, None) is None
+    with methods.enter(NAIVE, None, tmp_path) as sharing:
         assert sharing.environment(0) == {"CUDA_VISIBLE_DEVICES": ""}
         found = sharing.witness(said(5, device_uuid=None, sm_count=None))
         assert found == {"verified": True, "device": "cpu", "members": [5]}
+
+
+@pytest.mark.parametrize(
+    ("mode", "runs"),  # of these members: plain, plain, as MPS clients
+    [
+        (pynvml.NVML_COMPUTEMODE_DEFAULT, (True, True, True)),
+        (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD, (True, False, True)),
+        (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, (True, False, True)),  # NVIDIA's advice for MPS
+        (pynvml.NVML_COMPUTEMODE_PROHIBITED, (False, False, False)),
+        (None, (True, True, True)),  # not readable
+    ],
+)
+def test_a_compute_mode_that_lets_fewer_compute_is_an_administrators(nvml, monkeypatch, mode, runs):
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    nvml.compute_mode, nvml.missing = mode, {"nvmlDeviceGetComputeMode"} if mode is None else set()
+    for members, method, fine in zip((1, 2, 2), ("naive", "naive_again", "mps"), runs, strict=True):
+        spec = {"method": method, "members": [{"workload": "a"}] * members}
+        reason = methods.refusal(spec, gpu.find(1))
+        assert (reason is None) == fine, reason
+        assert fine or reason.endswith(f"'nvidia-smi -i {UUIDS[1]} -c DEFAULT'")
 
 
 # -- mig ------------------------------------------------------------------------------------------
@@ -390,7 +446,7 @@ def test_naive_on_a_machine_without_a_gpu(tmp_path):
 
 @pytest.mark.parametrize("method", ["mig", "mig_7g", "mig_4g", "mig_shared", "mig_mps"])
 def test_mig_is_refused_with_the_reason(nvml, method):
-    spec, device = {"method": method}, gpu.find(1)
+    spec, device = NAIVE | {"method": method}, gpu.find(1)
     mark = f"; {methods.METHODS['mig'].experimental}"
     assert methods.refusal(spec, None) == (
         "MIG needs an NVIDIA GPU, and there is none on this machine" + mark

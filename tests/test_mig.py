@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import driver, machine
 from workflow.collocation import gpu, methods
+from workflow.collocation.gpu.apart import CHILD
 from workflow.collocation.methods import evidence, mps_daemon, undisturbed
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
 from workflow.collocation.methods.mig import card as mig_card
@@ -195,11 +196,8 @@ def test_the_fake_card_refuses_what_a_card_refuses(bench, sleepers):
     assert refusal(pynvml.nvmlGpuInstanceDestroy, whole) == "InUse"  # has a compute instance
     assert refusal(make_compute, whole, 1) == "InsufficientResources"
     [found] = mig_nvml.instances(device)
-    [compute] = found.compute
     machine.occupy(bench.folder, sleepers(), machine.mig_uuids(bench.folder)[0])
-    assert (
-        refusal(pynvml.nvmlComputeInstanceDestroy, compute.handle) == "InUse"
-    )  # a process runs on it
+    assert refusal(mig_nvml.destroy, device, found) == "InUse"  # a process runs on it
 
 
 def test_the_fake_card_knows_its_profiles_and_its_mode(bench):
@@ -382,6 +380,7 @@ def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hoppe
 
 def test_a_driver_that_makes_less_than_was_planned_fails_the_cell(hopper, monkeypatch):
     monkeypatch.setattr(mig_nvml.Instance, "divided", True)  # so it takes the small one
+    CHILD.end()  # the next is as this process is now
     with pytest.raises(NotInForce) as caught:
         with hopper.applied(alike(1, "mig_1g2x")):
             pass
@@ -891,7 +890,8 @@ def interruptible():
 
 def send_from_elsewhere(number: int) -> None:
     """From another process, while another thread of this one is there to receive it."""
-    subprocess.run(["sh", "-c", f"kill -{int(number)} {os.getpid()}"], check=True)
+    pid = os.getppid() if CHILD.inside else os.getpid()
+    subprocess.run(["sh", "-c", f"kill -{int(number)} {pid}"], check=True)
 
 
 @pytest.fixture
@@ -911,20 +911,20 @@ def test_a_signal_while_the_card_is_put_back_waits(
     number, call, interruptible, another_thread, monkeypatch
 ):
     with benches("h200_141", mig=False) as made:
-        sent = []
+        real, now = getattr(pynvml, call), made.folder / "now"
 
         def interrupted(*arguments):
-            if sent == ["now"]:
-                sent.append(number)
+            if now.exists():
+                now.unlink()
                 send_from_elsewhere(number)
             return real(*arguments)
 
-        real = getattr(pynvml, call)
         monkeypatch.setattr(pynvml, call, interrupted)
+        CHILD.end()
         with pytest.raises(Interrupted):
             with made.applied(PAIR):
-                sent.append("now")
-        assert sent == ["now", number]
+                now.touch()
+        assert not now.exists()
         assert made.state == ((False, False), [])
         assert not made.journals
 
@@ -939,6 +939,7 @@ def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, mo
         return real(handle)
 
     monkeypatch.setattr(pynvml, "nvmlGpuInstanceDestroy", interrupted)
+    CHILD.end()
     with pytest.raises(Interrupted):
         mig_restore.recover(bench.device)
     assert bench.state == ((True, True), []) and not bench.journals
@@ -1358,7 +1359,7 @@ def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(hopper, cell)
     )
     for found in mig_nvml.instances(hopper.device):
         if found.profile == 19:
-            pynvml.nvmlGpuInstanceDestroy(found.handle)
+            mig_nvml.destroy(hopper.device, found)
     assert sharing.witness(reports)["verified"] is True
 
 

@@ -535,7 +535,9 @@ def test_a_foreign_daemon_of_another_card_is_no_company_and_left_alone(foreign, 
         ({}, True),  # all cards
         ({"CUDA_VISIBLE_DEVICES": GPU.uuid}, True),
         ({"CUDA_VISIBLE_DEVICES": f"3, {GPU.uuid[:20]}"}, True),
-        ({"CUDA_VISIBLE_DEVICES": f"0,{GPU.index}"}, True),
+        ({"CUDA_VISIBLE_DEVICES": "0,2"}, True),
+        ({"CUDA_VISIBLE_DEVICES": f"9,{GPU.uuid}"}, False),  # behind what names none
+        ({"CUDA_VISIBLE_DEVICES": f"MIG-{GPU.uuid}/1/0"}, True),
         ({"CUDA_VISIBLE_DEVICES": "MIG-here"}, True),
         ({"CUDA_VISIBLE_DEVICES": "MIG-there"}, False),
         ({"CUDA_VISIBLE_DEVICES": OTHER}, False),
@@ -545,8 +547,16 @@ def test_a_foreign_daemon_of_another_card_is_no_company_and_left_alone(foreign, 
     ],
 )
 def test_which_daemons_serve_a_card(environment, serves, monkeypatch):
-    monkeypatch.setattr(nvidia, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER}.get)
-    assert method_evidence._serves(environment, GPU) is serves
+    cards = [replace(GPU, uuid=f"{OTHER}{n}", name=f"card {n}", bus=f"{n}") for n in range(4)]
+    cards[1:3] = replace(GPU, bus="2"), replace(cards[2], bus="1")  # NVML's order is another
+    monkeypatch.setattr(nvidia, "_devices", lambda: cards)
+    monkeypatch.setattr(nvidia, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER + "3"}.get)
+    along_the_bus = environment | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert nvidia.shows(along_the_bus, GPU) is serves
+    by_index = re.match(r"\d, ?\d", environment.get("CUDA_VISIBLE_DEVICES", ""))
+    assert nvidia.shows(environment, GPU) is (None if by_index else serves)
+    cards[:] = [replace(card, name="card") for card in cards]
+    assert nvidia.shows(environment, GPU) is serves
 
 
 def test_other_users_daemons_are_noted_and_no_reason_to_refuse(

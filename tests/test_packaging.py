@@ -73,7 +73,7 @@ def test_as_a_module_of_another_workflow_it_is_refused(tmp_path):
 
 
 # From what knows nothing of the others to what knows them all.
-ORDER = ["__init__", "errors", "digest", "cpus", "provenance", "gpu", "processes", "methods"]
+ORDER = ["__init__", "errors", "digest", "cpus", "provenance", "processes", "gpu", "methods"]
 ORDER += ["schema", "telemetry", "cell", "study"]
 
 

@@ -10,6 +10,7 @@ import math
 import signal
 import subprocess
 import time
+import uuid
 from dataclasses import replace
 
 import psutil
@@ -750,6 +751,57 @@ def test_a_sampler_that_dies_or_hangs_costs_the_cell_its_telemetry_only(place, h
     assert window["entities"]["gpu"]["smact"] is None and window["energy"] is None
     assert len(table_of(place, cell, "gpu.parquet"))
     assert not [p for p in psutil.process_iter() if SAMPLER in _command(p) and _is_in(p, place)]
+
+
+def test_a_driver_that_never_answers_the_conductor_ends_in_a_record_or_a_line(place):
+    """Nothing here but the driver is waited for, so all runs wait at once."""
+    place.with_card()
+    cell = prepared(place)
+    listing, state = "nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetViolationStatus"
+    blocks = {
+        "init": {"blocks": ["nvmlInitWithFlags"]},
+        "find": {"blocks": ["nvmlDeviceGetName"]},
+        "method": {"blocks": ["nvmlDeviceGetMigMode"]},
+        "state": {"blocks": [state]},
+        "company": {"blocks": [listing]},
+        "barrier": {"blocks": [listing], "blocks_in_use": True},
+        "end": {},
+        "signal": {"blocks": [listing], "blocks_in_use": True},
+    }
+    hold, runs, names = place.folder / "hold", {}, {}
+    hold.touch()
+    for number, (when, settings) in enumerate(blocks.items(), 1):
+        place.settings["telemetry"] = {"source": "off" if when == "signal" else "nvml"}
+        card = place.folder / f"card-{when}"
+        own = machine.create(card, uuid=f"GPU-{uuid.uuid4()}", **settings)
+        held = {"TORCHFREE_HOLD": str(hold)} if when == "end" else {}
+        names[when] = cell.replace("/a1", f"/a{number}")
+        runs[when] = place.conduct(names[when], FAKE_NVML=own["FAKE_NVML"], **held)
+    plan = place.start("-n", FAKE_NVML=str(place.folder / "card-find"))
+
+    until(lambda: (place.folder / "card-signal" / "stuck").exists(), lambda: runs["signal"].output)
+    runs["signal"].signal_group(signal.SIGINT)
+    started(place, names["end"], runs["end"])
+    machine.configure(place.folder / "card-end", blocks=[listing])
+    hold.unlink()
+
+    for when, running in runs.items():
+        code, output = running.end().code, running.output
+        if when == "signal":
+            assert code == 128 + signal.SIGINT, output
+            assert output == f"{names[when][:-3]}: interrupted, will run again\n"
+            assert not place.log(names[when]).count("does not answer")
+        elif when in ("init", "find"):  # nothing is known of the cell's machine
+            assert code == 1 and len(output.splitlines()) == 1, output
+            assert "the NVIDIA driver does not answer" in output
+        else:
+            record = place.record(names[when])
+            assert (code, record["status"]) == (0, "failed"), output
+            assert "the NVIDIA driver does not answer" in record["reason"]
+            assert record["phase"] == {"barrier": "warm", "end": "window"}.get(when, "setup")
+    assert plan.end().code == 1
+    assert plan.output.count("the NVIDIA driver does not answer") == 1
+    place.assert_no_orphans()
 
 
 def _command(process: psutil.Process) -> list[str]:

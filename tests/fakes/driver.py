@@ -15,11 +15,15 @@ Settings (tests/fakes/machine.py changes them):
   needs_reset   a new MIG mode stays pending, as on Ampere; default: cards of capability 8.x
   busy          a new MIG mode is not taken, as when some program holds the device open
   lost          True: the card answers GPU_IS_LOST
+  compute_mode  0 to 3, as NVML_COMPUTEMODE_…; machine.attach heeds it as the CUDA guide says: one
+                process at a time, of MPS its server (2: none at all)
   host_pids     a number added to each PID that is listed, as in a container
   failures      [{"call": function or "change", "at": k, "error": code, "on": bool}]: the k-th call
                 fails and, if "on", all that follow; "change" counts all functions that change
-  kill          {"at": k, "after": bool}: the caller is killed at its k-th change
-  blocks        functions that never come back: the caller hangs in C, deaf to Python's signals
+  kill          {"at": k, "after": bool}: who asks is killed at its k-th change
+  blocks        functions that never come back: the caller hangs in C, deaf to Python's signals (a
+                driver's hang may outlive SIGKILL, too; this does not)
+  blocks_in_use  True: they do so only while somebody computes on the card
   gpm           whether the card has GPM; None: as of its capability, Hopper and newer
   gpm_refresh_ms  between two refreshes of GPM's counters
   gpm_stale     what a pair without a refresh in between reads: "zero", and NaN for DRAMA, as seen
@@ -49,6 +53,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -291,6 +296,8 @@ class Library:
     PRIVILEGED = CHANGES | {  # NVML's documentation: "Requires privileged user"
         "nvmlDeviceGetGpuInstancePossiblePlacements",
         "nvmlDeviceGetGpuInstances",
+        "nvmlDeviceGetGpuInstanceById",
+        "nvmlGpuInstanceGetComputeInstanceById",
         "nvmlGpuInstanceGetComputeInstances",
     }
 
@@ -313,7 +320,8 @@ class Library:
             if body is None:
                 return UNSUPPORTED
             state = self._card.peek()
-            if plain in state["settings"]["blocks"]:
+            unused = state["settings"]["blocks_in_use"] and not self._card.processes()
+            if plain in state["settings"]["blocks"] and not unused:
                 (self._card.folder / "stuck").touch()  # somebody is
                 stuck()
             failing = {failure["call"] for failure in state["settings"]["failures"]}
@@ -347,6 +355,9 @@ class Library:
     def _kill(self, state: dict, after: bool) -> None:
         kill = state["settings"]["kill"]
         if kill and kill["after"] == after and state["calls"]["change"] == kill["at"]:
+            apart = sys.modules.get("workflow.collocation.gpu.apart")
+            if apart and apart.CHILD.inside:  # it asks for another, who is to be killed
+                os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
     # -- the driver and the card ------------------------------------------------------------------
@@ -408,6 +419,9 @@ class Library:
 
     def _nvmlDeviceGetPciInfo(self, state, device, info):
         fill(info, busId=b"FFFFFFFF:FF:00.0")
+
+    def _nvmlDeviceGetComputeMode(self, state, device, mode):
+        put(mode, state["settings"]["compute_mode"])
 
     def _nvmlDeviceGetMinorNumber(self, state, device, minor):
         put(minor, 0)
@@ -654,6 +668,10 @@ class Library:
             put_handle(array, 2, gi, index=index)
         put(count, len(found))
 
+    def _nvmlDeviceGetGpuInstanceById(self, state, device, number_, instance):
+        put_handle(instance, 2, number(number_))
+        self._gpu_instance(state, target(instance))
+
     def _nvmlGpuInstanceGetInfo(self, state, instance, info):
         gi, found = self._gpu_instance(state, instance)
         fill(info, id=int(gi), profileId=found["profile"])
@@ -726,6 +744,11 @@ class Library:
         for index, ci in enumerate(listed):
             put_handle(array, 3, gi, ci, index)
         put(count, len(listed))
+
+    def _nvmlGpuInstanceGetComputeInstanceById(self, state, instance, number_, compute):
+        gi, _ = self._gpu_instance(state, instance)
+        put_handle(compute, 3, gi, number(number_))
+        self._compute_instance(state, target(compute))
 
     def _nvmlComputeInstanceGetInfo(self, state, compute, info):
         _, ci, found = self._compute_instance(state, compute)

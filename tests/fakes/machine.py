@@ -31,16 +31,19 @@ CARDS = FAKES.parent / "cards"
 UUID = "GPU-5a11ab1e-0000-4000-8000-00000000cafe"
 CONTEXT_MIB = 500  # what a CUDA context takes of the card
 CONTEXT_UNDER_LIMIT = 538_339_472  # bytes of a pinned-memory limit that are gone; read on an H200
+PROHIBITED = 2  # the compute mode
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 DEFAULTS = {
     "permission": True,
     "busy": False,
     "lost": False,
+    "compute_mode": 0,
     "host_pids": 0,
     "failures": [],
     "kill": None,
     "blocks": [],
+    "blocks_in_use": False,
     "gpm": None,
     "gpm_refresh_ms": 0,
     "gpm_stale": "zero",
@@ -97,12 +100,18 @@ def create(
 
 @contextmanager
 def installed(folder: Path) -> Iterator[None]:
-    """Have this process's own nvidia-ml-py find the machine's library instead of NVIDIA's."""
+    """Have this process's own nvidia-ml-py find the machine's library instead of NVIDIA's, and so
+    the process that asks for it (gpu.apart).
+    """
+    from workflow.collocation.gpu.apart import CHILD  # trainers, which import this, need it not
+
+    CHILD.end()
     before = pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache
     pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = driver.Library(folder), {}
     try:
         yield
     finally:
+        CHILD.end()
         pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = before
 
 
@@ -205,6 +214,10 @@ def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
         if free <= 0:
             raise RuntimeError("CUDA error: out of memory")
         occupy(folder, server, place, "server")
+    elif (mode := card.peek()["settings"]["compute_mode"]) == PROHIBITED or (
+        mode and any(entry["kind"] != "mps" for entry in card.processes().values())
+    ):
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
     occupy(folder, pid, place, "mps" if server else "compute")
     return {
         "device_uuid": place,

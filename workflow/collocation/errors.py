@@ -11,6 +11,10 @@ class ConfigError(Exception):
     """A mistake in a config file, as one line for the person who wrote it."""
 
 
+class NotInForce(Exception):
+    """The method that a cell is about was not in force; the cell fails with this sentence."""
+
+
 class Strict(BaseModel):
     """What a file holds: a key that is not known is refused, before anything else."""
 

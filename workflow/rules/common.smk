@@ -11,7 +11,7 @@ from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 from analysis import code, figures as drawn, pages
 from release.sealed import notice
-from workflow.collocation.errors import ConfigError
+from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.study import jobs
 from workflow.collocation.study.show import banner
@@ -32,7 +32,7 @@ workflow.global_resources.setdefault("gpu", 1)
 
 try:
     SESSION = open_session(config)
-except ConfigError as error:
+except (ConfigError, NotInForce) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 

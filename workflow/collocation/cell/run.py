@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
     except Interrupted as interrupted:
         print(f"{name}: interrupted, will run again", file=sys.stderr)
         return 128 + interrupted.args[0]
-    except (ConfigError, OSError) as error:
+    except (ConfigError, NotInForce, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     return 0

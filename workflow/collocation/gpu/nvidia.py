@@ -4,11 +4,14 @@ Everything here only reads. On a machine without an NVIDIA driver `find` returns
 """
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pynvml
 
 from workflow.collocation.errors import ConfigError
+from workflow.collocation.gpu.apart import apart
 from workflow.collocation.gpu.device import Device
 
 # By compute capability, as CUDA's own samples have it (helper_cuda.h).
@@ -16,7 +19,22 @@ CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8,
 CORES_PER_SM |= dict.fromkeys([(8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)], 128)
 
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# By the compute modes that limit it: how many processes may compute on a card at once.
+MOST = {
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: ("EXCLUSIVE_THREAD", 1),
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: ("EXCLUSIVE_PROCESS", 1),
+    pynvml.NVML_COMPUTEMODE_PROHIBITED: ("PROHIBITED", 0),
+}
+
+
+@dataclass(frozen=True)
 class Nvidia(Device):
+    """bus: the card's place on the PCI bus, by which CUDA may count."""
+
+    bus: str = field(default="", compare=False)
+
+    @apart()
     def state(self) -> dict:
         nvml = pynvml
         held_down, clock = nvml.nvmlDeviceGetViolationStatus, nvml.nvmlDeviceGetClockInfo
@@ -36,6 +54,7 @@ class Nvidia(Device):
         }
         return {name: _read(self.uuid, read) for name, read in readings.items()}
 
+    @apart()
     def processes(self) -> dict[str, list[int] | None]:
         def pids(ask) -> list[int] | None:
             return _read(self.uuid, lambda h: sorted(entry.pid for entry in ask(h)))
@@ -53,7 +72,7 @@ def find(wanted: str | int = "auto") -> Nvidia | None:
     Raises ConfigError where `wanted` names none that is there, or several.
     """
     try:
-        pynvml.nvmlInit()
+        devices = _devices()
     except pynvml.NVMLError:
         if wanted != "auto":
             raise ConfigError(
@@ -61,22 +80,74 @@ def find(wanted: str | int = "auto") -> Nvidia | None:
                 "allowed: auto, cpu"
             ) from None
         return None
-    readable = (_or_none(lambda i=i: _device(i)) for i in range(pynvml.nvmlDeviceGetCount()))
-    devices = [device for device in readable if device]  # a lost card must not hide the others
-    source, name = "gpu", str(wanted)
+    source, name, what = "gpu", str(wanted), "names several GPUs"
     if wanted == "auto":
-        source = "CUDA_VISIBLE_DEVICES"
-        name = os.environ.get(source, "0").split(",")[0].strip()
-        if not devices or name in ("", "-1"):
+        source, name = VISIBLE, os.environ.get(VISIBLE, "").split(",")[0].strip()
+        if not devices or VISIBLE not in os.environ:
+            return next(iter(devices), None)
+        if name in ("", "-1"):
             return None
-    found = [d for d in devices if name == str(d.index) or (name and d.uuid.startswith(name))]
-    if len(found) == 1:
+        found = _meant(name, os.environ, devices)
+        if name.isdecimal():
+            what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
+    else:
+        found = [d for d in devices if name == str(d.index) or (name and d.uuid.startswith(name))]
+    part = name.startswith("MIG-")
+    if len(found) == 1 and not part:
         return found[0]
+    if not found or part:
+        what = f"is no GPU{', but a part of one,' if part else ''} of this machine"
     known = ", ".join(f"{device.index} ({device.uuid})" for device in devices) or "none is there"
-    what = "names several GPUs" if found else "is no GPU of this machine"
+    if source == VISIBLE and len(found) > 1:
+        known = ", ".join(device.uuid for device in devices)
     raise ConfigError(f"{source}: {name!r} {what}; allowed: {known}")
 
 
+def shows(environment: Mapping[str, str], device: Device) -> bool | None:
+    """Whether CUDA shows the card to who has this environment; None where that is not certain."""
+    if VISIBLE not in environment:
+        return True
+    devices, certain = _or_none(_devices) or [device], True
+    for name in environment[VISIBLE].split(","):
+        uuids = [one.uuid for one in _meant(name.strip(), environment, devices)]
+        if uuids == [device.uuid]:
+            return True
+        if not uuids:  # what stands behind a name that means nothing is hidden
+            break
+        certain = certain and device.uuid not in uuids
+    return False if certain else None
+
+
+def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> list[Nvidia]:
+    """The cards that CUDA may mean by an entry of CUDA_VISIBLE_DEVICES, or by a part of one.
+
+    A UUID may be cut short. An index counts along the bus where CUDA_DEVICE_ORDER says so; or else
+    the fastest first, by a heuristic of CUDA's, which leaves cards of one model as they are.
+    """
+    if name.isdecimal():
+        along = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        if along or len({device.name for device in devices}) == 1:
+            return sorted(devices, key=lambda device: device.bus)[int(name) :][:1]
+        return devices if int(name) < len(devices) else []
+    if name.startswith("MIG-"):
+        card = card_of(name)
+        return [d for d in devices if d.uuid == card or name.startswith(f"MIG-{d.uuid}/")]
+    return [d for d in devices if name.startswith("GPU-") and d.uuid.startswith(name)]
+
+
+def _devices() -> list[Nvidia]:
+    """All cards that answer: a lost one must not hide the others. Raises NVMLError, Silent."""
+    readable = (_or_none(lambda i=i: _device(i)) for i in range(_count()))
+    return [device for device in readable if device]
+
+
+@apart()
+def _count() -> int:
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetCount()
+
+
+@apart()
 def _device(index: int) -> Nvidia:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
@@ -89,6 +160,7 @@ def _device(index: int) -> Nvidia:
         capability=capability,
         numa_node=_numa_node(handle),
         sm_count=_sm_count(handle, capability),
+        bus=_bus(handle),
     )
 
 
@@ -101,9 +173,7 @@ def _sm_count(handle, capability: tuple[int, int]) -> int | None:
 
 def _numa_node(handle) -> int | None:
     """The NUMA node that the card hangs on, from sysfs; None where there is no such thing."""
-    bus = pynvml.nvmlDeviceGetPciInfo(handle).busId.lower()
-    bus = bus.decode() if isinstance(bus, bytes) else bus
-    domain, rest = bus.split(":", 1)
+    domain, rest = _bus(handle).split(":", 1)
     path = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node")
     try:
         node = int(path.read_text())
@@ -112,17 +182,46 @@ def _numa_node(handle) -> int | None:
     return node if node >= 0 else None
 
 
+def _bus(handle) -> str:
+    """Such as 00000000:3b:00.0."""
+    bus = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    return (bus.decode() if isinstance(bus, bytes) else bus).lower()
+
+
+def too_many(device: Device, processes: int) -> str | None:
+    """Why the card's compute mode does not let so many processes compute at once; None if it does.
+
+    The mode is an administrator's. A process counts if CUDA has made a context on the card for it.
+    """
+    mode, most = MOST.get(_compute_mode(device.uuid), ("", processes))
+    if processes <= most:
+        return None
+    return (
+        f"compute mode {mode} of {device.name} lets {'one process' if most else 'nobody'} compute, "
+        f"and this cell has {processes}; an administrator changes it with "
+        f"'nvidia-smi -i {device.uuid} -c DEFAULT'"
+    )
+
+
+@apart()
+def _compute_mode(uuid: str) -> int | None:
+    return _read(uuid, pynvml.nvmlDeviceGetComputeMode)
+
+
+@apart()
 def memory_free(uuid: str) -> int | None:
     """Bytes that nobody uses of a GPU or a MIG device; None where NVML does not tell."""
     return _read(uuid, lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).free)
 
 
+@apart()
 def card_of(mig_uuid: str) -> str | None:
     """The UUID of the card that a MIG device is part of; None where NVML does not know it."""
     card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle
     return _read(mig_uuid, lambda part: pynvml.nvmlDeviceGetUUID(card(part)))
 
 
+@apart()
 def mig_enabled(device: Device) -> bool | None:
     """Whether MIG mode is on; None on a card that has no MIG."""
     return _read(device.uuid, lambda h: bool(pynvml.nvmlDeviceGetMigMode(h)[0]))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from workflow.collocation.gpu import Device
+from workflow.collocation.gpu import Device, nvidia
 
 # isort: off
 # The order is that in which people are told of them.
@@ -41,6 +41,8 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
     reason = method.refusal(spec, device, switch)
     if not reason and device is not None and not method.parts:
         reason = wrong_mode(device, False, switch)
+    if not reason and device is not None:
+        reason = nvidia.too_many(device, method.processes(spec))
     return f"{reason}; {method.experimental}" if reason and method.experimental else reason
 
 

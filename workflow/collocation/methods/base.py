@@ -81,6 +81,12 @@ class Method(ABC):
         """
         return None
 
+    def processes(self, spec: dict) -> int:
+        """How many processes of a cell CUDA sees on the card at once. Here: one that serves all,
+        or one in each part.
+        """
+        return 1
+
     @abstractmethod
     def enter(
         self, spec: dict, device: Device | None, log: Path, switch: bool = False

@@ -11,16 +11,13 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import gpu
+from workflow.collocation.errors import NotInForce
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.processes.server import offspring
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPE_FOLDER, DEFAULT_PIPE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
 GRACE_S = 3.0  # for processes that are ending to leave the card
-
-
-class NotInForce(Exception):
-    """The method that a cell is about was not in force; the cell fails with this sentence."""
 
 
 class Unsupported(Exception):
@@ -98,7 +95,7 @@ def refuse_company(device: gpu.Device) -> None:
     processes compute on it. Kills nobody.
     """
     for process, environment in _daemons():
-        if environment is not None and _serves(environment, device):
+        if environment is not None and nvidia.shows(environment, device):
             raise NotInForce(
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
                 f"{owner(process.pid)}, pipe folder {environment.get(PIPE_FOLDER, DEFAULT_PIPE)}"
@@ -181,12 +178,17 @@ def _several(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
 
 
-def unreadable_daemons() -> list[str]:
-    """MPS daemons of which nobody can tell from here whether they serve this card: other users'.
+def unreadable_daemons(device: gpu.Device) -> list[str]:
+    """MPS daemons of which nobody can tell from here whether they serve this card: other users',
+    and those that name cards by an index that is not certain.
 
     On a shared node they are no reason to refuse: should they serve it, NVML lists their clients.
     """
-    return sorted(owner(process.pid) for process, environment in _daemons() if environment is None)
+    return sorted(
+        owner(process.pid)
+        for process, environment in _daemons()
+        if environment is None or nvidia.shows(environment, device) is None
+    )
 
 
 def owner(pid: int) -> str:
@@ -211,16 +213,3 @@ def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str] | None]]:
                 yield process, process.environ()
             except psutil.AccessDenied:
                 yield process, None
-
-
-def _serves(environment: dict[str, str], device: gpu.Device) -> bool:
-    """Whether a daemon that was started with this environment shows the card to its clients."""
-    if "CUDA_VISIBLE_DEVICES" not in environment:
-        return True
-    names = [name.strip() for name in environment["CUDA_VISIBLE_DEVICES"].split(",")]
-    return any(
-        name == str(device.index)
-        or (name.startswith("GPU-") and device.uuid.startswith(name))
-        or (name.startswith("MIG-") and nvidia.card_of(name) == device.uuid)
-        for name in names
-    )

@@ -15,6 +15,9 @@ from workflow.collocation.methods.evidence import NotInForce, Report
 class Naive(Method):
     family = "naive"
 
+    def processes(self, spec: dict) -> int:
+        return len(spec["members"])
+
     @contextmanager
     def enter(
         self, spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
@@ -62,7 +65,7 @@ class Plain(Sharing):
             "members": members,
             "devices": {member: report.device_uuid for member, report in reports.items()},
             **listed,
-            "unreadable_daemons": evidence.unreadable_daemons(),
+            "unreadable_daemons": evidence.unreadable_daemons(self.device),
         }
 
 

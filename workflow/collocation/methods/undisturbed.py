@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from workflow.collocation.processes.ties import ENDING
 
 
 @contextmanager

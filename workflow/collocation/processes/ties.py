@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import psutil
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # ask a process to end
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 

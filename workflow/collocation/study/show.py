@@ -11,7 +11,7 @@ from collections import Counter
 from workflow.collocation import cpus
 from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.record import RESULTS
-from workflow.collocation.errors import ConfigError
+from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.methods import named
 from workflow.collocation.schema.load import read_values
 from workflow.collocation.study import pending
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         session = open_session(read_values(args.config))
-    except ConfigError as error:
+    except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2
     if not args.check:

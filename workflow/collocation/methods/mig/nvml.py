@@ -3,7 +3,7 @@ what is said of these.
 
 Every function may raise pynvml.NVMLError, which `in_words` turns into the sentences that cells end
 with. Handles are asked for anew each time: a changed mode, or an instance that went, makes them
-void.
+void, and they mean nothing outside the process that asks (gpu.apart).
 """
 
 import ctypes
@@ -17,11 +17,11 @@ import pynvml
 from pydantic import Field
 
 from workflow.collocation.gpu import Device
+from workflow.collocation.gpu.apart import apart
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig.layout import Profile
 
 Place = tuple[int, int, int]  # profile id, start, size: no two GPU instances have the same
-Handle = Annotated[object, Field(exclude=True)]  # means nothing in a journal
 HOPPER = (9, 0)  # the compute capability from which on MIG mode is switched without a reset
 ROOM = 16  # for instances of one profile: more than fit on any card, for drivers may count too few
 NOT_THERE = (
@@ -29,6 +29,7 @@ NOT_THERE = (
     pynvml.NVMLError_InvalidArgument,
     pynvml.NVMLError_NotFound,
 )
+CHANGE_S = 120.0  # for the driver to change mode or instances
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,6 @@ class Compute:
     profile: int | None
     slices: int
     id: int = field(default=-1, compare=False)
-    handle: Handle = field(default=None, compare=False)
     uuid: str | None = field(default=None, compare=False)
     sm_count: int | None = field(default=None, compare=False)
     memory_mib: int | None = field(default=None, compare=False)
@@ -59,7 +59,6 @@ class Instance:
     compute: tuple[Compute, ...]
     name: str = field(default="", compare=False)
     id: int = field(default=-1, compare=False)
-    handle: Handle = field(default=None, compare=False)
     offers: Annotated[tuple, Field(exclude=True)] = field(default=(), compare=False)
 
     @property
@@ -97,6 +96,7 @@ def handle(device: Device):
     return pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
 
 
+@apart()
 def mode(device: Device) -> tuple[bool, bool] | None:
     """MIG mode (now, after the next reset); None on a card that has no MIG."""
     try:
@@ -106,6 +106,7 @@ def mode(device: Device) -> tuple[bool, bool] | None:
     return bool(now), bool(pending)
 
 
+@apart()
 def state(device: Device) -> State:
     now, pending = mode(device) or (False, False)
     return State(now, pending, tuple(instances(device) if now else ()))
@@ -118,8 +119,13 @@ def _known(ask, of, count: int, *more) -> Iterator[tuple[int, object]]:
             yield index, ask(of, index, *more)
 
 
-def profiles(device: Device) -> Iterator[Profile]:
+@apart()
+def profiles(device: Device) -> list[Profile]:
     """Every GPU-instance profile; answered with MIG disabled, too."""
+    return list(_profiles(device))
+
+
+def _profiles(device: Device) -> Iterator[Profile]:
     card, most = handle(device), pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
     where = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
     for index, info in _known(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, card, most):
@@ -139,16 +145,17 @@ def profiles(device: Device) -> Iterator[Profile]:
         )
 
 
+@apart()
 def instances(device: Device) -> list[Instance]:
     """The GPU instances that are there, by their ids."""
     devices, found = _mig_devices(device), []
     ask, kind = pynvml.nvmlDeviceGetGpuInstances, pynvml.c_nvmlGpuInstance_t
-    for profile in profiles(device):
+    for profile in _profiles(device):
         for one in _all(ask, handle(device), profile.id, kind):
             info, offers = pynvml.nvmlGpuInstanceGetInfo(one), _compute_profiles(one)
             place, inside = info.placement, _compute_instances(one, info.id, offers, devices)
             there = (profile.id, place.start, place.size, inside)
-            found.append(Instance(*there, profile.name, info.id, one, tuple(offers)))
+            found.append(Instance(*there, profile.name, info.id, tuple(offers)))
     return sorted(found, key=lambda one: one.id)
 
 
@@ -160,7 +167,7 @@ def _compute_instances(gpu_instance, number, offers, devices: dict) -> tuple[Com
         for one in _all(ask, gpu_instance, profile, kind):
             ident = pynvml.nvmlComputeInstanceGetInfo(one).id
             about = devices.get((number, ident), ())
-            found.append(Compute(profile, slices, ident, one, *about))
+            found.append(Compute(profile, slices, ident, *about))
     return tuple(sorted(found, key=lambda one: (-one.slices, one.id)))
 
 
@@ -192,6 +199,7 @@ def _mig_devices(device: Device) -> dict[tuple[int, int], tuple]:
     return found
 
 
+@apart()
 def residents(device: Device) -> dict[int, tuple[int, int]]:
     """PID → (GPU instance id, compute instance id) of what computes on the card."""
     listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
@@ -201,6 +209,7 @@ def residents(device: Device) -> dict[int, tuple[int, int]]:
 # -- changes --------------------------------------------------------------------------------------
 
 
+@apart(CHANGE_S)
 def set_mode(device: Device, on: bool) -> None:
     """Raises NotInForce if the mode is not in force at once."""
     status = pynvml.nvmlDeviceSetMigMode(handle(device), int(on))
@@ -212,6 +221,7 @@ def set_mode(device: Device, on: bool) -> None:
         )
 
 
+@apart(CHANGE_S)
 def create(device: Device, one: Instance) -> None:
     """Make a GPU instance in its place, and compute instances in it where the driver likes them.
 
@@ -230,6 +240,15 @@ def create(device: Device, one: Instance) -> None:
                 raise Unsupported(f"MIG: {device.name} offers no {compute.slices}c in {one.name}")
             profile, *_ = fitting[0] if one.divided else max(fitting, key=lambda o: o[3])
         pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile)
+
+
+@apart(CHANGE_S)
+def destroy(device: Device, one: Instance) -> None:
+    gpu_instance = pynvml.nvmlDeviceGetGpuInstanceById(handle(device), one.id)
+    for compute in one.compute:
+        found = pynvml.nvmlGpuInstanceGetComputeInstanceById(gpu_instance, compute.id)
+        pynvml.nvmlComputeInstanceDestroy(found)
+    pynvml.nvmlGpuInstanceDestroy(gpu_instance)
 
 
 # -- words ----------------------------------------------------------------------------------------

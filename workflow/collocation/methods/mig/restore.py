@@ -143,9 +143,7 @@ def clear(device: Device, instances: Iterable[Instance]) -> None:
     """Destroy these instances. Raises NotInForce where one is in use."""
     for one in instances:
         try:
-            for compute in one.compute:
-                pynvml.nvmlComputeInstanceDestroy(compute.handle)
-            pynvml.nvmlGpuInstanceDestroy(one.handle)
+            nvml.destroy(device, one)
         except pynvml.NVMLError_InUse:
             raise NotInForce(
                 f"MIG: a cell needs the GPU to itself, and the instance of {one} on {device.name} "
