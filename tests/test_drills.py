@@ -5,6 +5,7 @@ After each: no process left, the true status, and the next run completes.
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -232,6 +233,19 @@ def test_a_dead_holders_lock_is_free_at_once(studio):
     assert holder.end().code != 0
     studio.assert_no_orphans()
     assert studio.record(second)["status"] == "completed"
+
+
+def test_a_lock_that_nobody_can_have_is_one_line_and_then_the_study_goes_on(studio):
+    write_one_cell(studio)
+    for planted in (studio.results / ".lock", studio.locks / "cpu.lock"):
+        planted.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(planted)
+        run = studio.measure()
+        said = [line for line in run.output.splitlines() if "cannot be locked" in line]
+        assert run.code == 1 and len(said) == 1 and str(planted.name) in said[0], run.output
+        assert "Traceback" not in run.output and not studio.records()
+        planted.unlink()
+    assert_next_run_completes(studio)
 
 
 # -- the disk and the data -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -602,6 +603,32 @@ def test_only_a_mark_that_nobody_holds_is_swept():
         assert folders() == [living]
     mps_daemon.sweep()
     assert not folders()
+
+
+def test_what_others_made_in_the_temporary_folder_is_skipped_and_not_waited_for():
+    def pipe(mark: Path) -> None:
+        os.mkfifo(mark)  # whoever opens it to read waits for a writer
+
+    def link(mark: Path) -> None:
+        mark.symlink_to(ROOT / "README.md")
+
+    def foreign(mark: Path) -> None:
+        mark.touch()
+        if os.getuid() == 0:
+            os.chown(mark, 65534, 65534)
+        else:
+            mark.rename(mark.with_name("unmarked"))
+
+    made = []
+    for make in (pipe, link, Path.mkdir, foreign):
+        made.append(Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX)))
+        make(made[-1] / mps_daemon.MARK)
+    code = "from workflow.collocation.methods import mps_daemon; mps_daemon.sweep()"
+    surroundings = os.environ | {"TMPDIR": tempfile.gettempdir()}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=surroundings, check=True, timeout=60)
+    assert folders() == sorted(made)
+    for folder in made:
+        shutil.rmtree(folder)
 
 
 def test_limits_in_the_users_shell_do_not_reach_the_daemon(tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """Members, fork server, the conductor's side of them, locks: what starts, ends, is left over."""
 
+import errno
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -467,6 +469,111 @@ def test_a_lock_file_removed_meanwhile_is_not_trusted(locks):
         with lock.device_lock("GPU-1/x", {"pid": 2}, on_wait):
             assert json.loads((locks / "GPU-1_x.lock").read_text()) == {"pid": 2}
         holder.stdin.close()
+
+
+def plant_link(path: Path) -> None:
+    path.with_suffix(".own").write_text("ours")
+    path.symlink_to(path.with_suffix(".own"))
+
+
+def plant_second_name(path: Path) -> None:
+    path.with_suffix(".own").write_text("ours")
+    path.hardlink_to(path.with_suffix(".own"))
+
+
+def plant_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))
+
+
+@pytest.mark.parametrize(
+    "plant", [os.mkfifo, Path.mkdir, plant_link, plant_second_name, plant_socket]
+)
+@pytest.mark.parametrize(
+    ("name", "lock_it", "way_out"),
+    [
+        (
+            "cpu.lock",
+            lambda folder: lock.device_lock("cpu", {}, pytest.fail),
+            "COLLOCATION_LOCK_DIR",
+        ),
+        (".lock", lambda folder: lock.folder_lock(folder, {}), "results"),
+    ],
+    ids=["device", "folder"],
+)
+def test_what_is_no_lock_file_is_named_and_not_touched(locks, plant, name, lock_it, way_out):
+    """Where all may write, anybody can have made it."""
+    locks.mkdir()
+    plant(locks / name)
+    with pytest.raises(OSError) as caught, lock_it(locks):
+        pass
+    said = str(caught.value)
+    assert said.startswith(f"{locks / name} cannot be locked: ") and "\n" not in said
+    assert "; remove it, or set " in said and way_out in said
+    own = (locks / name).with_suffix(".own")
+    assert not own.exists() or own.read_text() == "ours"
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named_with_the_way_out(locks, monkeypatch, number):
+    def refuse(fd, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    for lock_it, file, way_out in (
+        (lock.device_lock("cpu", {}, pytest.fail), locks / "cpu.lock", "COLLOCATION_LOCK_DIR"),
+        (lock.folder_lock(locks, {}), locks / ".lock", "results"),
+    ):
+        with pytest.raises(OSError) as caught, lock_it:
+            pass
+        said = str(caught.value)
+        assert said.startswith(f"{file} cannot be locked: its file system has no locks (")
+        assert f"set {way_out} to another folder, on a local disk" in said
+
+
+def test_another_users_private_lock_file_is_named(locks, monkeypatch):
+    real = os.open
+
+    def private(path, flags, *mode):
+        if Path(path) == locks / "cpu.lock" and not flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, flags, *mode)
+
+    locks.mkdir()
+    monkeypatch.setattr(os, "open", private)
+    with pytest.raises(
+        OSError, match=r"cpu\.lock cannot be locked: Permission denied; remove it, "
+    ):
+        with lock.device_lock("cpu", {}, pytest.fail):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            b'{"user": "eve\\u001b[2J\\u202e", "\\u0007": 1, "x": [[1]]}',
+            {"user": "eve?[2J?", "?": 1},
+        ),
+        (b"[" * 1500, {}),
+        (b'{"user": "' + b"a" * 10**6 + b'"}', {}),
+        (b'["eve"]', {}),
+        (b"\xff", {}),
+    ],
+    ids=["escapes", "deep", "long", "a list", "no text"],
+)
+def test_a_holders_words_are_read_with_care(locks, words, told):
+    heard = []
+
+    def on_wait(other: dict) -> None:
+        heard.append(other)
+        holder.stdin.close()
+
+    with hold() as holder:
+        (locks / "GPU-1_x.lock").write_bytes(words)
+        with lock.device_lock("GPU-1/x", {}, on_wait):
+            pass
+    assert heard == [told]
 
 
 def test_a_started_program_does_not_inherit_the_lock(locks):

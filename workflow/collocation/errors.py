@@ -15,6 +15,11 @@ class NotInForce(Exception):
     """The method that a cell is about was not in force; the cell fails with this sentence."""
 
 
+def printable(text: str) -> str:
+    """Somebody else's words, without what could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 class Strict(BaseModel):
     """What a file holds: a key that is not known is refused, before anything else."""
 

@@ -67,6 +67,8 @@ onstart:
         HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
     except Busy as busy:
         raise WorkflowError(f"study '{SESSION.name}' is being run already: {busy}")
+    except OSError as error:
+        raise WorkflowError(str(error))
     if missing := jobs.missing_packages(SESSION):
         raise WorkflowError(
             f"{len(SESSION.jobs)} cells to run, but not installed: {', '.join(missing)}; "

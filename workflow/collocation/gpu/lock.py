@@ -1,5 +1,6 @@
 """Locks that outlive no process: one per device for the whole machine, one per results folder."""
 
+import errno
 import fcntl
 import json
 import os
@@ -10,8 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from workflow.collocation.errors import printable
+
 POLL_S = 0.2
 REMIND_S = 30.0
+WORDS = 2000  # bytes of a holder's words that are read
 
 
 class Busy(RuntimeError):
@@ -77,6 +81,8 @@ def _try(path: Path, holder: dict) -> int | None:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
+            except OSError as error:  # of some network file systems
+                raise _useless(path, f"its file system has no locks ({error.strerror})") from None
             # Truncated before anything else: a dead holder's words are never read as ours.
             os.ftruncate(fd, 0)
             # If a cleaner of temporary files removed it, the one that is there now is to be locked.
@@ -94,12 +100,35 @@ def _open(path: Path) -> int:
     First without O_CREAT, which the kernel refuses for another user's file in a sticky folder
     (fs.protected_regular).
     """
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
-        with suppress(FileNotFoundError):
-            return os.open(path, flags)
-        with suppress(FileExistsError), _no_umask():
-            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with suppress(FileNotFoundError):
+                return open_plain(path, os.O_RDWR)
+            with suppress(FileExistsError), _no_umask():
+                return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o666)
+        except OSError as error:
+            raise _useless(path, f"{error.strerror}; remove it") from None
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor (close-on-exec) of a plain file, at once. Raises OSError.
+
+    Where all may write, anybody can have put a pipe to wait for, or a link to a file of ours.
+    """
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink < 2:
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "Not a plain file of its own")
+
+
+def _useless(path: Path, why: str) -> OSError:
+    """In one line, with the way out."""
+    key = "results" if path.name == ".lock" else "COLLOCATION_LOCK_DIR"
+    return OSError(
+        f"{path} cannot be locked: {why}, or set {key} to another folder, on a local disk"
+    )
 
 
 def _make_shared(folder: Path) -> None:
@@ -129,7 +158,13 @@ def _release(fd: int) -> None:
 def _named(path: Path) -> dict:
     """What the present holder wrote; {} if it is still writing, wrote nothing or is gone again."""
     try:
-        holder = json.loads(path.read_text())
-    except (OSError, ValueError):
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as stream:
+            words = json.loads(stream.read(WORDS))
+    except (OSError, ValueError, RecursionError):
         return {}
-    return holder if isinstance(holder, dict) else {}
+    known = words.items() if isinstance(words, dict) else ()  # anybody may have written them
+    return {
+        printable(key): printable(value) if isinstance(value, str) else value
+        for key, value in known
+        if isinstance(value, str | int)
+    }

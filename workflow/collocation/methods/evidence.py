@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import gpu
-from workflow.collocation.errors import NotInForce
+from workflow.collocation.errors import NotInForce, printable
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.processes.server import offspring
 
@@ -195,7 +195,7 @@ def owner(pid: int) -> str:
     """How sentences name a process that is not a member."""
     try:
         process = psutil.Process(pid)
-        return f"PID {pid} ({process.name()}, owner {process.username()})"
+        return f"PID {pid} ({printable(process.name())}, owner {process.username()})"
     except psutil.Error:
         return f"PID {pid} (owner not visible from here)"
 

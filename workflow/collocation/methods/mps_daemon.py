@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from workflow.collocation.gpu.lock import open_plain
 from workflow.collocation.methods.evidence import CONTROL, PIPE_FOLDER, NotInForce
 from workflow.collocation.methods.undisturbed import undisturbed
 from workflow.collocation.processes.ties import end_with_parent, lives
@@ -100,10 +101,11 @@ def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
 def sweep() -> None:
     """End what this user's killed conductors left. Whatever bears no mark is let be."""
     for mark in Path(tempfile.gettempdir()).resolve().glob(f"{PREFIX}*/{MARK}"):
-        with suppress(FileNotFoundError, PermissionError, BlockingIOError), mark.open() as held:
-            if os.fstat(held.fileno()).st_uid == os.getuid():
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _end(Daemon("", mark.parent, mark.parent))
+        with suppress(OSError):
+            if {mark.parent.lstat().st_uid, mark.lstat().st_uid} == {os.getuid()}:
+                with os.fdopen(open_plain(mark, os.O_RDONLY)) as held:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _end(Daemon("", mark.parent, mark.parent))
 
 
 def _start(daemon: Daemon) -> subprocess.Popen:
