@@ -20,6 +20,7 @@ LONG = (
     "test_hostile",
     "test_drills",
     "test_faults",
+    "test_soak",
     "test_models",
     "test_script",
     "test_mig",
