@@ -14,6 +14,7 @@
 # make explain   the cells and arithmetic behind a published number: make explain ID=stp:... STUDY=h200
 # make advise    how many of a job, by which method: make advise STUDY=h200 SLOWDOWN=2 MEMORY=80
 # make plan      what would run: make plan STUDY=kick BUDGET=25m
+# make doctor    what measuring needs of this machine, how noisy it is, and what to do; exit 1 if it cannot
 # make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
 #                BENCH="sampler --help": what monitoring costs
@@ -43,7 +44,7 @@ QUIET = $(PY) -m workflow.collocation.study.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan test soak lint format schemas mig-plan bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan doctor test soak lint format schemas mig-plan bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -88,6 +89,9 @@ named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
 plan: $(BASE)
 	@$(QUIET) workflow.collocation.study.show --config $(SETTINGS)
+
+doctor: $(TRAIN)
+	@$(QUIET) workflow.collocation.study.doctor --config $(SETTINGS)
 
 test: lint
 	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

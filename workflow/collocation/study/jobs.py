@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 
@@ -35,7 +36,11 @@ def missing_packages(session: Session) -> list[str]:
     """What the jobs' training processes would fail to import."""
     if not session.jobs or session.config.trainer != "models.train":
         return []
-    return [name for name in TRAINING if importlib.util.find_spec(name) is None]
+    return absent(TRAINING)
+
+
+def absent(packages: Iterable[str]) -> list[str]:
+    return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
 def preloaded(session: Session) -> AbstractContextManager[str | None]:
