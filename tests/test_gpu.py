@@ -1,6 +1,8 @@
 """The GPU as NVML tells it, against a stand-in for pynvml; and what methods make of it."""
 
 import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -290,6 +292,96 @@ def test_mig_enabled(nvml):
     assert nvidia.mig_enabled(device) is True
     nvml.missing = {"nvmlDeviceGetMigMode"}
     assert nvidia.mig_enabled(device) is None
+
+
+# -- the process that asks -------------------------------------------------------------------------
+
+
+@apart.apart(seconds=0.5)
+def stuck() -> None:
+    signal.pause()
+
+
+@apart.apart(seconds=60)
+def answer(text: str, then=None, wait: float = 0) -> str:
+    time.sleep(wait)
+    if then:
+        raise then
+    return text
+
+
+@pytest.fixture
+def child(monkeypatch):
+    made = apart.Child()
+    monkeypatch.setattr(apart, "CHILD", made)
+    yield made
+    made.end()
+
+
+def test_what_the_driver_says_and_refuses_comes_back_as_it_is(child):
+    assert answer("a") == "a"
+    lost = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+    for error in (lost, ConfigError("one line"), NotInForce("a sentence")):
+        with pytest.raises(type(error), match=str(error)):
+            answer("b", error)
+    assert answer("c") == "c" and child.pid != os.getpid()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_question_without_an_answer_is_given_up_and_no_other_is_asked(child, monkeypatch, ends):
+    """One that is stuck in the kernel is not ended by SIGKILL; here, nobody hears of its end."""
+    assert answer("a") == "a"
+    pid = child.pid
+    monkeypatch.setattr(apart, "END_S", 60 if ends else 0.1)
+    if not ends:
+        monkeypatch.setattr(apart.os, "waitpid", lambda pid, options: (0, 0))
+    for question in (stuck, lambda: answer("never asked")):
+        with pytest.raises(apart.Silent) as caught:
+            question()
+        said = "the NVIDIA driver does not answer: nothing on 'stuck' within 0 s"
+        assert str(caught.value) == said + ("" if ends else f"; PID {pid} is stuck in it")
+    monkeypatch.undo()
+
+
+def test_an_answer_that_comes_late_is_not_the_next_ones(child):
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            answer("late", None, 1.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert answer("next") == "next"
+
+
+def test_a_child_that_was_killed_is_told_and_the_next_question_has_another(child):
+    assert answer("a") == "a"
+    first = child.pid
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(apart.Silent, match="the process that asks the NVIDIA driver ended at 'ans"):
+        answer("b")
+    assert answer("c") == "c" and child.pid != first
+
+
+def test_the_child_holds_nothing_of_its_parents(child):
+    """A pipe that somebody reads to its end, a lock that dies with its holder."""
+    reading, writing = os.pipe()
+    assert answer("a") == "a"
+    os.close(writing)
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+    links = [path.readlink() for path in Path(f"/proc/{child.pid}/fd").iterdir()]
+    assert sorted(str(link).split(":")[0] for link in links) == ["/dev/null"] * 3 + ["socket"]
+
+
+def test_who_is_forked_asks_by_a_child_of_its_own(child):
+    assert answer("a") == "a"
+    if (forked := os.fork()) == 0:
+        os._exit(answer("b") != "b" or child.owner != os.getpid())
+    assert os.waitpid(forked, 0)[1] == 0 and answer("c") == "c"
 
 
 # -- naive ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from workflow.collocation.errors import NotInForce
 from workflow.collocation.processes.ties import ENDING, end_with_parent
 
 ANSWER_S = 20.0
-END_S = 1.0  # for the kernel to end a child that was killed
+END_S = 2.0  # for the kernel to end a child that was killed
 
 
 class Silent(NotInForce):
