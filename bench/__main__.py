@@ -31,6 +31,7 @@ from workflow.collocation.cell.task import Task
 from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
+from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import load_config
 from workflow.collocation.study.grid import Cell
 
@@ -188,8 +189,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.pairs < 1:
         parser.error(f"--pairs {args.pairs}: at least 1")
     began = time.monotonic()
-    for name in [name for name in os.environ if name.startswith("CUDA_MPS_")]:
-        del os.environ[name]  # for the bare loop; the conductor does the same for its members
+    # For the bare loop; members do not find them either.
+    ours = [name for name in os.environ if name.startswith("CUDA_MPS_")]
+    for name in [*ours, *environment.account()["dropped"]]:
+        del os.environ[name]
     cases = {name: case for name, case in known.items() if args.case is None or name in args.case}
     cells = {name: cell_of(case, args.seconds) for name, case in cases.items()}
     datasets = {cell.spec.members[0].job.dataset: cell for cell in cells.values()}

@@ -1,6 +1,6 @@
 """models.train for members that misbehave as tests/lies.py says; the others train as ever.
 
-Used as `trainer=tests.gpu_trainer`, with tests/lies.py's MEMBER_LIES in the environment.
+Used as `trainer=tests.gpu_trainer`, with tests/lies.py's COLLOCATION_LIES in the environment.
 """
 
 import ctypes

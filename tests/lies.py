@@ -1,8 +1,8 @@
 """How members misbehave on request, whatever they train (tests/torchfree.py, tests/gpu_trainer.py).
 
-MEMBER_LIES in the environment is a JSON object: part of the path of a cell's folder → "MEMBER:KIND"
-or "MEMBER:KIND:ARGUMENT", several of them with spaces in between. It is no part of the cell, which
-is measured again without it.
+COLLOCATION_LIES in the environment is a JSON object: part of the path of a cell's folder →
+"MEMBER:KIND" or "MEMBER:KIND:ARGUMENT", several of them with spaces in between. It is no part of
+the cell, which is measured again without it.
 
 Before the member's first CUDA call, which its events then do not show:
   pipe           another pipe folder, so that it is no client of the cell's MPS daemon
@@ -31,7 +31,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-VARIABLE = "MEMBER_LIES"
+VARIABLE = "COLLOCATION_LIES"
 KINDS = (
     *("pipe", "gpu", "uncapped", "unlimited", "sleep"),
     *("kill", "assert", "illegal", "hang", "kill_server", "kill_daemon"),
@@ -94,7 +94,7 @@ class Lie:
 
 
 def lie_of(spec: dict) -> Lie:
-    """What MEMBER_LIES has the member of this spec do. Raises ValueError for an unknown kind."""
+    """What COLLOCATION_LIES has the member do. Raises ValueError for an unknown kind."""
     for part, told in json.loads(os.environ.get(VARIABLE, "{}")).items():
         for text in told.split():
             member, kind, *argument = text.split(":", 2)

@@ -177,7 +177,7 @@ class Studio:
         return [f"{key}={value}" for key, value in values.items() if value is not None]
 
     def environment(self, **more: str) -> dict[str, str]:
-        foreign = ("COLLOCATION_", "TORCHFREE_", "SNAKEMAKE_", "MEMBER_LIES", "FAKE_", "CUDA_")
+        foreign = ("COLLOCATION_", "SNAKEMAKE_", "FAKE_", "CUDA_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         path = filter(None, [str(self.repository), kept.get("PYTHONPATH")])
         return kept | {
@@ -312,7 +312,7 @@ class Studio:
         hold = self.folder / f"hold-{uuid.uuid4().hex[:8]}"
         self.folder.mkdir(parents=True, exist_ok=True)
         hold.touch()
-        running = self.start(*arguments, TORCHFREE_HOLD=str(hold), **options)
+        running = self.start(*arguments, COLLOCATION_HOLD=str(hold), **options)
         try:
             until(
                 lambda: "started:" in self.log(cell) or running.process.poll() is not None,

@@ -224,7 +224,7 @@ def test_a_dead_holders_lock_is_free_at_once(studio):
     hold = studio.folder / "hold"
     hold.touch()
     first, second = f"{CELL}/a1", f"{CELL[:-1]}2/a1"
-    holder = studio.conduct(first, TORCHFREE_HOLD=str(hold))
+    holder = studio.conduct(first, COLLOCATION_HOLD=str(hold))
     until(lambda: "started:" in studio.log(first), lambda: holder.output)
     waiting = studio.conduct(second)
     until(lambda: "waiting for the CPU" in waiting.output, lambda: waiting.output)
@@ -410,7 +410,7 @@ def test_a_fault_that_passes_is_forgotten_by_the_next_run(faulty):
     studio, _ = faulty
     studio.write_study("drill", study(ladders=alone("plain", "exits_stop")))
     assert studio.plan("--check").code == 1
-    run = studio.measure(TORCHFREE_BEHAVE="yes")
+    run = studio.measure(COLLOCATION_BEHAVE="yes")
     assert run.code == 0, run.output
     cell = "1x_exits_stop/faithful/naive/r1"
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2)] == ["failed", "completed"]

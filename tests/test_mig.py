@@ -216,7 +216,7 @@ def test_the_fake_card_knows_its_profiles_and_its_mode(bench):
 
 def test_fake_cuda_chooses_as_the_real_one(hopper, sleepers):
     def attach(visible: str) -> dict:
-        environment = {"FAKE_NVML": str(hopper.folder), "CUDA_VISIBLE_DEVICES": visible}
+        environment = {"COLLOCATION_FAKE_NVML": str(hopper.folder), "CUDA_VISIBLE_DEVICES": visible}
         return machine.attach(environment, sleepers())
 
     with pytest.raises(RuntimeError, match="no CUDA-capable device"):
@@ -1240,7 +1240,7 @@ def test_a_journal_that_cannot_be_written_changes_nothing(bench, monkeypatch):
 
 def report(bench: Bench, sharing, member: int, pid: int, **lies) -> Report:
     """What a member says that really runs where it is told to, but for its lies."""
-    environment = {"FAKE_NVML": str(bench.folder)} | sharing.environment(member)
+    environment = {"COLLOCATION_FAKE_NVML": str(bench.folder)} | sharing.environment(member)
     seen = machine.attach(environment | lies.pop("environment", {}), pid)
     fields = ("device_uuid", "sm_count", "memory_free")
     return Report(pid, **{field: seen[field] for field in fields} | lies)

@@ -19,7 +19,7 @@ import pytest
 from models.protocol import Channel
 from workflow.collocation import ROOT as REPOSITORY
 from workflow.collocation.gpu import lock
-from workflow.collocation.processes.preloaded import server_environment
+from workflow.collocation.processes.environment import account, server_environment
 from workflow.collocation.processes.server import Server
 
 PATIENCE = 20.0  # seconds, for a busy machine; nothing below waits that long when all is well
@@ -343,18 +343,51 @@ def test_all_die_with_the_conductor(tmp_path, number):
         assert conductor.wait(PATIENCE) == -number
 
 
-def test_server_environment(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.setenv("OMP_PROC_BIND", "true")
-    monkeypatch.setenv("NUMEXPR_NUM_THREADS", "1")
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/elsewhere")
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    environment = server_environment()
-    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "1"
-    assert environment["OPENBLAS_NUM_THREADS"] == "1"
-    assert "OMP_PROC_BIND" not in environment and "CUDA_MPS_PIPE_DIRECTORY" not in environment
-    assert "NUMEXPR_NUM_THREADS" not in environment
-    assert environment["PYTHONPATH"] == f"{REPOSITORY}{os.pathsep}/elsewhere"
+PLACES = {
+    "PATH": "/bin",
+    "HOME": "/home/ada",
+    "LC_ALL": "C",
+    "XDG_CACHE_HOME": "/c",
+    "TMPDIR": "/t",
+    "LD_LIBRARY_PATH": "/cuda",
+    "CUDA_HOME": "/cuda",
+    "CONDA_PREFIX": "/env",
+    "https_proxy": "p",
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "COLLOCATION_LOCK_DIR": "/locks",
+    "HF_HOME": "/h",
+}
+SETTINGS = {  # each has changed somebody's measurement
+    *("NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "PYTORCH_CUDA_ALLOC_CONF", "OMP_PROC_BIND"),
+    *("PYTORCH_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "KMP_AFFINITY"),
+    *("CUBLAS_WORKSPACE_CONFIG", "TORCH_CUDNN_V8_API_LIMIT", "CUDNN_LOGLEVEL_DBG", "NCCL_DEBUG"),
+    *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "MALLOC_CONF", "LD_PRELOAD", "PYTHONOPTIMIZE"),
+    *("GLIBC_TUNABLES", "MKL_CBWR", "CUDA_CACHE_DISABLE", "TORCHINDUCTOR_MAX_AUTOTUNE"),
+}
+IDLE = {  # dropped, and nobody need know: ours to set, an image's words, none of our business
+    *("OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES"),
+    *(
+        "CUDA_VERSION",
+        "NVIDIA_PRODUCT_NAME",
+        "TORCH_CUDA_ARCH_LIST",
+        "NCCL_VERSION",
+        "CUDNN_VERSION",
+    ),
+    *("PYTHON_VERSION", "SECRET_TOKEN", "SLURM_JOB_ID", "MALLOCATE", "EDITOR"),
+}
+
+
+def test_members_find_places_and_no_settings(monkeypatch):
+    monkeypatch.setattr(os, "environ", PLACES | dict.fromkeys(SETTINGS | IDLE, "7"))
+    monkeypatch.setitem(os.environ, "PYTHONPATH", "/elsewhere")
+    found = server_environment()
+    assert {name: found[name] for name in PLACES} == PLACES
+    assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "1"
+    assert found["OPENBLAS_NUM_THREADS"] == "1"
+    assert not SETTINGS & found.keys() and IDLE & found.keys() == {"OMP_NUM_THREADS"}
+    assert found["PYTHONPATH"] == f"{REPOSITORY}{os.pathsep}/elsewhere"
+    passed = {"CUDA_HOME": None, "LD_LIBRARY_PATH": None, "NVIDIA_VISIBLE_DEVICES": "all"}
+    assert account() == {"passed": passed, "dropped": sorted(SETTINGS)}
 
 
 def test_channel_splits_commands_and_reads_end_of_file_as_stop():

@@ -78,13 +78,19 @@ RELEASED = {
     "warmup_steps": 70,
 }
 DIES = HOOKED | {"run": [*RUN, "--steps", 6]}  # one after the warm-up
-CHILD = """
-import subprocess, sys
+SEEN = ("CUDA_LAUNCH_BLOCKING", "TOKEN", "NVIDIA_TF32_OVERRIDE", "OTHER", "LC_ALL")
+SHELL = {name: f"{name} of the shell" for name in SEEN} | {"LC_ALL": "C"}
+CHILD = (
+    f"SEEN = {SEEN}"
+    + """
+import os, subprocess, sys
+print({name: os.environ.get(name) for name in SEEN})
 import beside  # a module in the script's own folder
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 sys.argv[1:] = sys.argv[1:]
 exec(open("train.py").read())
 """
+)
 MEMORY = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")'
 CATALOGUE = {
     "hooked": HOOKED,
@@ -93,7 +99,11 @@ CATALOGUE = {
     "dies": DIES,
     "large": HOOKED | {"run": ["python", "-c", MEMORY]},
     "absent": HOOKED | {"folder": "nowhere"},
-    "family": HOOKED | {"run": ["python", "family.py", *RUN[2:]]},
+    "family": HOOKED
+    | {
+        "run": ["python", "family.py", *RUN[2:]],
+        "environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None},
+    },
 }
 TRAINER = {"trainer": "models.train"}
 
@@ -115,8 +125,9 @@ def measured(module_studio):
     (studio.folder / "theirs" / "train.py").write_text(TRAIN)
     (studio.folder / "theirs" / "family.py").write_text(CHILD)
     (studio.folder / "theirs" / "beside.py").write_text("")
-    run = studio.measure(config=TRAINER)
+    run = studio.measure(config=TRAINER, **SHELL)
     assert run.code == 0, run.output
+    assert "not passed to the jobs: CUDA_LAUNCH_BLOCKING, NVIDIA_TF32_OVERRIDE;" in run.output
     return studio, {cell.split("/")[0]: r for cell, r in studio.records().items()}
 
 
@@ -129,6 +140,19 @@ def test_a_script_is_measured_alone(measured, name):
     assert rate["samples_per_s"] > 0 and member["exit_code"] == 0
     log = measured[0].results / "cells" / f"1x_{name}/faithful/naive/r1/a1/log/member0.log"
     assert ("Iteration 1, loss" in log.read_text()) is (name == "printed")
+
+
+def test_a_script_finds_places_and_what_the_catalogue_sets_for_it(measured):
+    """Of a value that is not in the catalogue the record has the name alone."""
+    studio, records = measured
+    log = studio.results / "cells/1x_family/faithful/naive/r1/a1/log/member0.log"
+    told = {"CUDA_LAUNCH_BLOCKING": "1", "TOKEN": SHELL["TOKEN"], "LC_ALL": "C"}
+    assert str(dict.fromkeys(SEEN) | told) in log.read_text()
+    record = records["1x_family"]
+    dropped = ["CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE"]
+    assert record["provenance"]["environment"]["dropped"] == dropped
+    assert record["spec"]["members"][0]["environment"]["TOKEN"] is None
+    assert "of the shell" not in str(record)
 
 
 def test_a_released_training_program_is_measured_as_it_is(measured):

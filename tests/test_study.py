@@ -382,6 +382,11 @@ COMMAND = {"kind": "command", "run": ["python", "train.py", "--epochs", 100], "b
         ("unit", "images", ["mine.unit: 'images' is not allowed", "tokens"]),
         ("model", "resnet26", ["mine.model: unknown key; allowed: ", "run, folder, steps"]),
         ("steps_", "hook", ["mine.steps_: unknown key", "mean 'steps'?"]),
+        ("environment", {"A B": 1}, ["mine.environment: 'A B' names no variable"]),
+        ("environment", {"CUDA_VISIBLE_DEVICES": 1}, ["VISIBLE_DEVICES is the study's to set"]),
+        ("environment", {"OMP_NUM_THREADS": 1}, ["OMP_NUM_THREADS is the study's to set"]),
+        ("environment", {"MALLOC_CONF": None}, ["MALLOC_CONF changes", "give its value"]),
+        ("environment", {"A": True}, ["mine.environment.A: "]),
     ],
 )
 def test_mistakes_in_a_command(catalogue, path, value, words):

@@ -86,7 +86,7 @@ def make(tmp_path, monkeypatch):
         def make(card: str = "h200_141", **options) -> Machine:
             folder = tmp_path / "machine"
             environment = machine.create(folder, card, **options)
-            monkeypatch.setenv("FAKE_NVML", environment["FAKE_NVML"])
+            monkeypatch.setenv("COLLOCATION_FAKE_NVML", environment["COLLOCATION_FAKE_NVML"])
             monkeypatch.setenv("PATH", environment["PATH"])
             stack.enter_context(machine.installed(folder))
             pynvml.nvmlInit()

@@ -10,10 +10,10 @@ spec["model_args"] may hold:
 Anything else in model_args is an error.
 
 The environment may say, without changing the cell that is measured:
-  TORCHFREE_HOLD: a file; while it exists, members stand still in their window;
-  TORCHFREE_BEHAVE: any value; nobody misbehaves;
-  MEMBER_LIES: see tests/lies.py;
-  FAKE_NVML: the card of tests/fakes, on which members then compute.
+  COLLOCATION_HOLD: a file; while it exists, members stand still in their window;
+  COLLOCATION_BEHAVE: any value; nobody misbehaves;
+  COLLOCATION_LIES: see tests/lies.py;
+  COLLOCATION_FAKE_NVML: the card of tests/fakes, on which members then compute.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tests.lies import Lie, lie_of
 
-if "FAKE_NVML" in os.environ:  # elsewhere a server is there in half the time
+if "COLLOCATION_FAKE_NVML" in os.environ:  # elsewhere a server is there in half the time
     from tests.fakes import driver, machine
 
 PHASES = ("before", "build", "warm", "window", "stop")
@@ -66,12 +66,12 @@ class Context:
     def __init__(self, spec: dict, lie: Lie, memory_mb: int):
         self.facts = {"device_name": "no device", "device_uuid": None, "sm_count": None}
         self.server = None  # its PID, where this process is an MPS client
-        if "FAKE_NVML" not in os.environ or spec.get("device") != "cuda":
+        if "COLLOCATION_FAKE_NVML" not in os.environ or spec.get("device") != "cuda":
             return
         if lie.kind == "gpu":  # there is but one card: this process is on none that it knows
             self.facts["device_uuid"] = lie.argument
             return
-        card = Path(os.environ["FAKE_NVML"])
+        card = Path(os.environ["COLLOCATION_FAKE_NVML"])
         try:
             self.facts = machine.attach(os.environ)
         except RuntimeError as error:
@@ -119,7 +119,7 @@ class Script:
         self.numbers = NUMBERS | {key: arguments[key] for key in NUMBERS if key in arguments}
         self.die = arguments.get("die", {})
         self.plan = {key: arguments[key] for key in MISBEHAVIOURS if key in arguments}
-        self.hold = os.environ.get("TORCHFREE_HOLD")
+        self.hold = os.environ.get("COLLOCATION_HOLD")
         if self.die:
             if set(self.die) not in ({"phase", "signal"}, {"phase", "exit"}):
                 raise ValueError(f"die wants a phase and a signal or an exit code: {self.die}")
@@ -127,7 +127,7 @@ class Script:
         for key, phase in self.plan.items():
             if phase not in PHASES:
                 raise ValueError(f"{key}: no phase {phase!r}")
-        if os.environ.get("TORCHFREE_BEHAVE"):
+        if os.environ.get("COLLOCATION_BEHAVE"):
             self.plan = {}
         self.phase = "build"
         self.events_fd = events_fd

@@ -92,7 +92,7 @@ def create(
     configure(folder, **settings)
     path = [str(FAKES), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
-        "FAKE_NVML": str(folder),
+        "COLLOCATION_FAKE_NVML": str(folder),
         "PYTHONPATH": os.pathsep.join([str(FAKES / "nvml"), str(REPOSITORY)]),
         "PATH": os.pathsep.join(path),
     }
@@ -198,7 +198,7 @@ def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
 
     Raises RuntimeError where CUDA would fail.
     """
-    folder = Path(environment["FAKE_NVML"])
+    folder = Path(environment["COLLOCATION_FAKE_NVML"])
     pid = pid or os.getpid()
     card = driver.Card(folder)
     place, sms, memory, name = _device(card, environment)

@@ -1,7 +1,8 @@
 """nvidia-ml-py on a machine without a GPU: the real module, with a stand-in for NVIDIA's library.
 
 Put this folder first on PYTHONPATH. Constants, structs, errors and every wrapper are the real
-module's own; what they call is tests/fakes/driver.py, on the card in the folder named by FAKE_NVML.
+module's own; what they call is tests/fakes/driver.py, on the card in the folder named by
+COLLOCATION_FAKE_NVML.
 """
 
 import importlib.machinery
@@ -17,4 +18,5 @@ exec(_real.get_code(__name__))  # the real one loads no library on import
 sys.path.append(str(_here.parents[2]))
 from tests.fakes.driver import Library  # noqa: E402
 
-nvmlLib = Library(Path(os.environ["FAKE_NVML"]))  # where the real module keeps the loaded library
+# Where the real module keeps the loaded library.
+nvmlLib = Library(Path(os.environ["COLLOCATION_FAKE_NVML"]))

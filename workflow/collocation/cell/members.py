@@ -1,5 +1,6 @@
 """From a cell's spec to the member specs that models/train.py takes."""
 
+import os
 from pathlib import Path
 
 from workflow.collocation.cell.spec import ArmSpec, CellSpec
@@ -38,7 +39,7 @@ def member_specs(
                 "device": device,
                 "threads": len(core_sets[index]),
                 "cores": core_sets[index],
-                "environment": environments[index],
+                "environment": _told(member.job) | environments[index],
                 "warmup_s": spec.measure.warmup_s,
                 "epochs": spec.measure.epochs if spec.measure.kind == "epochs" else None,
                 "loss_every": LOSS_EVERY,
@@ -46,6 +47,12 @@ def member_specs(
             }
         )
     return specs
+
+
+def _told(job: Workload) -> dict[str, str | None]:
+    """What the catalogue sets for a script; where it gives no value, as it is here."""
+    given = getattr(job, "environment", {})
+    return {n: os.environ.get(n) if value is None else value for n, value in given.items()}
 
 
 def _of_kind(job: Workload, arm: ArmSpec, datasets: dict[str, dict]) -> dict:

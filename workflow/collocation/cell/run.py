@@ -40,6 +40,7 @@ from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.undisturbed import ENDING
+from workflow.collocation.processes import environment
 from workflow.collocation.processes.preloaded import stamp
 from workflow.collocation.processes.server import Server
 from workflow.collocation.processes.ties import end_with_parent
@@ -113,7 +114,8 @@ class Run:
             "host": provenance.host(),
             "provenance": provenance.collect(
                 self.device.driver if self.device else None, task.session, task.machine
-            ),
+            )
+            | {"environment": environment.account()},
             "timing": self.timing,
             "files": {},
         }

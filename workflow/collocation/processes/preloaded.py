@@ -17,38 +17,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from workflow.collocation import ROOT
+from workflow.collocation.processes.environment import APART, OURS, server_environment
 
 BACKLOG = 16  # cells that may ask while it imports
 END_S = 15.0  # for the kernel to take it down, and members that hold much GPU memory
-
-# Snakemake exports thread counts of its own; libgomp's binding would fight the members' core sets.
-THREADS = ("OMP_", "KMP_", "GOMP_", "MKL_", "GOTO_", "BLIS_", "NUMEXPR_", "VECLIB_", "OPENBLAS_NUM")
-# What a job's environment may have otherwise than Snakemake's; none of it changes an import.
-APART = ("TMPDIR", "TMP", "TEMP", "TEMPDIR", "SHLVL", "PWD", "OLDPWD", "_", "PS1")
-OURS = "COLLOCATION_"
-
-
-def server_environment() -> dict[str, str]:
-    """Our environment with the repository importable and one thread: members set their own number.
-
-    The user's own CUDA_MPS_* go: whether members are MPS clients is the method's business.
-    OpenBLAS starts its threads on import, and they would not survive the fork.
-    """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith((*THREADS, "CUDA_MPS_"))
-    }
-    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-    return kept | {
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": path,
-        "PYTHONUNBUFFERED": "1",  # a killed member's last words reach its log
-        "PYTHONFAULTHANDLER": "1",  # and the stack of one that crashes or gets SIGABRT
-    }
 
 
 def stamp(trainer: str, provenance: dict) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation.processes import preloaded
+from workflow.collocation.processes.environment import APART
 
 ANSWER_S = 60.0  # for a server that was started for others, which may still be importing
 IMPORT_S = 600.0  # for one of our own
@@ -75,7 +76,7 @@ class Server:
             raise RuntimeError("the fork server is not running")
         if self.pid is None:
             self._await_import()
-        ours = {name: os.environ.get(name) for name in preloaded.APART}
+        ours = {name: os.environ.get(name) for name in APART}
         spec = spec | {"environment": ours | spec.get("environment", {})}
         channel, theirs = socket.socketpair()
         with theirs, Path(log).open("wb") as output:

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue, StrictInt, field_validator
 
 from workflow.collocation.errors import Strict
+from workflow.collocation.processes import environment
 from workflow.collocation.schema.study import DATASETS, Positive
 
 OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -179,17 +180,37 @@ class CommandWorkload(Workload):
         "line of its output that matches is a step, or its group 'step' says how many were made",
         examples=["hook", r"loss: [\d.]+$", r" (?P<step>\d+)/\d+ \["],
     )
+    environment: dict[str, str | None] = Field(
+        {},
+        description="variables for it; null: the value that it has here, which is not recorded",
+        examples=[{"CUDA_LAUNCH_BLOCKING": 1, "WANDB_API_KEY": None}],
+    )
     sync: bool = Field(False, description="hook: wait for the GPU at the end of each step")
     unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
 
     @field_validator("run", mode="before")
     @classmethod
     def _words(cls, run):
-        """YAML reads 100 as a number."""
-        numbers = (int, float)
         if not isinstance(run, list):
             raise ValueError("give a list such as [python, train.py, --epochs, 100]")
-        return [str(w) if isinstance(w, numbers) and w is not True else w for w in run]
+        return list(map(_text, run))
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _texts(cls, given):
+        return {n: _text(v) for n, v in given.items()} if isinstance(given, dict) else given
+
+    @field_validator("environment")
+    @classmethod
+    def _are_the_scripts(cls, given):
+        for name, value in given.items():
+            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise ValueError(f"{name!r} names no variable")
+            if environment.OF_THE_STUDY.fullmatch(name):
+                raise ValueError(f"{name} is the study's to set; leave it out")
+            if value is None and environment.TELLING.fullmatch(name):
+                raise ValueError(f"{name} changes what is measured; give its value")
+        return given
 
     @field_validator("steps")
     @classmethod
@@ -204,6 +225,12 @@ class CommandWorkload(Workload):
     def own_files(self) -> list[Path]:
         words = [word for word in self.run if re.fullmatch(r"\w[\w./-]{,99}", word)]
         return [path for word in words if (path := Path(self.folder, word)).is_file()]
+
+
+def _text(value):
+    """YAML reads 100 as a number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if number else value
 
 
 KINDS: dict[str, type[Workload]] = {

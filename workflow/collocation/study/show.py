@@ -13,6 +13,7 @@ from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.record import RESULTS
 from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.methods import named
+from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import read_values
 from workflow.collocation.study import pending
 from workflow.collocation.study.session import Session, open_session
@@ -53,6 +54,11 @@ def banner(session: Session) -> str:
         lines.append(
             f"{len(mismatched)} cells were measured with other code or versions; "
             "'--config rerun=mismatched' measures them again"
+        )
+    if session.jobs and (dropped := environment.account()["dropped"]):
+        lines.append(
+            f"set here, and not passed to the jobs: {', '.join(dropped)}; "
+            "a script's 'environment' can have them (docs/study.md)"
         )
     if session.measuring and session.name != "kick":
         auto = session.config.study == "auto" and not session.device

@@ -1,0 +1,78 @@
+"""What members find in their environment: where things are on this machine, and little else.
+
+Much of what a shell may hold changes a measurement and leaves no trace of it: NVIDIA_TF32_OVERRIDE,
+CUDA_LAUNCH_BLOCKING, PYTORCH_CUDA_ALLOC_CONF, OMP_PROC_BIND, LD_PRELOAD … So nothing is passed that
+is not named here; `account` tells what was dropped that would have counted. A script (kind
+`command`) is given what its workload's `environment` says.
+"""
+
+import os
+import re
+
+from workflow.collocation import ROOT
+
+OURS = "COLLOCATION_"
+# What a job's environment may have otherwise than Snakemake's; none of it changes an import.
+APART = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
+PASSED = {
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", *APART),
+    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH", "VIRTUAL_ENV"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONSAFEPATH"),
+    *("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "TORCH_HOME", "HF_HOME"),
+    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),  # for a container's runtime
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+}
+FAMILIES = ("LC_", "XDG_", "CONDA_", OURS)
+
+# What could change a measurement: settings of CUDA, its libraries, torch, thread pools, allocators,
+# the loader, Python.
+TELLING = re.compile(
+    r"(CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|GOMP|KMP|MKL"
+    r"|OPENBLAS|BLIS|MALLOC|TCMALLOC|LD)_\w{1,60}"
+    r"|GLIBC_TUNABLES|PYTHON(OPTIMIZE|MALLOC|DEVMODE|HASHSEED|_GIL|_JIT)"
+)
+# Which device, MPS, how many threads.
+OF_THE_STUDY = re.compile(
+    r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_MPS_.*|.*_NUM_THREADS|" + OURS + ".*"
+)
+# What an image says of itself.
+FACTS = re.compile(r"NVIDIA_REQUIRE_.*|.*_(VERSION|HOME|PATH|ROOT|DIR|LIST|ID|NAME|NUMBER|FLAGS)")
+WORDS = re.compile(r"[a-z\d,]{1,99}")  # a value that is no path and names nobody
+
+
+def server_environment() -> dict[str, str]:
+    """What a fork server and its members find, with the repository importable and one thread:
+    members set their own number.
+
+    OpenBLAS starts its threads on import, and they would not survive the fork.
+    """
+    kept = {name: value for name, value in os.environ.items() if _passes(name)}
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+    return kept | {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",  # a killed member's last words reach its log
+        "PYTHONFAULTHANDLER": "1",  # and the stack of one that crashes or gets SIGABRT
+    }
+
+
+def account() -> dict:
+    """Of the settings in our environment, for a record: those passed, with values that are plain
+    words and null otherwise, and the names of those dropped.
+    """
+    found = sorted(name for name in os.environ if TELLING.fullmatch(name))
+    passed = {name: os.environ[name] for name in found if _passes(name)}
+    dropped = [name for name in found if name not in passed]
+    beside = (OF_THE_STUDY, FACTS)
+    return {
+        "passed": {n: value if WORDS.fullmatch(value) else None for n, value in passed.items()},
+        "dropped": [n for n in dropped if not any(each.fullmatch(n) for each in beside)],
+    }
+
+
+def _passes(name: str) -> bool:
+    proxy = name.upper() if name.endswith("_proxy") else name
+    return proxy in PASSED or name.startswith(FAMILIES)
