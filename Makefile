@@ -132,11 +132,12 @@ wheelhouse: $(BASE)
 clean:
 	rm -rf $(VENV) .snakemake build wheelhouse
 
-# uv installs in half a minute; where it cannot be had, pip does the same in three.
+# uv installs in half a minute; where it cannot be had, pip does the same in three. Versions are pinned, uv's
+# too; no hashes: pip takes them for all packages of all platforms or for none, and of no editable install.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; say which with PYTHON=...") if sys.version_info < (3, 11) else 0'
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@if $(PY) -m pip install --quiet uv; then \
+	@if $(PY) -m pip install --quiet -c envs/constraints.txt uv; then \
 	  UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" $(PY) -m uv pip install --quiet --compile-bytecode --python $(PY) -c envs/constraints.txt -e '.$(1)'; \
 	else false; fi || $(PY) -m pip install --quiet -c envs/constraints.txt -e '.$(1)'
 	@touch $@

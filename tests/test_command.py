@@ -250,7 +250,8 @@ def test_a_workload_of_ones_own_trains_for_real(studio):
     studio.write({"my_net": own}, drill=study(ladders=[ladder]))
     (studio.folder / "mine.py").write_text(OWN_NET)
     path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
-    run = studio.measure(OWN_CELL, config={"trainer": "models.train"}, PYTHONPATH=path)
+    config = {"trainer": "models.train", "modules": "[mine]"}
+    run = studio.measure(OWN_CELL, config=config, PYTHONPATH=path)
     assert run.code == 0, run.output
     record = studio.record(OWN_CELL)
     assert record["status"] == "completed", record["reason"]
@@ -268,13 +269,67 @@ def test_a_kind_of_ones_own_is_one_module_and_one_entry(studio):
     (studio.folder / "toy.py").write_text(OWN_KIND)
     path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
     cell = "1x_toy/faithful/naive/r1/a1"
-    run = studio.measure(cell, config={"trainer": "models.train"}, PYTHONPATH=path)
+    config = {"trainer": "models.train", "modules": "[toy]"}
+    run = studio.measure(cell, config=config, PYTHONPATH=path)
     assert run.code == 0, run.output
     record = studio.record(cell)
     assert record["status"] == "completed", record["reason"]
     (member,) = record["members"]
     assert member["parameters"] == 3 * 38 * 38 * 10 + 10 and member["loss"]["value"][-1] < 1.5
     assert "source" in record["spec"]["members"][0]  # of toy.py: it changes, the cell runs again
+
+
+MISTAKES = {  # workload → what it says otherwise than a right one, and what is said of it
+    "near": ({"model": "test_resnett"}, "near.model: 'test_resnett' is no model of timm; did you"),
+    "module": (
+        {"model": "absent:net"},
+        "module.model: 'absent' cannot be imported: ModuleNotFound",
+    ),
+    "broken": (
+        {"model": "broken:net"},
+        "broken.model: 'broken' cannot be imported: ValueError: no",
+    ),
+    "function": (
+        {"model": "mine:nett"},
+        "function.model: 'mine' has no 'nett'; did you mean 'net'",
+    ),
+    "argument": (
+        {"model": "mine:net", "model_args": {"widht": 4}},
+        "argument.model: cannot be called",
+    ),
+    "kind": ({"kind": "mine:net"}, "kind.kind: 'mine:net' is no models.jobs.base.Job"),
+    "script": (
+        {"run": ["python", "trian.py"]},
+        "script.run: 'trian.py' is not in '.'; did you mean 't",
+    ),
+    "program": ({"run": ["no-such-program"]}, "program.run: 'no-such-program' is not in '.'"),
+    "folder": ({"run": ["python", "a.py"], "folder": "nowhere"}, "folder.folder: 'nowhere' is no"),
+}
+
+
+def test_mistakes_in_models_and_scripts_are_told_before_anything_runs(studio):
+    """All at once; a name of timm's that only timm itself knows is none."""
+    trained = {"dataset": "digits", "input_size": 32, "classes": 10}
+    catalogue = {"old": workload() | {"model": "vit_base_patch16_224_in21k", "model_args": {}}}
+    for name, (changes, _) in MISTAKES.items():
+        kind = {"kind": "command"} if "run" in changes else trained
+        catalogue[name] = kind | {"model": "mine:net", "batch_size": 8} | changes
+        if "run" in changes:
+            del catalogue[name]["model"]
+        elif "kind" in changes:
+            del catalogue[name]["classes"]
+    studio.write(catalogue, drill=study(ladders=alone(*catalogue)))
+    (studio.folder / "mine.py").write_text(OWN_NET)
+    (studio.folder / "broken.py").write_text("print('{}')\nraise ValueError('no\\nway')")
+    (studio.folder / "train.py").touch()
+    path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
+    config = {"trainer": "models.train", "modules": "[mine, absent, broken]"}
+    run = studio.measure(config=config, PYTHONPATH=path)
+    assert run.code == 1 and not studio.records(), run.output
+    said = [line for line in run.output.splitlines() if "workloads.yaml: " in line]
+    for _, expected in MISTAKES.values():
+        assert sum(f"workloads.yaml: {expected}" in line for line in said) == 1, run.output
+    assert len(said) == len(MISTAKES), run.output
 
 
 # -- a whole study ---------------------------------------------------------------------------------

@@ -98,7 +98,6 @@ CATALOGUE = {
     "released": RELEASED,
     "dies": DIES,
     "large": HOOKED | {"run": ["python", "-c", MEMORY]},
-    "absent": HOOKED | {"folder": "nowhere"},
     "family": HOOKED
     | {
         "run": ["python", "family.py", *RUN[2:]],
@@ -113,7 +112,7 @@ def measured(module_studio):
     """One study of scripts, measured."""
     ladder = {"workloads": ["hooked", "printed"], "counts": {2: ["naive"]}}
     window = SHORT | {"window_s": 1.5, "warmup_s": 0.2}
-    alone = ["family", "dies", "large", "absent", "released"]
+    alone = ["family", "dies", "large", "released"]
     once = [{"workloads": alone, "counts": {1: ["naive"]}}]
     departure = {"members": {"hooked": 1, "printed": 1}, "methods": ["naive"]}
     mixes = [departure | {"measure": {"kind": "departure"}, "departs": "hooked"}]
@@ -201,13 +200,12 @@ def test_one_leaves_and_work_is_done(measured):
 
 def test_a_script_that_fails_says_why(measured):
     _, records = measured
-    dies, large, absent = (records[f"1x_{name}"] for name in ("dies", "large", "absent"))
+    dies, large = (records[f"1x_{name}"] for name in ("dies", "large"))
     assert (
         dies["status"] == "failed"
         and "ended after 6 steps, before it was told to" in dies["reason"]
     )
     assert large["status"] == "out_of_memory" and "20.00 GiB" in large["reason"]
-    assert absent["status"] == "failed" and "nowhere" in absent["reason"]
 
 
 def test_nothing_of_a_script_stays(measured):

@@ -68,7 +68,7 @@ def catalogue(tmp_path):
 
     def load(content):
         (tmp_path / "workloads.yaml").write_text(yaml.safe_dump(content))
-        return load_workloads(tmp_path / "workloads.yaml")
+        return load_workloads(tmp_path / "workloads.yaml", ["mine", "their.nets"])
 
     return load
 
@@ -368,6 +368,31 @@ def test_merged_keys_may_be_overridden(study):
 
 
 # -- mistakes in the catalogue --------------------------------------------------------------------
+
+
+OTHERS = ["torch.hub:load", "os:system", "minette:net", "their:net", "models.data.prepare:main"]
+OTHERS += ["tests.test_processes:script", "results.planted.code:net", "workflow.x:y"]
+
+
+@pytest.mark.parametrize("named", [{"model": code} for code in OTHERS] + [{"kind": OTHERS[1]}])
+def test_code_of_others_is_refused(catalogue, named):
+    """A study is YAML that may be somebody else's: what it calls is named on this machine."""
+    [(key, code)] = named.items()
+    words = [f"mine.{key}: '{code.partition(':')[0]}' is no file at the top", "modules=["]
+    refused(lambda: catalogue({"mine": WORKLOAD | named}), "workloads.yaml: ", *words)
+
+
+@pytest.mark.parametrize("code", ["mine:net", "mine.nets:net", "their.nets.small:net", "kin:net"])
+def test_code_named_in_config_or_at_the_top_of_the_repository_is_not(
+    tmp_path, catalogue, monkeypatch, code
+):
+    """But for what lies in a folder that is no package, as results of others do."""
+    (tmp_path / "kin.py").touch()
+    (tmp_path / "results" / "code").mkdir(parents=True)
+    (tmp_path / "results" / "code" / "__init__.py").touch()
+    monkeypatch.setattr(settings, "ROOT", tmp_path)
+    assert catalogue({"mine": WORKLOAD | {"model": code}})["mine"].model == code
+    refused(lambda: catalogue({"mine": WORKLOAD | {"model": "results.code:net"}}), "at the top")
 
 
 COMMAND = {"kind": "command", "run": ["python", "train.py", "--epochs", 100], "batch_size": 8}

@@ -49,7 +49,7 @@ def remember(read: str, digest: str) -> None:
     _known[read] = digest
 
 
-def own_digest(names: list[str], files: Iterable[Path] = ()) -> str | None:
+def own_digest(names: Iterable[str], files: Iterable[Path] = ()) -> str | None:
     """One digest of the user's own files: these, and those behind names `module:function`; None
     without any, as of timm's models and installed ones.
     """

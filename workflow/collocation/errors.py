@@ -37,9 +37,12 @@ class Strict(BaseModel):
 
 def allowed(given, known: Iterable[str]) -> str:
     """What may stand there instead, and what was probably meant."""
+    return f"allowed: {', '.join(known)}{meant(given, known)}"
+
+
+def meant(given, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(given), list(known), n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f"allowed: {', '.join(known)}{hint}"
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def not_allowed(where: str, given, known: Iterable[str]) -> str:

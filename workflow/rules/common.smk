@@ -74,6 +74,8 @@ onstart:
             f"{len(SESSION.jobs)} cells to run, but not installed: {', '.join(missing)}; "
             "'make study' installs what measuring needs, 'make figures' needs none of it"
         )
+    if wrong := jobs.mistakes(SESSION):
+        raise WorkflowError("\n".join(wrong))
     if any(path.exists() for path in SESSION.coming):
         raise WorkflowError("another run has just finished cells of this study; start again")
     jobs.write_plan(SESSION)

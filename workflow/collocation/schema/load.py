@@ -6,6 +6,7 @@ the file, the key and what is allowed (`ConfigError`).
 
 import re
 import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -17,6 +18,7 @@ from workflow.collocation.schema.study import ARMS, Config, Ladder, Study
 from workflow.collocation.schema.workloads import KINDS, Workload, model_of
 
 CONFIG_SOURCE = "config/config.yaml or --config"
+PROJECT = ("analysis", "bench", "models", "release", "tests", "workflow")  # no models of anybody's
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -110,15 +112,39 @@ def load_config(values: dict) -> Config:
     return check(Config, values, CONFIG_SOURCE)
 
 
-def load_workloads(path: Path) -> dict[str, Workload]:
-    """The catalogue: name → Workload. Raises ConfigError."""
+def load_workloads(path: Path, modules: Iterable[str] = ()) -> dict[str, Workload]:
+    """The catalogue: name → Workload. Raises ConfigError, also for code that nobody here trusts.
+
+    modules: whose code this machine's config lets a workload name.
+    """
     content, source = read_yaml(path), _shown(path)
     if not isinstance(content, dict) or not content:
         raise ConfigError(f"{source}: must map workload names to their settings")
     for name in content:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", str(name)):
             raise ConfigError(f"{source}: '{name}': allowed in a workload's name: a-z, 0-9, _")
-    return {name: _load_workload(value, source, name) for name, value in content.items()}
+    found = {name: _load_workload(value, source, name) for name, value in content.items()}
+    for name, workload in found.items():
+        for key, code in workload.own_code.items():
+            if not _trusted(module := code.partition(":")[0], modules):
+                raise ConfigError(
+                    f"{source}: {name}.{key}: '{module}' is no file at the top of this repository; "
+                    f"if you trust its code, name it in {CONFIG_SOURCE}: modules=[{module}]"
+                )
+    return found
+
+
+def _trusted(module: str, modules: Iterable[str]) -> bool:
+    """Whether a catalogue may have its code run: it may be somebody else's, and call anything.
+
+    A folder without __init__.py is none of the repository's packages: results that somebody sent
+    lie in such ones.
+    """
+    if any(module == known or module.startswith(f"{known}.") for known in modules):
+        return True
+    top = module.partition(".")[0]
+    files = (ROOT / f"{top}.py", ROOT / top / "__init__.py")
+    return top not in PROJECT and any(file.is_file() for file in files)
 
 
 def _load_workload(value, source: str, name: str) -> Workload:

@@ -43,6 +43,7 @@ Arm = Literal[tuple(ARMS)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
 Positive = Annotated[StrictInt, Field(ge=1)]
 Method = Name  # one of METHODS, or a variant of the study's own
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
 Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how many, methods
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
@@ -334,6 +335,11 @@ class Config(Strict):
     data: str = Field("data", description="folder of datasets")
     workloads: str = Field("config/workloads.yaml", description="the catalogue")
     studies: str = Field("config/studies", description="folder of studies")
+    modules: list[ModuleName] = Field(
+        [],
+        description="whose code workloads may name, beside files at the top of the repository",
+        examples=[["my_package"]],
+    )
     trainer: str = Field("models.train", description="Python module that members run")
     timeout: dict[Timed, Annotated[float, Field(gt=0)]] = Field(
         {}, description="phase of a cell → seconds", examples=[{"build": 900, "window": 900}]

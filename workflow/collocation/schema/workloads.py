@@ -5,15 +5,17 @@ One model for each kind of job. Its keys are its own: a key of another kind is r
 
 import re
 from pathlib import Path
+from shutil import which
 from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue, StrictInt, field_validator
 
-from workflow.collocation.errors import Strict
+from workflow.collocation.errors import Strict, meant
 from workflow.collocation.processes import environment
 from workflow.collocation.schema.study import DATASETS, Positive
 
 OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+PYTHON = ("python", "python3")  # the study's own, for a command
 IMAGES = tuple(name for name in DATASETS if name != "criteo")
 
 
@@ -65,14 +67,19 @@ class Workload(Strict):
     )
 
     @property
-    def own_code(self) -> list[str]:
-        """`module:name` of the user's own code: its cells run again when that changes."""
-        return []
+    def own_code(self) -> dict[str, str]:
+        """Key → `module:name` of the user's own code: its cells run again when that changes."""
+        return {}
 
     @property
     def own_files(self) -> list[Path]:
         """Files of the user's own code, likewise."""
         return []
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Key → what it names that is not there, in a sentence."""
+        return {}
 
 
 class Trained(Workload):
@@ -98,8 +105,8 @@ class Trained(Workload):
         return model
 
     @property
-    def own_code(self) -> list[str]:
-        return [self.model]
+    def own_code(self) -> dict[str, str]:
+        return {key: name for key in ("kind", "model") if ":" in (name := getattr(self, key))}
 
 
 class VisionWorkload(Trained):
@@ -146,10 +153,6 @@ class OwnWorkload(Trained):
     model: str = Field("own", description="as the class takes it")
     input_size: StrictInt = Field(0, ge=0, description="pixels, of image datasets")
     optimizer: Optimizer = Field(Optimizer(), description="as the class takes it")
-
-    @property
-    def own_code(self) -> list[str]:
-        return [self.kind, self.model]
 
 
 class ItsOwn(Strict):
@@ -225,6 +228,19 @@ class CommandWorkload(Workload):
     def own_files(self) -> list[Path]:
         words = [word for word in self.run if re.fullmatch(r"\w[\w./-]{,99}", word)]
         return [path for word in words if (path := Path(self.folder, word)).is_file()]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        if not Path(self.folder).is_dir():
+            return {"folder": f"'{self.folder}' is no folder"}
+        word, *words = self.run
+        if word in PYTHON:
+            word = words[0] if words and re.fullmatch(r"\w[\w./-]*", words[0]) else "."
+        bare = "/" not in word and word is self.run[0]  # sought on PATH, and not in the folder
+        if which(word) if bare else Path(self.folder, word).exists():
+            return {}
+        files = [path.name for path in Path(self.folder).iterdir()]
+        return {"run": f"'{word}' is not in '{self.folder}'{meant(word, files)}"}
 
 
 def _text(value):

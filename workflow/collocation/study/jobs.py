@@ -6,21 +6,29 @@ Jobs find an environment, a file each that says all that they need, and a warm s
 import importlib.util
 import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from itertools import accumulate
+from pathlib import Path
 
 import psutil
 
 from workflow.collocation import ROOT, provenance
 from workflow.collocation.cell.task import Task
 from workflow.collocation.digest import code, code_digest
+from workflow.collocation.processes.environment import server_environment
 from workflow.collocation.processes.preloaded import hold, stamp
+from workflow.collocation.schema.workloads import Trained
 from workflow.collocation.study.session import Session
 
 TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "trace"}  # of config, to jobs
+CHECK_S = 300  # for the import of torch and of somebody's own code
+REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
@@ -41,6 +49,51 @@ def missing_packages(session: Session) -> list[str]:
 
 def absent(packages: Iterable[str]) -> list[str]:
     return [name for name in packages if importlib.util.find_spec(name) is None]
+
+
+def mistakes(session: Session) -> list[str]:
+    """One line for each model, class or script of the jobs' workloads that is not there.
+
+    Own code is imported, by a process that has torch; of timm's models a look at its files will do,
+    where they have the name.
+    """
+    jobs = [job.cell.spec for job in session.jobs if session.refusal(job.cell) is None]
+    wanted = {member.workload: member.job for spec in jobs for member in spec.members}
+    found = {name: job.missing for name, job in wanted.items()}
+    if session.config.trainer == "models.train":
+        ask = {n: job for n, job in wanted.items() if isinstance(job, Trained) and _doubtful(job)}
+        found |= _asked({name: job.model_dump(mode="json") for name, job in ask.items()})
+    source = session.config.workloads
+    return [f"{source}: {n}.{key}: {said}" for n, of in found.items() for key, said in of.items()]
+
+
+def _doubtful(job: Trained) -> bool:
+    """Whether it names code of the user's, or a model that no file of timm's registers as usual."""
+    return bool(job.own_code) or job.kind == "vision" and job.model.split(".")[0] not in _timms()
+
+
+@cache
+def _timms() -> set[str]:
+    spec = importlib.util.find_spec("timm")
+    files = Path(spec.origin).with_name("models").glob("*.py") if spec else ()
+    return {name for file in files for name in REGISTERED.findall(file.read_text())}
+
+
+def _asked(workloads: dict[str, dict]) -> dict[str, dict[str, str]]:
+    """What models.check says of them: workload → key → sentence."""
+    if not workloads:
+        return {}
+    command = [sys.executable, "-P", "-m", "models.check"]
+    options = {"env": server_environment(), "capture_output": True, "text": True}
+    try:
+        run = subprocess.run(command, input=json.dumps(workloads), timeout=CHECK_S, **options)
+        return json.loads(run.stdout)
+    except subprocess.TimeoutExpired:
+        said = f"not imported within {CHECK_S} s"
+    except ValueError:  # its code has ended the process
+        last = run.stderr.strip().rpartition("\n")[2][:300]
+        said = f"the import ended its process with {run.returncode}: {last}"
+    return dict.fromkeys(workloads, {"model": said})
 
 
 def preloaded(session: Session) -> AbstractContextManager[str | None]:

@@ -151,11 +151,13 @@ def open_session(values: dict) -> Session:
     """Read and check everything; plan what runs now. Raises ConfigError."""
     config = load_config(values)
     deadline = config.budget and round(time.time() + seconds(config.budget))
-    workloads = load_workloads(_find(config.workloads))
+    workloads = load_workloads(_find(config.workloads), config.modules)
     device, why_not = find_device(config.gpu)
     name, why = _choose(config, "paper" if device else "smoke", why_not or "a CUDA machine")
     study = load_study(_find(config.studies), name, workloads)
-    digests = {key: own_digest(each.own_code, each.own_files) for key, each in workloads.items()}
+    digests = {
+        key: own_digest(each.own_code.values(), each.own_files) for key, each in workloads.items()
+    }
     sources = {key: digest for key, digest in digests.items() if digest}
     attempts = scan(Path(config.results, name, "cells"))
     numbers = grid.anchor_numbers(attempts)

@@ -1,0 +1,79 @@
+"""Whether there is what workloads name, asked before anything runs: `python -m models.check`.
+
+On standard input: workload → its keys in the catalogue, as JSON; out: workload → key → what is
+wrong, in a sentence, for those of which something is.
+"""
+
+import difflib
+import inspect
+import json
+import os
+import sys
+from importlib import import_module
+
+from models.jobs import base
+
+import timm  # isort: skip
+
+
+class Absent(Exception):
+    """What is wrong, in a sentence."""
+
+
+def mistake(workload: dict) -> dict[str, str]:
+    """Key → sentence, for the first thing that is wrong."""
+    kind, model = workload["kind"], workload["model"]
+    key = "kind" if ":" in kind else "model"
+    try:
+        if key == "kind":
+            found = named(kind)
+            if not (isinstance(found, type) and issubclass(found, base.Job)):
+                raise Absent(f"'{kind}' is no models.jobs.base.Job")
+        elif ":" in model:
+            takes(named(model), {"num_classes": workload["classes"], **workload["model_args"]})
+        elif not timm.is_model(model):
+            raise Absent(f"'{model}' is no model of timm{meant(model, timm.list_models())}")
+    except Absent as error:
+        return {key: str(error)}
+    return {}
+
+
+def named(code: str):
+    """What `module:name` names. Raises Absent."""
+    module, _, name = code.partition(":")
+    try:
+        found = import_module(module)
+    except BaseException as error:  # whatever somebody's own module does
+        said = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise Absent(f"'{module}' cannot be imported: {said}") from None
+    if not callable(getattr(found, name, None)):
+        raise Absent(f"'{module}' has no '{name}'{meant(name, dir(found))}")
+    return getattr(found, name)
+
+
+def takes(function, arguments: dict) -> None:
+    """Raise Absent if it cannot be called with these; one whose signature nobody knows may."""
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        raise Absent(f"cannot be called with {', '.join(arguments)}: {error}") from None
+    except ValueError:
+        pass
+
+
+def meant(given: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(given, known, n=3)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def main() -> None:
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what somebody's own module prints is no answer
+    workloads = json.load(sys.stdin)
+    found = {name: mistake(workload) for name, workload in workloads.items()}
+    with answer:
+        json.dump({name: wrong for name, wrong in found.items() if wrong}, answer)
+
+
+if __name__ == "__main__":
+    main()
