@@ -195,6 +195,7 @@ def test_a_spec_holds_the_settings_of_each_members_kind():
         **(SCRIPT | {"run": ["python", "train.py", "3"], "unit": "tokens"}),
         "workload": "w0",
         "steps": "hook",
+        "environment": {},
         "sync": False,
         "warmup_steps": 20,
         "input": {"mode": "own"},
