@@ -186,15 +186,15 @@ from workflow.collocation import provenance
 from workflow.collocation.cell.cores import plan_cores
 print(json.dumps([plan_cores(["all"])[0], provenance.host()]))
 from workflow.collocation import cpus
-before, until = cpus.periods(), time.monotonic() + 0.5
-while time.monotonic() < until:
+before, patience = cpus.periods(), time.monotonic() + 120
+while cpus.periods()[1] == before[1] and time.monotonic() < patience:
     pass
 print(json.dumps([after - then for after, then in zip(cpus.periods(), before)]))
 """
 
 
 def test_a_real_quota_is_seen(tmp_path):
-    """Where this machine lets a test make a control group; half a CPU, which a loop uses up."""
+    """Where this machine lets a test make a control group; so little that a busy one uses it up too."""
     v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     group = (v1 if v1.exists() else v2) / f"collocation-test-{os.getpid()}"
     try:
@@ -204,9 +204,9 @@ def test_a_real_quota_is_seen(tmp_path):
     try:
         try:
             if v1.exists():
-                (group / "cpu.cfs_quota_us").write_text("50000")
+                (group / "cpu.cfs_quota_us").write_text("5000")
             else:
-                (group / "cpu.max").write_text("50000 100000")
+                (group / "cpu.max").write_text("5000 100000")
         except OSError as error:
             pytest.skip(f"no quota may be set here: {error}")
         run = subprocess.run(
@@ -219,5 +219,5 @@ def test_a_real_quota_is_seen(tmp_path):
         (all_cores, host), (periods, held) = map(json.loads, run.stdout.splitlines())
     finally:
         group.rmdir()
-    assert len(all_cores[0]) == host["cores"] == 1 and host["cpu_quota"] == 0.5
+    assert len(all_cores[0]) == host["cores"] == 1 and host["cpu_quota"] == 0.05
     assert periods >= held > 0
