@@ -194,7 +194,7 @@ print(json.dumps([after - then for after, then in zip(cpus.periods(), before)]))
 
 
 def test_a_real_quota_is_seen(tmp_path):
-    """Where this machine lets a test make a control group; so little that a busy one uses it up too."""
+    """Where this machine lets a test make a control group; even a busy one uses so little up."""
     v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     group = (v1 if v1.exists() else v2) / f"collocation-test-{os.getpid()}"
     try:
