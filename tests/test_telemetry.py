@@ -785,9 +785,10 @@ def test_a_driver_that_never_answers_the_conductor_ends_in_a_record_or_a_line(pl
         place.settings["telemetry"] = {"source": "off" if when == "signal" else "nvml"}
         card = place.folder / f"card-{when}"
         own = machine.create(card, uuid=f"GPU-{uuid.uuid4()}", **settings)
-        held = {"COLLOCATION_HOLD": str(hold)} if when == "end" else {}
+        told = {"COLLOCATION_HOLD": str(hold)} if when == "end" else {}
+        told["COLLOCATION_FAKE_NVML"] = own["COLLOCATION_FAKE_NVML"]
         names[when] = cell.replace("/a1", f"/a{number}")
-        runs[when] = place.conduct(names[when], COLLOCATION_FAKE_NVML=own["COLLOCATION_FAKE_NVML"], **held)
+        runs[when] = place.conduct(names[when], **told)
     plan = place.start("-n", COLLOCATION_FAKE_NVML=str(place.folder / "card-find"))
 
     until(lambda: (place.folder / "card-signal" / "stuck").exists(), lambda: runs["signal"].output)
