@@ -13,9 +13,9 @@
 # make readme    write README.md and the generated pages of docs/ from the study that ships: STUDY=h200
 # make explain   the cells and arithmetic behind a published number: make explain ID=stp:... STUDY=h200
 # make advise    how many of a job, by which method: make advise STUDY=h200 SLOWDOWN=2 MEMORY=80
-# make plan      what would run: make plan STUDY=kick BUDGET=25m
+# make plan      what would run: make plan STUDY=kick BUDGET=25m; with CARD=tests/cards/FILE on another card,
+#                with CARD=here on this one: how long, what will not fit, the MIG layout of every cell
 # make doctor    what measuring needs of this machine, how noisy it is, and what to do; exit 1 if it cannot
-# make mig-plan  the MIG layout of every cell on this card, which it only reads; CARD=FILE: on a recorded one
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
 #                BENCH="sampler --help": what monitoring costs
 # make schemas   write config models as JSON Schema
@@ -44,7 +44,7 @@ QUIET = $(PY) -m workflow.collocation.study.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan doctor test soak lint format schemas mig-plan bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan doctor test soak lint format schemas bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -88,7 +88,7 @@ artifact contribute: $(BASE)
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
 plan: $(BASE)
-	@$(QUIET) workflow.collocation.study.show --config $(SETTINGS)
+	@$(QUIET) workflow.collocation.study.$(if $(CARD),mig_plan,show) --config $(SETTINGS) $(if $(filter-out here,$(CARD)),--card $(CARD))
 
 doctor: $(TRAIN)
 	@$(QUIET) workflow.collocation.study.doctor --config $(SETTINGS)
@@ -114,9 +114,6 @@ format: $(DEV)
 
 schemas: $(BASE)
 	$(PY) -m workflow.collocation.schema.study
-
-mig-plan: $(BASE)
-	@$(PY) -m workflow.collocation.study.mig_plan --config $(SETTINGS) $(if $(CARD),--card $(CARD))
 
 bench: $(TRAIN)
 	$(PY) -m bench $(BENCH)

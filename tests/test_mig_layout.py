@@ -5,6 +5,7 @@ What fits is found here a second time, in another way: by trying all sets of pla
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -522,6 +523,22 @@ def test_mig_plan_shows_every_cell_once_in_a_hundred_columns(path, capsys):
     methods = Counter(method for _, method in cells)
     assert all(f"  {method}" in page for method in methods)
     assert "MIG mode: not known" in page
+
+
+def test_a_plan_for_a_card_tells_minutes_and_what_will_not_fit_by_what_was_measured(capsys):
+    pages = {}
+    for name in ("a100_40", "h200_141"):
+        page = printed(capsys, "--config", "study=paper", "--card", f"tests/cards/{name}.json")
+        told = pages[name] = " ".join(page.split("MIG layouts")[0].split())
+        assert re.match(rf"study 'paper' on {CARDS[name].name}: \d+ cells, about [\d.]+ h", told)
+        assert "how much memory is not known of: " in told
+    small, large = pages.values()
+    # The peaks are the shipped study's: 10.8 GiB for ResNet152, and half a GiB for its context.
+    assert (
+        "3x_resnet152_imagenet_b32/faithful: a job takes 11.3 GiB, 2g.10gb has 9.6 (mig)" in small
+    )
+    assert "7x_resnet152_imagenet_b32/faithful: 7 jobs take 78.9 GiB, the card has 39.2 (" in small
+    assert "resnet152_imagenet_b32" not in large and "1g.18gb has 16" in large
 
 
 def test_mig_plan_of_a_study_without_mig_cells(tmp_path, capsys):

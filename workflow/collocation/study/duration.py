@@ -50,6 +50,10 @@ class Estimates:
             beside = self._off * self._foreseen(kind, spec)
         return max(beside + _windows(_measure(spec)), LEAST_S)
 
+    def knows(self, cell: Cell) -> bool:
+        """Whether cells like it were measured."""
+        return any(_kind(cell.id) in measured for measured in (self._here, self._shipped))
+
     def _foreseen(self, kind: str, spec: dict) -> float:
         by_thumb = OVERHEAD_S + OVERHEAD_PER_MEMBER_S * len(spec["members"])
         return max(self._shipped.get(kind, by_thumb), LEAST_S)

@@ -1,4 +1,4 @@
-"""`make mig-plan`: how the MIG cells of a study would divide this card, without touching it.
+"""`make plan CARD=FILE`: how long a study takes on a card, what will not fit, how MIG divides it.
 
 The profile table is read from the card, also while MIG mode is off, or from a file such as those in
 tests/cards. No process of a cell imports this.
@@ -20,8 +20,10 @@ from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import Mig, how_to_switch, read
 from workflow.collocation.methods.mig.layout import Card, placement_text, plan
 from workflow.collocation.schema.load import check, load_config, read_values, read_yaml
+from workflow.collocation.study import fits
+from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import Cell
-from workflow.collocation.study.session import open_session
+from workflow.collocation.study.session import open_session, shipped
 
 TABLES = ROOT / "tests" / "cards"
 ROW = "  {:<10}  {:<40}  {:<14}  {:>4}  {:>7}"
@@ -87,6 +89,18 @@ def read_card(wanted: str | int) -> tuple[Card, list[str]]:
     raise ConfigError(f"{missing}; give a recorded table with --card (CARD=FILE in make): {known}")
 
 
+def forecast(study: str, cells: list[Cell], card: str) -> str:
+    """How long a study will take on a card, by the studies that ship."""
+    estimates = Estimates({}, shipped)
+    minutes = sum(map(estimates.of, cells)) / 60
+    time = f"{minutes / 60:.1f} h" if minutes >= 57 else f"{minutes:.0f} min"
+    said = f"study '{study}' on {card}: {len(cells)} cells, about {time} if it is as fast as where"
+    guessed = sum(not estimates.knows(cell) for cell in cells)
+    return f"{said} like cells were measured" + (
+        f"; {guessed} of them are a guess" if guessed else ""
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
@@ -106,6 +120,11 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2
+    told = [
+        forecast(session.name, session.cells, card.name),
+        *fits.lines(session.cells, fits.peaks(shipped()), fits.divided(card)),
+    ]
+    print("\n".join(textwrap.fill(text, 100, **INDENT) for text in told), end="\n\n")
     print(page(session.name, session.cells, card, about))
     return 0
 

@@ -176,7 +176,7 @@ def open_session(values: dict) -> Session:
 def _plan(session: Session, next_anchors: list[Cell]) -> None:
     """What runs now: the anchors of a visit that begins, and the cells that fit the budget."""
     config, device, attempts = session.config, session.device, session.attempts
-    estimates = Estimates(attempts, _shipped)
+    estimates = Estimates(attempts, shipped)
     jobs = pending.jobs(
         session.cells,
         attempts,
@@ -204,7 +204,7 @@ def _plan(session: Session, next_anchors: list[Cell]) -> None:
         session.anchors += [job.cell for job in first]
 
 
-def _shipped() -> dict[str, list[Attempt]]:
+def shipped() -> dict[str, list[Attempt]]:
     """What was measured in the studies that ship with this repository."""
     found: dict[str, list[Attempt]] = {}
     for manifest in (ROOT / "results").glob(f"*/{MANIFEST}"):

@@ -16,7 +16,7 @@ from workflow.collocation.methods import named
 from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import read_values
 from workflow.collocation.study import pending
-from workflow.collocation.study.session import Session, open_session
+from workflow.collocation.study.session import Session, open_session, shipped
 
 
 def banner(session: Session) -> str:
@@ -86,6 +86,10 @@ def table(session: Session) -> str:
     if refused:
         lines += ["", "cells that will be 'unsupported':"]
         lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
+    if session.device:
+        measured = {**shipped(), **session.attempts}
+        place = fits.whole(session.device.memory_bytes)
+        lines += ["", *fits.lines([job.cell for job in jobs], fits.peaks(measured), place)]
     possible = [job.cell.method for job in jobs if session.refusal(job.cell) is None]
     if warnings := {named(method).experimental for method in possible} - {None}:
         lines += ["", *sorted(warnings)]
