@@ -448,6 +448,8 @@ def test_what_a_study_cannot_ask_of_a_command(tmp_path, catalogue, path, value, 
     [
         ("modle", "resnet26", ["mine.modle: unknown key", "did you mean 'model'?"]),
         ("model", "resnet 26", ["mine.model: give a timm model name or module:function"]),
+        ("model_args", {"checkpoint_path": "x"}, ["mine.model_args: 'checkpoint_path' is not"]),
+        ("model_args", {"pretrained_cfg": {"url": "x"}}, ["'pretrained_cfg' is not", "the seed"]),
         ("dataset", "mnist", ["mine.dataset: 'mnist' is not allowed", "digits"]),
         ("dataset", "criteo", ["mine.dataset: 'criteo' is not allowed", "imagenet64, imagenet"]),
         ("input_size", 0, ["mine.input_size: ", "greater than or equal to 8, got 0"]),
