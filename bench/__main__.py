@@ -30,7 +30,7 @@ from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.task import Task
 from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
+from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
 from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import load_config
 from workflow.collocation.study.grid import Cell
@@ -87,7 +87,7 @@ def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tu
 
             window = cell.spec.measure
             rate = measure(specs, window.window_s, witness, window.settle_s)["samples_per_s"]
-    except (NotInForce, Unsupported) as error:
+    except (Company, NotInForce, Unsupported) as error:
         sys.exit(f"bench: bare loop as {cell.id}: {error}")
     return rate, seen[0]
 

@@ -35,7 +35,7 @@ from workflow.collocation.cell.progress import Display
 from workflow.collocation.digest import code_digest
 from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.evidence import Company, NotInForce, Unsupported
 from workflow.collocation.processes.server import Server
 from workflow.collocation.schema.load import load_config
 from workflow.collocation.schema.study import Sampling
@@ -189,7 +189,7 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
         )
         try:
             sharing = stack.enter_context(methods.enter(cell.spec.to_json(), device, folder))
-        except (NotInForce, Unsupported) as error:
+        except (Company, NotInForce, Unsupported) as error:
             raise BenchError(f"{cell.id}: {error}") from error
         server = stack.enter_context(Server(folder / "server.log"))
         specs = member_specs(

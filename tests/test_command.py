@@ -13,7 +13,7 @@ import pytest
 
 from analysis.figures import APPENDIX, NAMES
 from analysis.pages import FILES
-from tests.studio import REPOSITORY, Studio, alone, study, until, workload
+from tests.studio import REPOSITORY, Studio, alone, study, workload
 from workflow.collocation.gpu.lock import device_lock
 
 PLAIN = "1x_plain/faithful/naive/r1"
@@ -225,21 +225,30 @@ def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
 
 
 def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio, monkeypatch):
-    """Somebody else holds the device meanwhile; no marker of what was put off stays."""
+    """Somebody else holds the device all the time; no marker of what was put off stays."""
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
     assert studio.measure().code == 0
     studio.write_study("drill", study(ladders=alone("plain"), replicates=2))
-    began, budget = time.monotonic(), 12
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(studio.locks))
     with device_lock("cpu", {"pid": 1}, pytest.fail):
-        running = studio.start("--until", "merge", config={"budget": f"{budget}s"})
-        until(lambda: "waiting for the CPU" in running.output, lambda: running.output)
-        time.sleep(max(0, began + budget - time.monotonic()) + 3)  # it counts from the reading
-    over = running.end()
+        over = studio.snakemake("--until", "merge", config={"budget": "12s"})
+    assert "waiting for the CPU, held by pid 1" in over.output
     assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
+    assert "1 cells are left for later (budget)" in over.output
     assert [r["status"] for r in studio.records().values()] == ["completed"]
     assert studio.snakemake("--until", "merge").code == 0
     assert [r["status"] for r in studio.records().values()] == ["completed"] * 2
+
+
+def test_a_device_of_which_a_stuck_process_keeps_the_lock_is_given_up(studio, monkeypatch):
+    """As the holder says of itself."""
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
+    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(studio.locks))
+    with device_lock("cpu", {"pid": 1, "stuck": "PID 7"}, pytest.fail):
+        run = studio.measure(config={"wait": "0.5s"})
+    left = "2 cells are left: waited 0.5s for the CPU, held by pid 1, stuck PID 7; the same command"
+    assert run.code == 1 and left in run.output, run.output
+    assert not studio.records()
 
 
 def test_a_workload_of_ones_own_trains_for_real(studio):

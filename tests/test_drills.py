@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.fakes import machine
 from tests.studio import Studio, alone, study, until, workload
 
 CELL = "1x_plain/faithful/naive/r1"
@@ -246,6 +247,42 @@ def test_a_lock_that_nobody_can_have_is_one_line_and_then_the_study_goes_on(stud
         assert "Traceback" not in run.output and not studio.records()
         planted.unlink()
     assert_next_run_completes(studio)
+
+
+# -- a GPU that is lost ----------------------------------------------------------------------------
+
+
+def test_a_gpu_that_is_lost_in_mid_study_is_never_replaced_by_the_cpu(studio):
+    """The stand-in answers as NVML does when a card has fallen off the bus, and members live on."""
+    studio.with_card()
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
+    with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, hold):
+        machine.configure(studio.card, lost=True)
+        hold.unlink()
+        over = running.end()
+    assert over.code == 1 and "Error" not in over.output, over.output
+    assert "2 cells are left: planned for a GPU, and there is none now: no CUDA" in over.output
+    assert over.output.count("planned for a GPU") == 1
+    assert list(studio.records()) == [f"{CELL}/a1"]  # it was in its window
+
+    for wanted in ("auto", "cpu"):
+        refused = studio.measure(config={"gpu": wanted})
+        assert refused.code == 1, refused.output
+        assert "study 'drill' holds cells of a GPU, and none is used here (" in refused.output
+        assert studio.plan(config={"gpu": wanted}).code == 0
+        assert studio.snakemake("-n", config={"gpu": wanted}).planned == 2
+    assert len(studio.records()) == 1
+    drawn = studio.snakemake("--until", "merge", config={"measure": "false"})
+    assert drawn.code == 0, drawn.output
+    elsewhere = {"gpu": "cpu", "results": "elsewhere"}
+    assert studio.snakemake("--until", "collocate", config=elsewhere).code == 0
+
+    machine.configure(studio.card, lost=False)
+    run = studio.measure()
+    assert run.code == 0, run.output
+    records = studio.records()
+    assert len(records) == 3 and {r["status"] for r in records.values()} == {"completed"}
+    assert all(record["gpu"] for record in records.values())
 
 
 # -- the disk and the data -------------------------------------------------------------------------

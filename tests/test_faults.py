@@ -156,12 +156,14 @@ class Machine:
     datasets: dict = {}
     # After these an honest cell comes next; after the others the next fault, which is time saved.
     followed = ("server_dies", "daemon_dies", "killed_mig")
-    use_the_card = "import os; from tests.fakes import machine; machine.attach(os.environ)"
+    visit_s = 0.3  # a window in which somebody comes: this one's members wait for him
+    imports = "import os; from tests.fakes import machine"
+    use_the_card = "machine.attach(os.environ)"
 
     def __init__(self, make_studio: Callable[[], Studio]):
         self.make_studio = make_studio
 
-    def studio(self, ladders: list[dict], blocks: int) -> Studio:
+    def studio(self, ladders: list[dict], blocks: int, **measure) -> Studio:
         """A study of the workloads `small` and `work` under all methods."""
         made = self.with_gpu(self.make_studio())
         made.settings = {
@@ -173,7 +175,7 @@ class Machine:
         content = study(
             arms=["tuned"],
             replicates=blocks,
-            measure=self.measure,
+            measure=self.measure | measure,
             datasets=self.datasets,
             variants=VARIANTS,
             ladders=ladders,
@@ -255,6 +257,16 @@ class RealMachine(Machine):
         "settle_s": 0.2,
     }
     datasets = {"cifar10": {"train": 2000, "validation": 200}}
+    visit_s = 8
+    imports = "import torch"
+    use_the_card = """
+x = torch.randn(2048, 2048, device='cuda')
+def compute():
+    while True:
+        torch.mm(x, x)
+        torch.cuda.synchronize()
+import threading; threading.Thread(target=compute, daemon=True).start()
+"""
 
     def __init__(self, make_studio, device: gpu.Device):
         super().__init__(make_studio)
@@ -265,7 +277,6 @@ class RealMachine(Machine):
         indices = range(pynvml.nvmlDeviceGetCount())
         others = [gpu.find(index).uuid for index in indices if index != device.index]
         self.other = others[0] if others else None
-        self.use_the_card = "import torch; x = torch.zeros(1, device='cuda')"
 
     def with_gpu(self, studio: Studio) -> Studio:
         studio.folder.mkdir(parents=True, exist_ok=True)
@@ -408,20 +419,43 @@ def foreign_daemon(on: Machine, studio: Studio) -> Iterator[dict]:
 
 
 @contextlib.contextmanager
-def stranger(on: Machine, studio: Studio) -> Iterator[dict]:
-    """Somebody's process that computes on the card; its PID is to be named."""
-    code = f"{on.use_the_card}; print(flush=True); import sys; sys.stdin.read()"
+def visitor(on: Machine, studio: Studio, **environment: str) -> Iterator[Callable[[], int]]:
+    """Somebody's process; what is given has it compute on the card, and says its PID."""
+    turn = "print(flush=True); input()"
+    code = "\n".join([on.imports, turn, on.use_the_card, turn])
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        env=studio.environment(CUDA_VISIBLE_DEVICES=on.uuid(studio)),
+        env=studio.environment(CUDA_VISIBLE_DEVICES=on.uuid(studio), **environment),
         cwd=REPOSITORY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
+
+        def come() -> int:
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            return process.pid
+
         process.stdout.readline()
-        yield {"pid": process.pid}
-        assert process.poll() is None
-        process.stdin.close()
+        yield come
+        assert process.poll() is None  # nobody has ended it
+        process.kill()
+
+
+@contextlib.contextmanager
+def stranger(on: Machine, studio: Studio, **environment: str) -> Iterator[dict]:
+    """Somebody's process that computes on the card; its PID is to be named."""
+    with visitor(on, studio, **environment) as come:
+        yield {"pid": come()}
+
+
+@contextlib.contextmanager
+def served_stranger(on: Machine, studio: Studio) -> Iterator[dict]:
+    """The same as a client of a daemon of his own, which is to be named."""
+    with foreign_daemon(on, studio) as found:
+        with stranger(on, studio, CUDA_MPS_PIPE_DIRECTORY=str(studio.folder / "foreign")):
+            yield found
 
 
 @contextlib.contextmanager
@@ -430,17 +464,19 @@ def broken_control(on: Machine, studio: Studio) -> Iterator[dict]:
     yield {"environment": on.broken_control(studio)}
 
 
-# What is there → the method of the cell, and the reason that it ends with.
+# What is there → the method of the cell, its status, and the reason that it ends with.
 HINDRANCES = {
     foreign_daemon: (
         "naive",
+        "postponed",
         r"^a cell needs the GPU to itself, and another MPS daemon serves it: PID {pid} ",
     ),
     stranger: (
         "mps",
+        "postponed",
         r"^a cell needs the GPU to itself, and others compute on it: PID {pid} ",
     ),
-    broken_control: ("mps", "^the MPS daemon did not start: "),
+    broken_control: ("mps", "failed", "^the MPS daemon did not start: "),
 }
 
 
@@ -448,6 +484,7 @@ HINDRANCES = {
 def spare(on) -> Studio:
     """A study on this machine of which no cell has run."""
     studio = on.studio([on.pairs], blocks=1)
+    studio.settings["wait"] = "0s"
     assert studio.prepare().code == 0
     return studio
 
@@ -460,13 +497,78 @@ def attempts() -> Iterator[int]:
 
 @pytest.mark.parametrize("hindrance", HINDRANCES)
 def test_a_cell_that_cannot_begin_says_why(on, spare, attempts, hindrance):
-    method, reason = HINDRANCES[hindrance]
+    method, status, reason = HINDRANCES[hindrance]
     with hindrance(on, spare) as found:
         cell = f"{pair(method, 1)}/a{next(attempts)}"
         record = measured(spare, cell, **found.get("environment", {}))
-    assert (record["status"], record["phase"], record["members"]) == ("failed", "setup", [])
+    assert (record["status"], record["members"]) == (status, [])
+    assert record["phase"] == ("setup" if status == "failed" else None)
     assert re.search(reason.format(**found), record["reason"]), record["reason"]
     on.assert_as_found(spare)
+
+
+# -- others on the card ----------------------------------------------------------------------------
+
+NAIVE_AND_MPS = {"workloads": ["small"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
+
+
+def assert_all_measured(on: Machine, studio: Studio) -> None:
+    """At the first attempt."""
+    records = studio.records()
+    assert {cell.rpartition("/")[2] for cell in records} == {"a1"} and len(records) == 3
+    for record in records.values():
+        assert_fine(record)
+    on.assert_as_found(studio)
+
+
+@pytest.mark.parametrize("who", [stranger, served_stranger])
+def test_others_on_the_card_are_waited_for_and_cost_no_attempt(on, who):
+    studio = on.studio([NAIVE_AND_MPS], blocks=1)
+    with who(on, studio) as found:
+        running = studio.start("--until", "collocate", config={"wait": "2m"})
+        words = "waiting for the GPU, 2m at most: a cell needs the GPU to itself, and "
+        until(lambda: words in running.output, lambda: running.output)
+    run = running.end(LONG)
+    assert run.code == 0, run.output
+    assert run.output.count(f"PID {found['pid']} (") == 1
+    assert_all_measured(on, studio)
+
+
+def test_a_run_gives_up_once_on_others_that_stay_and_the_next_one_carries_on(on):
+    studio = on.studio([NAIVE_AND_MPS], blocks=1)
+    with stranger(on, studio) as found:
+        run = studio.measure(config={"wait": "1s"})
+    assert run.code == 1, run.output
+    who = rf"others compute on it: PID {found['pid']} \(python\S*, owner \w+\)"
+    left = rf"^3 cells are left: a cell needs the GPU to itself, and {who}; the same command "
+    assert re.search(left, run.output, re.M), run.output
+    assert run.output.count("waiting for the GPU") == 1
+    assert "Error" not in run.output and "Exception" not in run.output, run.output
+    assert not studio.records()
+    assert "3 to run now" in studio.plan().output
+    run = studio.measure()
+    assert run.code == 0, run.output
+    assert_all_measured(on, studio)
+
+
+@pytest.mark.parametrize("method", ["naive", "mps"])
+def test_who_comes_in_mid_cell_has_it_measured_again(on, method):
+    studio = on.studio([on.pairs], blocks=1, window_s=on.visit_s)
+    cell = f"{pair(method, 1)}/a1"
+    with contextlib.ExitStack() as visit:
+        come = visit.enter_context(visitor(on, studio))
+        with studio.held(cell, *studio.only(cell)) as (running, hold):
+            pid = come()
+            hold.unlink()
+            until(lambda: "waiting for the GPU" in studio.log(cell), lambda: running.output)
+            visit.close()
+            run = running.end(LONG)
+    assert run.code == 0, run.output
+    assert run.output.count(f"PID {pid} (") == 1
+    record = studio.record(cell)
+    assert_fine(record)
+    assert record["flags"] == [] and record["telemetry"]["strangers"] == []
+    on.assert_as_found(studio)
 
 
 def test_what_a_killed_conductor_leaves_is_swept_by_the_next_cell_which_completes(

@@ -14,7 +14,7 @@ from workflow.collocation import gpu, methods
 from workflow.collocation.cell.record import Gpu
 from workflow.collocation.gpu import apart, nvidia
 from workflow.collocation.methods import evidence, mps_daemon
-from workflow.collocation.methods.evidence import NotInForce, Report
+from workflow.collocation.methods.evidence import Company, NotInForce, Report
 from workflow.collocation.schema.load import ConfigError
 
 UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
@@ -394,15 +394,14 @@ def no_daemons(monkeypatch):
     monkeypatch.setattr(evidence, "_daemons", lambda: iter(()))
 
 
-def test_naive_members_see_one_card_and_an_empty_pipe_folder_that_goes_with_the_cell(
-    nvml, tmp_path
-):
+def test_naive_members_see_one_card_and_a_pipe_folder_that_nobody_can_make(nvml, tmp_path):
+    """So that no kill leaves one behind."""
     with methods.enter(NAIVE, gpu.find(1), tmp_path) as sharing:
         environment = sharing.environment(0)
         assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
         pipe = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
-        assert pipe.is_dir() and not list(pipe.iterdir())
-    assert not pipe.exists()
+        with pytest.raises(OSError):
+            pipe.mkdir()
 
 
 @pytest.fixture
@@ -466,7 +465,7 @@ def test_naive_where_pids_do_not_compare_their_number_has_to(
 ):
     monkeypatch.setattr(evidence, "GRACE_S", 0.0)
     nvml.compute = compute
-    with pytest.raises(NotInForce) as caught:
+    with pytest.raises(Company if number > 2 else NotInForce) as caught:
         naive.witness(said(20, 10))
     noun = "process" if number == 1 else "processes"
     assert str(caught.value) == f"naive: NVML lists {number} {noun}, the cell has 2 members"
@@ -488,10 +487,11 @@ def test_naive_with_a_member_that_nvml_does_not_list_is_not_in_force(nvml, naive
         naive.witness(said(20, 10))
 
 
-def test_naive_beside_a_stranger_is_not_in_force(nvml, naive, monkeypatch):
+@pytest.mark.parametrize("clients", [[], [os.getpid()]])
+def test_a_stranger_beside_naive_is_company(nvml, naive, monkeypatch, clients):
     monkeypatch.setattr(evidence, "GRACE_S", 0.0)
-    nvml.compute = [10, 20, os.getpid()]
-    with pytest.raises(NotInForce, match=rf"others compute on it: PID {os.getpid()} \(.*, owner "):
+    nvml.compute, nvml.mps = [10, 20, os.getpid()], clients
+    with pytest.raises(Company, match=rf"others compute on it: PID {os.getpid()} \(.*, owner "):
         naive.witness(said(20, 10))
 
 

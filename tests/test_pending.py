@@ -95,8 +95,14 @@ refusals = st.sampled_from([possible, no_mig])
 devices = st.sampled_from(DEVICES)
 
 
-def last_result(cell: Cell, world: World) -> Attempt | None:
-    found = [a for a in pending.same(cell, world.attempts) if a.status in RESULTS]
+def tried_on(cell: Cell, world: World, device: str) -> list[Attempt]:
+    """Of a cell, those on a GPU if the device is one, else those on a CPU."""
+    same = pending.same(cell, world.attempts)
+    return [a for a in same if (a.device == "cpu") == (device == "cpu")]
+
+
+def last_result(cell: Cell, world: World, device: str) -> Attempt | None:
+    found = [a for a in tried_on(cell, world, device) if a.status in RESULTS]
     return found[-1] if found else None
 
 
@@ -123,7 +129,7 @@ def test_pending_is_a_function_that_changes_nothing(world, device, refusal):
 def test_a_cell_with_an_answer_is_pending_only_as_a_baseline_elsewhere(world, device, refusal):
     pending_cells = world.why(device, refusal)
     for cell in CELLS:
-        last = last_result(cell, world)
+        last = last_result(cell, world, device)
         why = pending_cells.get(cell.id)
         if last is not None and last.status in MEASURED:
             reasons = (
@@ -139,8 +145,8 @@ def test_a_cell_with_an_answer_is_pending_only_as_a_baseline_elsewhere(world, de
 def test_a_cell_without_an_answer_is_pending_unless_it_failed_too_often(world, device, refusal):
     pending_cells = world.why(device, refusal)
     for cell in CELLS:
-        if last_result(cell, world) is None:
-            tried = pending.same(cell, world.attempts)
+        if last_result(cell, world, device) is None:
+            tried = tried_on(cell, world, device)
             faults = sum(a.status in FAULTS for a in tried)
             waiting = cell.id in pending_cells
             assert waiting or faults >= 3
@@ -170,7 +176,7 @@ def test_what_always_fails_is_tried_a_few_times_and_then_listed(world, device, r
 def test_every_measured_cell_has_its_baselines_where_it_was_measured(world, device):
     world.run(device)
     for cell in CELLS:
-        last = last_result(cell, world)
+        last = last_result(cell, world, device)
         if last and last.status in MEASURED and last.device == device:
             for needed in cell.needs:
                 assert any(
@@ -327,7 +333,20 @@ def test_only_some_baselines_done_on_the_other_gpu_before_an_interruption():
 def test_a_cell_that_will_be_refused_needs_no_baseline():
     world = measured_world()
     world.attempts[MIG.id] = []
-    assert world.why("cpu", no_mig) == {MIG.id: "not measured yet"}
+    assert world.why("GPU-b", no_mig) == {MIG.id: "not measured yet"}
+
+
+@pytest.mark.parametrize(("there", "here"), [("cpu", "GPU-a"), ("GPU-a", "cpu")])
+@pytest.mark.parametrize("status", ["completed", "failed", "unsupported"])
+def test_what_a_cpu_did_never_stands_for_a_gpu_nor_the_other_way_round(there, here, status):
+    world = World()
+    for _ in range(3):
+        world.run(there, status=status)
+    first, *_ = jobs = world.pending(here)
+    assert len(jobs) == len(CELLS) and first.why == "not measured yet"
+    assert first.attempt == len(world.attempts[first.cell.id]) + 1
+    # Whichever kind the cells are, not where they are planned, decides.
+    assert world.pending(here, on_gpu=there != "cpu") == world.pending(there)
 
 
 def test_a_baseline_of_other_settings_on_this_gpu_does_not_count():

@@ -19,7 +19,6 @@ from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import Record
 from workflow.collocation.cell.task import Task
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.schema.load import ConfigError
 from workflow.collocation.schema.study import Sampling, Study
 from workflow.collocation.schema.workloads import VisionWorkload
 from workflow.collocation.study.grid import expand
@@ -162,9 +161,15 @@ def test_a_mistake_in_the_file_of_a_job_is_one_line(cell, tmp_path, capsys, mist
     assert not (tmp_path / "a1" / "run.json").exists()
 
 
-def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without(cell):
-    with pytest.raises(ConfigError, match="planned for a GPU, and there is none now"):
-        cell(needs_gpu=True)
+@pytest.mark.parametrize("wanted", ["auto", 0])
+def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without_nor_any_after_it(
+    cell, tmp_path, wanted
+):
+    given_up = tmp_path / "given_up"
+    record = cell(needs_gpu=True, gpu=wanted, given_up=given_up).record()
+    assert record.status == "postponed" and not record.members
+    assert record.reason.startswith("planned for a GPU, and there is none now: ")
+    assert given_up.read_text() == record.reason
 
 
 def test_a_task_is_read_as_it_was_written(cell, tmp_path):
@@ -191,7 +196,8 @@ def test_an_error_that_nobody_foresaw_is_a_failed_cell_not_the_end_of_the_study(
 def test_a_budget_that_ends_while_others_hold_the_device_starts_nothing(cell, monkeypatch):
     @contextmanager
     def held_for_long(*_):
-        prepared.task = prepared.task.model_copy(update={"deadline": time.time()})
+        late = prepared.task.model_copy(update={"deadline": time.time()})
+        prepared.patience.task = late
         yield 0.3
 
     monkeypatch.setattr(run, "device_lock", held_for_long)

@@ -10,11 +10,14 @@ import yaml
 
 from models import hook
 from tests.studio import PLAIN, STUDY, alone, study, workload
+from tests.test_record import make
 from workflow.collocation import ROOT
+from workflow.collocation.cell.record import Gpu, write
 from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.study import Config, Study
 from workflow.collocation.schema.workloads import VisionWorkload
 from workflow.collocation.study import jobs, pending, show
+from workflow.collocation.study import session as session_module
 from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import expand
@@ -110,6 +113,35 @@ def place(tmp_path, monkeypatch) -> dict:
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(ladders=alone("plain"))))
     files = {"workloads": "workloads.yaml", "studies": "studies"}
     return {"study": STUDY, "gpu": "cpu", "session": "visit", **files}
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted", "gpu", "words"),
+    [
+        ({}, "auto", None, "is made for a GPU"),
+        ({}, "cpu", None, None),
+        ({"cpu": True}, "auto", None, None),
+        ({"cpu": True}, "auto", "GPU-1", "holds cells of a GPU"),
+        ({}, "cpu", "GPU-1", "holds cells of a GPU"),
+    ],
+)
+def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
+    place, monkeypatch, content, wanted, gpu, words
+):
+    """It can be planned; and what was measured on a GPU counts in that plan."""
+    planned = study(ladders=alone("plain"), replicates=2) | content
+    Path("studies", "drill.yaml").write_text(yaml.safe_dump(planned))
+    monkeypatch.setattr(session_module, "find_device", lambda wanted: (None, "no CUDA machine"))
+    first = open_session(place | {"gpu": wanted}).jobs[0]
+    if gpu:
+        card = Gpu(uuid=gpu, name="a GPU", memory_bytes=None, driver="580")
+        path = Path("results", STUDY, "cells", first.path, "run.json")
+        path.parent.mkdir(parents=True)
+        told = {"spec": first.cell.spec.to_json(), "status": "out_of_memory", "gpu": card}
+        write(path, make(first.cell.id, **told))
+    session = open_session(place | {"gpu": wanted})
+    assert len(session.jobs) == (1 if gpu else 2)
+    assert words in session.forbidden if words else session.forbidden is None
 
 
 def test_planning_writes_and_deletes_nothing(place):

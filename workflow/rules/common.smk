@@ -63,6 +63,9 @@ atexit.register(HELD.close)
 
 
 onstart:
+    if SESSION.forbidden:
+        print(SESSION.forbidden, file=sys.stderr)
+        sys.exit(1)
     try:
         HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
     except Busy as busy:
@@ -88,17 +91,18 @@ onstart:
 
 
 onsuccess:
-    jobs.sweep_postponed(SESSION)
+    left, hindered = jobs.sweep_postponed(SESSION)
     HELD.close()
     if SESSION.merged:
         print(pages.closing(SESSION.folder))
-    if SESSION.later:
-        print(
-            f"{len(SESSION.later)} cells are left for later (budget): the same command carries on"
-        )
+    if left:
+        print(left, file=sys.stderr if hindered else sys.stdout)
+    if hindered:  # nothing failed, and it is not finished
+        sys.exit(1)
 
 
 onerror:
-    jobs.sweep_postponed(SESSION)
+    left, hindered = jobs.sweep_postponed(SESSION)
     HELD.close()
-    print("not finished; the same command carries on where this one stopped", file=sys.stderr)
+    stopped = "not finished; the same command carries on where this one stopped"
+    print(left if hindered else stopped, file=sys.stderr)

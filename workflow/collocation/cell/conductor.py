@@ -16,7 +16,7 @@ from workflow.collocation import cpus
 from workflow.collocation.cell.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.spec import MeasureSpec
-from workflow.collocation.methods.evidence import NotInForce, Report, Unsupported
+from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
 from workflow.collocation.processes.server import Server
 from workflow.collocation.telemetry.values import Window
 
@@ -66,7 +66,8 @@ class Conductor:
     def run(self) -> None:
         """Go through all phases. Afterwards every member has ended and carries its status.
 
-        An interruption passes through here at once: the server's context ends the members.
+        An interruption passes through here at once: the server's context ends the members. Raises
+        Company if others came to the card: then nothing of this counts.
         """
         try:
             self._timed("build_s", self._build)
@@ -79,6 +80,9 @@ class Conductor:
         except CellOver:
             self._ask_after_fault()
             self._timed("stop_s", lambda: self._stop(cut_short=True))
+        except Company:
+            self._stop(cut_short=True)
+            raise
         except NotInForce as error:
             self.not_in_force = str(error), "window" if "window_s" in self.timing else "warm"
             self._timed("stop_s", lambda: self._stop(cut_short=True))
@@ -161,7 +165,7 @@ class Conductor:
     # -- the method's evidence ------------------------------------------------------------------
 
     def _ask(self, when: str) -> None:
-        """Have the method witnessed for the members that live. Raises NotInForce."""
+        """Have the method witnessed for the members that live. Raises NotInForce or Company."""
         try:
             self.evidence[when] = self.sharing.witness(self._reports())
         except (NotInForce, Unsupported) as error:  # members run: "cannot run here" is no answer
@@ -175,7 +179,7 @@ class Conductor:
             self._take_in()
         # Before the first member is built there is nothing that a method could show.
         if self._reports() or "barrier" in self.evidence:
-            with suppress(NotInForce):
+            with suppress(NotInForce, Company):  # of company the cell is asked once more
                 self._ask("fault")
 
     def _reports(self) -> dict[int, Report]:

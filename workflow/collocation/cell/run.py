@@ -35,10 +35,15 @@ from workflow.collocation.cell.record import (
     write,
 )
 from workflow.collocation.cell.task import Task
+from workflow.collocation.cell.waiting import Patience, Postponed, device_of
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.gpu import find_device
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.evidence import (
+    Company,
+    NotInForce,
+    Unsupported,
+    refuse_company,
+)
 from workflow.collocation.methods.undisturbed import ENDING
 from workflow.collocation.processes import environment
 from workflow.collocation.processes.preloaded import stamp
@@ -47,6 +52,7 @@ from workflow.collocation.processes.ties import end_with_parent
 from workflow.collocation.telemetry.lines import one_line
 
 HELD_UP = 0.01  # share of a CPU quota's periods: more of them in a window are worth a flag
+TRIES = 4  # at a cell, while others come to the card again and again
 
 
 class Interrupted(BaseException):
@@ -90,15 +96,14 @@ class Run:
     def __init__(self, task: Task, display: Display):
         self.task, self.folder, self.display = task, task.output.parent, display
         self.spec = task.spec
-        self.device, why_not = find_device(task.gpu)
-        if task.needs_gpu and self.device is None:
-            raise ConfigError(f"planned for a GPU, and there is none now: {why_not}")
+        self.device, self.lost = device_of(task)
+        self.patience = Patience(task, display, self.device)
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
         self.timing: dict[str, float] = {}
         scenario, arm, method, replicate = task.cell.split("/")
-        self.fields = {
+        self.known = {
             "study": task.study,
             "cell": CellName(
                 id=task.cell,
@@ -117,15 +122,20 @@ class Run:
             )
             | {"environment": environment.account()},
             "timing": self.timing,
-            "files": {},
         }
+        self.fields = self.known | {"files": {}}
 
     def record(self) -> Record:
         try:
+            if self.lost:
+                self.patience.give_up(self.lost)
             if reason := methods.refusal(self.spec.to_json(), self.device, self.switch):
                 self._ended("unsupported", reason, None)
             else:
                 self._measure()
+        except Postponed as postponed:
+            self._forget()
+            self._ended("postponed", str(postponed), None)
         except (ConfigError, OSError):
             raise  # nothing is wrong with the cell: the set-up, or a disk
         except Exception as error:
@@ -135,7 +145,8 @@ class Run:
             self._broke(error)
         self.timing["total_s"] = round(time.time() - psutil.Process().create_time(), 3)
         record = Record(**self.fields)
-        self.display.say(_summary(record))
+        # Why a run has given up it says itself, once, when it ends.
+        self.display.say(_summary(record), loud=not self.patience.given_up)
         if record.status in FAULTS:
             self.display.say(trail(self.folder, record.reason))
         return record
@@ -158,33 +169,43 @@ class Run:
         self._ended(status, reason, self.fields["phase"] or "stop")
 
     def _measure(self) -> None:
-        """Hold the device and collocate."""
-        if self._too_late():
-            return
-        datasets = self._datasets()
+        """Hold the device, and collocate while nobody else has it. Raises Postponed."""
+        self.patience.check()
         holder = {"study": self.task.study, "cell": self.task.cell}
         key = self.device.uuid if self.device else "cpu"
-        with device_lock(key, holder, self._waiting) as waited:
-            self.timing["lock_wait_s"] = round(waited, 3)
-            if self._too_late():  # others held it for long
-                return
-            before = self.device.state() if self.device else None
-            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                self._collocate(datasets, Path(scratch))
-            if self.device:
-                self.fields["gpu_state"] = {"before": before, "after": self.device.state()}
+        say, look = self.patience.say_lock, self.patience.for_lock
+        with device_lock(key, holder, say, look) as waited:
+            began = time.monotonic() - waited
+            for _ in range(TRIES):
+                self.timing["lock_wait_s"] = round(time.monotonic() - began, 3)
+                self.patience.check()
+                try:
+                    return self._try()
+                except Company as company:
+                    self._forget()
+                    self.patience.for_company(company)
+                    why = str(company)
+        raise Postponed(why)
 
-    def _too_late(self) -> bool:
-        """Whether the cell would outlast the time budget; then it is postponed."""
-        deadline = self.task.deadline
-        late = deadline is not None and time.time() + self.task.estimate_s > deadline
-        if late:
-            self._ended("postponed", "the time budget is used up", None)
-        return late
+    def _try(self) -> None:
+        """Collocate. Raises Company if others had the card, too: then nothing of it counts."""
+        datasets = self._datasets()
+        before = self.device.state() if self.device else None
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            self._collocate(datasets, Path(scratch))
+        if self.device is None:
+            return
+        if self.fields["status"] in (*FAULTS, "out_of_memory"):  # by others, or a lost card?
+            if lost := device_of(self.task)[1]:
+                self.patience.give_up(lost)
+            refuse_company(self.device)
+        self.fields["gpu_state"] = {"before": before, "after": self.device.state()}
 
-    def _waiting(self, holder: dict) -> None:
-        who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
-        self.display.say(f"waiting for the {'GPU' if self.device else 'CPU'}, held by {who}")
+    def _forget(self) -> None:
+        """What a try has found."""
+        for name in self.fields["files"]:
+            (self.folder / name).unlink()
+        self.fields = self.known | {"files": {}}
 
     def _datasets(self) -> dict[str, dict]:
         """Dataset name → what `python -m models.data prepare` said of it."""

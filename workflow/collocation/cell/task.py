@@ -9,7 +9,7 @@ from pydantic import Field
 from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.errors import ConfigError, Strict
 from workflow.collocation.schema.load import check
-from workflow.collocation.schema.study import Gpu, Sampling, Timed
+from workflow.collocation.schema.study import Gpu, Sampling, Time, Timed
 
 
 class Task(Strict):
@@ -20,7 +20,9 @@ class Task(Strict):
     user can keep no alias. code: (digest of the texts, of the code), so that a job need not parse
     it, which takes 0.3 s. preloaded: the name of the server that has imported the trainer. place:
     in the run, such as 3/20. left_s: what follows it takes. deadline: Unix time at which the budget
-    ends. estimate_s: what the cell will take.
+    ends. estimate_s: what the cell will take. wait: how long others on the card are waited for.
+    given_up: the file that says why no cell of the run is measured any more, once one was waited
+    for in vain.
     """
 
     study: str
@@ -44,6 +46,8 @@ class Task(Strict):
     left_s: float = 0
     deadline: float | None = None
     estimate_s: float = 0
+    wait: Time = "10m"
+    given_up: Path | None = None
 
     @classmethod
     def read(cls, path: Path) -> "Task":

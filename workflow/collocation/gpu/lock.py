@@ -35,11 +35,17 @@ def lock_folder() -> Path:
 
 
 @contextmanager
-def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iterator[float]:
+def device_lock(
+    key: str,
+    holder: dict,
+    on_wait: Callable[[dict], None],
+    on_look: Callable[[dict, float], None] = lambda words, waited_s: None,
+) -> Iterator[float]:
     """Hold the device `key` (GPU UUID or "cpu"), however long the wait; gives the seconds waited.
 
     `holder` says who we are (pid, user, study, cell, since) to those who then wait. `on_wait` gets
-    the present holder's words, {} if unknown, at once and every 30 s. Not reentrant.
+    the present holder's words, {} if unknown, at once and every 30 s; `on_look` at every look, with
+    the seconds waited, and may raise to end that. Not reentrant.
     """
     folder = lock_folder()
     _make_shared(folder)
@@ -47,8 +53,10 @@ def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iter
     began = time.monotonic()
     remind = began
     while (fd := _try(path, holder)) is None:
+        words = _named(path)
+        on_look(words, time.monotonic() - began)
         if time.monotonic() >= remind:
-            on_wait(_named(path))
+            on_wait(words)
             remind = time.monotonic() + REMIND_S
         time.sleep(POLL_S)
     try:

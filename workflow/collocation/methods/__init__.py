@@ -50,8 +50,8 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
 def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) -> Iterator[Sharing]:
     """Set the cell's method up; `log` is the folder for what the method's own programs print.
 
-    To be entered by who holds the device's lock. Raises NotInForce or Unsupported; NotInForce, too,
-    if afterwards the card could not be put back as it was.
+    To be entered by who holds the device's lock. Raises Company, NotInForce or Unsupported;
+    NotInForce, too, if afterwards the card could not be put back as it was.
     """
     if device is not None:
         mps_daemon.sweep()  # a server that a killed run left would share the card with this one

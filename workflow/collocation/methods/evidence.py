@@ -1,10 +1,9 @@
 """What the methods' evidence has in common: members' reports, and who else is on the card."""
 
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,14 @@ from workflow.collocation.processes.server import offspring
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPE_FOLDER, DEFAULT_PIPE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
+# For members without MPS: with the default folder, any daemon on this machine would silently make
+# clients of them. Nobody can make this one, and a program that reaches no daemon runs without MPS.
+NO_DAEMON = "/proc/no-mps"
 GRACE_S = 3.0  # for processes that are ending to leave the card
+
+
+class Company(Exception):
+    """Others have the card, too: the cell waits for them to leave, and is no worse for it."""
 
 
 class Unsupported(Exception):
@@ -81,22 +87,13 @@ def names_of(pids: Iterable[int]) -> set[int]:
     return set().union(*map(known_as, pids))
 
 
-@contextmanager
-def no_daemon() -> Iterator[str]:
-    """An empty pipe folder for members: with the default one, any MPS daemon on this machine would
-    silently turn them into its clients.
-    """
-    with tempfile.TemporaryDirectory(prefix="no-mps-") as pipe:
-        yield pipe
-
-
 def refuse_company(device: gpu.Device) -> None:
-    """Raise NotInForce, naming PID and owner, if somebody else's MPS daemon serves the card, or
+    """Raise Company, naming PID and owner, if somebody else's MPS daemon serves the card, or
     processes compute on it. Kills nobody.
     """
     for process, environment in _daemons():
         if environment is not None and nvidia.shows(environment, device):
-            raise NotInForce(
+            raise Company(
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
                 f"{owner(process.pid)}, pipe folder {environment.get(PIPE_FOLDER, DEFAULT_PIPE)}"
             )
@@ -106,33 +103,37 @@ def refuse_company(device: gpu.Device) -> None:
 def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, list[int] | None]:
     """What NVML lists on the card (Device.processes), once that is nobody but the PIDs of `ours`.
 
-    Raises NotInForce, naming PID and owner, if others stay on the card. To be asked with `ours`
+    Raises Company, naming PID and owner, if others stay on the card. To be asked with `ours`
     only where NVML shows them under the PIDs that they have here; then a member that failed and is
     slow to end is no stranger either.
     """
     expected = names_of(ours)
 
-    def wrong(listed: dict, late: bool) -> str | None:
+    def wrong(listed: dict, late: bool) -> Exception | None:
         strangers = {pid for pids in listed.values() for pid in pids or []} - expected
         if late and ours:
             strangers -= names_of(process.pid for process in offspring())
         owners = ", ".join(owner(pid) for pid in sorted(strangers))
-        return owners and f"a cell needs the GPU to itself, and others compute on it: {owners}"
+        sentence = f"a cell needs the GPU to itself, and others compute on it: {owners}"
+        return Company(sentence) if owners else None
 
     return _awaited(device, wrong)
 
 
 def require_no_clients(method: str, reports: dict[int, Report], listed: dict) -> None:
-    """Raise NotInForce if NVML lists any MPS client on the card, under whatever PID.
+    """Raise NotInForce if NVML lists MPS clients on the card of which one is, or may be, a member.
+    Those that are none, where PIDs compare, are left to `require_alone`.
 
     listed: as Device.processes gives it. For methods that have the card to themselves without MPS.
     """
-    if clients := listed["mps"]:
-        members = {
-            name: called(member, report)
-            for member, report in reports.items()
-            for name in known_as(report.pid)
-        }
+    clients = listed["mps"] or []
+    members = {
+        name: called(member, report)
+        for member, report in reports.items()
+        for name in known_as(report.pid)
+    }
+    comparable = members.keys() & set(listed["compute"] or [])
+    if clients and not (comparable and members.keys().isdisjoint(clients)):
         names = ", ".join(members.get(pid) or owner(pid) for pid in clients)
         raise NotInForce(f"{method}: NVML lists MPS clients on the card: {names}")
 
@@ -144,33 +145,36 @@ def require_counts(
     members and, where they are MPS clients, these servers.
 
     For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
-    containers NVML names nobody. Raises NotInForce if the numbers stay different.
+    containers NVML names nobody. Raises Company if there stay more, NotInForce if fewer.
     """
     there = _several(members, "member")
     if servers:
         there += f" and {_several(servers, 'MPS server')}"
 
-    def wrong(listed: dict, late: bool) -> str | None:
+    def wrong(listed: dict, late: bool) -> Exception | None:
         clients, computing = (len(listed[key] or []) for key in ("mps", "compute"))
-        found = []
+        found, more = [], []
         if servers and clients not in (0, members):
             found.append(_several(clients, "MPS client"))
+            more.append(clients > members)
         if computing not in (0, members + servers):
             found.append(_several(computing, "process", "es"))
-        return found and f"{method}: NVML lists {' and '.join(found)}, the cell has {there}"
+            more.append(computing > members + servers)
+        sentence = f"{method}: NVML lists {' and '.join(found)}, the cell has {there}"
+        return (Company if all(more) else NotInForce)(sentence) if found else None
 
     return _awaited(device, wrong)
 
 
 def _awaited(device: gpu.Device, wrong: Callable) -> dict[str, list[int] | None]:
-    """What NVML lists, once nothing is wrong with it; raises NotInForce if something stays so."""
+    """What NVML lists, once nothing is wrong with it; raises what is wrong if it stays so."""
     deadline = time.monotonic() + GRACE_S
     while True:
         listed, late = device.processes(), time.monotonic() > deadline
-        if not (sentence := wrong(listed, late)):
+        if not (error := wrong(listed, late)):
             return listed
         if late:
-            raise NotInForce(sentence)
+            raise error
         time.sleep(0.2)
 
 

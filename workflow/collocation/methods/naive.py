@@ -22,20 +22,18 @@ class Naive(Method):
     def enter(
         self, spec: dict, device: gpu.Device | None, log: Path, switch: bool = False
     ) -> Iterator["Plain"]:
-        with evidence.no_daemon() as pipe:
-            yield Plain(device, pipe)
+        yield Plain(device)
 
 
 @dataclass
 class Plain(Sharing):
     device: gpu.Device | None
-    pipe: str
     names: set[int] = field(default_factory=set)  # PIDs of members, as far as witnessed
 
     def environment(self, member: int) -> dict[str, str]:
         if self.device is None:
             return {"CUDA_VISIBLE_DEVICES": ""}
-        return {"CUDA_VISIBLE_DEVICES": self.device.uuid, evidence.PIPE_FOLDER: self.pipe}
+        return {"CUDA_VISIBLE_DEVICES": self.device.uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
 
     def own_pids(self) -> set[int]:
         return self.names
@@ -46,17 +44,17 @@ class Plain(Sharing):
             return {"verified": True, "device": "cpu", "members": members}
         evidence.require_device("naive", reports, self.device.uuid)
         listed = self.device.processes()
-        evidence.require_no_clients("naive", reports, listed)
         names = evidence.names_of(members)
         self.names |= names
         # In a container NVML may name the host's PIDs, or none: then it tells their number at most.
         comparable = bool(names & set(listed["compute"] or []))
+        if members and not comparable:
+            listed = evidence.require_counts("naive", self.device, len(members))
+        evidence.require_no_clients("naive", reports, listed)
         if comparable:
             if absent := evidence.absent(reports, listed["compute"]):
                 raise NotInForce(f"naive: {absent} not among NVML's processes {listed['compute']}")
             listed = evidence.require_alone(self.device, members)
-        elif members:
-            listed = evidence.require_counts("naive", self.device, len(members))
         # So many processes, each member among them by its UUID: the list holds nobody else.
         counted = bool(members) and len(listed["compute"] or []) == len(members)
         told = listed["mps"] is not None and (comparable or counted)

@@ -194,6 +194,7 @@ class Study(Strict):
     """A named grid of cells: scenario x method x arm x replicate."""
 
     description: str = Field(description="shown in the first lines", examples=["batch sizes"])
+    cpu: bool = Field(False, description="may be measured on a CPU where there is no GPU")
     seed: StrictInt = Field(42, ge=0, description="of data, weights and order")
     replicates: Positive = Field(3, description="blocks, each with all cells and their baselines")
     arms: list[Arm] = Field(["faithful"], min_length=1, description="how well a job is written")
@@ -308,6 +309,22 @@ def _is_a_gpu(wanted):
 Gpu = Annotated[str | int, BeforeValidator(_is_a_gpu)]
 
 
+def seconds(text: str) -> float:
+    """'25m', '2h' or '90s' → seconds. Raises ValueError, also without a unit: 25 of what?"""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh])\s*", str(text))
+    if not match:
+        raise ValueError("give a time such as 90s, 25m or 2h")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def _is_a_time(given):
+    seconds(given)
+    return given
+
+
+Time = Annotated[str, BeforeValidator(_is_a_time)]
+
+
 class Config(Strict):
     """config/config.yaml and `--config` on the command line."""
 
@@ -318,9 +335,10 @@ class Config(Strict):
     measure: bool | None = Field(
         None, description="false: plan no cell; else not of a study that ships", examples=[False]
     )
-    budget: str | int | float | None = Field(
+    budget: Time | None = Field(
         None, description="cells that do not fit are left for the next run", examples=["25m"]
     )
+    wait: Time = Field("10m", description="for others to leave the GPU, before the run gives up")
     gpu: Gpu = Field("auto", description="auto: the first visible; an index; a UUID; cpu")
     mig_mode: Literal["keep", "switch"] = Field(
         "keep", description="switch: may change the card's MIG mode and layout, and puts them back"
@@ -354,21 +372,6 @@ class Config(Strict):
         description="a visit to a host: runs of one name begin with the anchors once",
         examples=["tuesday"],
     )
-
-    @field_validator("budget", mode="before")
-    @classmethod
-    def _budget_is_a_time(cls, budget):
-        if budget is not None:
-            seconds(budget)
-        return budget
-
-
-def seconds(text: str) -> float:
-    """'25m', '2h' or '90s' → seconds. Raises ValueError, also without a unit: 25 of what?"""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh])\s*", str(text))
-    if not match:
-        raise ValueError("give a time such as 90s, 25m or 2h")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def write_schemas(folder: Path = SCHEMAS) -> None:

@@ -38,6 +38,11 @@ class Attempt:
         return self.status == "unsupported" and self.content.get("phase") == "setup"
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether it ran where there was a GPU."""
+        return bool(self.content and self.content.get("gpu"))
+
+    @property
     def device(self) -> str:
         """The key of the device it ran on: a GPU UUID, or 'cpu:' and the machine's alias."""
         content = self.content or {}

@@ -22,7 +22,7 @@ from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_folder
 from workflow.collocation.methods import mps_daemon
-from workflow.collocation.methods.evidence import refuse_company
+from workflow.collocation.methods.evidence import Company, refuse_company
 from workflow.collocation.methods.mig import how_to_switch
 from workflow.collocation.schema.load import load_config, read_values
 from workflow.collocation.schema.study import Config
@@ -123,7 +123,7 @@ class Doctor:
             return FAIL, reason
         try:
             refuse_company(self.device)
-        except NotInForce as company:
+        except (Company, NotInForce) as company:
             return FAIL, f"{company}; cells wait until they are gone, or choose another with gpu=…"
         return OK, "nobody else computes on the card, and its compute mode lets several processes"
 

@@ -20,13 +20,15 @@ import psutil
 
 from workflow.collocation import ROOT, provenance
 from workflow.collocation.cell.task import Task
+from workflow.collocation.cell.waiting import LATE
 from workflow.collocation.digest import code, code_digest
 from workflow.collocation.processes.environment import server_environment
 from workflow.collocation.processes.preloaded import hold, stamp
 from workflow.collocation.schema.workloads import Trained
 from workflow.collocation.study.session import Session
 
-TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "trace"}  # of config, to jobs
+# Of config, to jobs.
+TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "trace", "wait"}
 CHECK_S = 300  # for the import of torch and of somebody's own code
 REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
@@ -133,6 +135,7 @@ def write(session: Session, preloaded: str | None) -> None:
         "code": code(),
         "preloaded": preloaded,
         "deadline": session.deadline,
+        "given_up": session.folder / "jobs" / "given_up",
         **session.config.model_dump(include=TOLD),
     }
     *spent, total = accumulate((job.estimate_s for job in session.jobs), initial=0)
@@ -150,14 +153,20 @@ def write(session: Session, preloaded: str | None) -> None:
         task.write(session.folder / "jobs" / f"{job.path}.json")
 
 
-def sweep_postponed(session: Session) -> None:
-    """Remove the markers of cells that the budget left for later: nothing was measured.
+def sweep_postponed(session: Session) -> tuple[str, bool]:
+    """Remove the markers of cells that were left for later: nothing was measured of them.
 
-    A study that lacks them is not complete.
+    A study that lacks them is not complete. Gives a line on how many cells are left and why, which
+    is empty if none is, and whether something else than the budget was in their way.
     """
-    written = [path for path in session.coming if path.exists()]
-    swept = [p for p in written if json.loads(p.read_text())["status"] == "postponed"]
+    written = {path: json.loads(path.read_text()) for path in session.coming if path.exists()}
+    swept = {path: said for path, said in written.items() if said["status"] == "postponed"}
     for path in swept:
         path.unlink()
-    if swept or session.later:
-        (session.folder / "complete").unlink(missing_ok=True)
+    if not swept and not session.later:
+        return "", False
+    (session.folder / "complete").unlink(missing_ok=True)
+    reasons = {said.get("reason") for said in swept.values()} - {None, LATE}
+    why = f": {'; '.join(sorted(reasons))}; " if reasons else " for later (budget): "
+    number = len(swept) + len(session.later)
+    return f"{number} cells are left{why}the same command carries on", bool(reasons)

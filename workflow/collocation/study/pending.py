@@ -47,6 +47,7 @@ def jobs(
     most: int = 3,
     stale: Callable[[Attempt], bool] = lambda attempt: False,
     estimates: Estimates | None = None,
+    on_gpu: bool | None = None,
 ) -> list[Job]:
     """The cells that still have to run on `device` (GPU UUID or 'cpu'), in order.
 
@@ -54,12 +55,18 @@ def jobs(
     most: how often a cell that failed is tried. stale: attempts to measure again although they
     are results (another trainer, say); if they failed they do not count. A block's baselines are
     measured on the device on which the block goes on, and a cell that was measured on another one
-    without its baselines is measured here again, with them.
+    without its baselines is measured here again, with them. on_gpu: whether the cells are a GPU's;
+    then what was tried without one is as if it had not been, and the other way round. By default it
+    is as `device` says.
     """
-    tried = {cell.id: same(cell, attempts) for cell in cells}
-    why = {
-        cell.id: _why(cell, tried[cell.id], attempts.get(cell.id, []), refusal, most, stale)
+    on_gpu = not device.startswith("cpu") if on_gpu is None else on_gpu
+    alike = {
+        cell.id: [a for a in attempts.get(cell.id, []) if not a.content or a.on_gpu == on_gpu]
         for cell in cells
+    }
+    tried = {cell.id: same(cell, alike) for cell in cells}
+    why = {
+        cell.id: _why(cell, tried[cell.id], alike[cell.id], refusal, most, stale) for cell in cells
     }
     for cell in cells:
         if not why[cell.id] and refusal(cell) is None:

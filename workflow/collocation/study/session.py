@@ -41,6 +41,7 @@ class Session:
     cells: list[Cell]
     device: gpu.Device | None
     attempts: dict[str, list[Attempt]]
+    no_gpu: str = ""  # why there is none
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     deadline: float | None = None  # Unix time at which the budget ends
     anchors: list[Cell] = field(default_factory=list)  # of this session and those before
@@ -57,6 +58,30 @@ class Session:
     def sealed(self) -> bool:
         """Whether the study ships: its folder has a manifest (`make seal`)."""
         return (self.folder / MANIFEST).exists()
+
+    @cached_property
+    def on_gpu(self) -> bool:
+        """Whether its cells are a GPU's: one is here, or the study holds cells of one, or is made
+        for one. What a CPU measured never stands for those.
+        """
+        made_for_one = not self.study.cpu and self.config.gpu != "cpu"
+        return self.device is not None or self.holds_gpu_cells or made_for_one
+
+    @cached_property
+    def holds_gpu_cells(self) -> bool:
+        return any(attempt.on_gpu for tried in self.attempts.values() for attempt in tried)
+
+    @property
+    def forbidden(self) -> str | None:
+        """Why its jobs must not run here, and what to do; None if they may."""
+        if not self.jobs or not self.on_gpu or self.device is not None:
+            return None
+        said = f"study '{self.name}' is made for a GPU"
+        then = "'--config gpu=cpu' (make: CONFIG=gpu=cpu) measures it on the CPU all the same"
+        if self.holds_gpu_cells:
+            said = f"study '{self.name}' holds cells of a GPU"
+            then = "'--config gpu=cpu results=FOLDER' measures it on the CPU, in another folder"
+        return f"{said}, and none is used here ({self.no_gpu}); {then}"
 
     # -- paths, relative to the working directory -----------------------------------------------
 
@@ -86,8 +111,8 @@ class Session:
 
     def runtime_min(self, path: str) -> int:
         """Minutes after which a job may be ended from outside: its own time-outs come before."""
-        timeouts = TIMEOUTS | self.config.timeout
-        return math.ceil((3 * self.job_at[path].estimate_s + sum(timeouts.values())) / 60)
+        own = sum((TIMEOUTS | self.config.timeout).values()) + seconds(self.config.wait)
+        return math.ceil((3 * self.job_at[path].estimate_s + own) / 60)
 
     def refusal(self, cell: Cell) -> str | None:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
@@ -163,6 +188,7 @@ def open_session(values: dict) -> Session:
     numbers = grid.anchor_numbers(attempts)
     session = Session(
         *(config, name, why, study, grid.expand(study, workloads, sources), device, attempts),
+        no_gpu=why_not,
         deadline=deadline,
         anchors=grid.anchors(study, workloads, numbers, sources),
     )
@@ -185,6 +211,7 @@ def _plan(session: Session, next_anchors: list[Cell]) -> None:
         config.attempts,
         _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
         estimates,
+        session.on_gpu,
     )
     begun = any(
         attempt.content and attempt.content["provenance"].get("sitting") == session.id

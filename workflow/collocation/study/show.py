@@ -15,7 +15,7 @@ from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.methods import named
 from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import read_values
-from workflow.collocation.study import pending
+from workflow.collocation.study import fits, pending
 from workflow.collocation.study.session import Session, open_session, shipped
 
 
@@ -79,8 +79,8 @@ def table(session: Session) -> str:
     for place, job in enumerate(jobs):
         spent += job.estimate_s
         if session.refusal(job.cell) is None:
-            fits = place < len(session.jobs)
-            by = f"{spent / 60:7.1f} min" if fits else "  won't fit"
+            in_time = place < len(session.jobs)
+            by = f"{spent / 60:7.1f} min" if in_time else "  won't fit"
             why = "" if job.why == pending.NEW else f"  ({job.why})"
             lines.append(f"{by}  {job.cell.id}{why}")
     if refused:

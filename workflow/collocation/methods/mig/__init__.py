@@ -67,8 +67,7 @@ class Mig(Method):
         layout = plan(spec, read(device))
         with ExitStack() as stack:
             devices = stack.enter_context(divided(device, layout, switch))
-            pipe = stack.enter_context(evidence.no_daemon())
-            sharing = Instances(self.name, device, layout, devices, pipe)
+            sharing = Instances(self.name, device, layout, devices)
             for index, at in enumerate(dict.fromkeys(layout.seats) if self.served else ()):
                 place = Place(devices[at].compute.uuid, devices[at].compute.sm_count)
                 running = mps_daemon.running(place.uuid, log / "mps" / str(index))
@@ -87,7 +86,6 @@ class Instances(Sharing):
     device: Device
     layout: Layout
     devices: Seats
-    pipe: str
     servers: dict[str, mps.Clients] = field(default_factory=dict)
     names: set[int] = field(default_factory=set)  # PIDs under which NVML may list the members
 
@@ -98,7 +96,7 @@ class Instances(Sharing):
         uuid = self.seat(member).compute.uuid
         if uuid in self.servers:
             return self.servers[uuid].environment(member)
-        return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: self.pipe}
+        return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
 
     def release(self, pid: int) -> None:
         """Have its MPS server drop it; the other refuses, and without MPS nobody is harmed."""

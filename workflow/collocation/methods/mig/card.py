@@ -89,8 +89,8 @@ def divided(device: Device, layout: Layout | None, switch: bool = False) -> Iter
 
     Only if `switch`, and NVML says that nobody computes on the card, are the mode or instances that
     were found changed. Raises Unsupported if they must not be, if the driver does not take the
-    layout, or the user has no rights; NotInForce if somebody is on the card, NVML fails, or what
-    was found could not be put back.
+    layout, or the user has no rights; Company if somebody is on the card; NotInForce if NVML fails,
+    or what was found could not be put back.
     """
     on = layout is not None
     if not on and not nvidia.mig_enabled(device):

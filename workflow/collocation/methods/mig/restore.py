@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.gpu.lock import lock_folder
-from workflow.collocation.methods.evidence import NotInForce, refuse_company
+from workflow.collocation.methods.evidence import Company, NotInForce, refuse_company
 from workflow.collocation.methods.mig import nvml
 from workflow.collocation.methods.mig.nvml import Instance, State, in_words
 from workflow.collocation.methods.undisturbed import undisturbed
@@ -80,8 +80,9 @@ def recover(device: Device) -> None:
     """Put back what a killed run of this user found, as its note says; nothing without one.
 
     To be called by who holds the device's lock. Raises NotInForce, and keeps the note, if that does
-    not succeed, if others compute on the card, if somebody has changed it since, or may have: there
-    is another user's note. An equal instance that others made instead, and left idle, goes with it.
+    not succeed, if somebody has changed it since, or may have: there is another user's note.
+    Raises Company if others compute on the card. An equal instance that others made instead, and
+    left idle, goes with it.
     """
     note = _noted(device)
     if note is None:
@@ -152,11 +153,11 @@ def clear(device: Device, instances: Iterable[Instance]) -> None:
 
 
 def require_nobody(device: Device, so: str) -> None:
-    """Raise NotInForce unless NVML says that nobody computes on the card."""
+    """Raise Company, or NotInForce if NVML does not tell, unless nobody computes on the card."""
     try:
         refuse_company(device)
-    except NotInForce as error:
-        raise NotInForce(f"{error}; so {so}") from None
+    except Company as error:
+        raise Company(f"{error}; so {so}") from None
     if device.processes()["compute"] is None:
         raise NotInForce(f"MIG: NVML does not tell who computes on {device.name}, so {so}")
 

@@ -1,0 +1,99 @@
+"""How long a cell waits for its device, and what becomes of those after it if that is in vain."""
+
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+from workflow.collocation.cell.progress import Display
+from workflow.collocation.cell.task import Task
+from workflow.collocation.errors import ConfigError, NotInForce
+from workflow.collocation.gpu import Device, find_device
+from workflow.collocation.methods.evidence import Company, refuse_company
+from workflow.collocation.schema.study import seconds
+
+LATE = "the time budget is used up"
+LOOK_S = 1.0  # between two looks at who else is on the card
+
+
+class Postponed(Exception):
+    """The cell is not measured now, which costs no attempt; with this sentence."""
+
+
+def device_of(task: Task) -> tuple[Device | None, str | None]:
+    """The GPU, None where there is none; and why, if the cell was planned for one.
+
+    Raises ConfigError, or NotInForce where the driver does not answer, if it was not.
+    """
+    try:
+        device, why_not = find_device(task.gpu)
+    except (ConfigError, NotInForce) as error:
+        if not task.needs_gpu:
+            raise
+        device, why_not = None, str(error)
+    lost = task.needs_gpu and device is None
+    return device, f"planned for a GPU, and there is none now: {why_not}" if lost else None
+
+
+@dataclass
+class Patience:
+    """A cell's, whose task says how much it has: `wait` for others on the card, and a deadline.
+
+    Who has waited in vain leaves the reason in the file `task.given_up`, and no cell of this run
+    waits again.
+    """
+
+    task: Task
+    display: Display
+    device: Device | None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was said already why no cell of this run is measured any more."""
+        return self.task.given_up is not None and self.task.given_up.exists()
+
+    def give_up(self, why: str) -> NoReturn:
+        """Neither this cell nor any after it is measured in this run."""
+        if self.task.given_up is not None:
+            self.task.given_up.write_text(why)
+        raise Postponed(why)
+
+    def check(self) -> None:
+        """Raise Postponed if the run has given up, or the cell would outlast the time budget."""
+        if self.given_up:
+            raise Postponed(self.task.given_up.read_text())
+        deadline = self.task.deadline
+        if deadline is not None and time.time() + self.task.estimate_s > deadline:
+            raise Postponed(LATE)
+
+    def say_lock(self, holder: dict) -> None:
+        """Say who holds the device's lock."""
+        self.display.say(f"waiting for {self._held(holder)}")
+
+    def for_lock(self, holder: dict, waited_s: float) -> None:
+        """Raise Postponed if the device's lock is to be waited for no longer.
+
+        Another cell ends some time, and is waited for; a process that is stuck, which the holder's
+        words tell, may never end.
+        """
+        self.check()
+        self.display.show(lambda: f"waiting for {self._held(holder)}")
+        if "stuck" in holder and waited_s > seconds(self.task.wait):
+            self.give_up(f"waited {self.task.wait} for {self._held(holder)}")
+
+    def for_company(self, company: Company) -> None:
+        """Wait until nobody else has the card; raises Postponed."""
+        self.display.say(f"waiting for the GPU, {self.task.wait} at most: {company}")
+        until = time.monotonic() + seconds(self.task.wait)
+        while True:
+            try:
+                return refuse_company(self.device)
+            except Company as still:
+                self.check()
+                self.display.show(lambda: "waiting for the GPU, which others use")
+                if time.monotonic() > until:
+                    self.give_up(str(still))
+            time.sleep(LOOK_S)
+
+    def _held(self, holder: dict) -> str:
+        who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
+        return f"the {'GPU' if self.device else 'CPU'}, held by {who}"
