@@ -373,7 +373,7 @@ IDLE = {  # dropped, and nobody need know: ours to set, an image's words, none o
         "NCCL_VERSION",
         "CUDNN_VERSION",
     ),
-    *("PYTHON_VERSION", "SECRET_TOKEN", "SLURM_JOB_ID", "MALLOCATE", "EDITOR"),
+    *("CUDA_DEVICE_ORDER", "PYTHON_VERSION", "SECRET_TOKEN", "SLURM_JOB_ID", "MALLOCATE", "EDITOR"),
 }
 
 
@@ -384,7 +384,9 @@ def test_members_find_places_and_no_settings(monkeypatch):
     assert {name: found[name] for name in PLACES} == PLACES
     assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "1"
     assert found["OPENBLAS_NUM_THREADS"] == "1"
-    assert not SETTINGS & found.keys() and IDLE & found.keys() == {"OMP_NUM_THREADS"}
+    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    ours = {"OMP_NUM_THREADS", "CUDA_DEVICE_ORDER"}
+    assert not SETTINGS & found.keys() and IDLE & found.keys() == ours
     assert found["PYTHONPATH"] == f"{REPOSITORY}{os.pathsep}/elsewhere"
     passed = {"CUDA_HOME": None, "LD_LIBRARY_PATH": None, "NVIDIA_VISIBLE_DEVICES": "all"}
     assert account() == {"passed": passed, "dropped": sorted(SETTINGS)}
