@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow.collocation.cell import steps
+from workflow.collocation.telemetry.values import Window
 
 MS = 1_000_000
 ORIGIN = 5_000_000_000_000
@@ -27,6 +28,31 @@ def arrays(end_ns, loss_step=(), loss=(), first_step=0) -> dict:
         "loss": np.asarray(loss, np.float32),
         "first_step": first_step,
     }
+
+
+# Length of a step, ms; when steps stood still, ms; whether that is said of a window of 3 s.
+STALLS = {
+    "never": (10, None, False),
+    "within": (10, (1000, 1700), True),
+    "at its beginning": (10, (-100, 700), True),
+    "from then on": (10, (2000, 9000), True),
+    "not for long": (10, (1000, 1400), False),
+    "each step takes as long": (900, None, False),
+}
+
+
+@pytest.mark.parametrize("name", STALLS)
+def test_a_member_that_stood_still_for_a_part_of_the_window_is_told_of(name):
+    step_ms, still, told = STALLS[name]
+    end = ORIGIN + MS * np.arange(-5 * step_ms, 4000, step_ms, dtype=np.int64)
+    if still:
+        since, until = (ORIGIN + MS * edge for edge in still)
+        end = end[(end < since) | (end >= until)]
+    for kind in ("window", "before", "after", "epochs", "completion"):
+        window = Window(name=kind, start_ns=ORIGIN, end_ns=ORIGIN + 3000 * MS, seconds=3.0)
+        # In the last two members also validate, or wait for others.
+        expected = told and kind not in ("epochs", "completion")
+        assert steps.stalled(window, end) is expected
 
 
 # -- rates ----------------------------------------------------------------------------------------

@@ -20,13 +20,15 @@ THROTTLED, POWER_CAPPED, SHARED_GPU = "throttled", "power_capped", "shared_gpu"
 # Of the host: the members had fewer cores, or less of them, than each would have had alone.
 CORES_SHARED, HYPERTHREADS_SHARED = "cores_shared", "hyperthreads_shared"
 CPU_THROTTLED = "cpu_throttled"
+# A member stood still for over a fifth of the window: its rate is of the steps that it made.
+STALLED = "stalled"
 # Of what was seen of it.
 INCOMPLETE, DISAGREES = "telemetry_incomplete", "telemetry_disagrees"
 ENERGY_DISAGREES = "energy_disagrees"
 TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
 # A rate with one of these is not what the cell's name says.
 SUSPECT = (UNSTEADY, UNEVEN, UNVERIFIED, MIXED_CODE, MIXED_DATA)
-SUSPECT += (THROTTLED, CPU_THROTTLED, SHARED_GPU)
+SUSPECT += (THROTTLED, CPU_THROTTLED, SHARED_GPU, STALLED)
 KNOWN = (*SUSPECT, ABOVE_COUNT, POWER_CAPPED, CORES_SHARED, HYPERTHREADS_SHARED, *TELEMETRY)
 
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
@@ -43,6 +45,7 @@ _MEANING = {
     THROTTLED: "GPU throttled by heat or hardware",
     POWER_CAPPED: "GPU held at its power limit",
     CPU_THROTTLED: "processes held up by a CPU quota",
+    STALLED: "a job made no step for over a fifth of the window",
     SHARED_GPU: "somebody else's process on the GPU",
     CORES_SHARED: "members share CPUs",
     HYPERTHREADS_SHARED: "members share physical cores",

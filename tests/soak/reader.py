@@ -182,9 +182,10 @@ def stalls(record: dict, done: list[dict], flags: set[str]) -> list[str]:
         for window in record["windows"]:
             long = window["end_ns"] - window["start_ns"]
             since = max(deed["t_ns"], window["start_ns"])
-            share = (min(deed["until_ns"], window["end_ns"]) - since) / long
-            if share > 0.3:
-                found.append(f"a stop of {share:.0%} of window {window['name']} carries no flag")
+            lost = min(deed["until_ns"], window["end_ns"]) - since
+            timed = window["name"] in ("window", "before", "after")
+            if timed and lost > max(0.25 * long, 6e8):
+                found.append(f"a stop of {lost / long:.0%} of {window['name']} carries no flag")
     return found
 
 

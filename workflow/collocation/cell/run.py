@@ -283,7 +283,7 @@ class Run:
         from workflow.collocation.cell import steps
 
         began = time.monotonic()
-        found, members = {}, []
+        found, members, stalled = {}, [], False
         for tracked in conductor.members:
             member = tracked.record()
             members.append(member)
@@ -298,13 +298,14 @@ class Run:
             arrays["first_step"] = tracked.events["warm"]["steps"]
             found[tracked.member] = arrays
             member.loss = steps.losses(arrays)
+            there = conductor.windows[: 1 if tracked.status == "departed" else None]
+            end_ns, size = arrays["end_ns"], tracked.batch_size
             member.windows = {
-                window.name: steps.in_window(
-                    window, arrays["end_ns"], tracked.batch_size, tracked.epochs
-                )
-                for window in conductor.windows
-                if not (tracked.status == "departed" and window.name == "after")
+                window.name: steps.in_window(window, end_ns, size, tracked.epochs)
+                for window in there
             }
+            stalled |= any(steps.stalled(window, end_ns) for window in there)
+        self.fields["flags"] += ["stalled"] * stalled
         evidence = conductor.evidence
         self.fields.update(
             members=members,

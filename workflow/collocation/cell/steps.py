@@ -14,6 +14,9 @@ TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100
 # A third of a window in so many parts: each longer than what makes neighbouring steps alike.
 BATCHES = 10
+# A member stood still if it made no step for over this share of a window, this many seconds, and
+# this many of its own steps: a busy machine's hiccup is shorter, a slow step as long as the others.
+STALL, STALL_S, STALL_STEPS = 0.2, 0.5, 5
 
 
 def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
@@ -62,6 +65,18 @@ def in_window(window: Window, end_ns: np.ndarray, batch_size: int, epochs: list[
     if window.name == "completion":  # whose end is alone, and faster
         found.drift = found.drift_error = None
     return found
+
+
+def stalled(window: Window, end_ns: np.ndarray) -> bool:
+    """Whether a member stood still for a part of the window, of which its rate may not tell: that
+    is of the time from its first to its last step end there.
+    """
+    if window.name in ("epochs", "completion"):  # where it also validates, or waits for others
+        return False
+    inside = end_ns[(end_ns >= window.start_ns) & (end_ns < window.end_ns)]
+    took = np.diff(np.concatenate([[window.start_ns], inside, [window.end_ns]])) / 1e9
+    longest = max(STALL * window.seconds, STALL_S, STALL_STEPS * float(np.median(took)))
+    return bool(took.max() > longest)
 
 
 def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:
