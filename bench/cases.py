@@ -47,7 +47,7 @@ def cell_of(case: Case, seconds: float) -> Cell:
     study = Study(
         description="bench",
         replicates=1,
-        measure={"kind": "window", "min_steps": 10, **times},
+        measure={"kind": "window", "min_steps": 10, "tune": "together", **times},
         cores_for=case.cores_for,
         ladders=[
             {

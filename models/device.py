@@ -29,7 +29,9 @@ def device_facts(device: torch.device) -> dict:
     memory_free, _ = torch.cuda.mem_get_info(device)
     properties = torch.cuda.get_device_properties(device)
     driver = _driver()
-    count = sm_affinity(driver)
+    affinity = _ExecAffinity()
+    asked = _call(driver, "cuCtxGetExecAffinity", ctypes.byref(affinity), ctypes.c_int(0))
+    count = affinity.sm_count or None if asked else None
     mig = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
     return {
         "device_name": properties.name,
@@ -38,13 +40,6 @@ def device_facts(device: torch.device) -> dict:
         "sm_source": None if count is None else "affinity",
         "memory_free": memory_free,
     }
-
-
-def sm_affinity(driver) -> int | None:
-    """SMs that the current context can use, as CUDA has it; None where it does not answer."""
-    found = _ExecAffinity()
-    answered = _call(driver, "cuCtxGetExecAffinity", ctypes.byref(found), ctypes.c_int(0))
-    return found.sm_count or None if answered else None
 
 
 def _uuid(driver) -> uuid.UUID | None:

@@ -69,11 +69,12 @@ class Member:
 
     def run(self) -> None:
         self.build()
-        self.phase = "warm"
-        self.warm_up()
-        if not self.stopping and self.channel.wait() == "go":
-            self.phase = "window"
-            self.go()
+        for phase, part in (("warm", self.tune), ("warm", self.warm_up), ("window", self.go)):
+            if not self.stopping:
+                self.heed(self.channel.wait())  # "tune", "warm", "go"; or "stop"
+            if not self.stopping:
+                self.phase = phase
+                part()
         self.phase = "stop"
         self.stop()
         if self.trace_steps:
@@ -114,10 +115,11 @@ class Member:
             resident_bytes=self.input.bytes + (self.validation.bytes if self.validation else 0),
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
-            commands=["trace"],
+            commands=["tune", "trace"],
             seconds=dict(zip(("fork", "device", "data", "model"), (fork_s, *took), strict=True)),
             **facts,
         )
+        self.fresh_record()
 
     def synchronise(self) -> None:
         if self.device.type == "cuda":
@@ -172,18 +174,24 @@ class Member:
 
     # -- warm-up, window, end --------------------------------------------------------------
 
-    def warm_up(self) -> None:
-        """The first steps, untimed by others: autotuning, allocation, filling of the loaders.
-
-        At least `warmup_steps` (and one), until `warmup_s` have passed since the first, which
-        holds cuDNN's autotuning, had finished.
+    def tune(self) -> None:
+        """The first step, of a graph its capture too, while the others rest: in it cuDNN tries out
+        kernels for each of our threads, and keeps those that are fastest then.
         """
+        began = time.monotonic()
         self.stepper, self.source = self.job, self.input
         if self.spec["cuda_graph"]:
             self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
-        self.fresh_record()
         self.train(1)
         self.clock.finish()
+        self.channel.emit("tuned", seconds=round(time.monotonic() - began, 4))
+
+    def warm_up(self) -> None:
+        """The first steps beside the others, untimed by them: allocation, filling of the loaders.
+
+        At least `warmup_steps`, the first one included, until `warmup_s` have passed.
+        """
+        self.fresh_record()
         until = time.monotonic() + (self.spec.get("warmup_s") or 0)
         self.train(self.spec["warmup_steps"] - 1)
         while not self.stopping and time.monotonic() < until:
@@ -259,23 +267,18 @@ class Member:
         self.job.model.train()
         return float(total) / max(samples, 1)
 
-    def data_wait_share(self) -> float | None:
-        """Share of the time in training steps since go that they waited for files.
-
-        None for resident input, which the host only launches, and before go.
-        """
-        if self.go_ns is None or self.spec["input"]["mode"] == "resident":
-            return None
-        return sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.validation_ns)
-
     def stop(self) -> None:
         """Wait for what is under way, write steps.npz, say what was done."""
         self.clock.finish()
         self.synchronise()
         cuda = self.device.type == "cuda"
-        data_wait_share = self.data_wait_share()
+        share = (
+            None  # of the time in training steps, of waits for files; resident ones are launched
+        )
         if self.go_ns is None:
             self.fresh_record()
+        elif self.spec["input"]["mode"] == "files":
+            share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.validation_ns)
         end_ns, losses = self.clock.end_ns, self.losses
         kept = losses.steps, losses.between(0, self.step)
         file = save_steps(self.spec["folder"], end_ns, self.wait_ns, *kept)
@@ -286,7 +289,7 @@ class Member:
             samples=steps * self.spec["batch_size"],
             memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
             memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
-            data_wait_share=data_wait_share,
+            data_wait_share=share,
             file=file,
         )
 

@@ -117,7 +117,9 @@ def train_member(spec: dict, stop_at: str = "progress", go: bool = True):
         for line in lines:
             event = json.loads(line)
             events.append(event)
-            if event["event"] == "warm" and go:
+            if event["event"] in ("built", "tuned"):
+                os.write(commands_write, b"tune\n" if event["event"] == "built" else b"warm\n")
+            elif event["event"] == "warm" and go:
                 os.write(commands_write, b"go\n")
             elif event["event"] == "warm":
                 os.close(commands_write)
@@ -158,6 +160,7 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
         assert code == 0
         assert [e["event"] for e in events if e["event"] != "progress"] == [
             "built",
+            "tuned",
             "warm",
             "started",
             "stopped",
@@ -172,6 +175,7 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
     assert built["cores"] == sorted(os.sched_getaffinity(0)) and built["threads"] == 1
     facts = ("device_name", "device_uuid", "sm_count", "sm_source", "memory_free")
     assert [built[fact] for fact in facts] == ["cpu", None, None, None, None]
+    assert "tune" in built["commands"] and named(events, "tuned")["seconds"] > 0
     assert warm["steps"] == 4 and warm["step_s"] > 0 and 0 < warm["input_share"] < 1
     n = stopped["steps"]
     assert len(steps["end_ns"]) == len(steps["wait_ns"]) == n > 0
@@ -199,6 +203,24 @@ def test_end_of_file_before_go_stops_with_nothing_counted(tmp_path):
     code, events, steps = train_member(member_spec(tmp_path), go=False)
     assert code == 0 and events[-1]["event"] == "stopped" and events[-1]["steps"] == 0
     assert len(steps["end_ns"]) == 0 and len(steps["loss"]) == 2
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypatch, last):
+    told, made, rested, step = [], [], [], VisionJob.step
+    monkeypatch.setattr(VisionJob, "step", lambda *its: made.append(1) or step(*its))
+    commands = iter([*["tune", "warm"][:last], "stop"])
+
+    def wait():
+        rested.append(len(made))
+        return next(commands)
+
+    channel = SimpleNamespace(
+        emit=lambda event, **_: told.append(event), wait=wait, poll=lambda: None
+    )
+    assert train.main(member_spec(tmp_path), channel) == 0
+    assert told == [*["built", "tuned", "warm"][: last + 1], "stopped"]
+    assert rested == [0, 1, 4][: last + 1] and len(made) == rested[-1]
 
 
 def test_warm_up_lasts_its_seconds_from_the_end_of_its_first_step(tmp_path, monkeypatch):
@@ -451,7 +473,8 @@ CAPPED = """
     from tests.fakes.data import FakeImages
 
     models.data.open_dataset = lambda name, path: FakeImages()
-    commands, _ = os.pipe()
+    commands, conductor = os.pipe()
+    os.write(conductor, b"tune\\n")
     sys.exit(call_trainer(train.main, json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
 """
 LOADING = """

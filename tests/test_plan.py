@@ -198,7 +198,8 @@ def test_a_completion_gives_each_member_its_work():
     by_scenario = {cell.scenario: cell.spec for cell in cells}
     spec = by_scenario[f"2x_{SMALL}+1x_{A}--completion"]
     assert [member.work for member in spec.members] == [30, 30, 7]
-    assert spec.to_json()["measure"] == {"kind": "completion", "warmup_s": 3.0, "settle_s": 1.0}
+    times = {"warmup_s": 3.0, "settle_s": 1.0}
+    assert spec.to_json()["measure"] == {"kind": "completion", "tune": "turn", **times}
     for alone_cell in (f"1x_{SMALL}", f"1x_{A}"):
         assert by_scenario[alone_cell].measure.kind == "window"
         assert by_scenario[alone_cell].members[0].work is None

@@ -1,4 +1,5 @@
-"""`trace`: some steps of one member under torch.profiler, which can spoil nothing that is measured.
+"""What members do when asked: tune, each in its turn; and `trace`, some steps of one member under
+torch.profiler, which can spoil nothing that is measured.
 
 Real training on the CPU; and trainers without torch that know no trace, die or hang in it.
 """
@@ -50,6 +51,46 @@ def main(spec, channel):
         BEHAVIOUR
     return code
 """
+# Members of torchfree that tune, and write down beside how many; the greedy one then fails.
+TUNER = """
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from tests import torchfree
+from tests.torchfree import preload
+
+FOLDER = Path(__file__).parent
+
+def main(spec, channel):
+    def emit(event, **fields):
+        channel.emit(event, **fields, **({"commands": ["tune"]} if event == "built" else {}))
+        if event == "built":
+            tune()
+
+    def tune():
+        assert channel.wait() == "tune"
+        mine, until, beside = FOLDER / f"{spec['member']}.tunes", time.monotonic() + WAIT_S, 0
+        mine.touch()
+        while beside < 2 and time.monotonic() < until:
+            beside = max(beside, len(list(FOLDER.glob("*.tunes"))) - 1)
+        with (FOLDER / "beside").open("a") as file:
+            file.write(f"{beside}")
+        if not beside:
+            mine.unlink()
+        if spec["workload"] == "greedy":
+            raise torchfree.OutOfMemory("warm")
+        channel.emit("tuned", seconds=0.25)
+        assert channel.wait() == "warm" and len((FOLDER / "beside").read_text()) == 3
+
+    ours = SimpleNamespace(
+        emit=emit,
+        error=channel.error,
+        wait=channel.wait,
+        poll=channel.poll,
+        _events=channel._events,
+    )
+    return torchfree.main(spec, ours)
+"""
 BEHAVIOURS = {
     "is not known": (None, "the trainer knows no such command"),
     "dies": ("os.kill(os.getpid(), signal.SIGSEGV)", "member 0 gave none"),
@@ -73,6 +114,7 @@ def test_a_trace_of_real_training(studio):
     assert found == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     names = [event["name"] for event in json.loads(gzip.decompress(content))["traceEvents"]]
     assert names.count("Optimizer.step#SGD.step") == STEPS and "aten::conv2d" in names
+    assert all(member["build_s"]["tune"] > 0 for member in record["members"])
     assert record["timing"]["trace_s"] > 0 and "trace" not in json.dumps(record["spec"])
 
 
@@ -86,31 +128,61 @@ def require_measured(record: dict) -> None:
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
     does, said = BEHAVIOURS[behaviour]
+    trainer = TRACER.replace("BEHAVIOUR", does or "pass")
+    record, log = run_cell(
+        tmp_path,
+        monkeypatch,
+        trainer if does else "from tests.torchfree import *",
+        DRILL,
+        CELL,
+        timeout={"stop": 2} if behaviour == "hangs" else {},
+        trace=STEPS,
+    )
+    require_measured(record)
+    assert said in log.partition("no trace: ")[2]
+    assert "trace.json.gz" not in record["files"]
+
+
+@pytest.mark.parametrize(
+    ("tune", "beside", "wait"), [("turn", "000", 0.2), ("together", "222", 60)]
+)
+def test_members_tune_in_turn_and_warm_up_together(tmp_path, monkeypatch, tune, beside, wait):
+    mix = {"members": {"it": 2, "greedy": 1}, "methods": ["naive"], "measure": {"tune": tune}}
+    cell = "2x_it+1x_greedy/faithful/naive/r1"
+    trainer, shown = TUNER.replace("WAIT_S", str(wait)), []
+    monkeypatch.setattr(Display, "show", lambda _, what: shown.append(what()))
+    record, _ = run_cell(tmp_path, monkeypatch, trainer, study(mixes=[mix]), cell)
+    assert (tmp_path / "beside").read_text() == beside
+    greedy, *others = sorted(record["members"], key=lambda member: member["workload"])
+    assert (record["status"], greedy["phase"]) == ("out_of_memory", "warm")
+    assert [(m["status"], m["build_s"]["tune"]) for m in others] == [("completed", 0.25)] * 2
+    assert any(line.startswith("tuning ") for line in shown)
+    assert record["spec"]["measure"]["tune"] == tune and record["timing"]["tune_s"] > 0
+
+
+def run_cell(tmp_path, monkeypatch, trainer: str, drill: dict, cell: str, **task):
+    """One cell of a study with this trainer's text: its record, and the conductor's log."""
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "tracer.py").write_text(TRACER.replace("BEHAVIOUR", does or "pass"))
+    (tmp_path / "the_trainer.py").write_text(trainer)
     (tmp_path / "manifest.json").touch()
     (tmp_path / "ready.json").write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
-    cells = expand(Study.model_validate(DRILL), {"it": VisionWorkload(**PLAIN)})
-    [spec] = [cell.spec for cell in cells if cell.id == CELL]
+    workloads = dict.fromkeys(("it", "greedy"), VisionWorkload(**PLAIN))
+    [spec] = [it.spec for it in expand(Study.model_validate(drill), workloads) if it.id == cell]
     task = Task(
         study="s",
-        cell=CELL,
+        cell=cell,
         output=tmp_path / "a1" / "run.json",
         spec=spec,
         gpu="cpu",
-        trainer="tracer" if does else "tests.torchfree",
-        timeout={"stop": 2} if behaviour == "hangs" else {},
+        trainer="the_trainer",
         telemetry=Sampling(source="off"),
-        trace=STEPS,
         data=[tmp_path / "ready.json"],
+        **task,
     )
     (tmp_path / "a1" / "log").mkdir(parents=True)
     log = tmp_path / "a1" / "log" / "conductor.log"
-    record = run.Run(task, Display(CELL, log)).record().model_dump()
-    require_measured(record)
-    assert said in log.read_text().partition("no trace: ")[2]
-    assert "trace.json.gz" not in record["files"]
+    return run.Run(task, Display(cell, log)).record().model_dump(), log.read_text()
 
 
 def test_a_profiler_that_fails_says_so_and_the_member_waits_for_its_end(monkeypatch):

@@ -104,7 +104,7 @@ class Cifar10(ImageDataset):
             try:
                 with path.open("rb") as file:
                     batch = _Batch(file, encoding="latin1").load()
-                pixels.append(batch["data"].bytes().reshape(-1, 3, 32, 32))
+                pixels.append(np.frombuffer(batch["data"].data, np.uint8).reshape(-1, 3, 32, 32))
                 labels.append(np.asarray(batch["labels"], np.int64))
             except Exception as error:  # whatever a damaged pickle can raise
                 raise DataError(f"{self.name}: {path} cannot be read ({error!r})") from error
@@ -117,18 +117,13 @@ class Cifar10(ImageDataset):
 
 
 class _Named:
-    """In the place of what a pickled numpy array names: it keeps its state, and does nothing."""
+    """In the place of all that a pickled numpy array names: it keeps the array's bytes."""
 
     def __init__(self, *_):
         pass
 
     def __setstate__(self, state: tuple) -> None:
-        self.state = state
-
-    def bytes(self) -> np.ndarray:
-        """Of an array, its elements as uint8 [all]."""
-        *_, data = self.state
-        return np.frombuffer(data.encode("latin1") if isinstance(data, str) else data, np.uint8)
+        self.data = state[-1].encode("latin1") if isinstance(state[-1], str) else state[-1]
 
 
 class _Batch(pickle.Unpickler):

@@ -64,8 +64,6 @@ class Job(ABC):
 
         return member.Member(spec, channel)
 
-    # -- input ------------------------------------------------------------------------------------
-
     @classmethod  # noqa: B027  (most need none)
     def check(cls, spec: dict, dataset) -> None:
         """Raise ValueError if this dataset is none for the job."""
@@ -83,8 +81,6 @@ class Job(ABC):
     def files(cls, dataset, split: str, spec: dict, device: torch.device):
         """The same from files, read while training. Raises ValueError where there is none."""
         raise ValueError(f"kind {spec['kind']} reads no files; allowed: input mode resident")
-
-    # -- training ---------------------------------------------------------------------------------
 
     @abstractmethod
     def build(self, spec: dict, device: torch.device) -> None:

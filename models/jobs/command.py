@@ -160,7 +160,7 @@ class Command:
             self.look(LOOK_S)
         self.look(0)
         step_s = typical_step_s(steps.arrays(0, steps.done)[0])
-        self.channel.emit("warm", steps=steps.done, step_s=step_s, input_share=None)
+        self.channel.emit("warm", steps=steps.done, step_s=step_s)
 
     def go(self) -> None:
         """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
@@ -190,9 +190,6 @@ class Command:
             "stopped",
             steps=end - first,
             samples=(end - first) * self.spec["batch_size"],
-            memory_peak_allocated=None,
-            memory_peak_reserved=None,
-            data_wait_share=None,
             file=file,
         )
 

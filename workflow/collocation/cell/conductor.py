@@ -28,7 +28,7 @@ CUT_SHORT_S = 10.0  # for the others to stop after a fault
 POLL_S = 0.2
 # Phase → what a person reads of it, and the event of members that are done with it.
 NOW = {"build": ("building", "built"), "warm": ("warming up", "warm"), "window": ("measuring", "")}
-NOW |= {"trace": ("tracing", ""), "stop": ("stopping", "exited")}
+NOW |= {"tune": ("tuning", "tuned"), "trace": ("tracing", ""), "stop": ("stopping", "exited")}
 
 
 class CellOver(Exception):
@@ -71,6 +71,7 @@ class Conductor:
         """
         try:
             self._timed("build_s", self._build)
+            self._timed("tune_s", self._tune)
             self._timed("warm_s", lambda: self._reach("warm", "warm"))
             self._ask("barrier")
             self._timed("window_s", self._measure)
@@ -119,6 +120,21 @@ class Conductor:
             self.server.start(spec, log)
         self._reach("built", "build")
         self.watch.members({member.member: member.pid for member in self.alive})
+
+    def _tune(self) -> None:
+        """Have cuDNN choose kernels for one member after the other, or for all at once (a control).
+
+        The others rest, but for scripts: those choose when they like.
+        """
+        able = [m for m in self.alive if "tune" in m.events["built"].get("commands", [])]
+        deadline = time.monotonic() + self.timeouts["warm"]
+        for turn in [able] if self.measure.tune == "together" else [[m] for m in able]:
+            for member in turn:
+                self.server.send(member.member, "tune")
+            while late := [m for m in turn if m.alive and "tuned" not in m.events]:
+                self._pump(deadline, "warm", late)
+        for member in able:
+            self.server.send(member.member, "warm")
 
     def _reach(self, event: str, phase: str) -> None:
         """Wait until every living member has sent `event`."""

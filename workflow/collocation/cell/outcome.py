@@ -123,7 +123,9 @@ class Tracked:
         for name in ("built", "warm", "stopped"):
             event = self.events.get(name, {})
             known |= {key: value for key, value in event.items() if key in _TOLD}
-        build_s = self.events.get("built", {}).get("seconds", {})
+        build_s = dict(self.events.get("built", {}).get("seconds", {}))
+        if "tuned" in self.events:
+            build_s["tune"] = self.events["tuned"]["seconds"]
         return Member(status=self.status or "stopped", build_s=build_s, **known)
 
 

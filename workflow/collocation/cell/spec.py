@@ -2,7 +2,8 @@
 
 Two specs are the same if their digests are. A digest leaves out what is as by default, so that a
 field that is added with a default measures nothing again; the default has to be what was done
-before there was the field. Where the same spec comes to mean something else, VERSION counts on.
+before there was the field (schema/study says why it is not, of `tune`). Where the same spec comes
+to mean something else, VERSION counts on.
 """
 
 import hashlib

@@ -87,7 +87,7 @@ class Server:
         return member
 
     def send(self, index: int, command: str) -> None:
-        """Send "go", "stop" or "trace N" to a member, if it is still there to read it."""
+        """Send a command of models/protocol.py to a member, if it is still there to read it."""
         with contextlib.suppress(OSError):
             self.members[index].channel.send(command.encode() + b"\n")
 

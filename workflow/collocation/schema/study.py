@@ -60,6 +60,12 @@ class Measure(Strict):
     warmup_s: float = Field(3.0, ge=0, description="seconds from the first step to the barrier")
     settle_s: float = Field(1.0, ge=0, description="seconds from the barrier to the window")
     epochs: Positive = Field(5, description="of kind epochs: how many")
+    # Records from before the key, such as those of results/h200, are of members that chose as they
+    # came, beside each other's warm-up. They count as if in turn, or all would be measured again.
+    tune: Literal["turn", "together"] = Field(
+        "turn",
+        description="cuDNN chooses kernels for one member after the other, or for all at once",
+    )
 
 
 class Group(Strict):
