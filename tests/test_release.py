@@ -485,6 +485,17 @@ def test_no_way_of_handing_it_on_plans_a_cell(shipped, tmp_path, way):
     assert shipped.snakemake("--dry-run", config={"measure": "true"}).planned == 3
 
 
+def test_what_ships_is_enough_for_snakemakes_report(tmp_path):
+    """As in a fresh clone: no SVG, no logs, nothing of Snakemake's own."""
+    there = tmp_path / "results" / "h200"
+    made_here = shutil.ignore_patterns("*.svg", "log", "jobs", "telemetry.parquet", "report.*")
+    shutil.copytree(REPOSITORY / "results" / "h200", there, ignore=made_here)
+    command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile"]
+    command += ["--directory", tmp_path, "--report", tmp_path / "r.html", "--config", "study=h200"]
+    done = subprocess.run([*command, "gpu=cpu"], capture_output=True, text=True)
+    assert done.returncode == 0 and (tmp_path / "r.html").stat().st_size > 1e6, done.stderr
+
+
 def test_citation_zenodo_and_catalogue_say_the_same():
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     zenodo = json.loads((REPOSITORY / ".zenodo.json").read_text())

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from tests.fakes import machine
 from tests.studio import PATIENCE, REPOSITORY, alone, study, workload
 from workflow.collocation.cell.failure import trail
 from workflow.collocation.study.terminal import Hush
@@ -95,6 +96,14 @@ def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(longer)
     said = screen(seen)
     assert sum("completed in" in line for line in said) == 1 and len(said) < 12, said
     assert not any(word in seen for word in CHATTER)
+
+
+def test_on_a_gpu_the_line_tells_how_busy_it_is(studio):
+    lasting = study(ladders=alone("plain"), measure={"kind": "window", "window_s": 3})
+    studio.write({"plain": workload()}, drill=lasting).with_card()
+    machine.does(studio.card, gract=0.93)
+    code, seen, _ = at_terminal(studio, "--until", "collocate")
+    assert code == 0 and re.search("measuring 1 of 1 members, .* samples/s, GPU 93%;", seen), seen
 
 
 def test_a_log_file_has_plain_lines_and_on_request_all_that_snakemake_says(longer):

@@ -23,7 +23,7 @@ CONTENTS = [
 ]
 CONTENTS += [
     in_report(
-        f"{STUDY}/figures/{name}.svg",
+        f"{STUDY}/figures/{name}.png",  # which ships with a study, an SVG does not
         caption=f"../report/figures/{name}.rst",
         category="Figures" if name in drawn.NAMES else "Appendix",
         labels={"figure": name.replace("_", " ")},

@@ -106,7 +106,8 @@ class Watch:
                 file.seek(-min(TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
                 rows = [line for line in file.read().split(b"\n")[1:-1] if CARD in line]
             values = json.loads(rows[-1])["v"]
-            return values.get("gract", values.get("gpu_util"))
+            gract = values.get("gract")
+            return values.get("gpu_util") if gract is None else gract
         except (OSError, IndexError, ValueError, KeyError):
             return None
 
