@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import driver, machine
 from workflow.collocation import gpu, methods
-from workflow.collocation.gpu.apart import CHILD
+from workflow.collocation.gpu import apart
 from workflow.collocation.methods import evidence, mps_daemon, undisturbed
 from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
 from workflow.collocation.methods.mig import card as mig_card
@@ -380,7 +380,7 @@ def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hoppe
 
 def test_a_driver_that_makes_less_than_was_planned_fails_the_cell(hopper, monkeypatch):
     monkeypatch.setattr(mig_nvml.Instance, "divided", True)  # so it takes the small one
-    CHILD.end()  # the next is as this process is now
+    apart.CHILD.end()  # the next is as this process is now
     with pytest.raises(NotInForce) as caught:
         with hopper.applied(alike(1, "mig_1g2x")):
             pass
@@ -890,7 +890,7 @@ def interruptible():
 
 def send_from_elsewhere(number: int) -> None:
     """From another process, while another thread of this one is there to receive it."""
-    pid = os.getppid() if CHILD.inside else os.getpid()
+    pid = os.getppid() if apart.CHILD.inside else os.getpid()
     subprocess.run(["sh", "-c", f"kill -{int(number)} {pid}"], check=True)
 
 
@@ -920,7 +920,7 @@ def test_a_signal_while_the_card_is_put_back_waits(
             return real(*arguments)
 
         monkeypatch.setattr(pynvml, call, interrupted)
-        CHILD.end()
+        apart.CHILD.end()
         with pytest.raises(Interrupted):
             with made.applied(PAIR):
                 now.touch()
@@ -939,7 +939,7 @@ def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, mo
         return real(handle)
 
     monkeypatch.setattr(pynvml, "nvmlGpuInstanceDestroy", interrupted)
-    CHILD.end()
+    apart.CHILD.end()
     with pytest.raises(Interrupted):
         mig_restore.recover(bench.device)
     assert bench.state == ((True, True), []) and not bench.journals

@@ -103,15 +103,16 @@ def installed(folder: Path) -> Iterator[None]:
     """Have this process's own nvidia-ml-py find the machine's library instead of NVIDIA's, and so
     the process that asks for it (gpu.apart).
     """
-    from workflow.collocation.gpu.apart import CHILD  # trainers, which import this, need it not
+    from workflow.collocation.gpu import apart  # trainers, which import this, need it not
 
-    CHILD.end()
+    child, apart.CHILD = apart.CHILD, apart.Child()
     before = pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache
     pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = driver.Library(folder), {}
     try:
         yield
     finally:
-        CHILD.end()
+        apart.CHILD.end()
+        apart.CHILD = child
         pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = before
 
 
