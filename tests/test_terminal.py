@@ -23,14 +23,14 @@ CHATTER = ("Job stats", "Select jobs", "Execute ", "Finished jobid", "steps (", 
 CHATTER += ("Removing output", "RuleException", "WorkflowError", "Elapsed time", "rule collocate")
 
 
-def at_terminal(studio, *arguments: str, stop_at: str = "", wait_s: float = 0.0):
+def at_terminal(studio, *arguments: str, stop_at: str = "", wait_s: float = 0.0, **config):
     """Run snakemake as `make study` does; type Ctrl-C `wait_s` after `stop_at` was there.
 
     Returns the exit code, and what came before and after that, as bytes of the terminal.
     """
     command = [sys.executable, "-m", "workflow.collocation.study.terminal", "snakemake"]
     command += ["--snakefile", str(REPOSITORY / "Snakefile"), "--directory", ".", "--cores", "1"]
-    command += ["--config", *studio.config(), *arguments]
+    command += ["--config", *studio.config(**config), *arguments]
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command,
@@ -85,6 +85,14 @@ def test_ctrl_c_takes_three_lines_and_no_traceback(longer, stop_at, wait_s):
     assert code in (1, 130) and len(said) <= 2, before + after  # make adds one
     assert "Traceback" not in after and not any(word in after for word in CHATTER)
     assert not list(longer.results.glob("cells/*/*/*/*/*/run.json"))
+
+
+def test_ctrl_c_while_tables_and_figures_are_made(longer):
+    code, before, after = at_terminal(longer, stop_at="merging,", wait_s=1.5, study="short")
+    shutil.rmtree(longer.results.with_name("short"))
+    assert code == 1 and screen(after.removeprefix("^C")) == [
+        "not finished; the same command carries on where this one stopped"
+    ], before + after
 
 
 def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(longer):
