@@ -1,12 +1,15 @@
 """The GPU as NVML tells it, against a stand-in for pynvml; and what methods make of it."""
 
 import os
+import shutil
 import signal
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pynvml
 import pytest
 
@@ -498,6 +501,16 @@ def test_a_stranger_beside_naive_is_company(nvml, naive, monkeypatch, clients):
     nvml.compute, nvml.mps = [10, 20, os.getpid()], clients
     with pytest.raises(Company, match=rf"others compute on it: PID {os.getpid()} \(.*, owner "):
         naive.witness(said(20, 10))
+
+
+def test_a_strangers_name_cannot_move_the_cursor(tmp_path):
+    program = tmp_path / "\x1b[2Jbad\u202e"
+    shutil.copy(shutil.which("sleep"), program)
+    with subprocess.Popen([program, "60"]) as process:
+        while psutil.Process(process.pid).name() != program.name:  # not yet
+            time.sleep(0.01)
+        assert f"PID {process.pid} (?[2Jbad?, owner " in evidence.owner(process.pid)
+        process.kill()
 
 
 def test_naive_with_a_member_elsewhere_is_not_in_force(nvml, naive):

@@ -93,9 +93,10 @@ def refuse_company(device: gpu.Device) -> None:
     """
     for process, environment in _daemons():
         if environment is not None and nvidia.shows(environment, device):
+            pipe = printable(environment.get(PIPE_FOLDER, DEFAULT_PIPE))
             raise Company(
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
-                f"{owner(process.pid)}, pipe folder {environment.get(PIPE_FOLDER, DEFAULT_PIPE)}"
+                f"{owner(process.pid)}, pipe folder {pipe}"
             )
     require_alone(device)
 
