@@ -5,7 +5,8 @@
 FD is a listening AF_UNIX SOCK_SEQPACKET socket. Each process of this user that connects gets
 members of its own; a packet is a JSON object.
 Out: {"pid": n, "t": s}: the import is done, and was at s (seconds of the monotonic clock).
-In:  {"start": spec} with two descriptors (the member's socket, log);
+In:  {"start": spec} with two descriptors (the member's socket, log), and one that the member and
+     what it forks keep open for as long as they live, if there is any: the lock of the device;
      {"kill": member, "signal": n}.
 What becomes of members is told on their sockets: see models/protocol.py.
 
@@ -16,6 +17,7 @@ a fork.
 
 import argparse
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -92,11 +94,12 @@ class ForkServer:
         """Carry out one request, or what the end of the connection asks for."""
         request, fds = {}, []
         try:
-            data, fds, _, _ = socket.recv_fds(conductor, 1 << 18, 2, socket.MSG_CMSG_CLOEXEC)
+            data, fds, flags, _ = socket.recv_fds(conductor, 1 << 18, 3, socket.MSG_CMSG_CLOEXEC)
+            if flags & socket.MSG_CTRUNC:
+                raise OSError(errno.EMFILE, "no descriptor left for a member's")
             request = json.loads(data) if data else {}
             if "start" in request:
-                channel, log = fds
-                self.start(conductor, request["start"], channel, log)
+                self.start(conductor, request["start"], *fds)
                 return
         except ConnectionResetError:
             request = {}
@@ -113,20 +116,27 @@ class ForkServer:
             self.conductors.discard(conductor)
             conductor.close()
 
-    def start(self, conductor: socket.socket, spec: dict, channel: int, log: int) -> None:
-        server = os.getpid()
+    def start(
+        self, conductor: socket.socket, spec: dict, channel: int, log: int, *kept: int
+    ) -> None:
+        server, pid = os.getpid(), 0
         try:
             pid = os.fork()
-        except OSError as error:  # no process or memory left: the member's failure, not ours
+            if pid == 0:
+                run_member(self.main, spec, server, channel, log, *kept)
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:  # nothing left of something: the member's failure, not ours
+            if pid:  # nobody would hear of its end
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             Channel(spec["member"], channel, channel).error("ForkFailed", str(error))
             Member(0, spec["member"], conductor, channel).ended(code=None, signal=None)
         else:
-            if pid == 0:
-                run_member(self.main, spec, server, channel, log)
             with contextlib.suppress(OSError):  # the child does the same; whoever comes first
                 os.setpgid(pid, pid)
-            self.members[os.pidfd_open(pid)] = Member(pid, spec["member"], conductor, channel)
-        os.close(log)
+            self.members[pidfd] = Member(pid, spec["member"], conductor, channel)
+        for fd in (log, *kept):
+            os.close(fd)
 
     def reap(self, pidfd: int) -> None:
         member = self.members.pop(pidfd)
@@ -136,8 +146,8 @@ class ForkServer:
         member.ended(code=code if code >= 0 else None, signal=-code if code < 0 else None)
 
 
-def run_member(main: Callable, spec: dict, server: int, channel: int, log: int) -> None:
-    """Become the member that `spec` describes; never returns."""
+def run_member(main: Callable, spec: dict, server: int, channel: int, log: int, *kept: int) -> None:
+    """Become the member that `spec` describes, and leave `kept` open; never returns."""
     code = 1
     try:
         die_with_parent(server)
@@ -146,7 +156,7 @@ def run_member(main: Callable, spec: dict, server: int, channel: int, log: int) 
         os.dup2(log, 2)
         # Held here, another's socket or the server's would never see its end of file.
         for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
-            if fd > 2 and fd != channel:
+            if fd > 2 and fd not in (channel, *kept):
                 with contextlib.suppress(OSError):  # the listing's own descriptor is closed already
                     os.close(fd)
         for name, value in spec.get("environment", {}).items():
@@ -155,6 +165,7 @@ def run_member(main: Callable, spec: dict, server: int, channel: int, log: int) 
             else:
                 os.environ[name] = value
         tempfile.tempdir = None  # to be found anew
+        spec = spec | {"kept": kept}  # a script is to keep it too
         told = Channel(spec["member"], channel, channel)
         told.emit("forked", pid=os.getpid())
         code = call_trainer(main, spec, told)

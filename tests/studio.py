@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pytest
 import yaml
 
 from tests.fakes import machine
@@ -126,6 +127,47 @@ def until(done: Callable[[], bool], what: Callable[[], str], seconds: float = PA
     while not done():
         assert time.monotonic() < deadline, what()
         time.sleep(0.01)
+
+
+class Freezer:
+    """Holds processes in state D, where SIGKILL does not end them: a cgroup (v1) freezer."""
+
+    ROOT = Path("/sys/fs/cgroup/freezer")
+
+    def __init__(self):
+        self.group = self.ROOT / f"collocation-{uuid.uuid4().hex}"
+
+    def freeze(self, *pids: int) -> None:
+        self.group.mkdir(exist_ok=True)
+        for pid in pids:
+            (self.group / "cgroup.procs").write_text(str(pid))
+        (self.group / "freezer.state").write_text("FROZEN")
+        state = self.group / "freezer.state"
+        until(lambda: state.read_text() == "FROZEN\n", state.read_text)
+
+    def thaw(self) -> None:
+        """Let all go on, and wait until they have ended."""
+        (self.group / "freezer.state").write_text("THAWED")
+        procs = self.group / "cgroup.procs"
+        until(lambda: not procs.read_text(), procs.read_text)
+        self.group.rmdir()
+
+
+@contextlib.contextmanager
+def freezer() -> Iterator[Freezer]:
+    """A freezer of which nothing is left. The test is skipped where there is none."""
+    made = Freezer()
+    try:
+        made.group.mkdir()
+    except OSError:
+        pytest.skip("no cgroup (v1) freezer may be made here")
+    try:
+        yield made
+    finally:
+        if made.group.exists():
+            for pid in (made.group / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+            made.thaw()
 
 
 @dataclass

@@ -4,23 +4,38 @@ After each: no process left, the true status, and the next run completes.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.fakes import machine
-from tests.studio import Studio, alone, study, until, workload
+from tests.studio import (
+    Freezer,
+    Result,
+    Running,
+    Studio,
+    alone,
+    freezer,
+    study,
+    until,
+    workload,
+)
 
 CELL = "1x_plain/faithful/naive/r1"
 PHASES = ("build", "warm", "window", "stop")
-TIMEOUTS = {"build": 3, "warm": 1.5, "window": 1.5, "stop": 1.5}
+TIMEOUTS = {"build": 5, "warm": 1.5, "window": 1.5, "stop": 1.5}
 
 # Workload → what it does; the status, phase and words of its cell.
 KILLS = {
@@ -171,6 +186,170 @@ def test_after_all_these_ends_the_next_run_completes(interrupted):
     plan = studio.plan().output
     assert f"{len(last)} measured, {len(last)} to run now" in plan and "2x_plain" not in plan
     studio.assert_no_orphans()
+
+
+# -- processes that stand still --------------------------------------------------------------------
+
+# Kind of process → phases in which it is stopped (SIGSTOP); and is held in state D; Ctrl-C after
+# the one; after the other. A loader's worker is what the member has started.
+STANDSTILLS = {
+    "member": (PHASES, ("build", "window", "stop"), ("window",), ("warm",)),
+    "worker": (("window",), ("window",), (), ("stop",)),
+    "server": (("import", "warm", "stop"), ("build", "window"), ("import",), ("window",)),
+    "sampler": (("window",), ("window",), (), ("stop",)),
+    "daemon": (("barrier", "window", "stop"), (), ("window",), ()),
+}
+HOW = ("stopped", "frozen", "stopped-ctrl_c", "frozen-ctrl_c")
+STILL = {
+    f"{kind}-{phase}-{how}": (kind, phase, how)
+    for kind, phases in STANDSTILLS.items()
+    for how, some in zip(
+        ("stopped", "frozen", "stopped-ctrl_c", "frozen-ctrl_c"), phases, strict=True
+    )
+    for phase in some
+}
+SHORT_S = {"build": 10} | dict.fromkeys(PHASES[1:], 4)  # a build has an import in it
+AFTER_S, ANSWER_S = 30, 10  # for a record after the time-out, and for an answer to Ctrl-C, at most
+
+
+@dataclass
+class Standstill:
+    """A cell of which a process stands still from some phase on, and how that ended."""
+
+    name: str
+    studio: Studio
+    pid: int = 0
+    took_s: float = 0.0
+    result: Result | None = None
+    record: dict | None = None
+    left: tuple[int, ...] = ()
+    words: str | None = None  # what the holder of the device's lock says, if there is one
+
+    def __post_init__(self) -> None:
+        self.kind, self.phase, self.how = STILL[self.name]
+        method = "mps" if self.kind == "daemon" else "naive"
+        workload = "build" if self.phase == "import" else self.phase
+        self.cell = f"1x_{workload}/faithful/{method}/r1/a{1 + list(STILL).index(self.name)}"
+        self.late = {"import": "build", "barrier": "warm"}.get(self.phase, self.phase)
+
+    def play(self) -> "Standstill":
+        try:
+            with freezer() if "frozen" in self.how else contextlib.nullcontext() as frozen:
+                self._play(self.studio.conduct(self.cell), frozen)
+        finally:
+            self.studio.kill_all()
+        return self
+
+    def _play(self, running: Running, frozen: Freezer | None) -> None:
+        until(lambda: self._find(running), lambda: running.output)
+        process = self._find(running)
+        self.pid = process.pid
+        if frozen:
+            frozen.freeze(process.pid)
+        else:
+            process.suspend()
+        began = time.monotonic()
+        if "ctrl_c" in self.how:
+            running.process.send_signal(signal.SIGINT)
+        self.result = running.end()
+        self.took_s = time.monotonic() - began
+        with contextlib.suppress(FileNotFoundError):
+            self.record = self.studio.record(self.cell)
+        self.left = tuple(process.pid for process in self.studio.alive())
+        self.words = self.said()
+        if frozen:
+            frozen.thaw()
+        self.studio.assert_no_orphans()
+        until(lambda: self.said() is None, lambda: f"the lock is held: {self.said()}")
+
+    def _find(self, running: Running) -> psutil.Process | None:
+        """The process that is to stand still, once the phase is reached."""
+        if self.phase == "import":
+            return next(iter(running.descendants("models.serve")), None)
+        log = (self.studio.folder / self.studio.path(self.cell)).with_name("log")
+        member = log / "member0.log"
+        reached = (
+            "built:" in self.studio.log(self.cell)
+            if self.phase == "barrier"
+            else member.exists() and f"hangs in {self.phase}" in member.read_text()
+        )
+        if not reached:
+            return None
+        if self.kind == "daemon":
+            named = [p for p in running.descendants() if p.name().startswith("nvidia-cuda-mps")]
+            return named[0]
+        servers = running.descendants("models.serve")  # and members
+        return {
+            "server": lambda: servers[0],
+            "member": lambda: servers[1],
+            "worker": lambda: servers[1].children()[0],
+            "sampler": lambda: running.find("workflow.collocation.telemetry.sampler"),
+        }[self.kind]()
+
+    def said(self) -> str | None:
+        """What the holder of the device's lock says; None if it is free."""
+        for path in self.studio.locks.glob("*.lock"):
+            with path.open("r+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return path.read_text()
+        return None
+
+
+@pytest.fixture(scope="module")
+def standstills(request, module_studio):
+    """Those that are wanted by name, played some at a time, for most of the time they wait."""
+    items = [item for item in request.session.items if "standstills" in item.fixturenames]
+    names = [item.callspec.params["name"] for item in items]
+    hangs = {phase: workload(hang=phase, spawn="build") for phase in PHASES}
+    hangs["barrier"] = workload(step_s=1.0)  # still warming up when it is to stand still
+    made = {"cpu": module_studio(), "gpu": module_studio().with_card()}
+    for device, method in (("cpu", "naive"), ("gpu", "mps")):
+        ladder = {"workloads": list(hangs), "counts": {1: [method]}}
+        made[device].write(hangs, drill=study(ladders=[ladder]))
+        if any((STILL[name][0] == "daemon") == (device == "gpu") for name in names):
+            assert made[device].prepare().code == 0
+
+    def one(name: str) -> Standstill:
+        kind, phase, _ = STILL[name]
+        drill = Standstill(name, made["gpu" if kind == "daemon" else "cpu"])
+        limits = dict.fromkeys(PHASES, 100) | {drill.late: SHORT_S[drill.late]}
+        drill.studio = replace(
+            drill.studio,
+            settings=drill.studio.settings | {"timeout": json.dumps(limits)},
+            locks=drill.studio.folder / f"locks-{name}",
+            mark=uuid.uuid4().hex,
+        )
+        return drill.play()
+
+    with ThreadPoolExecutor(8) as pool, ThreadPoolExecutor(1) as card:
+        yield {n: (card if STILL[n][0] == "daemon" else pool).submit(one, n) for n in names}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_whatever_stands_still_the_cell_ends_with_a_record_and_the_lock_or_its_reason(
+    standstills, name
+):
+    found = standstills[name].result()
+    print(f"{name}: {found.took_s:.1f} s, {found.record and found.record['reason']}")
+    pid, frozen = str(found.pid), "frozen" in found.how
+    if "ctrl_c" in found.how:
+        assert (found.result.code, found.record) == (130, None), found.result.output
+        assert found.took_s < ANSWER_S
+    else:
+        assert found.result.code == 0, found.result.output
+        assert found.record["status"] in ("failed", "timed_out")
+        assert found.took_s < SHORT_S[found.late] + AFTER_S
+        reasons = found.record["reason"], (found.record["telemetry"] or {}).get("reason")
+        told = f"{reasons} {found.result.output}"
+        assert pid in told or found.kind in ("sampler", "daemon") and not frozen, told
+    assert found.left == ((found.pid,) if frozen else ())
+    if frozen and found.kind in ("member", "worker"):
+        assert f"process {pid}, which SIGKILL does not end" in found.words
+        assert f"process {pid} outlives SIGKILL and was left behind" in found.result.output
+    else:
+        assert found.words is None
 
 
 # -- two at once -----------------------------------------------------------------------------------

@@ -105,6 +105,16 @@ def test_an_error_of_an_unknown_phase_gets_the_phase_it_was_in():
     assert member(BUILT, {"event": "error"}).status == "failed"
 
 
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_member_that_outlives_sigkill_did_not_end_well(stopping):
+    said = "process 7 outlives SIGKILL and was left behind"
+    stuck = exited(None, None) | {"stuck": 7}
+    done = member(BUILT, WARM, STARTED, STOPPED, stuck, stopping=stopping)
+    assert ending(done) == ("killed", "stop" if stopping else "window", said) and done.gone
+    out_of_memory = member(BUILT, error(out_of_memory=True), stuck)
+    assert ending(out_of_memory)[::2] == ("out_of_memory", f"ValueError: no such thing; {said}")
+
+
 def test_the_first_cause_stays():
     tracked = member(BUILT, WARM)
     tracked.end("timed_out", "no end of phase 'window' within its time-out", "window")

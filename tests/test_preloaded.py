@@ -1,14 +1,17 @@
 """One import for many cells: what the preloaded server does for whom, and what ends with what."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import socket
+from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.studio import freezer
 from tests.test_processes import CONDUCTOR, PATIENCE, Run, assert_gone, descriptors, script
 from workflow.collocation import ROOT
 from workflow.collocation.processes import server as servers
@@ -173,7 +176,7 @@ def test_the_stamp_names_all_that_an_import_depends_on(tmp_path, monkeypatch):
 
 
 def test_where_there_is_none_a_cell_starts_its_own(tmp_path):
-    assert trains_by_its_own(tmp_path, "not-there") == "[Errno 111] Connection refused"
+    assert trains_by_its_own(tmp_path, "1:not-there") == "[Errno 111] Connection refused"
 
 
 def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch):
@@ -188,29 +191,58 @@ def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch
     assert "no_such_module" in log.read_text()
 
 
-def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "ANSWER_S", 0.2)
+def test_one_that_was_stopped_is_killed_so_that_one_cell_alone_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(servers, "STOPPED_S", 0.3)
     with held(tmp_path) as (name, process):
         process.suspend()
-        assert trains_by_its_own(tmp_path, name) == "does not answer"
-        process.resume()  # finds a question of one who has left
-        monkeypatch.setattr(servers, "ANSWER_S", 20.0)
+        why = trains_by_its_own(tmp_path, name)
+        assert why == f"(process {process.pid}) was stopped by somebody, and was killed"
+        assert "Connection refused" in trains_by_its_own(tmp_path, name)
+
+
+def test_one_in_state_d_is_left_behind_and_one_cell_alone_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(servers, "IDLE_S", 0.3)
+    with freezer() as frozen, held(tmp_path) as (name, process):
+        frozen.freeze(process.pid)
+        with Server(tmp_path / "server.log", TRAINER, name) as server:
+            train(server, tmp_path)
+        assert (server.origin, server.left) == ("own", [process.pid])
+        assert server.why_own == f"(process {process.pid}) does not answer, and was killed"
+        monkeypatch.setattr(servers, "IDLE_S", PATIENCE)
+        why = trains_by_its_own(tmp_path, name)
+        assert why == f"the preloaded server, process {process.pid}, outlives SIGKILL"
+        frozen.thaw()
+
+
+def test_one_that_is_still_importing_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(servers, "IDLE_S", 0.5)
+    busy = "import time; until = time.monotonic() + 2\nwhile time.monotonic() < until: pass\n"
+    (tmp_path / "slow.py").write_text(f"{busy}from tests.torchfree import main, preload")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    with held(tmp_path, "slow") as (name, _):
         trains_by(tmp_path, name)
 
 
-def test_one_that_hangs_later_costs_its_cell_alone(tmp_path, monkeypatch):
-    """Its members are ended all the same, and nothing waits for ever."""
-    monkeypatch.setattr(servers.preloaded, "END_S", 0.5)
-    with held(tmp_path) as (name, process):
+@pytest.mark.parametrize("how", ["stopped", "frozen"])
+def test_one_that_hangs_later_is_killed_with_its_members(tmp_path, monkeypatch, how):
+    monkeypatch.setattr(servers, "END_S", 0.5)
+    with contextlib.ExitStack() as stack:
+        frozen = stack.enter_context(freezer()) if how == "frozen" else None
+        name, process = stack.enter_context(held(tmp_path))
         with Server(tmp_path / "server.log", TRAINER, name) as server:
             run = Run(server, tmp_path)
             run.start(0, hang="stop")
             run.until_all("warm", 0)
-            process.suspend()
+            if frozen:
+                frozen.freeze(process.pid)
+            else:
+                process.suspend()
             server.close(grace=0.1)
+        assert server.left == ([process.pid] if frozen else [])
         assert_gone(server.members[0].pid)
-        process.resume()
-        trains_by(tmp_path, name)
+        assert trains_by_its_own(tmp_path, name)
+        if frozen:
+            frozen.thaw()
 
 
 def test_a_cell_may_end_before_it_is_answered(tmp_path):
@@ -240,19 +272,48 @@ def test_other_users_get_nothing(tmp_path):
     with held(tmp_path) as (name, _):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             with somebody_else():
-                connection.connect(f"\0{name}")
+                connection.connect(f"\0{name.partition(':')[2]}")
             connection.settimeout(PATIENCE)
             assert connection.recv(100) == b""
         trains_by(tmp_path, name)
 
 
 def test_other_users_sockets_are_not_trusted(tmp_path):
-    name = f"gpu-collocation-{os.getpid()}"
+    path = f"gpu-collocation-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(f"\0{name}")
+        listener.bind(f"\0{path}")
         with somebody_else():
             listener.listen(1)
-        assert trains_by_its_own(tmp_path, name) == "the preloaded server is another user's"
+        assert trains_by_its_own(tmp_path, f"1:{path}") == "the preloaded server is another user's"
+
+
+# Descriptors that are left when a member is asked for → what there is none for any more.
+@pytest.mark.parametrize("left", [0, 1, 2])  # its socket; its log; the handle on its process
+def test_a_server_out_of_descriptors_fails_that_member_alone(tmp_path, left):
+    with held(tmp_path) as (name, process):
+        with Server(tmp_path / "server.log", TRAINER, name) as other:
+            (tmp_path / "other").mkdir()
+            beside = Run(other, tmp_path / "other")
+            beside.start(0)
+            beside.until_all("warm", 0)
+            with Server(tmp_path / "server.log", TRAINER, name) as server:
+                run = Run(server, tmp_path)
+                run.start(1)
+                run.until_all("warm", 1)
+                taken = {int(fd.name) for fd in Path(f"/proc/{process.pid}/fd").iterdir()}
+                free = (fd for fd in itertools.count() if fd not in taken)
+                before = process.rlimit(psutil.RLIMIT_NOFILE)
+                limit = next(itertools.islice(free, left, None))
+                process.rlimit(psutil.RLIMIT_NOFILE, (limit, before[1]))
+                run.start(0)
+                run.until_all("exited", 0)
+                neighbours = {other.members[0].pid, server.members[1].pid}
+                assert {p.pid for p in process.children()} <= neighbours
+                process.rlimit(psutil.RLIMIT_NOFILE, before)
+            trains_by(tmp_path, name)
+            other.send_all("stop")
+            beside.until_all("exited", 0)
+            assert (other.members[0].code, other.members[0].signal) == (0, None)
 
 
 # --- what ends with what ---

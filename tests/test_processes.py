@@ -453,8 +453,8 @@ def test_device_lock_names_its_holder_and_is_free_at_its_death(locks, killed):
             else:
                 holder.stdin.close()
 
-        with lock.device_lock("GPU-1/x", {"pid": 1}, on_wait) as waited:
-            assert waited > 0
+        with lock.device_lock("GPU-1/x", {"pid": 1}, on_wait) as held:
+            assert held.waited_s > 0
             assert [path.name for path in locks.iterdir()] == ["GPU-1_x.lock"]
     assert told == [{"pid": 1234, "cell": "a"}]
     with lock.device_lock("GPU-1/x", {}, told.append):

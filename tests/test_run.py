@@ -4,8 +4,10 @@ Where members run they are torch-free, on the CPU, under a method that is made u
 """
 
 import json
+import os
 import shutil
 import signal
+import threading
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -18,7 +20,9 @@ from workflow.collocation.cell import conductor, run
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import Record
 from workflow.collocation.cell.task import Task
+from workflow.collocation.gpu.lock import Held
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.processes import server
 from workflow.collocation.schema.study import Sampling, Study
 from workflow.collocation.schema.workloads import VisionWorkload
 from workflow.collocation.study.grid import expand
@@ -28,12 +32,14 @@ WORKLOADS = {
     "plain": workload(),
     "dies": workload(**DIES),
     "dies_early": workload(die={"phase": "before", "exit": 7}),
+    "dies_warm": workload(die={"phase": "warm", "exit": 7}),
+    "warms_long": workload(step_s=0.1) | {"warmup_steps": 100},
     "hangs": workload(hang="window"),
     "hangs_early": workload(hang="build"),
     "hangs_late": workload(hang="stop"),
 }
 MIXES = [["plain", other] for other in WORKLOADS if other != "plain"]
-MIXES += [["dies", "hangs_late"], ["dies_early", "hangs_early"]]
+MIXES += [["dies", "hangs_late"], ["dies_early", "hangs_early"], ["dies_warm", "warms_long"]]
 STUDY = Study.model_validate(
     study(
         measure=SHORT,
@@ -198,7 +204,7 @@ def test_a_budget_that_ends_while_others_hold_the_device_starts_nothing(cell, mo
     def held_for_long(*_):
         late = prepared.task.model_copy(update={"deadline": time.time()})
         prepared.patience.task = late
-        yield 0.3
+        yield Held(-1, {}, 0.3)
 
     monkeypatch.setattr(run, "device_lock", held_for_long)
     prepared = cell(deadline=time.time() + 3600)
@@ -274,6 +280,23 @@ def test_an_interrupted_cell_leaves_no_record_even_if_it_does_not_end_well(cell,
     assert "outlived SIGKILL" in (prepared.folder / "log" / "conductor.log").read_text()
 
 
+def test_a_member_that_stands_still_at_the_end_of_the_window_is_flagged(cell, method):
+    spec = CELLS["2x_plain", "naive"].spec
+    longer = spec.measure.model_copy(update={"window_s": 3.0})
+
+    def stopped_soon(reports):
+        method.witness = lambda reports: {"verified": True}
+        for after, number in ((1.0, signal.SIGSTOP), (4.0, signal.SIGCONT)):
+            threading.Timer(after, os.kill, (reports[1].pid, number)).start()
+        return {"verified": True}
+
+    method.witness = stopped_soon
+    record = cell(spec=spec.model_copy(update={"measure": longer})).record()
+    assert (record.status, record.flags) == ("completed", ["stalled"])
+    well, still = (member.windows["window"] for member in record.members)
+    assert still.steps < well.steps * 2 / 3
+
+
 # -- evidence, and the neighbours of a fault -------------------------------------------------------
 
 
@@ -343,6 +366,16 @@ def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(cell, m
     assert (record.members[1].signal, record.members[0].status) == (signal.SIGABRT, "completed")
 
 
+def test_a_member_that_outlives_sigkill_is_left_behind_and_named(cell, method, monkeypatch):
+    monkeypatch.setattr(conductor, "KILL_S", 0.2)
+    monkeypatch.setattr(server, "_kill_group", lambda *_: None)  # until its server ends it
+    record = cell("naive", "1x_plain+1x_hangs").record()
+    stuck = record.members[1]
+    assert (record.status, record.members[0].status) == ("timed_out", "completed")
+    assert stuck.error.endswith(f"; process {stuck.pid} outlives SIGKILL and was left behind")
+    assert stuck.error in record.reason
+
+
 def test_a_neighbour_that_does_not_stop_after_a_fault_has_hung(cell, method, monkeypatch):
     monkeypatch.setattr(conductor, "CUT_SHORT_S", 0.5)
     record = cell("naive", "1x_dies+1x_hangs_late").record()
@@ -352,6 +385,15 @@ def test_a_neighbour_that_does_not_stop_after_a_fault_has_hung(cell, method, mon
     )
     assert record.members[1].status == "timed_out"
     assert [pid for pid, _ in method.released] == [record.members[1].pid]
+
+
+def test_who_is_still_warming_up_when_another_fails_did_nothing_wrong(cell, method):
+    record = cell("naive", "1x_dies_warm+1x_warms_long").record()
+    assert record.reason == (
+        "member 0 (dies_warm), warm: exited with code 7 without an error message; "
+        "the other 1: 1 stopped cleanly"
+    )
+    assert record.members[1].status == "stopped"
 
 
 def test_who_is_still_being_built_when_another_fails_did_nothing_wrong(cell, method, monkeypatch):

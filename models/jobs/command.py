@@ -111,6 +111,7 @@ class Command:
             stdin=subprocess.DEVNULL,
             stdout=self.steps.theirs,
             stderr=self.steps.theirs,
+            pass_fds=spec.get("kept", ()),
             preexec_fn=lambda: die_with_parent(us),  # in our process group
         )
         self.ended = os.pidfd_open(self.child.pid)

@@ -25,6 +25,8 @@ from workflow.collocation.telemetry.values import Window
 TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "stop": 120.0}
 FALLOUT_S = 0.5  # for what a fault does to the others to show
 CUT_SHORT_S = 10.0  # for the others to stop after a fault
+KILL_S = 3.0  # for a member to end by what it was sent
+KILLS = 3  # as many signals, then one that has not ended is left behind
 POLL_S = 0.2
 # Phase → what a person reads of it, and the event of members that are done with it.
 NOW = {"build": ("building", "built"), "warm": ("warming up", "warm"), "window": ("measuring", "")}
@@ -113,12 +115,13 @@ class Conductor:
         return [member for member in self.members if member.alive]
 
     def _build(self) -> None:
+        deadline = time.monotonic() + self.timeouts["build"]
         for spec in self.specs:
             member = Tracked(spec["member"], spec["workload"], spec["batch_size"])
             self.members.append(member)
             log = self.log / f"member{spec['member']}.log"
             self.server.start(spec, log)
-        self._reach("built", "build")
+        self._reach("built", "build", deadline)
         self.watch.members({member.member: member.pid for member in self.alive})
 
     def _tune(self) -> None:
@@ -136,9 +139,9 @@ class Conductor:
         for member in able:
             self.server.send(member.member, "warm")
 
-    def _reach(self, event: str, phase: str) -> None:
+    def _reach(self, event: str, phase: str, deadline: float | None = None) -> None:
         """Wait until every living member has sent `event`."""
-        deadline = time.monotonic() + self.timeouts[phase]
+        deadline = deadline or time.monotonic() + self.timeouts[phase]
         while late := [member for member in self.alive if event not in member.events]:
             self._pump(deadline, phase, late)
         self._go_on_or_give_up()
@@ -155,7 +158,10 @@ class Conductor:
 
     def _take_in(self, seconds: float = POLL_S) -> None:
         self.display.show(self._now)
-        for event in self.server.wait(min(seconds, POLL_S)):
+        self._see(self.server.wait(min(seconds, POLL_S)))
+
+    def _see(self, events: list[dict]) -> None:
+        for event in events:
             member = self.members[event["member"]]
             member.see(event)
             if event["event"] in ("error", "exited") and member.error:
@@ -170,7 +176,7 @@ class Conductor:
             # The first signal leaves the Python stack of the hang in the member's log.
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
             if member.status is None:
-                member.end("timed_out", why, phase)
+                member.end("timed_out", why + self.server.standing(member.member), phase)
             self.server.kill(member.member, number)
 
     def _go_on_or_give_up(self) -> None:
@@ -336,19 +342,27 @@ class Conductor:
     def _stop(self, cut_short: bool = False) -> None:
         """Ask all to stop, wait for a bounded time, end those that do not, and take in the rest.
 
-        cut_short: the cell is over before its time, and who is still building need not finish.
+        A member that outlives SIGKILL is left behind. cut_short: the cell is over before its time,
+        and who is still building need not finish.
         """
         for member in self.members:
             if not member.gone:
                 member.stopping = True
                 self.server.send(member.member, "stop")
         grace = min(self.timeouts["stop"], CUT_SHORT_S) if cut_short else self.timeouts["stop"]
-        deadline = time.monotonic() + grace
+        deadline, kills = time.monotonic() + grace, 0
         while left := [member for member in self.members if not member.gone]:
             self._take_in()
-            if time.monotonic() > deadline:
-                for member in left:
-                    if cut_short and member.status is None and "started" not in member.events:
-                        member.status = "stopped"
-                self._end_late(left, "did not stop within its time-out", "stop")
-                deadline += 5
+            self.server.check()
+            if all(member.status == "timed_out" for member in left) and not kills:
+                deadline = min(deadline, time.monotonic() + KILL_S)  # nobody has to be waited for
+            if time.monotonic() < deadline:
+                continue
+            if kills == KILLS:
+                self._see(self.server.abandon())
+                break
+            for member in left:
+                if cut_short and member.status is None and "started" not in member.events:
+                    member.status = "stopped"
+            self._end_late(left, "did not stop within its time-out", "stop")
+            deadline, kills = time.monotonic() + KILL_S, kills + 1

@@ -81,6 +81,14 @@ class Tracked:
                 event.get("phase"),
                 event.get("t"),
             )
+        elif kind == "exited" and "stuck" in event:
+            self.gone = True
+            what = f"process {event['stuck']} outlives SIGKILL and was left behind"
+            if not self.error:
+                self.status = None  # whatever it did before
+                self.end("killed", what, at_ns=event.get("t"))
+            else:
+                self.error += f"; {what}"
         elif kind == "exited":
             self._exited(event.get("code"), event.get("signal"), event.get("t"))
 

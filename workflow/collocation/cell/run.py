@@ -37,7 +37,7 @@ from workflow.collocation.cell.record import (
 from workflow.collocation.cell.task import Task
 from workflow.collocation.cell.waiting import Patience, Postponed, device_of
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.methods.evidence import (
     Company,
     NotInForce,
@@ -102,6 +102,7 @@ class Run:
         if task.code:
             digest.remember(*task.code)
         self.timing: dict[str, float] = {}
+        self.left = ""  # who of ours did not end
         scenario, arm, method, replicate = task.cell.split("/")
         self.known = {
             "study": task.study,
@@ -174,26 +175,26 @@ class Run:
         holder = {"study": self.task.study, "cell": self.task.cell}
         key = self.device.uuid if self.device else "cpu"
         say, look = self.patience.say_lock, self.patience.for_lock
-        with device_lock(key, holder, say, look) as waited:
-            began = time.monotonic() - waited
+        with device_lock(key, holder, say, look) as held:
+            began = time.monotonic() - held.waited_s
             for _ in range(TRIES):
                 self.timing["lock_wait_s"] = round(time.monotonic() - began, 3)
                 self.patience.check()
                 try:
-                    return self._try()
+                    return self._try(held)
                 except Company as company:
                     self._forget()
                     self.patience.for_company(company)
                     why = str(company)
         raise Postponed(why)
 
-    def _try(self) -> None:
+    def _try(self, held: Held) -> None:
         """Collocate. Raises Company if others had the card, too: then nothing of it counts."""
         datasets = self._datasets()
         before = self.device.state() if self.device else None
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            self._collocate(datasets, Path(scratch))
-        if self.device is None:
+            self._collocate(datasets, Path(scratch), held)
+        if self.device is None or self.left:  # or our own are on the card
             return
         if self.fields["status"] in (*FAULTS, "out_of_memory"):  # by others, or a lost card?
             if lost := device_of(self.task)[1]:
@@ -220,7 +221,7 @@ class Run:
         ]
         return named
 
-    def _collocate(self, datasets: dict[str, dict], scratch: Path) -> None:
+    def _collocate(self, datasets: dict[str, dict], scratch: Path, held: Held) -> None:
         core_sets, self.fields["flags"] = cores.plan_cores(
             self.spec.shares(), numa=self.device.numa_node if self.device else None
         )
@@ -239,7 +240,10 @@ class Run:
                 settings, self.device, sharing, core_sets, self.folder, scratch, self.display
             )
             stack.enter_context(observation.watch)
-            server = Server(log / "server.log", self.task.trainer, self._preloaded())
+            timeouts = TIMEOUTS | self.task.timeout
+            trainer, patience = self.task.trainer, timeouts["build"]
+            server = Server(log / "server.log", trainer, self._preloaded(), patience, held.fd)
+            stack.callback(self._tell_left, server, held)
             stack.enter_context(server)
             # Arrow, while the server imports torch
             import workflow.collocation.telemetry.files  # noqa: F401
@@ -252,10 +256,9 @@ class Run:
                 datasets,
                 scratch,
             )
-            measure, timeouts = self.spec.measure, TIMEOUTS | self.task.timeout
             watch, trace = observation.watch, self.task.trace
             conductor = Conductor(
-                server, sharing, specs, measure, log, self.display, timeouts, watch, trace
+                server, sharing, specs, self.spec.measure, log, self.display, timeouts, watch, trace
             )
             observation.see_idle()
             conductor.run()
@@ -269,6 +272,17 @@ class Run:
             self.fields["flags"] += ["cpu_throttled"] * (conductor.held_up > HELD_UP)
             self._account(conductor, scratch)
             self._observe(observation, conductor)
+
+    def _tell_left(self, server: Server, held: Held) -> None:
+        """Once the members should have ended: whom we had to kill, and who would not end."""
+        for process in server.killed:
+            self.display.say(f"the fork server, process {process.pid}, was silent and was killed")
+        if server.left:
+            self.left = f"process {', '.join(map(str, server.left))}"
+            held.say(stuck=f"{self.left}, which SIGKILL does not end")
+            self.display.say(
+                f"{self.left} outlives SIGKILL and was left behind, with the device's lock"
+            )
 
     def _preloaded(self) -> str | None:
         """The server of this run that has imported what this cell would, if there is one."""
@@ -287,7 +301,8 @@ class Run:
         for tracked in conductor.members:
             member = tracked.record()
             members.append(member)
-            if "stopped" not in tracked.events:  # without it the file may be half of one
+            # Without `stopped` the file may be half of one; without `warm` it holds no step.
+            if not tracked.events.keys() >= {"warm", "stopped"}:
                 continue
             try:
                 arrays = steps.load(scratch / str(tracked.member) / "steps.npz")

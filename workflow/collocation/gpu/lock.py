@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation.errors import printable
@@ -34,14 +35,29 @@ def lock_folder() -> Path:
     return Path(os.environ.get("COLLOCATION_LOCK_DIR") or "/tmp/gpu-collocation-locks")
 
 
+@dataclass(frozen=True)
+class Held:
+    """A device that is held until all copies of the descriptor `fd` are closed, other processes'
+    too; those who wait are told what `holder` says.
+    """
+
+    fd: int
+    holder: dict
+    waited_s: float
+
+    def say(self, **more) -> None:
+        """Add to the holder's words."""
+        _say(self.fd, self.holder | more)
+
+
 @contextmanager
 def device_lock(
     key: str,
     holder: dict,
     on_wait: Callable[[dict], None],
     on_look: Callable[[dict, float], None] = lambda words, waited_s: None,
-) -> Iterator[float]:
-    """Hold the device `key` (GPU UUID or "cpu"), however long the wait; gives the seconds waited.
+) -> Iterator[Held]:
+    """Hold the device `key` (GPU UUID or "cpu"), however long the wait.
 
     `holder` says who we are (pid, user, study, cell, since) to those who then wait. `on_wait` gets
     the present holder's words, {} if unknown, at once and every 30 s; `on_look` at every look, with
@@ -60,9 +76,9 @@ def device_lock(
             remind = time.monotonic() + REMIND_S
         time.sleep(POLL_S)
     try:
-        yield time.monotonic() - began
+        yield Held(fd, holder, time.monotonic() - began)
     finally:
-        _release(fd)
+        os.close(fd)  # the words stay, for a process of ours may hold it yet
 
 
 @contextmanager
@@ -76,7 +92,8 @@ def folder_lock(path: Path, holder: dict) -> Iterator[None]:
     try:
         yield
     finally:
-        _release(fd)
+        os.ftruncate(fd, 0)
+        os.close(fd)
 
 
 def _try(path: Path, holder: dict) -> int | None:
@@ -96,10 +113,15 @@ def _try(path: Path, holder: dict) -> int | None:
             # If a cleaner of temporary files removed it, the one that is there now is to be locked.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), path.stat()):
-                    with suppress(OSError):  # a full disk costs the name, not the lock
-                        os.pwrite(fd, json.dumps(holder).encode(), 0)
+                    _say(fd, holder)
                     closing.pop_all()
                     return fd
+
+
+def _say(fd: int, holder: dict) -> None:
+    os.ftruncate(fd, 0)
+    with suppress(OSError):  # a full disk costs the name, not the lock
+        os.pwrite(fd, json.dumps(holder).encode(), 0)
 
 
 def _open(path: Path) -> int:
@@ -156,11 +178,6 @@ def _no_umask() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def _release(fd: int) -> None:
-    os.ftruncate(fd, 0)
-    os.close(fd)
 
 
 def _named(path: Path) -> dict:

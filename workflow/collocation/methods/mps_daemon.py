@@ -28,17 +28,22 @@ from workflow.collocation.processes.ties import end_with_parent, lives
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
 PREFIX, MARK = "mps-", "collocation-study"
 START_S, ANSWER_S, END_S = 20.0, 15.0, 5.0
+KILL_S = 2.0  # for one that does not answer to quit, and for SIGKILL to end one
 SOCKET_PATH_LIMIT = 107  # bytes, on Linux
 OPEN_FILES = 16384  # what NVIDIA advises for many clients
 
 
-@dataclass(frozen=True)
+@dataclass
 class Daemon:
-    """`pipe` is where clients meet the daemon, `logs` is where it and its server write."""
+    """`pipe` is where clients meet the daemon, `logs` is where it and its server write.
+
+    One that has left a question unanswered is `deaf`: nobody waits for it again.
+    """
 
     device_uuid: str
     pipe: Path
     logs: Path
+    deaf: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
@@ -53,6 +58,8 @@ class Daemon:
     def ask(self, command: str, seconds: float | None = None) -> str:
         """The answer to a control command. Raises NotInForce if there is none within that time."""
         seconds = ANSWER_S if seconds is None else seconds
+        if self.deaf:
+            raise NotInForce(f"MPS: '{command}' was not asked of a daemon that does not answer")
         folders = {PIPE_FOLDER: str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.pipe)}
         try:
             answer = subprocess.run(
@@ -65,6 +72,7 @@ class Daemon:
                 timeout=seconds,
             )
         except subprocess.TimeoutExpired:
+            self.deaf = not command.startswith("terminate_client")  # which may take its time
             raise NotInForce(f"MPS: no answer to '{command}' within {seconds:.3g} s") from None
         except OSError as error:
             raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
@@ -140,7 +148,7 @@ def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:
             daemon.ask("get_server_list")
             return
         except NotInForce as silence:
-            if process.poll() is not None or time.monotonic() > deadline:
+            if daemon.deaf or process.poll() is not None or time.monotonic() > deadline:
                 log = daemon.logs / "control.log"
                 said = log.read_text(errors="replace").split("\n") if log.exists() else []
                 words = [line for line in said if line.strip()] or [str(silence)]
@@ -149,17 +157,20 @@ def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:
 
 
 def _end(daemon: Daemon) -> None:
-    """Quit, then SIGTERM, then SIGKILL for the daemon and its server, and the pipe folder goes."""
+    """Quit, then SIGTERM, then SIGKILL for the daemon and its server, and the pipe folder goes.
+
+    One that does not answer is killed at once.
+    """
     left = _programs(daemon.pipe)
     if left:
         with suppress(NotInForce):  # a daemon that cannot be asked is signalled at once
-            daemon.ask(f"quit -t {END_S:.0f}")
+            daemon.ask(f"quit -t {END_S:.0f}", KILL_S)
             left = _alive_after(2 * END_S, left)
-    for sent in (signal.SIGTERM, signal.SIGKILL):
+    for sent, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S))[daemon.deaf :]:
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(sent)
-        left = _alive_after(END_S, left)
+        left = _alive_after(seconds, left)
     if left:
         raise NotInForce(f"MPS: PIDs {sorted(p.pid for p in left)} outlived SIGKILL")
     shutil.rmtree(daemon.pipe, ignore_errors=True)

@@ -17,10 +17,13 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from workflow.collocation.processes.environment import APART, OURS, server_environment
+from workflow.collocation.processes.ties import killed
 
 BACKLOG = 16  # cells that may ask while it imports
-END_S = 15.0  # for the kernel to take it down, and members that hold much GPU memory
+END_S = 1.0  # for the kernel to take it down; what does not end by then is left behind
 
 
 def stamp(trainer: str, provenance: dict) -> str:
@@ -37,7 +40,7 @@ def stamp(trainer: str, provenance: dict) -> str:
 
 @contextlib.contextmanager
 def hold(trainer: str, log: Path, code: str = "") -> Iterator[str]:
-    """A fork server's name, while there is one. code: stamp of what it imports now.
+    """A fork server's PID and name, "PID:NAME", while there is one. code: stamp of what it imports.
 
     log: a file for what it prints. The kernel ends it with the thread that started it.
     """
@@ -57,14 +60,16 @@ def hold(trainer: str, log: Path, code: str = "") -> Iterator[str]:
             process_group=0,  # Ctrl-C is for the conductors alone
         )
     try:
-        yield name
+        yield f"{process.pid}:{name}"
     finally:
         process.kill()  # and with it, by the kernel, its members
-        process.wait(END_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
 
 
-def connect(name: str) -> socket.socket:
-    """A connection to the fork server. Raises OSError if it is gone or somebody else's."""
+def connect(name: str) -> tuple[socket.socket, psutil.Process]:
+    """A connection to the fork server. Raises OSError if it is gone, somebody else's or doomed."""
+    pid, _, name = name.partition(":")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(END_S)
     try:
@@ -72,7 +77,13 @@ def connect(name: str) -> socket.socket:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         if struct.unpack("3i", credentials)[1] != os.getuid():
             raise PermissionError("the preloaded server is another user's")
+        process = psutil.Process(int(pid))
+        if killed(process.pid):
+            raise OSError(f"the preloaded server, process {pid}, outlives SIGKILL")
+    except psutil.NoSuchProcess as error:
+        connection.close()
+        raise OSError(str(error)) from None
     except OSError:
         connection.close()
         raise
-    return connection
+    return connection, process

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import selectors
 import signal
 import socket
@@ -16,9 +15,13 @@ import psutil
 
 from workflow.collocation.processes import preloaded
 from workflow.collocation.processes.environment import APART
+from workflow.collocation.processes.ties import lives, stopped
 
-ANSWER_S = 60.0  # for a server that was started for others, which may still be importing
-IMPORT_S = 600.0  # for one of our own
+LOOK_S = 0.2
+STOPPED_S = 5.0  # for a server that was stopped to go on
+IDLE_S = 60.0  # for one that was started for others, and does nothing that would be an import
+SILENT_S = 5.0  # for it to say that a member has begun or ended
+END_S = 2.0  # for what was killed to end
 
 
 @dataclass(eq=False)
@@ -28,37 +31,55 @@ class Member:
     index: int
     log: Path
     channel: socket.socket = field(repr=False)
-    pid: int | None = None
+    process: psutil.Process | None = None
+    owed: float | None = None  # since when its server has been seen to owe us a word of it
     exited: bool = False
     code: int | None = None
     signal: int | None = None
     rest: bytes = field(default=b"", repr=False)  # of a line, for the next read
     garbled: bool = False
 
+    @property
+    def pid(self) -> int | None:
+        return None if self.process is None else self.process.pid
+
 
 class Server:
-    """The members of a fork server; leaving the context leaves none of them behind.
+    """The members of a fork server; leaving the context leaves none of them behind but those that
+    outlive SIGKILL, whose PIDs are then in `left`.
 
-    `name` is the socket of a server that was started for others too; where there is none, or it
-    does not answer, we start our own: `origin` says which ("zygote" or "own"), `why_own` why not.
-    `trainer` is the module that members run, `log` takes what a server of our own prints. Use it
-    from the main thread: the kernel ties the server's life to the thread that started it. To enter
-    does not wait for the import, the first `start` does: `import_s` seconds.
+    `name` is that of a server that was started for others too; where there is none, or it does not
+    answer, we start our own: `origin` says which ("zygote" or "own"), `why_own` why not.
+    `trainer` is the module that members run, `log` takes what a server of our own prints, `lock` is
+    a descriptor that members keep open. Use it from the main thread: the kernel ties the server's
+    life to the thread that started it. To enter does not wait for the import, the first `start`
+    does, for at most `patience` seconds: it took `import_s`.
     """
 
-    def __init__(self, log: Path, trainer: str = "models.train", name: str | None = None):
+    def __init__(
+        self,
+        log: Path,
+        trainer: str = "models.train",
+        name: str | None = None,
+        patience: float = 600.0,
+        lock: int | None = None,
+    ):
         self.members: dict[int, Member] = {}
         self.log = Path(log)
         self.pid: int | None = None  # not known before the import is done
         self.dead = False
+        self.left: list[int] = []
         self.origin, self.why_own, self.import_s = "own", None, 0.0
-        self._trainer, self._name = trainer, name
+        self._trainer, self._name, self._patience = trainer, name, patience
+        self._kept = () if lock is None else (lock,)
+        self._own: psutil.Process | None = None
+        self.killed: list[psutil.Process] = []  # servers that did not answer
         self._selector = selectors.DefaultSelector()
         self._end = contextlib.ExitStack()
 
     def __enter__(self) -> "Server":
         self._asked = time.monotonic()
-        self._end.callback(self._finish_orphans)
+        self._end.callback(self._look_back)
         self._end.callback(self._selector.close)
         if not self._name or not self._connect(self._name, "zygote"):
             self._start_own()
@@ -83,7 +104,7 @@ class Server:
             channel.setblocking(False)
             member = self.members[spec["member"]] = Member(spec["member"], Path(log), channel)
             self._selector.register(channel, selectors.EVENT_READ, partial(self._read, member))
-            self._ask({"start": spec}, (theirs.fileno(), output.fileno()))
+            self._ask({"start": spec}, (theirs.fileno(), output.fileno(), *self._kept))
         return member
 
     def send(self, index: int, command: str) -> None:
@@ -96,8 +117,11 @@ class Server:
             self.send(index, command)
 
     def kill(self, index: int, number: int = signal.SIGKILL) -> None:
-        """Signal a member and whatever it started; its `exited` event follows."""
-        self._ask({"kill": index, "signal": int(number)})
+        """Signal a member and whatever it started; its `exited` event follows, if it can end."""
+        member = self.members[index]
+        if member.process is None:
+            self._ask({"kill": index, "signal": int(number)})
+        _kill_group(member, number)
 
     def wait(self, timeout: float | None) -> list[dict]:
         """The members' events as in models/protocol.py, within `timeout` seconds; [] for none.
@@ -113,24 +137,52 @@ class Server:
                     events += key.data()
         return events
 
-    def close(self, grace: float = 5.0) -> None:
-        """Stop all members, kill after `grace` seconds who is left. Safe to repeat.
+    def check(self, seconds: float = SILENT_S) -> None:
+        """Kill a server that has not told of a member's beginning or end for so long.
 
-        Raises subprocess.TimeoutExpired when the kernel does not let a server of our own go.
+        To be asked again and again. Without it we know of all that has happened.
+        """
+        now = time.monotonic()
+        for member in self._there():
+            if member.process is not None and lives(member.process):
+                continue
+            member.owed = member.owed or now
+            if now - member.owed >= seconds:
+                self._kill_server()
+
+    def standing(self, index: int) -> str:
+        """Who was stopped and explains that a member does nothing, to be added to a sentence."""
+        group = {self.members[index].pid} - {None}
+        found = [str(pid) for pid in (self._process.pid, *_of_groups(group)) if stopped(pid)]
+        return f"; somebody stopped process {', '.join(found)}" if found else ""
+
+    def abandon(self) -> list[dict]:
+        """The last events of members that do not end; `stuck`, the PID, if that is their fault."""
+        events = []
+        for member in self._there():
+            stuck = member.process is not None and lives(member.process)
+            events += self._lose(member, {"stuck": member.pid} if stuck else {})
+        return events
+
+    def close(self, grace: float = 5.0) -> None:
+        """Stop all members, kill after `grace` seconds who is left, and leave behind whom that does
+        not end. Safe to repeat.
         """
         with self._end:
             self.send_all("stop")
             self._wait_for_exits(grace)
             for member in self._there():
                 self.kill(member.index)
-            self._wait_for_exits(preloaded.END_S)
+            self._wait_for_exits(END_S)
+            self.check(0)
+            self._wait_for_exits(END_S / 4)
             self.dead = True
 
     # --- the fork server ---
 
     def _connect(self, name: str, origin: str) -> bool:
         try:
-            self._socket, self.origin = preloaded.connect(name), origin
+            (self._socket, self._process), self.origin = preloaded.connect(name), origin
         except OSError as error:
             self.why_own = str(error)
             return False
@@ -141,38 +193,71 @@ class Server:
         name = self._end.enter_context(preloaded.hold(self._trainer, self.log))
         if not self._connect(name, "own"):
             raise RuntimeError(f"no fork server: {self.why_own}")
+        self._own = self._process
 
     def _await_import(self) -> None:
-        if self.origin == "zygote" and (why := self._no_answer(ANSWER_S)):
+        until = time.monotonic() + self._patience
+        idle_s = min(IDLE_S, self._patience / 2)
+        if self.origin == "zygote" and (why := self._no_answer(until, idle_s)):
             self._start_own()
             self.why_own = why
-        if self.pid is None and (why := self._no_answer(IMPORT_S)):
+        if self.pid is None and (why := self._no_answer(until, self._patience)):
             self.dead = True
             lines = self.log.read_text(errors="replace").split("\n")
             said = next((line.strip() for line in reversed(lines) if line.strip()), "")[:500]
-            raise RuntimeError(f"the fork server {why}: {said}")
-        self._socket.settimeout(preloaded.END_S)  # a server that takes nothing may not hold us up
+            raise RuntimeError(": ".join(filter(None, (f"the fork server {why}", said))))
+        self._socket.settimeout(SILENT_S)  # a server that takes nothing may not hold us up
         self._selector.register(self._socket, selectors.EVENT_READ, self._bury_server)
 
-    def _no_answer(self, seconds: float) -> str | None:
-        """Wait for its word that the import is done; why there is none, or None."""
-        self._socket.settimeout(seconds)
-        try:
-            hello = self._socket.recv(1 << 10)
-        except TimeoutError:
-            return "does not answer"
-        except ConnectionResetError:
-            hello = b""
+    def _no_answer(self, until: float, idle_s: float) -> str | None:
+        """Wait for its word that the import is done; why there is none, or None.
+
+        One that uses no CPU for `idle_s` is not importing. It is killed, so that nobody else waits.
+        """
+        self._socket.settimeout(LOOK_S)
+        at_work = running = time.monotonic()
+        used = 0.0
+        while True:
+            try:
+                hello = self._socket.recv(1 << 10)
+                break
+            except TimeoutError:
+                now = time.monotonic()
+            except ConnectionResetError:
+                hello = b""
+                break
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if (cpu := sum(self._process.cpu_times()[:2])) > used:
+                    used, at_work = cpu, now
+            running = running if stopped(self._process.pid) else now
+            if now - running > STOPPED_S:
+                self._kill_server()
+                return f"(process {self._process.pid}) was stopped by somebody, and was killed"
+            if now - at_work > idle_s or now > until:
+                self._kill_server()
+                return f"(process {self._process.pid}) does not answer, and was killed"
         if not hello:
             return "has ended"
         answer = json.loads(hello)
         self.pid, self.import_s = answer["pid"], max(answer["t"] - self._asked, 0.0)
         return None
 
+    def _kill_server(self) -> None:
+        """Its end shows on its socket; if it cannot end, the PID is in `left`."""
+        if self._process not in self.killed:
+            self.killed.append(self._process)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._process.kill()
+
     def _ask(self, request: dict, fds: tuple[int, ...] = ()) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError):  # wait() is told of its end
-            if not self.dead:
-                socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
+        if self.dead or self._process in self.killed:
+            return
+        try:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
+        except TimeoutError:  # it has not taken anything for a while
+            self._kill_server()
+        except ConnectionError:  # wait() is told of its end
+            pass
 
     def _bury_server(self) -> list[dict]:
         """All that it ever says after its first word is its end."""
@@ -186,9 +271,9 @@ class Server:
                 events += self._lose(member)
         return events
 
-    def _lose(self, member: Member) -> list[dict]:
+    def _lose(self, member: Member, more: dict | None = None) -> list[dict]:
         end = {"event": "exited", "member": member.index, "t": time.monotonic_ns()}
-        return self._see(member, end | {"code": None, "signal": None})
+        return self._see(member, end | {"code": None, "signal": None} | (more or {}))
 
     # --- the members ---
 
@@ -228,8 +313,9 @@ class Server:
 
     def _see(self, member: Member, event: dict) -> list[dict]:
         if event["event"] == "forked":
-            member.pid = event["pid"]
-            _forked.add(member.pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.process = psutil.Process(event["pid"])
+            _forked.add(event["pid"])
         elif event["event"] == "exited":
             member.exited, member.code, member.signal = True, event["code"], event["signal"]
             _forked.discard(member.pid)
@@ -245,18 +331,20 @@ class Server:
         said = {"class": "ProtocolError", "message": f"a line is no event: {line[:80]!r}"}
         return [event | said | {"phase": None, "out_of_memory": False}]
 
-    def _finish_orphans(self) -> None:
-        """After a server that died early: see that members whose end nobody reports are gone."""
+    def _look_back(self) -> None:
+        """When all should have ended: see to it, and who has not."""
         for member in self.members.values():
             member.channel.close()
-            if member.code is None and member.signal is None and member.pid is not None:
+            if member.code is None and member.signal is None:  # nobody has reported its end
                 _kill_group(member)
-                with contextlib.suppress(ProcessLookupError):
-                    pidfd = os.pidfd_open(member.pid)
-                    ended, _, _ = select.select([pidfd], [], [], preloaded.END_S)
-                    os.close(pidfd)
-                    if not ended:
-                        raise RuntimeError(f"process {member.pid} outlived SIGKILL")
+        groups = {member.pid for member in self.members.values()} - {None}
+        servers = {self._own, *self.killed} - {None}
+        until = time.monotonic() + END_S / 4
+        while True:
+            self.left = [server.pid for server in servers if lives(server)] + _of_groups(groups)
+            if not self.left or time.monotonic() > until:
+                return
+            time.sleep(LOOK_S / 10)
 
 
 _forked: set[int] = set()  # PIDs of our members; their parent need not be a child of ours
@@ -272,8 +360,19 @@ def offspring() -> list[psutil.Process]:
     return found
 
 
-def _kill_group(member: Member) -> None:
-    """SIGKILL the member and whatever else is in its process group."""
-    if member.pid is not None:
+def _kill_group(member: Member, number: int = signal.SIGKILL) -> None:
+    """Signal the member and whatever else is in its process group, unless the PID is another's."""
+    pid, process = member.pid, member.process
+    if process is not None and (process.is_running() or not psutil.pid_exists(pid)):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(member.pid, signal.SIGKILL)
+            os.killpg(pid, number)
+
+
+def _of_groups(groups: set[int]) -> list[int]:
+    """PIDs of those who live in these process groups."""
+    found = []
+    for pid in psutil.pids() if groups else ():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getpgid(pid) in groups and lives(psutil.Process(pid)):
+                found.append(pid)
+    return found
