@@ -60,11 +60,16 @@ class Method:
         self.refuses = self.on_enter = self.on_leave = None
         self.witness = lambda reports: {"verified": True, "pids": [r.pid for r in reports.values()]}
         self.released: list[tuple[int, str]] = []  # PID and its state at that time
+        self.release_s = 0.0
         self.switch: list[bool] = []
 
     def refusal(self, spec, device, switch):
         self.switch.append(switch)
         return self.refuses
+
+    def release(self, pid):
+        self.released.append((pid, psutil.Process(pid).status()))
+        time.sleep(self.release_s)
 
     @contextmanager
     def enter(self, spec, device, log, switch):
@@ -75,7 +80,7 @@ class Method:
             yield SimpleNamespace(
                 environment=lambda member: {},
                 witness=lambda reports: self.witness(reports),
-                release=lambda pid: self.released.append((pid, psutil.Process(pid).status())),
+                release=self.release,
             )
         finally:
             if self.on_leave:
@@ -364,6 +369,16 @@ def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(cell, m
     assert record.status == "timed_out"
     assert method.released == [(record.members[1].pid, psutil.STATUS_SLEEPING)]
     assert (record.members[1].signal, record.members[0].status) == (signal.SIGABRT, "completed")
+
+
+def test_a_method_that_takes_long_to_drop_members_does_not_hold_up_their_end(
+    cell, method, monkeypatch
+):
+    monkeypatch.setattr(conductor, "RELEASE_S", 0.1)
+    method.release_s = 0.2
+    record = cell(timeout={"warm": 1e-6}).record()
+    assert [member.status for member in record.members] == ["timed_out"] * 2
+    assert len(method.released) == 1
 
 
 def test_a_member_that_outlives_sigkill_is_left_behind_and_named(cell, method, monkeypatch):

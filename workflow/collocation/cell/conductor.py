@@ -25,6 +25,7 @@ from workflow.collocation.telemetry.values import Window
 TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "stop": 120.0}
 FALLOUT_S = 0.5  # for what a fault does to the others to show
 CUT_SHORT_S = 10.0  # for the others to stop after a fault
+RELEASE_S = 8.0  # for the method to drop all who are late
 KILL_S = 3.0  # for a member to end by what it was sent
 KILLS = 3  # as many signals, then one that has not ended is left behind
 POLL_S = 0.2
@@ -169,10 +170,12 @@ class Conductor:
                 self.display.say(words, loud=False)
 
     def _end_late(self, late: list[Tracked], why: str, phase: str) -> None:
+        until = time.monotonic() + RELEASE_S
         for member in late:
             if member.pid is not None and member.pid not in self.released:
                 self.released.add(member.pid)
-                self.sharing.release(member.pid)  # or its death could harm the others
+                if time.monotonic() < until:
+                    self.sharing.release(member.pid)  # or its death could harm the others
             # The first signal leaves the Python stack of the hang in the member's log.
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
             if member.status is None:
