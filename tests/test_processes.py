@@ -1,6 +1,7 @@
 """Members, fork server, the conductor's side of them, locks: what starts, ends, is left over."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -143,6 +144,19 @@ def test_members_hold_no_descriptors_but_their_own(run):
         assert len(others) == 1 and others[0].startswith("socket:")
         sockets += others
     assert len(set(sockets)) == 3
+
+
+def test_members_and_what_they_fork_keep_the_lock_that_they_are_given(tmp_path):
+    with (tmp_path / "lock").open("w") as ours, (tmp_path / "lock").open("w") as another:
+        fcntl.flock(ours, fcntl.LOCK_EX)
+        with Server(tmp_path / "server.log", "tests.torchfree", lock=ours.fileno()) as server:
+            run = Run(server, tmp_path)
+            run.start(0, spawn="build")
+            run.until_all("warm", 0)
+            ours.close()  # as if we had been killed
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_epochs_are_reported_and_training_goes_on(run):
