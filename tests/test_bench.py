@@ -106,6 +106,7 @@ def test_the_bare_loop_warms_up_as_a_member_does(specs, monkeypatch):
     monkeypatch.setattr(bare_loop, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(bare_loop, "make_step", lambda *_: step)
     monkeypatch.setattr(os, "_exit", lambda _code: None)
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as process() does, for good
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     try:
         for seconds in (0, 0.3):
