@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from tests.studio import SHORT, study, workload
-from workflow.collocation.cell import conductor, run
+from workflow.collocation.cell import conductor, run, waiting
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import Record
 from workflow.collocation.cell.task import Task
 from workflow.collocation.gpu.lock import Held
-from workflow.collocation.methods.evidence import NotInForce, Unsupported
+from workflow.collocation.methods.evidence import Company, NotInForce, Unsupported
 from workflow.collocation.processes import server
 from workflow.collocation.schema.study import Sampling, Study
 from workflow.collocation.schema.workloads import VisionWorkload
@@ -79,6 +79,7 @@ class Method:
         try:
             yield SimpleNamespace(
                 environment=lambda member: {},
+                instances=dict,
                 witness=lambda reports: self.witness(reports),
                 release=self.release,
             )
@@ -245,6 +246,25 @@ def test_mig_mode_is_switched_only_where_config_says_so(cell, method, mode, swit
     method.on_enter = Unsupported("enough")
     cell(mig_mode=mode).record()
     assert method.switch == [switch, switch]
+
+
+def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch):
+    """Nothing of it is kept; it is tried again, and left for later if they come each time."""
+
+    def others(device):
+        seen.append(device)
+        raise Company("others compute on it")
+
+    seen = []
+    monkeypatch.setattr(run, "refuse_company", others)
+    monkeypatch.setattr(waiting, "refuse_company", lambda device: None)  # gone again
+    prepared = cell("naive", "1x_plain+1x_dies")
+    prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, state=dict)
+    record = prepared.record()
+    assert ending(record) == ("postponed", None, "others compute on it")
+    assert len(seen) == run.TRIES > 1
+    assert not record.members and not record.files
+    assert not list(prepared.folder.glob("*.parquet"))
 
 
 # -- the way out -----------------------------------------------------------------------------------
