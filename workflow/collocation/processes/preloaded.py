@@ -23,7 +23,7 @@ from workflow.collocation.processes.environment import APART, OURS, server_envir
 from workflow.collocation.processes.ties import killed
 
 BACKLOG = 16  # cells that may ask while it imports
-END_S = 1.0  # for the kernel to take it down; what does not end by then is left behind
+END_S = 0.5  # for the kernel to take it down; what does not end by then is left behind
 
 
 def stamp(trainer: str, provenance: dict) -> str:

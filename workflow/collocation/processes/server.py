@@ -21,7 +21,7 @@ LOOK_S = 0.2
 STOPPED_S = 5.0  # for a server that was stopped to go on
 IDLE_S = 60.0  # for one that was started for others, and does nothing that would be an import
 SILENT_S = 5.0  # for it to say that a member has begun or ended
-END_S = 2.0  # for what was killed to end
+END_S = 1.5  # for what was killed to end
 
 
 @dataclass(eq=False)
