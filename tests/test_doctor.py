@@ -8,6 +8,7 @@ import pytest
 
 from tests.fakes import machine
 from workflow.collocation import gpu
+from workflow.collocation.errors import NotInForce
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.schema.study import Config
 from workflow.collocation.study import doctor
@@ -66,7 +67,8 @@ def test_what_measuring_cannot_do_without_fails_and_the_rest_is_told(here, capsy
     ("settings", "check", "how", "words"),
     [
         ({}, "company", OK, "nobody"),
-        ({"compute_mode": 3}, "company", FAIL, "-c DEFAULT"),
+        ({"compute_mode": 2}, "company", FAIL, "lets nobody compute; an administrator"),
+        ({"compute_mode": 3}, "company", WARN, "lets one process compute, not several; an admin"),
         ({}, "mps", OK, "a private daemon"),
         ({}, "mig", OK, "MIG mode is off: mig cells are refused; an administrator"),
         ({"mig": True}, "mig", WARN, "MIG mode is on"),
@@ -85,7 +87,18 @@ def test_a_card_that_somebody_uses(card):
     found = card()
     machine.attach(os.environ)
     how, said = found.company()
-    assert how == FAIL and str(os.getpid()) in said, said
+    assert how == FAIL and str(os.getpid()) in said and "until they are gone" in said, said
+
+
+def test_a_driver_that_does_not_answer_is_no_company(card, monkeypatch):
+    found = card()
+
+    def silent(device):
+        raise NotInForce("the NVIDIA driver does not answer")
+
+    monkeypatch.setattr(doctor, "refuse_company", silent)
+    how, said = found.company()
+    assert how == FAIL and said.startswith("the NVIDIA driver") and "they" not in said, said
 
 
 def test_a_daemon_that_does_not_start_costs_the_mps_cells_alone(card, here, monkeypatch):

@@ -197,9 +197,9 @@ def too_many(device: Device, processes: int) -> str | None:
     if processes <= most:
         return None
     return (
-        f"compute mode {mode} of {device.name} lets {'one process' if most else 'nobody'} compute, "
-        f"and this cell has {processes}; an administrator changes it with "
-        f"'nvidia-smi -i {device.uuid} -c DEFAULT'"
+        f"compute mode {mode} of {device.name} lets "
+        f"{'one process compute, not several' if most else 'nobody compute'}; "
+        f"an administrator changes it with 'nvidia-smi -i {device.uuid} -c DEFAULT'"
     )
 
 

@@ -119,12 +119,16 @@ class Doctor:
     def company(self) -> Finding:
         if self.device is None:
             return OK, "no GPU, so nobody is on it"
-        if reason := nvidia.too_many(self.device, 2):
-            return FAIL, reason
         try:
+            if nobody := nvidia.too_many(self.device, 1):
+                return FAIL, nobody
             refuse_company(self.device)
-        except (Company, NotInForce) as company:
+            if one := nvidia.too_many(self.device, 2):
+                return WARN, f"sets of plain jobs are refused, MPS and single jobs run: {one}"
+        except Company as company:
             return FAIL, f"{company}; cells wait until they are gone, or choose another with gpu=…"
+        except NotInForce as silent:
+            return FAIL, f"{silent}: no cell can run on this card, and 'dmesg' may say why"
         return OK, "nobody else computes on the card, and its compute mode lets several processes"
 
     def mps(self) -> Finding:
@@ -197,7 +201,7 @@ class Doctor:
         if spread < QUIET:
             return OK, f"{said}; a quiet host"
         if spread < NOISY:
-            return WARN, f"{said}; so will a job alone, sets of jobs less: measure more replicates"
+            return WARN, f"{said}; a job alone will vary as much: measure more replicates"
         return WARN, f"{said}; others use these cores: end them, or measure on another host"
 
     @contextmanager
