@@ -272,9 +272,8 @@ class Member:
         self.clock.finish()
         self.synchronise()
         cuda = self.device.type == "cuda"
-        share = (
-            None  # of the time in training steps, of waits for files; resident ones are launched
-        )
+        # Of the time in training steps, of waits for files; resident ones are launched.
+        share = None
         if self.go_ns is None:
             self.fresh_record()
         elif self.spec["input"]["mode"] == "files":

@@ -483,7 +483,7 @@ def test_a_table_that_is_not_there_or_no_json(tmp_path, capsys):
     assert broken.startswith(f"{path}: line 1: not valid YAML: ")
 
 
-# -- the paper's study, and make mig-plan ---------------------------------------------------------
+# -- the paper's study, and make plan CARD=… ------------------------------------------------------
 
 
 def paper_cells() -> dict[tuple[str, str], dict]:
@@ -586,8 +586,8 @@ def on_card(tmp_path):
         ),
     ],
 )
-def test_mig_plan_reads_this_card_and_its_mode(name, mig, said, tmp_path):
-    """By the command that `make mig-plan` runs."""
+def test_the_plan_reads_this_card_and_its_mode(name, mig, said, tmp_path):
+    """By the command that `make plan CARD=here` runs."""
     run = subprocess.run(
         [
             sys.executable,

@@ -29,15 +29,15 @@ def quota(root: Path = ROOT) -> float | None:
 def periods(root: Path = ROOT) -> tuple[int, int]:
     """Periods of our quotas so far, and those in which one was used up and processes held up."""
     ours = [folder for folder in _folders(root) if _quota(folder) is not None]
-    stats = [dict(line.split() for line in _lines(folder / "cpu.stat")) for folder in ours]
+    stats = [dict(line.split() for line in lines(folder / "cpu.stat")) for folder in ours]
     every, held = (sum(int(each.get(f"nr_{key}", 0)) for each in stats) for key in STAT)
     return every, held
 
 
 def _quota(folder: Path) -> float | None:
     """cgroup v2: `MAX PERIOD`, max for none; v1: two files, -1 for none."""
-    words = " ".join(_lines(folder / "cpu.max")).split() or [
-        word for name in ("quota", "period") for word in _lines(folder / f"cpu.cfs_{name}_us")
+    words = " ".join(lines(folder / "cpu.max")).split() or [
+        word for name in ("quota", "period") for word in lines(folder / f"cpu.cfs_{name}_us")
     ]
     with suppress(ValueError):  # of max, and of no files
         most, period = map(int, words)
@@ -51,10 +51,10 @@ def _folders(root: Path) -> Iterator[Path]:
     In a container the topmost one shown may be its own, whatever path the kernel tells.
     """
     paths = {}
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(","), path)
-    for line in _lines(root / "proc/self/mountinfo"):
+    for line in lines(root / "proc/self/mountinfo"):
         mount, _, kind = line.partition(" - ")
         _, _, _, top, place, *_ = mount.split()
         version, *_, options = kind.split()
@@ -67,7 +67,8 @@ def _folders(root: Path) -> Iterator[Path]:
             yield Path(root, place.lstrip("/"), *parts[:depth])
 
 
-def _lines(path: Path) -> list[str]:
+def lines(path: Path) -> list[str]:
+    """Of a file; none where it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:

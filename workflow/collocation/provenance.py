@@ -53,7 +53,7 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
 
 def host() -> dict:
     """CPU model, cores and memory of this machine; cpu_quota: CPUs that a container may use."""
-    found = (line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
+    found = (line for line in cpus.lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
     _, _, model = next(found, "").partition(":")
     return {
         "cpu": model.strip() or platform.processor() or platform.machine(),
@@ -72,7 +72,7 @@ def machine_alias(otherwise: str | None = None) -> str:
     secret = _kept_secret()
     if secret is None and otherwise:
         return otherwise
-    machine = "".join(_lines(Path("/etc/machine-id"))) or platform.node()
+    machine = "".join(cpus.lines(Path("/etc/machine-id"))) or platform.node()
     digest = hashlib.sha256(f"{secret or _passing_secret()}/{machine}".encode()).hexdigest()
     return f"machine-{digest[:8]}"
 
@@ -89,7 +89,7 @@ def _kept_secret() -> str | None:
     except RuntimeError:  # no home
         return None
     path = state / "gpu-collocation-study" / "secret"
-    if found := "".join(_lines(path)[:1]).strip():
+    if found := "".join(cpus.lines(path)[:1]).strip():
         return found
     secret = uuid.uuid4().hex
     try:
@@ -114,10 +114,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return run.stdout.strip() or None if run.returncode == 0 else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

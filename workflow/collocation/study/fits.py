@@ -10,9 +10,8 @@ from workflow.collocation.study.duration import Attempts
 from workflow.collocation.study.grid import Cell
 
 GIB = 2**30
-CONTEXT = (
-    GIB // 2
-)  # of the card's memory for a process on it, beside what torch reserves: an H200's
+# Of the card's memory for a process on it, beside what torch reserves: an H200's.
+CONTEXT = GIB // 2
 HEADING = "will not fit if jobs take what they took where measured (some can do with less):"
 
 Peaks = dict[tuple[str, str], int]  # (workload, arm) → bytes that a job takes
@@ -75,9 +74,7 @@ def lines(
             continue  # the layout's own lines say why
     told = [f"{what} ({', '.join(methods)})" for what, methods in found.items()]
     if told:
-        told.insert(
-            0, "will not fit if jobs take what they took where measured (some can do with less):"
-        )
+        told.insert(0, HEADING)
     if unknown:
         told.append(f"how much memory is not known of: {', '.join(unknown)}")
     return told

@@ -94,9 +94,9 @@ def forecast(study: str, cells: list[Cell], card: str) -> str:
     estimates = Estimates({}, shipped)
     minutes = sum(map(estimates.of, cells)) / 60
     time = f"{minutes / 60:.1f} h" if minutes >= 57 else f"{minutes:.0f} min"
-    said = f"study '{study}' on {card}: {len(cells)} cells, about {time} if it is as fast as where"
+    said = f"study '{study}' on {card}: {len(cells)} cells, about {time} at the speed"
     guessed = sum(not estimates.knows(cell) for cell in cells)
-    return f"{said} like cells were measured" + (
+    return f"{said} of the cards measured so far" + (
         f"; {guessed} of them are a guess" if guessed else ""
     )
 
