@@ -1,9 +1,11 @@
 """The one command: a whole study, what is planned again and what is not, what is refused."""
 
+import contextlib
 import csv
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -240,13 +242,27 @@ def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio, mon
     assert [r["status"] for r in studio.records().values()] == ["completed"] * 2
 
 
-def test_a_device_of_which_a_stuck_process_keeps_the_lock_is_given_up(studio, monkeypatch):
-    """As the holder says of itself."""
+@pytest.mark.parametrize("how", ["stuck", "left behind", "stopped"])
+def test_a_device_whose_lock_may_never_be_free_is_given_up(studio, monkeypatch, how):
+    """A process is stuck, as the holder says; a cell left one behind; somebody stopped a cell."""
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(studio.locks))
-    with device_lock("cpu", {"pid": 1, "stuck": "PID 7"}, pytest.fail):
+    sleeper = subprocess.Popen(["sleep", "600"])
+    words = {"pid": sleeper.pid} | ({"stuck": "PID 7"} if how == "stuck" else {})
+    with contextlib.ExitStack() as held:
+        lock = held.enter_context(device_lock("cpu", words, pytest.fail))
+        stray = subprocess.Popen(["sleep", "600"], pass_fds=[lock.fd])
+        if how == "left behind":
+            held.close()
+        elif how == "stopped":
+            sleeper.send_signal(signal.SIGSTOP)
         run = studio.measure(config={"wait": "0.5s"})
-    left = "2 cells are left: waited 0.5s for the CPU, held by pid 1, stuck PID 7; the same command"
+        for process in (sleeper, stray):
+            process.kill()
+            process.wait()
+    said = {"stuck": ", stuck PID 7", "left behind": ", stuck a process that it started lives on"}
+    held_by = f"held by pid {sleeper.pid}{said.get(how, '')}"
+    left = f"2 cells are left: waited 0.5s for the CPU, {held_by}; the same command"
     assert run.code == 1 and left in run.output, run.output
     assert not studio.records()
 

@@ -479,6 +479,16 @@ def test_naive_where_pids_do_not_compare_their_number_has_to(
     assert str(caught.value) == f"naive: NVML lists {number} {noun}, the cell has 2 members"
 
 
+def test_what_a_member_started_itself_is_nobody_elses(nvml, naive, monkeypatch):
+    """Else its cell would be measured again for ever."""
+    monkeypatch.setattr(evidence, "GRACE_S", 0.0)
+    nvml.compute = [4001, 4002]
+    with subprocess.Popen(["sleep", "60"]) as own:
+        with pytest.raises(NotInForce, match="NVML lists 2 processes, the cell has 1 member"):
+            naive.witness(said(os.getpid()))
+        own.kill()
+
+
 def test_naive_one_that_is_leaving_the_card_is_given_time(nvml, naive, monkeypatch):
     monkeypatch.setattr(evidence, "GRACE_S", 60.0)
     answers = iter([[4001, 4002, 4003]] * 2)

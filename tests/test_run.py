@@ -20,6 +20,7 @@ from workflow.collocation.cell import conductor, run, waiting
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import Record
 from workflow.collocation.cell.task import Task
+from workflow.collocation.gpu.apart import Silent
 from workflow.collocation.gpu.lock import Held
 from workflow.collocation.methods.evidence import Company, NotInForce, Unsupported
 from workflow.collocation.processes import server
@@ -182,6 +183,37 @@ def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without_nor_any_after_it(
     assert record.status == "postponed" and not record.members
     assert record.reason.startswith("planned for a GPU, and there is none now: ")
     assert given_up.read_text() == record.reason
+
+
+def test_where_a_run_has_given_up_nobody_asks_the_driver(cell, tmp_path, monkeypatch):
+    monkeypatch.setattr(waiting, "find_device", pytest.fail)
+    given_up = tmp_path / "given_up"
+    given_up.write_text("others have it")
+    record = cell(needs_gpu=True, gpu="auto", given_up=given_up).record()
+    assert ending(record) == ("postponed", None, "others have it")
+    assert given_up.read_text() == "others have it"
+
+
+@pytest.mark.parametrize("silent_from", [0, 1, 2])
+def test_a_driver_that_falls_silent_spends_no_attempt(cell, method, tmp_path, silent_from):
+    """Asked for the method, before the cell, or after it, when there is an answer."""
+    asked = []
+
+    def ask(*_):
+        asked.append(1)
+        if len(asked) > silent_from:
+            raise Silent("the NVIDIA driver does not answer")
+
+    method.refusal = ask
+    prepared = cell(given_up=tmp_path / "given_up")
+    prepared.task = prepared.task.model_copy(update={"needs_gpu": True})
+    prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, state=ask)
+    record = prepared.record()
+    if silent_from < 2:
+        assert ending(record) == ("postponed", None, "the NVIDIA driver does not answer")
+        assert prepared.patience.given_up
+    else:
+        assert record.status == "completed" and record.gpu_state == {"before": None, "after": None}
 
 
 def test_a_task_is_read_as_it_was_written(cell, tmp_path):

@@ -172,10 +172,10 @@ class Conductor:
     def _end_late(self, late: list[Tracked], why: str, phase: str) -> None:
         until = time.monotonic() + RELEASE_S
         for member in late:
-            if member.pid is not None and member.pid not in self.released:
+            known = member.pid is not None and member.pid not in self.released
+            if known and time.monotonic() < until:
                 self.released.add(member.pid)
-                if time.monotonic() < until:
-                    self.sharing.release(member.pid)  # or its death could harm the others
+                self.sharing.release(member.pid)  # or its death could harm the others
             # The first signal leaves the Python stack of the hang in the member's log.
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
             if member.status is None:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -37,6 +37,7 @@ from workflow.collocation.cell.record import (
 from workflow.collocation.cell.task import Task
 from workflow.collocation.cell.waiting import Patience, Postponed, device_of
 from workflow.collocation.errors import ConfigError
+from workflow.collocation.gpu.apart import Silent
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.methods.evidence import (
     Company,
@@ -130,10 +131,7 @@ class Run:
         try:
             if self.lost:
                 self.patience.give_up(self.lost)
-            if reason := methods.refusal(self.spec.to_json(), self.device, self.switch):
-                self._ended("unsupported", reason, None)
-            else:
-                self._measure()
+            self._answer()
         except Postponed as postponed:
             self._forget()
             self._ended("postponed", str(postponed), None)
@@ -151,6 +149,18 @@ class Run:
         if record.status in FAULTS:
             self.display.say(trail(self.folder, record.reason))
         return record
+
+    def _answer(self) -> None:
+        """Measure, or say why the method cannot run here. Raises Postponed."""
+        try:
+            if reason := methods.refusal(self.spec.to_json(), self.device, self.switch):
+                self._ended("unsupported", reason, None)
+            else:
+                self._measure()
+        except Silent as silent:  # a driver that answers no cell
+            if "members" in self.fields or not self.task.needs_gpu:
+                raise
+            self.patience.give_up(str(silent))
 
     def _ended(self, status: str, reason: str | None, phase: str | None) -> None:
         self.fields.update(status=status, reason=reason, phase=phase)
@@ -172,7 +182,8 @@ class Run:
     def _measure(self) -> None:
         """Hold the device, and collocate while nobody else has it. Raises Postponed."""
         self.patience.check()
-        holder = {"study": self.task.study, "cell": self.task.cell}
+        own = {"pid": os.getpid(), "user": psutil.Process().username()}
+        holder = own | {"study": self.task.study, "cell": self.task.cell}
         key = self.device.uuid if self.device else "cpu"
         say, look = self.patience.say_lock, self.patience.for_lock
         with device_lock(key, holder, say, look) as held:
@@ -200,12 +211,16 @@ class Run:
             if lost := device_of(self.task)[1]:
                 self.patience.give_up(lost)
             refuse_company(self.device)
-        self.fields["gpu_state"] = {"before": before, "after": self.device.state()}
+        self.fields["gpu_state"] = {"before": before, "after": None}
+        with suppress(Silent):  # the cell has its answer
+            self.fields["gpu_state"]["after"] = self.device.state()
 
     def _forget(self) -> None:
         """What a try has found."""
         for name in self.fields["files"]:
             (self.folder / name).unlink()
+        for name in self.timing.keys() - {"lock_wait_s"}:
+            del self.timing[name]
         self.fields = self.known | {"files": {}}
 
     def _datasets(self) -> dict[str, dict]:
@@ -281,7 +296,7 @@ class Run:
             self.left = f"process {', '.join(map(str, server.left))}"
             held.say(stuck=f"{self.left}, which SIGKILL does not end")
             self.display.say(
-                f"{self.left} outlives SIGKILL and was left behind, with the device's lock"
+                f"{self.left} outlives SIGKILL and was left behind; it may keep the device's lock"
             )
 
     def _preloaded(self) -> str | None:

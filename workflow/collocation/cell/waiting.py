@@ -9,6 +9,7 @@ from workflow.collocation.cell.task import Task
 from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu import Device, find_device
 from workflow.collocation.methods.evidence import Company, refuse_company
+from workflow.collocation.processes.ties import stopped
 from workflow.collocation.schema.study import seconds
 
 LATE = "the time budget is used up"
@@ -20,10 +21,13 @@ class Postponed(Exception):
 
 
 def device_of(task: Task) -> tuple[Device | None, str | None]:
-    """The GPU, None where there is none; and why, if the cell was planned for one.
+    """The GPU, None where there is none; and why, if the cell was planned for one, or if no cell
+    of this run is measured any more.
 
     Raises ConfigError, or NotInForce where the driver does not answer, if it was not.
     """
+    if task.given_up is not None and task.given_up.exists():  # it may be for want of the GPU
+        return None, task.given_up.read_text()
     try:
         device, why_not = find_device(task.gpu)
     except (ConfigError, NotInForce) as error:
@@ -45,6 +49,7 @@ class Patience:
     task: Task
     display: Display
     device: Device | None
+    hopeless_from: float | None = None  # since when whoever holds the lock may never let it go
 
     @property
     def given_up(self) -> bool:
@@ -53,7 +58,7 @@ class Patience:
 
     def give_up(self, why: str) -> NoReturn:
         """Neither this cell nor any after it is measured in this run."""
-        if self.task.given_up is not None:
+        if self.task.given_up is not None and not self.given_up:
             self.task.given_up.write_text(why)
         raise Postponed(why)
 
@@ -69,15 +74,20 @@ class Patience:
         """Say who holds the device's lock."""
         self.display.say(f"waiting for {self._held(holder)}")
 
-    def for_lock(self, holder: dict, waited_s: float) -> None:
+    def for_lock(self, holder: dict) -> None:
         """Raise Postponed if the device's lock is to be waited for no longer.
 
-        Another cell ends some time, and is waited for; a process that is stuck, which the holder's
-        words tell, may never end.
+        Another cell ends some time, and is waited for. A process that is stuck, or that a cell left
+        behind, which the holder's words tell, may never end, nor one that somebody stopped.
         """
         self.check()
         self.display.show(lambda: f"waiting for {self._held(holder)}")
-        if "stuck" in holder and waited_s > seconds(self.task.wait):
+        pid, now = holder.get("pid"), time.monotonic()
+        if "stuck" not in holder and not (isinstance(pid, int) and stopped(pid)):
+            self.hopeless_from = None
+            return
+        self.hopeless_from = now if self.hopeless_from is None else self.hopeless_from
+        if now - self.hopeless_from > seconds(self.task.wait):
             self.give_up(f"waited {self.task.wait} for {self._held(holder)}")
 
     def for_company(self, company: Company) -> None:

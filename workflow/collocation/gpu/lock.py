@@ -55,13 +55,13 @@ def device_lock(
     key: str,
     holder: dict,
     on_wait: Callable[[dict], None],
-    on_look: Callable[[dict, float], None] = lambda words, waited_s: None,
+    on_look: Callable[[dict], None] = lambda words: None,
 ) -> Iterator[Held]:
     """Hold the device `key` (GPU UUID or "cpu"), however long the wait.
 
     `holder` says who we are (pid, user, study, cell, since) to those who then wait. `on_wait` gets
-    the present holder's words, {} if unknown, at once and every 30 s; `on_look` at every look, with
-    the seconds waited, and may raise to end that. Not reentrant.
+    the present holder's words, {} if unknown, at once and every 30 s; `on_look` at every look, and
+    may raise to end that. Not reentrant.
     """
     folder = lock_folder()
     _make_shared(folder)
@@ -70,7 +70,7 @@ def device_lock(
     remind = began
     while (fd := _try(path, holder)) is None:
         words = _named(path)
-        on_look(words, time.monotonic() - began)
+        on_look(words)
         if time.monotonic() >= remind:
             on_wait(words)
             remind = time.monotonic() + REMIND_S
@@ -78,7 +78,10 @@ def device_lock(
     try:
         yield Held(fd, holder, time.monotonic() - began)
     finally:
-        os.close(fd)  # the words stay, for a process of ours may hold it yet
+        # A process of ours may hold it yet, and then the words tell of it.
+        if "stuck" not in _named(path):
+            _say(fd, holder | {"stuck": "a process that it started lives on"})
+        os.close(fd)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,27 +140,29 @@ def require_no_clients(method: str, reports: dict[int, Report], listed: dict) ->
 
 
 def require_counts(
-    method: str, device: gpu.Device, members: int, servers: int = 0
+    method: str, device: gpu.Device, pids: Collection[int], servers: int = 0
 ) -> dict[str, list[int] | None]:
-    """What NVML lists on the card (Device.processes), once it is as many as there are: these
-    members and, where they are MPS clients, these servers.
+    """What NVML lists on the card (Device.processes), once it is as many as there are: members of
+    these PIDs and, where they are MPS clients, these servers.
 
     For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
-    containers NVML names nobody. Raises Company if there stay more, NotInForce if fewer.
+    containers NVML names nobody. Raises Company if there stay more than what the members may have
+    started, NotInForce otherwise.
     """
+    members = len(pids)
     there = _several(members, "member")
     if servers:
         there += f" and {_several(servers, 'MPS server')}"
 
     def wrong(listed: dict, late: bool) -> Exception | None:
         clients, computing = (len(listed[key] or []) for key in ("mps", "compute"))
-        found, more = [], []
+        found, more, theirs = [], [], _started_by(pids) if late else 0
         if servers and clients not in (0, members):
             found.append(_several(clients, "MPS client"))
-            more.append(clients > members)
+            more.append(clients > members + theirs)
         if computing not in (0, members + servers):
             found.append(_several(computing, "process", "es"))
-            more.append(computing > members + servers)
+            more.append(computing > members + servers + theirs)
         sentence = f"{method}: NVML lists {' and '.join(found)}, the cell has {there}"
         return (Company if all(more) else NotInForce)(sentence) if found else None
 
@@ -177,6 +179,15 @@ def _awaited(device: gpu.Device, wrong: Callable) -> dict[str, list[int] | None]
         if late:
             raise error
         time.sleep(0.2)
+
+
+def _started_by(pids: Iterable[int]) -> int:
+    """How many processes these have started."""
+    found: set[psutil.Process] = set()
+    for pid in pids:
+        with suppress(psutil.Error):
+            found |= set(psutil.Process(pid).children(recursive=True))
+    return len(found)
 
 
 def _several(number: int, noun: str, plural: str = "s") -> str:

@@ -111,7 +111,7 @@ class Clients(Sharing):
             if whole:
                 listed = evidence.require_alone(self.device, pids)
         elif whole and reports:
-            listed = evidence.require_counts(self.method, self.device, len(reports), servers=1)
+            listed = evidence.require_counts(self.method, self.device, pids[1:], servers=1)
         limits = {
             member: self._limit_in_force(member, report) for member, report in reports.items()
         }

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation.gpu.lock import open_plain
-from workflow.collocation.methods.evidence import CONTROL, PIPE_FOLDER, NotInForce
+from workflow.collocation.methods.evidence import CONTROL, PIPE_FOLDER, Company, NotInForce
 from workflow.collocation.methods.undisturbed import undisturbed
 from workflow.collocation.processes.ties import end_with_parent, lives
 
@@ -113,7 +113,10 @@ def sweep() -> None:
             if {mark.parent.lstat().st_uid, mark.lstat().st_uid} == {os.getuid()}:
                 with os.fdopen(open_plain(mark, os.O_RDONLY)) as held:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _end(Daemon("", mark.parent, mark.parent))
+                    try:
+                        _end(Daemon("", mark.parent, mark.parent))
+                    except NotInForce as error:  # no fault of the cell that comes now
+                        raise Company(str(error)) from None
 
 
 def _start(daemon: Daemon) -> subprocess.Popen:

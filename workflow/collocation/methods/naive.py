@@ -49,7 +49,7 @@ class Plain(Sharing):
         # In a container NVML may name the host's PIDs, or none: then it tells their number at most.
         comparable = bool(names & set(listed["compute"] or []))
         if members and not comparable:
-            listed = evidence.require_counts("naive", self.device, len(members))
+            listed = evidence.require_counts("naive", self.device, members)
         evidence.require_no_clients("naive", reports, listed)
         if comparable:
             if absent := evidence.absent(reports, listed["compute"]):

@@ -111,7 +111,8 @@ class Session:
 
     def runtime_min(self, path: str) -> int:
         """Minutes after which a job may be ended from outside: its own time-outs come before."""
-        own = sum((TIMEOUTS | self.config.timeout).values()) + seconds(self.config.wait)
+        phases = TIMEOUTS | self.config.timeout
+        own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
         return math.ceil((3 * self.job_at[path].estimate_s + own) / 60)
 
     def refusal(self, cell: Cell) -> str | None:
