@@ -207,8 +207,8 @@ class Scene:
         left = []
         for at, deed, undo in self._undo:
             if all_of_it or (at is not None and now >= at):
+                deed["until_ns"] = time.monotonic_ns()  # before: it goes on at once
                 undo()
-                deed["until_ns"] = time.monotonic_ns()
             else:
                 left.append((at, deed, undo))
         self._undo = left
