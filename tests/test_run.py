@@ -3,10 +3,13 @@
 Where members run they are torch-free, on the CPU, under a method that is made up.
 """
 
+import errno
+import io
 import json
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -297,6 +300,23 @@ def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch
     assert len(seen) == run.TRIES > 1
     assert not record.members and not record.files
     assert not list(prepared.folder.glob("*.parquet"))
+
+
+class Closed(io.StringIO):
+    """stderr of a terminal that is no more."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_terminal_that_was_closed_costs_no_result(cell, method, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Closed())
+    prepared = cell()
+    assert prepared.record().status == "completed"
+    prepared.display.close()
 
 
 # -- the way out -----------------------------------------------------------------------------------

@@ -142,6 +142,7 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     session = open_session(place | {"gpu": wanted})
     assert len(session.jobs) == (1 if gpu else 2)
     assert words in session.forbidden if words else session.forbidden is None
+    assert not words or words in show.table(session), "a plan says it, too"
 
 
 def test_planning_writes_and_deletes_nothing(place):

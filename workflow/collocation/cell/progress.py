@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 REFRESH_S = 1.0
@@ -19,7 +20,8 @@ class Display:
     def __init__(
         self, cell: str, log: Path, place: str = "", left_s: float = 0.0, estimate_s: float = 0.0
     ):
-        self.name = f"[{place}] {cell}" if place else cell
+        self.place, self.cell = f"[{place}] " if place else "", cell
+        self.name = f"{self.place}{cell}"
         self.left_s, self.estimate_s = left_s, estimate_s
         self.log = log.open("a", buffering=1)
         self.started = time.monotonic()
@@ -33,7 +35,7 @@ class Display:
             left = f" (then about {self.left_s / 60:.0f} min)" if self.left_s >= 60 else ""
             short = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
             self._clear()
-            print(f"{self.name}: {short}{left}", file=sys.stderr, flush=True)
+            _write(f"{self.name}: {short}{left}\n")
 
     def show(self, what: Callable[[], str]) -> None:
         """Have the line that lives say `what()`: asked once a second, at a terminal only."""
@@ -47,9 +49,10 @@ class Display:
             room = os.get_terminal_size(sys.stderr.fileno()).columns - 1 - len(told)
         except OSError:
             room = 60
-        name = self.name if len(self.name) <= room else f"…{self.name[-max(room - 1, 0) :]}"
-        sys.stderr.write(f"{CLEAR}{name}{told}")
-        sys.stderr.flush()
+        room = max(room - len(self.place) - 1, 0)
+        cell = self.cell if len(self.cell) <= room else f"…{self.cell[len(self.cell) - room + 1 :]}"
+        name = f"{self.place}{cell}"
+        _write(f"{CLEAR}{name}{told}")
 
     def close(self) -> None:
         self._clear()
@@ -57,5 +60,11 @@ class Display:
 
     def _clear(self) -> None:
         if self._shown:
-            sys.stderr.write(CLEAR)
+            _write(CLEAR)
             self._shown = False
+
+
+def _write(text: str) -> None:
+    with suppress(OSError):  # a terminal that was closed: what is measured goes on
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -73,6 +73,8 @@ def table(session: Session) -> str:
     """`make plan`: every cell to run, in order, with its time and what fits the budget."""
     jobs = [*session.jobs, *session.later]
     lines, spent = [banner(session)], 0.0
+    if session.forbidden:
+        lines.append(f"  {session.forbidden}; 'make plan CARD=FILE' plans for a card")
     refused = Counter(filter(None, (session.refusal(job.cell) for job in jobs)))
     if jobs:
         lines += ["", f"{'done by':>11}  cell"]
