@@ -225,7 +225,13 @@ class Studio:
         return [f"{key}={value}" for key, value in values.items() if value is not None]
 
     def environment(self, **more: str) -> dict[str, str]:
-        foreign = ("COLLOCATION_", "SNAKEMAKE_", "FAKE_", "CUDA_")
+        foreign = (
+            "COLLOCATION_",
+            "SNAKEMAKE_",
+            "FAKE_",
+            "CUDA_",
+            "KMP_",
+        )  # the last: scikit-learn's
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         path = filter(None, [str(self.repository), kept.get("PYTHONPATH")])
         return kept | {

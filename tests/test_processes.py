@@ -359,7 +359,7 @@ def test_all_die_with_the_conductor(tmp_path, number):
 
 PLACES = {
     "PATH": "/bin",
-    "HOME": "/home/ada",
+    "HOME": "/ada",
     "LC_ALL": "C",
     "XDG_CACHE_HOME": "/c",
     "TMPDIR": "/t",

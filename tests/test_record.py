@@ -27,7 +27,7 @@ def make(cell: str = CELL, attempt: int = 1, **changes) -> Record:
             attempt=attempt,
         ),
         "spec": {"members": []},
-        "status": "completed",
+        "status": "out_of_memory",
         "method": MethodEvidence(name=method),
     }
     return Record(**{**fields, **changes})

@@ -41,7 +41,8 @@ def handlers():
         signal.signal(number, handler)
 
 
-def test_a_round_with_faults_ends_complete_and_without_a_lie(tmp_path, handlers):
+def test_a_round_with_faults_ends_complete_and_without_a_lie(tmp_path_factory, handlers):
+    tmp_path = tmp_path_factory.mktemp("s")  # short, for the sockets of an MPS daemon
     code = main(["--seed", str(SEED), "--round", "1", "--folder", str(tmp_path)])
     told = json.loads((tmp_path / "summary.json").read_text())
     assert (code, told["violations"]) == (0, [])
