@@ -132,7 +132,7 @@ def test_scan_finds_attempts_oldest_first(cells):
     }
     assert [a.content["reason"] for a in found[CELL]] == ["1", "2", "10"]
     assert found["1x_b--files/tuned/mig_7g/r12"][0].path == other
-    assert {a.status for a in found[CELL]} == {"completed"}
+    assert {a.status for a in found[CELL]} == {"out_of_memory"}
 
 
 def test_folders_without_a_record_are_nothing(cells):
