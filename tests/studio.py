@@ -225,13 +225,8 @@ class Studio:
         return [f"{key}={value}" for key, value in values.items() if value is not None]
 
     def environment(self, **more: str) -> dict[str, str]:
-        foreign = (
-            "COLLOCATION_",
-            "SNAKEMAKE_",
-            "FAKE_",
-            "CUDA_",
-            "KMP_",
-        )  # the last: scikit-learn's
+        # The last are scikit-learn's, which some tests import.
+        foreign = ("COLLOCATION_", "SNAKEMAKE_", "FAKE_", "CUDA_", "KMP_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         path = filter(None, [str(self.repository), kept.get("PYTHONPATH")])
         return kept | {

@@ -214,7 +214,7 @@ def test_a_driver_that_falls_silent_spends_no_attempt(cell, method, tmp_path, si
     record = prepared.record()
     if silent_from < 2:
         assert ending(record) == ("postponed", None, "the NVIDIA driver does not answer")
-        assert prepared.patience.given_up
+        assert prepared.task.ended == record.reason
     else:
         assert record.status == "completed" and record.gpu_state == {"before": None, "after": None}
 

@@ -145,7 +145,7 @@ class Run:
         self.timing["total_s"] = round(time.time() - psutil.Process().create_time(), 3)
         record = Record(**self.fields)
         # Why a run has given up it says itself, once, when it ends.
-        self.display.say(_summary(record), loud=not self.patience.given_up)
+        self.display.say(_summary(record), loud=self.task.ended is None)
         if record.status in FAULTS:
             self.display.say(trail(self.folder, record.reason))
         return record

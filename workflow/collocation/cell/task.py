@@ -49,6 +49,12 @@ class Task(Strict):
     wait: Time = "10m"
     given_up: Path | None = None
 
+    @property
+    def ended(self) -> str | None:
+        """Why no cell of this run is measured any more; None while they are."""
+        there = self.given_up is not None and self.given_up.exists()
+        return self.given_up.read_text() if there else None
+
     @classmethod
     def read(cls, path: Path) -> "Task":
         """Raises ConfigError: one line with file and key."""

@@ -26,8 +26,8 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
 
     Raises ConfigError, or NotInForce where the driver does not answer, if it was not.
     """
-    if task.given_up is not None and task.given_up.exists():  # it may be for want of the GPU
-        return None, task.given_up.read_text()
+    if task.ended is not None:  # it may be for want of the GPU
+        return None, task.ended
     try:
         device, why_not = find_device(task.gpu)
     except (ConfigError, NotInForce) as error:
@@ -51,21 +51,16 @@ class Patience:
     device: Device | None
     hopeless_from: float | None = None  # since when whoever holds the lock may never let it go
 
-    @property
-    def given_up(self) -> bool:
-        """Whether it was said already why no cell of this run is measured any more."""
-        return self.task.given_up is not None and self.task.given_up.exists()
-
     def give_up(self, why: str) -> NoReturn:
         """Neither this cell nor any after it is measured in this run."""
-        if self.task.given_up is not None and not self.given_up:
+        if self.task.given_up is not None and self.task.ended is None:
             self.task.given_up.write_text(why)
         raise Postponed(why)
 
     def check(self) -> None:
         """Raise Postponed if the run has given up, or the cell would outlast the time budget."""
-        if self.given_up:
-            raise Postponed(self.task.given_up.read_text())
+        if self.task.ended is not None:
+            raise Postponed(self.task.ended)
         deadline = self.task.deadline
         if deadline is not None and time.time() + self.task.estimate_s > deadline:
             raise Postponed(LATE)

@@ -59,7 +59,7 @@ def device_lock(
 ) -> Iterator[Held]:
     """Hold the device `key` (GPU UUID or "cpu"), however long the wait.
 
-    `holder` says who we are (pid, user, study, cell, since) to those who then wait. `on_wait` gets
+    `holder` says who we are (pid, user, study, cell) to those who then wait. `on_wait` gets
     the present holder's words, {} if unknown, at once and every 30 s; `on_look` at every look, and
     may raise to end that. Not reentrant.
     """
