@@ -26,7 +26,8 @@ KNOWN = {"digest": "d", "versions": {"torch": "2.1", "driver": None}}
 def held(folder, trainer: str = TRAINER):
     """The name of a preloaded server, and its process."""
     with hold(trainer, folder / "log" / "preloaded.log") as name:
-        [process] = [p for p in psutil.Process().children() if "--listen" in p.cmdline()]
+        alive = [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+        [process] = [p for p in alive if "--listen" in p.cmdline()]
         yield name, process
     assert_gone(process.pid)
 

@@ -494,6 +494,7 @@ def test_one_that_the_kernel_does_not_let_go_is_left_behind(cell, hasty, monkeyp
         f"process {watching.pid} is stuck in the kernel and was left behind"
     )
     os.kill(watching.pid, signal.SIGKILL)
+    os.waitpid(watching.pid, 0)
 
 
 def test_an_interrupted_run_waits_for_nothing(cell, monkeypatch):
