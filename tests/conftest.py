@@ -60,7 +60,7 @@ def pytest_configure(config):
 
 def pytest_xdist_auto_num_workers() -> int:
     """Two at a time, as CI has cores; on a GPU, which tests must have for themselves, in turn."""
-    return 0 if gpu.find() else 2
+    return 0 if gpu.find() else 3
 
 
 def pytest_collection_modifyitems(items):

@@ -128,7 +128,10 @@ def closing_lines(folder: Path) -> str:
     lines.insert(0, scope(estimates)[0])
     done, cells = (estimates.get("count", name=name) for name in ("cells_completed", "cells"))
     if done and cells:
-        lines.append(f"{book.val(done, 0)} of {book.val(cells, 0)} planned cells are completed.")
+        others = [e for e in estimates.of("count") if e.name.startswith("cells_") and e != done]
+        told = [f"{book.val(e, 0)} {e.note.removeprefix('cells ')}" for e in others if e.value]
+        told.insert(0, f"{book.val(done, 0)} are completed")
+        lines.append(f"Of {book.val(cells, 0)} planned cells {', '.join(told)}.")
     lines.append(f"Read in {folder}: advice.md, findings.md, claims.md, belief.md, explorer.html")
     lines.append(f"Where a number comes from: make explain STUDY={folder.name} ID=...")
     return "\n".join(lines)

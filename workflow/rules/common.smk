@@ -6,7 +6,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 from analysis import code, figures as drawn, pages
@@ -63,24 +62,18 @@ atexit.register(HELD.close)
 
 
 onstart:
-    if SESSION.forbidden:
-        print(SESSION.forbidden, file=sys.stderr)
-        sys.exit(1)
+    said = SESSION.forbidden
     try:
-        HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
+        if not said:
+            HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
+            said = jobs.obstacle(SESSION)
     except Busy as busy:
-        raise WorkflowError(f"study '{SESSION.name}' is being run already: {busy}")
+        said = f"study '{SESSION.name}' is being run already: {busy}"
     except OSError as error:
-        raise WorkflowError(str(error))
-    if missing := jobs.missing_packages(SESSION):
-        raise WorkflowError(
-            f"{len(SESSION.jobs)} cells to run, but not installed: {', '.join(missing)}; "
-            "'make study' installs what measuring needs, 'make figures' needs none of it"
-        )
-    if wrong := jobs.mistakes(SESSION):
-        raise WorkflowError("\n".join(wrong))
-    if any(path.exists() for path in SESSION.coming):
-        raise WorkflowError("another run has just finished cells of this study; start again")
+        said = str(error)
+    if said:
+        print(said, file=sys.stderr)
+        sys.exit(1)
     jobs.write_plan(SESSION)
     SESSION.datasets.pin()
     if said := notice(SESSION.folder):  # after the plan is written, which is one of its files

@@ -42,11 +42,17 @@ def set_environment() -> None:
     os.environ["PYTHON"] = sys.executable
 
 
-def missing_packages(session: Session) -> list[str]:
-    """What the jobs' training processes would fail to import."""
-    if not session.jobs or session.config.trainer != "models.train":
-        return []
-    return absent(TRAINING)
+def obstacle(session: Session) -> str:
+    """Why its jobs cannot begin, a line for each reason; empty if they can."""
+    trained = session.jobs and session.config.trainer == "models.train"
+    if trained and (missing := absent(TRAINING)):
+        return (
+            f"{len(session.jobs)} cells to run, but not installed: {', '.join(missing)}; "
+            "'make study' installs what measuring needs, 'make figures' needs none of it"
+        )
+    if any(path.exists() for path in session.coming):
+        return "another run has just finished cells of this study; start again"
+    return "\n".join(mistakes(session))
 
 
 def absent(packages: Iterable[str]) -> list[str]:
