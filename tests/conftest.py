@@ -15,28 +15,29 @@ from workflow.collocation import gpu
 
 # Modules by what they take, longest first; of the others it does not matter.
 LONG = (
-    "test_command",
-    "test_release",
-    "test_hostile",
     "test_drills",
+    "test_command",
     "test_faults",
-    "test_soak",
-    "test_models",
     "test_script",
+    "test_hostile",
+    "test_release",
+    "test_soak",
+    "test_simulation",
+    "test_telemetry",
+    "test_models",
+    "test_anchors",
+    "test_terminal",
+    "test_bench",
     "test_mig",
     "test_explorer",
     "test_data",
-    "test_bench",
     "test_trace",
-    "test_telemetry",
     "test_mps",
     "test_mig_layout",
     "test_telemetry_sources",
-    "test_simulation",
     "test_telemetry_sampler",
     "test_run",
-    "test_shipped",
-    "test_anchors",
+    "test_completion",
 )
 
 
@@ -59,7 +60,9 @@ def pytest_configure(config):
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two at a time, as CI has cores; on a GPU, which tests must have for themselves, in turn."""
+    """Three at a time on the two cores of CI, for many tests wait; on a GPU, which tests must have
+    for themselves, in turn.
+    """
     return 0 if gpu.find() else 3
 
 
