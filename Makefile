@@ -1,5 +1,6 @@
 # make help      this list
-# make study     install, then run the study (paper on a CUDA machine, smoke elsewhere)
+# make study     install, then run the study (paper on a CUDA machine, smoke elsewhere); GPUS=all, or a number:
+#                that many GPUs at once
 # make cells     install, then measure only: neither tables nor figures
 # make test      install, then lint and run the whole test suite
 # make soak      random deaths, hangs, full disks: make soak SEED=7 MINUTES=120; what it found: build/soak-SEED
@@ -21,13 +22,14 @@
 # make schemas   write config models as JSON Schema
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, CONFIG="key=value ...", A, B, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, SEED, MINUTES, PYTHON, VENV.
+# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, SEED, MINUTES, PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
 
 PYTHON ?= python3
 VENV ?= .venv
 STUDY ?= auto
 BUDGET ?=
+GPUS ?=
 CONFIG ?=
 
 ifeq ($(strip $(VENV)),)
@@ -40,6 +42,8 @@ TRAIN := $(if $(strip $(VENV)),$(VENV)/.train)
 DEV := $(if $(strip $(VENV)),$(VENV)/.dev)
 
 SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
+MANY = $(GPUS:all=1000)
+BESIDE = $(if $(GPUS),--cores all --resources gpu=$(MANY))
 QUIET = $(PY) -m workflow.collocation.study.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
@@ -50,10 +54,10 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
 
 study: $(TRAIN)
-	$(SNAKEMAKE) --config $(SETTINGS)
+	$(SNAKEMAKE) $(BESIDE) --config $(SETTINGS)
 
 cells: $(TRAIN)
-	$(SNAKEMAKE) --config $(SETTINGS) --until collocate
+	$(SNAKEMAKE) $(BESIDE) --config $(SETTINGS) --until collocate
 
 figures: $(BASE)
 	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- figures
@@ -88,7 +92,7 @@ artifact contribute: $(BASE)
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
 plan: $(BASE)
-	@$(QUIET) workflow.collocation.study.$(if $(CARD),mig_plan,show) --config $(SETTINGS) $(if $(filter-out here,$(CARD)),--card $(CARD))
+	@$(QUIET) workflow.collocation.study.$(if $(CARD),mig_plan,show) --config $(SETTINGS) $(if $(CARD),$(if $(filter-out here,$(CARD)),--card $(CARD)),$(if $(GPUS),--gpus $(MANY)))
 
 doctor: $(TRAIN)
 	@$(QUIET) workflow.collocation.study.doctor --config $(SETTINGS)

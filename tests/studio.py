@@ -195,14 +195,19 @@ class Studio:
     def write_study(self, name: str, content: dict) -> None:
         (self.folder / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
-    def with_card(self, name: str = "h200_141", **settings) -> "Studio":
+    def with_card(self, name: str = "h200_141", more: int = 0, **settings) -> "Studio":
         """Give this studio a GPU from tests/cards (see tests/fakes/machine.py), its own UUID, and a
-        torch that says it was built for CUDA.
+        torch that says it was built for CUDA. more: how many others there are, `card-1` and so on.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.gpu, self.card = "auto", self.folder / "card"
         own = f"GPU-{uuid.uuid4()}"
         self.surroundings = machine.create(self.card, name, uuid=own, **settings)
+        folders = [str(self.card)]
+        for number in range(1, more + 1):
+            folders.append(f"{self.card}-{number}")
+            machine.create(Path(folders[-1]), name, uuid=f"GPU-{uuid.uuid4()}", **settings)
+        self.surroundings["COLLOCATION_FAKE_NVML"] = os.pathsep.join(folders)
         torch = self.card / "site" / "torch"
         torch.mkdir(parents=True)
         (torch / "__init__.py").touch()

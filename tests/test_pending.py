@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -346,7 +346,8 @@ def test_what_a_cpu_did_never_stands_for_a_gpu_nor_the_other_way_round(there, he
     assert len(jobs) == len(CELLS) and first.why == "not measured yet"
     assert first.attempt == len(world.attempts[first.cell.id]) + 1
     # Whichever kind the cells are, not where they are planned, decides.
-    assert world.pending(here, on_gpu=there != "cpu") == world.pending(there)
+    moved = [replace(job, device=there) for job in world.pending(here, on_gpu=there != "cpu")]
+    assert moved == world.pending(there)
 
 
 def test_a_baseline_of_other_settings_on_this_gpu_does_not_count():
@@ -517,3 +518,28 @@ def test_a_budgeted_study_comes_to_its_end():
             break
         assert now
     assert world.pending() == []
+
+
+# -- several devices ------------------------------------------------------------------------------
+
+
+def test_blocks_are_dealt_out_and_stay_where_they_were_begun():
+    world, devices = World(), ["GPU-a", "GPU-b"]
+    blocks = sorted({cell.replicate for cell in CELLS})
+    dealt = pending.places(CELLS, {}, devices)
+    assert [dealt[block] for block in blocks] == (devices * len(blocks))[: len(blocks)]
+    world.run("GPU-b", only=[next(cell.id for cell in CELLS if cell.replicate == blocks[0])])
+    begun = pending.places(CELLS, world.attempts, devices)
+    assert begun[blocks[0]] == "GPU-b"
+    assert pending.places(CELLS, world.attempts, ["GPU-a", "GPU-c"])[blocks[0]] == "GPU-a"
+    jobs = pending.jobs(CELLS, world.attempts, begun, possible)
+    assert {job.device for job in jobs if job.cell.replicate == blocks[0]} == {"GPU-b"}
+
+
+def test_a_budget_is_for_each_device():
+    cells = [replace(cell, replicate=block) for block in (1, 2) for cell in CELLS[:1]]
+    jobs = pending.jobs(cells, {}, {1: "GPU-a", 2: "GPU-b"}, possible)
+    longest = max(job.estimate_s for job in jobs)
+    assert pending.within(jobs, longest) == (jobs, [])
+    same = [replace(job, device="GPU-a") for job in jobs]
+    assert pending.within(same, longest) == (same[:1], same[1:])

@@ -32,7 +32,7 @@ def session(tmp_path) -> Session:
     """One with two cells to run, in a folder of its own."""
     cells = expand(PLANNED, WORKLOADS)
     config = Config(results=str(tmp_path))
-    made = Session(config, STUDY, "as asked for", PLANNED, cells, device=None, attempts={})
+    made = Session(config, STUDY, "as asked for", PLANNED, cells, devices=[], attempts={})
     made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
     return made
 
@@ -42,7 +42,7 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
     planned = Study.model_validate(study(ladders=ladders))
     cells = expand(planned, WORKLOADS)
     config = Config(results=str(tmp_path), gpu="cpu")
-    made = Session(config, STUDY, "as asked for", planned, cells, device=None, attempts={})
+    made = Session(config, STUDY, "as asked for", planned, cells, devices=[], attempts={})
     made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
     monkeypatch.setattr(Session, "refusal", lambda self, cell: None)
     assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)
@@ -131,7 +131,7 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     """It can be planned; and what was measured on a GPU counts in that plan."""
     planned = study(ladders=alone("plain"), replicates=2) | content
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(planned))
-    monkeypatch.setattr(session_module, "find_device", lambda wanted: (None, "no CUDA machine"))
+    monkeypatch.setattr(session_module, "find_devices", lambda *_: ([], "no CUDA machine"))
     first = open_session(place | {"gpu": wanted}).jobs[0]
     if gpu:
         card = Gpu(uuid=gpu, name="a GPU", memory_bytes=None, driver="580")

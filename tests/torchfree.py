@@ -27,7 +27,7 @@ from pathlib import Path
 from tests.lies import Lie, lie_of
 
 if "COLLOCATION_FAKE_NVML" in os.environ:  # elsewhere a server is there in half the time
-    from tests.fakes import driver, machine
+    from tests.fakes import driver, host, machine
 
 PHASES = ("before", "build", "warm", "window", "stop")
 NUMBERS = {"step_s": 0.01, "validation_s": 0.0, "epoch_steps": 5, "memory_mb": 0}
@@ -69,7 +69,7 @@ class Context:
         if lie.kind == "gpu":  # there is but one card: this process is on none that it knows
             self.facts["device_uuid"] = lie.argument
             return
-        card = Path(os.environ["COLLOCATION_FAKE_NVML"])
+        card, _ = host.card_of(os.environ)
         try:
             self.facts = machine.attach(os.environ)
         except RuntimeError as error:

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 import pynvml
 
-from tests.fakes import activity, driver
+from tests.fakes import activity, driver, host
 
 FAKES = Path(__file__).resolve().parent
 REPOSITORY = FAKES.parents[1]
@@ -199,7 +199,7 @@ def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
 
     Raises RuntimeError where CUDA would fail.
     """
-    folder = Path(environment["COLLOCATION_FAKE_NVML"])
+    folder, environment = host.card_of(environment)
     pid = pid or os.getpid()
     card = driver.Card(folder)
     place, sms, memory, name = _device(card, environment)

@@ -12,11 +12,12 @@ rule collocate:
     # Snakemake runs high priorities first.
     priority: lambda wildcards: len(SESSION.cells) - SESSION.job_at[wildcards.job].rank
     # A core for each share of the machine: the same for all cells, or they could not be compared.
-    threads: SESSION.study.cores_for
+    threads: SESSION.threads
     resources:
         gpu=1,
         mem_mb=lambda wildcards: SESSION.job_at[wildcards.job].memory_mb,
         runtime=lambda wildcards: SESSION.runtime_min(wildcards.job),
+        **CARDS,
     params:
         job=f"{STUDY}/jobs/{{job}}.json",
     shell:

@@ -30,7 +30,7 @@ if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
 workflow.global_resources.setdefault("gpu", 1)
 
 try:
-    SESSION = open_session(config)
+    SESSION = open_session(config, workflow.global_resources["gpu"].value)
 except (ConfigError, NotInForce) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
@@ -57,6 +57,10 @@ FIGURES = expand(
 PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
 # Who only draws what is there does not say that it is all.
 COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
+# A resource for each GPU, of which there is one: a cell never waits for another's end on its card.
+CARDS = {f"card{number}": SESSION.on_card(number) for number in range(len(SESSION.devices))}
+for card in CARDS:
+    workflow.global_resources.setdefault(card, 1)
 HELD = ExitStack()
 atexit.register(HELD.close)
 

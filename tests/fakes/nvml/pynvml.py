@@ -2,7 +2,7 @@
 
 Put this folder first on PYTHONPATH. Constants, structs, errors and every wrapper are the real
 module's own; what they call is tests/fakes/driver.py, on the card in the folder named by
-COLLOCATION_FAKE_NVML.
+COLLOCATION_FAKE_NVML, or tests/fakes/host.py, if it names several.
 """
 
 import importlib.machinery
@@ -16,7 +16,7 @@ _real = importlib.machinery.PathFinder.find_spec(__name__, _elsewhere).loader
 exec(_real.get_code(__name__))  # the real one loads no library on import
 
 sys.path.append(str(_here.parents[2]))
-from tests.fakes.driver import Library  # noqa: E402
+from tests.fakes.host import library  # noqa: E402
 
 # Where the real module keeps the loaded library.
-nvmlLib = Library(Path(os.environ["COLLOCATION_FAKE_NVML"]))
+nvmlLib = library(os.environ)

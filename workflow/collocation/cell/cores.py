@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation import cpus
+from workflow.collocation.gpu import Device, find_all
 
 
 @dataclass(frozen=True, order=True)
@@ -74,6 +75,40 @@ def plan_cores(
     elif _overlap([{cpu.core for cpu in cpus} for cpus in used]):
         flags.append("hyperthreads_shared")
     return [sorted(cpu.index for cpu in cpus) for cpus in used], flags
+
+
+def keep_to_share(device: Device | None) -> int | None:
+    """Have this process, and what it starts, keep to its GPU's share of the CPUs. How many of them
+    it may use, for a quota is divided, too; None where it has them all.
+
+    It is the same whether or not the other GPUs are used: what runs there changes no rate.
+    """
+    cards = [(card.uuid, card.numa_node) for card in find_all()] if device else []
+    if not cards[1:] or device.uuid not in dict(cards):
+        return None
+    most = max(1, cpus.usable() // len(cards))
+    os.sched_setaffinity(0, share_of(device.uuid, cards, topology()))
+    return most
+
+
+def share_of(uuid: str, cards: list[tuple[str, int | None]], available: list[Cpu]) -> set[int]:
+    """The CPUs of one of a machine's GPUs: for each as many whole physical cores, of its own NUMA
+    node first, and none for two. All, where there are fewer cores than GPUs.
+
+    cards: (UUID, NUMA node) of each GPU.
+    """
+    free: dict[int, list[Cpu]] = {}
+    for cpu in available:
+        free.setdefault(cpu.core, []).append(cpu)
+    size = len(free) // len(cards)
+    for name, node in sorted(
+        cards, key=lambda card: card[1] is None
+    ):  # who has none takes the rest
+        near = sorted(free, key=lambda core: (free[core][0].node != node, free[core]))[:size]
+        own = [cpu.index for core in near for cpu in free.pop(core)]
+        if name == uuid and own:
+            return {*own}
+    return {cpu.index for cpu in available}
 
 
 def spare(core_sets: list[list[int]], available: list[Cpu] | None = None) -> list[int] | None:

@@ -14,11 +14,17 @@ CLEAR = "\r\x1b[K"
 
 class Display:
     """Lines of one cell. place: its place in the run ('3/20'); estimate_s: how long it will take;
-    left_s: what follows it.
+    left_s: what follows it; live: a folder by which cells that run side by side share a line.
     """
 
     def __init__(
-        self, cell: str, log: Path, place: str = "", left_s: float = 0.0, estimate_s: float = 0.0
+        self,
+        cell: str,
+        log: Path,
+        place: str = "",
+        left_s: float = 0.0,
+        estimate_s: float = 0.0,
+        live: Path | None = None,
     ):
         self.place, self.cell = f"[{place}] " if place else "", cell
         self.name = f"{self.place}{cell}"
@@ -26,7 +32,7 @@ class Display:
         self.log = log.open("a", buffering=1)
         self.started = time.monotonic()
         self._due = self.started if sys.stderr.isatty() else float("inf")
-        self._shown = False
+        self._live = live and live / str(os.getpid())
 
     def say(self, text: str, loud: bool = True) -> None:
         """A line in the log; on stderr too if `loud`."""
@@ -42,26 +48,48 @@ class Display:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due, self._shown = now + REFRESH_S, True
+        self._due = now + REFRESH_S
         left = max(self.started + self.estimate_s - now, 0) + self.left_s
         told = f": {what()}; about {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
         try:
-            room = os.get_terminal_size(sys.stderr.fileno()).columns - 1 - len(told)
+            room = os.get_terminal_size(sys.stderr.fileno()).columns - 1
         except OSError:
-            room = 60
-        room = max(room - len(self.place) - 1, 0)
-        cell = self.cell if len(self.cell) <= room else f"…{self.cell[len(self.cell) - room + 1 :]}"
-        name = f"{self.place}{cell}"
-        _write(f"{CLEAR}{name}{told}")
+            room = 60 + len(told)
+        others = self._others(f"{self.place}{what()}")
+        if others:
+            line = " | ".join(others)
+            line = line if len(line) <= room else f"{line[: room - 1]}…"
+        else:
+            room = max(room - len(told) - len(self.place) - 1, 0)
+            cell = self.cell
+            cell = cell if len(cell) <= room else f"…{cell[len(cell) - room + 1 :]}"
+            line = f"{self.place}{cell}{told}"
+        _write(f"{CLEAR}{line}")
+
+    def _others(self, own: str) -> list[str]:
+        """What all cells that run now say, this one's `own` among them; none if it is alone."""
+        if self._live is None:
+            return []
+        with suppress(OSError):
+            self._live.parent.mkdir(exist_ok=True)
+            self._live.write_text(own)
+            now, texts = time.time(), {}
+            for path in self._live.parent.iterdir():
+                with suppress(FileNotFoundError):  # it has just ended
+                    if now - path.stat().st_mtime < 3 * REFRESH_S:  # or was killed
+                        texts[path.name] = path.read_text()
+            return sorted(texts.values()) if len(texts) > 1 else []
+        return []
 
     def close(self) -> None:
         self._clear()
+        if self._live:
+            self._live.unlink(missing_ok=True)
         self.log.close()
 
     def _clear(self) -> None:
-        if self._shown:
+        if self._due != float("inf"):  # at a terminal: what is there may be another cell's
             _write(CLEAR)
-            self._shown = False
 
 
 def _write(text: str) -> None:

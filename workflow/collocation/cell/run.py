@@ -75,7 +75,8 @@ def main(argv: list[str] | None = None) -> int:
             shutil.rmtree(folder)
         (folder / "log").mkdir(parents=True)
         place = task.place, task.left_s, task.estimate_s
-        display = Display(name, folder / "log" / "conductor.log", *place)
+        live = task.given_up and task.given_up.with_name("live")
+        display = Display(name, folder / "log" / "conductor.log", *place, live)
         display.show(lambda: "starting")
         try:
             record = Run(task, display).record()
@@ -102,6 +103,7 @@ class Run:
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
+        self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         self.left = ""  # who of ours did not end
         scenario, arm, method, replicate = task.cell.split("/")
@@ -238,7 +240,7 @@ class Run:
 
     def _collocate(self, datasets: dict[str, dict], scratch: Path, held: Held) -> None:
         core_sets, self.fields["flags"] = cores.plan_cores(
-            self.spec.shares(), numa=self.device.numa_node if self.device else None
+            self.spec.shares(), None, self.device and self.device.numa_node, self.most
         )
         log = self.folder / "log"
         with ExitStack() as stack:

@@ -21,8 +21,8 @@ class Task(Strict):
     it, which takes 0.3 s. preloaded: the name of the server that has imported the trainer. place:
     in the run, such as 3/20. left_s: what follows it takes. deadline: Unix time at which the budget
     ends. estimate_s: what the cell will take. wait: how long others on the card are waited for.
-    given_up: the file that says why no cell of the run is measured any more, once one was waited
-    for in vain.
+    given_up: the file that says why no cell of the run is measured any more on this device, once
+    it was waited for in vain.
     """
 
     study: str

@@ -1,34 +1,41 @@
-"""The GPU that a study uses: `find` it, then ask the Device. Everything here only reads."""
+"""The GPUs that a study uses: `find` them, then ask the Device. Everything here only reads."""
 
 import importlib.util
 import re
+from itertools import islice
 from pathlib import Path
 
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.device import Device
-from workflow.collocation.gpu.nvidia import Nvidia, find
+from workflow.collocation.gpu.nvidia import Nvidia, find, find_all
 
-__all__ = ["Device", "Nvidia", "find", "find_device", "torch_build"]
+__all__ = ["Device", "Nvidia", "find", "find_all", "find_device", "find_devices", "torch_build"]
 
 
 def find_device(wanted: str | int) -> tuple[Device | None, str]:
-    """The GPU that config's `gpu` names here, or None and why. Raises ConfigError.
+    """The first of the GPUs that config's `gpu` names here, or None and why. Raises ConfigError."""
+    found, why = find_devices(wanted, 1)
+    return next(iter(found), None), why
+
+
+def find_devices(wanted: str | int, most: int) -> tuple[list[Device], str]:
+    """Up to `most` GPUs that config's `gpu` names here; if there is none, why. Raises ConfigError.
 
     Asked when cells are planned, and by each job where it runs.
     """
     if wanted == "cpu":
-        return None, "gpu: cpu"
-    device = find(wanted)
-    if device is None:
-        return None, "no CUDA machine"
+        return [], "gpu: cpu"
+    devices = list(islice(find_all(wanted), most))
+    if not devices:
+        return [], "no CUDA machine"
     if torch_build() == "cpu":
         if wanted != "auto":
             raise ConfigError(
                 f"gpu: {wanted!r} was asked for, but the installed torch is a CPU build; "
                 "allowed: cpu, auto"
             )
-        return None, "the installed torch is a CPU build"
-    return device, ""
+        return [], "the installed torch is a CPU build"
+    return devices, ""
 
 
 def torch_build() -> str | None:

@@ -4,7 +4,7 @@ Everything here only reads. On a machine without an NVIDIA driver `find` returns
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,10 +66,16 @@ class Nvidia(Device):
 
 
 def find(wanted: str | int = "auto") -> Nvidia | None:
-    """The GPU to use: an index, a UUID (or its beginning), or 'auto', the first one visible.
+    """The first of `find_all`, or None."""
+    return next(find_all(wanted), None)
 
-    'auto' gives None without a driver or a GPU, or where CUDA_VISIBLE_DEVICES hides them all.
-    Raises ConfigError where `wanted` names none that is there, or several.
+
+def find_all(wanted: str | int = "auto") -> Iterator[Nvidia]:
+    """The GPUs that may be used: those named, by index or UUID (or its beginning), with commas in
+    between; or with 'auto' those that CUDA_VISIBLE_DEVICES shows, all if it is not set.
+
+    'auto' gives none without a driver or a GPU. Raises ConfigError at a name that means no GPU that
+    is there, or several. In CUDA_VISIBLE_DEVICES one behind a good one ends the list, as for CUDA.
     """
     try:
         devices = _devices()
@@ -79,28 +85,42 @@ def find(wanted: str | int = "auto") -> Nvidia | None:
                 f"gpu: {wanted!r} was asked for, but there is no NVIDIA driver here; "
                 "allowed: auto, cpu"
             ) from None
-        return None
-    source, name, what = "gpu", str(wanted), "names several GPUs"
+        return
+    source, names = "gpu", str(wanted)
     if wanted == "auto":
-        source, name = VISIBLE, os.environ.get(VISIBLE, "").split(",")[0].strip()
-        if not devices or VISIBLE not in os.environ:
-            return next(iter(devices), None)
-        if name in ("", "-1"):
-            return None
-        found = _meant(name, os.environ, devices)
-        if name.isdecimal():
-            what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
-    else:
-        found = [d for d in devices if name == str(d.index) or (name and d.uuid.startswith(name))]
-    part = name.startswith("MIG-")
-    if len(found) == 1 and not part:
-        return found[0]
+        source, names = VISIBLE, os.environ.get(VISIBLE)
+        if not devices or names is None:
+            yield from devices
+            return
+    given: list[Nvidia] = []
+    for name in names.split(","):
+        name, what = name.strip(), "names several GPUs"
+        if wanted != "auto":
+            found = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
+        elif name in ("", "-1"):
+            return
+        else:
+            found = _meant(name, os.environ, devices)
+            if name.isdecimal():
+                what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
+        part = name.startswith("MIG-")
+        if len(found) != 1 or part:
+            if given and not found and wanted == "auto":
+                return
+            raise ConfigError(f"{source}: {name!r} {_trouble(found, part, what, devices, source)}")
+        if found[0] not in given:
+            given += found
+            yield found[0]
+
+
+def _trouble(found: list, part: bool, what: str, devices: list[Nvidia], source: str) -> str:
+    """Why a name is none of one GPU, and which would be."""
     if not found or part:
         what = f"is no GPU{', but a part of one,' if part else ''} of this machine"
     known = ", ".join(f"{device.index} ({device.uuid})" for device in devices) or "none is there"
     if source == VISIBLE and len(found) > 1:
         known = ", ".join(device.uuid for device in devices)
-    raise ConfigError(f"{source}: {name!r} {what}; allowed: {known}")
+    return f"{what}; allowed: {known}"
 
 
 def shows(environment: Mapping[str, str], device: Device) -> bool | None:

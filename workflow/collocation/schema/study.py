@@ -345,7 +345,9 @@ class Config(Strict):
         None, description="cells that do not fit are left for the next run", examples=["25m"]
     )
     wait: Time = Field("10m", description="for others to leave the GPU, before the run gives up")
-    gpu: Gpu = Field("auto", description="auto: the first visible; an index; a UUID; cpu")
+    gpu: Gpu = Field(
+        "auto", description="auto: the visible ones; an index, a UUID, several with commas; cpu"
+    )
     mig_mode: Literal["keep", "switch"] = Field(
         "keep", description="switch: may change the card's MIG mode and layout, and puts them back"
     )

@@ -10,10 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 
 import psutil
@@ -141,21 +141,24 @@ def write(session: Session, preloaded: str | None) -> None:
         "code": code(),
         "preloaded": preloaded,
         "deadline": session.deadline,
-        "given_up": session.folder / "jobs" / "given_up",
         **session.config.model_dump(include=TOLD),
     }
-    *spent, total = accumulate((job.estimate_s for job in session.jobs), initial=0)
-    for place, (job, before) in enumerate(zip(session.jobs, spent, strict=True), 1):
+    left: Counter = Counter()  # by device, of the jobs that follow
+    for place, job in reversed([*enumerate(session.jobs, 1)]):
+        if session.devices[1:]:  # else a job finds the one there is
+            common["gpu"] = job.device
         task = Task(
             cell=job.cell.id,
             attempt=job.attempt,
             output=session.cells_folder / job.path / "run.json",
             spec=job.cell.spec,
             place=f"{place}/{len(session.jobs)}",
-            left_s=round(total - before - job.estimate_s),
+            left_s=round(left[job.device]),
             estimate_s=round(job.estimate_s),
+            given_up=session.folder / "jobs" / f"given_up-{session.keys.index(job.device)}",
             **common,
         )
+        left[job.device] += job.estimate_s
         task.write(session.folder / "jobs" / f"{job.path}.json")
 
 

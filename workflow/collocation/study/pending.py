@@ -4,8 +4,10 @@ It is planned from the run.json files when the Snakefile is read, and not left t
 metadata, which a clone, a zip or a folder brought back from another machine does not have.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 
 from workflow.collocation.cell.record import FAULTS, MEASURED, RESULTS
 from workflow.collocation.cell.spec import changes
@@ -27,6 +29,7 @@ class Job:
     why: str
     rank: int
     estimate_s: float
+    device: str = ""  # that it is to run on: a GPU's UUID, or as cpu_key says
 
     @property
     def path(self) -> str:
@@ -39,27 +42,44 @@ class Job:
         return 4096 * (1 + self.cell.n)
 
 
+def places(
+    cells: list[Cell], attempts: dict[str, list[Attempt]], devices: list[str]
+) -> dict[int, str]:
+    """Block → the device that it runs on: where most of it was measured, or else in turn."""
+    measured: dict[int, Counter] = {cell.replicate: Counter() for cell in cells}
+    for cell in cells if devices[1:] else ():
+        where = {a.device for a in attempts.get(cell.id, []) if a.status in MEASURED}
+        measured[cell.replicate].update(where & {*devices})
+    begun = {block: on.most_common(1)[0][0] for block, on in measured.items() if on}
+    free = cycle(sorted(devices, key=lambda device: [*begun.values()].count(device)))
+    return {block: begun.get(block) or next(free) for block in sorted(measured)}
+
+
 def jobs(
     cells: list[Cell],
     attempts: dict[str, list[Attempt]],
-    device: str,
+    place: str | Mapping[int, str],
     refusal: Callable[[Cell], str | None],
     most: int = 3,
     stale: Callable[[Attempt], bool] = lambda attempt: False,
     estimates: Estimates | None = None,
     on_gpu: bool | None = None,
 ) -> list[Job]:
-    """The cells that still have to run on `device` (GPU UUID or 'cpu'), in order.
+    """The cells that still have to run, in order.
 
-    attempts: what `attempts.scan` found. refusal: why a cell's method cannot run here, or None.
-    most: how often a cell that failed is tried. stale: attempts to measure again although they
-    are results (another trainer, say); if they failed they do not count. A block's baselines are
-    measured on the device on which the block goes on, and a cell that was measured on another one
-    without its baselines is measured here again, with them. on_gpu: whether the cells are a GPU's;
+    place: the device (GPU UUID or 'cpu'), or each block's. attempts: what `attempts.scan` found.
+    refusal: why a cell's method cannot run here, or None. most: how often a cell that failed is
+    tried. stale: attempts to measure again although they are results (another trainer, say); if
+    they failed they do not count. A block's baselines are measured on the device on which the block
+    goes on, and a cell that was measured on another one without its baselines is measured here
+    again, with them. on_gpu: whether the cells are a GPU's;
     then what was tried without one is as if it had not been, and the other way round. By default it
-    is as `device` says.
+    is as `place` says.
     """
-    on_gpu = not device.startswith("cpu") if on_gpu is None else on_gpu
+    if isinstance(place, str):
+        place = dict.fromkeys((cell.replicate for cell in cells), place)
+    if on_gpu is None:
+        on_gpu = not any(device.startswith("cpu") for device in place.values())
     alike = {
         cell.id: [a for a in attempts.get(cell.id, []) if not a.content or a.on_gpu == on_gpu]
         for cell in cells
@@ -70,8 +90,9 @@ def jobs(
     }
     for cell in cells:
         if not why[cell.id] and refusal(cell) is None:
-            why[cell.id] = _stranded(cell, tried, device, most)
+            why[cell.id] = _stranded(cell, tried, place[cell.replicate], most)
     for cell in cells:
+        device = place[cell.replicate]
         runs = why[cell.id] and refusal(cell) is None
         last = _newest(tried[cell.id])
         if runs or (last and last.status in MEASURED and last.device == device):
@@ -86,6 +107,7 @@ def jobs(
             why=why[cell.id],
             rank=rank,
             estimate_s=REFUSED_S if refusal(cell) else estimates.of(cell),
+            device=place[cell.replicate],
         )
         for rank, cell in enumerate(cells)
         if why[cell.id]
@@ -190,18 +212,18 @@ def finished(
 def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job]]:
     """Split jobs into those that fit a budget in seconds and the rest, both in order.
 
-    A job brings the baselines that it waits for: without them its time would be spent in vain.
+    Devices work side by side. A job brings the baselines that it waits for: without them its time
+    would be spent in vain.
     """
     if budget_s is None:
         return jobs, []
     by_id = {job.cell.id: job for job in jobs}
     chosen: set[str] = set()
-    spent = 0.0
+    spent: Counter = Counter()  # by device
     for job in jobs:
         bundle = ({job.cell.id} | (job.cell.needs & by_id.keys())) - chosen
-        spent += sum(by_id[name].estimate_s for name in bundle)
-        if spent > budget_s:
-            break
-        chosen |= bundle
+        spent[job.device] += sum(by_id[name].estimate_s for name in bundle)
+        if spent[job.device] <= budget_s:
+            chosen |= bundle
     fits = [job for job in jobs if job.cell.id in chosen]
     return fits, [job for job in jobs if job.cell.id not in chosen]

@@ -9,16 +9,18 @@ import math
 import shlex
 import time
 import uuid
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from workflow.collocation import ROOT, gpu, methods, provenance
+from workflow.collocation import ROOT, cpus, gpu, methods, provenance
 from workflow.collocation.cell.conductor import TIMEOUTS
 from workflow.collocation.cell.record import MEASURED
 from workflow.collocation.digest import code_digest, own_digest
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.gpu import find_device
+from workflow.collocation.gpu import find_devices
 from workflow.collocation.schema.load import load_config, load_study, load_workloads
 from workflow.collocation.schema.study import Config, Study, seconds
 from workflow.collocation.study import grid, pending
@@ -39,7 +41,7 @@ class Session:
     why: str
     study: Study
     cells: list[Cell]
-    device: gpu.Device | None
+    devices: list[gpu.Device]  # that it uses at once; none: the CPU
     attempts: dict[str, list[Attempt]]
     no_gpu: str = ""  # why there is none
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -48,6 +50,29 @@ class Session:
     jobs: list[pending.Job] = field(default_factory=list)
     later: list[pending.Job] = field(default_factory=list)
     _refusals: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def device(self) -> gpu.Device | None:
+        """The first of its GPUs."""
+        return next(iter(self.devices), None)
+
+    @property
+    def keys(self) -> list[str]:
+        """Of its devices, as records and locks name them."""
+        return [each.uuid for each in self.devices] or [cpu_key(provenance.machine_alias())]
+
+    @cached_property
+    def places(self) -> dict[int, str]:
+        """Block → key of the device that it runs on."""
+        return pending.places(self.cells, self.attempts, self.keys)
+
+    @property
+    def seconds(self) -> float:
+        """What its jobs will take, devices side by side."""
+        spent = Counter()
+        for job in self.jobs:
+            spent[job.device] += job.estimate_s
+        return max(spent.values(), default=0.0)
 
     @property
     def measuring(self) -> bool:
@@ -109,6 +134,17 @@ class Session:
         """By its attempt's folder below results/<study>/cells."""
         return {job.path: job for job in self.jobs}
 
+    @property
+    def threads(self) -> int:
+        """Cores that Snakemake counts for a cell: its GPUs' cells are to fit side by side."""
+        side_by_side = max(1, cpus.usable() // max(len(self.devices), 1))
+        return min(self.study.cores_for, side_by_side) if self.devices else self.study.cores_for
+
+    def on_card(self, number: int) -> Callable:
+        """For Snakemake: how many of the GPU with this number a job takes, 1 or 0."""
+        uuid = self.devices[number].uuid
+        return lambda wildcards: int(self.job_at[wildcards.job].device == uuid)
+
     def runtime_min(self, path: str) -> int:
         """Minutes after which a job may be ended from outside: its own time-outs come before."""
         phases = TIMEOUTS | self.config.timeout
@@ -118,8 +154,9 @@ class Session:
     def refusal(self, cell: Cell) -> str | None:
         """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
         if cell.id not in self._refusals:
-            switch = self.config.mig_mode == "switch"
-            self._refusals[cell.id] = methods.refusal(cell.spec.to_json(), self.device, switch)
+            switch, its = self.config.mig_mode == "switch", self.places.get(cell.replicate)
+            device = next((each for each in self.devices if each.uuid == its), self.device)
+            self._refusals[cell.id] = methods.refusal(cell.spec.to_json(), device, switch)
         return self._refusals[cell.id]
 
     @cached_property
@@ -173,13 +210,13 @@ class Session:
         return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
 
 
-def open_session(values: dict) -> Session:
-    """Read and check everything; plan what runs now. Raises ConfigError."""
+def open_session(values: dict, gpus: int = 1) -> Session:
+    """Read and check everything; plan what runs now, on `gpus` GPUs at most. Raises ConfigError."""
     config = load_config(values)
     deadline = config.budget and round(time.time() + seconds(config.budget))
     workloads = load_workloads(_find(config.workloads), config.modules)
-    device, why_not = find_device(config.gpu)
-    name, why = _choose(config, "paper" if device else "smoke", why_not or "a CUDA machine")
+    devices, why_not = find_devices(config.gpu, max(gpus, 1))
+    name, why = _choose(config, "paper" if devices else "smoke", why_not or "a CUDA machine")
     study = load_study(_find(config.studies), name, workloads)
     digests = {
         key: own_digest(each.own_code.values(), each.own_files) for key, each in workloads.items()
@@ -188,7 +225,7 @@ def open_session(values: dict) -> Session:
     attempts = scan(Path(config.results, name, "cells"))
     numbers = grid.anchor_numbers(attempts)
     session = Session(
-        *(config, name, why, study, grid.expand(study, workloads, sources), device, attempts),
+        *(config, name, why, study, grid.expand(study, workloads, sources), devices, attempts),
         no_gpu=why_not,
         deadline=deadline,
         anchors=grid.anchors(study, workloads, numbers, sources),
@@ -207,7 +244,7 @@ def _plan(session: Session, next_anchors: list[Cell]) -> None:
     jobs = pending.jobs(
         session.cells,
         attempts,
-        device.uuid if device else cpu_key(provenance.machine_alias()),
+        session.places,
         session.refusal,
         config.attempts,
         _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
@@ -220,7 +257,7 @@ def _plan(session: Session, next_anchors: list[Cell]) -> None:
         for attempt in attempts.get(cell.id, [])
     )
     first = [
-        pending.Job(cell, 1, "begins a session", -1, estimates.of(cell))
+        pending.Job(cell, 1, "begins a session", -1, estimates.of(cell), session.keys[0])
         for cell in ([] if begun else next_anchors)
     ]
     left = None

@@ -25,8 +25,10 @@ def banner(session: Session) -> str:
         any(attempt.status in RESULTS for attempt in pending.same(cell, session.attempts))
         for cell in session.cells
     )
-    minutes = sum(job.estimate_s for job in session.jobs) / 60
+    minutes = session.seconds / 60
     where = session.device.name if session.device else f"CPU, {cpus.usable()} cores"
+    if session.devices[1:]:
+        where = f"{len(session.devices)} GPUs, {', '.join({d.name: None for d in session.devices})}"
     said = [f"{len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"]
     if session.later:
         said.append(f"{len(session.later)} left for later (budget)")
@@ -72,17 +74,17 @@ def banner(session: Session) -> str:
 def table(session: Session) -> str:
     """`make plan`: every cell to run, in order, with its time and what fits the budget."""
     jobs = [*session.jobs, *session.later]
-    lines, spent = [banner(session)], 0.0
+    lines, spent = [banner(session)], Counter()  # by device: they work side by side
     if session.forbidden:
         lines.append(f"  {session.forbidden}; 'make plan CARD=FILE' plans for a card")
     refused = Counter(filter(None, (session.refusal(job.cell) for job in jobs)))
     if jobs:
         lines += ["", f"{'done by':>11}  cell"]
     for place, job in enumerate(jobs):
-        spent += job.estimate_s
+        spent[job.device] += job.estimate_s
         if session.refusal(job.cell) is None:
             in_time = place < len(session.jobs)
-            by = f"{spent / 60:7.1f} min" if in_time else "  won't fit"
+            by = f"{spent[job.device] / 60:7.1f} min" if in_time else "  won't fit"
             why = "" if job.why == pending.NEW else f"  ({job.why})"
             lines.append(f"{by}  {job.cell.id}{why}")
     if refused:
@@ -123,10 +125,11 @@ def faults(session: Session) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--gpus", type=int, default=1, help="how many are used at once, at most")
     parser.add_argument("--check", action="store_true", help="list failed cells")
     args = parser.parse_args(argv)
     try:
-        session = open_session(read_values(args.config))
+        session = open_session(read_values(args.config), args.gpus)
     except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2
