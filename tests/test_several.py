@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import machine
 from tests.studio import study, workload
+from tests.test_terminal import at_terminal, screen
 from workflow.collocation.cell.cores import Cpu, share_of
 
 ALL = ["--cores", "all", "--resources", "gpu=9", "--until", "collocate"]
@@ -130,3 +132,12 @@ def test_cores_are_the_nearest_there_are():
     assert share_of("b", [("a", 1), ("b", 0)], cpus) == {0, 1, 2, 3}
     assert share_of("a", [("a", None), ("b", 0)], cpus) == {4, 5, 6, 7}
     assert share_of("a", [("a", 0), ("b", 0), ("c", 1)], cpus[:2]) == {0, 1}
+
+
+def test_one_line_lives_for_all_cells_that_run(several):
+    code, seen, _ = at_terminal(several, *ALL)
+    assert code == 0, seen
+    living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
+    both = r"\[\d/4\] .+ \| \[\d/4\] .+; about \d+ s left"
+    assert any(re.fullmatch(both, line) for line in living), seen
+    assert sum("completed in" in line for line in screen(seen)) == 4, seen

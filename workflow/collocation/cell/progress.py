@@ -49,37 +49,40 @@ class Display:
         if now < self._due:
             return
         self._due = now + REFRESH_S
-        left = max(self.started + self.estimate_s - now, 0) + self.left_s
-        told = f": {what()}; about {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
+        left, said = max(self.started + self.estimate_s - now, 0) + self.left_s, what()
+        others, longest = self._others(f"{self.place}{said}", time.time() + left)
+        told = f"; about {f'{longest:.0f} s' if longest < 90 else f'{longest / 60:.0f} min'} left"
         try:
-            room = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
         except OSError:
-            room = 60 + len(told)
-        others = self._others(f"{self.place}{what()}")
+            columns = 80
+        room = columns - 1 - len(told)
         if others:
-            line = " | ".join(others)
-            line = line if len(line) <= room else f"{line[: room - 1]}…"
+            each = max(room // len(others) - 3, 1)
+            line = " | ".join(t if len(t) <= each else f"{t[: each - 1]}…" for t in others)
         else:
-            room = max(room - len(told) - len(self.place) - 1, 0)
-            cell = self.cell
+            room, cell = max(room - len(self.place) - len(said) - 3, 0), self.cell
             cell = cell if len(cell) <= room else f"…{cell[len(cell) - room + 1 :]}"
-            line = f"{self.place}{cell}{told}"
-        _write(f"{CLEAR}{line}")
+            line = f"{self.place}{cell}: {said}"
+        _write(f"{CLEAR}{line}{told}")
 
-    def _others(self, own: str) -> list[str]:
-        """What all cells that run now say, this one's `own` among them; none if it is alone."""
-        if self._live is None:
-            return []
-        with suppress(OSError):
+    def _others(self, own: str, end: float) -> tuple[list[str], float]:
+        """What all cells that run now say, this one's `own` among them, none if it is alone; and
+        after how many seconds the last of them and what follows them ends. end: a Unix time.
+        """
+        now, found = time.time(), {"": (end, own)}
+        with suppress(OSError, TypeError):  # without a folder
             self._live.parent.mkdir(exist_ok=True)
-            self._live.write_text(own)
-            now, texts = time.time(), {}
+            self._live.write_text(f"{end} {own}")
             for path in self._live.parent.iterdir():
-                with suppress(FileNotFoundError):  # it has just ended
-                    if now - path.stat().st_mtime < 3 * REFRESH_S:  # or was killed
-                        texts[path.name] = path.read_text()
-            return sorted(texts.values()) if len(texts) > 1 else []
-        return []
+                with suppress(FileNotFoundError, ValueError):  # it has just ended; is being written
+                    then, text = path.read_text().split(" ", 1)
+                    if now - path.stat().st_mtime < 3 * REFRESH_S:  # or it was killed
+                        found[path.name] = float(then), text
+            del found[""]
+        ends = [then for then, _ in found.values()]
+        texts = sorted(text for _, text in found.values())
+        return texts if len(texts) > 1 else [], max(max(ends, default=end) - now, 0)
 
     def close(self) -> None:
         self._clear()
