@@ -10,6 +10,7 @@
 # make verify    do the shipped results follow from the raw files? STUDY=h200; default: all that ship
 # make artifact  one archive of code, raw and derived results, and how to evaluate it: STUDY=h200 OUT=FILE
 # make contribute   anonymised, checked bundle of a study measured elsewhere: STUDY=x OUT=FILE
+# make merge     take in cells of the same study from elsewhere: make merge FROM=FOLDER_OR_BUNDLE
 # make seal      check a finished study and make it one that ships: STUDY=h200
 # make readme    write README.md and the generated pages of docs/ from the study that ships: STUDY=h200
 # make explain   the cells and arithmetic behind a published number: make explain ID=stp:... STUDY=h200
@@ -22,7 +23,7 @@
 # make schemas   write config models as JSON Schema
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, SEED, MINUTES, PYTHON, VENV.
+# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, SEED, MINUTES, PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
 
 PYTHON ?= python3
@@ -48,7 +49,7 @@ QUIET = $(PY) -m workflow.collocation.study.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute seal readme explain advise plan doctor test soak lint format schemas bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact contribute merge seal readme explain advise plan doctor test soak lint format schemas bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -72,6 +73,10 @@ compare: $(BASE)
 
 verify: $(BASE)
 	@$(PY) -m release verify $(if $(ALL),--all) $(if $(filter-out auto,$(STUDY)),results/$(STUDY))
+
+merge: $(BASE)
+	@$(if $(FROM),,echo "make merge FROM=FOLDER_OR_BUNDLE" >&2; exit 2)
+	@$(PY) -m release merge $(FROM) --config $(SETTINGS)
 
 seal: $(BASE)
 	@$(call named)

@@ -10,6 +10,7 @@ COMMANDS = {
     "seal": "make a finished study one that ships",
     "artifact": "one archive of code, raw and derived results, and how to evaluate it",
     "contribute": "an anonymised, checked bundle of a study measured elsewhere",
+    "merge": "take in cells of a study that were measured elsewhere",
 }
 
 
@@ -20,15 +21,18 @@ def main(argv: list[str] | None = None) -> int:
     for name, about in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
         several = "*" if name == "verify" else 1
-        command.add_argument("study", nargs=several, type=Path, metavar="RESULTS/STUDY")
+        place = "FOLDER_OR_BUNDLE" if name == "merge" else "RESULTS/STUDY"
+        command.add_argument("study", nargs=several, type=Path, metavar=place)
         if name == "verify":
             command.add_argument("--all", action="store_true", help="up to 20 differences each")
+        elif name == "merge":
+            command.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
         elif name != "seal":
             command.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
     given = vars(parser.parse_args(argv))
     name, studies = given.pop("command"), given.pop("study")
     for study in studies:
-        if not study.is_dir():
+        if not (study.is_dir() or name == "merge" and study.is_file()):
             there = sorted(path.parent.name for path in study.parent.glob("*/runs.txt"))
             sys.exit(f"there is no {study}; {study.parent} has: {', '.join(there) or 'no study'}")
     try:

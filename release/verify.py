@@ -84,16 +84,23 @@ def raw(study: Path, found: Mapping[str, str]) -> Iterator[Line]:
     for name, digest in found.items():
         if of := Attempt.of(name):
             of_attempt[of[0]][of[1]] = digest
-    there = sorted(of_attempt)
-    dies = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C, without a word
-    with ProcessPoolExecutor(derive.PROCESSES, get_context("fork"), *dies) as pool:
-        own, size = map(of_attempt.get, there), len(there) // (4 * derive.PROCESSES) + 1
-        checked = list(pool.map(cells.examine, repeat(study), there, own, chunksize=size))
+    checked = examined(study, of_attempt)
     wrong = [one for one in checked if one.wrong]
     yield from (Line(f"raw files of cell {one.attempt}", one.wrong) for one in wrong)
     if (said := whole.check(study, checked)) or not wrong:
-        counted = f"{len(there)} attempts: rates, losses, telemetry and energy follow from readings"
+        counted = (
+            f"{len(checked)} attempts: rates, losses, telemetry and energy follow from readings"
+        )
         yield Line("raw files", said, counted)
+
+
+def examined(study: Path, digests: Mapping[Attempt, Mapping[str, str]]) -> list[cells.Checked]:
+    """Each attempt, whose files have these SHA-256, against itself."""
+    there = sorted(digests)
+    dies = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C, without a word
+    with ProcessPoolExecutor(derive.PROCESSES, get_context("fork"), *dies) as pool:
+        own, size = map(digests.get, there), len(there) // (4 * derive.PROCESSES) + 1
+        return list(pool.map(cells.examine, repeat(study), there, own, chunksize=size))
 
 
 def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[Line]:

@@ -4,11 +4,13 @@ Each is built from cells that ship, its lists made anew, and given to the comman
 """
 
 import gzip
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -322,6 +324,65 @@ def test_contribute_refuses_each_with_a_line(bundle, tmp_path, name):
     assert done.returncode == 1 and not (tmp_path / "out.tar.gz").exists()
     assert any(all(part in line for part in said) for line in done.stderr.splitlines()), done.stderr
     assert "no bundle was made" in done.stderr.splitlines()[-1]
+
+
+def packed(*entries: tuple[str, bytes, int], after: bytes = b""):
+    """A bundle of these entries: name (or name and target of a link), type, size."""
+
+    def make(folder: Path) -> Path:
+        tar = io.BytesIO()
+        with tarfile.open(fileobj=tar, mode="w") as archive:
+            for name, kind, size in entries:
+                entry = tarfile.TarInfo(name.partition(">")[0])
+                entry.type, entry.linkname = kind, name.partition(">")[2]
+                entry.size = size if kind == tarfile.REGTYPE else 0
+                archive.addfile(entry, io.BytesIO(bytes(entry.size)))
+        path = folder.with_suffix(".tar.gz")
+        path.write_bytes(gzip.compress(tar.getvalue()) + after)
+        return path
+
+    return make
+
+
+OUT = "theirs/../../../escaped"
+UNMERGED = {
+    "FIFO": (fifo("cells/x.json"), "not opened"),
+    "link": (link(f"{INSIDE}/gpu.parquet", "/dev/zero"), "not opened"),
+    "link to a folder": (link("cells/other", "/"), "not opened"),
+    "folders within each other": (deep, "within each other"),
+    "sparse file": (sparse(f"{INSIDE}/steps.parquet"), "larger than"),
+    "a path out of the bundle": (packed((OUT, tarfile.REGTYPE, 9)), "leads out"),
+    "an absolute path": (packed(("/escaped", tarfile.REGTYPE, 9)), "leads out"),
+    "a link in the bundle": (packed(("a>/etc", tarfile.SYMTYPE, 0)), "link"),
+    "a hard link in the bundle": (packed(("a>/etc/passwd", tarfile.LNKTYPE, 0)), "link"),
+    "a device in the bundle": (packed(("a", tarfile.CHRTYPE, 0)), "no plain file"),
+    "one name twice": (packed(*2 * [("a/b", tarfile.REGTYPE, 9)]), "exists"),
+    "a gzip bomb": (packed(after=20 * gzip.compress(bytes(2 * 10**8), 1)), "unpacks to more"),
+    "no archive": (lambda folder: folder / "plan.json", "gzip"),
+    "nothing": (packed(), "it holds no cells"),
+}
+
+
+@pytest.mark.parametrize("name", UNMERGED)
+def test_merge_refuses_each_with_one_line(bundle, tmp_path, name):
+    make, said = UNMERGED[name]
+    before = {path for path in tmp_path.rglob("*") if "/d/d" not in str(path)}
+    source = make(bundle) or bundle
+    done = run("release", "merge", source, "--config", f"results={tmp_path}/ours", "study=h200")
+    assert done.returncode == 1, done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("nothing is merged from") and said in line
+    new = {path for path in tmp_path.rglob("*") if "theirs" not in str(path)} - before
+    assert {path.name for path in new} <= {"ours", "h200", ".lock"}
+
+
+@pytest.mark.parametrize("name", ["nested record", "nested, and read", "parquet bomb", "no table"])
+def test_merge_leaves_each_out_with_one_line(bundle, tmp_path, name):
+    UNFIT[name][0](bundle)
+    done = run("release", "merge", bundle, "--config", f"results={tmp_path}/ours")
+    assert f"{len(CELLS) - 1} attempts merged" in done.stdout, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"cell {CELL} a1: ")
 
 
 def rows(**changed: object):

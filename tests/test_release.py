@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,11 +17,17 @@ import pytest
 import yaml
 
 import release.artifact
+import release.merge
 import release.seal
 from analysis.records import safe, schema
-from release import compare, contribute, manifest, private, sealed, verify
+from release import compare, contents, contribute, derive, manifest, private, sealed, verify
 from release.contents import Attempt
 from tests.studio import REPOSITORY, STUDY, Studio, alone, study, workload
+from workflow.collocation.gpu.lock import folder_lock
+from workflow.collocation.study.attempts import scan
+from workflow.collocation.study.jobs import write_plan
+from workflow.collocation.study.session import open_session
+from workflow.collocation.study.show import banner
 
 SOURCE = REPOSITORY / "results" / "h200"
 SETS = ("1x_resnet152_imagenet_b32", "2x_resnet152_imagenet_b32", "7x_resnet152_imagenet_b32")
@@ -514,3 +521,169 @@ def test_no_text_in_a_csv_is_a_formula(tmp_path):
         *('"text","number"', '"\'=1+1",-1.5', '"\'-x",2', '"ok",3', ",4")
     ]
     assert pq.read_table(tmp_path / "t.parquet") == table
+
+
+# -- merge: cells of the same study, measured elsewhere -------------------------------------------
+
+MEASURED_ONCE = [f"{s}/faithful/{m}" for s in SETS for m in ("naive", "mps")]
+MEASURED_ONCE += ["1x_resnet152_imagenet_b32--anchor/faithful/naive"]
+
+
+def lay(folder: Path, block: int, machine: str = "", named: int = 1, cells=MEASURED_ONCE) -> Path:
+    """A results folder with a block of the study that ships, as its block `named`."""
+    for cell in cells:
+        there = folder / "cells" / cell / f"r{named}" / "a1"
+        shutil.copytree(SOURCE / "cells" / cell / f"r{block}" / "a1", there)
+        record = json.loads((there / "run.json").read_text())
+        record["cell"] |= {"id": f"{cell}/r{named}", "replicate": named}
+        record["provenance"]["machine"] = machine or record["provenance"]["machine"]
+        record["gpu"]["uuid"] += machine
+        (there / "run.json").write_text(json.dumps(record, indent=1) + "\n")
+    return folder
+
+
+def merge(source: Path, results: Path, *settings: str) -> subprocess.CompletedProcess:
+    return command("merge", source, "--config", f"results={results}", *settings)
+
+
+def there(folder: Path) -> dict[str, str]:
+    """Every file of its cells, with its SHA-256; nothing is left beside them."""
+    assert not (folder / ".merge").exists()
+    return {n: d for n, d in manifest.digests(folder).items() if n.startswith("cells/")}
+
+
+def test_two_hosts_that_measured_the_same_block_stay_two(tmp_path):
+    folder, results = tmp_path / "results" / "h200", tmp_path / "results"
+    own, other = lay(folder, 1), lay(tmp_path / "other", 2, "machine-0000000b")
+    before = there(own)
+    for came in (len(MEASURED_ONCE), 0):
+        done = merge(other, results, "study=h200")
+        assert done.returncode == 0, done.stderr
+        assert f"{came} attempts merged, {len(MEASURED_ONCE) - came} were there" in done.stdout
+    assert before.items() < there(folder).items()
+    session = open_session({"study": "h200", "results": str(results), "gpu": "cpu"})
+    assert [cell.replicate for cell in session.next_anchors] == [2] * len(session.study.anchor)
+    assert f"{len(MEASURED_ONCE) - 1} merged from elsewhere" in banner(session)
+    assert not [path for path in session.coming if "/r1001/" in path.as_posix()]
+    assert len(session.measured) == len(before.keys() & {n for n in before if "run.json" in n}) * 2
+    write_plan(replace(session, jobs=[]))
+    contents.write_not_run(folder)
+    found = manifest.digests(folder)
+    assert [line.text() for line in verify.raw(folder, found) if line.wrong] == []
+
+    made = derive.lay(folder, tmp_path / "derived")
+    derive.derive(made, merged_only=True)
+    rows = pq.read_table(made / "estimates.parquet").to_pylist()
+    (visits,) = (row["value"] for row in rows if row["id"] == "count:sessions")
+    assert visits == 3  # 1 to this host, 2 to the other, of which one has the same name
+    own_each = {
+        row["id"]: (row, *(r for r in rows if r["id"].startswith(row["id"]) and r["host"]))
+        for row in rows
+        if row["id"].startswith(("stp:2x", "stp:7x")) and "@" not in row["id"]
+    }
+    assert len(own_each) == 4  # two sets by two methods
+    for over_both, *each in own_each.values():
+        assert [row["n"] for row in each] == [1, 1] and over_both["hosts"] == 2, each
+        assert over_both["spread"] == "range"
+        assert {row["value"] for row in each} == {over_both["low"], over_both["high"]}
+
+
+def test_a_block_that_went_on_elsewhere_stays_one_and_its_attempts_get_the_next_numbers(tmp_path):
+    folder, other = tmp_path / "results" / "h200", tmp_path / "other"
+    lay(folder, 1, cells=MEASURED_ONCE[:2])
+    lay(other, 1, cells=MEASURED_ONCE[1:3])
+    lay(tmp_path / "again", 2, cells=MEASURED_ONCE[1:2])
+    again = other / "cells" / MEASURED_ONCE[1] / "r1" / "a2"
+    shutil.copytree(tmp_path / "again" / "cells" / MEASURED_ONCE[1] / "r1" / "a1", again)
+    record = json.loads((again / "run.json").read_text())
+    record["cell"]["attempt"] = 2
+    (again / "run.json").write_text(json.dumps(record))
+    lay(tmp_path / "mine", 3, cells=MEASURED_ONCE[1:2])  # a second attempt here, too
+    mine = folder / "cells" / MEASURED_ONCE[1] / "r1" / "a2"
+    shutil.copytree(tmp_path / "mine" / "cells" / MEASURED_ONCE[1] / "r1" / "a1", mine)
+    text = (mine / "run.json").read_text().replace('"attempt": 1', '"attempt": 2')
+    (mine / "run.json").write_text(text)
+    before = there(folder)
+    done = merge(other, folder.parent)
+    assert "2 attempts merged, 1 were there" in done.stdout, done.stdout + done.stderr
+    assert before.items() < there(folder).items()
+    found = {str(a) for a in contents.attempts(there(folder))}
+    numbers = {(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)}
+    assert found == {f"{MEASURED_ONCE[cell]}/r1 a{number}" for cell, number in numbers}
+    tried = scan(folder / "cells")
+    assert all(attempt.content for each in tried.values() for attempt in each)
+    assert [
+        line.wrong for line in verify.raw(folder, there(folder)) if "cell" in line.artefact
+    ] == []
+
+
+MISFITS = {
+    "another study": (lambda r: r.update(study="theirs"), "belongs to study 'theirs'"),
+    "settings": (lambda r: r["spec"].update(seed=7), "other settings: seed 7 → 42"),
+    "put off": (lambda r: r.update(status="postponed", members=[], windows=[]), "was put off"),
+    "a rate": (
+        lambda r: r["members"][0]["windows"]["window"].update(samples_per_s=1.0),
+        "samples_per_s is 1.0",
+    ),
+    "of another cell": (lambda r: r["cell"].update(attempt=2), "run.json is of cell"),
+}
+
+
+def test_what_does_not_belong_is_named_and_left_out(tmp_path):
+    source = lay(tmp_path / "other", 1)
+    for cell, (change, _) in zip(MEASURED_ONCE, MISFITS.values(), strict=False):
+        path = source / "cells" / cell / "r1" / "a1" / "run.json"
+        record = json.loads(path.read_text())
+        change(record)
+        path.write_text(json.dumps(record))
+    unplanned = source / "cells" / "9x_nothing" / "faithful" / "naive" / "r1" / "a1"
+    shutil.copytree(source / "cells" / MEASURED_ONCE[5] / "r1" / "a1", unplanned)
+    text = (unplanned / "run.json").read_text()
+    record = json.loads(text.replace(MEASURED_ONCE[5].split("/")[0], "9x_nothing"))
+    record["cell"] |= {"id": "9x_nothing/faithful/naive/r1", "method": "naive"}
+    record["method"]["name"] = "naive"
+    (unplanned / "run.json").write_text(json.dumps(record))
+    found = manifest.digests(source)
+    lost = f"cells/{MEASURED_ONCE[6]}/r1/a1/gpu.parquet"
+    (source / "raw.sha256").write_text(manifest.text(found | {lost: "0" * 64}))
+    done = merge(source, tmp_path / "results", "study=h200")
+    lines = done.stderr.splitlines()
+    said = [*(said for _, said in MISFITS.values()), "is no cell of this study"]
+    for cell, text in zip([*MEASURED_ONCE[:5], "9x_nothing"], said, strict=True):
+        assert [line for line in lines if cell in line and text in line], (text, lines)
+    assert [line for line in lines if MEASURED_ONCE[6] in line and "not what was sealed" in line]
+    assert len(lines) == 7 and "1 attempts merged" in done.stdout
+    kept = {name.split("/r1/")[0] for name in there(tmp_path / "results" / "h200")}
+    assert kept == {f"cells/{MEASURED_ONCE[5]}"}
+
+
+def test_a_study_that_is_sealed_or_running_is_left_as_it_is(copy, tmp_path):
+    other, before = lay(tmp_path / "other", 2, "machine-0000000b"), files(copy)
+    done = merge(other, copy.parent)
+    assert done.returncode == 1 and "is sealed" in done.stderr and files(copy) == before
+    results = tmp_path / "running"
+    with folder_lock(results / "h200", {"pid": 7}):
+        done = merge(other, results)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "is being run" in done.stderr and "pid 7" in done.stderr
+    assert not (results / "h200" / "cells").exists()
+
+
+def test_a_merge_that_is_interrupted_leaves_whole_attempts_and_goes_on(tmp_path, monkeypatch):
+    folder, source = tmp_path / "results" / "h200", lay(tmp_path / "other", 1)
+    (folder / ".merge" / "cells").mkdir(parents=True)  # of one that was killed
+    (folder / "cells" / MEASURED_ONCE[0] / "r1" / "a1" / "log").mkdir(parents=True)
+    moved = []
+
+    def rename(path: Path, target: Path) -> None:
+        if len(moved) == 3:
+            raise KeyboardInterrupt
+        moved.append(target)
+        path.replace(target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", rename)
+        release.merge.main(source, [f"results={folder.parent}"])
+    assert len(there(folder)) == sum(len([*target.iterdir()]) for target in moved)
+    assert "4 attempts merged, 3 were there" in merge(source, folder.parent).stdout
+    assert there(source) == there(folder)

@@ -72,7 +72,7 @@ def counts(
         yield count(f"cells_{status}", by_status[status], f"cells {status.replace('_', ' ')}")
     hosts = list(hosts)
     yield count("hosts", len(hosts), "machines that measured cells")
-    yield count("sessions", len({s for h in hosts for s in h.sessions}), "visits to them")
+    yield count("sessions", sum(len(host.sessions) for host in hosts), "visits to them")
     for host in hosts:
         note = f"{host.machine}: {host.hardware}; {', '.join(host.sessions)}"
         yield count("host_cells", host.cells, note, host=host.label)

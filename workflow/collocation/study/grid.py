@@ -14,6 +14,7 @@ from workflow.collocation.schema.study import ARMS, Ladder, Mix, Study
 from workflow.collocation.schema.workloads import Workload
 
 ANCHOR = "--anchor"  # ends the scenario of a cell that a session begins with
+ELSEWHERE = 1000  # block 2 of another folder that was merged in (`make merge`) is 1002, or 2002, …
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,19 @@ def anchor_numbers(attempts: Iterable[str]) -> list[int]:
     """Those of the anchors among cell ids that were tried."""
     parts = [cell.split("/") for cell in attempts]
     return sorted({int(p[-1].removeprefix("r")) for p in parts if p[0].endswith(ANCHOR)})
+
+
+def elsewhere(cells: Iterable[Cell], attempts: Iterable[str]) -> list[Cell]:
+    """The cells of blocks that were merged in, among cell ids that were tried; as planned here."""
+    planned = {cell.id: cell for cell in cells}
+    found = []
+    for name in attempts:
+        kind, _, number = name.rpartition("/r")
+        block = int(number) if number.isdecimal() else 0
+        here = planned.get(f"{kind}/r{block % ELSEWHERE}")
+        if here and block > ELSEWHERE and name not in planned:
+            found.append(replace(here, replicate=block))
+    return found
 
 
 def _drafts(study: Study) -> Iterable[dict]:

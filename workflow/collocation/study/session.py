@@ -47,6 +47,8 @@ class Session:
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     deadline: float | None = None  # Unix time at which the budget ends
     anchors: list[Cell] = field(default_factory=list)  # of this session and those before
+    next_anchors: list[Cell] = field(default_factory=list)  # what the next one begins with
+    elsewhere: list[Cell] = field(default_factory=list)  # of blocks that were merged in
     jobs: list[pending.Job] = field(default_factory=list)
     later: list[pending.Job] = field(default_factory=list)
     _refusals: dict[str, str | None] = field(default_factory=dict)
@@ -118,16 +120,21 @@ class Session:
     def cells_folder(self) -> Path:
         return self.folder / "cells"
 
-    def run_files(self) -> list[str]:
-        """run.json of every attempt that exists and counts, and of every job to run."""
-        counted = [*self.cells, *self.anchors]
-        done = [a.path for a in pending.finished(counted, self.attempts, self.sealed)]
-        return [path.as_posix() for path in (*done, *self.coming)]
+    @property
+    def measured(self) -> list[str]:
+        """run.json of every attempt that exists and counts."""
+        counted = [*self.cells, *self.anchors, *self.elsewhere]
+        found = pending.finished(counted, self.attempts, self.sealed)
+        return [attempt.path.as_posix() for attempt in found]
 
     @property
     def coming(self) -> list[Path]:
         """run.json of every job to run."""
         return [self.cells_folder / job.path / "run.json" for job in self.jobs]
+
+    def run_files(self) -> list[str]:
+        """Both."""
+        return [*self.measured, *(path.as_posix() for path in self.coming)]
 
     @cached_property
     def job_at(self) -> dict[str, pending.Job]:
@@ -144,6 +151,14 @@ class Session:
         """For Snakemake: how many of the GPU with this number a job takes, 1 or 0."""
         uuid = self.devices[number].uuid
         return lambda wildcards: int(self.job_at[wildcards.job].device == uuid)
+
+    def needed(self, path: str) -> list[str]:
+        """What says that the data of a job are ready. Raises ConfigError of a cell that is not to
+        be measured now: a rule's job begins by taking away what it makes.
+        """
+        if path not in self.job_at:
+            raise ConfigError(f"{path} is not to be measured now: 'make plan' lists what is")
+        return self.datasets.ready_files()
 
     def runtime_min(self, path: str) -> int:
         """Minutes after which a job may be ended from outside: its own time-outs come before."""
@@ -191,7 +206,7 @@ class Session:
                 "workloads": [member.workload for member in cell.spec.members],
                 "measure": cell.spec.measure.kind,
             }
-            for cell in self.cells
+            for cell in (*self.cells, *self.elsewhere)
         ]
         return "[\n" + ",\n".join(json.dumps(cell) for cell in cells) + "\n]\n"
 
@@ -224,20 +239,23 @@ def open_session(values: dict, gpus: int = 1) -> Session:
     sources = {key: digest for key, digest in digests.items() if digest}
     attempts = scan(Path(config.results, name, "cells"))
     numbers = grid.anchor_numbers(attempts)
+    own = [number for number in numbers if number < grid.ELSEWHERE]
+    cells = grid.expand(study, workloads, sources)
     session = Session(
-        *(config, name, why, study, grid.expand(study, workloads, sources), devices, attempts),
+        *(config, name, why, study, cells, devices, attempts),
         no_gpu=why_not,
         deadline=deadline,
         anchors=grid.anchors(study, workloads, numbers, sources),
+        next_anchors=grid.anchors(study, workloads, [max(own, default=0) + 1], sources),
+        elsewhere=grid.elsewhere(cells, attempts),
     )
     session.id = config.session or session.id
     if session.measuring:
-        next_one = grid.anchors(study, workloads, [max(numbers, default=0) + 1], sources)
-        _plan(session, next_one)
+        _plan(session)
     return session
 
 
-def _plan(session: Session, next_anchors: list[Cell]) -> None:
+def _plan(session: Session) -> None:
     """What runs now: the anchors of a visit that begins, and the cells that fit the budget."""
     config, device, attempts = session.config, session.device, session.attempts
     estimates = Estimates(attempts, shipped)
@@ -258,7 +276,7 @@ def _plan(session: Session, next_anchors: list[Cell]) -> None:
     )
     first = [
         pending.Job(cell, 1, "begins a session", -1, estimates.of(cell), session.keys[0])
-        for cell in ([] if begun else next_anchors)
+        for cell in ([] if begun else session.next_anchors)
     ]
     left = None
     if config.budget is not None:

@@ -30,6 +30,8 @@ def banner(session: Session) -> str:
     if session.devices[1:]:
         where = f"{len(session.devices)} GPUs, {', '.join({d.name: None for d in session.devices})}"
     said = [f"{len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"]
+    if session.elsewhere:
+        said.append(f"{len(session.elsewhere)} merged from elsewhere")
     if session.later:
         said.append(f"{len(session.later)} left for later (budget)")
     said.append(f"about {minutes / 60:.1f} h" if minutes >= 57 else f"about {minutes:.0f} min")
