@@ -49,7 +49,7 @@ include: "workflow/rules/figures.smk"
 rule all:
     default_target: True
     input:
-        SESSION.run_files(),
+        RECORDS,
         FIGURES,
         PAGES,
         CONTENTS,

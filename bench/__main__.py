@@ -6,7 +6,7 @@ precision). Printed are the ratios of their rates, and where a cell's wall time 
 or fails; a run whose method was not in force ends it.
 
 `make bench BENCH="sampler ..."` measures what monitoring costs instead: bench/sampler_cost.py.
-`make bench BENCH=scale` shows how the time of analysis grows with a study: bench/scale.py.
+`make bench BENCH=scale` shows how planning and analysis grow with a study: bench/scale.py.
 """
 
 import argparse

@@ -423,6 +423,16 @@ def test_touching_every_file_plans_no_cell(whole):
     assert studio.snakemake("--dry-run").planned == 0
 
 
+def test_a_measured_cell_is_not_made_again_by_name_nor_by_force(whole):
+    studio, _ = whole
+    record = next(studio.results.glob("cells/*/*/*/*/*/run.json"))
+    before = record.read_bytes()
+    asked = studio.snakemake("-F", "--", record.relative_to(studio.folder).as_posix())
+    assert asked.code == 1 and "is not to be measured now" in asked.output, asked.output
+    assert studio.snakemake("--dry-run", "-F").planned == 0
+    assert record.read_bytes() == before
+
+
 def test_a_copy_without_history_plans_no_cell(copied):
     result = copied.snakemake("--dry-run")
     assert result.code == 0 and result.planned == 0

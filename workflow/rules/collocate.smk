@@ -1,14 +1,13 @@
 rule collocate:
     # One cell: its members on one GPU, with proof that its method was in force.
     input:
-        data=lambda wildcards: SESSION.datasets.ready_files(),
+        data=lambda wildcards: SESSION.needed(wildcards.job),
     output:
         record=f"{CELLS}/{{job}}/run.json",
     log:
         f"{CELLS}/{{job}}/log/conductor.log",
-    # Only what is pending is produced by a rule; a measured cell is a source file.
     wildcard_constraints:
-        job="|".join(re.escape(job.path) for job in SESSION.jobs) or "nothing",
+        job=r".+/r\d+/a\d+",
     # Snakemake runs high priorities first.
     priority: lambda wildcards: len(SESSION.cells) - SESSION.job_at[wildcards.job].rank
     # A core for each share of the machine: the same for all cells, or they could not be compared.

@@ -1,7 +1,6 @@
 # One session of the study: its config checked, its cells planned, its folder locked.
 import atexit
 import os
-import re
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,6 +47,11 @@ REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
 ANALYSIS = code.digest()
 RUNS, TELEMETRY = f"{STUDY}/runs.parquet", f"{STUDY}/telemetry.parquet"
 ESTIMATES = f"{STUDY}/estimates.parquet"
+# A measured cell is a source file: no rule is looked for that makes it.
+RECORDS = [
+    *map(before_update, SESSION.measured),
+    *(path.as_posix() for path in SESSION.coming),
+]
 FIGURES = expand(
     "{study}/figures/{figure}.{ending}",
     study=STUDY,

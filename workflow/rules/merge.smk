@@ -1,7 +1,7 @@
 rule merge:
     # One row per member, window and cell. The list of records is in runs.txt: it can be long.
     input:
-        records=SESSION.run_files(),
+        records=RECORDS,
     output:
         runs=RUNS,
         csv=f"{STUDY}/runs.csv",
@@ -19,7 +19,7 @@ rule merge:
 rule merge_telemetry:
     # What the GPU did over time: all cells' readings in one file, an empty one without a GPU.
     input:
-        records=SESSION.run_files(),
+        records=RECORDS,
     output:
         telemetry=update(TELEMETRY),
     log:
@@ -58,7 +58,7 @@ rule estimate:
 rule complete:
     # The last job: fails, and lists what failed, if a cell has no result.
     input:
-        records=SESSION.run_files(),
+        records=RECORDS,
         figures=FIGURES,
         pages=PAGES,
         telemetry=TELEMETRY,
