@@ -13,10 +13,10 @@ rule collocate:
     # A core for each share of the machine: the same for all cells, or they could not be compared.
     threads: SESSION.threads
     resources:
+        **CARDS,
         gpu=1,
         mem_mb=lambda wildcards: SESSION.job_at[wildcards.job].memory_mb,
         runtime=lambda wildcards: SESSION.runtime_min(wildcards.job),
-        **CARDS,
     params:
         job=f"{STUDY}/jobs/{{job}}.json",
     shell:
