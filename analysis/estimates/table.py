@@ -17,10 +17,11 @@ class Estimates:
 
     def __init__(self, estimates: Iterable[Estimate]):
         self._by_id = {estimate.id: estimate for estimate in estimates}
-        self._by_quantity: dict[str, list[Estimate]] = defaultdict(list)
+        self._found: dict[tuple[str, str, bool], list[Estimate]] = defaultdict(list)
         self._on_hosts: dict[tuple, list[Estimate]] = defaultdict(list)
         for estimate in sorted(self._by_id.values(), key=place):
-            self._by_quantity[estimate.quantity].append(estimate)
+            for source in (estimate.source, "*"):
+                self._found[estimate.quantity, source, bool(estimate.host)].append(estimate)
             if estimate.host:
                 self._on_hosts[_anywhere(estimate)].append(estimate)
 
@@ -51,17 +52,15 @@ class Estimates:
     def of(self, quantity: str, **where: str) -> list[Estimate]:
         """All numbers of a quantity over all hosts whose fields are as given, in their order.
 
-        By default measured ones over all hosts; host="*" gives those of single hosts, source="*"
-        those of every source.
+        By default measured ones over all hosts; host="*" gives those of single hosts, another "*"
+        those with any value there.
         """
-        wanted = {"host": "", "source": MEASURED} | where
-        any_host = wanted.get("host") == "*"
-        wanted = {name: value for name, value in wanted.items() if value != "*"}
+        host, source = where.get("host", ""), where.pop("source", MEASURED)
+        wanted = {name: value for name, value in where.items() if value != "*"}
         return [
             e
-            for e in self._by_quantity.get(quantity, ())
+            for e in self._found.get((quantity, source, bool(host)), ())
             if all(getattr(e, name) == value for name, value in wanted.items())
-            and not (any_host and not e.host)
         ]
 
     def on_hosts(self, estimate: Estimate) -> list[Estimate]:
@@ -70,7 +69,7 @@ class Estimates:
 
     def hosts(self) -> list[str]:
         """Labels of the study's hosts, in the order in which they were first used."""
-        found = {e.host for e in self._by_quantity.get("count", ()) if e.host}
+        found = {e.host for e in self.of("count", host="*", source="*")}
         return sorted(found, key=lambda host: int(host.removeprefix("h")))
 
     def hardware(self) -> list[str]:
@@ -80,7 +79,7 @@ class Estimates:
 
     def arms(self) -> list[str]:
         """Ways in which the study's jobs are written."""
-        return sorted({e.arm for e in self._by_quantity.get("outcome", ())})
+        return sorted({e.arm for e in self.of("outcome", source="*")})
 
     def workloads(self) -> list[str]:
         """Every workload of the study, those of mixes included, small scenarios first."""
