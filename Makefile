@@ -3,6 +3,7 @@
 #                that many GPUs at once
 # make cells     install, then measure only: neither tables nor figures
 # make test      install, then lint and run the whole test suite
+# make test-slurm   the executor for Slurm on a real Slurm of one node; as root, installs Debian's packages
 # make soak      random deaths, hangs, full disks: make soak SEED=7 MINUTES=120; what it found: build/soak-SEED
 # make figures   install without torch, then draw what is there; plans no GPU job
 # make report    Snakemake's report of what is there, as report.zip and report.html in the study's folder
@@ -49,7 +50,7 @@ QUIET = $(PY) -m workflow.collocation.study.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute merge seal readme explain advise plan doctor test soak lint format schemas bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact contribute merge seal readme explain advise plan doctor test test-slurm soak lint format schemas bench wheelhouse clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
@@ -105,6 +106,13 @@ doctor: $(TRAIN)
 test: lint
 	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+# An environment of its own: see the extra `slurm` in pyproject.toml.
+test-slurm:
+	command -v slurmd slurmctld sbatch > /dev/null || (apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client)
+	$(MAKE) VENV=$(VENV)-slurm $(VENV)-slurm/.slurm
+	COLLOCATION_SLURM=1 $(VENV)-slurm/bin/python -m pytest -v tests/test_slurm.py
+
 SEED ?= 1
 MINUTES ?= 120
 soak: $(DEV)
@@ -159,5 +167,8 @@ $(VENV)/.train: pyproject.toml envs/constraints.txt
 $(VENV)/.dev: pyproject.toml envs/constraints.txt
 	$(call install,[train$(comma)dev])
 	@touch $(VENV)/.base $(VENV)/.train
+
+$(VENV)/.slurm: pyproject.toml envs/constraints.txt
+	$(call install,[train$(comma)dev$(comma)slurm])
 
 comma := ,

@@ -23,8 +23,9 @@ terminal.hush(workflow)
 configfile: Path(workflow.basedir, "config", "config.yaml")
 
 
-# All but the datasets and the cells is done where Snakemake runs.
+# All but the cells is done where Snakemake runs: there is a network, which a cluster's nodes may lack.
 localrules:
+    dataset,
     merge,
     merge_telemetry,
     estimate,

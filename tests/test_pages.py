@@ -344,7 +344,7 @@ def test_commands_that_readme_and_docs_name_exist():
     targets = set(
         re.findall(r"^# make ([a-z -]+?)   ", (REPOSITORY / "Makefile").read_text(), re.M)
     )
-    known = {name for each in targets for name in each.split()} | {".venv/.train"}
+    known = {name for each in targets for name in each.split()} | {".venv/.train", ".venv/.slurm"}
     rules = set(re.findall(r"^([a-z -]+):", (REPOSITORY / "Makefile").read_text(), re.M))
     known |= {name for each in rules for name in each.split()}
     for page in (REPOSITORY / "README.md", *docs()):

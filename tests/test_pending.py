@@ -21,6 +21,7 @@ from workflow.collocation.study.pending import within
 
 CELLS = expand(small_study(replicates=2), WORKLOADS)
 DEVICES = ["GPU-a", "GPU-b", "cpu"]
+BY_ID = {cell.id: cell for cell in CELLS}
 READ = {cell.id: json.loads(json.dumps(cell.spec.to_json())) for cell in CELLS}  # as from a file
 
 
@@ -30,6 +31,7 @@ def attempt(cell: Cell, number: int, status: str, device: str = "GPU-a", spec=No
         "spec": spec or READ[cell.id],
         "gpu": None if device == "cpu" else {"uuid": device},
         "timing": {"total_s": 10.0, "lock_wait_s": 1.0},
+        "reason": "as it is",
     }
     path = Path(cell.id, f"a{number}", "run.json")
     return Attempt(cell.id, number, path, None if status == "corrupt" else content)
@@ -104,6 +106,35 @@ def tried_on(cell: Cell, world: World, device: str) -> list[Attempt]:
 def last_result(cell: Cell, world: World, device: str) -> Attempt | None:
     found = [a for a in tried_on(cell, world, device) if a.status in RESULTS]
     return found[-1] if found else None
+
+
+@given(worlds(), st.data())
+def test_on_a_cluster_any_gpu_a_block_gets_will_do_and_a_study_ends(world, data):
+    """Each run of a block has a GPU that nobody knew before, and each cell any end."""
+    refused = lambda cell: pending.refused(tried_on(cell, world, "GPU"))  # noqa: E731
+    places = {block: pending.unknown(block) for block in (1, 2)}
+    for _ in range(12):
+        jobs = world.pending(places, refused)
+        if not jobs:
+            break
+        gpu = {block: data.draw(st.sampled_from(["GPU-a", "GPU-b", "GPU-c"])) for block in (1, 2)}
+        for job in jobs:
+            ends = ["completed", "out_of_memory", "unsupported", "failed"]
+            made = job.cell, job.attempt, data.draw(st.sampled_from(ends)), gpu[job.cell.replicate]
+            world.attempts.setdefault(job.cell.id, []).append(attempt(*made))
+    assert not world.pending(places, refused)
+
+    def hopeless(cell):
+        faults = sum(a.status in FAULTS for a in tried_on(cell, world, "GPU"))
+        return refused(cell) or faults >= 3
+
+    for cell in CELLS:  # whatever has an answer can be compared with its jobs alone
+        last = last_result(cell, world, "GPU")
+        if last and last.status in MEASURED and not hopeless(cell):
+            for needed in map(BY_ID.get, cell.needs):
+                tried = tried_on(needed, world, "GPU")
+                there = any(a.status in MEASURED and a.device == last.device for a in tried)
+                assert there or hopeless(needed)
 
 
 @given(worlds(), devices, refusals)

@@ -14,6 +14,7 @@ from tests.test_record import make
 from workflow.collocation import ROOT
 from workflow.collocation.cell.record import Gpu, write
 from workflow.collocation.cell.task import Task
+from workflow.collocation.errors import ConfigError
 from workflow.collocation.schema.study import Config, Study
 from workflow.collocation.schema.workloads import VisionWorkload
 from workflow.collocation.study import jobs, pending, show
@@ -21,7 +22,7 @@ from workflow.collocation.study import session as session_module
 from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import expand
-from workflow.collocation.study.session import Session, open_session
+from workflow.collocation.study.session import Session, open_posted, open_session
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
 PLANNED = Study.model_validate(study(ladders=alone("plain"), replicates=2))
@@ -253,6 +254,38 @@ def test_the_file_of_a_job_says_what_the_job_needs(place):
     other.touch()
     jobs.write(session, None)
     assert path.exists() and not other.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "cpu", "said"),
+    [
+        ({"gpu": "auto"}, False, ("auto", True)),
+        ({"gpu": "auto"}, True, ("cpu", False)),
+        ({"gpu": "cpu"}, False, ("cpu", False)),
+        ({"gpu": 0}, False, "gpu: 0 is for this machine; elsewhere allowed: auto, cpu"),
+        ({"study": "auto"}, False, "study: auto looks at this machine, and the jobs run elsewhere"),
+    ],
+)
+def test_on_a_login_node_without_a_gpu_jobs_are_planned_for_one(
+    place, monkeypatch, config, cpu, said
+):
+    """Nothing is asked of this machine's devices; a job's file is all that its process reads."""
+    monkeypatch.setattr(session_module, "find_devices", None)
+    path = Path(place["studies"], f"{STUDY}.yaml")
+    path.write_text(path.read_text() + f"\ncpu: {str(cpu).lower()}\n")
+    if isinstance(said, str):
+        with pytest.raises(ConfigError, match=said):
+            open_session(place | config, remote=True)
+        return
+    session = open_session(place | config, remote=True)
+    assert session.forbidden is None
+    jobs.write(session, None)
+    [job] = session.jobs
+    task = Task.read(Path("results", STUDY, "jobs", f"{job.path}.json"))
+    assert (task.gpu, task.needs_gpu, task.machine) == (*said, None)
+    posted = open_posted(place | config).job_at[job.path]
+    assert (posted.cell.id, posted.attempt) == (job.cell.id, 1)
+    assert posted.memory_mb == job.memory_mb
 
 
 def test_a_job_asks_for_memory_and_time_by_its_cell(place):

@@ -13,7 +13,7 @@ from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.study import jobs
 from workflow.collocation.study.show import banner
-from workflow.collocation.study.session import open_session
+from workflow.collocation.study.session import open_posted, open_session
 
 # No rule names an environment: planning, jobs and the server that they share are of one Python, whose
 # versions a record names.
@@ -28,14 +28,19 @@ if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
 # One cell at a time, also where --resources gpu=1 was forgotten.
 workflow.global_resources.setdefault("gpu", 1)
 
+# Executors of clusters are told --jobs; which one it is, nobody knows yet.
+REMOTE = workflow.resource_settings.nodes is not None
 try:
-    SESSION = open_session(config, workflow.global_resources["gpu"].value)
+    if workflow.is_main_process:
+        SESSION = open_session(config, workflow.global_resources["gpu"].value, REMOTE)
+    else:  # jobs of these executors read the Snakefile again
+        SESSION = open_posted(config)
 except (ConfigError, NotInForce) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
 jobs.set_environment()
-if workflow.is_main_process:  # jobs of some executors read the Snakefile again
+if workflow.is_main_process:
     print(banner(SESSION), file=sys.stderr)
 
 STUDY = SESSION.folder.as_posix()
@@ -71,6 +76,8 @@ atexit.register(HELD.close)
 
 onstart:
     said = SESSION.forbidden
+    if REMOTE and workflow.local_exec:
+        said = "--jobs is for a cluster's executor; here it is --cores"
     try:
         if not said:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))

@@ -134,15 +134,17 @@ def write(session: Session, preloaded: str | None) -> None:
     shutil.rmtree(session.folder / "jobs", ignore_errors=True)
     common = {
         "study": session.name,
-        "needs_gpu": session.device is not None,
+        "needs_gpu": session.on_gpu if session.remote else session.device is not None,
         "data": session.datasets.ready_files(),
         "session": session.id,
-        "machine": provenance.machine_alias(),
+        "machine": None if session.remote else provenance.machine_alias(),
         "code": code(),
         "preloaded": preloaded,
         "deadline": session.deadline,
         **session.config.model_dump(include=TOLD),
     }
+    if session.remote and not session.on_gpu:
+        common["gpu"] = "cpu"  # whatever there is
     left: Counter = Counter()  # by device, of the jobs that follow
     for place, job in reversed([*enumerate(session.jobs, 1)]):
         if session.devices[1:]:  # else a job finds the one there is

@@ -17,6 +17,7 @@ from workflow.collocation.study.grid import Cell
 
 NEW = "not measured yet"
 NAMED = 3  # settings that have changed; of more the number is given
+UNKNOWN = "the GPU of block "  # a device's key, until a job has it
 REFUSED_S = 2.0  # a cell that will be 'unsupported'
 
 
@@ -55,6 +56,11 @@ def places(
     return {block: begun.get(block) or next(free) for block in sorted(measured)}
 
 
+def unknown(block: int) -> str:
+    """The key of the device that a cluster will give a block."""
+    return f"{UNKNOWN}{block}"
+
+
 def jobs(
     cells: list[Cell],
     attempts: dict[str, list[Attempt]],
@@ -67,14 +73,14 @@ def jobs(
 ) -> list[Job]:
     """The cells that still have to run, in order.
 
-    place: the device (GPU UUID or 'cpu'), or each block's. attempts: what `attempts.scan` found.
-    refusal: why a cell's method cannot run here, or None. most: how often a cell that failed is
-    tried. stale: attempts to measure again although they are results (another trainer, say); if
-    they failed they do not count. A block's baselines are measured on the device on which the block
-    goes on, and a cell that was measured on another one without its baselines is measured here
-    again, with them. on_gpu: whether the cells are a GPU's;
-    then what was tried without one is as if it had not been, and the other way round. By default it
-    is as `place` says.
+    place: the device (GPU UUID or 'cpu'), or each block's; `unknown` of a block that a cluster will
+    give one. attempts: what `attempts.scan` found. refusal: why a cell's method cannot run here, or
+    None. most: how often a cell that failed is tried. stale: attempts to measure again although
+    they are results (another trainer, say); if they failed they do not count. A block's baselines
+    are measured on the device on which the block goes on, and a cell that was measured on another
+    one without its baselines is measured here again, with them. on_gpu: whether the cells are a
+    GPU's; then what was tried without one is as if it had not been, and the other way round. By
+    default it is as `place` says.
     """
     if isinstance(place, str):
         place = dict.fromkeys((cell.replicate for cell in cells), place)
@@ -164,6 +170,12 @@ def _newest(tried: list[Attempt]) -> Attempt | None:
     return next((attempt for attempt in reversed(tried) if attempt.status in RESULTS), None)
 
 
+def refused(tried: list[Attempt]) -> str | None:
+    """Why its newest answer is that it cannot be measured; None if it is another."""
+    last = _newest(tried)
+    return (last.content["reason"] if last.status == "unsupported" else None) if last else None
+
+
 def _stranded(cell, tried, device, most) -> str | None:
     """Why a cell is of no use: a baseline of it is missing on the other device it ran on."""
     done = [attempt for attempt in tried[cell.id] if attempt.status in MEASURED]
@@ -171,13 +183,19 @@ def _stranded(cell, tried, device, most) -> str | None:
         return None
     where = done[-1].device
     for needed in cell.needs & tried.keys():
+        if device.startswith(UNKNOWN) and _answered_on(tried[needed], device, most):
+            continue
         if not any(a.status in MEASURED and a.device == where for a in tried[needed]):
             return f"no baseline on {where}, where it was measured"
     return None
 
 
 def _answered_on(tried, device, most) -> bool:
-    """It was measured there, or failed there as often as it is tried."""
+    """It was measured there, or failed there as often as it is tried; on an unknown one: it is
+    measured on none any more.
+    """
+    if device.startswith(UNKNOWN):
+        return bool(refused(tried)) or len(_faults(tried)) >= most
     there = [attempt for attempt in tried if attempt.device == device]
     return bool(_newest(there)) or len(_faults(there)) >= most
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from workflow.collocation import ROOT, cpus, gpu, methods, provenance
 from workflow.collocation.cell.conductor import TIMEOUTS
 from workflow.collocation.cell.record import MEASURED
+from workflow.collocation.cell.task import Task
 from workflow.collocation.digest import code_digest, own_digest
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu import find_devices
@@ -44,6 +45,7 @@ class Session:
     devices: list[gpu.Device]  # that it uses at once; none: the CPU
     attempts: dict[str, list[Attempt]]
     no_gpu: str = ""  # why there is none
+    remote: bool = False  # its jobs run on a cluster's machines, each on the device it is given
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     deadline: float | None = None  # Unix time at which the budget ends
     anchors: list[Cell] = field(default_factory=list)  # of this session and those before
@@ -60,12 +62,16 @@ class Session:
 
     @property
     def keys(self) -> list[str]:
-        """Of its devices, as records and locks name them."""
+        """Of its devices, as records and locks name them; elsewhere, one for each block."""
+        if self.remote:
+            return [*self.places.values()]
         return [each.uuid for each in self.devices] or [cpu_key(provenance.machine_alias())]
 
     @cached_property
     def places(self) -> dict[int, str]:
         """Block → key of the device that it runs on."""
+        if self.remote:
+            return {cell.replicate: pending.unknown(cell.replicate) for cell in self.cells}
         return pending.places(self.cells, self.attempts, self.keys)
 
     @property
@@ -102,6 +108,8 @@ class Session:
     def forbidden(self) -> str | None:
         """Why its jobs must not run here, and what to do; None if they may."""
         if not self.jobs or not self.on_gpu or self.device is not None:
+            return None
+        if self.remote and self.config.gpu != "cpu":
             return None
         said = f"study '{self.name}' is made for a GPU"
         then = "'--config gpu=cpu' (make: CONFIG=gpu=cpu) measures it on the CPU all the same"
@@ -152,6 +160,14 @@ class Session:
         uuid = self.devices[number].uuid
         return lambda wildcards: int(self.job_at[wildcards.job].device == uuid)
 
+    def block(self, kinds: dict[str, str]) -> Callable:
+        """For Snakemake: the name of a job's block. It is one job of a cluster, so that its cells
+        run one after the other on one GPU. kinds: gets what --group-components calls it.
+        """
+        names = {path: f"block{job.cell.replicate}" for path, job in self.job_at.items()}
+        kinds |= dict.fromkeys(names.values(), "block")
+        return lambda wildcards: names[wildcards.job]
+
     def needed(self, path: str) -> list[str]:
         """What says that the data of a job are ready. Raises ConfigError of a cell that is not to
         be measured now: a rule's job begins by taking away what it makes.
@@ -164,10 +180,24 @@ class Session:
         """Minutes after which a job may be ended from outside: its own time-outs come before."""
         phases = TIMEOUTS | self.config.timeout
         own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
-        return math.ceil((3 * self.job_at[path].estimate_s + own) / 60)
+        job = self.job_at[path]
+        if self.remote and job is not self._leads.get(job.cell.replicate):  # one hangs at most
+            return math.ceil(2 * job.estimate_s / 60) + 1
+        return math.ceil((3 * job.estimate_s + own) / 60)
+
+    @cached_property
+    def _leads(self) -> dict[int, pending.Job]:
+        """The first job of each block: a cluster runs a block under one time limit."""
+        return {job.cell.replicate: job for job in reversed(self.jobs)}
 
     def refusal(self, cell: Cell) -> str | None:
-        """Why the cell's method cannot run here and now, or None. The card is asked once a cell."""
+        """Why the cell's method cannot run here and now, or None. The card is asked once a cell.
+
+        A card elsewhere cannot be asked: what its job said last stands.
+        """
+        if self.remote and self.on_gpu:
+            tried = pending.same(cell, self.attempts)
+            return pending.refused([attempt for attempt in tried if attempt.on_gpu])
         if cell.id not in self._refusals:
             switch, its = self.config.mig_mode == "switch", self.places.get(cell.replicate)
             device = next((each for each in self.devices if each.uuid == its), self.device)
@@ -225,12 +255,21 @@ class Session:
         return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
 
 
-def open_session(values: dict, gpus: int = 1) -> Session:
-    """Read and check everything; plan what runs now, on `gpus` GPUs at most. Raises ConfigError."""
+def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
+    """Read and check everything; plan what runs now, on `gpus` GPUs at most. Raises ConfigError.
+
+    remote: the jobs are for a cluster: nothing of this machine's devices is used.
+    """
     config = load_config(values)
+    if remote and config.study == "auto":
+        raise ConfigError("study: auto looks at this machine, and the jobs run elsewhere; name one")
+    if remote and config.gpu not in ("auto", "cpu"):
+        raise ConfigError(f"gpu: {config.gpu!r} is for this machine; elsewhere allowed: auto, cpu")
     deadline = config.budget and round(time.time() + seconds(config.budget))
     workloads = load_workloads(_find(config.workloads), config.modules)
-    devices, why_not = find_devices(config.gpu, max(gpus, 1))
+    devices, why_not = [], "its jobs run elsewhere"
+    if not remote:
+        devices, why_not = find_devices(config.gpu, max(gpus, 1))
     name, why = _choose(config, "paper" if devices else "smoke", why_not or "a CUDA machine")
     study = load_study(_find(config.studies), name, workloads)
     digests = {
@@ -244,6 +283,7 @@ def open_session(values: dict, gpus: int = 1) -> Session:
     session = Session(
         *(config, name, why, study, cells, devices, attempts),
         no_gpu=why_not,
+        remote=remote,
         deadline=deadline,
         anchors=grid.anchors(study, workloads, numbers, sources),
         next_anchors=grid.anchors(study, workloads, [max(own, default=0) + 1], sources),
@@ -253,6 +293,36 @@ def open_session(values: dict, gpus: int = 1) -> Session:
     if session.measuring:
         _plan(session)
     return session
+
+
+def open_posted(values: dict) -> Session:
+    """For a job of a cluster, which reads the Snakefile again: it plans nothing, and knows of a
+    cell what the file of its job says. Raises ConfigError.
+    """
+    config = load_config(values)
+    workloads = load_workloads(_find(config.workloads), config.modules)
+    study = load_study(_find(config.studies), config.study, workloads)
+    session = Session(config, config.study, "as asked for", study, [], [], {}, remote=True)
+    session.job_at = _Posted(session.folder / "jobs")
+    return session
+
+
+class _Posted(dict):
+    """Jobs by their attempt's folder, read from the files in `folder`."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __contains__(self, path: str) -> bool:
+        return (self.folder / f"{path}.json").exists()
+
+    def __missing__(self, path: str) -> pending.Job:
+        task = Task.read(self.folder / f"{path}.json")
+        scenario, arm, method, replicate = task.cell.split("/")
+        cell = Cell(scenario, arm, method, int(replicate[1:]), task.spec)
+        rank = int(task.place.partition("/")[0])
+        self[path] = pending.Job(cell, task.attempt, "posted", rank, task.estimate_s)
+        return self[path]
 
 
 def _plan(session: Session) -> None:
@@ -276,7 +346,7 @@ def _plan(session: Session) -> None:
     )
     first = [
         pending.Job(cell, 1, "begins a session", -1, estimates.of(cell), session.keys[0])
-        for cell in ([] if begun else session.next_anchors)
+        for cell in ([] if begun or session.remote else session.next_anchors)
     ]
     left = None
     if config.budget is not None:

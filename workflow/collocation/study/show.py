@@ -29,6 +29,8 @@ def banner(session: Session) -> str:
     where = session.device.name if session.device else f"CPU, {cpus.usable()} cores"
     if session.devices[1:]:
         where = f"{len(session.devices)} GPUs, {', '.join({d.name: None for d in session.devices})}"
+    if session.remote:
+        where = f"a cluster's {'GPUs' if session.on_gpu else 'CPUs'}"
     said = [f"{len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"]
     if session.elsewhere:
         said.append(f"{len(session.elsewhere)} merged from elsewhere")

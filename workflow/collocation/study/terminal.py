@@ -52,6 +52,12 @@ class Hush(logging.Filter):
             if log := ", ".join(record.log or ()):
                 record.msg += f"; log: {log}"
             return bool(how) and not self._over
+        if event == "group_error":  # a block on a cluster; the executor's own words are lost
+            logs = ", ".join(map(str, record.aux_logs))
+            why = "the scheduler refused it: is it the partition, account, minutes or memory?"
+            why = f"ended early; log: {logs}" if logs else why
+            record.event, record.msg = None, f"{record.groupid}: {why}"
+            return not self._over
         return not said.startswith(ECHOES)
 
 
