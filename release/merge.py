@@ -61,7 +61,8 @@ def unpacked(bundle: Path, scratch: Path) -> Path:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             with archive.extractfile(entry) as content, (out / name).open("xb") as target:
                 shutil.copyfileobj(content, target)
-    return next(out.iterdir(), out)
+    inside = list(out.iterdir())
+    return inside[0] if len(inside) == 1 else out
 
 
 def stage(source: Path, there: Path) -> dict[Attempt, dict[str, str]]:

@@ -557,10 +557,10 @@ def test_a_budgeted_study_comes_to_its_end():
 def test_blocks_are_dealt_out_and_stay_where_they_were_begun():
     world, devices = World(), ["GPU-a", "GPU-b"]
     blocks = sorted({cell.replicate for cell in CELLS})
-    dealt = pending.places(CELLS, {}, devices)
+    dealt = pending.places(CELLS, {}, devices, 2)
     assert [dealt[block] for block in blocks] == (devices * len(blocks))[: len(blocks)]
     world.run("GPU-b", only=[next(cell.id for cell in CELLS if cell.replicate == blocks[0])])
-    begun = pending.places(CELLS, world.attempts, devices)
+    begun = pending.places(CELLS, world.attempts, devices, 2)
     assert begun[blocks[0]] == "GPU-b"
     assert pending.places(CELLS, world.attempts, ["GPU-a", "GPU-c"])[blocks[0]] == "GPU-a"
     jobs = pending.jobs(CELLS, world.attempts, begun, possible)

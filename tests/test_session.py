@@ -22,7 +22,8 @@ from workflow.collocation.study import session as session_module
 from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import expand
-from workflow.collocation.study.session import Session, open_posted, open_session
+from workflow.collocation.study.posted import open_posted
+from workflow.collocation.study.session import Session, open_session
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
 PLANNED = Study.model_validate(study(ladders=alone("plain"), replicates=2))
@@ -33,7 +34,7 @@ def session(tmp_path) -> Session:
     """One with two cells to run, in a folder of its own."""
     cells = expand(PLANNED, WORKLOADS)
     config = Config(results=str(tmp_path))
-    made = Session(config, STUDY, "as asked for", PLANNED, cells, devices=[], attempts={})
+    made = Session(config, STUDY, "as asked for", PLANNED, cells, usable=[], attempts={})
     made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
     return made
 
@@ -43,7 +44,7 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
     planned = Study.model_validate(study(ladders=ladders))
     cells = expand(planned, WORKLOADS)
     config = Config(results=str(tmp_path), gpu="cpu")
-    made = Session(config, STUDY, "as asked for", planned, cells, devices=[], attempts={})
+    made = Session(config, STUDY, "as asked for", planned, cells, usable=[], attempts={})
     made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
     monkeypatch.setattr(Session, "refusal", lambda self, cell: None)
     assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)

@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import subprocess
+import sys
+from collections import defaultdict
 from dataclasses import replace
 from itertools import combinations
 
@@ -11,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import machine
-from tests.studio import study, workload
+from tests.studio import Studio, study, until, workload
 from tests.test_terminal import at_terminal, screen
 from workflow.collocation.cell.cores import Cpu, share_of
 
@@ -24,11 +27,14 @@ def spans(record: dict) -> tuple[int, int]:
 
 
 @pytest.fixture
-def several(studio):
+def several(tmp_path_factory, data):
     """Two blocks of an alone cell and a pair, on a machine with two cards."""
+    base = tmp_path_factory.mktemp("s")  # short, for the sockets of MPS daemons
     ladder = {"workloads": ["plain"], "counts": {1: ["naive"], 2: ["mps"]}}
     made = study(ladders=[ladder], replicates=2)
-    return studio.with_card(more=1).write({"plain": workload()}, drill=made)
+    studio = Studio(base / "w", data, base / "locks").with_card(more=1)
+    yield studio.write({"plain": workload()}, drill=made)
+    studio.kill_all()
 
 
 def cards(studio) -> list[str]:
@@ -37,39 +43,46 @@ def cards(studio) -> list[str]:
 
 
 def test_blocks_run_side_by_side_each_on_one_card(several):
-    run = several.start("--cores", "all", "--resources", "gpu=9", "--until", "collocate").end()
-    assert run.code == 0, run.output
-    assert "on 2 GPUs" in run.output
+    with several.held("1x_plain/faithful/naive/r1/a1", *ALL) as (running, hold):
+        other = "1x_plain/faithful/naive/r2/a1"  # in its window, too
+        until(lambda: "started:" in several.log(other), lambda: running.output)
+        hold.unlink()
+        assert running.end().code == 0, running.output
+    assert "on 2 GPUs" in running.output
     records = {cell: r for cell, r in several.records().items() if "--anchor" not in cell}
-    assert {r["status"] for r in records.values()} == {"completed"}, run.output
-    by_block = {}
+    assert {r["status"] for r in records.values()} == {"completed"}, running.output
+    cores = defaultdict(set)
     for r in records.values():
-        by_block.setdefault(r["cell"]["replicate"], set()).add(r["gpu"]["uuid"])
-    assert sorted(map(sorted, by_block.values())) == sorted([u] for u in cards(several))
-    together = [
-        (a, b)
-        for a, b in combinations(records.values(), 2)
-        if max(spans(a)[0], spans(b)[0]) < min(spans(a)[1], spans(b)[1])
-    ]
-    assert together
-    for a, b in together:
-        assert a["gpu"]["uuid"] != b["gpu"]["uuid"]
-        used = [{core for m in r["members"] for core in m["cores"]} for r in (a, b)]
-        assert not used[0] & used[1] or os.cpu_count() < 2
-    again = several.start("--resources", "gpu=1", "-n").end()
-    assert "0 to run now" in again.output
+        used = {core for member in r["members"] for core in member["cores"]}
+        cores[r["cell"]["replicate"], r["gpu"]["uuid"]] |= used
+    assert sorted(uuid for _, uuid in cores) == sorted(cards(several)) and len(cores) == 2
+    one, other = cores.values()
+    assert not one & other or os.cpu_count() < 2
+
+
+def test_a_block_stays_on_its_card_and_other_settings_free_it(several):
+    """With fewer GPUs than before nothing is measured again; what does not count holds no card."""
+    first, second = cards(several)
+    alone = [f"1x_plain/faithful/naive/r{block}" for block in (1, 2)]
+    targets = [several.path(f"{cell}/a1").as_posix() for cell in alone]
+    assert several.start(*ALL[:4], "--", *targets).end().code == 0
+    assert [several.record(f"{cell}/a1")["gpu"]["uuid"] for cell in alone] == [first, second]
+    said = several.start("-n", "--resources", "gpu=1").end().output
+    assert "2 measured, 2 to run now" in said, said
+    assert several.start("--resources", "gpu=1", "--until", "collocate").end().code == 0
+    pairs = [several.record(f"2x_plain/faithful/mps/r{block}/a1") for block in (1, 2)]
+    assert [pair["gpu"]["uuid"] for pair in pairs] == [first, second]
 
 
 def test_a_card_that_somebody_uses_keeps_no_other_waiting(several):
     """Its blocks are put off, and measured by the next run, when it is free."""
     first, second = cards(several)
-    other = several.card.with_name("card-1")
-    machine.occupy(other, os.getpid())
+    machine.occupy(several.card, os.getpid())
     run = several.start(*ALL, config={"wait": "2s"}).end()
     assert run.code == 1 and "the same command carries on" in run.output, run.output
     there = several.records().values()
-    assert {r["gpu"]["uuid"] for r in there} == {first} and len(there) >= 2
-    (other / "processes" / str(os.getpid())).unlink()
+    assert {r["gpu"]["uuid"] for r in there} == {second} and len(there) >= 2
+    (several.card / "processes" / str(os.getpid())).unlink()
     assert several.start(*ALL).end().code == 0
     done = [r for cell, r in several.records().items() if "--anchor" not in cell]
     assert len(done) == 4 and {r["status"] for r in done} == {"completed"}
@@ -131,7 +144,25 @@ def test_cores_are_the_nearest_there_are():
     cpus = [Cpu(core // 4, core, core) for core in range(8)]
     assert share_of("b", [("a", 1), ("b", 0)], cpus) == {0, 1, 2, 3}
     assert share_of("a", [("a", None), ("b", 0)], cpus) == {4, 5, 6, 7}
-    assert share_of("a", [("a", 0), ("b", 0), ("c", 1)], cpus[:2]) == {0, 1}
+    # Fewer cores than cards: single CPUs, and as few as can be for two.
+    three = [("a", 0), ("b", 0), ("c", 1)]
+    assert [share_of(name, three, cpus[:2]) for name, _ in three] == [{0}, {1}, {0}]
+
+
+def test_a_card_that_this_shell_hides_keeps_its_share(several):
+    """A share is of all cards, so two shells with a card each have no core in common."""
+    environment = several.environment(CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    code = "import os; from workflow.collocation import gpu; "
+    code += "from workflow.collocation.cell import cores; cores.keep_to_share(gpu.find()); "
+    code += "print(sorted(os.sched_getaffinity(0)))"
+    said = [
+        subprocess.check_output(
+            [sys.executable, "-c", code], env={**environment, "CUDA_VISIBLE_DEVICES": visible}
+        )
+        for visible in ("0", "1")
+    ]
+    one, other = map(json.loads, said)
+    assert one and other and (not {*one} & {*other} or os.cpu_count() < 2)
 
 
 def test_one_line_lives_for_all_cells_that_run(several):

@@ -1,9 +1,10 @@
 """Was the same work done? Each member's losses against those of alone runs of its workload.
 
-Members of equal workload, arm, input, seed and data source train on the same batches from the same
-weights. The median of their alone runs' losses, step by step, is the reference. The first loss says
-whether weights and batch are the same, the early ones whether the member learns as the alone runs
-do. Later ones say little: training magnifies rounding, and each process rounds in its own way.
+Members of equal workload, arm, input, seed, data source and GPU model train on the same batches
+from the same weights. The median of their alone runs' losses, step by step, is the reference. The
+first loss says whether weights and batch are the same, the early ones whether the member learns as
+the alone runs do. Later ones say little: training magnifies rounding, and each process rounds in
+its own way.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ def members_of(record: dict) -> list[Member]:
             json.dumps(own.get("input"), sort_keys=True),
             own.get("seed", spec.get("seed")),
             sources.get(own.get("dataset")),
+            (record.get("gpu") or {}).get("name"),
         )
         name = (cell["id"], cell["attempt"], member["member"])
         curve = Curve.of(loss.get("step") or [], loss.get("value") or [])

@@ -13,7 +13,8 @@ from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.study import jobs
 from workflow.collocation.study.show import banner
-from workflow.collocation.study.session import open_posted, open_session
+from workflow.collocation.study.posted import open_posted
+from workflow.collocation.study.session import open_session
 
 # No rule names an environment: planning, jobs and the server that they share are of one Python, whose
 # versions a record names.
@@ -69,7 +70,9 @@ COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
 # A resource for each GPU, of which there is one: a cell never waits for another's end on its card.
 CARDS = {f"card{number}": SESSION.on_card(number) for number in range(len(SESSION.devices))}
 for card in CARDS:
-    workflow.global_resources.setdefault(card, 1)
+    workflow.global_resources[card] = 1
+if not REMOTE:
+    workflow.global_resources["gpu"] = max(1, min(SESSION.gpus, len(SESSION.devices)))
 HELD = ExitStack()
 atexit.register(HELD.close)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation import cpus
-from workflow.collocation.gpu import Device, find_all
+from workflow.collocation.errors import ConfigError, NotInForce
+from workflow.collocation.gpu import Device, every, find_all
 
 
 @dataclass(frozen=True, order=True)
@@ -81,19 +82,25 @@ def keep_to_share(device: Device | None) -> int | None:
     """Have this process, and what it starts, keep to its GPU's share of the CPUs. How many of them
     it may use, for a quota is divided, too; None where it has them all.
 
-    It is the same whether or not the other GPUs are used: what runs there changes no rate.
+    It is the same whichever GPUs are used: what runs on the others changes no rate. Of a machine's
+    CPUs each of its GPUs has a share; of those that we were given (by Slurm, say) each visible one.
     """
-    cards = [(card.uuid, card.numa_node) for card in find_all()] if device else []
-    if not cards[1:] or device.uuid not in dict(cards):
+    given = os.sched_getaffinity(0)
+    try:
+        cards = every() if len(given) == os.cpu_count() else list(find_all())
+    except (ConfigError, NotInForce):
+        return None
+    if device is None or not cards[1:] or device.uuid not in {card.uuid for card in cards}:
         return None
     most = max(1, cpus.usable() // len(cards))
-    os.sched_setaffinity(0, share_of(device.uuid, cards, topology()))
+    places = [(card.uuid, card.numa_node) for card in cards]
+    os.sched_setaffinity(0, share_of(device.uuid, places, topology()))
     return most
 
 
 def share_of(uuid: str, cards: list[tuple[str, int | None]], available: list[Cpu]) -> set[int]:
     """The CPUs of one of a machine's GPUs: for each as many whole physical cores, of its own NUMA
-    node first, and none for two. All, where there are fewer cores than GPUs.
+    node first, and none for two. Where there are fewer cores, single CPUs in turn.
 
     cards: (UUID, NUMA node) of each GPU.
     """
@@ -101,14 +108,17 @@ def share_of(uuid: str, cards: list[tuple[str, int | None]], available: list[Cpu
     for cpu in available:
         free.setdefault(cpu.core, []).append(cpu)
     size = len(free) // len(cards)
+    if size == 0:
+        place = [name for name, _ in cards].index(uuid) % len(available)
+        return {cpu.index for cpu in available[place :: len(cards)]}
     for name, node in sorted(
         cards, key=lambda card: card[1] is None
     ):  # who has none takes the rest
         near = sorted(free, key=lambda core: (free[core][0].node != node, free[core]))[:size]
-        own = [cpu.index for core in near for cpu in free.pop(core)]
-        if name == uuid and own:
-            return {*own}
-    return {cpu.index for cpu in available}
+        own = {cpu.index for core in near for cpu in free.pop(core)}
+        if name == uuid:
+            return own
+    raise ValueError(uuid)
 
 
 def spare(core_sets: list[list[int]], available: list[Cpu] | None = None) -> list[int] | None:

@@ -103,6 +103,7 @@ class Run:
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
+        host = provenance.host()  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         self.left = ""  # who of ours did not end
@@ -120,7 +121,7 @@ class Run:
             "spec": self.spec.to_json(),
             "method": MethodEvidence(name=method),
             "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
-            "host": provenance.host(),
+            "host": host,
             "provenance": provenance.collect(
                 self.device.driver if self.device else None, task.session, task.machine
             )

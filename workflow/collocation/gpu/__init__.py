@@ -7,9 +7,18 @@ from pathlib import Path
 
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.device import Device
-from workflow.collocation.gpu.nvidia import Nvidia, find, find_all
+from workflow.collocation.gpu.nvidia import Nvidia, every, find, find_all
 
-__all__ = ["Device", "Nvidia", "find", "find_all", "find_device", "find_devices", "torch_build"]
+__all__ = [
+    "Device",
+    "Nvidia",
+    "every",
+    "find",
+    "find_all",
+    "find_device",
+    "find_devices",
+    "torch_build",
+]
 
 
 def find_device(wanted: str | int) -> tuple[Device | None, str]:
@@ -18,8 +27,8 @@ def find_device(wanted: str | int) -> tuple[Device | None, str]:
     return next(iter(found), None), why
 
 
-def find_devices(wanted: str | int, most: int) -> tuple[list[Device], str]:
-    """Up to `most` GPUs that config's `gpu` names here; if there is none, why. Raises ConfigError.
+def find_devices(wanted: str | int, most: int | None = None) -> tuple[list[Device], str]:
+    """The GPUs that config's `gpu` names here, up to `most`; if none, why. Raises ConfigError.
 
     Asked when cells are planned, and by each job where it runs.
     """

@@ -123,6 +123,11 @@ def _trouble(found: list, part: bool, what: str, devices: list[Nvidia], source: 
     return f"{what}; allowed: {known}"
 
 
+def every() -> list[Nvidia]:
+    """All GPUs of this machine, along the bus, whether or not they may be used."""
+    return sorted(_or_none(_devices) or [], key=lambda device: device.bus)
+
+
 def shows(environment: Mapping[str, str], device: Device) -> bool | None:
     """Whether CUDA shows the card to who has this environment; None where that is not certain."""
     if VISIBLE not in environment:

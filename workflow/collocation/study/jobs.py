@@ -147,7 +147,7 @@ def write(session: Session, preloaded: str | None) -> None:
         common["gpu"] = "cpu"  # whatever there is
     left: Counter = Counter()  # by device, of the jobs that follow
     for place, job in reversed([*enumerate(session.jobs, 1)]):
-        if session.devices[1:]:  # else a job finds the one there is
+        if session.usable[1:]:  # else a job finds the one there is
             common["gpu"] = job.device
         task = Task(
             cell=job.cell.id,

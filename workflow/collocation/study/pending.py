@@ -44,15 +44,26 @@ class Job:
 
 
 def places(
-    cells: list[Cell], attempts: dict[str, list[Attempt]], devices: list[str]
+    cells: list[Cell],
+    attempts: dict[str, list[Attempt]],
+    devices: list[str],
+    most: int = 1,
+    stale: Callable[[Attempt], bool] = lambda attempt: False,
 ) -> dict[int, str]:
-    """Block → the device that it runs on: where most of it was measured, or else in turn."""
+    """Block → the device that it runs on: the one of `devices` on which most of it was measured, or
+    else one of the first `most`, in turn, those first on which least is to be done.
+    """
     measured: dict[int, Counter] = {cell.replicate: Counter() for cell in cells}
+    unfinished = set()
     for cell in cells if devices[1:] else ():
-        where = {a.device for a in attempts.get(cell.id, []) if a.status in MEASURED}
-        measured[cell.replicate].update(where & {*devices})
-    begun = {block: on.most_common(1)[0][0] for block, on in measured.items() if on}
-    free = cycle(sorted(devices, key=lambda device: [*begun.values()].count(device)))
+        counted = [attempt for attempt in same(cell, attempts) if not stale(attempt)]
+        there = [a.device for a in counted if a.status in MEASURED and a.device in devices]
+        measured[cell.replicate].update(there)
+        if _newest(counted) is None:
+            unfinished.add(cell.replicate)
+    begun = {block: max(sorted(on), key=on.get) for block, on in measured.items() if on}
+    busy = Counter(begun[block] for block in unfinished & begun.keys())
+    free = cycle(sorted(devices[:most], key=busy.__getitem__))
     return {block: begun.get(block) or next(free) for block in sorted(measured)}
 
 

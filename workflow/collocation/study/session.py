@@ -18,7 +18,6 @@ from pathlib import Path
 from workflow.collocation import ROOT, cpus, gpu, methods, provenance
 from workflow.collocation.cell.conductor import TIMEOUTS
 from workflow.collocation.cell.record import MEASURED
-from workflow.collocation.cell.task import Task
 from workflow.collocation.digest import code_digest, own_digest
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu import find_devices
@@ -42,8 +41,9 @@ class Session:
     why: str
     study: Study
     cells: list[Cell]
-    devices: list[gpu.Device]  # that it uses at once; none: the CPU
+    usable: list[gpu.Device]  # GPUs that it may use; none: the CPU
     attempts: dict[str, list[Attempt]]
+    gpus: int = 1  # how many it uses at once
     no_gpu: str = ""  # why there is none
     remote: bool = False  # its jobs run on a cluster's machines, each on the device it is given
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -56,23 +56,35 @@ class Session:
     _refusals: dict[str, str | None] = field(default_factory=dict)
 
     @property
+    def devices(self) -> list[gpu.Device]:
+        """The GPUs that it uses: the first ones, and those on which blocks were begun."""
+        begun = {job.device for job in self.jobs}
+        return [d for i, d in enumerate(self.usable) if i < self.gpus or d.uuid in begun]
+
+    @property
     def device(self) -> gpu.Device | None:
         """The first of its GPUs."""
-        return next(iter(self.devices), None)
+        return next(iter(self.usable), None)
 
     @property
     def keys(self) -> list[str]:
         """Of its devices, as records and locks name them; elsewhere, one for each block."""
         if self.remote:
             return [*self.places.values()]
-        return [each.uuid for each in self.devices] or [cpu_key(provenance.machine_alias())]
+        return [each.uuid for each in self.usable] or [cpu_key(provenance.machine_alias())]
 
     @cached_property
     def places(self) -> dict[int, str]:
         """Block → key of the device that it runs on."""
         if self.remote:
             return {cell.replicate: pending.unknown(cell.replicate) for cell in self.cells}
-        return pending.places(self.cells, self.attempts, self.keys)
+        return pending.places(self.cells, self.attempts, self.keys, self.gpus, self.stale)
+
+    @cached_property
+    def stale(self) -> Callable[[Attempt], bool]:
+        """Whether an attempt is to be made again, as config's `rerun` has it."""
+        mismatched = self.config.rerun == "mismatched"
+        return _stale(self.device) if mismatched else lambda attempt: False
 
     @property
     def seconds(self) -> float:
@@ -200,7 +212,7 @@ class Session:
             return pending.refused([attempt for attempt in tried if attempt.on_gpu])
         if cell.id not in self._refusals:
             switch, its = self.config.mig_mode == "switch", self.places.get(cell.replicate)
-            device = next((each for each in self.devices if each.uuid == its), self.device)
+            device = next((each for each in self.usable if each.uuid == its), self.device)
             self._refusals[cell.id] = methods.refusal(cell.spec.to_json(), device, switch)
         return self._refusals[cell.id]
 
@@ -266,12 +278,12 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     if remote and config.gpu not in ("auto", "cpu"):
         raise ConfigError(f"gpu: {config.gpu!r} is for this machine; elsewhere allowed: auto, cpu")
     deadline = config.budget and round(time.time() + seconds(config.budget))
-    workloads = load_workloads(_find(config.workloads), config.modules)
+    workloads = load_workloads(find_file(config.workloads), config.modules)
     devices, why_not = [], "its jobs run elsewhere"
     if not remote:
-        devices, why_not = find_devices(config.gpu, max(gpus, 1))
+        devices, why_not = find_devices(config.gpu)
     name, why = _choose(config, "paper" if devices else "smoke", why_not or "a CUDA machine")
-    study = load_study(_find(config.studies), name, workloads)
+    study = load_study(find_file(config.studies), name, workloads)
     digests = {
         key: own_digest(each.own_code.values(), each.own_files) for key, each in workloads.items()
     }
@@ -282,6 +294,7 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     cells = grid.expand(study, workloads, sources)
     session = Session(
         *(config, name, why, study, cells, devices, attempts),
+        gpus=max(gpus, 1),
         no_gpu=why_not,
         remote=remote,
         deadline=deadline,
@@ -295,39 +308,9 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     return session
 
 
-def open_posted(values: dict) -> Session:
-    """For a job of a cluster, which reads the Snakefile again: it plans nothing, and knows of a
-    cell what the file of its job says. Raises ConfigError.
-    """
-    config = load_config(values)
-    workloads = load_workloads(_find(config.workloads), config.modules)
-    study = load_study(_find(config.studies), config.study, workloads)
-    session = Session(config, config.study, "as asked for", study, [], [], {}, remote=True)
-    session.job_at = _Posted(session.folder / "jobs")
-    return session
-
-
-class _Posted(dict):
-    """Jobs by their attempt's folder, read from the files in `folder`."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def __contains__(self, path: str) -> bool:
-        return (self.folder / f"{path}.json").exists()
-
-    def __missing__(self, path: str) -> pending.Job:
-        task = Task.read(self.folder / f"{path}.json")
-        scenario, arm, method, replicate = task.cell.split("/")
-        cell = Cell(scenario, arm, method, int(replicate[1:]), task.spec)
-        rank = int(task.place.partition("/")[0])
-        self[path] = pending.Job(cell, task.attempt, "posted", rank, task.estimate_s)
-        return self[path]
-
-
 def _plan(session: Session) -> None:
     """What runs now: the anchors of a visit that begins, and the cells that fit the budget."""
-    config, device, attempts = session.config, session.device, session.attempts
+    config, attempts = session.config, session.attempts
     estimates = Estimates(attempts, shipped)
     jobs = pending.jobs(
         session.cells,
@@ -335,7 +318,7 @@ def _plan(session: Session) -> None:
         session.places,
         session.refusal,
         config.attempts,
-        _stale(device) if config.rerun == "mismatched" else lambda attempt: False,
+        session.stale,
         estimates,
         session.on_gpu,
     )
@@ -371,7 +354,7 @@ def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
     name, why = (here, because) if config.study == "auto" else (config.study, "as asked for")
     if config.measure is not False:
         return name, why
-    known = {path.stem for path in _find(config.studies).glob("*.yaml")}
+    known = {path.stem for path in find_file(config.studies).glob("*.yaml")}
     found = sorted(path.parent.name for path in Path(config.results).glob("*/cells"))
     found = [study for study in found if study in known]  # a contributed bundle is for comparing
     if name in found:
@@ -391,6 +374,6 @@ def _stale(device: gpu.Device | None):
     return lambda attempt: bool(provenance.mismatches(attempt.content, *today()))
 
 
-def _find(path: str) -> Path:
+def find_file(path: str) -> Path:
     """A config path as given, from the working directory, or else from the repository."""
     return Path(path) if Path(path).exists() else ROOT / path
