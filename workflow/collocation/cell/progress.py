@@ -70,8 +70,10 @@ class Display:
         """What all cells that run now say, this one's `own` among them, none if it is alone; and
         after how many seconds the last of them and what follows them ends. end: a Unix time.
         """
+        if self._live is None:
+            return [], end - time.time()
         now, found = time.time(), {"": (end, own)}
-        with suppress(OSError, TypeError):  # without a folder
+        with suppress(OSError):  # of a full disk
             self._live.parent.mkdir(exist_ok=True)
             self._live.write_text(f"{end} {own}")
             for path in self._live.parent.iterdir():
