@@ -44,6 +44,7 @@ LONG = (
 # The same examples each time, without a deadline: the machine may be busy.
 hypothesis.settings.register_profile(
     "patient",
+    max_examples=60,
     derandomize=True,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
