@@ -85,15 +85,17 @@ def keep_to_share(device: Device | None) -> int | None:
     It is the same whichever GPUs are used: what runs on the others changes no rate. Of a machine's
     CPUs each of its GPUs has a share; of those that we were given (by Slurm, say) each visible one.
     """
+    if device is None:
+        return None
     given = os.sched_getaffinity(0)
     try:
-        cards = every() if len(given) == os.cpu_count() else list(find_all())
+        cards = every() if len(given) == os.cpu_count() else find_all()
+        places = [(card.uuid, card.numa_node) for card in cards]
     except (ConfigError, NotInForce):
         return None
-    if device is None or not cards[1:] or device.uuid not in {card.uuid for card in cards}:
+    if not places[1:] or device.uuid not in dict(places):
         return None
-    most = max(1, cpus.usable() // len(cards))
-    places = [(card.uuid, card.numa_node) for card in cards]
+    most = max(1, cpus.usable() // len(places))
     os.sched_setaffinity(0, share_of(device.uuid, places, topology()))
     return most
 
@@ -111,9 +113,8 @@ def share_of(uuid: str, cards: list[tuple[str, int | None]], available: list[Cpu
     if size == 0:
         place = [name for name, _ in cards].index(uuid) % len(available)
         return {cpu.index for cpu in available[place :: len(cards)]}
-    for name, node in sorted(
-        cards, key=lambda card: card[1] is None
-    ):  # who has none takes the rest
+    # Who has no node takes what is left.
+    for name, node in sorted(cards, key=lambda card: card[1] is None):
         near = sorted(free, key=lambda core: (free[core][0].node != node, free[core]))[:size]
         own = {cpu.index for core in near for cpu in free.pop(core)}
         if name == uuid:

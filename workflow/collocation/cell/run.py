@@ -36,15 +36,10 @@ from workflow.collocation.cell.record import (
 )
 from workflow.collocation.cell.task import Task
 from workflow.collocation.cell.waiting import Patience, Postponed, device_of
-from workflow.collocation.errors import ConfigError
+from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.apart import Silent
 from workflow.collocation.gpu.lock import Held, device_lock
-from workflow.collocation.methods.evidence import (
-    Company,
-    NotInForce,
-    Unsupported,
-    refuse_company,
-)
+from workflow.collocation.methods.evidence import Company, Unsupported, refuse_company
 from workflow.collocation.methods.undisturbed import ENDING
 from workflow.collocation.processes import environment
 from workflow.collocation.processes.preloaded import stamp

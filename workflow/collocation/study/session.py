@@ -164,8 +164,9 @@ class Session:
     @property
     def threads(self) -> int:
         """Cores that Snakemake counts for a cell: its GPUs' cells are to fit side by side."""
-        side_by_side = max(1, cpus.usable() // max(len(self.devices), 1))
-        return min(self.study.cores_for, side_by_side) if self.devices else self.study.cores_for
+        if not self.devices:
+            return self.study.cores_for
+        return max(1, min(self.study.cores_for, cpus.usable() // len(self.devices)))
 
     def on_card(self, number: int) -> Callable:
         """For Snakemake: how many of the GPU with this number a job takes, 1 or 0."""
