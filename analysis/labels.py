@@ -32,7 +32,14 @@ _METHODS = {
     "mig_shared": "MIG, shared memory",
     "mig_mps": "MPS in MIG",
 }
-_ARMS = {PAPER_ARM: "paper style", "tuned": "bf16", "tuned_graph": "bf16 + CUDA graph"}
+_ARMS = {
+    PAPER_ARM: "paper style",
+    "eager": "TF32, no waiting",
+    "bf16": "bf16",
+    "bf16_autograd": "bf16 (autograd's thread)",
+    "graph": "bf16 + CUDA graph",
+    "compile": "bf16, compiled",
+}
 _STATUSES = {"not_run": "not run", "out_of_memory": "out of memory", "timed_out": "timed out"}
 
 # Hues that colour-blind readers tell apart, with spread lightness, and a marker each for greyscale.
@@ -44,7 +51,14 @@ COLOURS = {
     "mig": "#A1372D",
 }
 MARKERS = {"naive": "o", "mps": "s", "mps_equal": "<", "mps_overlap": ">", "mig": "^"}
-ARM_COLOURS = {PAPER_ARM: "#0B5394", "tuned": "#5C9BD5", "tuned_graph": "#A1372D"}
+ARM_COLOURS = {
+    PAPER_ARM: "#0B5394",
+    "eager": "#2A9D8F",
+    "bf16": "#7A5BA8",
+    "bf16_autograd": "#5C9BD5",
+    "graph": "#A1372D",
+    "compile": "#E0A224",
+}
 GREY, INK = "#888888", "#222222"
 
 

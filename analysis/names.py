@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-# The arm that is written as the paper's jobs.
-PAPER_ARM = "faithful"
+# Order in figures and tables; the first is written as the paper's jobs.
+ARMS = ("paper_step", "eager", "bf16", "bf16_autograd", "graph", "compile")
+PAPER_ARM = ARMS[0]
 # naive under another name: held against naive, and drawn nowhere.
 TWIN = "naive_again"
 
@@ -90,6 +91,11 @@ def scenario_id(parts: Mapping[str, int], variant: str = "") -> str:
 def family_of(method: str) -> str:
     """naive, mps or mig: `mps_<anything>` is a variant of MPS."""
     return method.split("_")[0]
+
+
+def arm_order(arm: str) -> tuple[int, str]:
+    """Sort key: the order of ARMS."""
+    return ARMS.index(arm) if arm in ARMS else len(ARMS), arm
 
 
 def method_order(method: str) -> tuple[int, str]:

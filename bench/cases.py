@@ -28,16 +28,16 @@ class Case:
 
 R26 = "resnet26_cifar10_b128"
 CUDA_CASES = {
-    "alone": Case(R26, "tuned", "naive", 1, 16),
-    "mps7": Case(R26, "tuned", "mps", 7, 16),
-    "mps16": Case(R26, "tuned", "mps", 16, 16),
-    "naive7": Case(R26, "tuned", "naive", 7, 16),
-    "graph": Case(R26, "tuned_graph", "naive", 1, 16),
+    "alone": Case(R26, "bf16_autograd", "naive", 1, 16),
+    "mps7": Case(R26, "bf16_autograd", "mps", 7, 16),
+    "mps16": Case(R26, "bf16_autograd", "mps", 16, 16),
+    "naive7": Case(R26, "bf16_autograd", "naive", 7, 16),
+    "graph": Case(R26, "graph", "naive", 1, 16),
 }
 TINY = "tiny_resnet_digits_b32"
 CPU_CASES = {
-    "alone": Case(TINY, "faithful", "naive", 1, 2),
-    "naive2": Case(TINY, "faithful", "naive", 2, 2),
+    "alone": Case(TINY, "paper_step", "naive", 1, 2),
+    "naive2": Case(TINY, "paper_step", "naive", 2, 2),
 }
 
 

@@ -51,8 +51,8 @@ LOOK_S = 0.05  # between two looks for it
 FEW = 20  # steps of a member in a segment: with fewer, only whole ones count
 
 CUDA_CASES = {
-    "resnet26": Case("resnet26_cifar10_b128", "tuned", "mps", 7, 7),
-    "cait": Case("cait_xxs24_imagenet_b128", "faithful", "naive", 1, 1),
+    "resnet26": Case("resnet26_cifar10_b128", "bf16_autograd", "mps", 7, 7),
+    "cait": Case("cait_xxs24_imagenet_b128", "paper_step", "naive", 1, 1),
 }
 TINY_CASES = {"tiny": CPU_CASES["naive2"]}
 

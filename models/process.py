@@ -58,6 +58,8 @@ def _little_is_free() -> bool:
 def set_up(spec: dict) -> torch.device:
     """Cores, threads, memory cap, numerics, seeds; the device, ready for use.
 
+    Of this thread: whether its backward passes run on it, or on autograd's own (`backward`).
+
     The environment was set by the fork server, before anything could ask CUDA.
     Raises ValueError for a precision other than tf32 or bf16.
     """
@@ -66,6 +68,7 @@ def set_up(spec: dict) -> torch.device:
     if spec.get("cores"):
         os.sched_setaffinity(0, spec["cores"])
     torch.set_num_threads(spec["threads"])
+    torch.autograd.set_multithreading_enabled(spec["backward"] == "autograd")
     if spec.get("memory_limit_bytes"):
         # Start the threads: they need room of their own.
         torch.ones(512, 512) @ torch.ones(512, 512)

@@ -16,7 +16,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     """
     parsed = parse_scenario(scenario)
     names = [name for name, count in parsed.parts for _ in range(count)]
-    arm, status = options.get("arm", "faithful"), options.get("status", "completed")
+    arm, status = options.get("arm", "paper_step"), options.get("status", "completed")
     started = status not in ("unsupported", "postponed")
     measure = "epochs" if "epochs" in parsed.variant else "window"
     measure = "departure" if "departure" in parsed.variant else measure

@@ -17,7 +17,7 @@ import numpy as np
 from analysis.names import AFTER, BEFORE, COMPLETION, parse_scenario
 from analysis.records.schema import SCHEMA
 
-ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "faithful", "window", 6.0, 50_000, 32
+ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "paper_step", "window", 6.0, 50_000, 32
 CARD, MEMORY = "Simulated GPU", 80e9
 _ACTIVITY = {"smact": 0.8, "smocc": 0.3, "tenso": 0.1, "drama": 0.2}
 _WINDOWS = {"departure": (BEFORE, AFTER), "completion": (COMPLETION,)}

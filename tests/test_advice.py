@@ -18,7 +18,7 @@ JOB = "resnet26_cifar10_b32"
 
 def option(n, stp, slowdown=1.0, memory=10.0, method="mps", hosts=(), rate=None, **fields):
     """Estimates of a set: over all hosts, and the gain (or gain and slowdown) of single hosts."""
-    place = {"scenario": f"{n}x_{JOB}", "arm": "faithful", "method": method} | fields
+    place = {"scenario": f"{n}x_{JOB}", "arm": "paper_step", "method": method} | fields
     rows = [Estimate("outcome", **place, status="completed", value=1.0)]
     numbers = {"stp": stp, "rate": rate, "memory": memory} | (
         {"slowdown_worst": slowdown} if n > 1 else {}
@@ -115,7 +115,7 @@ def test_throughput_ranks_whatever_host_the_gain_is_from():
     rows += [*option(3, 1.8, 1.9, rate=800.0), *option(7, 1.6, 4.0, rate=1000.0)]
     found = one(rows)
     assert place(found.best) == place(found.knee) == ("mps", 7)
-    without = [e for e in rows if e.id != "rate:7x_resnet26_cifar10_b32/faithful/mps"]
+    without = [e for e in rows if e.id != "rate:7x_resnet26_cifar10_b32/paper_step/mps"]
     assert place(one(without).best) == ("mps", 3)  # not all have one: all are ranked by the gain
 
 
@@ -130,9 +130,9 @@ def test_a_job_is_written_better_first_where_that_does_more(over, first):
     alone = {"scenario": f"1x_{JOB}", "method": "naive"}
     rows = [
         *LARGE,
-        Estimate("rate", **alone, arm="faithful", value=200.0, unit="samples/s"),
-        Estimate("over_fastest", **alone, arm="faithful", value=over),
-        Estimate("fastest_rate", **alone, arm="tuned_graph", value=1000.0, unit="samples/s"),
+        Estimate("rate", **alone, arm="paper_step", value=200.0, unit="samples/s"),
+        Estimate("over_fastest", **alone, arm="paper_step", value=over),
+        Estimate("fastest_rate", **alone, arm="graph", value=1000.0, unit="samples/s"),
     ]
     found = one(rows)
     text = " ".join(found.sentences())
@@ -158,7 +158,7 @@ def test_mixes_variants_the_twin_and_partial_gpus_are_no_options():
 
 
 def test_what_gave_no_number_is_told():
-    where = {"scenario": f"2x_{JOB}", "arm": "faithful", "method": "mig"}
+    where = {"scenario": f"2x_{JOB}", "arm": "paper_step", "method": "mig"}
     found = one([*LARGE, Estimate("outcome", **where, status="unsupported", value=0.0)])
     assert [e.status for e in found.missing] == ["unsupported"]
     assert "2 MIG (unsupported)" in advice.table(found)

@@ -25,7 +25,7 @@ def test_each_begins_with_its_own(sessions):
     records = sessions.records()
     started = sorted(records, key=lambda cell: records[cell]["provenance"]["started_at"])
     assert started == [
-        f"1x_plain{anchor}/faithful/naive/r{number}/a1"
+        f"1x_plain{anchor}/paper_step/naive/r{number}/a1"
         for number in (1, 2)
         for anchor in ("--anchor", "")
     ]

@@ -24,7 +24,7 @@ from workflow.collocation.cell.cores import Cpu, plan_cores  # noqa: E402
 from workflow.collocation.cell.members import member_specs  # noqa: E402
 from workflow.collocation.methods.evidence import NotInForce, Report  # noqa: E402
 
-PAIR = bench.Case(TINY, "faithful", "naive", 2, 2)
+PAIR = bench.Case(TINY, "paper_step", "naive", 2, 2)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
 
     monkeypatch.setattr(bench.methods, "enter", enter)
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
-    cell = quick(bench.Case(TINY, "faithful", "mps", 2, 2))
+    cell = quick(bench.Case(TINY, "paper_step", "mps", 2, 2))
     if error:
         with pytest.raises(SystemExit, match="mps/r1: MPS: member 1 is not among the clients"):
             bench.bare(cell, ready, None, tmp_path)

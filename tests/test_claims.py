@@ -23,7 +23,7 @@ SAME = GAIN | {"within": [0.952, 1.05]}
 
 def cell(quantity, *hosts, scenario=f"2x_{JOB}", method="mps", **fields):
     """Estimates of one place: over all hosts, and one per host; (low, high), or a point."""
-    place = {"scenario": scenario, "arm": "faithful", "method": method} | fields
+    place = {"scenario": scenario, "arm": "paper_step", "method": method} | fields
     rows = []
     for number, host in enumerate(hosts, 1):
         low, high = host if isinstance(host, tuple) else (None, None)
@@ -37,7 +37,7 @@ def cell(quantity, *hosts, scenario=f"2x_{JOB}", method="mps", **fields):
 
 
 def outcome(scenario=f"2x_{JOB}", method="mps", status="completed", note=""):
-    place = {"scenario": scenario, "arm": "faithful", "method": method}
+    place = {"scenario": scenario, "arm": "paper_step", "method": method}
     return Estimate(
         "outcome", **place, status=status, value=float(status == "completed"), note=note
     )
@@ -82,12 +82,12 @@ def test_hosts_decide_by_their_intervals(test, hosts, verdict):
 
 
 def test_details_name_hosts_ids_and_the_papers_number():
-    paper = Estimate("stp", f"2x_{JOB}", "faithful", "mps", source="SUIT25", value=1.97, n=1)
+    paper = Estimate("stp", f"2x_{JOB}", "paper_step", "mps", source="SUIT25", value=1.97, n=1)
     found = decide([*cell("stp", (1.6, 1.9), 1.4), outcome(), paper], MORE)
     (one,) = found.tests[0].cells
-    assert one.ids == (f"stp:2x_{JOB}/faithful/mps",)
+    assert one.ids == (f"stp:2x_{JOB}/paper_step/mps",)
     assert one.reported == paper.id
-    place = f"stp:2x_{JOB}/faithful/mps@h"
+    place = f"stp:2x_{JOB}/paper_step/mps@h"
     assert one.hosts == (("h1", place + "1", Side.SUPPORTS), ("h2", place + "2", Side.WRONG))
     assert "h1" in found.note and "h2" in found.note
 
@@ -151,7 +151,7 @@ def test_needs(reading, verdict):
         rows += cell("gract", reading, scenario=f"1x_{OTHER}", method="naive")
     found = decide(rows, MORE, needs=[NEED])
     assert found.verdict == verdict
-    assert found.needs[0].id == (f"gract:1x_{OTHER}/faithful/naive" if reading else "")
+    assert found.needs[0].id == (f"gract:1x_{OTHER}/paper_step/naive" if reading else "")
 
 
 def need(*readings):
@@ -164,7 +164,7 @@ def test_only_hosts_that_meet_the_needs_count():
     assert decide(rows, MORE).verdict == Verdict.DEPENDS
     found = decide([*rows, *need(0.95, 0.7)], MORE, needs=[NEED])  # 0.7 in the middle
     assert found.verdict == Verdict.HOLDS and found.needs[0].met == ("h1",)
-    assert found.tests[0].cells[0].ids == (f"stp:2x_{JOB}/faithful/mps@h1",)
+    assert found.tests[0].cells[0].ids == (f"stp:2x_{JOB}/paper_step/mps@h1",)
     assert "yes on h1; not comparable on h2." in found.note
     found = decide([*rows, *need(0.7, 0.95)], MORE, needs=[NEED])
     assert found.verdict == Verdict.CONTRADICTED
@@ -225,7 +225,7 @@ def memory(*sets):
     rows = []
     for n, parts, status in sets:
         rows.append(outcome(f"{n}x_{JOB}", status=status))
-        place = {"scenario": f"{n}x_{JOB}", "arm": "faithful", "method": "mps"}
+        place = {"scenario": f"{n}x_{JOB}", "arm": "paper_step", "method": "mps"}
         rows.append(Estimate("parts_over_capacity", **place, value=parts))
     return rows
 

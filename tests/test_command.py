@@ -18,7 +18,7 @@ from analysis.pages import FILES
 from tests.studio import REPOSITORY, Studio, alone, study, workload
 from workflow.collocation.gpu.lock import device_lock
 
-PLAIN = "1x_plain/faithful/naive/r1"
+PLAIN = "1x_plain/paper_step/naive/r1"
 
 
 def merged(results: Path) -> list[str]:
@@ -40,21 +40,21 @@ LADDERS = [
     },
 ]
 STATUSES = {
-    "1x_plain/faithful/naive/r1/a1": "completed",
-    "1x_plain/faithful/mps/r1/a1": "unsupported",
-    "1x_plain/faithful/mig_7g/r1/a1": "unsupported",
-    "2x_plain/faithful/naive/r1/a1": "completed",
-    "2x_plain/faithful/mig/r1/a1": "unsupported",
-    "3x_plain/faithful/naive/r1/a1": "completed",
-    "2x_plain--departure/faithful/naive/r1/a1": "completed",
-    "1x_plain--epochs/faithful/naive/r1/a1": "completed",
-    "1x_other/faithful/naive/r1/a1": "completed",
-    "1x_other+1x_plain/faithful/naive/r1/a1": "completed",
+    "1x_plain/paper_step/naive/r1/a1": "completed",
+    "1x_plain/paper_step/mps/r1/a1": "unsupported",
+    "1x_plain/paper_step/mig_7g/r1/a1": "unsupported",
+    "2x_plain/paper_step/naive/r1/a1": "completed",
+    "2x_plain/paper_step/mig/r1/a1": "unsupported",
+    "3x_plain/paper_step/naive/r1/a1": "completed",
+    "2x_plain--departure/paper_step/naive/r1/a1": "completed",
+    "1x_plain--epochs/paper_step/naive/r1/a1": "completed",
+    "1x_other/paper_step/naive/r1/a1": "completed",
+    "1x_other+1x_plain/paper_step/naive/r1/a1": "completed",
 }
 CATALOGUE = {"plain": workload(), "other": workload(step_s=0.004)}
 
 
-OWN_CELL = "1x_my_net--epochs/faithful/naive/r1/a1"
+OWN_CELL = "1x_my_net--epochs/paper_step/naive/r1/a1"
 OWN_NET = """from torch import nn
 
 
@@ -293,7 +293,7 @@ def test_a_kind_of_ones_own_is_one_module_and_one_entry(studio):
     studio.write({"toy": toy}, drill=study(ladders=alone("toy")))
     (studio.folder / "toy.py").write_text(OWN_KIND)
     path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
-    cell = "1x_toy/faithful/naive/r1/a1"
+    cell = "1x_toy/paper_step/naive/r1/a1"
     config = {"trainer": "models.train", "modules": "[toy]"}
     run = studio.measure(cell, config=config, PYTHONPATH=path)
     assert run.code == 0, run.output
@@ -389,12 +389,12 @@ def test_an_unsupported_cell_says_why(whole):
 def test_each_measure_leaves_its_windows(whole):
     studio, _ = whole
     seen = {c: [w["name"] for w in r["windows"]] for c, r in studio.records().items()}
-    assert seen["3x_plain/faithful/naive/r1/a1"] == ["window"]
-    assert seen["2x_plain--departure/faithful/naive/r1/a1"] == ["before", "after"]
-    assert seen["1x_plain--epochs/faithful/naive/r1/a1"] == ["epochs"]
-    epochs = studio.record("1x_plain--epochs/faithful/naive/r1/a1")["members"][0]["epochs"]
+    assert seen["3x_plain/paper_step/naive/r1/a1"] == ["window"]
+    assert seen["2x_plain--departure/paper_step/naive/r1/a1"] == ["before", "after"]
+    assert seen["1x_plain--epochs/paper_step/naive/r1/a1"] == ["epochs"]
+    epochs = studio.record("1x_plain--epochs/paper_step/naive/r1/a1")["members"][0]["epochs"]
     assert [epoch["epoch"] for epoch in epochs] == [0, 1]
-    members = studio.record("2x_plain--departure/faithful/naive/r1/a1")["members"]
+    members = studio.record("2x_plain--departure/paper_step/naive/r1/a1")["members"]
     stays, leaves = sorted(members, key=lambda member: member["status"])
     assert (stays["status"], leaves["status"]) == ("completed", "departed")
     assert set(stays["windows"]) == {"before", "after"} and set(leaves["windows"]) == {"before"}
@@ -455,7 +455,7 @@ def test_a_changed_workload_reruns_its_cells_alone(copied):
     copied.write(changed)
     assert copied.snakemake("--dry-run").planned == 2
     plan = copied.plan().output
-    for cell in ("1x_other/faithful/naive/r1", "1x_other+1x_plain/faithful/naive/r1"):
+    for cell in ("1x_other/paper_step/naive/r1", "1x_other+1x_plain/paper_step/naive/r1"):
         assert f"{cell}  (its settings changed: " in plan
     changed["other"]["description"] = "says nothing of what is trained"
     copied.write(changed | {"unused": workload()})
@@ -470,7 +470,7 @@ def test_without_measuring_nothing_is_planned(copied):
 
 def test_a_corrupt_record_is_measured_again_and_stays(copied):
     """Cut short, and the record of another cell."""
-    short, foreign = f"{PLAIN}/a1", "3x_plain/faithful/naive/r1/a1"
+    short, foreign = f"{PLAIN}/a1", "3x_plain/paper_step/naive/r1/a1"
     paths = {cell: copied.folder / copied.path(cell) for cell in (short, foreign)}
     whole_text = paths[short].read_text()
     paths[foreign].write_text(whole_text)

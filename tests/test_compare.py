@@ -17,12 +17,12 @@ JOB = "resnet26_cifar10_b32"
 def measured(quantity, n, method, value, width=0.0, **more):
     """A number over two hosts; without a width, of one replicate."""
     ends = {"low": value - width, "high": value + width, "spread": RANGE} if width else {}
-    place = {"scenario": f"{n}x_{JOB}", "arm": "faithful", "method": method} | more
+    place = {"scenario": f"{n}x_{JOB}", "arm": "paper_step", "method": method} | more
     return described(Estimate(quantity, **place, value=value, **ends, n=3, hosts=2))
 
 
 def outcome(scenario, status="completed", method="mps"):
-    place = {"scenario": scenario, "arm": "faithful", "method": method, "status": status}
+    place = {"scenario": scenario, "arm": "paper_step", "method": method, "status": status}
     return described(Estimate("outcome", **place, value=1.0, n=1))
 
 

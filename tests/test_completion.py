@@ -7,7 +7,7 @@ from analysis.estimates import build, runs
 from analysis.estimates.table import Estimates
 from tests.studio import Studio, study, workload
 
-CELL = "1x_plain+1x_slow--completion/faithful/naive/r1/a1"
+CELL = "1x_plain+1x_slow--completion/paper_step/naive/r1/a1"
 WORK = {"plain": 40, "slow": 60}
 
 
@@ -41,7 +41,7 @@ def test_everybody_does_its_work_and_the_window_ends_with_the_last_step(studio):
 def test_its_time_is_held_against_the_jobs_alone_and_it_has_no_gain_of_its_own(studio):
     rows = runs.read(studio.results / "runs.parquet")
     estimates = Estimates(build.build(rows, [], {}))
-    place = {"scenario": "1x_plain+1x_slow--completion", "arm": "faithful", "method": "naive"}
+    place = {"scenario": "1x_plain+1x_slow--completion", "arm": "paper_step", "method": "naive"}
     took = estimates.get("makespan", **place, window="completion")
     assert took.value == studio.record(CELL)["windows"][0]["seconds"]
     serial = sum(
@@ -65,7 +65,7 @@ def test_a_member_killed_before_its_work_is_done_fails_the_cell(studio):
         {"plain": workload(), "dies": workload(die={"phase": "window", "signal": 9})},
         drill=study(mixes=mixes),
     )
-    cell = "1x_dies+1x_plain--completion/faithful/naive/r1/a1"
+    cell = "1x_dies+1x_plain--completion/paper_step/naive/r1/a1"
     studio.measure(cell)
     record = studio.record(cell)
     assert record["status"] == "failed" and "signal 9" in record["reason"]

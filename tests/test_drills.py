@@ -33,7 +33,7 @@ from tests.studio import (
     workload,
 )
 
-CELL = "1x_plain/faithful/naive/r1"
+CELL = "1x_plain/paper_step/naive/r1"
 PHASES = ("build", "warm", "window", "stop")
 TIMEOUTS = {"build": 5, "warm": 1.5, "window": 1.5, "stop": 1.5}
 
@@ -148,7 +148,7 @@ def interrupted(module_studio):
 
 
 def block(number: int, attempt: int = 1) -> str:
-    return f"2x_plain/faithful/naive/r{number}/a{attempt}"
+    return f"2x_plain/paper_step/naive/r{number}/a{attempt}"
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -229,7 +229,7 @@ class Standstill:
         self.kind, self.phase, self.how = STILL[self.name]
         method = "mps" if self.kind == "daemon" else "naive"
         workload = "build" if self.phase == "import" else self.phase
-        self.cell = f"1x_{workload}/faithful/{method}/r1/a{1 + list(STILL).index(self.name)}"
+        self.cell = f"1x_{workload}/paper_step/{method}/r1/a{1 + list(STILL).index(self.name)}"
         self.late = {"import": "build", "barrier": "warm"}.get(self.phase, self.phase)
 
     def play(self) -> "Standstill":
@@ -565,7 +565,7 @@ def test_data_that_vanished_are_prepared_again(studio, tmp_path):
 @pytest.mark.parametrize("name", FAULTS | OOMS)
 def test_a_member_that_ends_badly_gives_its_cell_a_true_status(faulty, name):
     _, status, phase, words = (FAULTS | OOMS)[name]
-    record = faulty[0].record(f"1x_{name}/faithful/naive/r1/a1")
+    record = faulty[0].record(f"1x_{name}/paper_step/naive/r1/a1")
     assert (record["status"], record["phase"]) == (status, phase), record["reason"]
     assert words in record["reason"] and name in record["reason"]
     assert not any("samples_per_s" in str(m["windows"]) for m in record["members"]) or (
@@ -579,7 +579,7 @@ def test_the_last_job_fails_and_lists_every_cell_without_a_result(faulty):
     assert run.code != 0
     assert f"{len(FAULTS)} cells of study 'drill' have no result:" in run.output
     for name in FAULTS:
-        line = rf"1x_{name}/faithful/naive/r1: (failed|timed_out) \(attempt 1; tried again next"
+        line = rf"1x_{name}/paper_step/naive/r1: (failed|timed_out) \(attempt 1; tried again next"
         assert re.search(line, run.output), name
     for name in ("raises", "hangs_warm"):  # said when it happens, and in the end
         where = rf"1x_{name}/.*/member0\.log, line \d+; at .*torchfree\.py, line \d+, in \w+"
@@ -599,7 +599,7 @@ def test_one_bad_cell_never_costs_the_figures_of_the_others(faulty):
 
 
 def test_out_of_memory_of_one_member_keeps_the_rates_of_the_survivors(faulty):
-    record = faulty[0].record("1x_oom_window+2x_plain/faithful/naive/r1/a1")
+    record = faulty[0].record("1x_oom_window+2x_plain/paper_step/naive/r1/a1")
     assert (record["status"], record["phase"]) == ("out_of_memory", "window")
     victim, *survivors = record["members"]
     assert (victim["status"], victim["exit_code"]) == ("out_of_memory", 3)
@@ -610,7 +610,7 @@ def test_out_of_memory_of_one_member_keeps_the_rates_of_the_survivors(faulty):
 
 def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
     studio, _ = faulty
-    cell = "1x_killed_window/faithful/naive/r1"
+    cell = "1x_killed_window/paper_step/naive/r1"
     assert studio.measure(f"{cell}/a2").code == 0  # it has a record
     assert studio.conduct(f"{cell}/a3").end().code == 0
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2, 3)] == ["failed"] * 3
@@ -628,7 +628,7 @@ def test_a_fault_that_passes_is_forgotten_by_the_next_run(faulty):
     assert studio.plan("--check").code == 1
     run = studio.measure(COLLOCATION_BEHAVE="yes")
     assert run.code == 0, run.output
-    cell = "1x_exits_stop/faithful/naive/r1"
+    cell = "1x_exits_stop/paper_step/naive/r1"
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2)] == ["failed", "completed"]
     assert studio.plan("--check").code == 0
     assert "0 to run now" in studio.plan().output

@@ -80,10 +80,9 @@ def test_a_gain_is_s_times_what_filling_gaps_wins(rich):
 def test_of_jobs_alike_the_gaps_are_those_of_the_job_alone():
     """1 / GRACT alone, block by block."""
     found = built(Design([THIN], hosts=1))
-    busy = {
-        r.cell.split("/")[3]: r.value for r in found["gract:1x_thin_b32/faithful/naive"].replicates
-    }
-    for r in found["gaps:7x_thin_b32/faithful/mps"].replicates:
+    alone = found["gract:1x_thin_b32/paper_step/naive"].replicates
+    busy = {r.cell.split("/")[3]: r.value for r in alone}
+    for r in found["gaps:7x_thin_b32/paper_step/mps"].replicates:
         assert r.value == pytest.approx(1 / busy[r.cell.split("/")[3]])
 
 
@@ -105,7 +104,7 @@ def test_a_ratio_and_its_inverse_make_one():
     one, other = built(design), built(design, rows=swapped)
     for scenario in ("2x_thin_b32", "7x_wide_b32", PAIR):
         for host in ("", "@h1", "@h2"):
-            identity = f"rate_over_naive:{scenario}/faithful/mps{host}"
+            identity = f"rate_over_naive:{scenario}/paper_step/mps{host}"
             assert one[identity].value * other[identity].value == pytest.approx(1)
 
 
@@ -190,7 +189,7 @@ def test_one_replicate_has_no_interval():
 def test_shares_near_one_keep_their_own_narrow_interval():
     noise = Noise(gract=0.00003)
     found = built(Design([WIDE], noise=noise, blocks=6))
-    e = found["gract:7x_wide_b32/faithful/naive"]
+    e = found["gract:7x_wide_b32/paper_step/naive"]
     assert 0.9998 < e.low <= e.value <= e.high <= 1
     for e in found.values():
         if QUANTITIES[e.quantity].scale == SHARE:
@@ -228,9 +227,9 @@ def test_a_set_without_its_job_alone_has_a_rate_and_no_gain():
         return [row for row in rows if row["n"] > 1 or row["block"] > 1]
 
     found = built(Design([THIN], blocks=3), rows=without)
-    assert found["rate:7x_thin_b32/faithful/mps"].n == 3
-    assert found["stp:7x_thin_b32/faithful/mps"].n == 2
-    assert found["rate_over_naive:7x_thin_b32/faithful/mps"].n == 3
+    assert found["rate:7x_thin_b32/paper_step/mps"].n == 3
+    assert found["stp:7x_thin_b32/paper_step/mps"].n == 2
+    assert found["rate_over_naive:7x_thin_b32/paper_step/mps"].n == 3
 
 
 def test_samples_of_unlike_jobs_are_never_added(rich):
@@ -239,7 +238,7 @@ def test_samples_of_unlike_jobs_are_never_added(rich):
         # One job that is left of a mix is alike.
         if mixed and e.window != "after" and not e.job:
             assert e.unit not in ("samples/s", "J"), e.id
-    assert f"job_rate:{PAIR}/faithful/mps/thin_b32" in rich
+    assert f"job_rate:{PAIR}/paper_step/mps/thin_b32" in rich
 
 
 def test_a_mix_is_steady_by_its_jobs_alike():
@@ -263,13 +262,13 @@ def test_the_fastest_way_alone_is_the_arm_with_the_highest_rate():
     over = {e.id: e.value for e in found.values() if e.quantity == "over_fastest"}
     assert over["over_fastest:1x_thin_b32/slow/naive"] == pytest.approx(0.25)
     assert over["over_fastest:1x_thin_b32/fast/naive"] == pytest.approx(1)
-    assert over["over_fastest:7x_thin_b32/faithful/mps@h1"] == pytest.approx(3.5)
+    assert over["over_fastest:7x_thin_b32/paper_step/mps@h1"] == pytest.approx(3.5)
 
 
 def test_a_mix_over_the_fastest_ways_is_a_sum_cell_by_cell():
     jobs = [replace(job, arms={ARM: 1.0, "fast": 2.0}) for job in (THIN, WIDE)]
     found = built(Design(jobs, mixes=("2x_thin_b32+1x_wide_b32",), counts=()))
-    e = found["over_fastest:2x_thin_b32+1x_wide_b32/faithful/mps"]
+    e = found["over_fastest:2x_thin_b32+1x_wide_b32/paper_step/mps"]
     logs = [math.log(r.value) for r in e.replicates]
     assert e.value == pytest.approx(math.exp(sum(logs) / len(logs)))
     assert len({r.cell for r in e.replicates}) == e.n == 5
@@ -278,14 +277,14 @@ def test_a_mix_over_the_fastest_ways_is_a_sum_cell_by_cell():
 def test_fixed_work(rich):
     """Steps are a minute of work alone each; what was measured and what rates promise."""
     for method in ("naive", "mps"):
-        place = f"{PAIR}--completion/faithful/{method}/completion"
+        place = f"{PAIR}--completion/paper_step/{method}/completion"
         took = rich[f"time_over_serial:{place}"]
         for r, saved in zip(took.replicates, rich[f"saving:{place}"].replicates, strict=True):
             assert r.value == pytest.approx(r.numerator / r.denominator)
             assert r.denominator == pytest.approx(120, rel=0.01)
             assert saved.value == pytest.approx(1 - r.value)
         assert rich[f"survivor_over_alone:{place}/wide_b32"].value == pytest.approx(1)
-    assert f"saving_by_rates:{PAIR}/faithful/mps" in rich
+    assert f"saving_by_rates:{PAIR}/paper_step/mps" in rich
 
 
 # -- outcomes and counts --------------------------------------------------------------------------
@@ -322,7 +321,7 @@ def test_cells_of_another_gpu_model_are_left_out_and_counted():
     both = built(design, rows=upgraded)
     assert {e.host for e in both.values()} == {"", "h1", "h2"}
     assert both["count:left_out_other_gpu"].value == 2 * 4
-    assert both["outcome:7x_thin_b32/faithful/mps"].status == "out_of_memory"
+    assert both["outcome:7x_thin_b32/paper_step/mps"].status == "out_of_memory"
     assert both["count:cells_out_of_memory"].value == 2 * 2  # not the other card's
     assert both["count:cells_not_run"].value == 2 * 5
     assert CARD in both["count:host_cells@h1"].note
@@ -338,7 +337,7 @@ def test_ids_are_unique_and_are_read_back(rich, tmp_path):
     assert list(read) == list(rich.values())
     assert pq.read_table(path, columns=["id"])["id"].to_pylist() == list(rich)
     assert path.with_suffix(".csv").read_text().count("\n") >= len(rich)
-    e = rich["rate:7x_thin_b32/faithful/mps"]
+    e = rich["rate:7x_thin_b32/paper_step/mps"]
     with pytest.raises(ValueError, match=e.id):
         schema.write([e, replace(e, value=1.0)], tmp_path / "twice.parquet")
 
@@ -357,7 +356,7 @@ def test_another_files_columns_are_refused(tmp_path):
 def test_numbers_are_found_by_what_they_are_of(rich):
     table = Estimates(rich.values())
     found = table.get("stp", scenario="7x_thin_b32", arm=ARM, method="mps")
-    assert found is rich["stp:7x_thin_b32/faithful/mps"]
+    assert found is rich["stp:7x_thin_b32/paper_step/mps"]
     assert [e.host for e in table.on_hosts(found)] == ["h1", "h2"] == table.hosts()
     assert table.get("stp", scenario="7x_thin_b32", arm=ARM, method="nothing") is None
     assert all(not e.host for e in table.of("stp"))
@@ -375,8 +374,8 @@ def test_explaining_names_every_cell_and_the_arithmetic(rich):
                 assert r.cell in text
                 assert all(cell in text for cell in r.over.split())
             assert all(h.host in text for h in table.on_hosts(e) if not e.host)
-    with pytest.raises(ValueError, match="near: rate:7x_thin_b32/faithful/mps"):
-        explain.explain(table, "7x_thin_b32/faithful/mps")
+    with pytest.raises(ValueError, match="near: rate:7x_thin_b32/paper_step/mps"):
+        explain.explain(table, "7x_thin_b32/paper_step/mps")
 
 
 def test_replicates_are_cells_of_the_study(rich):

@@ -51,13 +51,13 @@ def study():
     """Two jobs, one of them written in two ways; a mix; a set that could not run."""
     found = []
     names = ("rate", "stp", "slowdown_worst", "memory")
-    for job, arm, factor in ((JOB, "faithful", 1), (JOB, "tuned", 2), (OTHER, "faithful", 3)):
+    for job, arm, factor in ((JOB, "paper_step", 1), (JOB, "bf16", 2), (OTHER, "paper_step", 3)):
         for (n, method), values in SETS.items():
             held = dict(zip(names, values, strict=True))
             held |= {"rate": held["rate"] * factor, "s": held["stp"] * 0.8, "gract": 0.5}
             found += numbers(f"{n}x_{job}", arm, method, held | {"capacity": 150.0})
-    found += numbers(f"2x_{JOB}", "faithful", "mig", {})
-    found += numbers(MIX, "faithful", "mps", {"stp": 1.9, "slowdown_worst": 1.6})
+    found += numbers(f"2x_{JOB}", "paper_step", "mig", {})
+    found += numbers(MIX, "paper_step", "mps", {"stp": 1.9, "slowdown_worst": 1.6})
     counts = {"cells": 20, "cells_completed": 16, "hosts": 2}
     found += [Estimate("count", name=name, value=float(n)) for name, n in counts.items()]
     return [described(each) for each in found]
@@ -156,17 +156,17 @@ def test_it_advises_as_the_command_does(page):
 
 def test_the_address_restores_the_view(page, made):
     click(page, "job", JOB)
-    click(page, "arm", "tuned")
+    click(page, "arm", "bf16")
     click(page, "want", "memory")
     page.choose("#y", "stp")
     page.find('#options [data-key^="set:2x_"]').click()
     wanted, title = state(page), page.text("#advice")
-    assert wanted["arm"] == "tuned" and "You chose 2 ×" in title
+    assert wanted["arm"] == "bf16" and "You chose 2 ×" in title
     page.open(made[0], page.run("location.hash")[1:])
     page.until(lambda: page.text("#advice") == title)
     assert page.run("document.querySelector('#y').value") == "stp"
     page.run("location.hash = '#job=nobody&want=nothing&bound=x&y=z'")
-    page.until(lambda: "tuned" not in page.run("state.arm"))
+    page.until(lambda: "bf16" not in page.run("state.arm"))
     assert page.text("#advice h2").startswith("Run 7")
 
 
@@ -175,7 +175,7 @@ def test_keys_walk_the_numbers_and_say_where_they_come_from(page):
     page.find("#options tbody button").send_keys(Keys.ARROW_RIGHT, "")
     page.press(Keys.ARROW_RIGHT)
     page.press(Keys.ARROW_DOWN)
-    assert page.text("#id") == f"stp:3x_{JOB}/faithful/mps"
+    assert page.text("#id") == f"stp:3x_{JOB}/paper_step/mps"
     told = page.text("#detail")
     assert "2 replicates on 2 hosts, 2 cells" in told and "h2: 1.59 [1.43, 1.74]" in told
     assert "make explain STUDY=" in told and "ID='stp:3x_" in told
@@ -236,7 +236,7 @@ def test_it_works_inside_a_frame_without_an_address(browser, made, tmp_path):
 PROCESSOR = {"rate", "stp", "slowdown_worst", "outcome", "count"}
 POOR = {
     "smoke": ([replace(e, flags="unsteady") for e in study() if e.quantity in PROCESSOR], "Run 7"),
-    "nothing": ([described(e) for e in numbers(f"2x_{JOB}", "faithful", "mps", {})], ""),
+    "nothing": ([described(e) for e in numbers(f"2x_{JOB}", "paper_step", "mps", {})], ""),
 }
 
 

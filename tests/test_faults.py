@@ -128,10 +128,10 @@ CULPRIT = ("killed", "failed", "timed_out", "out_of_memory")  # how member 1 end
 
 # Cell → who does what to its work; held against members that train alone.
 WORK = {
-    "3x_work/tuned/naive/r1": "1:skip_backward 2:other_batch",
-    "2x_work/tuned/naive/r1": "1:sleep:0.03",
+    "3x_work/bf16/naive/r1": "1:skip_backward 2:other_batch",
+    "2x_work/bf16/naive/r1": "1:sleep:0.03",
 }
-ALONE = ("1x_work/tuned/naive/r1", "1x_work/tuned/naive/r2")
+ALONE = ("1x_work/bf16/naive/r1", "1x_work/bf16/naive/r2")
 WORK_LADDER = {"workloads": ["work"], "counts": {1: ["naive"], 2: ["naive"], 3: ["naive"]}}
 
 # Members → the methods that share the card between so many.
@@ -173,7 +173,7 @@ class Machine:
             "mig_mode": "switch" if "mig" in self.methods else "keep",
         }
         content = study(
-            arms=["tuned"],
+            arms=["bf16"],
             replicates=blocks,
             measure=self.measure | measure,
             datasets=self.datasets,
@@ -359,7 +359,7 @@ class Batch:
 
 
 def pair(method: str, block: int) -> str:
-    return f"2x_small/tuned/{method}/r{block}"
+    return f"2x_small/bf16/{method}/r{block}"
 
 
 def cell_of(scenarios: dict[str, Scenario], name: str) -> str:
@@ -721,7 +721,7 @@ def test_a_member_that_does_other_work_than_it_should_is_flagged(on, tmp_path, c
     assert verdicts.pop(("3x_work", 1)) == verdicts.pop(("3x_work", 2)) == losses.DIFFERS
     assert set(verdicts.values()) == {losses.AGREES}
     uneven = {row["cell"] for row in rows if flags.UNEVEN in flags.split(row["flags"])}
-    assert "2x_work/tuned/naive/r1" in uneven
+    assert "2x_work/bf16/naive/r1" in uneven
     capsys.readouterr()
 
 

@@ -32,7 +32,7 @@ def number(quantity: str, value: float, hosts: int = 2, **where: object) -> Esti
     spread = {0: "none", 1: "interval", 2: "range"}[hosts]
     ends = {} if spread == "none" else {"low": value * 0.9, "high": value * 1.1}
     n = {0: 1, 1: 4, 2: 5}[hosts]
-    where = {"scenario": "", "arm": "faithful"} | where
+    where = {"scenario": "", "arm": "paper_step"} | where
     return described(
         Estimate(quantity, value=value, spread=spread, n=n, hosts=max(hosts, 1), **ends, **where)
     )
@@ -66,10 +66,10 @@ def sets_of(job: str, arm: str, rate: float, busy: float, hosts: int, gpu: bool)
 
 def a_study(hosts: int = 2) -> list[Estimate]:
     """A study with two jobs, two ways of writing, a mix, a departure, reported values."""
-    found = [*sets_of(SMALL_JOB, "faithful", 2500, 0.2, hosts, True)]
-    found += sets_of(LARGE_JOB, "faithful", 600, 0.8, hosts, True)
-    found += sets_of(SMALL_JOB, "tuned_graph", 9000, 0.95, 0, True)
-    for job, arm, rate in ((SMALL_JOB, "tuned_graph", 9000), (LARGE_JOB, "faithful", 600)):
+    found = [*sets_of(SMALL_JOB, "paper_step", 2500, 0.2, hosts, True)]
+    found += sets_of(LARGE_JOB, "paper_step", 600, 0.8, hosts, True)
+    found += sets_of(SMALL_JOB, "graph", 9000, 0.95, 0, True)
+    for job, arm, rate in ((SMALL_JOB, "graph", 9000), (LARGE_JOB, "paper_step", 600)):
         at = {"scenario": f"1x_{job}", "arm": arm, "method": "naive", "hosts": hosts}
         found.append(number("fastest_rate", rate, **at))
     for method, factor in (("naive", 1.4), ("mps", 1.1)):

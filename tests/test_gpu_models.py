@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ SPEC = {
     "label_smoothing": 0.1,
     "precision": "bf16",
     "channels_last": True,
+    "backward": "autograd",
     "seed": 42,
     "device": "cuda",
     "threads": 2,
@@ -115,6 +117,16 @@ def test_a_graphed_members_input_share(monkeypatch):
     began = time.monotonic()
     seconds = member.input_seconds()
     assert 0 < seconds < time.monotonic() - began
+
+
+@pytest.mark.parametrize("backward", ["autograd", "caller"])
+def test_the_backward_pass_is_launched_by_the_thread_that_the_arm_says(backward):
+    device = set_up(SPEC | {"backward": backward})
+    weight = torch.ones(4, device=device, requires_grad=True)
+    seen = []
+    weight.register_hook(lambda grad: seen.append(threading.get_ident()))
+    (weight * 2).sum().backward()
+    assert (seen == [threading.get_ident()]) == (backward == "caller")
 
 
 def test_event_clock_agrees_with_the_host():

@@ -44,7 +44,7 @@ def to_measure(before: Study, after: Study, workloads=WORKLOADS) -> dict[str, st
     [
         ({"ladders": [LADDER | {"counts": {**LADDER["counts"], 4: ["naive"]}}]}, f"4x_{SMALL}"),
         ({"ladders": [LADDER, LADDER | {"counts": {24: ["mps"]}}]}, f"24x_{SMALL}"),
-        ({"ladders": [LADDER, LADDER | {"arms": ["tuned"]}]}, "tuned"),
+        ({"ladders": [LADDER, LADDER | {"arms": ["bf16"]}]}, "bf16"),
         ({"mixes": [{"members": {SMALL: 5, A: 3}, "methods": ["mps"]}]}, A),
         ({"cores_for_workload": {A: 2}, "mixes": [{"members": {A: 3}, "methods": ["mps"]}]}, A),
         ({"replicates": 3}, "/r3"),
@@ -63,7 +63,7 @@ def test_eight_copies_added_to_the_papers_study(workload):
     more = study.ladders[0].model_copy(update={"workloads": [workload], "counts": {8: ["mps"]}})
     grown = study.model_copy(update={"ladders": [*study.ladders, more]})
     found = to_measure(study, grown)
-    assert set(found) == {f"8x_{workload}/faithful/mps/r{block}" for block in (1, 2, 3)}
+    assert set(found) == {f"8x_{workload}/paper_step/mps/r{block}" for block in (1, 2, 3)}
 
 
 # -- the code grows -------------------------------------------------------------------------------

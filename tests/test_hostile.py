@@ -26,9 +26,9 @@ from release.contents import Attempt
 from tests.studio import REPOSITORY
 
 SOURCE = REPOSITORY / "results" / "h200"
-CELL = "2x_resnet152_imagenet_b32/faithful/mps/r1"
-OTHER = "2x_resnet152_imagenet_b32/faithful/mps/r2"
-ALONE = "1x_resnet152_imagenet_b32/faithful/naive/r1"
+CELL = "2x_resnet152_imagenet_b32/paper_step/mps/r1"
+OTHER = "2x_resnet152_imagenet_b32/paper_step/mps/r2"
+ALONE = "1x_resnet152_imagenet_b32/paper_step/naive/r1"
 CELLS = (ALONE, CELL, OTHER)
 INSIDE = f"cells/{CELL}/a1"
 LIMIT_S = 100  # far below derive's own; a command that hangs is killed, and the test fails
@@ -389,7 +389,7 @@ def rows(**changed: object):
     """An estimates.parquet with a row that is not as it should be."""
 
     def make(folder: Path) -> None:
-        base = {"quantity": "stp", "scenario": "2x_a_b1", "arm": "faithful", "method": "mps"}
+        base = {"quantity": "stp", "scenario": "2x_a_b1", "arm": "paper_step", "method": "mps"}
         row = dict.fromkeys(COLUMNS, "") | {"n": 1, "hosts": 1, "value": 1.0, "spread": "none"}
         row |= {"low": None, "high": None, "replicates": [], "source": "measured"} | base | changed
         schema = SCHEMA

@@ -534,10 +534,10 @@ def test_a_plan_for_a_card_tells_minutes_and_what_will_not_fit_by_what_was_measu
         assert "how much memory is not known of: " in told
     small, large = pages.values()
     # The peaks are the shipped study's: 10.8 GiB for ResNet152, and half a GiB for its context.
-    assert (
-        "3x_resnet152_imagenet_b32/faithful: a job takes 11.3 GiB, 2g.10gb has 9.6 (mig)" in small
-    )
-    assert "7x_resnet152_imagenet_b32/faithful: 7 jobs take 78.9 GiB, the card has 39.2 (" in small
+    set_of = "3x_resnet152_imagenet_b32/paper_step"
+    assert f"{set_of}: a job takes 11.3 GiB, 2g.10gb has 9.6 (mig)" in small
+    set_of = "7x_resnet152_imagenet_b32/paper_step"
+    assert f"{set_of}: 7 jobs take 78.9 GiB, the card has 39.2 (" in small
     assert "resnet152_imagenet_b32" not in large and "1g.18gb has 16" in large
 
 

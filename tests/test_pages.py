@@ -26,7 +26,7 @@ SHIPPED = REPOSITORY / "results/h200"
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 DESIGN = Design(
     [
-        Job("thin_b32", arms={"faithful": 1.0, "tuned_graph": 3.0}),
+        Job("thin_b32", arms={"paper_step": 1.0, "graph": 3.0}),
         Job("thick_b8", 500, 0.97, BUSY_GAINS),
     ],
     methods=("naive", "naive_again", "mps", "mig"),
@@ -63,7 +63,7 @@ def cpu(found: list[Estimate]) -> list[Estimate]:
 NOTHING = [
     Estimate("count", name="cells", value=2.0),
     Estimate("count", name="cells_completed", value=0.0),
-    Estimate("outcome", scenario="1x_thin_b32", arm="faithful", method="naive", value=0.0, n=2,
+    Estimate("outcome", scenario="1x_thin_b32", arm="paper_step", method="naive", value=0.0, n=2,
              status="not_run"),
 ]  # fmt: skip
 
@@ -224,7 +224,7 @@ def test_there_are_no_last_lines_without_estimates(tmp_path):
 
 
 def test_belief_gives_no_tick_to_an_aa_that_cannot_exclude_ten_per_cent(tmp_path):
-    aa = Estimate("rate_over_naive", scenario="2x_thin_b32", arm="faithful", method="naive_again",
+    aa = Estimate("rate_over_naive", scenario="2x_thin_b32", arm="paper_step", method="naive_again",
                   value=1.0, spread=INTERVAL, n=3, hosts=1)  # fmt: skip
     found = [
         *NOTHING,
@@ -265,14 +265,14 @@ def test_a_template_prints_no_number_but_a_published_one(shown):
 def test_a_page_that_asks_for_what_is_not_there_is_refused():
     book = Book(Estimates([]))
     with pytest.raises(PageError, match="stp:7x_a"):
-        book.num("stp:7x_a/faithful/mps")
+        book.num("stp:7x_a/paper_step/mps")
     environment = Environment(undefined=StrictUndefined, finalize=only_published)
     with pytest.raises(UndefinedError):
         environment.from_string("{{ nothing }}").render()
 
 
 def test_ids_are_listed_as_the_shell_writes_them():
-    found = [Estimate(q, scenario=f"{n}x_a", arm="faithful", method=m, value=1.0)
+    found = [Estimate(q, scenario=f"{n}x_a", arm="paper_step", method=m, value=1.0)
              for q in ("rate", "stp") for n in (2, 7) for m in ("naive", "mps")]  # fmt: skip
     book = Book(Estimates(found))
     for e in found:
@@ -280,7 +280,7 @@ def test_ids_are_listed_as_the_shell_writes_them():
     assert sorted(i for line in book.sources().splitlines() for i in unbraced(line)) == sorted(
         e.id for e in found
     )
-    assert book.sources().splitlines()[0] == "{rate,stp}:{2x_a,7x_a}/faithful/{mps,naive}"
+    assert book.sources().splitlines()[0] == "{rate,stp}:{2x_a,7x_a}/paper_step/{mps,naive}"
 
 
 def test_words_from_records_stay_words():

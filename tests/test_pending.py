@@ -426,7 +426,7 @@ def test_analysis_reads_every_attempt_at_todays_cells():
     old = attempt(THREE, 2, "completed", spec={"old": True})
     failed, corrupt = attempt(THREE, 3, "failed"), attempt(THREE, 4, "corrupt")
     world.attempts[THREE.id] += [old, failed, corrupt]
-    world.attempts["gone/faithful/naive/r1"] = [attempt(THREE, 1, "completed")]
+    world.attempts["gone/paper_step/naive/r1"] = [attempt(THREE, 1, "completed")]
     found = pending.finished([THREE], world.attempts)
     assert [a.number for a in found] == [1, 3]
     sealed = pending.finished([THREE], world.attempts, sealed=True)

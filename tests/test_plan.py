@@ -55,7 +55,7 @@ def triples(cells: list[Cell], replicate: int = 1) -> set[tuple[str, str, str]]:
     return {(c.scenario, c.arm, c.method) for c in cells if c.replicate == replicate}
 
 
-def ladder(*workloads: str, arm: str = "faithful", counts=PAPER_LADDER) -> set:
+def ladder(*workloads: str, arm: str = "paper_step", counts=PAPER_LADDER) -> set:
     return {
         (f"{count}x_{workload}", arm, method)
         for workload in workloads
@@ -66,10 +66,10 @@ def ladder(*workloads: str, arm: str = "faithful", counts=PAPER_LADDER) -> set:
 
 def mix(members: dict[str, int], *methods: str) -> set:
     scenario = "+".join(f"{count}x_{name}" for name, count in members.items())
-    return {(scenario, "faithful", method) for method in methods}
+    return {(scenario, "paper_step", method) for method in methods}
 
 
-def alone(*workloads: str, arm: str = "faithful") -> set:
+def alone(*workloads: str, arm: str = "paper_step") -> set:
     return {(f"1x_{workload}", arm, "naive") for workload in workloads}
 
 
@@ -79,32 +79,32 @@ def alone(*workloads: str, arm: str = "faithful") -> set:
 def test_paper_is_the_papers_grid_and_its_controls():
     middle = [*MIDDLE, C]
     shared = ("naive", "mps")
-    tuned = {1: ("naive",), 2: shared, 3: shared, 7: shared}
+    bf16 = {1: ("naive",), 2: shared, 3: shared, 7: shared}
     graph = {1: ("naive",), 2: shared, 7: shared}
     pairs = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]
     expected = (
         ladder(SMALL, A, *middle)
-        | ladder(A, *middle, arm="tuned", counts=tuned)
-        | ladder(A, arm="tuned_graph", counts=graph)
+        | ladder(A, *middle, arm="bf16_autograd", counts=bf16)
+        | ladder(A, arm="graph", counts=graph)
         | set().union(*(mix({B: b, A: a}, "naive", "mps", "mig") for b, a in pairs))
         | mix({DLRM: 1, C: 1}, "naive", "mps", "mig_shared")
         | ladder(A, C, counts=LIMITS)
         | ladder(SMALL, counts={2: ("naive_again",), 7: ("naive_again",)})
         | alone(B, DLRM)
-        | {(f"{n}x_{A}--files", "faithful", m) for n in (1, 3, 7) for m in shared[: min(n, 2)]}
-        | {(f"1x_{name}--allcores", "faithful", "naive") for name in (SMALL, C)}
-        | {(f"1x_{B}+1x_{A}--departure", "faithful", m) for m in (*shared, "mps_equal", "mig")}
+        | {(f"{n}x_{A}--files", "paper_step", m) for n in (1, 3, 7) for m in shared[: min(n, 2)]}
+        | {(f"1x_{name}--allcores", "paper_step", "naive") for name in (SMALL, C)}
+        | {(f"1x_{B}+1x_{A}--departure", "paper_step", m) for m in (*shared, "mps_equal", "mig")}
     )
-    parts = {(f"1x_{name}", "faithful", f"mps_{n}g") for name in HALF_DOZEN for n in (1, 2, 3)}
+    parts = {(f"1x_{name}", "paper_step", f"mps_{n}g") for name in HALF_DOZEN for n in (1, 2, 3)}
     once = {
         *parts,
-        *((f"1x_{name}", "faithful", "mps") for name in (B, DLRM)),
+        *((f"1x_{name}", "paper_step", "mps") for name in (B, DLRM)),
         *(
-            (f"1x_{DLRM}+1x_{C}--completion", "faithful", method)
+            (f"1x_{DLRM}+1x_{C}--completion", "paper_step", method)
             for method in ("naive", "mps", "mig_shared")
         ),
     } | {
-        (f"{scenario}--epochs", "faithful", method)
+        (f"{scenario}--epochs", "paper_step", method)
         for scenario, method in [
             (f"1x_{SMALL}", "naive"),
             (f"7x_{SMALL}", "naive"),
@@ -149,9 +149,9 @@ def test_h200_holds_the_papers_cells_but_some_within_mig():
     ours = {(c.scenario, c.arm, c.method) for c in GRIDS["h200"]}
     paper = {(c.scenario, c.arm, c.method) for c in GRIDS["paper"]}
     assert paper - ours == {
-        (f"2x_{A}", "faithful", "mps_overlap"),  # which is no limit
-        (f"2x_{C}", "faithful", "mps_overlap"),
-        (f"1x_{DLRM}+1x_{C}--completion", "faithful", "mig_shared"),
+        (f"2x_{A}", "paper_step", "mps_overlap"),  # which is no limit
+        (f"2x_{C}", "paper_step", "mps_overlap"),
+        (f"1x_{DLRM}+1x_{C}--completion", "paper_step", "mig_shared"),
     }
 
 
@@ -210,10 +210,10 @@ def test_anchors_are_trained_as_baselines_are_and_are_none():
     cells = {cell.id: cell for cell in expand(study, WORKLOADS)}
     first = anchors(study, WORKLOADS, [3])
     assert [cell.id for cell in first] == [
-        f"1x_{name}--anchor/faithful/naive/r3" for name in (SMALL, C)
+        f"1x_{name}--anchor/paper_step/naive/r3" for name in (SMALL, C)
     ]
     for cell, name in zip(first, (SMALL, C), strict=True):
-        assert cell.spec == cells[f"1x_{name}/faithful/naive/r1"].spec
+        assert cell.spec == cells[f"1x_{name}/paper_step/naive/r1"].spec
         assert not cell.needs
     assert anchor_numbers([*cells, *(cell.id for cell in first)]) == [3]
     assert not anchors(small_study(), WORKLOADS, [1])
@@ -379,7 +379,7 @@ def test_two_entries_with_different_settings_for_one_cell():
         {"workloads": [A], "counts": counts},
         {"workloads": [A], "counts": counts, "measure": {"window_s": 3}},
     ]
-    with pytest.raises(ConfigError, match=rf"2x_{A}/faithful/naive/r1: two entries"):
+    with pytest.raises(ConfigError, match=rf"2x_{A}/paper_step/naive/r1: two entries"):
         expand(small_study(ladders=ladders), WORKLOADS)
 
 
@@ -427,8 +427,8 @@ def test_files_input_has_a_baseline_of_its_own():
     ladders = [{"workloads": [A], "counts": {2: ["mps"]}, "input": "files"}]
     cells = expand(small_study(ladders=ladders, mixes=[], replicates=1), WORKLOADS)
     assert triples(cells) == {
-        (f"2x_{A}--files", "faithful", "mps"),
-        (f"1x_{A}--files", "faithful", "naive"),
+        (f"2x_{A}--files", "paper_step", "mps"),
+        (f"1x_{A}--files", "paper_step", "naive"),
     }
 
 

@@ -64,7 +64,7 @@ class Cell:
 
 
 def folders(scenario, method):
-    return sorted((RESULTS / "cells" / scenario / "faithful" / method).glob("r*/a*"))
+    return sorted((RESULTS / "cells" / scenario / "paper_step" / method).glob("r*/a*"))
 
 
 def measured(folder):
@@ -144,7 +144,7 @@ def estimates(tmp_path_factory):
     run("-m", "analysis", *merge, "--list", str(folder / "list"))
     wanted = {scenario for scenario, _ in (*SETS, *ALONE)}
     plan = json.loads((RESULTS / "plan.json").read_text())
-    kept = [c for c in plan if c["scenario"] in wanted and c["arm"] == "faithful"]
+    kept = [c for c in plan if c["scenario"] in wanted and c["arm"] == "paper_step"]
     (folder / "plan.json").write_text(json.dumps(kept))
     run("-c", BUILD, str(folder))
     return {row["id"]: row for row in pq.read_table(folder / "estimates.parquet").to_pylist()}
@@ -188,7 +188,7 @@ def by_host(found, labels):
 
 @pytest.mark.parametrize(("scenario", "method"), SETS, ids=lambda each: each)
 def test_a_sets_numbers_follow_from_its_raw_series(estimates, scenario, method):
-    place, mixed = f"{scenario}/faithful/{method}", "+" in scenario
+    place, mixed = f"{scenario}/paper_step/{method}", "+" in scenario
     bases, plain = alone(scenario), cells(scenario, "naive")
 
     def progress(cell):
@@ -223,7 +223,7 @@ def test_a_sets_numbers_follow_from_its_raw_series(estimates, scenario, method):
 @pytest.mark.parametrize(("scenario", "method"), ALONE, ids=lambda each: each)
 def test_so_do_those_of_a_job_alone(estimates, scenario, method):
     for host, found in by_host(cells(scenario, method), hosts(estimates)).items():
-        place = f"{scenario}/faithful/{method}@{host}"
+        place = f"{scenario}/paper_step/{method}@{host}"
         if f"rate:{place}" not in estimates:
             continue  # superseded there, and no set of its block was measured beside it
         check(estimates[f"rate:{place}"], [c.rates[0] for c in found], RATE)
@@ -233,7 +233,7 @@ def test_so_do_those_of_a_job_alone(estimates, scenario, method):
 
 def test_every_set_is_there_and_over_hosts_stands_the_range(estimates):
     for scenario, method in SETS:
-        row = estimates[f"stp:{scenario}/faithful/{method}"]
+        row = estimates[f"stp:{scenario}/paper_step/{method}"]
         on = [e for e in estimates.values() if e["id"].startswith(f"{row['id']}@")]
         assert row["n"] == sum(e["n"] for e in on) == len(cells(scenario, method))
         if len(on) > 1:
@@ -249,7 +249,7 @@ def test_the_shipped_table_says_the_same(estimates):
     rows = {row["id"]: row for row in pq.read_table(shipped, columns=columns).to_pylist()}
     for scenario, method in SETS:
         for quantity in ("rate", "stp", "s"):
-            identity = f"{quantity}:{scenario}/faithful/{method}"
+            identity = f"{quantity}:{scenario}/paper_step/{method}"
             for key in columns[1:] if identity in estimates else ():
                 expected = pytest.approx(estimates[identity][key], rel=1e-9)
                 assert rows[identity][key] == expected, identity

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from workflow.collocation.cell.record import CellName, Gpu, MethodEvidence, Record, write
 from workflow.collocation.study.attempts import scan
 
-CELL = "2x_a/faithful/naive/r1"
+CELL = "2x_a/paper_step/naive/r1"
 
 
 def make(cell: str = CELL, attempt: int = 1, **changes) -> Record:
@@ -124,14 +124,14 @@ def test_the_schema_refuses_what_it_does_not_know(changes):
 def test_scan_finds_attempts_oldest_first(cells):
     for number in (10, 2, 1):
         cells.put(attempt=number, reason=str(number))
-    other = cells.put("1x_b--files/tuned/mig_7g/r12")
+    other = cells.put("1x_b--files/bf16/mig_7g/r12")
     found = scan(cells.folder)
     assert {cell: [a.number for a in attempts] for cell, attempts in found.items()} == {
         CELL: [1, 2, 10],
-        "1x_b--files/tuned/mig_7g/r12": [1],
+        "1x_b--files/bf16/mig_7g/r12": [1],
     }
     assert [a.content["reason"] for a in found[CELL]] == ["1", "2", "10"]
-    assert found["1x_b--files/tuned/mig_7g/r12"][0].path == other
+    assert found["1x_b--files/bf16/mig_7g/r12"][0].path == other
     assert {a.status for a in found[CELL]} == {"out_of_memory"}
 
 
@@ -182,7 +182,7 @@ def damage_gpu(cells, path):
 
 
 def damage_other_cell(cells, path):
-    path.write_text(make("2x_a/faithful/mps/r1").model_dump_json())
+    path.write_text(make("2x_a/paper_step/mps/r1").model_dump_json())
 
 
 def damage_other_attempt(cells, path):

@@ -106,8 +106,8 @@ def test_of_a_block_that_moved_to_another_gpu_the_job_alone_stays_on_both():
     frame = merged(
         record("1x_a", rates=[1000], **first),
         record("1x_a", rates=[500], **second),
-        record("1x_a", arm="tuned", rates=[700], **first),
-        record("1x_a", arm="tuned", rates=[350], **second),
+        record("1x_a", arm="bf16", rates=[700], **first),
+        record("1x_a", arm="bf16", rates=[350], **second),
         record("1x_b", rates=[90], **first),
         record("1x_b", rates=[80], **second),
         record("2x_a", "mps", rates=[900, 900], **first),
@@ -115,12 +115,12 @@ def test_of_a_block_that_moved_to_another_gpu_the_job_alone_stays_on_both():
         record("3x_a", "mps", rates=[250] * 3, **second),
     )
     alone = frame[frame["n"] == 1].groupby("cell")["current"].agg(list)
-    assert alone["1x_a/faithful/naive/r1"] == [False, True]
+    assert alone["1x_a/paper_step/naive/r1"] == [False, True]
     # Nothing of their arm, or with their job, was measured on the first GPU and still counts.
-    assert alone["1x_a/tuned/naive/r1"] == alone["1x_b/faithful/naive/r1"] == [True]
+    assert alone["1x_a/bf16/naive/r1"] == alone["1x_b/paper_step/naive/r1"] == [True]
     rates = frame.groupby("cell")["samples_per_s"].agg(list)
-    assert rates["1x_a/faithful/naive/r1"] == [1000, 500]
-    assert rates["3x_a/faithful/mps/r1"] == [250] * 3
+    assert rates["1x_a/paper_step/naive/r1"] == [1000, 500]
+    assert rates["3x_a/paper_step/mps/r1"] == [250] * 3
 
 
 def test_a_fault_on_another_gpu_hides_no_result():
@@ -253,11 +253,11 @@ def test_who_trains_as_all_alone_runs_agrees(curve, runs):
 
 @given(alone=st.lists(curves, min_size=2, max_size=5), curve=curves)
 def test_verdicts_do_not_depend_on_the_order_of_the_runs_or_the_unit_of_the_loss(alone, curve):
-    found = checks_of(*alone_runs(*alone), pair(curve))["2x_a/faithful/mps"]
-    backwards = checks_of(*alone_runs(*reversed(alone)), pair(curve))["2x_a/faithful/mps"]
+    found = checks_of(*alone_runs(*alone), pair(curve))["2x_a/paper_step/mps"]
+    backwards = checks_of(*alone_runs(*reversed(alone)), pair(curve))["2x_a/paper_step/mps"]
     assert found == pytest.approx(backwards, nan_ok=True)
     twice = [[2 * loss for loss in other] for other in (*alone, curve)]
-    doubled = checks_of(*alone_runs(*twice[:-1]), pair(twice[-1]))["2x_a/faithful/mps"]
+    doubled = checks_of(*alone_runs(*twice[:-1]), pair(twice[-1]))["2x_a/paper_step/mps"]
     assert found[0] == doubled[0] and found[1] == pytest.approx(doubled[1], nan_ok=True)
 
 
@@ -265,14 +265,14 @@ def test_verdicts_do_not_depend_on_the_order_of_the_runs_or_the_unit_of_the_loss
 def test_a_loss_that_is_not_finite_is_a_difference(curve, place, runs):
     bad = [*curve]
     bad[place] = None
-    assert checks_of(*alone_runs(*[curve] * runs), pair(bad))["2x_a/faithful/mps"] == (
+    assert checks_of(*alone_runs(*[curve] * runs), pair(bad))["2x_a/paper_step/mps"] == (
         DIFFERS,
         np.inf,
     )
     # Nor does it spoil the reference.
     found = checks_of(*alone_runs(*[curve] * runs, bad), pair(curve))
-    assert found["2x_a/faithful/mps"] == (AGREES, 0.0)
-    assert found[f"1x_a/faithful/naive/r{runs + 1}"][0] == DIFFERS
+    assert found["2x_a/paper_step/mps"] == (AGREES, 0.0)
+    assert found[f"1x_a/paper_step/naive/r{runs + 1}"][0] == DIFFERS
 
 
 @pytest.mark.parametrize(
@@ -287,8 +287,8 @@ def test_a_loss_that_is_not_finite_is_a_difference(curve, place, runs):
 @pytest.mark.parametrize("runs", [1, 3])
 def test_a_member_begins_as_the_alone_runs_do_and_learns_as_they_do(losses, verdict, runs):
     found = checks_of(*alone_runs(*[[7.0, 6.0, 5.0]] * runs), pair(losses))
-    assert found["2x_a/faithful/mps"][0] == verdict
-    assert found["1x_a/faithful/naive"][0] == AGREES
+    assert found["2x_a/paper_step/mps"][0] == verdict
+    assert found["1x_a/paper_step/naive"][0] == AGREES
 
 
 def test_losses_that_an_h200_gave():
@@ -297,7 +297,7 @@ def test_losses_that_an_h200_gave():
     others = [[7.068413, 4.163701, 2.312739], [7.068413, 7.058998, 7.075965]]
     others.append([7.089992, 3.600447, 2.308924])
     found = checks_of(*alone_runs(*alone), *(pair(o, replicate=i) for i, o in enumerate(others, 1)))
-    verdicts = [found[f"2x_a/faithful/mps{end}"][0] for end in ("", "/r2", "/r3")]
+    verdicts = [found[f"2x_a/paper_step/mps{end}"][0] for end in ("", "/r2", "/r3")]
     assert verdicts == [AGREES, DIFFERS, DIFFERS]
 
 
@@ -305,8 +305,8 @@ def test_a_member_with_other_sms_may_begin_otherwise():
     alone = record("1x_a", losses=[[7.0, 6.0, 5.0]], sm_count=132)
     fewer, same = pair([7.2, 6.0, 5.0], sm_count=32), pair([7.2, 6, 5], sm_count=132, replicate=2)
     found = checks_of(alone, fewer, same)
-    assert found["2x_a/faithful/mps"][0] == AGREES
-    assert found["2x_a/faithful/mps/r2"][0] == DIFFERS
+    assert found["2x_a/paper_step/mps"][0] == AGREES
+    assert found["2x_a/paper_step/mps/r2"][0] == DIFFERS
 
 
 def test_where_alone_runs_set_no_seed_their_first_losses_say_nothing():
@@ -315,18 +315,18 @@ def test_where_alone_runs_set_no_seed_their_first_losses_say_nothing():
 
 
 def test_without_an_alone_run_nothing_is_compared():
-    assert checks_of(pair([7.0, 6.0, 5.0]))["2x_a/faithful/mps"][0] == losses.NO_ALONE
-    assert checks_of(pair([]))["2x_a/faithful/mps"][0] == losses.NO_LOSS
+    assert checks_of(pair([7.0, 6.0, 5.0]))["2x_a/paper_step/mps"][0] == losses.NO_ALONE
+    assert checks_of(pair([]))["2x_a/paper_step/mps"][0] == losses.NO_LOSS
 
 
 def test_a_stray_alone_run_is_no_reference():
     stray = [7.0, 7.2, 8.2]
     found = checks_of(*alone_runs(*[[7.0, 6.0, 5.0]] * 3, stray), pair(stray))
-    assert found["1x_a/faithful/naive/r4"][0] == DIFFERS
-    assert found["2x_a/faithful/mps"][0] == DIFFERS
+    assert found["1x_a/paper_step/naive/r4"][0] == DIFFERS
+    assert found["2x_a/paper_step/mps"][0] == DIFFERS
 
 
-@pytest.mark.parametrize("other", [{"arm": "tuned"}, {"source": "real"}, {"limits": {"seed": 1}}])
+@pytest.mark.parametrize("other", [{"arm": "bf16"}, {"source": "real"}, {"limits": {"seed": 1}}])
 def test_only_members_of_a_kind_are_held_against_each_other(other):
     found = checks_of(*alone_runs([7.0, 6.0, 5.0], [7.0, 6.0, 5.0]), pair([1.0, 1.0, 1.0], **other))
     assert {verdict for verdict, _ in found.values()} == {AGREES, losses.NO_ALONE}
@@ -449,7 +449,7 @@ def test_whatever_one_value_of_a_record_is_no_other_record_is_lost(tmp_path, cap
     paths = on_disk(tmp_path, record("1x_a"), content)
     note = merging(tmp_path / "runs.parquet", paths)
     cells = set(pq.read_table(tmp_path / "runs.parquet")["cell"].to_pylist())
-    assert len(cells) == 2 - len(note) and "1x_a/faithful/naive/r1" in cells
+    assert len(cells) == 2 - len(note) and "1x_a/paper_step/naive/r1" in cells
 
 
 def test_merging_is_reproducible_and_needs_nothing_of_an_earlier_output(tmp_path, capsys):

@@ -31,11 +31,13 @@ from workflow.collocation.study.show import banner
 
 SOURCE = REPOSITORY / "results" / "h200"
 SETS = ("1x_resnet152_imagenet_b32", "2x_resnet152_imagenet_b32", "7x_resnet152_imagenet_b32")
-KEPT = [f"{s}/faithful/{method}/r{n}" for s in SETS for method in ("naive", "mps") for n in (1, 2)]
-FULL = "5x_resnet152_imagenet_b256/faithful/naive/r6"  # which ran out of memory
-NEVER_RUN = "3x_resnet152_imagenet_b32/faithful/naive/r1"
-PAIR = Attempt("2x_resnet152_imagenet_b32/faithful/mps/r1", 1)
-OTHER = Attempt("2x_resnet152_imagenet_b32/faithful/mps/r2", 1)
+KEPT = [
+    f"{s}/paper_step/{method}/r{n}" for s in SETS for method in ("naive", "mps") for n in (1, 2)
+]
+FULL = "5x_resnet152_imagenet_b256/paper_step/naive/r6"  # which ran out of memory
+NEVER_RUN = "3x_resnet152_imagenet_b32/paper_step/naive/r1"
+PAIR = Attempt("2x_resnet152_imagenet_b32/paper_step/mps/r1", 1)
+OTHER = Attempt("2x_resnet152_imagenet_b32/paper_step/mps/r2", 1)
 # Written so that they are not in this file as a whole: the archive holds it.
 SECRET = "/".join(("", "home", "somebody", "data"))
 BOB = ".".join(("bob", "smith"))
@@ -150,7 +152,7 @@ def test_an_altered_rate_is_named_from_the_record_to_the_figures(copy):
     said = {part.partition(":")[0]: part for part in parts[1:]}
     assert "samples_per_s is" in said[f"raw files of cell {PAIR}"]
     assert PAIR.cell in said["runs.parquet"] and "samples_per_s" in said["runs.parquet"]
-    assert "rate:2x_resnet152_imagenet_b32/faithful/mps" in said["estimates.parquet"]
+    assert "rate:2x_resnet152_imagenet_b32/paper_step/mps" in said["estimates.parquet"]
     assert f", cell {PAIR.cell}," in said["estimates.parquet"]
     assert any(name.startswith("figures/") for name in said) and "explorer.html" in said
 
@@ -344,8 +346,8 @@ def test_differences_are_of_values_not_of_bytes(tmp_path):
     assert of("md", "rate 0.1 at 2", "rate 0.10000000000000001 at 2") == []
     assert of("csv", "v\n1.5\n", "v\n1.50000000000001\n") == []
     assert of("md", "a\nb\nc", "a\nc") == ["line 2: shipped b, derived nothing"]
-    (said,) = of("md", "x\n| 2x_a/faithful/mps/r1 | yes |", "x\n| 2x_a/faithful/mps/r1 | no |")
-    assert said.startswith("line 2, cell 2x_a/faithful/mps/r1")
+    (said,) = of("md", "x\n| 2x_a/paper_step/mps/r1 | yes |", "x\n| 2x_a/paper_step/mps/r1 | no |")
+    assert said.startswith("line 2, cell 2x_a/paper_step/mps/r1")
     (said,) = of("csv", "id,v\na,1.5\nb,2\n", "id,v\na,1.6\nb,2\n")
     assert said.endswith("shipped a,1.5, derived a,1.6")
 
@@ -525,8 +527,8 @@ def test_no_text_in_a_csv_is_a_formula(tmp_path):
 
 # -- merge: cells of the same study, measured elsewhere -------------------------------------------
 
-MEASURED_ONCE = [f"{s}/faithful/{m}" for s in SETS for m in ("naive", "mps")]
-MEASURED_ONCE += ["1x_resnet152_imagenet_b32--anchor/faithful/naive"]
+MEASURED_ONCE = [f"{s}/paper_step/{m}" for s in SETS for m in ("naive", "mps")]
+MEASURED_ONCE += ["1x_resnet152_imagenet_b32--anchor/paper_step/naive"]
 
 
 def lay(folder: Path, block: int, machine: str = "", named: int = 1, cells=MEASURED_ONCE) -> Path:
@@ -636,11 +638,11 @@ def test_what_does_not_belong_is_named_and_left_out(tmp_path):
         record = json.loads(path.read_text())
         change(record)
         path.write_text(json.dumps(record))
-    unplanned = source / "cells" / "9x_nothing" / "faithful" / "naive" / "r1" / "a1"
+    unplanned = source / "cells" / "9x_nothing" / "paper_step" / "naive" / "r1" / "a1"
     shutil.copytree(source / "cells" / MEASURED_ONCE[5] / "r1" / "a1", unplanned)
     text = (unplanned / "run.json").read_text()
     record = json.loads(text.replace(MEASURED_ONCE[5].split("/")[0], "9x_nothing"))
-    record["cell"] |= {"id": "9x_nothing/faithful/naive/r1", "method": "naive"}
+    record["cell"] |= {"id": "9x_nothing/paper_step/naive/r1", "method": "naive"}
     record["method"]["name"] = "naive"
     (unplanned / "run.json").write_text(json.dumps(record))
     found = manifest.digests(source)

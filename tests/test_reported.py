@@ -26,7 +26,7 @@ def table(rows):
 
 
 def one(table, quantity, source, scenario, method, job=""):
-    where = {"scenario": scenario, "arm": "faithful", "method": method, "job": job}
+    where = {"scenario": scenario, "arm": "paper_step", "method": method, "job": job}
     found = table.get(quantity, source=source, **where)
     return None if found is None else found.value
 
@@ -81,7 +81,7 @@ def test_the_pairs_work_is_what_its_jobs_take_alone(rows):
 
 def test_seven_large_jobs_were_out_of_memory(table):
     for method in ("naive", "mps", "mig"):
-        where = {"scenario": f"7x_{L}", "arm": "faithful", "method": method, "source": "SUIT25"}
+        where = {"scenario": f"7x_{L}", "arm": "paper_step", "method": method, "source": "SUIT25"}
         assert table.get("outcome", **where).status == "out_of_memory"
 
 

@@ -137,14 +137,14 @@ def test_a_script_is_measured_alone(measured, name):
     (member,) = record["members"]
     rate = member["windows"]["window"]
     assert rate["samples_per_s"] > 0 and member["exit_code"] == 0
-    log = measured[0].results / "cells" / f"1x_{name}/faithful/naive/r1/a1/log/member0.log"
+    log = measured[0].results / "cells" / f"1x_{name}/paper_step/naive/r1/a1/log/member0.log"
     assert ("Iteration 1, loss" in log.read_text()) is (name == "printed")
 
 
 def test_a_script_finds_places_and_what_the_catalogue_sets_for_it(measured):
     """Of a value that is not in the catalogue the record has the name alone."""
     studio, records = measured
-    log = studio.results / "cells/1x_family/faithful/naive/r1/a1/log/member0.log"
+    log = studio.results / "cells/1x_family/paper_step/naive/r1/a1/log/member0.log"
     told = {"CUDA_LAUNCH_BLOCKING": "1", "TOKEN": SHELL["TOKEN"], "LC_ALL": "C"}
     assert str(dict.fromkeys(SEEN) | told) in log.read_text()
     record = records["1x_family"]
@@ -159,7 +159,7 @@ def test_a_released_training_program_is_measured_as_it_is(measured):
     record = records["1x_released"]
     assert record["status"] == "completed", record["reason"]
     (member,) = record["members"]
-    log = studio.results / "cells/1x_released/faithful/naive/r1/a1/log/member0.log"
+    log = studio.results / "cells/1x_released/paper_step/naive/r1/a1/log/member0.log"
     passes = [int(number) for number in re.findall(r"Epoch (\d+): +100%", log.read_text())]
     window = member["windows"]["window"]
     steps = pq.read_table(log.parents[1] / "steps.parquet").num_rows
@@ -171,7 +171,7 @@ def test_scripts_share_and_start_together(measured, name):
     studio, records = measured
     record = records[f"2x_{name}"]
     assert record["status"] == "completed", record["reason"]
-    path = studio.results / "cells" / f"2x_{name}/faithful/naive/r1/a1/steps.parquet"
+    path = studio.results / "cells" / f"2x_{name}/paper_step/naive/r1/a1/steps.parquet"
     table = pq.read_table(path).to_pandas()
     firsts = table.groupby("member")["tick"].min() / 1e5  # seconds
     assert abs(firsts[0] - firsts[1]) < 0.5

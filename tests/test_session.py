@@ -328,7 +328,7 @@ def contents(*folders: Path) -> dict[Path, bytes]:
 def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
     """The device is found by each job, where it runs."""
     studio.with_card().write({"plain": workload()}, drill=study(ladders=alone("plain")))
-    half = studio.results / "cells" / "1x_plain" / "faithful" / "naive" / "r1" / "a1" / "log"
+    half = studio.results / "cells" / "1x_plain" / "paper_step" / "naive" / "r1" / "a1" / "log"
     for name in ("jobs/of/yesterday.json", "mig_layouts.json", "complete", half / "conductor.log"):
         path = studio.results / name
         path.parent.mkdir(parents=True, exist_ok=True)

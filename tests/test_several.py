@@ -43,8 +43,8 @@ def cards(studio) -> list[str]:
 
 
 def test_blocks_run_side_by_side_each_on_one_card(several):
-    with several.held("1x_plain/faithful/naive/r1/a1", *ALL) as (running, hold):
-        other = "1x_plain/faithful/naive/r2/a1"  # in its window, too
+    with several.held("1x_plain/paper_step/naive/r1/a1", *ALL) as (running, hold):
+        other = "1x_plain/paper_step/naive/r2/a1"  # in its window, too
         until(lambda: "started:" in several.log(other), lambda: running.output)
         hold.unlink()
         assert running.end().code == 0, running.output
@@ -63,14 +63,14 @@ def test_blocks_run_side_by_side_each_on_one_card(several):
 def test_a_block_stays_on_its_card_and_other_settings_free_it(several):
     """With fewer GPUs than before nothing is measured again; what does not count holds no card."""
     first, second = cards(several)
-    alone = [f"1x_plain/faithful/naive/r{block}" for block in (1, 2)]
+    alone = [f"1x_plain/paper_step/naive/r{block}" for block in (1, 2)]
     targets = [several.path(f"{cell}/a1").as_posix() for cell in alone]
     assert several.start(*ALL[:4], "--", *targets).end().code == 0
     assert [several.record(f"{cell}/a1")["gpu"]["uuid"] for cell in alone] == [first, second]
     said = several.start("-n", "--resources", "gpu=1").end().output
     assert "2 measured, 2 to run now" in said, said
     assert several.start("--resources", "gpu=1", "--until", "collocate").end().code == 0
-    pairs = [several.record(f"2x_plain/faithful/mps/r{block}/a1") for block in (1, 2)]
+    pairs = [several.record(f"2x_plain/paper_step/mps/r{block}/a1") for block in (1, 2)]
     assert [pair["gpu"]["uuid"] for pair in pairs] == [first, second]
 
 

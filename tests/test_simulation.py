@@ -82,8 +82,8 @@ def test_s_is_the_same_on_every_host_where_the_gain_is_not():
     """A set that fills the GPU: the host slows the job alone and nothing else."""
     design = Design([Job("thin", 3000, 0.5)], hosts=6, noise=Noise(host=0.3))
     _, estimates = built(design, 1)
-    s = estimates["s:7x_thin/faithful/mps"]
-    stp = estimates["stp:7x_thin/faithful/mps"]
+    s = estimates["s:7x_thin/paper_step/mps"]
+    stp = estimates["stp:7x_thin/paper_step/mps"]
     assert s.high / s.low < 1.03
     assert stp.high / stp.low > 1.5
 
@@ -118,8 +118,10 @@ def test_a_block_that_moved_to_another_device_has_a_baseline_on_each():
             for base in replicate.over.split():
                 assert rows[base]["device"] == rows[replicate.cell]["device"]
                 assert rows[base]["block"] == rows[replicate.cell]["block"]
-    assert estimates["rate:1x_thin0/faithful/naive"].n == 6  # one on each device of the last block
-    assert estimates["stp:7x_thin0/faithful/mps"].n == 5
+    assert (
+        estimates["rate:1x_thin0/paper_step/naive"].n == 6
+    )  # one on each device of the last block
+    assert estimates["stp:7x_thin0/paper_step/mps"].n == 5
 
 
 def test_the_fastest_way_alone_is_found_whatever_the_host():
@@ -128,7 +130,7 @@ def test_the_fastest_way_alone_is_found_whatever_the_host():
     for seed in range(5):
         study, estimates = built(design, seed)
         fastest = estimates["fastest_rate:1x_thin/graph/naive"]
-        over = estimates["over_fastest:7x_thin/faithful/mps"]
+        over = estimates["over_fastest:7x_thin/paper_step/mps"]
         assert fastest.value == estimates["rate:1x_thin/graph/naive"].value
         rate, best = (
             study.true["rate", scenario, arm, method, ""]

@@ -56,7 +56,7 @@ def test_blocks_run_side_by_side_each_on_the_gpu_that_slurm_gave(studio, cluster
             ladders=[{"workloads": ["tiny"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}],
         ),
     )
-    first = [f"1x_tiny/faithful/naive/r{block}/a1" for block in (1, 2)]
+    first = [f"1x_tiny/paper_step/naive/r{block}/a1" for block in (1, 2)]
     arguments = [*PROFILE, "--until", "collocate"]
     refused = studio.snakemake(*arguments, config={"gpu": 0})
     assert refused.code == 1 and "allowed: auto, cpu" in refused.output

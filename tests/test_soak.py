@@ -14,7 +14,7 @@ from tests.soak import plan, reader
 from tests.soak.__main__ import main
 from tests.studio import SHORT, study, workload
 
-CELL = "2x_plain/faithful/naive/r1/a1"
+CELL = "2x_plain/paper_step/naive/r1/a1"
 # Of this seed: a member is stopped and goes on, a foreign MPS daemon comes and goes.
 SEED = 90
 

@@ -155,7 +155,7 @@ STUDY_MISTAKES = {
         {1: ["mp"]},
         ["ladders.0.counts.1.0: 'mp' is not allowed", "did you mean 'mps'?", *METHODS],
     ),
-    "unknown arm": ("arms", ["fast"], ["arms.0: 'fast'", "allowed: faithful, tuned, tuned_graph"]),
+    "unknown arm": ("arms", ["fast"], ["arms.0: 'fast'", "allowed: paper_step, eager, "]),
     "a switch for a number": ("replicates", True, ["replicates: ", "valid integer, got True"]),
     "a list for a mapping": ("ladders.0.counts", [1], ["counts: must map keys to values"]),
     "no member": ("ladders.0.counts", {0: ["naive"]}, ["counts.0", "equal to 1, got 0"]),
@@ -280,13 +280,21 @@ STUDY_MISTAKES = {
     ),
     "CUDA graph of files": (
         "ladders.0",
-        {**STUDY["ladders"][0], "arms": ["tuned_graph"], "input": "files"},
-        ["ladders.0.arms: 'tuned_graph'", "files input", "allowed: faithful, tuned"],
+        {**STUDY["ladders"][0], "arms": ["graph"], "input": "files"},
+        [
+            "ladders.0.arms: 'graph'",
+            "files input",
+            "allowed: paper_step, eager, bf16, bf16_autograd",
+        ],
     ),
     "CUDA graph of dlrm": (
         "mixes.0",
-        {"members": {DLRM: 1, SMALL: 1}, "methods": ["naive"], "arms": ["tuned_graph"]},
-        ["mixes.0.arms: 'tuned_graph'", f"'{DLRM}' is dlrm", "allowed: faithful, tuned"],
+        {"members": {DLRM: 1, SMALL: 1}, "methods": ["naive"], "arms": ["graph"]},
+        [
+            "mixes.0.arms: 'graph'",
+            f"'{DLRM}' is dlrm",
+            "allowed: paper_step, eager, bf16, bf16_autograd",
+        ],
     ),
 }
 
@@ -308,7 +316,7 @@ def test_a_variant_that_forgets_a_member(study):
 
 def test_the_study_that_the_mistakes_are_made_in_is_right(study):
     assert study(STUDY).replicates == 3
-    assert study(change(STUDY, "arms", ["tuned_graph"])).arms == ["tuned_graph"]
+    assert study(change(STUDY, "arms", ["graph"])).arms == ["graph"]
     assert study(change(STUDY, "measure", {"kind": "epochs"})).measure.epochs == 5
 
 
@@ -424,8 +432,8 @@ def test_mistakes_in_a_command(catalogue, path, value, words):
     [
         ("ladders.0.input", "files", ["ladders.0.input: the command 'mine' reads its own"]),
         ("measure", {"kind": "epochs"}, ["ladders.0.measure.kind: 'epochs'", "allowed: window"]),
-        ("arms", ["faithful", "tuned"], ["ladders.0.arms: no arm changes the command 'mine'"]),
-        ("ladders.0.arms", ["tuned_graph"], ["'mine' is command"]),
+        ("arms", ["paper_step", "bf16"], ["ladders.0.arms: no arm changes the command 'mine'"]),
+        ("ladders.0.arms", ["graph"], ["'mine' is command"]),
     ],
 )
 def test_what_a_study_cannot_ask_of_a_command(tmp_path, catalogue, path, value, words):

@@ -116,7 +116,7 @@ def test_series_of_all_current_cells_are_one_table(tmp_path):
     ]
     frame, note = merged_series(tmp_path, paths)
     assert note == []
-    first, second = (f"1x_a/faithful/naive/r{i}" for i in (1, 2))
+    first, second = (f"1x_a/paper_step/naive/r{i}" for i in (1, 2))
     assert frame["cell"].tolist() == [first] * 3 + [second] * 6
     assert frame["attempt"].tolist() == [2] * 3 + [1] * 6
     assert frame["t"].tolist()[:3] == pytest.approx([-0.1, 0, 0.1])
@@ -136,7 +136,7 @@ def test_series_that_cannot_be_read_are_left_out_with_a_line_each(tmp_path, caps
     paths[4].write_text("{")
     foreign = watched(tmp_path / "elsewhere", 1, readings(), study="elsewhere")
     frame, note = merged_series(tmp_path, [*paths, foreign])
-    assert frame["cell"].unique().tolist() == ["1x_a/faithful/naive/r1"]
+    assert frame["cell"].unique().tolist() == ["1x_a/paper_step/naive/r1"]
     bad = {str(path) for path in (cut, gone, other, paths[4], foreign)}
     assert {line.partition(": ")[0] for line in note} == bad
     whole, output = frame, tmp_path / "out" / "telemetry.parquet"

@@ -22,7 +22,7 @@ from workflow.collocation.study.grid import expand
 
 STEPS = 3
 CATALOGUE = REPOSITORY / "config" / "workloads.yaml"
-CELL = "2x_it/faithful/naive/r1"
+CELL = "2x_it/paper_step/naive/r1"
 DRILL = study(ladders=[{"workloads": ["it"], "counts": {2: ["naive"]}}])
 # Members of torchfree that say they can trace.
 TRACER = """
@@ -148,7 +148,7 @@ def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
 )
 def test_members_tune_in_turn_and_warm_up_together(tmp_path, monkeypatch, tune, beside, wait):
     mix = {"members": {"it": 2, "greedy": 1}, "methods": ["naive"], "measure": {"tune": tune}}
-    cell = "2x_it+1x_greedy/faithful/naive/r1"
+    cell = "2x_it+1x_greedy/paper_step/naive/r1"
     trainer, shown = TUNER.replace("WAIT_S", str(wait)), []
     monkeypatch.setattr(Display, "show", lambda _, what: shown.append(what()))
     record, _ = run_cell(tmp_path, monkeypatch, trainer, study(mixes=[mix]), cell)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from analysis.estimates import schema
 from analysis.estimates.schema import MEASURED, Estimate
-from analysis.names import Scenario, method_order, parse_scenario
+from analysis.names import Scenario, arm_order, method_order, parse_scenario
 
 
 class Estimates:
@@ -79,7 +79,7 @@ class Estimates:
 
     def arms(self) -> list[str]:
         """Ways in which the study's jobs are written."""
-        return sorted({e.arm for e in self.of("outcome", source="*")})
+        return sorted({e.arm for e in self.of("outcome", source="*")}, key=arm_order)
 
     def workloads(self) -> list[str]:
         """Every workload of the study, those of mixes included, small scenarios first."""
@@ -97,7 +97,7 @@ def place(estimate: Estimate) -> tuple:
     """Sort key: arm, mixes last, workload, variant, count, method, window, job, host."""
     scenario = parse_scenario(estimate.scenario) if estimate.scenario else Scenario("", (), "")
     return (
-        estimate.arm,
+        arm_order(estimate.arm),
         scenario.mixed,
         scenario.family,
         scenario.variant,

@@ -18,7 +18,7 @@ from analysis.choose import on_cpu, place, scope, way
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import ANCHOR, TWIN, family_of, method_order, parse_scenario
+from analysis.names import ANCHOR, TWIN, arm_order, family_of, method_order, parse_scenario
 
 HERE = Path(__file__).parent
 TABLE = ("rate", "stp", "s", "over_fastest", "slowdown_worst", "memory", "gract")
@@ -92,7 +92,7 @@ def jobs(estimates: Estimates) -> list[dict]:
             number(e, []) | {"arm": labels.arm(e.arm)}
             for e in estimates.of("fastest_rate", scenario=f"1x_{key}")
         ]
-        arms = sorted({s["arm"] for s in some if s["numbers"]})
+        arms = sorted({s["arm"] for s in some if s["numbers"]}, key=arm_order)
         gained = [s for s in some if "stp" in s["numbers"]]
         unrated = {s["arm"] for s in gained if "rate" not in s["numbers"]}
         by = {arm: "stp" if arm in unrated else "rate" for arm in arms}  # as analysis.advice ranks

@@ -8,6 +8,7 @@ from analysis.estimates.schema import Estimate
 from analysis.figures import choose
 from analysis.figures.choose import Study, by_method, under
 from analysis.figures.sheet import Sheet
+from analysis.names import arm_order
 
 COUNTS = {"xlabel": "jobs on the GPU", "xscale": "log", "xticks": "points", "names": "right"}
 METRICS = {"gract": ("GRACT", "#222222", "o"), "smact": ("SMACT", "#2A9D8F", "s")}
@@ -37,7 +38,7 @@ def rate(study: Study) -> Sheet:
             sheet.line(panel, e, f"fastest alone: {labels.number(e.value)}")
         lines = [
             (arm, way, numbers)
-            for arm in sorted(arms[workload], key=lambda arm: (arm != study.arm, arm))
+            for arm in sorted(arms[workload], key=lambda arm: (arm != study.arm, arm_order(arm)))
             for way, numbers in by_method([e for e in found[workload] if e.arm == arm]).items()
             if numbers[-1].jobs > 1
         ]

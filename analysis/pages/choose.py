@@ -11,7 +11,15 @@ from analysis.choose import copies, place, value, way
 from analysis.claims import Judged, TestJudged
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import COMPLETION, PAPER_ARM, TWIN, method_order, parse_scenario, scenario_id
+from analysis.names import (
+    COMPLETION,
+    PAPER_ARM,
+    TWIN,
+    arm_order,
+    method_order,
+    parse_scenario,
+    scenario_id,
+)
 from analysis.pages.tables import Number, Table, numbers
 from analysis.records import flags
 
@@ -27,7 +35,7 @@ def gains(estimates: Estimates) -> Table:
     table = Table((*columns, "over the fastest way alone", "slowest job takes"))
     found = [e for e in estimates.of("stp", window="") if e.jobs > 1 and e.method != TWIN]
     best = [max(of, key=value) for _, of in groupby(sorted(found, key=_family), key=_family)]
-    for e in sorted(best, key=lambda e: (e.arm != PAPER_ARM, e.arm, -e.value)):
+    for e in sorted(best, key=lambda e: (arm_order(e.arm), -e.value)):
         parsed = parse_scenario(e.scenario)
         one = "" if parsed.mixed else scenario_id({parsed.parts[0][0]: 1}, parsed.variant)
         one = {"scenario": one, "arm": e.arm, "method": "naive"}
@@ -160,7 +168,7 @@ def same_reason(found: Iterable[Judged]) -> dict[str, dict[str, list[str]]]:
 def by_gain(advised: Iterable[Advice]) -> list[Advice]:
     """Jobs as in the paper first, and of these the highest gain."""
     found = sorted(advised, key=lambda each: -each.knee.stp.value if each.knee else 0.0)
-    return sorted(found, key=lambda each: (each.arm != PAPER_ARM, each.arm))
+    return sorted(found, key=lambda each: arm_order(each.arm))
 
 
 def summary(advised: Iterable[Advice]) -> Table:

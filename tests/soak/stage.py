@@ -101,7 +101,7 @@ class Stage:
             "description": "a soak",
             "seed": 5,
             "replicates": replicates,
-            "arms": ["faithful"],
+            "arms": ["paper_step"],
             "measure": MEASURE,
             "cores_for": 2,
             "datasets": {} if card else DATASETS,

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import cache
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -37,12 +38,13 @@ class MeasureSpec(Measure):
 
 
 class ArmSpec(Strict):
-    """How the members' step is written."""
+    """How the members' step is written. backward: on whose thread that pass is launched."""
 
     precision: str
     channels_last: bool
     sync: bool
     cuda_graph: bool
+    backward: Literal["autograd", "caller"] = "autograd"
 
 
 class MemberSpec(Strict):

@@ -188,11 +188,12 @@ def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study
 
 def _check_arms(where, group, study, name, workload) -> None:
     mode = group.input or workload.input.mode
+    others = ", ".join(arm for arm in ARMS if not ARMS[arm]["cuda_graph"])
     for arm in group.arms or study.arms:
         if ARMS[arm]["cuda_graph"] and not (workload.capturable and mode == "resident"):
             raise ConfigError(
                 f"{where}.arms: '{arm}' captures a vision step with resident input; "
-                f"'{name}' is {workload.kind} with {mode} input; allowed: faithful, tuned"
+                f"'{name}' is {workload.kind} with {mode} input; allowed: {others}"
             )
 
 

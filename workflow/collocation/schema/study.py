@@ -31,12 +31,17 @@ SCHEMAS = ROOT / "workflow" / "schemas"
 DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
 Dataset = Literal[DATASETS]
 
-# How well a job is written. `tuned_graph` is a further step of `tuned`, for vision models whose
-# input is resident: the whole training step in one CUDA graph.
+# How well a job is written; docs/methods.md says each in words. `backward`: the thread that
+# launches the backward pass, autograd's own or the caller's. A graph's replay has neither, so
+# `graph` keeps the default.
+_EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}
+_BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
 ARMS = {
-    "faithful": {"precision": "tf32", "channels_last": False, "sync": True, "cuda_graph": False},
-    "tuned": {"precision": "bf16", "channels_last": True, "sync": False, "cuda_graph": False},
-    "tuned_graph": {"precision": "bf16", "channels_last": True, "sync": False, "cuda_graph": True},
+    "paper_step": {**_EAGER, "sync": True},
+    "eager": {**_EAGER, "backward": "caller"},
+    "bf16": {**_BF16, "backward": "caller"},
+    "bf16_autograd": _BF16,
+    "graph": {**_BF16, "cuda_graph": True},
 }
 Arm = Literal[tuple(ARMS)]
 
@@ -203,7 +208,7 @@ class Study(Strict):
     cpu: bool = Field(False, description="may be measured on a CPU where there is no GPU")
     seed: StrictInt = Field(42, ge=0, description="of data, weights and order")
     replicates: Positive = Field(3, description="blocks, each with all cells and their baselines")
-    arms: list[Arm] = Field(["faithful"], min_length=1, description="how well a job is written")
+    arms: list[Arm] = Field(["paper_step"], min_length=1, description="how well a job is written")
     measure: Measure = Field(Measure(), description="how cells are measured")
     datasets: dict[Dataset, Sizes] = Field(
         {}, description="of generated data", examples=[{"digits": {"train": 64, "validation": 16}}]
