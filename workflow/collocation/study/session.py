@@ -186,7 +186,10 @@ class Session:
         be measured now: a rule's job begins by taking away what it makes.
         """
         if path not in self.job_at:
-            raise ConfigError(f"{path} is not to be measured now: 'make plan' lists what is")
+            record = (self.cells_folder / path / "run.json").as_posix()
+            if record in self.measured:
+                raise ConfigError(f"nothing to do: {record} is measured already")
+            raise ConfigError(f"{record} is not to be measured now: 'make plan' lists what is")
         return self.datasets.ready_files()
 
     def runtime_min(self, path: str) -> int:

@@ -20,6 +20,7 @@ EVENTS = {"run_info", "resources_info", "job_started", "job_finished", "progress
 # What it says in the end of a job that failed: onerror's line, and the job's own, have said it.
 ECHOES = ("Exiting because a job", "At least one job did not complete", "WorkflowError:\nAt least")
 ENDED = re.compile(r"CalledProcessError.*(?:exit status (\d+)|died with <Signals\.(\w+))", re.S)
+REFUSED = re.compile(r"ConfigError: (.+)")  # by what a rule asks of the session
 OURS = 126  # exit statuses up to this one are our commands', which said why
 
 
@@ -61,6 +62,14 @@ class Hush(logging.Filter):
         return not said.startswith(ECHOES)
 
 
+def _one_line(record: logging.LogRecord) -> bool:
+    """Of a target that the session refuses, Snakemake has ten lines and the session one."""
+    if getattr(record, "exception", "") == "InputFunctionException":
+        if found := REFUSED.search(record.getMessage()):
+            record.msg = found[1]
+    return True
+
+
 def hush(workflow) -> None:
     """Have Snakemake say no more than what helps, unless it was asked to: its `quiet` is then
     another than the profile's. A dry run is Snakemake's own.
@@ -70,10 +79,10 @@ def hush(workflow) -> None:
 
     sys.excepthook = _end
     settings = workflow.output_settings
-    if Quietness.RULES in (settings.quiet or ()) and not settings.dryrun:
-        for handler in logger.handlers:
-            if handler.name == "DefaultStreamHandler":
-                handler.filters.insert(0, Hush())
+    quiet = Quietness.RULES in (settings.quiet or ()) and not settings.dryrun
+    for handler in logger.handlers:
+        if handler.name == "DefaultStreamHandler":
+            handler.filters[:0] = [_one_line, Hush()] if quiet else [_one_line]
 
 
 def _end(kind, error, trace) -> None:
