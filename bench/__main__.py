@@ -28,7 +28,7 @@ from workflow.collocation import gpu, methods
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.task import Task
-from workflow.collocation.gpu import find_device
+from workflow.collocation.gpu import find_devices
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
 from workflow.collocation.processes import environment
@@ -178,7 +178,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="window of each run (3)")
     parser.add_argument("--data", type=Path, default=Path("data"))
     args = parser.parse_args(argv)
-    device, _ = find_device(load_config({}).gpu)
+    device = next(iter(find_devices(load_config({}).gpu)[0]), None)
     known = CUDA_CASES if device else CPU_CASES
     if args.list:
         for name, case in known.items():

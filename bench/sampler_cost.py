@@ -33,7 +33,7 @@ from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.digest import code_digest
-from workflow.collocation.gpu import find_device
+from workflow.collocation.gpu import find_devices
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import Company, NotInForce, Unsupported
 from workflow.collocation.processes.server import Server
@@ -283,7 +283,7 @@ def print_cost(row: dict) -> None:
 
 
 def main(argv: list[str]) -> int:
-    device, _ = find_device(load_config({}).gpu)
+    device = next(iter(find_devices(load_config({}).gpu)[0]), None)
     known = CUDA_CASES if device else TINY_CASES
     parser = argparse.ArgumentParser(
         prog="python -m bench sampler",

@@ -189,7 +189,7 @@ def test_rounds_alternate_and_ratios_are_of_a_pair(monkeypatch, capsys, tmp_path
         order.append(("bare", cell.n))
         return 80.0 * cell.n, "processes on the CPU"
 
-    monkeypatch.setattr(bench, "find_device", lambda config: (None, "no CUDA machine"))
+    monkeypatch.setattr(bench, "find_devices", lambda config: ([], "no CUDA machine"))
     monkeypatch.setattr(bench, "prepare", lambda cell, data: tmp_path)
     monkeypatch.setattr(bench, "ours", ours)
     monkeypatch.setattr(bench, "bare", bare)
@@ -208,7 +208,7 @@ def test_rounds_alternate_and_ratios_are_of_a_pair(monkeypatch, capsys, tmp_path
 
 
 def test_cases_are_listed_and_a_wrong_one_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(bench, "find_device", lambda config: (object(), ""))
+    monkeypatch.setattr(bench, "find_devices", lambda config: ([object()], ""))
     assert bench.main(["--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == list(bench.CUDA_CASES)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow.parquet as pq
-import pynvml
 import pytest
 import yaml
 
@@ -273,9 +272,7 @@ import threading; threading.Thread(target=compute, daemon=True).start()
         self.device = device
         catalogue = yaml.safe_load((CONFIG / "workloads.yaml").read_text())
         self.entry = catalogue["resnet26_cifar10_b128"]
-        pynvml.nvmlInit()
-        indices = range(pynvml.nvmlDeviceGetCount())
-        others = [gpu.find(index).uuid for index in indices if index != device.index]
+        others = [each.uuid for each in gpu.find(None) if each != device]
         self.other = others[0] if others else None
 
     def with_gpu(self, studio: Studio) -> Studio:
@@ -310,7 +307,7 @@ def real_gpu() -> gpu.Device:
     """
     if gpu.torch_build() != "cuda":
         pytest.skip("the torch that is installed was not built for CUDA")
-    device = gpu.find()
+    device = next(iter(gpu.find()), None)
     if device is None or nvidia.mig_enabled(device):
         pytest.skip("there is no NVIDIA GPU with MIG mode off")
     if shutil.which("nvidia-cuda-mps-control") is None:

@@ -126,9 +126,13 @@ def nvml(monkeypatch) -> FakeNvml:
     return fake
 
 
+def first(wanted="auto") -> gpu.Device | None:
+    return next(iter(gpu.find(wanted)), None)
+
+
 def refusal(wanted) -> str:
     with pytest.raises(ConfigError) as caught:
-        gpu.find(wanted)
+        first(wanted)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -141,12 +145,12 @@ def refusal(wanted) -> str:
     [("auto", 0), (0, 0), (2, 2), ("1", 1), (UUIDS[1], 1), ("GPU-bbbb", 2), ("GPU-aaaa-1", 1)],
 )
 def test_find(nvml, wanted, index):
-    device = gpu.find(wanted)
+    device = first(wanted)
     assert (device.index, device.uuid) == (index, UUIDS[index])
 
 
 def test_what_is_known_of_a_device(nvml):
-    device = gpu.find()
+    device = first()
     assert device == gpu.Nvidia(UUIDS[0], "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
     assert device.record() == {
         "uuid": UUIDS[0],
@@ -174,7 +178,7 @@ def test_what_is_known_of_a_device(nvml):
 def test_sms_of_a_card_from_its_cores(nvml, capability, cores, count):
     nvml.capability, nvml.cores = list(capability), cores
     nvml.missing = {"nvmlDeviceGetNumGpuCores"} if cores is None else set()
-    assert gpu.find().sm_count == count
+    assert first().sm_count == count
 
 
 @pytest.mark.parametrize("along", [True, False])  # the bus, or cards are of one model
@@ -187,8 +191,8 @@ def test_auto_is_the_first_that_is_visible(nvml, monkeypatch, visible, index, al
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     else:
         nvml.names = ["Card"] * 3
-    assert gpu.find().index == index
-    assert gpu.find(0).index == 0  # asked for by name: that one
+    assert first().index == index
+    assert first(0).index == 0  # asked for by name: that one
 
 
 def test_an_index_that_cuda_counts_is_not_nvmls(nvml, monkeypatch):
@@ -199,19 +203,19 @@ def test_an_index_that_cuda_counts_is_not_nvmls(nvml, monkeypatch):
     assert message.startswith("CUDA_VISIBLE_DEVICES: '0' may be any GPU, ")
     assert message.endswith(f"; allowed: {', '.join(UUIDS)}")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert gpu.find().uuid == UUIDS[1]
+    assert first().uuid == UUIDS[1]
     monkeypatch.delenv("CUDA_DEVICE_ORDER")
     nvml.names = ["Card"] * 3
-    assert gpu.find().uuid == UUIDS[1]
+    assert first().uuid == UUIDS[1]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[2])
     nvml.names = ["Card", "another", "a third"]
-    assert gpu.find().uuid == UUIDS[2]
+    assert first().uuid == UUIDS[2]
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "-1,0"])
 def test_auto_finds_none_where_all_are_hidden(nvml, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpu.find() is None
+    assert first() is None
 
 
 def test_one_that_is_not_there(nvml, monkeypatch):
@@ -233,13 +237,13 @@ def test_a_beginning_that_several_have(nvml):
 
 def test_a_driver_without_cards(nvml):
     nvml.uuids = []
-    assert gpu.find() is None
+    assert first() is None
     assert refusal(0) == "gpu: '0' is no GPU of this machine; allowed: none is there"
 
 
 def test_no_driver(nvml):
     nvml.missing = {"nvmlInit"}
-    assert gpu.find() is None
+    assert first() is None
     assert refusal("1") == (
         "gpu: '1' was asked for, but there is no NVIDIA driver here; allowed: auto, cpu"
     )
@@ -249,7 +253,7 @@ def test_no_driver(nvml):
 
 
 def test_state(nvml):
-    assert gpu.find().state() == {
+    assert first().state() == {
         "temperature_c": 41,
         "power_w": 123.456,
         "sm_clock_mhz": 1980,
@@ -264,7 +268,7 @@ def test_state(nvml):
 def test_a_card_whose_memory_is_not_readable_is_found_all_the_same(nvml):
     """In MIG mode NVML tells it to administrators only."""
     nvml.missing = {"nvmlDeviceGetMemoryInfo"}
-    device = gpu.find(1)
+    device = first(1)
     assert (device.index, device.memory_bytes) == (1, None)
     assert Gpu(**device.record()).memory_bytes is None
     assert device.state()["memory_used_bytes"] is None
@@ -277,9 +281,9 @@ def test_free_memory_of_a_card_and_of_a_part(nvml):
 
 def test_processes(nvml):
     nvml.compute, nvml.mps = [9, 3], []
-    assert gpu.find().processes() == {"compute": [3, 9], "mps": []}
+    assert first().processes() == {"compute": [3, 9], "mps": []}
     nvml.missing = {"nvmlDeviceGetMPSComputeRunningProcesses"}
-    assert gpu.find().processes() == {"compute": [3, 9], "mps": None}
+    assert first().processes() == {"compute": [3, 9], "mps": None}
 
 
 def test_the_card_of_a_mig_device(nvml):
@@ -289,7 +293,7 @@ def test_the_card_of_a_mig_device(nvml):
 
 
 def test_mig_enabled(nvml):
-    device = gpu.find()
+    device = first()
     assert nvidia.mig_enabled(device) is False
     nvml.mig = 1
     assert nvidia.mig_enabled(device) is True
@@ -319,6 +323,49 @@ def child(monkeypatch):
     monkeypatch.setattr(apart, "CHILD", made)
     yield made
     made.end()
+
+
+@pytest.fixture
+def hanging(nvml, child, monkeypatch) -> set[int]:
+    """Cards of which the driver never tells anything, to who asks for one by index."""
+    monkeypatch.setattr(apart, "ANSWER_S", 0.3)
+    found = set()
+    ask = pynvml.nvmlDeviceGetHandleByIndex
+    hang = lambda index: signal.pause() if index in found else ask(index)  # noqa: E731
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", hang)
+    return found
+
+
+SILENT = "the NVIDIA driver does not answer for GPU 1, which is left out"
+
+
+def test_a_card_that_is_silent_is_left_out_and_named(hanging, monkeypatch):
+    monkeypatch.setattr(gpu, "torch_build", lambda: None)
+    hanging.add(1)
+    for wanted, indices in (("auto", [0, 2]), (UUIDS[2], [2]), ("1,2", [2]), (0, [0])):
+        devices, said = gpu.find_devices(wanted)
+        assert [device.index for device in devices] == indices and said == SILENT
+    assert [device.index for device in gpu.find(None)] == [0, 2]
+    for wanted in (1, UUIDS[1]):  # a job of its own
+        with pytest.raises(apart.Silent, match=SILENT):
+            gpu.find_devices(wanted)
+    assert refusal(3).startswith("gpu: '3' is no GPU of this machine")
+    assert first().processes() == {"compute": [], "mps": []}  # the others are asked on
+    # What CUDA counts is another number where a card is missing.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(apart.Silent, match="'1' may be any GPU: the NVIDIA driver does not answer"):
+        gpu.find()
+    assert nvidia.shows({"CUDA_VISIBLE_DEVICES": "0"}, first(0)) is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{UUIDS[1]},{UUIDS[2]}")
+    assert [device.index for device in gpu.find()] == [2]
+
+
+def test_a_driver_that_is_silent_on_all_cards_is_asked_no_more(hanging, child, monkeypatch):
+    hanging |= {0, 1, 2}
+    for _ in range(2):
+        with pytest.raises(apart.Silent, match="does not answer: nothing on '_device'"):
+            gpu.find()
+    assert len(child.left_out) == 3
 
 
 def test_what_the_driver_says_and_refuses_comes_back_as_it_is(child):
@@ -404,7 +451,7 @@ def no_daemons(monkeypatch):
 
 def test_naive_members_see_one_card_and_a_pipe_folder_that_nobody_can_make(nvml, tmp_path):
     """So that no kill leaves one behind."""
-    with methods.enter(NAIVE, gpu.find(1), tmp_path) as sharing:
+    with methods.enter(NAIVE, first(1), tmp_path) as sharing:
         environment = sharing.environment(0)
         assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
         pipe = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
@@ -414,7 +461,7 @@ def test_naive_members_see_one_card_and_a_pipe_folder_that_nobody_can_make(nvml,
 
 @pytest.fixture
 def naive(nvml, tmp_path):
-    with methods.enter(NAIVE, gpu.find(1), tmp_path) as sharing:
+    with methods.enter(NAIVE, first(1), tmp_path) as sharing:
         yield sharing
 
 
@@ -556,7 +603,7 @@ def test_a_compute_mode_that_lets_fewer_compute_is_an_administrators(nvml, monke
     nvml.compute_mode, nvml.missing = mode, {"nvmlDeviceGetComputeMode"} if mode is None else set()
     for members, method, fine in zip((1, 2, 2), ("naive", "naive_again", "mps"), runs, strict=True):
         spec = {"method": method, "members": [{"workload": "a"}] * members}
-        reason = methods.refusal(spec, gpu.find(1))
+        reason = methods.refusal(spec, first(1))
         assert (reason is None) == fine, reason
         assert fine or reason.endswith(f"'nvidia-smi -i {UUIDS[1]} -c DEFAULT'")
 
@@ -566,7 +613,7 @@ def test_a_compute_mode_that_lets_fewer_compute_is_an_administrators(nvml, monke
 
 @pytest.mark.parametrize("method", ["mig", "mig_7g", "mig_4g", "mig_shared", "mig_mps"])
 def test_mig_is_refused_with_the_reason(nvml, method):
-    spec, device = NAIVE | {"method": method}, gpu.find(1)
+    spec, device = NAIVE | {"method": method}, first(1)
     mark = f"; {methods.METHODS['mig'].experimental}"
     assert methods.refusal(spec, None) == (
         "MIG needs an NVIDIA GPU, and there is none on this machine" + mark

@@ -205,7 +205,7 @@ def limited(tmp_path, monkeypatch):
     """Makes Mps of a private daemon for one member with these limits."""
     if shutil.which(mps_daemon.CONTROL) is None:
         pytest.skip(f"no {mps_daemon.CONTROL}")
-    card = gpu.find(models_device.device_facts(set_up(SPEC))["device_uuid"])
+    (card,) = gpu.find(models_device.device_facts(set_up(SPEC))["device_uuid"])
     # This very process computes on the card, and is none of the members.
     monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": None, "mps": None})
     with mps_daemon.running(card.uuid, tmp_path / "mps") as daemon:
@@ -220,7 +220,7 @@ def report(facts: dict) -> Report:
 
 def test_the_sms_of_a_device_are_nvmls():
     facts = models_device.device_facts(set_up(SPEC))
-    assert facts["sm_count"] == gpu.find(facts["device_uuid"]).sm_count
+    assert facts["sm_count"] == gpu.find(facts["device_uuid"])[0].sm_count
     assert facts["sm_source"] == "affinity"
     assert 0 < facts["memory_free"] < torch.cuda.get_device_properties(0).total_memory
 

@@ -20,7 +20,7 @@ from workflow.collocation.telemetry.nvml import Card
 from workflow.collocation.telemetry.sampler import Source, open_source
 from workflow.collocation.telemetry.vocabulary import Unavailable
 
-CARD = gpu.find()
+CARD = next(iter(gpu.find()), None)
 pytestmark = [
     pytest.mark.skipif(CARD is None, reason="no NVIDIA GPU"),
     pytest.mark.skipif(

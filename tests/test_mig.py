@@ -115,7 +115,7 @@ def benches(key: str = "a100_40", mig: bool = True, **options) -> Iterator[Bench
         own = f"GPU-{uuid.uuid4()}"
         machine.create(Path(folder, "machine"), key, mig=mig, uuid=own, **options)
         stack.enter_context(machine.installed(Path(folder, "machine")))
-        yield Bench(Path(folder, "machine"), gpu.find(0))
+        yield Bench(Path(folder, "machine"), gpu.find(0)[0])
 
 
 def _set(name: str, value: str | None) -> None:
@@ -1445,7 +1445,7 @@ def test_the_fake_module_shadows_the_real_one_in_other_processes(tmp_path):
     environment = machine.create(tmp_path / "machine", "a30", mig=True)
     code = (
         "import pynvml; from workflow.collocation import gpu; from workflow.collocation.gpu import "
-        "nvidia; from workflow.collocation.methods.mig import card; device = gpu.find(); "
+        "nvidia; from workflow.collocation.methods.mig import card; device = gpu.find()[0]; "
         "print(device.name, device.sm_count, len(card.read(device).profiles), "
         "nvidia.mig_enabled(device), pynvml.__file__)"
     )

@@ -189,7 +189,7 @@ def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without_nor_any_after_it(
 
 
 def test_where_a_run_has_given_up_nobody_asks_the_driver(cell, tmp_path, monkeypatch):
-    monkeypatch.setattr(waiting, "find_device", pytest.fail)
+    monkeypatch.setattr(waiting, "find_devices", pytest.fail)
     given_up = tmp_path / "given_up"
     given_up.write_text("others have it")
     record = cell(needs_gpu=True, gpu="auto", given_up=given_up).record()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -145,6 +146,49 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     assert len(session.jobs) == (1 if gpu else 2)
     assert words in session.forbidden if words else session.forbidden is None
     assert not words or words in show.table(session), "a plan says it, too"
+
+
+class Card(SimpleNamespace):
+    """A GPU of which nothing is asked but what it is."""
+
+    uuid, name, driver, memory_bytes = "GPU-0", "a GPU", "580", None
+
+
+@pytest.fixture
+def two(place, monkeypatch) -> dict:
+    """Config of a study of three blocks with an anchor, on a machine with two cards."""
+    planned = study(ladders=alone("plain"), replicates=3, anchor=["plain"])
+    Path("studies", "drill.yaml").write_text(yaml.safe_dump(planned))
+    cards = [Card(), Card(uuid="GPU-1")]
+    monkeypatch.setattr(session_module, "find_devices", lambda *_: (cards, ""))
+    monkeypatch.setattr(session_module.methods, "refusal", lambda *_: None)
+    return place | {"gpu": "auto"}
+
+
+def test_each_gpu_that_is_used_begins_with_the_anchors_once_a_visit(two):
+    def first(**settings) -> list[tuple[str, str]]:
+        jobs = open_session(two, **settings).jobs
+        assert len({job.device for job in jobs}) == settings["gpus"]
+        return [(job.cell.id, job.device) for job in jobs if "--anchor" in job.cell.id]
+
+    anchor = "1x_plain--anchor/faithful/naive/r"
+    assert first(gpus=1) == [(f"{anchor}1", "GPU-0")]
+    assert first(gpus=2) == [(f"{anchor}1", "GPU-0"), (f"{anchor}2", "GPU-1")]
+    job = open_session(two).jobs[0]
+    path = Path("results", STUDY, "cells", job.path, "run.json")
+    path.parent.mkdir(parents=True)
+    card = Gpu(uuid="GPU-0", name="a GPU", memory_bytes=None, driver="580")
+    record = make(job.cell.id, spec=job.cell.spec.to_json(), status="out_of_memory", gpu=card)
+    record.provenance["sitting"] = "visit"
+    write(path, record)
+    assert first(gpus=1) == [] and first(gpus=2) == [(f"{anchor}2", "GPU-1")]
+
+
+def test_who_names_several_gpus_and_uses_one_is_told(two):
+    said = show.banner(open_session(two | {"gpu": "0,1"}))
+    assert "\n  gpu: 0,1 names 2 GPUs, used at once: 1; GPUS=all" in said
+    for gpu, gpus in (("auto", 1), ("0,1", 2)):
+        assert "GPUS=all" not in show.banner(open_session(two | {"gpu": gpu}, gpus=gpus))
 
 
 def test_planning_writes_and_deletes_nothing(place):

@@ -153,7 +153,7 @@ def test_a_card_that_this_shell_hides_keeps_its_share(several):
     """A share is of all cards, so two shells with a card each have no core in common."""
     environment = several.environment(CUDA_DEVICE_ORDER="PCI_BUS_ID")
     code = "import os; from workflow.collocation import gpu; "
-    code += "from workflow.collocation.cell import cores; cores.keep_to_share(gpu.find()); "
+    code += "from workflow.collocation.cell import cores; cores.keep_to_share(gpu.find()[0]); "
     code += "print(sorted(os.sched_getaffinity(0)))"
     said = [
         subprocess.check_output(

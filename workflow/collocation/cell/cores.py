@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workflow.collocation import cpus
 from workflow.collocation.errors import ConfigError, NotInForce
-from workflow.collocation.gpu import Device, every, find_all
+from workflow.collocation.gpu import Device, find
 
 
 @dataclass(frozen=True, order=True)
@@ -89,7 +89,7 @@ def keep_to_share(device: Device | None) -> int | None:
         return None
     given = os.sched_getaffinity(0)
     try:
-        cards = every() if len(given) == os.cpu_count() else find_all()
+        cards = find(None if len(given) == os.cpu_count() else "auto")
         places = [(card.uuid, card.numa_node) for card in cards]
     except (ConfigError, NotInForce):
         return None

@@ -7,7 +7,7 @@ from typing import NoReturn
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.task import Task
 from workflow.collocation.errors import ConfigError, NotInForce
-from workflow.collocation.gpu import Device, find_device
+from workflow.collocation.gpu import Device, find_devices
 from workflow.collocation.methods.evidence import Company, refuse_company
 from workflow.collocation.processes.ties import stopped
 from workflow.collocation.schema.study import seconds
@@ -29,11 +29,12 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
     if task.ended is not None:  # it may be for want of the GPU
         return None, task.ended
     try:
-        device, why_not = find_device(task.gpu)
+        devices, why_not = find_devices(task.gpu)
     except (ConfigError, NotInForce) as error:
         if not task.needs_gpu:
             raise
-        device, why_not = None, str(error)
+        devices, why_not = [], str(error)
+    device = next(iter(devices), None)
     lost = task.needs_gpu and device is None
     return device, f"planned for a GPU, and there is none now: {why_not}" if lost else None
 

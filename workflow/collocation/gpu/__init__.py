@@ -1,40 +1,25 @@
-"""The GPUs that a study uses: `find` them, then ask the Device. Everything here only reads."""
+"""The GPUs that a study uses: `find_devices`, then ask the Device. Everything here only reads."""
 
 import importlib.util
 import re
-from itertools import islice
 from pathlib import Path
 
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.device import Device
-from workflow.collocation.gpu.nvidia import Nvidia, every, find, find_all
+from workflow.collocation.gpu.nvidia import Nvidia, find, silence
 
-__all__ = [
-    "Device",
-    "Nvidia",
-    "every",
-    "find",
-    "find_all",
-    "find_device",
-    "find_devices",
-    "torch_build",
-]
+__all__ = ["Device", "Nvidia", "find", "find_devices", "torch_build"]
 
 
-def find_device(wanted: str | int) -> tuple[Device | None, str]:
-    """The first of the GPUs that config's `gpu` names here, or None and why. Raises ConfigError."""
-    found, why = find_devices(wanted, 1)
-    return next(iter(found), None), why
-
-
-def find_devices(wanted: str | int, most: int | None = None) -> tuple[list[Device], str]:
-    """The GPUs that config's `gpu` names here, up to `most`; if none, why. Raises ConfigError.
+def find_devices(wanted: str | int) -> tuple[list[Device], str]:
+    """The GPUs that config's `gpu` names here, and a sentence on why there are none, or on those
+    that were left out. Raises ConfigError, Silent.
 
     Asked when cells are planned, and by each job where it runs.
     """
     if wanted == "cpu":
         return [], "gpu: cpu"
-    devices = list(islice(find_all(wanted), most))
+    devices = find(wanted)
     if not devices:
         return [], "no CUDA machine"
     if torch_build() == "cpu":
@@ -44,7 +29,7 @@ def find_devices(wanted: str | int, most: int | None = None) -> tuple[list[Devic
                 "allowed: cpu, auto"
             )
         return [], "the installed torch is a CPU build"
-    return devices, ""
+    return devices, silence()
 
 
 def torch_build() -> str | None:

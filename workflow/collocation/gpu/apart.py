@@ -2,7 +2,8 @@
 
 A call into the driver may never come back. Its thread can then not be killed, keeps its whole
 process from ending, and hears no signal. So who has a question forks a child for it, at the first
-one, and gives up on a late answer: the child is left behind, and no more is asked.
+one, and gives up on a late answer: the child is left behind, and no more is asked, but for the list
+of cards.
 """
 
 import atexit
@@ -31,8 +32,9 @@ class Silent(NotInForce):
     """The driver did not answer in time, or whoever asked it has ended."""
 
 
-def apart(seconds: float = ANSWER_S) -> Callable:
-    """Have the child call a function that asks NVML, and wait so long for what it gives or raises.
+def apart(seconds: float | None = None) -> Callable:
+    """Have the child call a function that asks NVML, and wait so long (ANSWER_S) for what it gives
+    or raises.
 
     What goes there and back is pickled: handles mean nothing outside the child. Raises Silent, too.
     """
@@ -42,11 +44,21 @@ def apart(seconds: float = ANSWER_S) -> Callable:
         def ask(*arguments):
             if CHILD.inside:
                 return question(*arguments)
-            return CHILD.ask((ask, arguments), seconds)
+            return CHILD.ask((ask, arguments), ANSWER_S if seconds is None else seconds)
 
         return ask
 
     return decorate
+
+
+def left_out() -> dict[int, Silent]:
+    """Cards that were silent, by index, and how."""
+    return CHILD.left_out
+
+
+def leave_out(index: int, silent: Silent) -> None:
+    """Ask on, by another child, but not this card."""
+    CHILD.left_out[index], CHILD.silent = silent, None
 
 
 class Child:
@@ -58,6 +70,9 @@ class Child:
     number = 0  # of the question: the answer to one that was interrupted may still come
     until = 0.0  # on the monotonic clock, when the child has to be done
     pipe: Connection
+
+    def __init__(self):
+        self.left_out: dict[int, Silent] = {}
 
     def ask(self, question: tuple[Callable, tuple], seconds: float):
         """Raises what the question raises there, or Silent."""

@@ -1,17 +1,17 @@
 """An NVIDIA GPU as NVML sees it: which card a study uses, its state, and who computes on it.
 
-Everything here only reads. On a machine without an NVIDIA driver `find` returns None.
+Everything here only reads. On a machine without an NVIDIA driver `find` finds none.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pynvml
 
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.gpu.apart import apart
+from workflow.collocation.gpu.apart import Silent, apart, leave_out, left_out
 from workflow.collocation.gpu.device import Device
 
 # By compute capability, as CUDA's own samples have it (helper_cuda.h).
@@ -65,52 +65,61 @@ class Nvidia(Device):
         }
 
 
-def find(wanted: str | int = "auto") -> Nvidia | None:
-    """The first of `find_all`, or None."""
-    return next(find_all(wanted), None)
-
-
-def find_all(wanted: str | int = "auto") -> Iterator[Nvidia]:
+def find(wanted: str | int | None = "auto") -> list[Nvidia]:
     """The GPUs that may be used: those named, by index or UUID (or its beginning), with commas in
-    between; or with 'auto' those that CUDA_VISIBLE_DEVICES shows, all if it is not set.
+    between; or with 'auto' those that CUDA_VISIBLE_DEVICES shows, all if it is not set. None: all
+    of this machine, along the bus, whether or not they may be used.
 
     'auto' gives none without a driver or a GPU. Raises ConfigError at a name that means no GPU that
     is there, or several. In CUDA_VISIBLE_DEVICES one behind a good one ends the list, as for CUDA.
+    A GPU that is silent is left out; if nothing else is there, that raises Silent.
     """
     try:
         devices = _devices()
     except pynvml.NVMLError:
-        if wanted != "auto":
-            raise ConfigError(
-                f"gpu: {wanted!r} was asked for, but there is no NVIDIA driver here; "
-                "allowed: auto, cpu"
-            ) from None
-        return
+        if wanted in ("auto", None):
+            return []
+        raise ConfigError(
+            f"gpu: {wanted!r} was asked for, but there is no NVIDIA driver here; allowed: auto, cpu"
+        ) from None
+    if wanted is None:
+        return sorted(devices, key=lambda device: device.bus)
     source, names = "gpu", str(wanted)
     if wanted == "auto":
         source, names = VISIBLE, os.environ.get(VISIBLE)
         if not devices or names is None:
-            yield from devices
-            return
+            return devices
     given: list[Nvidia] = []
     for name in names.split(","):
         name, what = name.strip(), "names several GPUs"
         if wanted != "auto":
             found = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
         elif name in ("", "-1"):
-            return
+            return given
+        elif name.isdecimal() and left_out():
+            raise Silent(f"{source}: {name!r} may be any GPU: {silence()}")
         else:
             found = _meant(name, os.environ, devices)
             if name.isdecimal():
                 what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
         part = name.startswith("MIG-")
+        if not found and left_out() and (not name.isdecimal() or int(name) in left_out()):
+            continue
         if len(found) != 1 or part:
             if given and not found and wanted == "auto":
-                return
+                return given
             raise ConfigError(f"{source}: {name!r} {_trouble(found, part, what, devices, source)}")
         if found[0] not in given:
             given += found
-            yield found[0]
+    if not given:
+        raise Silent(f"{source}: {names!r}: {silence()}")
+    return given
+
+
+def silence() -> str:
+    """A sentence that names the cards that were left out; empty if there are none."""
+    which = ", ".join(map(str, left_out()))
+    return f"the NVIDIA driver does not answer for GPU {which}, which is left out" if which else ""
 
 
 def _trouble(found: list, part: bool, what: str, devices: list[Nvidia], source: str) -> str:
@@ -123,18 +132,16 @@ def _trouble(found: list, part: bool, what: str, devices: list[Nvidia], source: 
     return f"{what}; allowed: {known}"
 
 
-def every() -> list[Nvidia]:
-    """All GPUs of this machine, along the bus, whether or not they may be used."""
-    return sorted(_or_none(_devices) or [], key=lambda device: device.bus)
-
-
 def shows(environment: Mapping[str, str], device: Device) -> bool | None:
     """Whether CUDA shows the card to who has this environment; None where that is not certain."""
     if VISIBLE not in environment:
         return True
     devices, certain = _or_none(_devices) or [device], True
-    for name in environment[VISIBLE].split(","):
-        uuids = [one.uuid for one in _meant(name.strip(), environment, devices)]
+    names = [name.strip() for name in environment[VISIBLE].split(",")]
+    if left_out() and any(map(str.isdecimal, names)):
+        return None
+    for name in names:
+        uuids = [one.uuid for one in _meant(name, environment, devices)]
         if uuids == [device.uuid]:
             return True
         if not uuids:  # what stands behind a name that means nothing is hidden
@@ -161,9 +168,20 @@ def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> 
 
 
 def _devices() -> list[Nvidia]:
-    """All cards that answer: a lost one must not hide the others. Raises NVMLError, Silent."""
-    readable = (_or_none(lambda i=i: _device(i)) for i in range(_count()))
-    return [device for device in readable if device]
+    """All cards that answer: a lost one must not hide the others, nor one that is silent. Raises
+    NVMLError; Silent if all are.
+    """
+    found = []
+    for index in range(_count()):
+        if index not in left_out():
+            try:
+                found.append(_or_none(lambda i=index: _device(i)))
+            except Silent as silent:
+                leave_out(index, silent)
+                _count()  # is it the card alone?
+    if left_out() and not found:
+        raise next(iter(left_out().values()))
+    return [device for device in found if device]
 
 
 @apart()

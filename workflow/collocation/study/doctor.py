@@ -109,12 +109,13 @@ class Doctor:
         return OK, f"torch {version}, CUDA {cuda}"
 
     def gpu(self) -> Finding:
-        self.device, why_not = gpu.find_device(self.config.gpu)
-        device = self.device
+        devices, why_not = gpu.find_devices(self.config.gpu)
+        self.device = device = next(iter(devices), None)
         if device is None:
             return WARN, f"none is used ({why_not}): only the study 'smoke' makes sense here"
         size = f", {device.memory_bytes / 1e9:.0f} GB" if device.memory_bytes else ""
-        return OK, f"{device.index}: {device.name}{size}, driver {device.driver}, {device.uuid}"
+        said = f"{device.index}: {device.name}{size}, driver {device.driver}, {device.uuid}"
+        return (WARN, f"{said}; {why_not}") if why_not else (OK, said)
 
     def company(self) -> Finding:
         if self.device is None:

@@ -74,7 +74,7 @@ def read_card(wanted: str | int) -> tuple[Card, list[str]]:
     Raises ConfigError, naming tables to use instead, where there is none that this user may read;
     NotInForce where NVML does not let itself be asked.
     """
-    device = None if wanted == "cpu" else gpu.find(wanted)
+    device = None if wanted == "cpu" else next(iter(gpu.find(wanted)), None)
     missing = f"{device.name} has no MIG" if device else "there is no NVIDIA GPU to read here"
     try:
         if device and (card := read(device)) and card.plain:

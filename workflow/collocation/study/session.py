@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Session:
     usable: list[gpu.Device]  # GPUs that it may use; none: the CPU
     attempts: dict[str, list[Attempt]]
     gpus: int = 1  # how many it uses at once
-    no_gpu: str = ""  # why there is none
+    no_gpu: str = ""  # why there is none, or one was left out
     remote: bool = False  # its jobs run on a cluster's machines, each on the device it is given
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     deadline: float | None = None  # Unix time at which the budget ends
@@ -286,7 +286,7 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     devices, why_not = [], "its jobs run elsewhere"
     if not remote:
         devices, why_not = find_devices(config.gpu)
-    name, why = _choose(config, "paper" if devices else "smoke", why_not or "a CUDA machine")
+    name, why = _choose(config, *(("paper", "a CUDA machine") if devices else ("smoke", why_not)))
     study = load_study(find_file(config.studies), name, workloads)
     digests = {
         key: own_digest(each.own_code.values(), each.own_files) for key, each in workloads.items()
@@ -313,7 +313,9 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
 
 
 def _plan(session: Session) -> None:
-    """What runs now: the anchors of a visit that begins, and the cells that fit the budget."""
+    """What runs now: the anchors of a visit that begins, on each device that is used, and the cells
+    that fit the budget.
+    """
     config, attempts = session.config, session.attempts
     estimates = Estimates(attempts, shipped)
     jobs = pending.jobs(
@@ -326,22 +328,29 @@ def _plan(session: Session) -> None:
         estimates,
         session.on_gpu,
     )
-    begun = any(
-        attempt.content and attempt.content["provenance"].get("sitting") == session.id
+    begun = {
+        attempt.device
         for cell in session.anchors
         for attempt in attempts.get(cell.id, [])
-    )
-    first = [
-        pending.Job(cell, 1, "begins a session", -1, estimates.of(cell), session.keys[0])
-        for cell in ([] if begun or session.remote else session.next_anchors)
-    ]
+        if attempt.content and attempt.content["provenance"].get("sitting") == session.id
+    }
+    first = [] if session.remote else session.next_anchors
     left = None
     if config.budget is not None:
-        left = seconds(config.budget) - sum(job.estimate_s for job in first)
+        left = seconds(config.budget)
+        if {*session.places.values()} - begun:
+            left -= sum(map(estimates.of, first))
     session.jobs, session.later = pending.within(jobs, left)
-    if any(session.refusal(job.cell) is None for job in session.jobs):
-        session.jobs = first + session.jobs
-        session.anchors += [job.cell for job in first]
+    runs = {job.device: None for job in session.jobs if session.refusal(job.cell) is None}
+    session.jobs[:0] = [
+        pending.Job(
+            replace(cell, replicate=cell.replicate + place),
+            *(1, "begins a session", -1, estimates.of(cell), device),
+        )
+        for place, device in enumerate(device for device in runs if device not in begun)
+        for cell in first
+    ]
+    session.anchors += [job.cell for job in session.jobs if job.rank < 0]
 
 
 def shipped() -> dict[str, list[Attempt]]:

@@ -43,6 +43,14 @@ def banner(session: Session) -> str:
         f"study '{session.name}' ({session.why}) on {where}: {session.study.description.strip()}",
         ", ".join(said),
     ]
+    if session.device and session.no_gpu:
+        lines.append(session.no_gpu)
+    many, used = len(session.usable), len(session.devices)
+    if "," in str(session.config.gpu) and used < many:
+        lines.append(
+            f"gpu: {session.config.gpu} names {many} GPUs, used at once: {used}; GPUS=all "
+            f"(snakemake: --cores all --resources gpu={many}) uses all"
+        )
     if session.sealed and not session.measuring:
         lines.append(
             f"sealed: it ships as it is, {len(session.cells) - done} cells not measured; "

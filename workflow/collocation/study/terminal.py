@@ -64,9 +64,9 @@ class Hush(logging.Filter):
 
 def _one_line(record: logging.LogRecord) -> bool:
     """Of a target that the session refuses, Snakemake has ten lines and the session one."""
-    if getattr(record, "exception", "") == "InputFunctionException":
-        if found := REFUSED.search(record.getMessage()):
-            record.msg = found[1]
+    refused = getattr(record, "exception", "") == "InputFunctionException"
+    if refused and (found := REFUSED.search(record.getMessage())):
+        record.msg = found[1]
     return True
 
 
