@@ -171,7 +171,7 @@ def test_each_gpu_that_is_used_begins_with_the_anchors_once_a_visit(two):
         assert len({job.device for job in jobs}) == settings["gpus"]
         return [(job.cell.id, job.device) for job in jobs if "--anchor" in job.cell.id]
 
-    anchor = "1x_plain--anchor/faithful/naive/r"
+    anchor = "1x_plain--anchor/paper_step/naive/r"
     assert first(gpus=1) == [(f"{anchor}1", "GPU-0")]
     assert first(gpus=2) == [(f"{anchor}1", "GPU-0"), (f"{anchor}2", "GPU-1")]
     job = open_session(two).jobs[0]
