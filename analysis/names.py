@@ -21,6 +21,8 @@ METHODS += ("mig_1g2x", "mig_shared", "mig_mps")
 # Variants of an alone cell that other cells are normalised by, each within its own input.
 ALONE_VARIANTS = ("", "files")
 
+# A cell beside which the machine's other GPUs rested.
+OTHERS_IDLE = "othersidle"
 # What a session begins with: holds sessions against each other, and is no part of the grid.
 ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.

@@ -11,7 +11,8 @@ from workflow.collocation import ROOT
 from workflow.collocation.cell import spec as specs
 from workflow.collocation.cell.record import MEASURED
 from workflow.collocation.cell.spec import CellSpec, changes, digest
-from workflow.collocation.schema.study import Measure, Study
+from workflow.collocation.schema.measure import Measure
+from workflow.collocation.schema.study import Study
 from workflow.collocation.schema.workloads import (
     KINDS,
     CommandWorkload,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from analysis.names import TWIN
 from workflow.collocation.cell.spec import CellSpec, digest
 from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
-from workflow.collocation.schema.study import CONFIG, KINDS, Study
+from workflow.collocation.schema.measure import KINDS
+from workflow.collocation.schema.study import CONFIG, Study
 from workflow.collocation.study.grid import Cell, anchor_numbers, anchors, expand
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
@@ -199,7 +200,8 @@ def test_a_completion_gives_each_member_its_work():
     spec = by_scenario[f"2x_{SMALL}+1x_{A}--completion"]
     assert [member.work for member in spec.members] == [30, 30, 7]
     times = {"warmup_s": 3.0, "settle_s": 1.0}
-    assert spec.to_json()["measure"] == {"kind": "completion", "tune": "turn", **times}
+    times |= {"tune": "turn", "other_gpus": "any"}
+    assert spec.to_json()["measure"] == {"kind": "completion", **times}
     for alone_cell in (f"1x_{SMALL}", f"1x_{A}"):
         assert by_scenario[alone_cell].measure.kind == "window"
         assert by_scenario[alone_cell].members[0].work is None

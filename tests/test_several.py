@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.estimates.schema import INTERVAL, Estimate, rows, write
+from analysis.neighbours import disturb
 from tests.fakes import machine
-from tests.studio import Studio, study, until, workload
+from tests.studio import Studio, alone, study, until, workload
 from tests.test_terminal import at_terminal, screen
 from workflow.collocation.cell.cores import Cpu, share_of
 
@@ -105,6 +107,38 @@ def test_four_invocations_share_two_cards(several, tmp_path):
     for a, b in combinations(records, 2):
         if a["gpu"]["uuid"] == b["gpu"]["uuid"]:
             assert max(spans(a)[0], spans(b)[0]) >= min(spans(a)[1], spans(b)[1])
+
+
+def test_a_control_keeps_the_other_cards_idle_and_disturbed_ones_run_one_at_a_time(several):
+    """A set beside busy and beside idle cards; where those differ, no run uses several at once."""
+    pairs = {"workloads": ["plain"], "counts": {2: ["naive"]}}
+    made = [pairs, pairs | {"measure": {"other_gpus": "idle"}}]
+    several.write_study("drill", study(ladders=made, replicates=4))
+    assert several.start(*ALL[:4], "--", "figures").end().code == 0
+    records = several.records()
+    controls = {cell: r for cell, r in records.items() if "othersidle" in cell}
+    assert len(controls) == 4 and {r["status"] for r in records.values()} == {"completed"}
+    for cell, control in controls.items():
+        assert control["host"]["other_gpus_busy"] == 0
+        for other, beside in records.items():
+            if other != cell:
+                assert max(spans(control)[0], spans(beside)[0]) >= min(
+                    spans(control)[1], spans(beside)[1]
+                )
+    path = several.folder / "results" / "drill" / "estimates.parquet"
+    found = list(rows(path))
+    values = [e for e in found if e.quantity == "beside_busy"]
+    beside = {r.cell: r.over for e in values for r in e.replicates}
+    busy = [f"{c}/a1" for c, r in records.items() if r["host"].get("other_gpus_busy")]
+    assert beside.keys() <= set(busy)
+    slower = Estimate("beside_busy", "2x_plain", "paper_step", "naive", host="h1", value=0.8)
+    slower = replace(slower, low=0.79, high=0.81, spread=INTERVAL, n=4, hosts=1)
+    write([e for e in found if e.id != slower.id] + [slower], path)
+    several.write_study("drill", study(ladders=[*made, *alone("plain")], replicates=5))
+    run = several.start(*ALL).end()
+    assert run.code == 1 and "a busy GPU of this machine disturbs the others" in run.output
+    here = next(iter(records.values()))["provenance"]["machine"]
+    assert not disturb(path.parent, here, 0.3) and not disturb(path.parent, "another", 0.1)
 
 
 @pytest.mark.parametrize(

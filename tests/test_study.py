@@ -335,7 +335,7 @@ def test_unknown_study():
     refused(
         lambda: load_study(STUDIES, "papr", WORKLOADS),
         "--config: study: 'papr' is not in config/studies",
-        "archive, h200, kick, methods, paper, smoke, tuning; did you mean 'paper'?",
+        "archive, h200, kick, methods, neighbours, paper, smoke, tuning; did you mean 'paper'?",
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from analysis.estimates import metrics
 from analysis.estimates.runs import COMPLETED, Run
 from analysis.estimates.schema import Replicate
-from analysis.names import AFTER, BEFORE, COMPLETION, family_of
+from analysis.names import AFTER, BEFORE, COMPLETION, OTHERS_IDLE, family_of
 
 GB = 1e9
 COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
@@ -202,6 +202,11 @@ def _against(run: Run, company: Company) -> Iterator[Value]:
         other = company.beside(run, method=method) if run.method != method else None
         if found := ratio(other):
             yield from _value(quantity, run, found[0], [other], found[1])
+    if not run.scenario.variant and run.reading("other_gpus_busy"):
+        other = company.beside(run, scenario=f"{run.scenario.id}--{OTHERS_IDLE}")
+        idle = other is not None and other.reading("other_gpus_busy") == 0
+        if idle and (found := ratio(other)):
+            yield from _value("beside_busy", run, found[0], [other], found[1])
     if run.method == "naive" and (other := company.beside(run, method="mps")):
         pair = (run.reading("gract"), other.reading("gract"))
         if all(pair):

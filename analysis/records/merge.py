@@ -75,6 +75,7 @@ def _cell_columns(record: dict) -> dict:
         **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
         "session": provenance.get("sitting"),
         "total_s": (record.get("timing") or {}).get("total_s"),
+        "other_gpus_busy": (record.get("host") or {}).get("other_gpus_busy"),
         **headlines.of_cell(record),
     }
 

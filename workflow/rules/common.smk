@@ -7,10 +7,11 @@ from pathlib import Path
 
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
-from analysis import code, figures as drawn, pages
+from analysis import code, figures as drawn, neighbours, pages
 from release.sealed import notice
 from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
+from workflow.collocation.provenance import machine_alias
 from workflow.collocation.study import jobs
 from workflow.collocation.study.show import banner
 from workflow.collocation.study.posted import open_posted
@@ -71,8 +72,9 @@ COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
 CARDS = {f"card{number}": SESSION.on_card(number) for number in range(len(SESSION.devices))}
 for card in CARDS:
     workflow.global_resources[card] = 1
+MANY = max(1, min(SESSION.gpus, len(SESSION.devices)))
 if not REMOTE:
-    workflow.global_resources["gpu"] = max(1, min(SESSION.gpus, len(SESSION.devices)))
+    workflow.global_resources["gpu"] = MANY
 HELD = ExitStack()
 atexit.register(HELD.close)
 
@@ -85,9 +87,12 @@ onstart:
         if not said:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
+        if not said and MANY > 1:
+            bound = SESSION.config.disturbance
+            said = neighbours.disturb(SESSION.folder, machine_alias(), bound)
     except Busy as busy:
         said = f"study '{SESSION.name}' is being run already: {busy}"
-    except OSError as error:
+    except (OSError, ValueError) as error:
         said = str(error)
     if said:
         print(said, file=sys.stderr)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation import cpus
+from workflow.collocation.cell.neighbours import Neighbours
 from workflow.collocation.cell.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.spec import MeasureSpec
@@ -44,6 +45,7 @@ class Conductor:
 
     specs: one member spec each. sharing: the method's Sharing. timeouts: seconds by phase.
     watch: who is told of members, phases and windows (telemetry.watch).
+    neighbours: looks at the machine's other GPUs, as what is measured begins and ends.
     trace: steps that one member is to trace after the last window.
     """
 
@@ -55,6 +57,7 @@ class Conductor:
     display: Display
     timeouts: dict[str, float]
     watch: object
+    neighbours: Neighbours
     trace: int = 0
     members: list[Tracked] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
@@ -219,6 +222,7 @@ class Conductor:
         self._reach("started", "window")
         started = max(member.events["started"]["t"] for member in self.alive)
         settled = started + int(self.measure.settle_s * 1e9)
+        self.neighbours.look()
         if self.measure.kind == "epochs":
             # Until all have theirs; those that are early go on training.
             each = self.measure.epochs
@@ -231,6 +235,7 @@ class Conductor:
             self._window(settled)
         periods, held = (now - then for now, then in zip(cpus.periods(), before, strict=True))
         self.held_up = held / periods if periods else 0.0
+        self.neighbours.look()
 
     def _window(self, start_ns: int, name: str = "window") -> None:
         """[start, start + W), longer until the slowest member has its least number of steps."""

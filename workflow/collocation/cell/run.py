@@ -23,6 +23,7 @@ from workflow.collocation.cell import cores
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.members import member_specs
+from workflow.collocation.cell.neighbours import Neighbours
 from workflow.collocation.cell.observation import Observation
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import (
@@ -269,9 +270,9 @@ class Run:
                 datasets,
                 scratch,
             )
-            watch, trace = observation.watch, self.task.trace
             conductor = Conductor(
-                server, sharing, specs, self.spec.measure, log, self.display, timeouts, watch, trace
+                *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
+                *(observation.watch, Neighbours(self.device), self.task.trace),
             )
             observation.see_idle()
             conductor.run()
@@ -281,6 +282,7 @@ class Run:
             self.timing["server_s"] = round(server.import_s, 3)
             self.timing.update(conductor.timing)
             self._ended(*conductor.outcome())
+            self.fields["host"] |= conductor.neighbours.account()
             self.fields["host"]["cpu_throttled"] = round(conductor.held_up, 3)
             self.fields["flags"] += ["cpu_throttled"] * (conductor.held_up > HELD_UP)
             self._account(conductor, scratch)

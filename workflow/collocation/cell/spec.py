@@ -15,7 +15,8 @@ from typing import Literal
 from pydantic import BaseModel
 
 from workflow.collocation.errors import Strict
-from workflow.collocation.schema.study import Measure, Sizes
+from workflow.collocation.schema.measure import Measure
+from workflow.collocation.schema.study import Sizes
 from workflow.collocation.schema.workloads import AnyWorkload, ItsOwn, VisionWorkload, model_of
 
 VERSION = 1  # of what a spec means: another one measures all cells again

@@ -23,8 +23,8 @@ from workflow.collocation import ROOT
 from workflow.collocation.errors import Strict, not_allowed
 from workflow.collocation.methods import METHODS, MOST_MEMBERS, Limits
 from workflow.collocation.methods.limits import Name
+from workflow.collocation.schema.measure import Measure, Positive
 
-KINDS = ("window", "epochs", "departure", "completion")
 CONFIG = ROOT / "config"
 SCHEMAS = ROOT / "workflow" / "schemas"
 
@@ -46,7 +46,6 @@ ARMS = {
 Arm = Literal[tuple(ARMS)]
 
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
-Positive = Annotated[StrictInt, Field(ge=1)]
 Method = Name  # one of METHODS, or a variant of the study's own
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
@@ -54,23 +53,6 @@ Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how ma
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
 Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
-
-
-class Measure(Strict):
-    """How a cell is measured."""
-
-    kind: Literal[KINDS] = Field("window", description="what of the jobs is measured")
-    window_s: float = Field(10, gt=0, description="seconds in which all members train, at least")
-    min_steps: StrictInt = Field(30, ge=3, description="steps of each member in it, at least")
-    warmup_s: float = Field(3.0, ge=0, description="seconds from the first step to the barrier")
-    settle_s: float = Field(1.0, ge=0, description="seconds from the barrier to the window")
-    epochs: Positive = Field(5, description="of kind epochs: how many")
-    # Records from before the key, such as those of results/h200, are of members that chose as they
-    # came, beside each other's warm-up. They count as if in turn, or all would be measured again.
-    tune: Literal["turn", "together"] = Field(
-        "turn",
-        description="cuDNN chooses kernels for one member after the other, or for all at once",
-    )
 
 
 class Group(Strict):
@@ -349,6 +331,7 @@ class Config(Strict):
     budget: Time | None = Field(
         None, description="cells that do not fit are left for the next run", examples=["25m"]
     )
+    disturbance: float = Field(0.1, gt=0, description="by busy GPUs: with more, one GPU at a time")
     wait: Time = Field("10m", description="for others to leave the GPU, before the run gives up")
     gpu: Gpu = Field(
         "auto", description="auto: the visible ones; an index, a UUID, several with commas; cpu"

@@ -12,7 +12,8 @@ from pydantic import Field, JsonValue, StrictInt, field_validator
 
 from workflow.collocation.errors import Strict, meant
 from workflow.collocation.processes import environment
-from workflow.collocation.schema.study import DATASETS, Positive
+from workflow.collocation.schema.measure import Positive
+from workflow.collocation.schema.study import DATASETS
 
 OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 PYTHON = ("python", "python3")  # the study's own, for a command

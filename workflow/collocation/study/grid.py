@@ -173,7 +173,7 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
         seed=study.seed,
         datasets={name: sizes for name, sizes in study.datasets.items() if name in trained},
     )
-    scenario = _scenario(names, measure.kind, members[0].job.input.mode, all_cores)
+    scenario = _scenario(names, measure, members[0].job.input.mode, all_cores)
     return Cell(scenario, arm, method, replicate, spec)
 
 
@@ -182,7 +182,7 @@ def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
     windows = [workloads[name].window_s for name in names if workloads[name].window_s]
     settings = study.measure.model_dump() | ({"window_s": max(windows)} if windows else {})
     if baseline:
-        settings["kind"] = "window"
+        settings |= {"kind": "window", "other_gpus": "any"}
     else:
         settings |= group.measure.model_dump(exclude_unset=True)
     departs = None
@@ -192,10 +192,11 @@ def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
     return MeasureSpec(**settings, departs=departs)
 
 
-def _scenario(names: list[str], kind: str, mode: str, all_cores: bool) -> str:
+def _scenario(names: list[str], measure: MeasureSpec, mode: str, all_cores: bool) -> str:
     parts = [f"{count}x_{name}" for name, count in Counter(names).items()]
-    suffix = "" if kind == "window" else f"--{kind}"
+    suffix = "" if measure.kind == "window" else f"--{measure.kind}"
     suffix += "--files" if mode == "files" else ""
+    suffix += "--othersidle" if measure.other_gpus == "idle" else ""
     suffix += "--allcores" if all_cores else ""
     return "+".join(parts) + suffix
 

@@ -169,9 +169,13 @@ class Session:
         return max(1, min(self.study.cores_for, cpus.usable() // len(self.devices)))
 
     def on_card(self, number: int) -> Callable:
-        """For Snakemake: how many of the GPU with this number a job takes, 1 or 0."""
-        uuid = self.devices[number].uuid
-        return lambda wildcards: int(self.job_at[wildcards.job].device == uuid)
+        """For Snakemake: how many of the GPU with this number a job takes, 1 or 0. One that wants
+        the others idle takes all.
+        """
+        its, jobs = self.devices[number].uuid, self.job_at.items()
+        alone = {path for path, job in jobs if job.cell.spec.measure.other_gpus == "idle"}
+        taken = alone | {path for path, job in jobs if job.device == its}
+        return lambda wildcards: int(wildcards.job in taken)
 
     def block(self, kinds: dict[str, str]) -> Callable:
         """For Snakemake: the name of a job's block. It is one job of a cluster, so that its cells
