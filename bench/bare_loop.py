@@ -35,6 +35,7 @@ def make_step(spec: dict, source, device):
         momentum=settings["momentum"],
         nesterov=settings["nesterov"],
         weight_decay=settings["weight_decay"],
+        fused=spec["cuda_graph"] or None,  # as the members'
     )
     criterion = torch.nn.CrossEntropyLoss(label_smoothing=spec["label_smoothing"])
     bf16 = spec["precision"] == "bf16"

@@ -159,10 +159,13 @@ class ResidentRows:
         self.row = _Plan(*plan).row
         self.bytes = sum(a.nbytes for a in self.arrays)
 
+    def fetch(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """dense [b, 13], sparse [b, 26] raw ids and label [b] of a row's samples."""
+        return tuple(array[row] for array in self.arrays)
+
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """dense [b, 13], sparse [b, 26] raw ids and label [b] of that step."""
-        samples = self.row(step)
-        return tuple(array[samples] for array in self.arrays)
+        """The same of that step."""
+        return self.fetch(self.row(step))
 
 
 def _start_worker(parent: int, _worker: int) -> None:

@@ -140,7 +140,7 @@ class Member:
             if self.told_to_stop():
                 return
             if self.step % self.epoch_steps == 0:
-                self.job.set_epoch(self.step // self.epoch_steps)
+                stepper.set_epoch(self.step // self.epoch_steps)
             began = time.monotonic_ns()
             batch = self.source.batch(self.step)
             waited.append(time.monotonic_ns() - began)
@@ -175,25 +175,27 @@ class Member:
     # -- warm-up, window, end --------------------------------------------------------------
 
     def tune(self) -> None:
-        """The first step, of a graph its capture too, while the others rest: in it cuDNN tries out
-        kernels for each of our threads, and keeps those that are fastest then.
+        """The first step, of a graph the steps until it is captured, while the others rest: in it
+        cuDNN tries out kernels for each of our threads and keeps those that are fastest then, and
+        what is to be compiled is.
         """
         began = time.monotonic()
-        self.stepper, self.source = self.job, self.input
+        self.stepper, self.source, steps = self.job, self.input, 1
         if self.spec["cuda_graph"]:
             self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
-        self.train(1)
+            steps = self.stepper.first_steps
+        self.train(steps)
         self.clock.finish()
         self.channel.emit("tuned", seconds=round(time.monotonic() - began, 4))
 
     def warm_up(self) -> None:
         """The first steps beside the others, untimed by them: allocation, filling of the loaders.
 
-        At least `warmup_steps`, the first one included, until `warmup_s` have passed.
+        At least `warmup_steps`, those of `tune` included, until `warmup_s` have passed.
         """
         self.fresh_record()
         until = time.monotonic() + (self.spec.get("warmup_s") or 0)
-        self.train(self.spec["warmup_steps"] - 1)
+        self.train(self.spec["warmup_steps"] - self.step)
         while not self.stopping and time.monotonic() < until:
             self.train(1)
         self.clock.finish()

@@ -1,12 +1,13 @@
 """The contract of a method: one that is defined here alone is planned, refused, entered, proven."""
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from tests.studio import study, workload
-from workflow.collocation import methods
+from workflow.collocation import gpu, methods
+from workflow.collocation.cell import refusal
 from workflow.collocation.methods.base import Method, Sharing, register
 from workflow.collocation.methods.evidence import Report
 from workflow.collocation.schema.study import Study
@@ -99,3 +100,32 @@ def test_every_method_says_what_it_is():
         assert name.split("_")[0] == method.family
         assert 1 <= method.least <= method.most <= methods.MOST_MEMBERS
         assert method.limits is None or set(dict(method.limits)) == set(method.takes)
+
+
+# -- what an arm asks for --------------------------------------------------------------------------
+
+CARD = gpu.Nvidia("GPU-0", "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
+THERE = {"find_spec": lambda name: name, "which": lambda name: name, "Python.h": lambda path: True}
+
+
+@pytest.mark.parametrize(
+    ("arm", "device", "lacks", "reason"),
+    [
+        ("bf16", None, (), None),
+        ("graph", None, (), "a CUDA graph needs an NVIDIA GPU, and there is none on this machine"),
+        ("compile", None, (), "a CUDA graph needs an NVIDIA GPU, and there is none on this"),
+        ("graph", CARD, THERE, None),
+        ("compile", CARD, (), None),
+        ("compile", CARD, ["find_spec"], "torch.compile needs the Python package triton, which"),
+        ("compile", CARD, ["which", "Python.h"], "torch.compile needs a C compiler (gcc or clang)"),
+        ("compile", replace(CARD, capability=(6, 1)), (), "torch.compile needs a GPU of compute"),
+    ],
+)
+def test_what_an_arm_asks_of_a_machine(monkeypatch, arm, device, lacks, reason):
+    there = THERE | dict.fromkeys(lacks, lambda _: None)
+    monkeypatch.setattr(refusal, "find_spec", there["find_spec"])
+    monkeypatch.setattr(refusal.shutil, "which", there["which"])
+    monkeypatch.setattr(refusal.Path, "exists", there["Python.h"])
+    monkeypatch.setattr(refusal.methods, "refusal", lambda *_: None)
+    said = refusal.refusal(planned(1, "naive", arms=[arm]).spec, device)
+    assert (said or "").startswith(reason or "") and bool(said) == bool(reason)

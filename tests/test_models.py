@@ -69,6 +69,7 @@ def member_spec(folder: Path, /, **changes) -> dict:
         "sync": True,
         "cuda_graph": False,
         "backward": "autograd",
+        "compile": False,
         "data": {"name": "fake", "path": str(folder)},
         "input": {"mode": "resident", "samples": 10_000},
         "seed": 42,
@@ -251,10 +252,11 @@ def test_input_share_of_a_graph_is_that_of_its_captured_input(tmp_path, monkeypa
             self.step = lambda row: job.step(source.fetch(row))
             self.batch = source.row
             self.input_alone = lambda: replays.append
+            self.first_steps, self.set_epoch = 3, job.set_epoch
 
     monkeypatch.setattr(member, "GraphedStep", FakeGraph)
     monkeypatch.delattr(inputs.ResidentImages, "batch")
-    code, events, _ = train_member(member_spec(tmp_path, cuda_graph=True))
+    code, events, _ = train_member(member_spec(tmp_path, cuda_graph=True, warmup_steps=8))
     assert code == 0 and len(replays) > 1 and named(events, "warm")["input_share"] > 0
 
 
@@ -796,13 +798,31 @@ def test_weights_and_order_do_not_depend_on_threads(tmp_path, monkeypatch, kind)
 def test_a_large_table_is_a_block_again_and_again(monkeypatch):
     monkeypatch.setattr(dlrm, "BLOCK", 101)
     torch.manual_seed(1)
-    table = dlrm._table(400, 8, CPU)
+    table = dlrm._fill(torch.empty(400, 8))
     assert table.shape == (400, 8) and table.abs().max() <= 400**-0.5
     assert torch.equal(table[0], table[101]) and torch.equal(table[298], table[399])
     assert len(table.unique(dim=0)) == 101  # no two rows are alike before that
     assert table.std().item() == pytest.approx(400**-0.5 / 3**0.5, rel=0.1)
-    small = dlrm._table(5, 8, CPU)
+    small = dlrm._fill(torch.empty(5, 8))
     assert len(small.unique()) == 40
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_dlrm_trains_the_same_with_its_tables_in_one(tmp_path, precision):
+    """The step that can be captured, beside SGD with sparse gradients. Ids of a batch repeat."""
+    spec, seen = member_spec(tmp_path, **DLRM, precision=precision), []
+    source = inputs.ResidentRows(FakeClicks().resident("train", 0, 4096), spec, CPU)
+    for captured in (False, True):
+        job = DlrmJob(spec | {"cuda_graph": captured}, CPU)
+        losses = [job.step(source.batch(step)).item() for step in range(30)]
+        tables = [job.model.weights] if captured else [t.weight for t in job.model.tables]
+        seen.append((losses, torch.cat([t.detach() for t in tables])))
+        seen[-1] += (job.evaluate(source.batch(0)).item(),)
+    for sparse, joined in zip(*seen, strict=True):
+        np.testing.assert_allclose(joined, sparse, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(
+        seen[0][1], torch.cat([t.weight for t in DlrmJob(spec, CPU).model.tables])
+    )
 
 
 def test_dlrm_learns(tmp_path):

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests.studio import SHORT, study, workload
-from workflow.collocation.cell import conductor, run, waiting
+from workflow.collocation.cell import conductor, refusal, run, waiting
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.record import Record
 from workflow.collocation.cell.task import Task
@@ -123,7 +123,8 @@ def cell(tmp_path, monkeypatch):
 @pytest.fixture
 def method(monkeypatch) -> Method:
     made = Method()
-    monkeypatch.setattr(run, "methods", made)
+    for asking in (run, refusal):
+        monkeypatch.setattr(asking, "methods", made)
     return made
 
 

@@ -282,17 +282,8 @@ STUDY_MISTAKES = {
         "ladders.0",
         {**STUDY["ladders"][0], "arms": ["graph"], "input": "files"},
         [
-            "ladders.0.arms: 'graph'",
-            "files input",
-            "allowed: paper_step, eager, bf16, bf16_autograd",
-        ],
-    ),
-    "CUDA graph of dlrm": (
-        "mixes.0",
-        {"members": {DLRM: 1, SMALL: 1}, "methods": ["naive"], "arms": ["graph"]},
-        [
-            "mixes.0.arms: 'graph'",
-            f"'{DLRM}' is dlrm",
+            "ladders.0.arms: 'graph' captures the whole step in a CUDA graph, and not that of",
+            "loader processes read its files",
             "allowed: paper_step, eager, bf16, bf16_autograd",
         ],
     ),
@@ -335,7 +326,8 @@ def test_unknown_study():
     refused(
         lambda: load_study(STUDIES, "papr", WORKLOADS),
         "--config: study: 'papr' is not in config/studies",
-        "archive, h200, kick, methods, neighbours, paper, smoke, tuning; did you mean 'paper'?",
+        "archive, arms, h200, kick, methods, neighbours, paper, smoke, tuning",
+        "; did you mean 'paper'?",
     )
 
 
@@ -433,7 +425,8 @@ def test_mistakes_in_a_command(catalogue, path, value, words):
         ("ladders.0.input", "files", ["ladders.0.input: the command 'mine' reads its own"]),
         ("measure", {"kind": "epochs"}, ["ladders.0.measure.kind: 'epochs'", "allowed: window"]),
         ("arms", ["paper_step", "bf16"], ["ladders.0.arms: no arm changes the command 'mine'"]),
-        ("ladders.0.arms", ["graph"], ["'mine' is command"]),
+        ("ladders.0.arms", ["graph"], ["'mine': a script of your own runs unchanged"]),
+        ("ladders.0.arms", ["compile"], ["'compile' captures the whole step"]),
     ],
 )
 def test_what_a_study_cannot_ask_of_a_command(tmp_path, catalogue, path, value, words):

@@ -34,13 +34,28 @@ def find(kind: str) -> type:
     return getattr(import_module(module), name) if colon else JOBS[kind]
 
 
+def compiled(function: Callable) -> Callable:
+    """The function by torch.compile, at its first call: in the first step, before any barrier.
+
+    Inductor's default mode: autotuning of matrix products takes minutes, and the launches that its
+    own graphs would save are in ours. Kernels are compiled in this process: a pool of workers would
+    outlive it for a moment, and their memory count as the job's. What is compiled is found again
+    in TORCHINDUCTOR_CACHE_DIR.
+    """
+    from torch._inductor import config
+
+    config.compile_threads = 1
+    return torch.compile(function, dynamic=False)
+
+
 class Job(ABC):
     """One model in training, on batches from an input of its own kind.
 
     unit: what `batch_size` counts: samples, tokens or requests. metric: what `evaluate` sums, by
     the name that it has in `epoch` events. capturable: the step can be captured as a CUDA graph, if
-    the input has `row` and `fetch`. `build` makes `model` and `optimizer`; what it draws, it draws
-    on the CPU, so that jobs of one seed begin alike on whatever share of a GPU.
+    the input has `row` and `fetch`; its optimizer then takes a learning rate on the device. `build`
+    makes `model` and `optimizer`; what it draws, it draws on the CPU, so that jobs of one seed
+    begin alike on whatever share of a GPU.
     """
 
     unit: ClassVar[str] = "samples"
@@ -56,6 +71,7 @@ class Job(ABC):
         )
         torch.manual_seed(spec["seed"])  # whatever was drawn before
         self.build(spec, device)
+        self.trained = compiled(self.loss) if spec["compile"] else self.loss
 
     @classmethod
     def member(cls, spec: dict, channel):
@@ -99,7 +115,7 @@ class Job(ABC):
 
     def step(self, batch: tuple[Tensor, ...]) -> Tensor:
         """One training step; the loss, a detached scalar on the device, not waited for."""
-        loss = self.loss(batch)
+        loss = self.trained(batch)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

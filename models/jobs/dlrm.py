@@ -1,6 +1,6 @@
 """DLRM in plain PyTorch: embedding bags and dense features, joined by pairwise dot products."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +30,15 @@ def _mlp(sizes: list[int], last_relu: bool) -> nn.Sequential:
     return nn.Sequential(*(layers if last_relu else layers[:-1]))
 
 
-def _table(n: int, dim: int, device: torch.device) -> Tensor:
-    """Weights [n, dim] on the device, uniform within 1/√n.
+def _fill(weights: Tensor) -> Tensor:
+    """A table's weights [n, dim], made uniform within 1/√n.
 
     Seven billion of them cannot be drawn on the CPU in seconds, and a GPU's draw may depend on its
     SMs. So a block is drawn on the CPU and laid out again and again. Its length is a prime, so
     that the rows of a large table begin at different places in it: row i is row i + BLOCK again.
     """
-    weights = torch.empty(n, dim, device=device)
-    flat = weights.view(-1)
-    block = torch.empty(min(len(flat), BLOCK)).uniform_(-(n**-0.5), n**-0.5).to(device)
+    flat, bound = weights.view(-1), len(weights) ** -0.5
+    block = torch.empty(min(len(flat), BLOCK)).uniform_(-bound, bound).to(weights.device)
     times, rest = divmod(len(flat), len(block))
     flat[: times * len(block)].view(times, -1).copy_(block.expand(times, -1))
     flat[len(flat) - rest :] = block[:rest]
@@ -47,35 +46,66 @@ def _table(n: int, dim: int, device: torch.device) -> Tensor:
 
 
 class Dlrm(nn.Module):
-    """dense [b, 13] float32 and sparse [b, tables] int64 row numbers → logits [b].
+    """dense [b, 13] float32 and what was looked up in the tables → logits [b].
 
     `bottom` and `top` list the layers' output widths; the bottom MLP ends at `dim`, the top at 1.
     Gradients of the tables are sparse. The tables are made on `device`, all else on the CPU.
+
+    joined: the tables lie in one, `weights`, and take no gradient. Looking up is then one gather;
+    who trains adds the gradient of the rows to them, which can be captured as a graph.
     """
 
     def __init__(
-        self, dim: int, bottom: list[int], top: list[int], rows: list[int], device: torch.device
+        self,
+        dim: int,
+        bottom: list[int],
+        top: list[int],
+        rows: list[int],
+        device: torch.device,
+        joined: bool = False,
     ):
         super().__init__()
         if bottom[-1] != dim or top[-1] != 1:
             raise ValueError(f"bottom must end in dim={dim} and top in 1: got {bottom}, {top}")
         self.bottom = _mlp([DENSE_FEATURES, *bottom], last_relu=True)
-        self.tables = nn.ModuleList(
-            # given as _weight, or EmbeddingBag would fill 28 GB with normals first
-            nn.EmbeddingBag(n, dim, mode="sum", sparse=True, _weight=_table(n, dim, device))
-            for n in rows
-        )
+        self.joined = joined
+        if joined:
+            weights = torch.empty(sum(rows), dim, device=device)
+            for table in weights.split(rows):
+                _fill(table)
+            self.weights = nn.Parameter(weights, requires_grad=False)
+            first = torch.tensor([0, *accumulate(rows)][:-1])
+            self.register_buffer("first", first, persistent=False)
+        else:
+            weights = (_fill(torch.empty(n, dim, device=device)) for n in rows)
+            self.tables = nn.ModuleList(
+                # given as _weight, or EmbeddingBag would fill 28 GB with normals first
+                nn.EmbeddingBag(*w.shape, mode="sum", sparse=True, _weight=w)
+                for w in weights
+            )
         features = len(rows) + 1
         lower = torch.tril_indices(features, features, offset=-1)
         self.register_buffer("pairs", lower[0] * features + lower[1], persistent=False)
         self.top = _mlp([dim + self.pairs.numel(), *top], last_relu=False)
 
-    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+    def places(self, ids: Tensor) -> Tensor:
+        """Rows [b * tables] of `weights` that row numbers [b, tables] of the tables stand for."""
+        return (ids + self.first).flatten()
+
+    def look_up(self, ids: Tensor) -> Tensor | list[Tensor]:
+        """Weights of these rows [b, tables], as `forward` takes them: joined, or table by table."""
+        if self.joined:
+            return self.weights.index_select(0, self.places(ids)).view(*ids.shape, -1)
+        one_each = torch.arange(len(ids), device=ids.device)
+        columns = ids.t().contiguous()
+        return [table(own, one_each) for table, own in zip(self.tables, columns, strict=True)]
+
+    def forward(self, dense: Tensor, rows: Tensor | list[Tensor]) -> Tensor:
         x = self.bottom(dense)
-        one_each = torch.arange(len(sparse), device=sparse.device)
-        columns = sparse.t().contiguous()
-        bags = [table(ids, one_each) for table, ids in zip(self.tables, columns, strict=True)]
-        features = torch.stack([x, *bags], dim=1)
+        if self.joined:
+            features = torch.cat([x.unsqueeze(1), rows], dim=1)
+        else:
+            features = torch.stack([x, *rows], dim=1)
         products = torch.bmm(features, features.transpose(1, 2)).flatten(1)
         return self.top(torch.cat([x, products.index_select(1, self.pairs)], dim=1)).squeeze(1)
 
@@ -88,28 +118,49 @@ class DlrmJob(Job):
     id is taken modulo the rows of its table. model_args: dim, bottom, top, max_rows, tables.
     Sparse gradients take no weight decay, and a momentum's buffer would be a second copy of the
     tables: the schema allows neither.
+
+    A step that is captured adds the gradient of what was looked up to the rows itself, each as
+    often as it was: what SGD does with a sparse gradient, whose shape a graph could not hold.
     """
 
+    capturable = True
     metric = "validation_loss"
     resident = ResidentRows
 
     def build(self, spec: dict, device: torch.device) -> None:
         args = spec["model_args"]
         rows = table_rows(args.get("max_rows"), args.get("tables"))
-        model = Dlrm(args["dim"], args["bottom"], args["top"], rows, device)
+        joined, self.lr = spec["cuda_graph"], spec["optimizer"]["lr"]
+        model = Dlrm(args["dim"], args["bottom"], args["top"], rows, device, joined)
         self.model = model.to(device).train()
         self.rows = torch.tensor(rows, device=device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=spec["optimizer"]["lr"])
+        trained = (each for each in self.model.parameters() if each.requires_grad)
+        self.optimizer = torch.optim.SGD(trained, lr=self.lr, fused=joined or None)
+
+    def ids(self, sparse: Tensor) -> Tensor:
+        """Row numbers [b, tables] of raw ids."""
+        return sparse[:, : len(self.rows)] % self.rows
 
     def loss(self, batch: tuple[Tensor, Tensor, Tensor], reduction: str = "mean") -> Tensor:
-        """Binary cross entropy."""
+        """Binary cross entropy. In place of raw ids the batch may hold what they look up."""
         dense, sparse, label = batch
-        ids = sparse[:, : len(self.rows)] % self.rows
         with self.autocast:
-            logits = self.model(dense, ids)
+            rows = sparse if sparse.is_floating_point() else self.model.look_up(self.ids(sparse))
+            logits = self.model(dense, rows)
         return functional.binary_cross_entropy_with_logits(
             logits.float(), label, reduction=reduction
         )
+
+    def step(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        if not self.model.joined:
+            return super().step(batch)
+        dense, sparse, label = batch
+        ids = self.ids(sparse)
+        rows = self.model.look_up(ids).requires_grad_()
+        loss = super().step((dense, rows, label))
+        added = rows.grad.flatten(0, 1)
+        self.model.weights.index_add_(0, self.model.places(ids), added, alpha=-self.lr)
+        return loss
 
     @torch.inference_mode()
     def evaluate(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:

@@ -29,14 +29,18 @@ def build_model(name: str, classes: int, input_size: int, model_args: dict) -> n
     return timm.create_model(name, num_classes=classes, **model_args)
 
 
-def build_optimizer(model: nn.Module, settings: dict) -> torch.optim.Optimizer:
-    """timm's SGD; biases and norms get no weight decay, as in timm's training."""
+def build_optimizer(model: nn.Module, settings: dict, fused: bool) -> torch.optim.Optimizer:
+    """timm's SGD; biases and norms get no weight decay, as in timm's training.
+
+    fused: in one kernel, which takes a learning rate that lies on the device.
+    """
     return create_optimizer_v2(
         model,
         opt="sgd" if settings["nesterov"] else "momentum",  # as timm names them
         lr=settings["lr"],
         weight_decay=settings["weight_decay"],
         momentum=settings["momentum"],
+        **({"fused": True} if fused else {}),
     )
 
 
@@ -63,7 +67,7 @@ class VisionJob(Job):
             spec["model"], spec["classes"], spec["input_size"], spec.get("model_args") or {}
         )
         self.model = model.to(device, memory_format=layout_of(spec)).train()
-        self.optimizer = build_optimizer(self.model, spec["optimizer"])
+        self.optimizer = build_optimizer(self.model, spec["optimizer"], spec["cuda_graph"])
         self.criterion = nn.CrossEntropyLoss(label_smoothing=spec.get("label_smoothing") or 0.0)
         self.schedule = None
         if spec["optimizer"]["schedule"] == "cosine":

@@ -7,6 +7,7 @@ from workflow.collocation.cell.spec import ArmSpec, CellSpec
 from workflow.collocation.schema.workloads import CommandWorkload, Workload
 
 LOSS_EVERY = 10  # steps
+COMPILED = Path(".snakemake/compiled")  # what torch.compile made, for all members and later cells
 BESIDE = {"description", "window_s", "dataset", "folder", "optimizer", "input", "memory_limit_mb"}
 
 
@@ -23,6 +24,7 @@ def member_specs(
     device: "cuda" or "cpu". core_sets: CPU numbers by member. datasets: what
     `python -m models.data prepare` wrote, by name.
     """
+    compiled = {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED.resolve())} if spec.arm.compile else {}
     specs = []
     for index, member in enumerate(spec.members):
         own = folder / str(index)
@@ -39,7 +41,7 @@ def member_specs(
                 "device": device,
                 "threads": len(core_sets[index]),
                 "cores": core_sets[index],
-                "environment": _told(member.job) | environments[index],
+                "environment": _told(member.job) | environments[index] | compiled,
                 "warmup_s": spec.measure.warmup_s,
                 "epochs": spec.measure.epochs if spec.measure.kind == "epochs" else None,
                 "loss_every": LOSS_EVERY,

@@ -35,6 +35,7 @@ from workflow.collocation.cell.record import (
     Record,
     write,
 )
+from workflow.collocation.cell.refusal import refusal
 from workflow.collocation.cell.task import Task
 from workflow.collocation.cell.waiting import Patience, Postponed, device_of
 from workflow.collocation.errors import ConfigError, NotInForce
@@ -150,9 +151,9 @@ class Run:
         return record
 
     def _answer(self) -> None:
-        """Measure, or say why the method cannot run here. Raises Postponed."""
+        """Measure, or say why it cannot run here. Raises Postponed."""
         try:
-            if reason := methods.refusal(self.spec.to_json(), self.device, self.switch):
+            if reason := refusal(self.spec, self.device, self.switch):
                 self._ended("unsupported", reason, None)
             else:
                 self._measure()

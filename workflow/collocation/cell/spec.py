@@ -39,13 +39,16 @@ class MeasureSpec(Measure):
 
 
 class ArmSpec(Strict):
-    """How the members' step is written. backward: on whose thread that pass is launched."""
+    """How the members' step is written. backward: on whose thread that pass is launched.
+    compile: by torch.compile.
+    """
 
     precision: str
     channels_last: bool
     sync: bool
     cuda_graph: bool
     backward: Literal["autograd", "caller"] = "autograd"
+    compile: bool = False
 
 
 class MemberSpec(Strict):

@@ -190,10 +190,10 @@ def _check_arms(where, group, study, name, workload) -> None:
     mode = group.input or workload.input.mode
     others = ", ".join(arm for arm in ARMS if not ARMS[arm]["cuda_graph"])
     for arm in group.arms or study.arms:
-        if ARMS[arm]["cuda_graph"] and not (workload.capturable and mode == "resident"):
+        if ARMS[arm]["cuda_graph"] and (why := workload.no_graph(mode)):
             raise ConfigError(
-                f"{where}.arms: '{arm}' captures a vision step with resident input; "
-                f"'{name}' is {workload.kind} with {mode} input; allowed: {others}"
+                f"{where}.arms: '{arm}' captures the whole step in a CUDA graph, and not that of "
+                f"'{name}': {why}; allowed: {others}"
             )
 
 

@@ -33,7 +33,7 @@ Dataset = Literal[DATASETS]
 
 # How well a job is written; docs/methods.md says each in words. `backward`: the thread that
 # launches the backward pass, autograd's own or the caller's. A graph's replay has neither, so
-# `graph` keeps the default.
+# `graph` and `compile` keep the default.
 _EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}
 _BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
 ARMS = {
@@ -42,6 +42,7 @@ ARMS = {
     "bf16": {**_BF16, "backward": "caller"},
     "bf16_autograd": _BF16,
     "graph": {**_BF16, "cuda_graph": True},
+    "compile": {**_BF16, "cuda_graph": True, "compile": True},
 }
 Arm = Literal[tuple(ARMS)]
 

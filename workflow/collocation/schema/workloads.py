@@ -56,7 +56,7 @@ class Input(Strict):
 class Workload(Strict):
     """One training job of the catalogue: what every kind has."""
 
-    capturable: ClassVar[bool] = False  # can be trained as a CUDA graph, from resident input
+    uncaptured: ClassVar[str] = ""  # why no CUDA graph can hold its step
     formerly: ClassVar[dict] = {}  # keys that specs of the kind once had, and their one value
 
     description: str = Field("", description="for people", examples=["ResNet26 on CIFAR-10"])
@@ -66,6 +66,11 @@ class Workload(Strict):
     window_s: float | None = Field(
         None, gt=0, description="a window of its own, if the study's is too short", examples=[60]
     )
+
+    def no_graph(self, mode: str) -> str:
+        """Why no CUDA graph can hold its step with this mode of input; empty where one can."""
+        files = "loader processes read its files, which no replay can"
+        return self.uncaptured or (files if mode == "files" else "")
 
     @property
     def own_code(self) -> dict[str, str]:
@@ -113,8 +118,6 @@ class Trained(Workload):
 class VisionWorkload(Trained):
     """An image classifier."""
 
-    capturable: ClassVar[bool] = True
-
     kind: Literal["vision"] = Field("vision", description="an image classifier")
     dataset: Literal[IMAGES] = Field(description="images to train on", examples=["cifar10"])
     input_size: StrictInt = Field(ge=8, description="pixels", examples=[32])
@@ -159,6 +162,8 @@ class DlrmWorkload(Trained):
 class OwnWorkload(Trained):
     """A kind of your own: `module:Class`, a models.jobs.base.Job. Its keys are `model_args`."""
 
+    uncaptured: ClassVar[str] = "nobody has tried it with a kind of your own"
+
     kind: str = Field(pattern=OWN_KIND, description="module:Class", examples=["my_jobs:Toy"])
     model: str = Field("own", description="as the class takes it")
     input_size: StrictInt = Field(0, ge=0, description="pixels, of image datasets")
@@ -177,6 +182,7 @@ class ItsOwn(Strict):
 class CommandWorkload(Workload):
     """Somebody's own training script, run as it is (models/jobs/command.py)."""
 
+    uncaptured: ClassVar[str] = "a script of your own runs unchanged"
     dataset: ClassVar[None] = None
     input: ClassVar[ItsOwn] = ItsOwn()
 

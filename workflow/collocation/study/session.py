@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-from workflow.collocation import ROOT, cpus, gpu, methods, provenance
+from workflow.collocation import ROOT, cpus, gpu, provenance
 from workflow.collocation.cell.conductor import TIMEOUTS
 from workflow.collocation.cell.record import MEASURED
+from workflow.collocation.cell.refusal import refusal
 from workflow.collocation.digest import code_digest, own_digest
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu import find_devices
@@ -211,7 +212,7 @@ class Session:
         return {job.cell.replicate: job for job in reversed(self.jobs)}
 
     def refusal(self, cell: Cell) -> str | None:
-        """Why the cell's method cannot run here and now, or None. The card is asked once a cell.
+        """Why the cell cannot run here and now, or None. The card is asked once a cell.
 
         A card elsewhere cannot be asked: what its job said last stands.
         """
@@ -221,7 +222,7 @@ class Session:
         if cell.id not in self._refusals:
             switch, its = self.config.mig_mode == "switch", self.places.get(cell.replicate)
             device = next((each for each in self.usable if each.uuid == its), self.device)
-            self._refusals[cell.id] = methods.refusal(cell.spec.to_json(), device, switch)
+            self._refusals[cell.id] = refusal(cell.spec, device, switch)
         return self._refusals[cell.id]
 
     @cached_property
