@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from analysis.names import ANCHOR
 from analysis.records import safe
@@ -23,6 +24,7 @@ from analysis.records.safe import MOST_TABLE, printable, read_bytes, read_json
 from release import contents, manifest, verify
 from release.cells import STEPS
 from release.contents import RUN, Attempt, one_line
+from workflow.collocation.cell.record import FAULTS, RESULTS
 from workflow.collocation.cell.spec import changes, digest
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.lock import Busy, folder_lock
@@ -38,29 +40,58 @@ NONE = f"it holds no cells/<scenario>/<arm>/<method>/r<block>/a<attempt>/{RUN}"
 _FILE = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")  # of an attempt
 
 
-def unpacked(bundle: Path, scratch: Path) -> Path:
-    """The folder of a bundle, below `scratch`. Raises OSError, EOFError, tarfile.TarError, or
-    ValueError for what is no plain file or leads out of it.
+class Partly(Exception):
+    """Some attempts were merged before something went wrong; with this sentence."""
+
+
+class Limited:
+    """A stream that ends with a ValueError after MOST_TABLE bytes."""
+
+    def __init__(self, content: IO[bytes]):
+        self.content, self.left = content, MOST_TABLE
+
+    def read(self, size: int) -> bytes:
+        part = self.content.read(size)
+        self.take(len(part))
+        return part
+
+    def take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise ValueError(f"it unpacks to more than {MOST_TABLE} bytes: give its folder")
+
+
+def entries(bundle: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """The files of a bundle, in order. Raises OSError, EOFError, tarfile.TarError; ValueError for
+    what is no plain file or leads out of it, and before they are read for more than MOST_TABLE.
     """
-    plain, out = scratch / "bundle.tar", scratch / "bundle"
+    with gzip.open(bundle) as packed:
+        with tarfile.open(fileobj=Limited(packed), mode="r|") as archive:
+            declared = Limited(packed)
+            for entry in archive:
+                name = PurePosixPath(entry.name)
+                if name.is_absolute() or ".." in name.parts:
+                    raise ValueError(f"{name} leads out of it")
+                if entry.isdir():
+                    continue
+                if not entry.isfile() or entry.issparse():
+                    raise ValueError(f"{name} is a link or no plain file: it is not opened")
+                declared.take(entry.size)
+                yield archive, entry
+
+
+def unpacked(bundle: Path, scratch: Path) -> Path:
+    """The folder of a bundle, below `scratch`, which nothing is written to before all names and
+    sizes are known to be good. Raises what `entries` does.
+    """
+    for _ in entries(bundle):
+        pass
+    out = scratch / "bundle"
     out.mkdir()
-    with gzip.open(bundle) as packed, plain.open("wb") as content:
-        while part := packed.read(2**20):
-            content.write(part)
-            if content.tell() > MOST_TABLE:
-                raise ValueError(f"it unpacks to more than {MOST_TABLE} bytes: give its folder")
-    with tarfile.open(plain, "r:") as archive:
-        for entry in archive:
-            name = PurePosixPath(entry.name)
-            if name.is_absolute() or ".." in name.parts:
-                raise ValueError(f"{name} leads out of it")
-            if entry.isdir():
-                continue
-            if not entry.isfile() or entry.issparse():
-                raise ValueError(f"{name} is a link or no plain file: it is not opened")
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            with archive.extractfile(entry) as content, (out / name).open("xb") as target:
-                shutil.copyfileobj(content, target)
+    for archive, entry in entries(bundle):
+        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
+        with archive.extractfile(entry) as content, (out / entry.name).open("xb") as target:
+            shutil.copyfileobj(content, target)
     inside = list(out.iterdir())
     return inside[0] if len(inside) == 1 else out
 
@@ -182,8 +213,7 @@ def _identity(record: Mapping) -> str:
 
 def move(folder: Path, cells: Path, attempt: Attempt, record: dict, cell: str) -> None:
     """Give a staged attempt the next number of its cell here, and move it there, whole."""
-    tried = [int(path.parent.name[1:]) for path in (cells / cell).glob(f"a*/{RUN}")]
-    number, block = max(tried, default=0) + 1, _block(cell)[1]
+    number, block = max(_numbers(cells / cell), default=0) + 1, _block(cell)[1]
     if Attempt(cell, number) != attempt:
         named = record["cell"] | {"id": cell, "replicate": block, "attempt": number}
         text = json.dumps(record | {"cell": named}, indent=1) + "\n"
@@ -194,9 +224,14 @@ def move(folder: Path, cells: Path, attempt: Attempt, record: dict, cell: str) -
     folder.rename(target)
 
 
+def _numbers(cell: Path) -> Iterator[int]:
+    names = (path.parent.name[1:] for path in cell.glob(f"a*/{RUN}"))
+    return (int(name) for name in names if name.isdecimal())
+
+
 def into(session: Session, source: Path) -> tuple[int, int, list[str]]:
     """Merge under the lock of the study's folder: how many attempts came, how many were there, and
-    sentences on blocks with another number and on what was left out.
+    sentences on blocks with another number and on what was left out. Raises Partly, too.
     """
     staged = session.folder / STAGED
     shutil.rmtree(staged, ignore_errors=True)  # of one that was killed
@@ -205,11 +240,20 @@ def into(session: Session, source: Path) -> tuple[int, int, list[str]]:
         records, said = checked(source, staged, found, Planned(session))
         tried = scan(session.cells_folder)
         there = [one.content for each in tried.values() for one in each if one.content]
+        answered = {record["cell"]["id"] for record in there if record["status"] in RESULTS}
         taken = [*tried, *(cell.id for cell in session.cells if cell.replicate > ELSEWHERE)]
         placed = dict(moves(records, there, taken))
-        for attempt, cell in placed.items():
+        for attempt in [a for a in placed if placed[a] in answered]:
+            if (status := records[attempt]["status"]) in FAULTS:
+                said.append(f"cell {attempt}: {status}, and has a result here")
+                del placed[attempt], records[attempt]
+        for done, (attempt, cell) in enumerate(placed.items()):
             folder = staged / attempt.folder
-            move(folder, session.cells_folder, attempt, records[attempt], cell)
+            try:
+                move(folder, session.cells_folder, attempt, records[attempt], cell)
+            except OSError as error:
+                state = f"{done} of {len(placed)} attempts are merged, and the same command "
+                raise Partly(f"{session.folder}: {state}carries on: {error}") from None
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     renamed = Counter((_block(a.cell)[1], _block(cell)[1]) for a, cell in placed.items())
@@ -240,8 +284,8 @@ def main(source: Path, config: Sequence[str]) -> int:
                 came, known, said = into(session, folder)
         except Busy as busy:
             sys.exit(f"study '{session.name}' is being run: {busy}")
-        except ConfigError as error:
-            sys.exit(str(error))
+        except (ConfigError, Partly) as error:
+            sys.exit(safe.one_line(error))
         except Exception as error:  # whatever it holds, it is named
             why = safe.one_line(error) or type(error).__name__
             sys.exit(f"nothing is merged from {printable(source)}: {why}")

@@ -327,7 +327,9 @@ def test_contribute_refuses_each_with_a_line(bundle, tmp_path, name):
 
 
 def packed(*entries: tuple[str, bytes, int], after: bytes = b""):
-    """A bundle of these entries: name (or name and target of a link), type, size."""
+    """A bundle of these entries: name (or name and target of a link), type, size; of a large one
+    the header alone.
+    """
 
     def make(folder: Path) -> Path:
         tar = io.BytesIO()
@@ -336,7 +338,10 @@ def packed(*entries: tuple[str, bytes, int], after: bytes = b""):
                 entry = tarfile.TarInfo(name.partition(">")[0])
                 entry.type, entry.linkname = kind, name.partition(">")[2]
                 entry.size = size if kind == tarfile.REGTYPE else 0
-                archive.addfile(entry, io.BytesIO(bytes(entry.size)))
+                if entry.size < 10**6:
+                    archive.addfile(entry, io.BytesIO(bytes(entry.size)))
+                else:
+                    tar.write(entry.tobuf())
         path = folder.with_suffix(".tar.gz")
         path.write_bytes(gzip.compress(tar.getvalue()) + after)
         return path
@@ -357,7 +362,8 @@ UNMERGED = {
     "a hard link in the bundle": (packed(("a>/etc/passwd", tarfile.LNKTYPE, 0)), "link"),
     "a device in the bundle": (packed(("a", tarfile.CHRTYPE, 0)), "no plain file"),
     "one name twice": (packed(*2 * [("a/b", tarfile.REGTYPE, 9)]), "exists"),
-    "a gzip bomb": (packed(after=20 * gzip.compress(bytes(2 * 10**8), 1)), "unpacks to more"),
+    "more than is unpacked": (packed(("a", tarfile.REGTYPE, 10**11)), "unpacks to more"),
+    "a bomb behind its end": (packed(after=10 * gzip.compress(bytes(10**8), 1)), "holds no cells"),
     "no archive": (lambda folder: folder / "plan.json", "gzip"),
     "nothing": (packed(), "it holds no cells"),
 }

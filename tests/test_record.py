@@ -142,6 +142,9 @@ def test_folders_without_a_record_are_nothing(cells):
     (cells.folder / CELL / "notes" / "run.json").mkdir(parents=True)
     (cells.folder / CELL / "afternoon").mkdir()
     (cells.folder / CELL / "afternoon" / "run.json").write_text("{}")
+    for copied in (f"{CELL}/a1.bak", f"{CELL}.bak/a1"):
+        (cells.folder / copied).mkdir(parents=True)
+        (cells.folder / copied / "run.json").write_text("{}")
     assert scan(cells.folder) == {}
 
 

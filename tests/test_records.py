@@ -123,6 +123,16 @@ def test_of_a_block_that_moved_to_another_gpu_the_job_alone_stays_on_both():
     assert rates["3x_a/paper_step/mps/r1"] == [250] * 3
 
 
+@pytest.mark.parametrize("later", [1, 2])
+def test_of_a_cell_that_two_gpus_measured_the_one_that_began_last_counts(later):
+    """Whichever of two hosts' folders was merged into the other."""
+    tried = [record("2x_a", rates=[n, n], gpu=f"GPU-{n}", attempt=n) for n in (1, 2)]
+    for each in tried:
+        day = 2 if each["cell"]["attempt"] == later else 1
+        each["provenance"]["started_at"] = f"2026-01-0{day}T00:00:00+00:00"
+    assert set(merged(*tried)["samples_per_s"]) == {later}
+
+
 def test_a_fault_on_another_gpu_hides_no_result():
     fault = record("1x_a", rates=[None], gpu="GPU-2", attempt=2, status="failed")
     frame = merged(record("1x_a"), fault, record("2x_a", rates=[500, 500], gpu="GPU-2"))

@@ -601,6 +601,12 @@ def test_a_block_that_went_on_elsewhere_stays_one_and_its_attempts_get_the_next_
     record["cell"]["attempt"] = 2
     (again / "run.json").write_text(json.dumps(record))
     lay(tmp_path / "mine", 3, cells=MEASURED_ONCE[1:2])  # a second attempt here, too
+    failed = again.with_name("a3") / "run.json"  # where a result is here
+    failed.parent.mkdir()
+    record["cell"]["attempt"] = 3
+    record["provenance"]["started_at"] = "2030-01-01T00:00:00+00:00"
+    nothing = {"members": [], "windows": [], "files": {}, "telemetry": None}
+    failed.write_text(json.dumps(record | nothing | {"status": "failed"}))
     mine = folder / "cells" / MEASURED_ONCE[1] / "r1" / "a2"
     shutil.copytree(tmp_path / "mine" / "cells" / MEASURED_ONCE[1] / "r1" / "a1", mine)
     text = (mine / "run.json").read_text().replace('"attempt": 1', '"attempt": 2')
@@ -608,6 +614,8 @@ def test_a_block_that_went_on_elsewhere_stays_one_and_its_attempts_get_the_next_
     before = there(folder)
     done = merge(other, folder.parent)
     assert "2 attempts merged, 1 were there" in done.stdout, done.stdout + done.stderr
+    (said,) = done.stderr.splitlines()
+    assert f"cell {MEASURED_ONCE[1]}/r1 a3: failed, and has a result here" in said
     assert before.items() < there(folder).items()
     found = {str(a) for a in contents.attempts(there(folder))}
     numbers = {(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)}
@@ -671,21 +679,29 @@ def test_a_study_that_is_sealed_or_running_is_left_as_it_is(copy, tmp_path):
     assert not (results / "h200" / "cells").exists()
 
 
-def test_a_merge_that_is_interrupted_leaves_whole_attempts_and_goes_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_a_merge_that_is_interrupted_leaves_whole_attempts_and_goes_on(tmp_path, monkeypatch, end):
     folder, source = tmp_path / "results" / "h200", lay(tmp_path / "other", 1)
     (folder / ".merge" / "cells").mkdir(parents=True)  # of one that was killed
     (folder / "cells" / MEASURED_ONCE[0] / "r1" / "a1" / "log").mkdir(parents=True)
-    moved = []
+    (folder / "cells" / MEASURED_ONCE[0] / "r1" / "a1.bak").mkdir()
+    (folder / "cells" / MEASURED_ONCE[0] / "r1" / "a1.bak" / "run.json").touch()
+    before, moved = manifest.digests(folder), []
 
     def rename(path: Path, target: Path) -> None:
         if len(moved) == 3:
-            raise KeyboardInterrupt
+            raise end
         moved.append(target)
         path.replace(target)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, SystemExit)) as ended:
         patch.setattr(Path, "rename", rename)
         release.merge.main(source, [f"results={folder.parent}"])
-    assert len(there(folder)) == sum(len([*target.iterdir()]) for target in moved)
+    if isinstance(end, OSError):
+        said = "3 of 7 attempts are merged, and the same command carries on: [Errno 28] No space"
+        assert str(ended.value).startswith(f"{folder}: {said}") and "\n" not in str(ended.value)
+    assert len(there(folder)) == sum(len([*target.iterdir()]) for target in moved) + 1
+    for copied in before:
+        (folder / copied).unlink()
     assert "4 attempts merged, 3 were there" in merge(source, folder.parent).stdout
     assert there(source) == there(folder)

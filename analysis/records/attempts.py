@@ -14,13 +14,15 @@ def select_attempts(records: list[dict]) -> list[tuple[dict, bool]]:
 
     Per cell and device counts the newest attempt with a result (completed, out_of_memory,
     unsupported), else the newest fault (failed, timed_out), else the newest at all. By the same
-    rule one of a cell's devices is current. Of the other devices an alone run stays, not current,
+    rule one of a cell's devices is current, the newest there being what began last: numbers tell
+    nothing of what several hosts measured. Of the other devices an alone run stays, not current,
     where a current cell of the same block and arm was measured there: its progress needs it.
     """
     best: dict[tuple, dict] = {}
     for record in sorted(records, key=_weight):
         best[(*_cell_key(record), device_of(record))] = record
-    current = {_cell_key(record): record for record in sorted(best.values(), key=_weight)}
+    last = sorted(best.values(), key=lambda r: (_weight(r)[0], _began(r), _weight(r)))
+    current = {_cell_key(record): record for record in last}
     needed = {
         (*_block_key(record), member.get("workload"))
         for record in current.values()
@@ -37,6 +39,10 @@ def select_attempts(records: list[dict]) -> list[tuple[dict, bool]]:
 
 def _weight(record: dict) -> tuple[int, int]:
     return _WORTH.get(record["status"], 0), record["cell"]["attempt"]
+
+
+def _began(record: dict) -> str:
+    return str((record.get("provenance") or {}).get("started_at") or "")
 
 
 def _cell_key(record: dict) -> tuple:

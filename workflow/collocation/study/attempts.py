@@ -54,10 +54,11 @@ class Attempt:
 def scan(folder: Path) -> dict[str, list[Attempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first."""
     found: dict[str, list[Attempt]] = {}
-    paths = folder.glob("*/*/*/r*/a*/run.json")
-    numbered = [(path.parent.name[1:], path) for path in paths]
-    for number, path in sorted((int(n), path) for n, path in numbered if n.isdecimal()):
+    names = [(path.parts[-2][1:], path) for path in folder.glob("*/*/*/r*/a*/run.json")]
+    for number, path in sorted((int(n), path) for n, path in names if n.isdecimal()):
         cell = path.parents[1].relative_to(folder).as_posix()
+        if not cell.rpartition("/r")[2].isdecimal():  # somebody's copy of a block
+            continue
         attempt = Attempt(cell, number, path, _content(path, cell, number))
         found.setdefault(cell, []).append(attempt)
     return found
