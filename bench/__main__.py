@@ -64,7 +64,7 @@ def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> di
 def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tuple[float, str]:
     """Samples/s of the bare loop with the same specs and method, and what proves the method."""
     dataset = json.loads(ready.read_text())
-    sets, _ = cores.plan_cores(cell.spec.shares(), numa=device.numa_node if device else None)
+    sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)
     key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
     seen = []
     try:

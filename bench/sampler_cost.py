@@ -177,7 +177,7 @@ class Launch(Conductor):
 
 def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Segment]:
     """Run the cell for all its blocks. Raises BenchError where that does not end well."""
-    core_sets, _ = cores.plan_cores(cell.spec.shares(), numa=device.numa_node if device else None)
+    core_sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)
     dataset = json.loads(ready.read_text())
     key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
     with contextlib.ExitStack() as stack:

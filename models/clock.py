@@ -12,6 +12,8 @@ import torch
 RING = 64
 TIE_NS = 30_000_000_000  # the clocks of host and device may differ by 20 µs in every second
 TRIES = 4
+AT_LEAST = 2  # steps under way, however long they take
+RECENT = 8  # steps by which it is judged how long they take
 
 
 class HostClock:
@@ -27,6 +29,9 @@ class HostClock:
     def finish(self) -> None:
         """Wait for all marked steps."""
 
+    def resume(self) -> None:
+        """Steps go on after a rest, in which none was under way."""
+
 
 class EventClock:
     """For steps that are only launched: a ring of reused CUDA events, read as they complete.
@@ -36,10 +41,15 @@ class EventClock:
     event to the step's, or when that was read, if this was earlier. A new tie, every TIE_NS, takes
     nothing from the one before, so that neither rounding nor the device's clock adds up; it is
     made on a stream of its own and waits for no step. A step belongs to the tie before its launch.
+
+    ahead_s: seconds of work that may be under way, but always AT_LEAST steps; None: the whole ring.
     """
 
-    def __init__(self, ring: int = RING) -> None:
+    def __init__(self, ring: int = RING, ahead_s: float | None = None) -> None:
+        self._ahead_ns = None if ahead_s is None else ahead_s * 1e9
+        self._most = ring if ahead_s is None else AT_LEAST
         self.end_ns = array("q")
+        self.resume()
         self._ring = [torch.cuda.Event(enable_timing=True) for _ in range(ring)]
         self._stream = torch.cuda.Stream()
         self._marked, self._tie = 0, self._new_tie()
@@ -61,8 +71,8 @@ class EventClock:
         return min(tries, key=lambda one: one[0])[1:]
 
     def mark(self) -> None:
-        """The step just launched ends here; waits only when the ring is full."""
-        if self._marked - len(self.end_ns) == len(self._ring):
+        """The step just launched ends here; waits while too many are under way."""
+        while self._marked - len(self.end_ns) >= self._most:
             self._oldest().synchronize()
             self._read()
         if time.monotonic_ns() - self._tie[1] > TIE_NS:
@@ -80,6 +90,10 @@ class EventClock:
             self._oldest().synchronize()
             self._read()
 
+    def resume(self) -> None:
+        """Steps go on after a rest, in which none was under way."""
+        self._first, self._since = len(self.end_ns), time.monotonic_ns()
+
     def _oldest(self) -> torch.cuda.Event:
         return self._ring[len(self.end_ns) % len(self._ring)]
 
@@ -89,11 +103,19 @@ class EventClock:
         end = tie_ns + round(tie.elapsed_time(self._oldest()) * 1e6)
         end = min(end, time.monotonic_ns())
         self.end_ns.append(max(end, self.end_ns[-1]) if self.end_ns else end)
+        if self._ahead_ns is not None:
+            steps = min(len(self.end_ns) - self._first, RECENT)
+            before = len(self.end_ns) - 1 - steps
+            since = self.end_ns[before] if before >= self._first else self._since
+            most = int(self._ahead_ns * steps / max(self.end_ns[-1] - since, 1))
+            self._most = min(max(most, AT_LEAST), len(self._ring))
 
 
-def step_clock(device: torch.device, sync: bool) -> HostClock | EventClock:
+def step_clock(
+    device: torch.device, sync: bool, ahead_s: float | None = None
+) -> HostClock | EventClock:
     """The clock for steps on `device`; `sync` says that the host waits for each step anyway."""
-    return HostClock() if sync or device.type == "cpu" else EventClock()
+    return HostClock() if sync or device.type == "cpu" else EventClock(ahead_s=ahead_s)
 
 
 def typical_step_s(end_ns: Sequence[int]) -> float | None:

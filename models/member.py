@@ -115,7 +115,7 @@ class Member:
             resident_bytes=self.input.bytes + (self.validation.bytes if self.validation else 0),
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
-            commands=["tune", "trace"],
+            commands=["tune", "trace", "hold"],
             seconds=dict(zip(("fork", "device", "data", "model"), (fork_s, *took), strict=True)),
             **facts,
         )
@@ -129,8 +129,8 @@ class Member:
 
     def fresh_record(self) -> None:
         """Forget the times of steps so far."""
-        self.clock = step_clock(self.device, self.spec["sync"])
-        self.wait_ns, self.validation_ns = array("q"), 0
+        self.clock = step_clock(self.device, self.spec["sync"], self.spec.get("in_flight_s"))
+        self.wait_ns, self.apart_ns = array("q"), 0
 
     def train(self, steps: int | None) -> None:
         """Train that many steps, None: for ever; returns early when told to stop."""
@@ -153,7 +153,9 @@ class Member:
             self.report()
 
     def told_to_stop(self) -> bool:
-        """Looks for a command without waiting; remembers a stop, and steps to trace after it."""
+        """Looks for a command without waiting; remembers a stop, and steps to trace after it, and
+        rests while it is to be held.
+        """
         if not self.stopping and (command := self.channel.poll()):
             self.heed(command)
         return self.stopping
@@ -162,6 +164,18 @@ class Member:
         word, _, steps = command.partition(" ")
         self.stopping = word in ("stop", "trace")
         self.trace_steps = int(steps) if word == "trace" else 0
+        if word == "hold":
+            self.hold()
+
+    def hold(self) -> None:
+        """Finish what is under way, and block until told to go on, or to stop."""
+        began = time.monotonic_ns()
+        self.clock.finish()
+        self.synchronise()
+        self.channel.emit("held", steps=len(self.clock.end_ns))
+        self.heed(self.channel.wait())
+        self.clock.resume()
+        self.apart_ns += time.monotonic_ns() - began
 
     def report(self) -> None:
         """A progress event, if the last one is old enough and the window is open."""
@@ -234,7 +248,7 @@ class Member:
             trained = time.monotonic_ns()
             result = None if self.stopping else self.validate()
             validation_ns = time.monotonic_ns() - trained
-            self.validation_ns += validation_ns
+            self.apart_ns += validation_ns
             if self.stopping:
                 return
             losses = self.losses.between(first, self.step)
@@ -279,7 +293,7 @@ class Member:
         if self.go_ns is None:
             self.fresh_record()
         elif self.spec["input"]["mode"] == "files":
-            share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.validation_ns)
+            share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.apart_ns)
         end_ns, losses = self.clock.end_ns, self.losses
         kept = losses.steps, losses.between(0, self.step)
         file = save_steps(self.spec["folder"], end_ns, self.wait_ns, *kept)

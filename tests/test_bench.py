@@ -159,7 +159,7 @@ def test_cases_have_the_cores_that_they_say():
     for name, case in bench.CUDA_CASES.items():
         cell = bench.cell_of(case, 3)
         assert (cell.n, cell.method, cell.arm) == (case.n, case.method, case.arm)
-        sets, flags = plan_cores(cell.spec.shares(), available)
+        sets, flags = plan_cores(*cell.spec.shares(), available)
         assert not flags
         found[name] = {len(cores) for cores in sets}
     assert found == dict.fromkeys(bench.CUDA_CASES, {1})

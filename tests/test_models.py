@@ -717,6 +717,26 @@ def test_event_clock_does_not_drift_from_the_hosts(monkeypatch, slow, host_ns):
     assert np.diff(ends).mean() == pytest.approx(np.diff(true).mean(), rel=2e-6)
 
 
+@pytest.mark.parametrize(("step_ms", "most"), [(1, 20), (0.1, 64), (100, 2)])
+def test_who_may_be_held_launches_little_ahead(monkeypatch, step_ms, most):
+    """About 20 ms of work, but two steps at least; and a rest is no part of a step."""
+    device = FakeDevice(0)
+    monkeypatch.setattr(torch, "cuda", device)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic_ns=device.look))
+    events, ahead = clock.EventClock(ahead_s=0.02), []
+    for launched in range(1, 401):
+        if launched == 201:
+            events.finish()
+            device.now += 10**10
+            events.resume()
+        device.busy_until = max(device.now, device.busy_until) + int(step_ms * 1e6)
+        events.mark()
+        ahead.append(launched - len(events.end_ns))
+    # Where the host only launches, the device is always behind.
+    assert max(ahead) == pytest.approx(most, rel=0.1)
+    assert min(ahead[150:200] + ahead[300:]) >= most * 0.9 - 1
+
+
 def test_host_clock_is_monotone():
     host = clock.step_clock(CPU, sync=False)
     for _ in range(100):

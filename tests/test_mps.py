@@ -25,6 +25,8 @@ from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence as method_evidence
 from workflow.collocation.methods import mps, mps_daemon
 from workflow.collocation.methods.evidence import Company, NotInForce, Place, Report, Unsupported
+from workflow.collocation.methods.naive import Plain
+from workflow.collocation.methods.sides import Together
 
 ROOT = Path(__file__).parent.parent
 MPS = methods.METHODS["mps"]
@@ -412,6 +414,54 @@ def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says,
     else:
         seen = sharing.witness(found)
         assert (seen["verified"], seen["nvml_agrees"]) == (True, None)
+
+
+BOTH = {"compute": [4001, 4002, 4003], "mps": [4001]}  # by a container's host's PIDs
+FOUND = {"compute": [5, 7, 8], "mps": [7]}
+TOGETHER = {  # NVML's lists, the daemon's clients, what fails, or what the plain side is proven by
+    "as they are": (FOUND, [7], True),
+    "by their numbers": (BOTH, [7], True),
+    "of which nothing is listed": ({"compute": [], "mps": []}, [7], None),
+    "a plain one is a client": (FOUND, [7, 8], "clients that are none of its side: member 1 (PID "),
+    "NVML says that it is one": (
+        FOUND | {"mps": [7, 8]},
+        [7],
+        ", member 1 (PID 8)",
+    ),
+    "the client is none": (FOUND, [], "member 0 (PID 7) is not among server 5's clients"),
+    "another client": (FOUND, [7, 1], "clients that are none of its side: PID 1 "),
+    "one too many": (BOTH | {"compute": [1, 2, 3, 4]}, [7], "the cell has 2 members and 1 MPS"),
+    "two clients": (BOTH | {"mps": [4001, 4002]}, [7], "NVML lists 2 MPS clients"),
+    "a stranger": (FOUND | {"compute": [1, 5, 7, 8]}, [7], "others compute on it: PID 1 "),
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_plain_members_beside_a_daemon_are_proven_to_be_none_of_its_clients(case, monkeypatch):
+    """The client has the PID 7, the plain member 8, the server 5."""
+    lists, clients, expected = TOGETHER[case]
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: lists)
+    served = sharing_of({}, method="mps")
+    ask = served.daemon.ask
+    listed = "".join(f"{pid}\n" for pid in clients)
+    served.daemon.ask = lambda word: listed if word.startswith("get_client") else ask(word)
+    both = Together(Plain(GPU), served, {"mps": [0], "naive": [1]})
+    if isinstance(expected, str):
+        error = Company if re.search("others|has 2 members|2 MPS", expected) else NotInForce
+        assert expected in not_in_force(both, reports(132, 132), error)
+    else:
+        found = both.witness(reports(132, 132))
+        assert (found["verified"], found["naive"]["verified"]) == (expected, expected)
+        assert (found["mps"]["clients"], found["naive"]["members"]) == ([7], [8])
+        assert both.own_pids() == {5, 7, 8}
+
+
+def test_a_plain_member_is_not_the_daemons_to_drop():
+    asked = []
+    both = Together(Plain(GPU, {8}), SimpleNamespace(release=asked.append), {})
+    both.release(8)
+    both.release(7)
+    assert asked == [7]
 
 
 def test_on_a_part_of_a_card_nvml_lists_the_neighbours_too(monkeypatch):

@@ -54,6 +54,21 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
     assert show.table(made).count("experimental") == 1 and told in show.table(made)
 
 
+def test_the_plan_says_which_sets_are_measured_in_turns(tmp_path):
+    turns = {"kind": "alternate", "slices": 10, "slice_s": 1.0}
+    ladders = [
+        {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": turns},
+        {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}},
+    ]
+    planned = Study.model_validate(study(ladders=ladders))
+    cells = expand(planned, WORKLOADS)
+    config = Config(results=str(tmp_path), gpu="cpu")
+    made = Session(config, STUDY, "as asked for", planned, cells, usable=[], attempts={})
+    said = show.table(made)
+    assert "\n  2x_plain/paper_step: " in said and "alone, naive in turns" in said
+    assert "\n  3x_plain/paper_step: naive in blocks" in said
+
+
 def ends(session: Session, *statuses: str) -> list[Path]:
     """Write run.json of the jobs, in order."""
     paths = [session.cells_folder / job.path / "run.json" for job in session.jobs]

@@ -1,6 +1,7 @@
 """From step times to rates: exact where the truth is known; and steps.parquet read back."""
 
 import hashlib
+from itertools import pairwise
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -56,6 +57,50 @@ def test_a_member_that_stood_still_for_a_part_of_the_window_is_told_of(name):
 
 
 # -- rates ----------------------------------------------------------------------------------------
+
+
+@given(
+    took=st.lists(st.integers(0, 10**9), min_size=1, max_size=40),
+    first=st.integers(1, 10**9),
+    cuts=st.lists(st.floats(0, 1), max_size=6),
+)
+def test_slices_that_follow_each_other_have_each_step_once(took, first, cuts):
+    """Whatever steps take, and wherever the cuts are; a step of no time at all is in one slice."""
+    end = ORIGIN + first + np.concatenate([[0], np.cumsum(took)]).astype(np.int64)
+    began = np.concatenate([[ORIGIN], end[:-1]])
+    edges = sorted(ORIGIN + int(cut * (end[-1] - ORIGIN)) for cut in cuts)
+    spans = [*pairwise([ORIGIN, *edges, int(end[-1])])]
+    found = [steps.fluid(began, end, *span) for span in spans]
+    assert sum(found) == pytest.approx(len(end), rel=1e-9)
+    assert all(share >= 0 for share in found)
+
+
+@given(
+    period=st.integers(1_000_000, 10**9),
+    drop=st.integers(0, 10**8),
+    counted=st.integers(10**8, 10**9),
+    count=st.integers(1, 8),
+)
+def test_slices_of_steady_steps_have_the_exact_rate_however_long_these_are(
+    period, drop, counted, count
+):
+    """Each slice is resumed, ends in the midst of a step, and is followed by a rest."""
+    spans, end, now = [], [], ORIGIN
+    for _ in range(count):
+        span = now + drop, now + drop + counted
+        made = -(-(span[1] - now) // period)
+        end += [now + period * (index + 1) for index in range(made)]
+        spans.append(span)
+        now = end[-1] + 10**8
+    end = np.array(end, np.int64)
+    found = steps.slices_rate(end, spans, drop, 32)
+    assert found.slices == pytest.approx([32e9 / period] * count, rel=1e-9)
+    assert found.samples_per_s == pytest.approx(32e9 / period, rel=1e-9)
+    assert found.steps == sum(a < e <= b for a, b in spans for e in end.tolist())
+    window = Window(name="naive", start_ns=0, end_ns=1, seconds=1.0, members=[0], spans=spans)
+    assert steps.in_window(window, end, 32, [], drop / 1e9) == found
+    rest = end[end > spans[0][1] + period]
+    assert steps.slices_rate(rest, spans, drop, 32).slices[0] == 0  # it stood still
 
 
 @given(

@@ -185,6 +185,26 @@ def test_without_a_pair_the_mean_of_the_series_is_the_headline():
     assert telemetry.windows["window"].entities["gpu"]["smact"] == pytest.approx(0.4)
 
 
+def test_of_slices_only_rows_count_that_lie_in_them():
+    """Two sides in turns of a second, of which the first 0.1 s does not count."""
+    lines = watched()
+    for row in lines.gpu:
+        busy = (row["t"] - S // 10) // S % 2  # what a rate is a mean over, since the row before
+        row["v"] |= {"gract": 0.25 + busy / 2, "power": 100.0 + 200 * (row["t"] // S % 2)}
+    spans = [(t * S + S // 10, (t + 1) * S) for t in range(2, 12)]
+    windows = [
+        Window(name=n, start_ns=s[0][0], end_ns=s[-1][1], seconds=4.5, members=[m], spans=s)
+        for m, (n, s) in enumerate({"alone": spans[::2], "naive": spans[1::2]}.items())
+    ]
+    telemetry, flags = told(lines, windows=windows)
+    assert (telemetry.reason, flags) == (None, [])
+    alone, naive = telemetry.windows["alone"], telemetry.windows["naive"]
+    assert [w.entities["gpu"]["gract"] for w in (alone, naive)] == [0.25, 0.75]
+    assert [w.entities["gpu"]["power"] for w in (alone, naive)] == [100, 300]
+    assert alone.energy is naive.energy is None  # the counter is of both
+    assert list(alone.members) == ["0"] and naive.members == {}
+
+
 def test_plain_nvml_has_readings_and_no_activity():
     telemetry, flags = told(watched(source="nvml"))
     values = telemetry.windows["window"].entities["gpu"]

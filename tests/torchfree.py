@@ -4,6 +4,7 @@ spec["model_args"] may hold:
   step_s, validation_s: seconds per training step (0.01) and per validation pass (0);
   epoch_steps: steps per epoch (5);
   memory_mb: device memory that it wants, where there is a device to have it from (0);
+  holds: whether it can be held between steps (1);
   and, each naming a phase ("before" the first event, build, warm, window, stop), one misbehaviour:
   die: {"phase": ..., "signal": n or "exit": code}, hang, oom, error,
   garbage (rubbish on the event pipe), spawn (a grandchild that would outlive the member).
@@ -30,7 +31,7 @@ if "COLLOCATION_FAKE_NVML" in os.environ:  # elsewhere a server is there in half
     from tests.fakes import driver, host, machine
 
 PHASES = ("before", "build", "warm", "window", "stop")
-NUMBERS = {"step_s": 0.01, "validation_s": 0.0, "epoch_steps": 5, "memory_mb": 0}
+NUMBERS = {"step_s": 0.01, "validation_s": 0.0, "epoch_steps": 5, "memory_mb": 0, "holds": 1}
 MISBEHAVIOURS = ("hang", "oom", "error", "garbage", "spawn")
 PROGRESS_NS = 100_000_000
 
@@ -195,6 +196,7 @@ def train(spec: dict, channel, script: Script) -> None:
         memory_reserved=None,
         threads=spec.get("threads", 1),
         cores=sorted(os.sched_getaffinity(0)),
+        commands=["hold"] * script.numbers["holds"],
         seconds={"model": 0.0},
         **context.facts,
         descriptors=open_files(),
@@ -240,7 +242,12 @@ def train(spec: dict, channel, script: Script) -> None:
         told = time.monotonic_ns()
         epochs = spec.get("epochs") or 0
         epoch_began = told
-        while (command := channel.poll()) is None:
+        while (command := channel.poll()) in (None, "hold"):
+            if command == "hold":
+                channel.emit("held", steps=len(ends))
+                if (command := channel.wait()) != "resume":
+                    break
+                continue
             step()
             ends.append(time.monotonic_ns())
             if len(ends) == 3:

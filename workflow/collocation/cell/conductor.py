@@ -217,6 +217,12 @@ class Conductor:
 
     def _measure(self) -> None:
         before = cpus.periods()
+        self._train()
+        periods, held = (now - then for now, then in zip(cpus.periods(), before, strict=True))
+        self.held_up = held / periods if periods else 0.0
+        self.neighbours.look()
+
+    def _train(self) -> None:
         for member in self.alive:
             self.server.send(member.member, "go")
         self._reach("started", "window")
@@ -233,9 +239,6 @@ class Conductor:
             self._departure(settled)
         else:
             self._window(settled)
-        periods, held = (now - then for now, then in zip(cpus.periods(), before, strict=True))
-        self.held_up = held / periods if periods else 0.0
-        self.neighbours.look()
 
     def _window(self, start_ns: int, name: str = "window") -> None:
         """[start, start + W), longer until the slowest member has its least number of steps."""

@@ -78,6 +78,15 @@ def plan_cores(
     return [sorted(cpu.index for cpu in cpus) for cpus in used], flags
 
 
+def plan_sides(
+    sides: list[list[int | str]], numa: int | None = None, most: int | None = None
+) -> tuple[list[list[int]], list[str]]:
+    """`plan_cores` for each side of a cell: they train in turns, and on the same cores."""
+    planned = [plan_cores(side, None, numa, most) for side in sides]
+    flags = dict.fromkeys(flag for _, found in planned for flag in found)
+    return [cores for found, _ in planned for cores in found], list(flags)
+
+
 def keep_to_share(device: Device | None) -> int | None:
     """Have this process, and what it starts, keep to its GPU's share of the CPUs. How many of them
     it may use, for a quota is divided, too; None where it has them all.

@@ -8,6 +8,7 @@ from workflow.collocation.schema.workloads import CommandWorkload, Workload
 
 LOSS_EVERY = 10  # steps
 COMPILED = Path(".snakemake/compiled")  # what torch.compile made, for all members and later cells
+IN_FLIGHT_S = 0.02  # work that a member may have launched ahead, if it is to be held now and then
 BESIDE = {"description", "window_s", "dataset", "folder", "optimizer", "input", "memory_limit_mb"}
 
 
@@ -45,6 +46,7 @@ def member_specs(
                 "warmup_s": spec.measure.warmup_s,
                 "epochs": spec.measure.epochs if spec.measure.kind == "epochs" else None,
                 "loss_every": LOSS_EVERY,
+                "in_flight_s": IN_FLIGHT_S if spec.measure.kind == "alternate" else None,
                 "folder": str(own.resolve()),
             }
         )

@@ -47,7 +47,9 @@ class Gpu(Part):
 
 
 class Rate(Part):
-    """What one member did in one window; samples/s from its first to its last step end there."""
+    """What one member did in one window; samples/s from its first to its last step end there, or,
+    where `slices` has those of each span, over all of them together.
+    """
 
     steps: int
     samples_per_s: float | None
@@ -56,6 +58,7 @@ class Rate(Part):
     step_ms_p99: float | None = None
     drift: float | None = None
     drift_error: float | None = None
+    slices: list[float] | None = None
 
 
 class Loss(Part):

@@ -20,6 +20,7 @@ import psutil
 
 from workflow.collocation import digest, methods, provenance
 from workflow.collocation.cell import cores
+from workflow.collocation.cell.alternation import Alternation
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.members import member_specs
@@ -237,8 +238,8 @@ class Run:
         return named
 
     def _collocate(self, datasets: dict[str, dict], scratch: Path, held: Held) -> None:
-        core_sets, self.fields["flags"] = cores.plan_cores(
-            self.spec.shares(), None, self.device and self.device.numa_node, self.most
+        core_sets, self.fields["flags"] = cores.plan_sides(
+            self.spec.shares(), self.device and self.device.numa_node, self.most
         )
         log = self.folder / "log"
         with ExitStack() as stack:
@@ -260,8 +261,7 @@ class Run:
             server = Server(log / "server.log", trainer, self._preloaded(), patience, held.fd)
             stack.callback(self._tell_left, server, held)
             stack.enter_context(server)
-            # Arrow, while the server imports torch
-            import workflow.collocation.telemetry.files  # noqa: F401
+            import workflow.collocation.telemetry.files  # noqa: F401 (Arrow, as torch is imported)
 
             specs = member_specs(
                 self.spec,
@@ -271,7 +271,7 @@ class Run:
                 datasets,
                 scratch,
             )
-            conductor = Conductor(
+            conductor = (Alternation if self.spec.measure.kind == "alternate" else Conductor)(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
                 *(observation.watch, Neighbours(self.device), self.task.trace),
             )
@@ -330,12 +330,11 @@ class Run:
             found[tracked.member] = arrays
             member.loss = steps.losses(arrays)
             there = conductor.windows[: 1 if tracked.status == "departed" else None]
-            end_ns, size = arrays["end_ns"], tracked.batch_size
-            member.windows = {
-                window.name: steps.in_window(window, end_ns, size, tracked.epochs)
-                for window in there
-            }
-            stalled |= any(steps.stalled(window, end_ns) for window in there)
+            end_ns, drop_s = arrays["end_ns"], self.spec.measure.drop_s
+            for window in [window for window in there if window.has(tracked.member)]:
+                rate = steps.in_window(window, end_ns, tracked.batch_size, tracked.epochs, drop_s)
+                member.windows[window.name] = rate
+                stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
         self.fields["flags"] += ["stalled"] * stalled
         evidence = conductor.evidence
         self.fields.update(

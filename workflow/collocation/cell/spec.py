@@ -10,11 +10,13 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import cache
+from itertools import groupby
 from typing import Literal
 
 from pydantic import BaseModel
 
 from workflow.collocation.errors import Strict
+from workflow.collocation.schema.measure import BESIDE as OTHERS
 from workflow.collocation.schema.measure import Measure
 from workflow.collocation.schema.study import Sizes
 from workflow.collocation.schema.workloads import AnyWorkload, ItsOwn, VisionWorkload, model_of
@@ -33,9 +35,7 @@ class MeasureSpec(Measure):
 
     def to_json(self) -> dict:
         """Only the keys that matter for this kind."""
-        window = {"window_s", "min_steps"}
-        beside = {"epochs": window, "completion": {"epochs", *window}}.get(self.kind, {"epochs"})
-        return self.model_dump(exclude=beside, exclude_none=True)
+        return self.model_dump(exclude=OTHERS[self.kind], exclude_none=True)
 
 
 class ArmSpec(Strict):
@@ -57,7 +57,7 @@ class MemberSpec(Strict):
 
     cores_of: the machine's cores divided by this; None: all of them. source: digest of the code of
     a model of the user's own. sm_percent, pinned_memory_mb, priority, slice: what its method gives
-    it. work: steps, of a completion.
+    it. work: steps, of a completion. side: which of those that alternate it belongs to.
     """
 
     workload: str
@@ -69,6 +69,7 @@ class MemberSpec(Strict):
     priority: int | None = None
     slice: str | None = None
     work: int | None = None
+    side: int | None = None
 
     def to_json(self) -> dict:
         job = self.job.model_dump(exclude=BESIDE) | {"input": self.job.input.resolved()}
@@ -96,9 +97,12 @@ class CellSpec(Strict):
     def digest(self) -> str:
         return digest(self.to_json())
 
-    def shares(self) -> list[int | str]:
-        """What `cores.plan_cores` takes: into how many shares cores are divided, or "all"."""
-        return [member.cores_of or "all" for member in self.members]
+    def shares(self) -> list[list[int | str]]:
+        """What `cores.plan_sides` takes: into how many shares cores are divided, or "all", for each
+        member; a list for each side.
+        """
+        sides = groupby(self.members, key=lambda member: member.side)
+        return [[member.cores_of or "all" for member in side] for _, side in sides]
 
     def with_measure(self, **changes) -> "CellSpec":
         """The same but for how it is measured."""

@@ -57,20 +57,63 @@ def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
     return float(last.mean() / first.mean() * np.sqrt(relative))
 
 
-def in_window(window: Window, end_ns: np.ndarray, batch_size: int, epochs: list[dict]) -> Rate:
-    """What one member did in a window of the cell's."""
+def in_window(
+    window: Window, end_ns: np.ndarray, batch_size: int, epochs: list[dict], drop_s: float = 0.0
+) -> Rate:
+    """What one member did in a window of the cell's. drop_s: of a slice, before what counts."""
     if window.name == "epochs":
         return epochs_rate(epochs, batch_size)
+    if window.spans:
+        return slices_rate(end_ns, window.spans, round(drop_s * 1e9), batch_size)
     found = rate(end_ns, window.start_ns, window.end_ns, batch_size)
     if window.name == "completion":  # whose end is alone, and faster
         found.drift = found.drift_error = None
     return found
 
 
+def slices_rate(
+    end_ns: np.ndarray, spans: list[tuple[int, int]], drop_ns: int, batch_size: int
+) -> Rate:
+    """What one member did in what counts of its slices, each resumed `drop_ns` before.
+
+    Slices are short, so steps that a span cuts count by the share of them that lies in it.
+    """
+    done, took = [], []
+    resumed = [start - drop_ns for start, _ in spans] + [np.iinfo(np.int64).max]
+    for (start, stop), since, until in zip(spans, resumed, resumed[1:], strict=False):
+        first, last = np.searchsorted(end_ns, [since, until], side="right")
+        ended = end_ns[first:last]
+        began = np.concatenate([[since], ended])[:-1]  # a step begins where the one before ends
+        done.append(fluid(began, ended, start, stop))
+        whole = (began >= start) & (ended <= stop)
+        took.append((ended - began)[whole] / 1e6)
+    seconds = [(stop - start) / 1e9 for start, stop in spans]
+    took = np.concatenate(took)
+    p50, p95, p99 = np.percentile(took, [50, 95, 99]) if len(took) else (None,) * 3
+    return Rate(
+        steps=sum(int(np.sum((end_ns > start) & (end_ns <= stop))) for start, stop in spans),
+        samples_per_s=batch_size * sum(done) / sum(seconds),
+        step_ms_p50=p50,
+        step_ms_p95=p95,
+        step_ms_p99=p99,
+        slices=[batch_size * each / s for each, s in zip(done, seconds, strict=True)],
+    )
+
+
+def fluid(began: np.ndarray, ended: np.ndarray, start: int, stop: int) -> float:
+    """Steps made in (start, stop], each by the share of it that lies there."""
+    took, inside = ended - began, np.minimum(ended, stop) - np.maximum(began, start)
+    at_once = (took == 0) & (ended > start) & (ended <= stop)  # as their clock saw it
+    share = np.maximum(inside, 0) / np.maximum(took, 1)
+    return float(np.where(took > 0, share, at_once).sum())
+
+
 def stalled(window: Window, end_ns: np.ndarray) -> bool:
     """Whether a member stood still for a part of the window, of which its rate may not tell: that
-    is of the time from its first to its last step end there.
+    is of the time from its first to its last step end there. Of slices their own rates tell.
     """
+    if window.spans:
+        return False
     if window.name in ("epochs", "completion"):  # where it also validates, or waits for others
         return False
     inside = end_ns[(end_ns >= window.start_ns) & (end_ns < window.end_ns)]

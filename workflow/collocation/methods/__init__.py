@@ -12,7 +12,7 @@ from workflow.collocation.gpu import Device, nvidia
 
 # isort: off
 # The order is that in which people are told of them.
-from workflow.collocation.methods import naive, mps, mig, mps_daemon  # noqa: F401
+from workflow.collocation.methods import naive, mps, mig, mps_daemon, sides  # noqa: F401
 
 # isort: on
 from workflow.collocation.methods.base import METHODS, MOST_MEMBERS, Method, Sharing, named

@@ -14,6 +14,7 @@ from workflow.collocation.gpu import Device
 from workflow.collocation.methods.evidence import Report
 from workflow.collocation.methods.limits import Limits
 
+JOIN = "-"  # between the methods of sides, in the name of a cell's that has some
 MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
 
 
@@ -105,8 +106,12 @@ def register(*methods: Method) -> None:
 
 def named(name: str) -> Method:
     """The method of that name. Any other is a study's variant, <family>_<name>: the family's
-    first method, whose limits are in each cell's spec.
+    first method, whose limits are in each cell's spec; or it names those of a cell's sides.
     """
+    if JOIN in name:
+        from workflow.collocation.methods.sides import Sides
+
+        return Sides(name)
     if name not in METHODS:
         found = METHODS[name.split("_")[0]]
         if found.takes:

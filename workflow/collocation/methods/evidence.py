@@ -140,29 +140,30 @@ def require_no_clients(method: str, reports: dict[int, Report], listed: dict) ->
 
 
 def require_counts(
-    method: str, device: gpu.Device, pids: Collection[int], servers: int = 0
+    method: str, device: gpu.Device, plain: Collection[int], clients: Collection[int] = ()
 ) -> dict[str, list[int] | None]:
     """What NVML lists on the card (Device.processes), once it is as many as there are: members of
-    these PIDs and, where they are MPS clients, these servers.
+    these PIDs and, where some are MPS clients, their server.
 
     For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
     containers NVML names nobody. Raises Company if there stay more than what the members may have
     started, NotInForce otherwise.
     """
-    members = len(pids)
-    there = _several(members, "member")
-    if servers:
-        there += f" and {_several(servers, 'MPS server')}"
+    pids = [*plain, *clients]
+    most = len(pids) + bool(clients)
+    there = _several(len(pids), "member")
+    if clients:
+        there += " and 1 MPS server"
 
     def wrong(listed: dict, late: bool) -> Exception | None:
-        clients, computing = (len(listed[key] or []) for key in ("mps", "compute"))
+        served, computing = (len(listed[key] or []) for key in ("mps", "compute"))
         found, more, theirs = [], [], _started_by(pids) if late else 0
-        if servers and clients not in (0, members):
-            found.append(_several(clients, "MPS client"))
-            more.append(clients > members + theirs)
-        if computing not in (0, members + servers):
+        if clients and served not in (0, len(clients)):
+            found.append(_several(served, "MPS client"))
+            more.append(served > len(clients) + theirs)
+        if computing not in (0, most):
             found.append(_several(computing, "process", "es"))
-            more.append(computing > members + servers + theirs)
+            more.append(computing > most + theirs)
         sentence = f"{method}: NVML lists {' and '.join(found)}, the cell has {there}"
         return (Company if all(more) else NotInForce)(sentence) if found else None
 

@@ -17,7 +17,7 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence, mps_daemon
 from workflow.collocation.methods.base import Method, Sharing, register
-from workflow.collocation.methods.evidence import NotInForce, Place, Report, called
+from workflow.collocation.methods.evidence import NotInForce, Place, Report, called, known_as
 from workflow.collocation.methods.limits import TAKES, Limits
 
 RELEASE_S = 4.0
@@ -90,7 +90,10 @@ class Clients(Sharing):
             name: form.format(entry[key]) for key, (name, form) in SET_BY.items() if key in entry
         }
 
-    def witness(self, reports: dict[int, Report]) -> dict:
+    def witness(self, reports: dict[int, Report], plain: dict[int, Report] | None = None) -> dict:
+        """plain: members of the cell's other sides, which have to be none of the daemon's clients;
+        then it has none but its members.
+        """
         evidence.require_device(self.method, reports, self.place.uuid)
         server = self._same_server()
         status = self.daemon.ask(f"get_server_status {server}").strip()
@@ -101,6 +104,11 @@ class Clients(Sharing):
             raise NotInForce(f"MPS: {absent} not among server {server}'s clients {clients}")
         pids = [server, *(report.pid for report in reports.values())]
         self.names |= evidence.names_of(pids)
+        if plain is not None and (more := set(clients) - self.names):
+            names = {name: called(m, r) for m, r in plain.items() for name in known_as(r.pid)}
+            who = ", ".join(names.get(pid) or evidence.owner(pid) for pid in sorted(more))
+            raise NotInForce(f"MPS: server {server} has clients that are none of its side: {who}")
+        others = [report.pid for report in (plain or {}).values()]
         listed = self.device.processes()
         # Where NVML does not show the server under its PID, it names the host's PIDs, or none.
         comparable = listed["mps"] is not None and server in (listed["compute"] or [])
@@ -109,9 +117,9 @@ class Clients(Sharing):
             if absent := evidence.absent(reports, listed["mps"]):
                 raise NotInForce(f"MPS: {absent} not among NVML's MPS clients {listed['mps']}")
             if whole:
-                listed = evidence.require_alone(self.device, pids)
+                listed = evidence.require_alone(self.device, [*pids, *others])
         elif whole and reports:
-            listed = evidence.require_counts(self.method, self.device, pids[1:], servers=1)
+            listed = evidence.require_counts(self.method, self.device, others, pids[1:])
         limits = {
             member: self._limit_in_force(member, report) for member, report in reports.items()
         }

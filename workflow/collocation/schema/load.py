@@ -201,9 +201,11 @@ def _check_command(where, group, study, name) -> None:
     """What the study cannot ask of a script that it does not write."""
     if group.input:
         raise ConfigError(f"{where}.input: the command '{name}' reads its own; leave it out")
-    if study.kind(group) == "epochs":
+    kind = study.kind(group)
+    needs = {"epochs": "that we validate", "alternate": "that can be held between its steps"}
+    if kind in needs:
         raise ConfigError(
-            f"{where}.measure.kind: 'epochs' needs a job that we validate; '{name}' is a command; "
+            f"{where}.measure.kind: '{kind}' needs a job {needs[kind]}; '{name}' is a command; "
             "allowed: window, departure, completion"
         )
     if isinstance(group, Ladder) and len(arms := group.arms or study.arms) > 1:

@@ -23,7 +23,8 @@ from workflow.collocation import ROOT
 from workflow.collocation.errors import Strict, not_allowed
 from workflow.collocation.methods import METHODS, MOST_MEMBERS, Limits
 from workflow.collocation.methods.limits import Name
-from workflow.collocation.schema.measure import Measure, Positive
+from workflow.collocation.methods.sides import ALONE, SIDES
+from workflow.collocation.schema.measure import Measure, Positive, Scenario, require_turns
 
 CONFIG = ROOT / "config"
 SCHEMAS = ROOT / "workflow" / "schemas"
@@ -50,7 +51,6 @@ Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
 Method = Name  # one of METHODS, or a variant of the study's own
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
-Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how many, methods
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
 Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
@@ -242,8 +242,9 @@ class Study(Strict):
     def _methods_exist(self):
         if taken := [name for name in self.variants if name in METHODS]:
             raise ValueError(f"variants.{taken[0]}: is a method already; give it another name")
-        known = (*METHODS, *self.variants)
         for where, group in self.groups():
+            first = (ALONE, *SIDES) if self.kind(group) == "alternate" else METHODS
+            known = (*first, *self.variants)
             for key, method, _ in group.uses():
                 if method not in known:
                     raise ValueError(not_allowed(f"{where}.{key}", method, known))
@@ -253,6 +254,14 @@ class Study(Strict):
                     raise ValueError(
                         f"variants.{method}: says nothing of '{missing[0]}', used in {where}"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _sides_can_take_turns(self):
+        for where, group in self.groups():
+            if self.kind(group) != "alternate":
+                continue
+            require_turns(where, self.measure, group.measure, group.scenarios())
         return self
 
     @model_validator(mode="after")

@@ -48,7 +48,7 @@ class Estimates:
         beside = self._here.get(kind)
         if beside is None:
             beside = self._off * self._foreseen(kind, spec)
-        return max(beside + _windows(_measure(spec)), LEAST_S)
+        return max(beside + _windows(spec), LEAST_S)
 
     def knows(self, cell: Cell) -> bool:
         """Whether cells like it were measured."""
@@ -66,7 +66,7 @@ def _took(attempts: Attempts) -> Iterator[tuple[str, Attempt, float]]:
             timing = (attempt.content or {}).get("timing", {})
             if attempt.status in MEASURED and "total_s" in timing:
                 seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
-                yield _kind(cell), attempt, seconds - _windows(_measure(attempt.content["spec"]))
+                yield _kind(cell), attempt, seconds - _windows(attempt.content["spec"])
 
 
 def _medians(took: Iterable[tuple[str, Attempt, float]]) -> dict[str, float]:
@@ -84,8 +84,12 @@ def _measure(spec: dict) -> dict:
     return spec.get("measure") or {}
 
 
-def _windows(measure: dict) -> float:
+def _windows(spec: dict) -> float:
     """Seconds that are known beforehand."""
+    measure = _measure(spec)
+    if measure.get("kind") == "alternate":
+        sides = 1 + max(member["side"] for member in spec["members"])
+        return sides * measure["slices"] * measure["slice_s"] + measure["warmup_s"]
     times = {"departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
     windows = times.get(measure.get("kind"), 1) * measure.get("window_s", EPOCH_S)
     return windows + measure.get("settle_s", 0) + measure.get("warmup_s", 0)

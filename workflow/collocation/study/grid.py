@@ -10,6 +10,8 @@ from functools import cached_property
 from workflow.collocation.cell.spec import ArmSpec, CellSpec, MeasureSpec, MemberSpec
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.methods import named
+from workflow.collocation.methods.base import JOIN
+from workflow.collocation.methods.sides import sides
 from workflow.collocation.schema.study import ARMS, Ladder, Mix, Study
 from workflow.collocation.schema.workloads import Workload
 
@@ -42,8 +44,8 @@ class Cell:
     @property
     def needs(self) -> set[str]:
         """Ids of the alone cells of the same block that this cell is normalised by."""
-        if self.scenario.endswith(ANCHOR):
-            return set()
+        if self.scenario.endswith(ANCHOR) or self.spec.measure.kind == "alternate":
+            return set()  # whose jobs alone are within, if it has some
         return {
             f"{baseline_scenario(member.workload, member.job.input.mode == 'files')}"
             f"/{self.arm}/naive/r{self.replicate}"
@@ -137,6 +139,9 @@ def _drafts(study: Study) -> Iterable[dict]:
             common = {"group": group, "arm": arm, "replicate": replicate}
             for _, members, methods in group.scenarios():
                 names = list(Counter(members).elements())
+                if study.kind(group) == "alternate":
+                    yield {**common, "names": names, "method": JOIN.join(methods)}
+                    continue
                 for method in methods:
                     yield {**common, "names": names, "method": method}
                 for name in dict.fromkeys(names):
@@ -148,7 +153,7 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
     all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
     measure = _measure(study, workloads, group, names, baseline)
 
-    def member(name: str) -> MemberSpec:
+    def member(name: str, method: str, count: int, side: int | None = None) -> MemberSpec:
         job = workloads[name]
         if group.input:
             source = job.input.model_copy(update={"mode": group.input})
@@ -160,10 +165,18 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
             source=sources.get(name),
             work=group.work.get(name) if mix else None,
             slice=group.slices[name] if mix and named(method).parts else None,
-            **study.limits(method, name, len(names)),
+            side=side,
+            **study.limits(method, name, count),
         )
 
-    members = tuple(map(member, names))
+    if measure.kind == "alternate":
+        members = tuple(
+            member(name, side.method, len(names), number)
+            for number, side in enumerate(sides(method, names))
+            for name in ([side.job] if side.job else names)
+        )
+    else:
+        members = tuple(member(name, method, len(names)) for name in names)
     trained = {member.job.dataset for member in members}
     spec = CellSpec(
         members=members,

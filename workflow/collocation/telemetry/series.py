@@ -55,6 +55,17 @@ class Series:
             return None
         return float(np.average(np.nan_to_num(values), weights=weights))
 
+    def rate_within(self, name: str, pieces: list[tuple[int, int]]) -> float | None:
+        """Mean over the rows of which each lies in one of these stretches as a whole."""
+        rows, since, until = self.spans
+        starts, ends = np.array(pieces).T
+        piece = np.searchsorted(starts, since, side="right") - 1
+        values = self.column(name)[rows]
+        there = (piece >= 0) & (until <= ends[piece]) & (until > since) & np.isfinite(values)
+        if not there.any():
+            return None
+        return float(np.average(values[there], weights=(until - since)[there]))
+
     def growth(self, name: str, start: int, end: int) -> float | None:
         """Of a counter over [start, end), straight between readings."""
         found = self._around(name, start, end)

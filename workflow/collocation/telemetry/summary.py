@@ -3,6 +3,7 @@
 Pure: nothing is read but the arguments. A value that is missing is None.
 
 A headline comes from one pair of GPM samples that spans the window; the series must agree with it.
+Of slices that alternate there is no such pair, and no energy: the series is all.
 Energy is the GPU's own counter, which moves in steps: its mean power between two readings at the
 very time it changed, times the window's length; the power readings, integrated, must agree.
 """
@@ -137,7 +138,8 @@ class Summary:
             for entity in entities
         }
         headlines = {entity: self._headlines(entity, window, series[entity]) for entity in series}
-        members = {m: _means(of, MEMBER_MEANS, window) for m, of in self.members.items()}
+        theirs = {m: of for m, of in self.members.items() if window.has(m)}
+        members = {m: _means(of, MEMBER_MEANS, window) for m, of in theirs.items()}
         host = _means(self.host, HOST_METRICS, window)
         return WindowTelemetry(
             seconds=window.seconds,
@@ -155,6 +157,8 @@ class Summary:
 
     def _headlines(self, entity: str, window: Window, series: Values) -> Values:
         values = dict(series)
+        if window.spans:  # what only grows, and pairs of samples, are of all sides
+            return values
         if self.source == "gpm":
             pair = self._pair(entity, window)
             values |= {metric.name: pair and pair["v"].get(metric.name) for metric in RATES}
@@ -248,7 +252,7 @@ class Summary:
             gap = self.entities[entity].longest_gap(*window.ends, any_of=ACTIVITY)
             if gap > self._limit("hz"):
                 found.append(f"no {self.source} values of {entity} {_for(gap)}")
-            elif self.source == "gpm" and not self._pair(entity, window):
+            elif self.source == "gpm" and not (window.spans or self._pair(entity, window)):
                 found.append(f"no pair of samples of {entity} spans it")
         return found
 
@@ -288,7 +292,8 @@ class Summary:
 
     def _throttled(self) -> dict[str, float]:
         """Reason → share of all windows' samples in which it held the clocks down."""
-        parts = [self.gpu.readings("throttle", *window.ends) for window in self.windows]
+        pieces = [piece for window in self.windows for piece in window.pieces]
+        parts = [self.gpu.readings("throttle", *piece) for piece in pieces]
         masks = np.concatenate([[], *parts]).astype(np.int64)
         if not len(masks):
             return {}
@@ -301,7 +306,8 @@ class Summary:
         """
         if not self.windows:
             return None
-        start, end = self.phases.get("window", self.windows[0].start_ns), self.windows[-1].end_ns
+        start = self.phases.get("window", self.windows[0].start_ns)
+        end = max(window.end_ns for window in self.windows)
         before = [row for row in self.lines.seen if row["t"] < start]
         in_force = before[-1:] + [row for row in self.lines.seen if start <= row["t"] < end]
         listed = {pid for row in in_force for key in ("compute", "mps") for pid in row[key] or []}
@@ -325,9 +331,20 @@ def _series(metrics: Iterable[Metric], rows: list[dict], **only: str | int) -> S
 
 
 def _means(series: Series, metrics: Iterable[Metric], window: Window) -> Values:
-    """Of rates by how long they were so, of gauges over the readings."""
+    """Of rates by how long they were so, of gauges over the readings; of slices, whose neighbours
+    are other loads, only by rows that lie in them as a whole.
+    """
     kinds = {"rate": series.rate, "gauge": series.mean}
-    return {metric.name: kinds[metric.kind](metric.name, *window.ends) for metric in metrics}
+    if not window.spans:
+        return {metric.name: kinds[metric.kind](metric.name, *window.ends) for metric in metrics}
+    found = {}
+    for metric in metrics:
+        if metric.kind == "rate":
+            found[metric.name] = series.rate_within(metric.name, window.spans)
+        else:
+            values = np.concatenate([series.readings(metric.name, *s) for s in window.spans])
+            found[metric.name] = float(values.mean()) if len(values) else None
+    return found
 
 
 def _near(one: int, other: int) -> bool:

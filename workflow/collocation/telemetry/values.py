@@ -14,16 +14,29 @@ class Part(BaseModel):
 
 
 class Window(Part):
-    """A stretch of the monotonic clock (ns) in which every member named by the cell trained."""
+    """A stretch of the monotonic clock (ns) in which every member named by the cell trained.
 
-    name: Literal["window", "epochs", "before", "after", "completion"]
+    Of a cell that alternates, one for each side and named after it: `members` are the side's, and
+    `spans` what counts of its slices, a round each, which come to `seconds`.
+    """
+
+    name: str
     start_ns: int
     end_ns: int
     seconds: float
+    members: list[int] | None = None
+    spans: list[tuple[int, int]] | None = None
 
     @property
     def ends(self) -> tuple[int, int]:
         return self.start_ns, self.end_ns
+
+    @property
+    def pieces(self) -> list[tuple[int, int]]:
+        return self.spans or [self.ends]
+
+    def has(self, member: int) -> bool:
+        return self.members is None or member in self.members
 
 
 Values = dict[str, float | None]  # metric → value in the vocabulary's unit, null where missing

@@ -1,0 +1,384 @@
+"""Cells whose sides take turns: what studies may say of them, how they run, what they prove.
+
+The rates of slices are tested in test_steps.py, what of the telemetry is a side's in
+test_telemetry.py, and what MPS and plain members prove beside each other in test_mps.py.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from tests.lies import lies
+from tests.studio import PATIENCE, REPOSITORY, study, until, workload
+from tests.test_faults import Batch, Machine, RealMachine, real_gpu
+from workflow.collocation.cell.cores import plan_cores, plan_sides
+from workflow.collocation.cell.task import Task
+from workflow.collocation.processes.server import Server
+from workflow.collocation.schema.study import Sampling, Study
+from workflow.collocation.schema.workloads import VisionWorkload
+from workflow.collocation.study.duration import Estimates
+from workflow.collocation.study.grid import Cell, expand
+
+TURNS = {"kind": "alternate", "slices": 4, "slice_s": 0.15, "drop_s": 0.05, "warmup_s": 0}
+WORKLOADS = {
+    "a": workload(),
+    "b": workload(step_s=0.02),
+    "dies": workload(die={"phase": "window", "signal": int(signal.SIGKILL)}),
+    "starves": workload(oom="window"),
+    "unheld": workload(holds=0),
+}
+
+
+def planned(count: int = 2, sides=("alone", "naive"), of: str | dict = "a", **extra) -> list[Cell]:
+    """The cells of a study with one such ladder or mix."""
+    content = {"measure": TURNS | extra.pop("measure", {})}
+    if isinstance(of, dict):
+        content["mixes"] = [{"members": of, "methods": list(sides)}]
+    else:
+        content["ladders"] = [{"workloads": [of], "counts": {count: list(sides)}}]
+    checked = Study.model_validate(study(**content | extra))
+    return expand(checked, {name: VisionWorkload(**entry) for name, entry in WORKLOADS.items()})
+
+
+def members(cell: Cell) -> list[tuple[int, str]]:
+    return [(member.side, member.workload) for member in cell.spec.members]
+
+
+# -- the study -------------------------------------------------------------------------------------
+
+
+def test_all_sides_are_one_cell_that_needs_no_other():
+    [cell] = planned(3, ["alone", "naive", "mps"])
+    assert cell.id == "3x_a--alternate/paper_step/alone-naive-mps/r1"
+    assert members(cell) == [(side, "a") for side in (0, 1, 1, 1, 2, 2, 2)]
+    assert cell.needs == set()
+    told = cell.spec.to_json()["measure"]
+    assert told.items() >= TURNS.items()
+    assert not {"window_s", "min_steps", "settle_s", "epochs"} & told.keys()
+    assert Estimates({}).of(cell) == pytest.approx(12 + 7 + 3 * 4 * 0.15)
+    assert "side" not in planned(1, ["naive"], measure={"kind": "window"})[0].spec.to_json()
+
+
+@pytest.mark.parametrize(("count", "sides"), [(1, ["naive", "naive"]), (1, ["alone", "mps"])])
+def test_a_job_alone_has_other_sides_too(count, sides):
+    [cell] = planned(count, sides)
+    assert (cell.method, members(cell)) == ("-".join(sides), [(0, "a"), (1, "a")])
+
+
+def test_in_a_mix_alone_is_a_side_of_each_workload():
+    [cell] = planned(sides=["alone", "naive"], of={"a": 2, "b": 1})
+    assert cell.scenario == "2x_a+1x_b--alternate"
+    assert members(cell) == [(0, "a"), (1, "b"), (2, "a"), (2, "a"), (2, "b")]
+
+
+def test_limits_are_those_of_the_side():
+    own = {"mps_own": {"sm_percent": "equal"}}
+    [cell] = planned(2, ["alone", "mps_own", "mps", "mps_overlap"], variants=own)
+    limits = [member.sm_percent for member in cell.spec.members]
+    assert limits == [None, 50, 50, None, None, 100, 100]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"sides": ["naive"]}, "ladders.0.counts.2: 'alternate' needs at least 2 sides"),
+        ({"sides": ["alone", "mig"]}, "'mig' is not allowed; allowed: alone, naive, mps, mps_"),
+        ({"count": 25, "sides": ["mps", "mps_equal"]}, "50 members are clients of one MPS daemon"),
+        ({"measure": {"kind": "window"}}, "'alone' is not allowed"),
+        ({"measure": {"drop_s": 0.15}}, "ladders.0.measure.drop_s: 0.15 s of slices of 0.15 s"),
+    ],
+)
+def test_what_cannot_take_turns_is_refused(content, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        planned(**content)
+
+
+def test_sides_train_on_the_same_cores():
+    cpus = os.sched_getaffinity(0)
+    sets, flags = plan_sides([[2], [2, 2], [2, 2]], None, len(cpus))
+    alone, _ = plan_cores([2], most=len(cpus))
+    both, of_both = plan_cores([2, 2], most=len(cpus))
+    assert (sets, flags) == ([*alone, *both, *both], of_both)
+
+
+# -- one cell, by its own command ------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path, data) -> "Job":
+    made = Job(tmp_path, data)
+    yield made
+    left = [process.cmdline() for process in made.alive()]
+    for process in made.alive():
+        process.kill()
+    assert not left
+
+
+class Job:
+    """A cell on the CPU, without Snakemake."""
+
+    def __init__(self, folder: Path, data: Path):
+        self.folder, self.data = folder, data
+        self.log = folder / "a1" / "log" / "conductor.log"
+
+    def start(self, cell: Cell, trainer: str = "tests.torchfree") -> subprocess.Popen:
+        [ready] = self.data.rglob("manifest.json")
+        told = {"dataset": "digits", "path": str(ready.parent)}
+        (self.folder / "digits.json").write_text(json.dumps(told))
+        Task(
+            study="s",
+            cell=cell.id,
+            output=self.folder / "a1" / "run.json",
+            spec=cell.spec,
+            gpu="cpu",
+            trainer=trainer,
+            telemetry=Sampling(source="off"),
+            data=[self.folder / "digits.json"],
+        ).write(self.folder / "job.json")
+        command = [sys.executable, "-m", "workflow.collocation.cell.run", self.folder / "job.json"]
+        locks = {"COLLOCATION_LOCK_DIR": str(self.folder / "locks"), "JOB": str(self.folder)}
+        return subprocess.Popen(command, cwd=REPOSITORY, env=os.environ | locks)
+
+    def record(self, *arguments) -> dict:
+        assert self.start(*arguments).wait(PATIENCE) == 0
+        return json.loads((self.folder / "a1" / "run.json").read_text())
+
+    def begun(self) -> None:
+        """Wait until the first slice goes on."""
+        until(lambda: self.log.exists() and "held:" in self.log.read_text(), lambda: "not begun")
+
+    def pids(self) -> list[int]:
+        logs = sorted(self.log.parent.glob("member*.log"))
+        return [int(re.search(r"in process (\d+)", log.read_text())[1]) for log in logs]
+
+    def alive(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                ours = process.environ().get("JOB") == str(self.folder)
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                pass
+        return found
+
+
+def assert_in_turns(record: dict, folder: Path) -> None:
+    """Every slice is in the record, in random order by the seed, and nobody trains in another's."""
+    windows, measure = record["windows"], record["spec"]["measure"]
+    rounds = list(zip(*(window["spans"] for window in windows), strict=True))
+    assert len(rounds) == measure["slices"]
+    order = random.Random(record["spec"]["seed"])
+    for spans in rounds:
+        expected = order.sample(range(len(windows)), len(windows))
+        assert sorted(range(len(windows)), key=lambda side: spans[side]) == expected
+    every = sorted(span for spans in rounds for span in spans)
+    counted = measure["slice_s"] - measure["drop_s"]
+    assert all((end - start) / 1e9 >= counted - 1e-6 for start, end in every)
+    assert all(after[0] - span[1] >= measure["drop_s"] * 1e9 for span, after in pairwise(every))
+    table = pq.read_table(folder / "steps.parquet")
+    origin, tick = (int(table.schema.metadata[key]) for key in (b"origin_ns", b"tick_ns"))
+    ends = table.to_pydict()
+    for window in windows:
+        assert window["seconds"] == pytest.approx(
+            sum(b - a for a, b in window["spans"]) / 1e9, abs=1e-6
+        )
+        for index in window["members"]:
+            assert set(record["members"][index]["windows"]) == {window["name"]}
+            rate = record["members"][index]["windows"][window["name"]]
+            assert len(rate["slices"]) == measure["slices"] and min(rate["slices"]) > 0
+            theirs = [t for m, t in zip(ends["member"], ends["tick"], strict=True) if m == index]
+            times = [origin + t * tick + tick for t in theirs]
+            others = [s for other in windows if other is not window for s in other["spans"]]
+            assert not any(a < time < b for a, b in others for time in times)
+
+
+@pytest.mark.parametrize("trainer", ["tests.torchfree", "models.train"])
+def test_sides_never_train_in_each_others_slices(job, trainer):
+    """Of torch's members too, which train what the catalogue's smallest does."""
+    if trainer == "models.train":
+        tiny = {"model": "test_resnet", "model_args": {}, "input": {"samples": 512}}
+        entries = {"a": VisionWorkload(**WORKLOADS["a"] | tiny)}
+        ladder = {"workloads": ["a"], "counts": {2: ["alone", "naive"]}}
+        [cell] = expand(Study.model_validate(study(measure=TURNS, ladders=[ladder])), entries)
+    else:
+        [cell] = planned(2, ["alone", "naive", "naive"])
+    record = job.record(cell, trainer)
+    assert record["status"] == "completed", record["reason"]
+    assert [w["name"] for w in record["windows"]] == ["alone", "naive", "naive_2"][
+        : len(record["windows"])
+    ]
+    assert_in_turns(record, job.folder / "a1")
+    assert record["method"]["verified"] is True
+
+
+@pytest.mark.parametrize(
+    ("of", "status", "says"),
+    [
+        ("dies", "failed", r"^member \d \(dies\), window: ended by signal 9 "),
+        ("starves", "out_of_memory", r"^member \d \(starves\), window: OutOfMemory: .*stopped cl"),
+        ("unheld", "failed", r"^alternate: member 0 \(unheld\) does not know the command 'hold'"),
+    ],
+)
+def test_without_one_of_its_members_a_cell_has_no_rates(job, of, status, says):
+    [cell] = planned(2, ["naive", "naive"], of=of)
+    record = job.record(cell)
+    assert record["status"] == status and re.search(says, record["reason"]), record["reason"]
+    assert record["windows"] == [] and not any(m["windows"] for m in record["members"])
+
+
+def test_a_member_that_is_killed_while_it_is_held_ends_the_cell(job):
+    [cell] = planned(1, ["naive", "naive"], measure={"slice_s": 600.0})
+    running = job.start(cell)
+    job.begun()
+    first = random.Random(cell.spec.seed).sample(range(2), 2)[0]
+    os.kill(job.pids()[1 - first], signal.SIGKILL)
+    assert running.wait(PATIENCE) == 0
+    record = json.loads((job.folder / "a1" / "run.json").read_text())
+    assert record["reason"].startswith(f"member {1 - first} (a), window: ended by signal 9")
+    assert record["members"][first]["status"] == "completed" and not record["windows"]
+
+
+def test_an_interruption_while_members_are_held_leaves_nothing(job):
+    [cell] = planned(2, ["alone", "naive"], measure={"slice_s": 600.0})
+    running = job.start(cell)
+    job.begun()
+    running.send_signal(signal.SIGINT)
+    assert running.wait(PATIENCE) == 128 + signal.SIGINT
+    assert not (job.folder / "a1" / "run.json").exists()
+
+
+def switches(pid: int) -> int:
+    """How often the threads of a process have been given a CPU."""
+    tasks = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(int(n) for text in tasks for n in re.findall(r"ctxt_switches:\s+(\d+)", text))
+
+
+def test_a_member_that_is_held_uses_no_cpu_and_stops_when_told(tmp_path, data):
+    """Torch's, with all its threads: it blocks, and does not look again and again."""
+    [ready] = data.rglob("manifest.json")
+    workload = VisionWorkload(**WORKLOADS["a"] | {"model": "test_resnet", "model_args": {}})
+    spec = planned()[0].spec
+    from workflow.collocation.cell.members import member_specs
+
+    member = spec.members[0].model_copy(update={"job": workload})
+    spec = spec.model_copy(update={"members": (member,)})
+    datasets = {"digits": {"path": str(ready.parent)}}
+    cores = [sorted(os.sched_getaffinity(0))]
+    [told] = member_specs(spec, "cpu", cores, [{}], datasets, tmp_path)
+    with Server(tmp_path / "server.log") as server:
+        server.start(told, tmp_path / "member.log")
+
+        def await_event(wanted: str) -> dict:
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
+                for event in server.wait(1):
+                    assert event["event"] != "error", event
+                    if event["event"] == wanted:
+                        return event
+            raise AssertionError(wanted)
+
+        pid = await_event("forked")["pid"]
+        for word, event in {"tune": "tuned", "warm": "warm", "go": "started"}.items():
+            if word == "tune":
+                await_event("built")
+            server.send(0, word)
+            await_event(event)
+        made = 0
+        for _ in range(2):
+            server.send(0, "hold")
+            held = await_event("held")
+            assert held["steps"] >= made
+            time.sleep(0.5)  # until the threads of its last step have gone to sleep
+            before = switches(pid)
+            time.sleep(1)
+            assert switches(pid) == before
+            made = held["steps"]
+            server.send(0, "resume")
+            await_event("progress")
+        server.send(0, "hold")
+        await_event("held")
+        server.send(0, "stop")
+        assert await_event("stopped")["steps"] > made
+        assert await_event("exited")["code"] == 0
+
+
+# -- on a GPU --------------------------------------------------------------------------------------
+
+SIDES = ["alone", "naive", "mps"]
+CELL = "2x_small--alternate/bf16/alone-naive-mps/r{}"
+AGAIN = "2x_small--alternate/bf16/naive-naive/r1"
+WHO = r"member {} \(PID \d+\)"
+WRONG = {  # block → who lies, and how, and what is said of it
+    2: ("1:client", rf"^MPS: server \d+ has clients that are none of its side: {WHO.format(1)}$"),
+    3: ("3:pipe", rf"^MPS: {WHO.format(3)} is not among server \d+'s clients "),
+}
+
+
+@pytest.fixture(scope="module", params=["fake", "real"])
+def cells(request, module_studio) -> Batch:
+    if request.param == "real":
+        on = RealMachine(module_studio, real_gpu())
+        times = {"slices": 12, "slice_s": 0.5, "drop_s": 0.1, "warmup_s": 1}
+    else:
+        on, times = Machine(module_studio), {"slice_s": 0.3}
+    ladder = {"workloads": ["small"], "counts": {2: SIDES}, "measure": TURNS | times}
+    again = ladder | {"counts": {2: ["naive", "naive"]}, "replicates": 1}
+    studio = on.studio([ladder, again], blocks=3)
+    studio.settings["telemetry"] = json.dumps({"hz": 20})  # rows that lie in so short slices
+    told = lies(**{f"/{CELL.format(block)}/": lie for block, (lie, _) in WRONG.items()})
+    batch = Batch(studio, [*(CELL.format(block) for block in (1, 2, 3)), AGAIN], told)
+    batch.on = on
+    return batch
+
+
+def test_plain_members_and_clients_are_in_force_together_and_take_turns(cells):
+    [record] = cells.records(CELL.format(1))
+    assert record["status"] == "completed", record["reason"]
+    assert record["method"]["verified"] is True
+    for evidence in record["method"]["evidence"].values():
+        pids = [member["pid"] for member in record["members"]]
+        assert evidence["naive"]["members"] == sorted(pids[:3])
+        assert evidence["mps"]["clients"] == sorted(pids[3:])
+    assert [window["name"] for window in record["windows"]] == SIDES
+    folder = (cells.studio.folder / cells.studio.path(f"{CELL.format(1)}/a1")).parent
+    assert_in_turns(record, folder)
+    seen = record["telemetry"]["windows"]
+    active = [seen[side]["entities"]["gpu"]["gract"] for side in SIDES]
+    assert all(active) if isinstance(cells.on, RealMachine) else None not in active
+    assert seen["alone"]["energy"] is None
+    assert "shared_gpu" not in record["flags"]
+    cells.on.assert_as_found(cells.studio)
+
+
+def test_the_same_set_twice_does_the_same(cells):
+    """In an hour on a card it would be within 0.3 %; this is a few seconds."""
+    [record] = cells.records(AGAIN)
+    assert record["status"] == "completed", record["reason"]
+    rates = [
+        sum(
+            record["members"][member]["windows"][window["name"]]["samples_per_s"]
+            for member in window["members"]
+        )
+        for window in record["windows"]
+    ]
+    if isinstance(cells.on, RealMachine):  # a fake's members sleep, on a machine that may be busy
+        assert rates[0] == pytest.approx(rates[1], rel=0.1)
+
+
+@pytest.mark.parametrize("block", WRONG)
+def test_a_side_that_is_not_what_it_says_fails_the_cell(cells, block):
+    [record] = cells.records(CELL.format(block))
+    assert record["status"] == "failed"
+    assert re.search(WRONG[block][1], record["reason"]), record["reason"]
