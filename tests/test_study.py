@@ -419,11 +419,15 @@ def test_mistakes_in_a_command(catalogue, path, value, words):
     refused(lambda: catalogue({"mine": {**COMMAND, path: value}}), "workloads.yaml: mine", *words)
 
 
+TURNS = {"workloads": ["mine"], "counts": {1: ["alone", "mps"]}, "measure": {"kind": "alternate"}}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
         ("ladders.0.input", "files", ["ladders.0.input: the command 'mine' reads its own"]),
         ("measure", {"kind": "epochs"}, ["ladders.0.measure.kind: 'epochs'", "allowed: window"]),
+        ("ladders.0", TURNS, ["ladders.0.measure.kind: 'alternate'", "held", "allowed: window"]),
         ("arms", ["paper_step", "bf16"], ["ladders.0.arms: no arm changes the command 'mine'"]),
         ("ladders.0.arms", ["graph"], ["'mine': a script of your own runs unchanged"]),
         ("ladders.0.arms", ["compile"], ["'compile' captures the whole step"]),
