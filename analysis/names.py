@@ -27,6 +27,8 @@ OTHERS_IDLE = "othersidle"
 ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.
 COMPLETION = "completion"
+# Sets that take turns in one cell, its sides: `alone` (of a mix `alone:<workload>`) or a method.
+ALTERNATE, ALONE = "alternate", "alone"
 # The windows of a cell that a member leaves: of all, and of those that have what it left.
 BEFORE, AFTER = "before", "after"
 
@@ -88,6 +90,43 @@ def scenario_id(parts: Mapping[str, int], variant: str = "") -> str:
     """`2x_a+1x_b--files` from workload → count, in the order given."""
     body = "+".join(f"{count}x_{name}" for name, count in parts.items())
     return f"{body}--{variant}" if variant else body
+
+
+@dataclass(frozen=True)
+class Side:
+    """The set that a side of an alternating cell is; again: another side is the same set."""
+
+    scenario: str
+    method: str
+    again: bool = False
+
+
+@lru_cache(maxsize=4096)
+def sides_of(scenario: str, method: str) -> dict[str, Side]:
+    """Sides of `2x_a--alternate` by `alone-naive-mps`: name → set; {} of any other cell.
+
+    A name that comes again gets a number: `naive`, `naive_2`.
+    """
+    body, *variants = scenario.split("--")
+    if ALTERNATE not in variants:
+        return {}
+    end = "".join(f"--{variant}" for variant in variants if variant != ALTERNATE)
+    parts = [name for name, _ in parse_scenario(scenario).parts]
+    wanted: list[tuple[str, str, str]] = []
+    for name in method.split("-"):
+        if name == ALONE:
+            names = [f"{ALONE}:{part}" for part in parts] if len(parts) > 1 else [ALONE]
+            jobs = (f"1x_{part}{end}" for part in parts)
+            wanted += [(own, job, "naive") for own, job in zip(names, jobs, strict=True)]
+        else:
+            wanted.append((name, body + end, name))
+    sides: dict[str, Side] = {}
+    for at, (name, *of) in enumerate(wanted):
+        before = [earlier for earlier, *_ in wanted[:at]]
+        number = f"_{before.count(name) + 1}" if name in before else ""
+        again = any(of == other for _, *other in wanted[:at])
+        sides[name + number] = Side(*of, again)
+    return sides
 
 
 def family_of(method: str) -> str:

@@ -1,6 +1,8 @@
 """Run records for the tests of analysis/: their numbers measure nothing."""
 
-from analysis.names import parse_scenario
+from statistics import fmean
+
+from analysis.names import parse_scenario, sides_of
 from analysis.records import merge
 
 TRAIN_SIZE = 50_000
@@ -10,15 +12,17 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     """A synthetic run.json: one rate (samples/s) per member; None: a member without a window.
 
     Options: arm, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows (list of
-    per-member dicts of window → rate, in place of rates), epochs, losses (per member), source,
-    drift and drift_error (of every window), flags, limits (in every member's spec), evidence,
-    verified, sm_count, uuids, telemetry, sitting, gpu_memory (bytes).
+    per-member dicts of window → rate, in place of rates; lists are rates of slices), epochs,
+    losses (per member), source, drift and drift_error (of every window), flags, limits (in every
+    member's spec), evidence, verified, sm_count, uuids, telemetry, sitting, gpu_memory (bytes).
     """
-    parsed = parse_scenario(scenario)
-    names = [name for name, count in parsed.parts for _ in range(count)]
+    parsed, sides = parse_scenario(scenario), sides_of(scenario, method)
+    sets = [parse_scenario(side.scenario) for side in sides.values()] or [parsed]
+    names = [name for each in sets for name, count in each.parts for _ in range(count)]
     arm, status = options.get("arm", "paper_step"), options.get("status", "completed")
     started = status not in ("unsupported", "postponed")
     measure = "epochs" if "epochs" in parsed.variant else "window"
+    measure = "alternate" if sides else measure
     measure = "departure" if "departure" in parsed.variant else measure
     per_member = options.get("windows") or [
         {} if rate is None else {"epochs" if measure == "epochs" else "window": rate}
@@ -39,7 +43,8 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
             "windows": {
                 name: {
                     "steps": 100,
-                    "samples_per_s": rate,
+                    "samples_per_s": fmean(rate) if isinstance(rate, list) else rate,
+                    "slices": rate if isinstance(rate, list) else None,
                     "step_ms_p50": 3.0,
                     "drift": options.get("drift", 0.001),
                     "drift_error": options.get("drift_error"),

@@ -4,6 +4,9 @@ The model of a GPU is that of measuring.md: a job alone trains at `rate` and kee
 `gract` of the time, so samples per second of busy GPU are `rate / gract`, on every host. A host
 slows launch-bound jobs alone by a factor of its own; N jobs train at N times the rate alone, until
 the GPU is full: then at `gains[method]` times the rate of a busy GPU.
+
+In an alternating cell a launch-bound job alone wavers by `slice_alone` from slice to slice, and is
+like itself for some 0.8 s; sets by `slice_set`; the host drifts under all sides alike.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.names import AFTER, BEFORE, COMPLETION, parse_scenario
+from analysis.names import AFTER, ALTERNATE, BEFORE, COMPLETION, parse_scenario, sides_of
 from analysis.records.schema import SCHEMA
 
 ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "paper_step", "window", 6.0, 50_000, 32
@@ -53,7 +56,9 @@ class Job:
 class Noise:
     """Standard deviations of logs. block: of the rate alone, with all cells of a block; alone: of
     the cells of jobs alone (only launch-bound ones, a tenth for others); cell: of sets; device: of
-    the rate of a busy GPU, as read in a cell; member: how unlike a set's members are.
+    the rate of a busy GPU, as read in a cell; member: how unlike a set's members are; slice_gract:
+    of GRACT against the rate in a slice, as readings do not end with it; drift: how far the host
+    goes in an alternating cell.
     """
 
     host: float = 0.22
@@ -63,6 +68,10 @@ class Noise:
     device: float = 0.005
     member: float = 0.01
     gract: float = 0.005
+    slice_alone: float = 0.12
+    slice_set: float = 0.005
+    slice_gract: float = 0.04
+    drift: float = 0.03
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,8 @@ class Design:
     --departure or --completion too. ends: (scenario, method) → status of all its cells.
     host_gains: method → factor on its gain on each host. failing: share of sets' cells that fail.
     unsteady: share of them whose rate drifts. split: the last block of each host was begun on one
-    device and ended on another one, with jobs alone on both.
+    device and ended on another one, with jobs alone on both. turns: (set, sides) of each
+    alternating cell, of which each host measures `turn_cells`, of so many rounds.
     """
 
     jobs: Sequence[Job]
@@ -88,6 +98,9 @@ class Design:
     failing: float = 0.0
     unsteady: float = 0.0
     split: bool = False
+    turns: Sequence[tuple[str, str]] = ()
+    turn_cells: int = 1
+    rounds: int = 60
 
 
 @dataclass(frozen=True)
@@ -141,6 +154,10 @@ class _Study:
                 for place, (scenario, method) in enumerate(cells):
                     half = len(devices) * place // len(cells)
                     self._set(scenario, arm, method, host, block, devices[half], alone[half])
+        for host in range(design.hosts):
+            for scenario, sides in design.turns:
+                for block in range(1, design.turn_cells + 1):
+                    self._turns(scenario, sides, host, host * design.turn_cells + block)
         for key in {(*key[:4], "") for key in self.true}:
             hosts = [(*key[:4], f"h{h}") for h in range(1, design.hosts + 1)]
             logs = [math.log(self.true[host]) for host in hosts if host in self.true]
@@ -176,6 +193,8 @@ class _Study:
         """Each member's samples/s without noise: equal shares of a busy GPU, at most as alone."""
         jobs = [self.jobs[name] for name in _names(scenario)]
         alone = [self._true_alone(job, arm, host) for job in jobs]
+        if len(jobs) == 1:
+            return alone
         more = self.design.host_gains.get(method, ())
         scale = more[host] if more else 1.0
         wanted = [rate / job.device_rate for rate, job in zip(alone, jobs, strict=True)]
@@ -228,16 +247,69 @@ class _Study:
                     if steps[member] * BATCH / rate == took:
                         more["samples_per_s_alone_after"] = alone[name]
                 self._row(cell, member, name, own, window=window, **more)
-        bases = [self.true["rate", f"1x_{n}", arm, "naive", f"h{host + 1}"] for n in names]
+        self._set_truth(scenario, arm, method, host)
+        if len(set(names)) == 1:
+            self._truth(scenario, arm, method, host, rate=math.fsum(true), gract=gract)
+
+    def _set_truth(self, scenario: str, arm: str, method: str, host: int) -> None:
+        names, true = _names(scenario), self.true_rates(scenario, arm, method, host)
+        demand = math.fsum(r / self.jobs[n].device_rate for r, n in zip(true, names, strict=True))
+        bases = [self._true_alone(self.jobs[n], arm, host) for n in names]
         stp = math.fsum(r / b for r, b in zip(true, bases, strict=True))
         worst = max(b / r for r, b in zip(true, bases, strict=True))
         self._truth(scenario, arm, method, host, stp=stp, s=demand, slowdown_worst=worst)
-        if len(set(names)) == 1:
-            self._truth(scenario, arm, method, host, rate=math.fsum(true), gract=gract)
         plain = self.true_rates(scenario, arm, "naive", host)
         if method != "naive":
             over = math.fsum(r / b for r, b in zip(plain, bases, strict=True))
             self._truth(scenario, arm, method, host, rate_over_naive=stp / over)
+
+    def _turns(self, scenario: str, method: str, host: int, block: int) -> None:
+        """An alternating cell: half-second slices of each side in random order, round by round."""
+        noise, rounds, arm = self.design.noise, self.design.rounds, self.arms[0]
+        sides = sides_of(f"{scenario}--{ALTERNATE}", method)
+        cell = self._cell(f"{scenario}--{ALTERNATE}", arm, method, host, block, 0, True)
+        cell |= {"measure": ALTERNATE, "n": sum(len(_names(s.scenario)) for s in sides.values())}
+        cell["window_s"] = 0.4 * rounds
+        order = np.argsort(self.random.random((rounds, len(sides))), axis=1)
+        at = 0.5 * (np.arange(rounds)[:, None] * len(sides) + order)
+        phase = self.random.uniform(0, 2 * np.pi)
+        drift = np.exp(noise.drift * np.sin(2 * np.pi * at / at.max() + phase))
+        device, member = self._noise(noise.device), 0
+        for place, (name, side) in enumerate(sides.items()):
+            names = _names(side.scenario)
+            true = self.true_rates(side.scenario, arm, side.method, host)
+            alone = len(names) == 1
+            scale = noise.slice_set
+            if alone:
+                scale = noise.slice_alone * (1.0 if self.jobs[names[0]].launch_bound else 0.1)
+            wavers = self._like_itself(at[:, place]) if alone else self.random.normal(size=rounds)
+            total = np.exp(scale * wavers - scale**2 / 2) * drift[:, place]
+            demand = math.fsum(
+                rate / self.jobs[n].device_rate for rate, n in zip(true, names, strict=True)
+            )
+            if alone:
+                misread = np.exp(self.random.normal(0, noise.slice_gract, rounds))
+                busy = np.clip(demand * total * device * misread, 0, 1)
+            else:
+                busy = min(demand / (1.6 if side.method.startswith("mps") else 0.9), FULL)
+                busy = np.clip(busy + self.random.normal(0, noise.gract, rounds), 0, 1)
+            for own, rate in zip(names, true, strict=True):
+                slices = rate * total
+                more = {"window": name, "slices": slices.tolist(), "gract_slices": busy.tolist()}
+                more |= {"window_s": 0.4 * rounds, "gract": float(busy.mean())}
+                self._row(cell, member, own, float(slices.mean()), **more)
+                member += 1
+            self._truth(side.scenario, arm, side.method, host, rate=math.fsum(true), aa=1.0)
+            self._set_truth(side.scenario, arm, side.method, host)
+
+    def _like_itself(self, at: np.ndarray) -> np.ndarray:
+        """Standard normal noise whose correlation at a distance of 0.8 s is 0.05."""
+        found, last = np.empty(len(at)), 0.0
+        for place, time in enumerate(at):
+            kept = math.exp(-(time - at[place - 1]) / 0.27) if place else 0.0
+            last = kept * last + math.sqrt(1 - kept**2) * self.random.normal()
+            found[place] = last
+        return found
 
     def _truth(self, scenario: str, arm: str, method: str, host: int, **values: float) -> None:
         for quantity, value in values.items():

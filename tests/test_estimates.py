@@ -63,8 +63,8 @@ def told(e):
 
 def test_every_kind_of_measured_quantity_is_there(rich):
     missing = QUANTITIES.keys() - {e.quantity for e in rich.values()}
-    # RICH has one way of writing.
-    assert missing == {"claim", "bench", "alone_over_paper", "fastest_rate", "over_fastest"}
+    # RICH has one way of writing, and no alternating cell.
+    assert missing == {"claim", "bench", "alone_over_paper", "fastest_rate", "over_fastest", "aa"}
 
 
 def test_a_gain_is_s_times_what_filling_gaps_wins(rich):
@@ -285,6 +285,91 @@ def test_fixed_work(rich):
             assert saved.value == pytest.approx(1 - r.value)
         assert rich[f"survivor_over_alone:{place}/wide_b32"].value == pytest.approx(1)
     assert f"saving_by_rates:{PAIR}/paper_step/mps" in rich
+
+
+# -- alternating cells ----------------------------------------------------------------------------
+
+SIDES = "alone-naive-mps-naive"
+TAKING_TURNS = Design([THIN], (7,), blocks=2, hosts=2, turns=(("7x_thin_b32", SIDES),))
+ALONE = f"1x_thin_b32/{ARM}/naive"
+OVER = f"rate_over_naive:7x_thin_b32/{ARM}/mps"
+
+
+def on_first(rows, change=None):
+    """Without the alternating cell of the second host; `change` alters rows of the first one's."""
+    kept = [r for r in rows if r["measure"] != "alternate" or r["machine"] == "m1"]
+    return [change(r) if change and r["measure"] == "alternate" else r for r in kept]
+
+
+def test_an_alternating_cell_supersedes_other_cells_of_its_host():
+    found = built(TAKING_TURNS, rows=on_first)
+    first, second, both = (found[OVER + at] for at in ("@h1", "@h2", ""))
+    assert (first.design, second.design, both.design) == ("alternate", "blocks", "both")
+    assert (first.n, second.n, both.n) == (1, 2, 3) and both.spread == "range"
+    (cell,) = first.replicates
+    assert cell.cell == cell.over == f"7x_thin_b32--alternate/{ARM}/{SIDES}/r1/a1"
+    assert cell.value == pytest.approx(cell.numerator / cell.denominator)
+    assert len(cell.batches) == 10 and first.low < first.value < first.high < 1.01 * first.low
+    rate, alone = (found[f"rate:{of}@h1"] for of in (OVER.partition(":")[2], ALONE))
+    stp, s, gaps = (found[f"{q}:7x_thin_b32/{ARM}/mps@h1"] for q in ("stp", "s", "gaps"))
+    assert (
+        stp.value == pytest.approx(rate.value / alone.value) == pytest.approx(s.value * gaps.value)
+    )
+    assert s.high / s.low < stp.high / stp.low  # the job alone wavers with its GRACT
+    assert found[f"aa:7x_thin_b32/{ARM}/naive@h1"].value == pytest.approx(1, abs=0.01)
+    # What slices do not tell is of cells that show it: memory and power of a set by itself.
+    assert found[f"memory:7x_thin_b32/{ARM}/mps@h1"].design == "blocks"
+    outcome = found[f"outcome:7x_thin_b32/{ARM}/mps"]
+    assert (outcome.value, outcome.n) == (5, 6) and not any("alternate" in i for i in found)
+    assert found["count:cells"].value == 2 * 2 * 3 + 2
+    told = explain.explain(Estimates(found.values()), f"{OVER}@h1")
+    assert "10 batches" in told and "take turns in one cell" in told and cell.cell in told
+
+
+def test_an_alternating_cell_that_ended_early_says_nothing_of_its_sides():
+    ended = {"status": "out_of_memory", "member": None, "window": None, "reason": "too much"}
+    found = built(replace(TAKING_TURNS, blocks=0, hosts=1), rows=lambda rows: [rows[0] | ended])
+    outcome = found[f"outcome:7x_thin_b32/{ARM}/mps"]
+    assert (outcome.status, outcome.n, outcome.note) == ("not_run", 1, "too much")
+    assert found["count:cells_out_of_memory"].value == found["count:cells"].value == 1
+
+
+def test_sides_that_change_places_make_the_inverse():
+    change = {"naive": "mps", "mps": "naive"}
+    design = Design([THIN], (), blocks=0, turns=(("7x_thin_b32", "alone-naive-mps"),))
+    one = built(design)[f"{OVER}@h1"]
+
+    def swapped(rows):
+        return [r | {"window": change.get(r["window"], r["window"])} for r in rows]
+
+    other = built(design, rows=swapped)[f"{OVER}@h1"]
+    assert (other.value, other.low, other.high) == pytest.approx(
+        (1 / one.value, 1 / one.high, 1 / one.low)
+    )
+
+
+@given(
+    factors=st.lists(st.floats(0.5, 2), min_size=60, max_size=60),
+    rounds=st.integers(0, 60),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=15)
+def test_whatever_befalls_all_sides_alike_is_in_no_ratio(factors, rounds, seed):
+    """Sides that are alike in each round: every ratio is 1, and too few rounds have no interval."""
+
+    def like(row):
+        slices = [100.0 * factor for factor in factors[:rounds]]
+        return row | {"slices": slices, "samples_per_s": sum(slices) / max(rounds, 1) or 50.0}
+
+    design = replace(TAKING_TURNS, hosts=1)
+    found = built(design, seed, rows=lambda rows: on_first(rows, like))
+    for quantity, method in (("rate_over_naive", "mps"), ("aa", "naive")):
+        e = found[f"{quantity}:7x_thin_b32/{ARM}/{method}@h1"]
+        assert e.value == pytest.approx(1) and e.spread == "none"
+    rate = found[f"rate:1x_thin_b32/{ARM}/naive@h1"]
+    assert len(rate.replicates[0].batches) == (0 if rounds < 4 else min(10, rounds // 2)) or (
+        len(set(factors[:rounds])) < 3
+    )
 
 
 # -- outcomes and counts --------------------------------------------------------------------------

@@ -36,6 +36,8 @@ DESIGN = Design(
     ends={("7x_thick_b8", "mps"): "out_of_memory", ("7x_thin_b32", "mig"): "unsupported"},
 )  # fmt: skip
 
+TURNS = (("7x_thin_b32", "alone-naive-mps-naive"), ("1x_thin_b32", "naive-mps-naive"))
+
 
 def written(folder: Path, found: list[Estimate]) -> Path:
     """A study's folder with these numbers, and the verdicts on them."""
@@ -71,7 +73,8 @@ NOTHING = [
 @pytest.fixture(scope="module", params=["gpu", "cpu", "nothing"])
 def study(request, tmp_path_factory) -> Path:
     """The folder of a study, with its pages."""
-    found = NOTHING if request.param == "nothing" else simulated(DESIGN)
+    turns = TURNS if request.param == "gpu" else ()
+    found = NOTHING if request.param == "nothing" else simulated(replace(DESIGN, turns=turns))
     found = cpu(found) if request.param == "cpu" else found
     folder = written(tmp_path_factory.mktemp("pages") / request.param, found)
     assert analysis(["pages", "--folder", str(folder), "--claims", str(RULES)]) == 0
@@ -176,7 +179,8 @@ def test_a_page_begins_with_what_the_study_can_answer(study, page):
             "gpu": "how fast these jobs train"}  # fmt: skip
     assert said[study.name] in line
     if study.name != "nothing":
-        assert re.search(r"2 hosts\), in windows of 6\.00 s, with 6 replicates of each set\.", line)
+        many = "2 to 10" if study.name == "gpu" else "6"
+        assert f"2 hosts), in windows of 6.00 s, with {many} replicates of each set." in line
 
 
 def test_few_replicates_are_said_to_be_few(tmp_path):
@@ -236,6 +240,24 @@ def test_belief_gives_no_tick_to_an_aa_that_cannot_exclude_ten_per_cent(tmp_path
     ticks = {row.split("|")[2].strip(): row.split("|")[-2].strip() for row in text.splitlines()
              if row.startswith("| 2 ×")}  # fmt: skip
     assert ticks == {"h1": "yes", "h2": "not shown", "h3": "not shown"}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "low", "high", "tick"),
+    [
+        (7, 0.998, 1.002, "yes"),
+        (7, 0.998, 1.004, "not shown"),
+        (1, 0.98, 1.02, "yes"),
+        (1, 0.96, 1.02, "not shown"),
+    ],
+)
+def test_belief_asks_more_of_an_aa_of_sets_than_of_jobs_alone(tmp_path, jobs, low, high, tick):
+    """Within one alternating cell: 0.3 % and 3 %."""
+    aa = Estimate("aa", scenario=f"{jobs}x_thin_b32", arm="paper_step", method="naive", host="h1",
+                  value=1.0, low=low, high=high, spread=INTERVAL, n=1, hosts=1)  # fmt: skip
+    text = render.Study(written(tmp_path / "aa", [*NOTHING, aa]), RULES).page("belief")
+    row = next(row for row in text.splitlines() if f"[{low:.3f}, {high:.3f}]" in row)
+    assert row.split("|")[-2].strip() == tick
 
 
 def test_a_rule_that_was_changed_shows_both_verdicts_and_why(study):

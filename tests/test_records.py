@@ -8,6 +8,7 @@ from itertools import permutations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -49,6 +50,59 @@ def test_a_row_is_a_member_in_a_window():
     assert frame["samples_per_s"].tolist() == [1000, 600, 610, 900]
     assert frame["epoch_time_s"].iloc[0] == TRAIN_SIZE / 1000
     assert set(frame["n"]) == {1, 2} and set(frame["device"]) == {"GPU-1"}
+
+
+TURNS = [{"alone": [900, 1100]}, *[{"naive": [500, 510]}] * 2, *[{"mps": [800, 0]}] * 2]
+
+
+def alternating(windows=TURNS, **options):
+    return record("2x_a--alternate", "alone-naive-mps", windows=windows, **options)
+
+
+def test_a_row_of_an_alternating_cell_has_its_slices_and_how_busy_the_gpu_was_in_each(tmp_path):
+    """Readings count that are of one slice as a whole."""
+    cell = alternating() | {"folder": tmp_path, "files": {"gpu.parquet": {}}}
+    spans = {"alone": [[0, 400], [2000, 2400]], "naive": [[500, 900], [1500, 1900]]}
+    spans["mps"] = [[1000, 1400], [2500, 2900]]
+    cell["windows"] = [{"name": name, "seconds": 8.0, "spans": of} for name, of in spans.items()]
+    readings = {"t_ns": [0, 100, 300, 500, 600, 2010, 2100], "entity": ["gpu"] * 7}
+    readings["gract"] = [0.9, 0.2, 0.5, 1.0, 0.7, 1.0, 0.3]
+    table = pa.table(readings).replace_schema_metadata({"origin_ns": "0"})
+    pq.write_table(table, tmp_path / "gpu.parquet")
+    rows = {row.window: row for row in merged(cell).itertuples()}
+    assert [list(rows[side].slices) for side in ("alone", "mps")] == [[900, 1100], [800, 0]]
+    assert rows["alone"].samples_per_s == 1000 and rows["mps"].window_s == 8
+    assert list(rows["alone"].gract_slices) == pytest.approx([0.4, 0.3])
+    assert rows["naive"].gract_slices[0] == pytest.approx(0.7)
+    assert rows["naive"].gract_slices[1] is None or np.isnan(rows["naive"].gract_slices[1])
+    (tmp_path / "gpu.parquet").write_bytes(b"no table")
+    _, problems = merge.merge([cell])
+    assert [path for path, _ in problems] == [str(tmp_path / "gpu.parquet")]
+
+
+def test_the_alone_side_is_what_losses_are_held_against():
+    losses = [[7.0, 6.0, 5.0]] * 4 + [[9.0, 9.0, 9.0]]
+    frame = merged(alternating(losses=losses), record("3x_a", "mps", rates=[1] * 3))
+    assert frame["loss_check"].tolist() == [AGREES] * 4 + [DIFFERS] + [AGREES] * 3
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        ([{"alone": [1, 2]}, *[{"window": 1}] * 4], "window are no sides of 2x_a--alternate"),
+        ([{"alone": [1, -2]}], "slices is [1, -2]"),
+        ([{"alone": [1, "x"]}], "slices is [1, 'x']"),
+    ],
+)
+def test_sides_that_are_none_are_left_out(windows, said):
+    bent = alternating()
+    for member, own in zip(bent["members"], windows, strict=False):
+        member["windows"] = {
+            name: {"samples_per_s": 1.0, "slices": of if isinstance(of, list) else None}
+            for name, of in own.items()
+        }
+    table, problems = merge.merge([bent, record("1x_a")])
+    assert len(table) == 1 and said in problems[0][1]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ from random import Random
 
 import pytest
 
+from analysis import claims
 from analysis.advice import advise
 from analysis.claims import Rules, verdicts
 from analysis.estimates.build import build
 from analysis.estimates.table import Estimates
 from tests.simulator import ARM, BUSY_GAINS, Design, Job, Noise, simulate
+from tests.studio import REPOSITORY
 
 LAUNCH = [Job(f"thin{k}", 2000.0 + 300 * k, 0.15 + 0.05 * k) for k in range(10)]
 BUSY = [Job(f"thick{k}", 500.0 + 20 * k, 0.94 + 0.005 * k, BUSY_GAINS) for k in range(5)]
@@ -51,6 +53,69 @@ def test_an_interval_of_one_host_holds_the_truth_95_times_in_a_hundred(covered, 
 def test_a_rate_is_covered_for_every_kind_of_job(covered, kind):
     hits = covered["rate", kind]
     assert 0.925 <= sum(hits) / len(hits) <= 0.975
+
+
+QUIET = Noise(device=0.0, drift=0.0)  # a cell knows nothing of what the next one would read
+TURNS = [(f"7x_{job.name}", "alone-naive-naive-mps") for job in LAUNCH]
+TURNS.append(("3x_thin0+2x_thin1", "alone-naive-mps-mps"))
+
+
+@pytest.fixture(scope="module")
+def turns():
+    """(quantity, kind) → for each interval of one alternating cell of 60 rounds whether it holds
+    the truth, on hosts that are quiet and, where it is a ratio of rates, on others that drift.
+    """
+    found = defaultdict(list)
+    for seed in range(60):
+        noise = replace(QUIET, drift=0.03 * (seed % 2))
+        design = Design(LAUNCH, (), blocks=0, turns=TURNS, noise=noise)
+        study, estimates = built(design, seed)
+        for e in estimates.values():
+            true = study.true.get((e.quantity, e.scenario, e.arm, e.method, e.host))
+            drifts = noise.drift and e.quantity in ("rate", "s")
+            if e.host and e.low is not None and true is not None and not drifts:
+                kind = "alone" if e.jobs == 1 else e.method
+                found[e.quantity, kind].append((e.low <= true <= e.high, e.high / e.low))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("quantity", "kind", "widest"),
+    [
+        ("rate", "alone", 1.09),
+        ("rate", "naive", 1.004),
+        ("stp", "naive", 1.09),
+        ("stp", "mps", 1.09),
+        ("slowdown_worst", "mps", 1.09),
+        ("s", "naive", 1.03),
+        ("s", "mps", 1.03),
+        ("rate_over_naive", "mps", 1.006),
+        ("aa", "naive", 1.006),
+        ("aa", "mps", 1.05),
+    ],
+)
+def test_so_does_one_of_a_single_alternating_cell(turns, quantity, kind, widest):
+    """A drift of the host that is common to all sides is in no ratio. widest: high over low."""
+    hits, widths = zip(*turns[quantity, kind], strict=True)
+    assert len(hits) >= 60
+    assert 0.93 <= sum(hits) / len(hits) <= (0.97 if len(hits) >= 300 else 1)
+    assert sorted(widths)[len(widths) // 2] < widest
+
+
+@pytest.mark.parametrize("cells", [2, 4])
+def test_so_do_those_of_several_alternating_cells(cells):
+    """Four have a t interval, two reach from one end of their own to the other."""
+    hits = []
+    for seed in range(20):
+        turns = [(f"7x_{job.name}", "alone-mps") for job in LAUNCH]
+        design = Design(LAUNCH, (), blocks=0, turns=turns, turn_cells=cells, noise=QUIET)
+        study, estimates = built(design, seed)
+        for e in estimates.values():
+            if e.host and e.quantity == "stp" and e.jobs == 7:
+                assert e.n == cells
+                true = study.true["stp", e.scenario, e.arm, e.method, e.host]
+                hits.append(e.low <= true <= e.high)
+    assert 0.92 <= sum(hits) / len(hits) <= (0.985 if cells > 2 else 1)
 
 
 def test_over_several_hosts_low_and_high_are_the_least_and_the_most_of_theirs():
@@ -203,6 +268,25 @@ def test_a_claim_that_is_false_on_all_hosts_never_holds(judged):
 def test_one_replicate_decides_nothing(judged):
     for counted in judged:
         assert {status for kind, status in counted if kind == "one"} == {"too imprecise"}
+
+
+def test_claims_of_the_paper_are_decided_by_alternating_cells_alone():
+    """One cell of each set, on one host, and not a single other cell."""
+    file = claims.read(REPOSITORY / "config" / "claims.yaml")
+    small, large = (file.names[key] for key in ("small", "large"))
+    medium, full = (file.names[key] for key in ("medium", "overallocated"))
+    jobs = [Job(small, 2700, 0.45), Job(large, 500, 0.85, BUSY_GAINS)]
+    jobs += [Job(medium, 2000, 0.5), Job(full, 900, 0.97, BUSY_GAINS)]
+    turns = [(f"1x_{name}", "alone-mps") for name in (small, large)]
+    turns += [(f"{n}x_{job.name}", "alone-naive-mps") for job in jobs for n in (2, 3, 7)]
+    study = simulate(Design(jobs, (), blocks=0, turns=turns, rounds=120), 3)
+    estimates = Estimates(build(study.rows, study.plan, {}))
+    found = {each.claim.id: each for each in claims.judged(file, estimates)}
+    decided = {name: found[name].verdict for name in ("C1a", "C4a", "C14a", "C16a")}
+    assert decided["C1a"] == decided["C4a"] == decided["C16a"] == "holds"
+    assert decided["C14a"] in ("holds", "contradicted")
+    cells = {c for name in decided for t in found[name].tests for cell in t.cells for c in cell.ids}
+    assert {estimates[identity].design for identity in cells} == {"alternate"}
 
 
 def test_at_its_bound_a_claim_is_seldom_contradicted():

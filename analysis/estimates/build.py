@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 from analysis.estimates import runs as of_runs
 from analysis.estimates.derived import memory_of_parts, over_fastest, over_paper, variation
-from analysis.estimates.intervals import interval, over_hosts
+from analysis.estimates.intervals import of_cells as interval_of
+from analysis.estimates.intervals import over_hosts
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.replicates import Value, values
 from analysis.estimates.runs import COMPLETED, PLAIN, Run
-from analysis.estimates.schema import INTERVAL, NONE, Estimate, described
+from analysis.estimates.schema import BLOCKS, INTERVAL, NONE, Estimate, described
 from analysis.estimates.study import counts, outcomes, provenance
-from analysis.names import ANCHOR
+from analysis.names import ALTERNATE, ANCHOR
 from analysis.records import flags
 
 
@@ -29,7 +30,10 @@ class _Place:
 
 
 def estimated(found: Iterable[Value]) -> list[Estimate]:
-    """Each host's estimate of every quantity, and the one over all hosts."""
+    """Each host's estimate of every quantity, and the one over all hosts.
+
+    One number, one route: where a host has it of alternating cells, other cells do not count.
+    """
     grouped: dict[_Place, dict[str, list[Value]]] = defaultdict(lambda: defaultdict(list))
     for value in found:
         run = value.run
@@ -41,7 +45,9 @@ def estimated(found: Iterable[Value]) -> list[Estimate]:
         scale = QUANTITIES[place.quantity].scale
         single = []
         for host, of_host in by_host.items():
-            value, low, high = interval([v.replicate.value for v in of_host], scale)
+            turns = [v for v in of_host if v.run.side]
+            of_host = by_host[host] = turns or of_host
+            value, low, high = interval_of([v.replicate for v in of_host], scale)
             single.append(
                 described(
                     Estimate(
@@ -54,6 +60,7 @@ def estimated(found: Iterable[Value]) -> list[Estimate]:
                         n=len(of_host),
                         hosts=1,
                         flags=flags.union(of_cells([v.run for v in of_host])),
+                        design=ALTERNATE if turns else BLOCKS,
                         replicates=tuple(v.replicate for v in of_host),
                     )
                 )
@@ -104,5 +111,5 @@ def build(
     planned = outcomes(grid, expected)
     found += [*over_fastest(found), *over_paper(found)]
     found += [*variation(found), *memory_of_parts(found, planned)]
-    counted = counts(grid, planned, found, hosts.values(), left_out)
+    counted = counts(grid, expected, planned, found, hosts.values(), left_out)
     return [*found, *planned, *counted, *provenance(grid)]

@@ -85,6 +85,7 @@ def over_fastest(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
                         hosts=1,
                         flags=flags.union(each.flags for each in rates.values()),
                         note=note,
+                        design=min(each.design for each in rates.values()),
                         replicates=replicates,
                     )
                 )
@@ -139,6 +140,7 @@ def over_paper(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
             n=e.n,
             hosts=1,
             flags=flags.union([e.flags, base.flags]),
+            design=e.design,
             replicates=replicates,
         )
         grouped[arm, scenario].append(described(found))

@@ -9,8 +9,9 @@ import difflib
 from argparse import Namespace
 
 from analysis.estimates.quantities import LOG, QUANTITIES
-from analysis.estimates.schema import INTERVAL, MEASURED, RANGE, Estimate
+from analysis.estimates.schema import BOTH, INTERVAL, MEASURED, RANGE, Estimate
 from analysis.estimates.table import Estimates
+from analysis.names import ALTERNATE
 
 # What makes these numbers of their replicates; others are means of them.
 _KINDS = {
@@ -20,6 +21,7 @@ _KINDS = {
 }
 
 
+_BOTH = "slices of sides that take turns on some hosts, a cell for each set on others"
 _SPREAD = {INTERVAL: "95 % interval", RANGE: "range over hosts"}
 
 
@@ -37,7 +39,13 @@ def explain(estimates: Estimates, identity: str) -> str:
     lines.append(f"  value {value} {e.unit}".rstrip() + _span(e))
     if e.relative_to:
         lines.append(f"  relative to {e.relative_to}")
-    for label, text in (("status", e.status), ("flags", e.flags), ("note", e.note)):
+    measured = {ALTERNATE: "slices of sides that take turns in one cell", BOTH: _BOTH}
+    for label, text in (
+        ("measured by", measured.get(e.design, "")),
+        ("status", e.status),
+        ("flags", e.flags),
+        ("note", e.note),
+    ):
         if text:
             lines.append(f"  {label}: {text}")
     if e.source != MEASURED:
@@ -52,7 +60,12 @@ def explain(estimates: Estimates, identity: str) -> str:
     for r in e.replicates:
         sum_ = f" = {r.numerator:.6g} / {r.denominator:.6g}" if r.denominator else ""
         over = f"  over {r.over}" if r.over else ""
+        over = " (sides of one cell)" if r.over == r.cell else over
         lines.append(f"    {r.value:.6g}{sum_}  {r.cell}{over}")
+        if r.batches:
+            each = " ".join(f"{value:.5g}" for value in r.batches)
+            lines.append(f"      its rounds in {len(r.batches)} batches, which the interval is of:")
+            lines.append(f"      {each}")
     return "\n".join(lines)
 
 

@@ -10,10 +10,11 @@ from statistics import stdev
 from scipy.special import stdtrit
 
 from analysis.estimates.quantities import LOG, QUANTITIES, SHARE
-from analysis.estimates.schema import RANGE, Estimate
+from analysis.estimates.schema import BOTH, RANGE, Estimate, Replicate
 from analysis.records import flags
 
 CONFIDENCE = 0.95
+FEW = 3  # of fewer cells a t interval says less than each of them does of itself
 
 
 def interval(found: Sequence[float], scale: str) -> tuple[float, float | None, float | None]:
@@ -35,6 +36,29 @@ def interval(found: Sequence[float], scale: str) -> tuple[float, float | None, f
     return back(mean), low, high
 
 
+def of_cells(found: Sequence[Replicate], scale: str) -> tuple[float, float | None, float | None]:
+    """Mean and 95 % interval of one host's cells, by what they tell of themselves.
+
+    FEW cells or more: their t interval, which holds what differs from cell to cell. Of fewer that
+    have batches: from the lowest to the highest end of the cells' own intervals, each the t
+    interval of its batches around its value. That is one cell's own interval if there is one.
+    """
+    value, low, high = interval([each.value for each in found], scale)
+    if len(found) >= FEW or not all(each.batches for each in found):
+        return value, low, high
+    own = [_own(each, scale) for each in found]
+    low, high = min(low for low, _ in own), max(high for _, high in own)
+    return value, low, high
+
+
+def _own(cell: Replicate, scale: str) -> tuple[float, float]:
+    middle, low, high = interval(cell.batches, scale)
+    if scale == LOG:
+        return cell.value * low / middle, cell.value * high / middle
+    low, high = cell.value + low - middle, cell.value + high - middle
+    return (max(low, 0.0), min(high, 1.0)) if scale == SHARE else (low, high)
+
+
 def mean(found: Sequence[float], scale: str) -> float:
     """Geometric mean for scale `log` (values > 0), else the arithmetic one."""
     return interval(found, scale)[0]
@@ -52,6 +76,7 @@ def over_hosts(found: Sequence[Estimate]) -> Estimate:
         "n": sum(e.n for e in found),
         "hosts": len(found),
         "flags": flags.union(e.flags for e in found),
+        "design": first.design if len({e.design for e in found}) == 1 else BOTH,
         "note": "; ".join(dict.fromkeys(e.note for e in found if e.note)),
         "replicates": tuple(r for e in found for r in e.replicates),
     }

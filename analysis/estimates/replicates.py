@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from analysis.estimates import metrics
+from analysis.estimates import metrics, slices
 from analysis.estimates.runs import COMPLETED, Run
 from analysis.estimates.schema import Replicate
 from analysis.names import AFTER, BEFORE, COMPLETION, OTHERS_IDLE, family_of
 
 GB = 1e9
 COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
-_READINGS = {name: name for name in ("gract", "smact", "smocc", "tenso", "drama", "power")}
+_ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,22 @@ class Value:
     replicate: Replicate
     job: str = ""
 
+    @property
+    def of(self) -> tuple:
+        """What it is of within its cell."""
+        return self.quantity, self.run.side, self.run.window, self.job
+
 
 class Company:
-    """The runs of a study, and what each is held against: always of its own block and GPU."""
+    """The runs of a study, and what each is held against: always of its own block and GPU. Of an
+    alternating cell the runs are its sides.
+    """
 
     def __init__(self, runs: Iterable[Run]):
         self._alone: dict[tuple, Run] = {}
         self._sets: dict[tuple, Run] = {}
         for run in runs:
-            if run.status != COMPLETED or not run.window:
+            if run.status != COMPLETED or not run.window or run.again:
                 continue
             if run.is_baseline:
                 first = run.members[0]
@@ -68,16 +75,34 @@ class Company:
 
 
 def values(runs: Sequence[Run], work: Mapping[str, Mapping[str, float]]) -> Iterator[Value]:
-    """Every quantity of every completed run.
+    """Every quantity of every completed run, of alternating cells batch by batch besides.
 
     work: scenario → workload → what its job takes alone (any unit of time), of mixes whose fixed
     work is known from elsewhere (the paper's pair).
     """
+    yield from _values([run for run in runs if not run.side], work)
+    for cell in slices.cells(runs):
+        parts = [
+            {value.of: value.replicate.value for value in _values(batch, work)}
+            for batch in slices.batches(cell)
+        ]
+        for value in _values(cell, work):
+            found = tuple(part[value.of] for part in parts if value.of in part)
+            # What no slice tells is the same in all batches, and so says nothing of its spread.
+            told = len(found) == len(parts) > 1 and max(found) - min(found) > 1e-9 * abs(max(found))
+            batches = found if told else ()
+            yield replace(value, replicate=replace(value.replicate, batches=batches))
+
+
+def _values(runs: Sequence[Run], work: Mapping[str, Mapping[str, float]]) -> Iterator[Value]:
     company = Company(runs)
     for run in runs:
         # A job alone that was measured again because its block went on elsewhere is one, too.
         counts = run.current or run.is_baseline
         if run.status != COMPLETED or not run.window or not counts:
+            continue
+        if run.again:
+            yield from _same_again(run, company)
             continue
         if run.window == COMPLETION:
             yield from _fixed_work(run, company)
@@ -158,11 +183,21 @@ def _speed(run: Run, company: Company) -> Iterator[Value]:
 
 
 def _readings(run: Run) -> Iterator[Value]:
-    for name, column in _READINGS.items():
-        yield from _value(name, run, run.reading(column))
+    for name in _ACTIVITY:
+        yield from _value(name, run, run.reading(name))
     gract, smact = run.reading("gract"), run.reading("smact")
     if gract and smact:
         yield from _value("gract_over_smact", run, gract / smact, parts=(gract, smact))
+    if gract and run.is_baseline:
+        yield from _value("waits", run, max(1 - gract, 0.0))
+    reserved = [member["memory_peak_reserved"] for member in run.members]
+    if all(value is not None for value in reserved):
+        yield from _value("memory_reserved", run, math.fsum(reserved) / GB)
+    if (
+        run.side
+    ):  # the GPU's memory holds all sides; power is read as a mean over longer than a slice
+        return
+    yield from _value("power", run, run.reading("power"))
     if run.reading("gpu_memory_used"):
         yield from _value("memory", run, run.reading("gpu_memory_used") / GB)
     if (of_jobs := _of_jobs(run)) is not None:
@@ -171,9 +206,6 @@ def _readings(run: Run) -> Iterator[Value]:
         yield from _value("capacity", run, total / GB)
         idle = run.reading("idle_memory") or 0.0
         yield from _value("capacity_for_jobs", run, (total - idle) / GB)
-    reserved = [member["memory_peak_reserved"] for member in run.members]
-    if all(value is not None for value in reserved):
-        yield from _value("memory_reserved", run, math.fsum(reserved) / GB)
 
 
 def _against(run: Run, company: Company) -> Iterator[Value]:
@@ -182,31 +214,14 @@ def _against(run: Run, company: Company) -> Iterator[Value]:
     if rates is None:
         return
 
-    def ratio(other: Run | None) -> tuple[float, tuple[float, float]] | None:
-        """Throughput over throughput; of a mix, whose samples do not add up, STP over STP."""
-        if other is None or other.rates is None or len(other.rates) != len(rates):
-            return None
-        pair = (math.fsum(rates), math.fsum(other.rates))
-        if not run.alike:
-            alone = company.alone(run)
-            if alone is None:
-                return None
-            by_job = [base.rates[0] for base in alone]
-            pair = tuple(
-                math.fsum(r / a for r, a in zip(of, by_job, strict=True))
-                for of in (rates, other.rates)
-            )
-        return pair[0] / pair[1], pair
-
     for quantity, method in (("rate_over_naive", "naive"), ("rate_over_mig", "mig")):
         other = company.beside(run, method=method) if run.method != method else None
-        if found := ratio(other):
-            yield from _value(quantity, run, found[0], [other], found[1])
+        if other:
+            yield from _over(quantity, run, other, company)
     if not run.scenario.variant and run.reading("other_gpus_busy"):
         other = company.beside(run, scenario=f"{run.scenario.id}--{OTHERS_IDLE}")
-        idle = other is not None and other.reading("other_gpus_busy") == 0
-        if idle and (found := ratio(other)):
-            yield from _value("beside_busy", run, found[0], [other], found[1])
+        if other is not None and other.reading("other_gpus_busy") == 0:
+            yield from _over("beside_busy", run, other, company)
     if run.method == "naive" and (other := company.beside(run, method="mps")):
         pair = (run.reading("gract"), other.reading("gract"))
         if all(pair):
@@ -223,6 +238,29 @@ def _against(run: Run, company: Company) -> Iterator[Value]:
         yield from _energy(run, company, math.fsum(rates))
 
 
+def _over(quantity: str, run: Run, other: Run, company: Company) -> Iterator[Value]:
+    """Throughput over throughput; of a mix, whose samples do not add up, STP over STP."""
+    rates, others = run.rates, other.rates
+    if rates is None or others is None or len(others) != len(rates):
+        return
+    pair = (math.fsum(rates), math.fsum(others))
+    if not run.alike:
+        alone = company.alone(run)
+        if alone is None:
+            return
+        by_job = [base.rates[0] for base in alone]
+        pair = tuple(
+            math.fsum(r / a for r, a in zip(of, by_job, strict=True)) for of in (rates, others)
+        )
+    yield from _value(quantity, run, pair[0] / pair[1], [other], pair)
+
+
+def _same_again(run: Run, company: Company) -> Iterator[Value]:
+    """The second of two equal sides against the first."""
+    if first := company.beside(run):
+        yield from _over("aa", run, first, company)
+
+
 def _energy(run: Run, company: Company, total: float) -> Iterator[Value]:
     """Per sample, of the whole set: no counter splits a GPU's energy among processes.
 
@@ -234,7 +272,7 @@ def _energy(run: Run, company: Company, total: float) -> Iterator[Value]:
         return metrics.energy_per_sample(of.reading("power"), [rate]) if counted else None
 
     own = per_sample(run, total)
-    if own is None or run.window == "epochs":
+    if own is None or run.window == "epochs" or run.side:
         return
     yield from _value("energy_per_sample", run, own)
     if seconds := run.members[0]["window_s"]:
@@ -248,7 +286,7 @@ def _energy(run: Run, company: Company, total: float) -> Iterator[Value]:
 def _memory(run: Run, company: Company) -> Iterator[Value]:
     """A set's memory over that of its jobs alone, without what the GPU holds when idle."""
     alone = company.alone(run)
-    if not alone or run.scenario.n == 1:
+    if not alone or run.scenario.n == 1 or run.side:
         return
     own, *parts = (_of_jobs(each) for each in (run, *alone))
     if own and all(parts):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.names import ALONE_VARIANTS, ANCHOR, Scenario, parse_scenario
+from analysis.names import ALONE_VARIANTS, ANCHOR, Scenario, Side, parse_scenario, sides_of
 from analysis.records.safe import MOST_ROWS, read_table
 from analysis.records.schema import SCHEMA
 
@@ -17,7 +17,11 @@ COMPLETED, NOT_RUN = "completed", "not_run"
 
 @dataclass(frozen=True)
 class Run:
-    """One window of one cell; `members` are its rows of runs.parquet, one per job."""
+    """One window of one cell; `members` are its rows of runs.parquet, one per job.
+
+    side: of an alternating cell, whose sides are runs of the sets that they are: scenario, method
+    and members are this side's. again: another side of the cell is the same set.
+    """
 
     cell: str
     scenario: Scenario
@@ -30,6 +34,8 @@ class Run:
     current: bool
     window: str
     members: tuple[Mapping, ...]
+    side: str = ""
+    again: bool = False
 
     def reading(self, name: str) -> float | None:
         """What the GPU did in the window: the same in the rows of all members."""
@@ -122,20 +128,24 @@ def runs_of(rows: Iterable[Mapping], hosts: Mapping[tuple, Host]) -> list[Run]:
     found = []
     for (cell, attempt, window), members in grouped.items():
         first = members[0]
+        sides = sides_of(first["scenario"], first["method"])
+        side = sides.get(window) or Side(first["scenario"], first["method"])
         host = hosts.get((first["machine"], first["hardware"]))
         found.append(
             Run(
                 cell=f"{cell}/a{attempt}",
-                scenario=parse_scenario(first["scenario"]),
+                scenario=parse_scenario(side.scenario),
                 arm=first["arm"],
-                method=first["method"],
+                method=side.method,
                 block=first["block"],
                 device=first["device"] or "",
                 host=host.label if host else "",
                 status=first["status"],
                 current=bool(first["current"]),
-                window=window,
+                window=PLAIN if window in sides else window,
                 members=tuple(members),
+                side=window if window in sides else "",
+                again=side.again,
             )
         )
     return found

@@ -17,6 +17,8 @@ from analysis.records.safe import MOST_ROWS, read_table
 MEASURED = "measured"
 # What low and high are: a 95 % interval of one host, least and most over hosts, or nothing.
 INTERVAL, RANGE, NONE = "interval", "range", "none"
+# How a number was measured (analysis.names.ALTERNATE: its sides took turns in one cell).
+BLOCKS, BOTH = "blocks", "both"
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Replicate:
     """One block's part in a number.
 
     cell: scenario/arm/method/r<block>/a<attempt>. value = numerator / denominator where both are
-    given. over: the cells that the denominator comes from, separated by blanks.
+    given. over: the cells that the denominator comes from, separated by blanks. batches: of an
+    alternating cell the value in each batch of its rounds, where slices tell it.
     """
 
     cell: str
@@ -32,6 +35,7 @@ class Replicate:
     numerator: float | None = None
     denominator: float | None = None
     over: str = ""
+    batches: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Estimate:
     another than the plain one. job: the workload, where the number is of one job of a mix. host:
     label of one host; empty: over all hosts. source: `measured`, or the key of a reported value.
     spread says what low and high are. n: replicates. hosts: hosts they come from. status: of an
-    `outcome` what became of the cells, of a `claim` its verdict. flags: separated by ;.
+    `outcome` what became of the cells, of a `claim` its verdict. flags: separated by ;. design:
+    `alternate` (sides that take turns in one cell), `blocks` (a cell each), or over hosts `both`.
     """
 
     quantity: str
@@ -66,6 +71,7 @@ class Estimate:
     flags: str = ""
     status: str = ""
     note: str = ""
+    design: str = ""
     replicates: tuple[Replicate, ...] = ()
 
     @property
@@ -94,6 +100,7 @@ _REPLICATE = pa.struct(
         ("numerator", pa.float64()),
         ("denominator", pa.float64()),
         ("over", pa.string()),
+        ("batches", pa.list_(pa.float64())),
     ]
 )
 _TYPES = {"value": pa.float64(), "low": pa.float64(), "high": pa.float64()}
@@ -140,13 +147,17 @@ def rows(path: Path) -> Iterable[Estimate]:
             raise ValueError("it has other columns")
         for row in table.to_pylist():
             row.pop("id")
-            row["replicates"] = tuple(Replicate(**each) for each in row["replicates"] or ())
+            row["replicates"] = tuple(map(_replicate, row["replicates"] or ()))
             _check(found := Estimate(**row))
             yield found
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise ValueError(
             f"{path}: no table of estimates; remove it, and it is made anew: {error}"
         ) from error
+
+
+def _replicate(row: dict) -> Replicate:
+    return Replicate(**row | {"batches": tuple(row["batches"] or ())})
 
 
 def _check(found: Estimate) -> None:

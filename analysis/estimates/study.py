@@ -9,24 +9,32 @@ from statistics import median
 from analysis.estimates import runs as of_runs
 from analysis.estimates.runs import COMPLETED, NOT_RUN, PLAIN, Host, Run
 from analysis.estimates.schema import RANGE, Estimate, Replicate, described
-from analysis.names import parse_scenario
+from analysis.names import ALTERNATE, Side, parse_scenario, sides_of
 
 
 def outcomes(runs: Sequence[Run], expected: Iterable[Mapping]) -> list[Estimate]:
-    """What became of each planned set: completed replicates of those planned, and why not more."""
-    cells: dict[tuple, dict[int, Run | None]] = defaultdict(dict)
+    """What became of each planned set: completed replicates of those planned, and why not more.
+
+    An alternating cell is a replicate of each set that is a side of it. Where it did not complete,
+    that says nothing of one side: such a replicate was not run.
+    """
+    cells: dict[tuple, dict[str, Run | None]] = defaultdict(dict)
     for cell in expected:
-        key = (cell["scenario"], cell["arm"], cell["method"])
-        cells[key].setdefault(cell["replicate"], None)
+        identity = f"{cell['scenario']}/{cell['arm']}/{cell['method']}/r{cell['replicate']}"
+        for side in _sets(cell["scenario"], cell["method"]):
+            cells[side.scenario, cell["arm"], side.method].setdefault(identity, None)
     for run in runs:
         if run.current:
-            cells[run.scenario.id, run.arm, run.method][run.block] = run
+            for side in _sets(run.scenario.id, run.method):
+                identity = run.cell.rpartition("/")[0]
+                cells[side.scenario, run.arm, side.method][identity] = run
     found = []
-    for (scenario, arm, method), by_block in cells.items():
-        counted = Counter(run.status if run else NOT_RUN for run in by_block.values())
-        done = [run for run in by_block.values() if run and run.status == COMPLETED]
+    for (scenario, arm, method), by_cell in cells.items():
+        tried = [run for run in by_cell.values() if run]
+        counted = Counter(_became(run) if run else NOT_RUN for run in by_cell.values())
+        done = [run for run in tried if run.status == COMPLETED]
         rest = Counter({s: c for s, c in counted.items() if s != COMPLETED})
-        reasons = [run.members[0]["reason"] for run in by_block.values() if run]
+        reasons = [run.members[0]["reason"] for run in tried]
         found.append(
             described(
                 Estimate(
@@ -46,6 +54,14 @@ def outcomes(runs: Sequence[Run], expected: Iterable[Mapping]) -> list[Estimate]
     return found
 
 
+def _sets(scenario: str, method: str) -> Iterable[Side]:
+    return sides_of(scenario, method).values() or [Side(scenario, method)]
+
+
+def _became(run: Run) -> str:
+    return run.status if run.side or ALTERNATE not in run.scenario.variant else NOT_RUN
+
+
 def _commonest(counted: Counter) -> str:
     """Most frequent status; what was run before what was not."""
     return max(sorted(counted), key=lambda status: (status != NOT_RUN, counted[status]))
@@ -53,6 +69,7 @@ def _commonest(counted: Counter) -> str:
 
 def counts(
     runs: Sequence[Run],
+    expected: Iterable[Mapping],
     planned: Sequence[Estimate],
     estimates: Sequence[Estimate],
     hosts: Iterable[Host],
@@ -64,9 +81,11 @@ def counts(
         return Estimate("count", name=name, value=float(value), note=note, **more)
 
     current = {run.cell: run for run in runs if run.current}
+    cells = {cell.rpartition("/")[0] for cell in current}
+    cells |= {f"{c['scenario']}/{c['arm']}/{c['method']}/r{c['replicate']}" for c in expected}
     by_status = Counter(run.status for run in current.values())
-    by_status[NOT_RUN] = sum(e.n for e in planned) - by_status.total()
-    yield count("cells", sum(e.n for e in planned), "cells planned")
+    by_status[NOT_RUN] = len(cells) - by_status.total()
+    yield count("cells", len(cells), "cells planned")
     known = (COMPLETED, "out_of_memory", "unsupported", "failed", "timed_out", NOT_RUN)
     for status in (*known, *sorted(by_status.keys() - {*known})):
         yield count(f"cells_{status}", by_status[status], f"cells {status.replace('_', ' ')}")
@@ -79,7 +98,8 @@ def counts(
     for hardware, cells in left_out.items():
         yield count(f"left_out_{_slug(hardware)}", cells, f"cells on {hardware}, left out")
     done = [run for run in runs if run.current and run.status == COMPLETED and run.window]
-    seconds = [run.members[0]["window_s"] for run in done if run.window == PLAIN]
+    plain = (run for run in done if run.window == PLAIN and not run.side)
+    seconds = [run.members[0]["window_s"] for run in plain]
     if seconds := [s for s in seconds if s]:
         span = {"low": min(seconds), "high": max(seconds), "spread": RANGE, "unit": "s"}
         yield count("window_s", median(seconds), "length of the plain windows", **span)
@@ -123,16 +143,20 @@ def counts(
 def provenance(runs: Sequence[Run]) -> Iterator[Estimate]:
     """Of what the completed cells were measured on and with; value: how many of them."""
     data, software = Counter(), Counter()
+    counted: set[tuple[str, str]] = set()  # a cell once, however many sides it has
     kinds = {"real": "real", "synthetic": "generated (synthetic)"}
     for run in runs:
         if not run.current or run.status != COMPLETED or run.window == "after":
             continue
         pairs = {(m["dataset"], m["source"]) for m in run.members if m["dataset"]}
-        data.update(f"{name}: {kinds.get(source, source)}" for name, source in pairs)
+        said = {f"{name}: {kinds.get(source, source)}" for name, source in pairs}
+        data.update(what for what in said if (run.cell, what) not in counted)
         first = run.members[0]
         named = {"GPU": first["gpu_name"] or "none", "CUDA driver": first["driver"]}
         named |= {name: first[name] for name in ("torch", "timm", "python")}
-        software.update(f"{name} {value}" for name, value in named.items() if value)
+        said_of = {f"{name} {value}" for name, value in named.items() if value}
+        software.update(what for what in said_of if (run.cell, what) not in counted)
+        counted |= {(run.cell, what) for what in (*said, *said_of)}
     for kind, counted in (("data", data), ("software", software)):
         for what, cells in sorted(counted.items()):
             yield Estimate("count", name=f"{kind}_{_slug(what)}", value=float(cells), note=what)

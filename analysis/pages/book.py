@@ -74,6 +74,14 @@ class Book:
         """The value alone, with so many digits behind the point."""
         return self._spelt(of, lambda e: f"{e.value:,.{digits}f}")
 
+    def precise(self, of: Estimate | str | None) -> Told:
+        """A ratio near one with its spread, three digits behind the point."""
+
+        def spell(e: Estimate) -> str:
+            return f"{e.value:.3f}" + ("" if e.low is None else f" [{e.low:.3f}, {e.high:.3f}]")
+
+        return self._spelt(of, spell)
+
     def share(self, of: Estimate | str | None) -> Told:
         """A share in whole per cent, without its spread."""
         return self._spelt(of, lambda e: f"{100 * e.value:.0f} %")

@@ -29,7 +29,8 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_SPELLINGS = ("num", "span", "bare", "val", "share", "pct", "how_many", "advised", "reason")
+_SPELLINGS = ("num", "span", "bare", "val", "share", "pct", "precise", "how_many", "advised")
+_SPELLINGS += ("reason",)
 _NO_QUANTITIES = ("count", "claim", "bench")  # rows of estimates.parquet of other kinds
 _LABELS = (labels.job, labels.scenario, labels.method, labels.arm)
 

@@ -13,7 +13,7 @@ from analysis import labels
 from analysis.choose import place
 from analysis.estimates.schema import MEASURED, NONE, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import AFTER, ANCHOR, BEFORE, COMPLETION, no_formula, parse_scenario
+from analysis.names import AFTER, ALTERNATE, ANCHOR, BEFORE, COMPLETION, no_formula, parse_scenario
 from analysis.pages.book import Book, Told, plain
 from analysis.records import flags
 
@@ -137,27 +137,32 @@ def sets(estimates: Estimates) -> Table:
     columns += ("slowest takes", "GRACT", "memory", "mJ/sample", "edge error")
     names = ("rate:bare", "stp:span", "s:span", "gaps", "over_fastest", "slowdown_worst", "gract")
     names += ("memory", "energy_per_sample:milli", "energy_edge_error:share")
-    table = Table(columns, by=2)
+    turns = any(e.design == ALTERNATE for e in estimates.of("stp"))
+    table = Table((*columns, *["design"] * turns), by=2)
     for e, window in _completed(estimates):
         if e.jobs > 1 or e.method != "naive" or window == "epochs":
             count = " + ".join(str(n) for _, n in parse_scenario(e.scenario).parts)
             method = labels.method(e.method) + _WINDOWS.get(window, "")
             found = numbers(estimates, place(e) | {"window": window}, *names)
             job = labels.scenario(e.scenario, count=False)
-            table.rows.append((job, labels.arm(e.arm), count, method, *found))
+            stp = estimates.get("stp", **place(e), window=window)
+            design = [stp.design if stp else ""] * turns
+            table.rows.append((job, labels.arm(e.arm), count, method, *found, *design))
     return table
 
 
 def hosts(estimates: Estimates) -> Table:
-    """The same numbers host by host: rates and GRACT of jobs alone, STP and S of sets."""
+    """Host by host: rates of jobs alone and what part the host has in them, STP and S of sets."""
     labelled = estimates.hosts()
     table = Table(("set", "written", "method", "quantity", "all hosts", *labelled))
-    titles = {"rate": "samples/s", "gract": "GRACT", "stp": "STP", "s": "S"}
+    titles = {"rate": "samples/s", "gract": "GRACT", "gaps": "1 / GRACT", "waits": "waits"}
+    titles |= {"stp": "STP", "s": "S"}
     for e, window in _completed(estimates):
         if window or e.hosts < 2 or (e.jobs == 1 and e.method != "naive"):
             continue
         names = (labels.scenario(e.scenario), labels.arm(e.arm), labels.method(e.method))
-        for name in ("rate", "gract") if e.jobs == 1 else ("rate", "stp", "s"):
+        alone = ("rate", "gract", "gaps", "waits")
+        for name in alone if e.jobs == 1 else ("rate", "stp", "s"):
             if overall := estimates.get(name, **place(e)):
                 on = {single.host: single for single in estimates.on_hosts(overall)}
                 points = (Number(on.get(host), "bare") for host in labelled)

@@ -46,8 +46,13 @@ def seen_by_check(method: str, seen: dict, members: list[dict]) -> str:
     """One phrase for what a check saw, and what the members said (device_uuid, sm_count)."""
     if seen.get("verified") is False:
         return str(seen.get("reason") or "not in force")
-    say = {"naive": _naive, "mps": _mps, "mig": _mig}.get(family_of(method))
-    parts = say(seen, members) if say else []
+    say = {"naive": _naive, "mps": _mps, "mig": _mig}
+    if {"naive", "mps"} <= seen.keys():  # an alternating cell, of which each proves its own sides
+        parts = [part for name in ("naive", "mps") for part in say[name](seen[name], members)]
+    else:
+        by_side = "mps" if "server" in seen else "naive"
+        family = by_side if "-" in method else family_of(method)
+        parts = say[family](seen, members) if family in say else []
     return ", ".join(part for part in (*parts, _sms(members)) if part)
 
 

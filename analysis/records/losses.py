@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.names import parse_scenario, sides_of
 from analysis.records.records import is_baseline
 
 AGREES, DIFFERS = "agrees", "differs"
@@ -129,9 +130,19 @@ def members_of(record: dict) -> list[Member]:
             (record.get("gpu") or {}).get("name"),
         )
         name = (cell["id"], cell["attempt"], member["member"])
+        alone = is_baseline(record) or _alone(record, member)
         curve = Curve.of(loss.get("step") or [], loss.get("value") or [])
-        found.append(Member(name, kind, is_baseline(record), member.get("sm_count"), curve))
+        found.append(Member(name, kind, alone, member.get("sm_count"), curve))
     return found
+
+
+def _alone(record: dict, member: dict) -> bool:
+    """Whether it is the plain job alone of a completed alternating cell."""
+    sides = sides_of(record["cell"]["scenario"], record["cell"]["method"])
+    own = [sides[name] for name in member.get("windows") or () if name in sides]
+    return record["status"] == "completed" and any(
+        side.method == "naive" and parse_scenario(side.scenario).n == 1 for side in own
+    )
 
 
 def loss_checks(members: Iterable[Member]) -> dict[tuple[str, int, int], Check]:

@@ -11,8 +11,8 @@ from statistics import fmean
 
 import pyarrow as pa
 
-from analysis.names import BEFORE, COMPLETION
-from analysis.records import evidence, flags, headlines, survivor
+from analysis.names import ALTERNATE, BEFORE, COMPLETION, sides_of
+from analysis.records import evidence, flags, headlines, slices, survivor
 from analysis.records.attempts import select_attempts
 from analysis.records.losses import loss_checks, members_of
 from analysis.records.records import (
@@ -33,9 +33,12 @@ def rows_of(record: dict, current: bool = True) -> list[dict]:
     base = _cell_columns(record) | {"current": current}
     seconds = {w.get("name"): w.get("seconds") for w in record.get("windows") or []}
     rows = []
+    sides = sides_of(base["scenario"], base["method"])
     for member in record.get("members") or []:
         columns = base | _member_columns(record, member)
         windows = member.get("windows") or {}
+        if (base["measure"] == ALTERNATE or sides) and not sides.keys() >= windows.keys():
+            raise ValueError(f"windows {', '.join(windows)} are no sides of {base['cell']}")
         if not windows:
             rows.append(columns)
         for name, window in windows.items():
@@ -44,6 +47,7 @@ def rows_of(record: dict, current: bool = True) -> list[dict]:
             row |= headlines.of_member(record, name, member["member"])
             for key in ("steps", "samples_per_s", "step_ms_p50", "step_ms_p95", "step_ms_p99"):
                 row[key] = window.get(key)
+            row["slices"] = window.get("slices")
             row["drift"], row["drift_error"] = window.get("drift"), window.get("drift_error")
             rows.append(row | _epoch_time(row, member))
     return rows or [base]
@@ -151,7 +155,7 @@ def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
         except _BENT as error:
             problems.append((place_of(record), f"{type(error).__name__}: {one_line(error)}"))
             continue
-        problems += _add_alone_after(record, found)
+        problems += _add_alone_after(record, found) + _add_gract(record, found)
         flagged = flags.of_cell(found)
         rows += [row | {"flags": flagged} for row in found]
         members += own
@@ -171,6 +175,7 @@ def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
 
 
 _KINDS = {pa.string(): (str,), pa.int64(): (int,), pa.float64(): (float, int), pa.bool_(): (bool,)}
+_KINDS[pa.list_(pa.float64())] = (list,)
 _COLUMNS = {field.name: _KINDS[field.type] for field in SCHEMA}
 _FROM_ZERO = ("window_s", "samples_per_s", "epoch_time_s", "validation_s")
 
@@ -185,6 +190,9 @@ def _check_types(row: dict) -> None:
             value.encode()  # an escaped half of a character cannot be written
         elif type(value) is int:
             fits = fits and abs(value) < 2**63
+        elif type(value) is list:
+            known = [each for each in value if each is not None]
+            fits = fits and all(type(x) in (float, int) and 0 <= x < math.inf for x in known)
         if not fits or (name in _FROM_ZERO and not 0 <= value < math.inf):
             raise ValueError(f"{name} is {value!r}")
 
@@ -203,10 +211,23 @@ def _add_alone_after(record: dict, rows: list[dict]) -> Problems:
     return []
 
 
+def _add_gract(record: dict, rows: list[dict]) -> Problems:
+    """Fill gract_slices of completed alternating cells."""
+    if record["status"] != "completed" or rows[0]["measure"] != ALTERNATE or "folder" not in record:
+        return []
+    try:
+        found = slices.gract(record)
+    except _BENT + (OSError, pa.ArrowException) as error:
+        return [(str(record["folder"] / slices.FILE), one_line(error))]
+    for row in rows:
+        row["gract_slices"] = found.get(row["window"])
+    return []
+
+
 def run(given: Namespace) -> None:
     """The command: records of `given.study` → `given.output`, and a note of what was left out."""
     found, problems = read_records(input_paths(given))
     records, foreign = of_study(found, given.study)
     table, unusable = merge(records)
-    write(table, given.output)
+    write(table, given.output, only_parquet=["slices", "gract_slices"])
     note_left_out(given.output, [*problems, *foreign, *unusable])

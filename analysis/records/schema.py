@@ -22,6 +22,7 @@ _TYPES = {
     "integer": pa.int64(),
     "real": pa.float64(),
     "boolean": pa.bool_(),
+    "reals": pa.list_(pa.float64()),
     "single": pa.float32(),
     "short": pa.int16(),
     "name": pa.dictionary(pa.int32(), pa.string()),
