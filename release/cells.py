@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.names import COMPLETION
+from analysis.names import ALTERNATE, COMPLETION
 from analysis.records.safe import read_json, read_table
-from release import readings
+from release import readings, slices
 from release.contents import RUN, Attempt, one_line
 from workflow.collocation.cell import steps
 from workflow.collocation.cell.record import Record
@@ -102,7 +102,10 @@ def _status(record: dict) -> Iterator[str]:
 def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
     """Windows by their ends; rates by the step ends, and losses, of each member."""
     windows = {window["name"]: window for window in record["windows"]}
-    for name, window in windows.items():
+    turns = record["spec"]["measure"]["kind"] == ALTERNATE
+    if turns:
+        yield from slices.windows(record)
+    for name, window in windows.items() if not turns else ():
         took = (window["end_ns"] - window["start_ns"]) / 1e9
         if not took > 0 or not abs(took - window["seconds"]) <= 1e-6 * max(took, 1):
             yield f"{RUN}: window {name} lasts {window['seconds']} s, by its ends {took}"
@@ -140,6 +143,10 @@ def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
                 given = steps.epochs_rate(member["epochs"], size)
                 if told["steps"] != given.steps or told["samples_per_s"] != given.samples_per_s:
                     yield f"{where} is not what its epochs give: {given.samples_per_s} samples/s"
+            elif turns:
+                drop_ns = int(record["spec"]["measure"]["drop_s"] * 1e9)
+                spans = [(start, stop, start - drop_ns) for start, stop in windows[name]["spans"]]
+                yield from slices.rates(where, told, ticks, spans, (origin_ns, tick_ns), size)
             else:
                 ends = [(windows[name][k] - origin_ns) / tick_ns for k in ("start_ns", "end_ns")]
                 yield from _rate(where, told, ticks, ends, tick_ns, size)

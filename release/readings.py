@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,8 +29,8 @@ def telemetry(folder: Path, record: dict) -> Iterator[str]:
     windows = {window["name"]: window for window in record["windows"]}
 
     @cache
-    def series(file: str, **values: object) -> _Series:
-        return _Series(file, table(file), values)
+    def series(file: str, **values: object) -> Readings:
+        return Readings(file, table(file), values)
 
     @cache
     def table(file: str) -> pa.Table:
@@ -38,26 +39,27 @@ def telemetry(folder: Path, record: dict) -> Iterator[str]:
     if idle := told.get("idle"):
         means = {name: value for name, value in idle.items() if name != "seconds"}
         before = series("gpu", entity="gpu", phase="idle")
-        yield from before.apart(f"{RUN}: telemetry.idle", means, -(2**62), 2**62)
+        yield from before.apart(f"{RUN}: telemetry.idle", means, [-(2**62), 2**62])
     for name, seen in (told.get("windows") or {}).items():
         place, window = f"{RUN}: telemetry.windows.{name}", windows[name]
         if seen["seconds"] != window["seconds"]:
             yield f"{place}.seconds is {seen['seconds']}, the window's {window['seconds']}"
         ends = window["start_ns"], window["end_ns"]
+        over = window.get("spans") or ends
         for entity, values in seen["series"].items():
             own, head = series("gpu", entity=entity), seen["entities"].get(entity, {})
-            yield from own.apart(f"{place}.series.{entity}", values, *ends)
+            yield from own.apart(f"{place}.series.{entity}", values, over)
             gauges = {k: head[k] for k in values if k in head and k not in own.rates}
-            yield from own.apart(f"{place}.entities.{entity}", gauges, *ends)
+            yield from own.apart(f"{place}.entities.{entity}", gauges, over)
             if seen["seconds"] >= CHECKED_S:
                 known = " ".join(told.get("disagree") or [])
                 yield from _headlines(f"{place}.entities.{entity}", head, values, known)
         for member, values in seen["members"].items():
             means = {k: v for k, v in values.items() if k != "pss"}  # looked at once, after it
             own = series("member", member=int(member))
-            yield from own.apart(f"{place}.members.{member}", means, *ends)
+            yield from own.apart(f"{place}.members.{member}", means, over)
         if seen["host"]:
-            yield from series("host").apart(f"{place}.host", seen["host"], *ends)
+            yield from series("host").apart(f"{place}.host", seen["host"], over)
         if seen.get("energy"):
             power = (idle or {}).get("power")
             yield from _energy(f"{place}.energy", seen, power, series("gpu", entity="gpu"), *ends)
@@ -72,7 +74,7 @@ def _headlines(place: str, told: dict, series: dict, known: str) -> Iterator[str
             yield f"{place}.{name} is {pair}, its series has {mean}, and it says nothing of that"
 
 
-def _energy(place: str, seen: dict, idle: float | None, gpu: _Series, *ends: int) -> Iterator[str]:
+def _energy(place: str, seen: dict, idle: float | None, gpu: Readings, *ends: int) -> Iterator[str]:
     """By its parts, by the power readings, and by the GPU's counter. idle: power before, in W."""
     energy, seconds = seen["energy"], seen["seconds"]
     follows = {"joules": energy["mean_power"] * seconds}
@@ -89,7 +91,7 @@ def _energy(place: str, seen: dict, idle: float | None, gpu: _Series, *ends: int
         yield f"{place}.joules is {told}, the counter in gpu.parquet grew by {grown}"
 
 
-class _Series(Series):
+class Readings(Series):
     """The rows of one thing in a telemetry file. Times are ns of the members' clock."""
 
     def __init__(self, file: str, table: pa.Table, values: dict[str, object]):
@@ -103,14 +105,33 @@ class _Series(Series):
         for name in self.kinds.keys() & {*table.schema.names}:
             self._columns[name] = table[name].to_numpy(zero_copy_only=False).astype(float)
 
-    def apart(self, place: str, told: dict, start: int, end: int) -> Iterator[str]:
-        """Sentences: means over the window that are not what the series gives."""
+    def apart(self, place: str, told: dict, over: Sequence) -> Iterator[str]:
+        """Sentences: means over the window that are not what the series gives. over: its two ends,
+        or those of each slice.
+        """
         for name, value in told.items():
             if self.kinds.get(name, "counter") == "counter":
                 continue  # what a counter grows by in a window lies between readings
-            found = (self.rate if name in self.rates else self.mean)(name, start, end)
+            if isinstance(over[0], Sequence):
+                found = self.in_slices(name, over)
+            else:
+                found = (self.rate if name in self.rates else self.mean)(name, *over)
             if (found is None) != (value is None) or (
                 found is not None
                 and not abs(value - found) <= SINGLE * max(abs(value), abs(found)) + 1e-12
             ):
                 yield f"{place}.{name} is {value}, {self.file}.parquet gives {found}"
+
+    def in_slices(self, name: str, slices: Sequence) -> float | None:
+        """Mean of the readings in slices; of a rate of those that are over one slice alone, by how
+        long each is over.
+        """
+        rate = name in self.rates
+        rows = self.known(self.rates) if rate else np.isfinite(self.column(name))
+        t, values, found = self.t[rows], self.column(name)[rows], []
+        for start, end in slices:
+            first, last = np.searchsorted(t, (start, end + rate))
+            took = np.diff(t[first:last]) if rate else np.ones(last - first)
+            found += zip(values[first + rate : last], took, strict=True)
+        known = [(value, took) for value, took in found if np.isfinite(value) and took]
+        return sum(v * took for v, took in known) / sum(t for _, t in known) if known else None

@@ -11,16 +11,30 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import release.artifact
 import release.merge
 import release.seal
 from analysis.records import safe, schema
-from release import compare, contents, contribute, derive, manifest, private, sealed, verify
+from release import (
+    compare,
+    contents,
+    contribute,
+    derive,
+    manifest,
+    private,
+    readings,
+    sealed,
+    slices,
+    verify,
+)
 from release.contents import Attempt
 from tests.studio import REPOSITORY, STUDY, Studio, alone, study, workload
 from workflow.collocation.gpu.lock import folder_lock
@@ -523,6 +537,97 @@ def test_no_text_in_a_csv_is_a_formula(tmp_path):
         *('"text","number"', '"\'=1+1",-1.5', '"\'-x",2', '"ok",3', ",4")
     ]
     assert pq.read_table(tmp_path / "t.parquet") == table
+
+
+# -- slices of alternating cells ------------------------------------------------------------------
+
+DROP, SLICE, SIZE = 100_000_000, 500_000_000, 32
+
+
+def taking_turns(took):
+    """Two sides of one member each whose steps take so long (ns): windows, what each member's
+    record says, and the ends of its steps; each step counted by its share in what counts.
+    """
+    now, spans, made = 7_000_000, {"naive": [], "mps": []}, {"naive": [], "mps": []}
+    ends, steps = {"naive": [], "mps": []}, {"naive": 0, "mps": 0}
+    took = iter(took)
+    for side in ("naive", "mps", "mps", "naive"):
+        begin, start, stop = now, now + DROP, now + SLICE
+        counted = 0.0
+        while begin < stop:  # the last one ends after `hold`
+            end = begin + next(took)
+            counted += max(min(end, stop) - max(begin, start), 0) / (end - begin)
+            steps[side] += start < end <= stop
+            ends[side].append(end)
+            begin = end
+        spans[side].append([start, stop])
+        made[side].append(counted * SIZE / ((stop - start) / 1e9))
+        now = begin + 3_000_000
+    told = {
+        side: {"slices": made[side], "samples_per_s": sum(made[side]) / 2, "steps": steps[side]}
+        for side in made
+    }
+    windows = [
+        {"name": side, "spans": of, "start_ns": of[0][0], "end_ns": of[-1][1], "seconds": 0.8}
+        for side, of in spans.items()
+    ]
+    return windows, told, ends
+
+
+def said_of(windows, told, ends, origin=5_000_123):
+    found = []
+    for window in windows:
+        ticks = (np.array(ends[window["name"]]) - origin) // 10_000
+        spans = [(start, stop, start - DROP) for start, stop in window["spans"]]
+        about = told[window["name"]]
+        found += slices.rates("mps", about, ticks, spans, (origin, 10_000), SIZE)
+    measure = {"slices": 2, "slice_s": 0.5, "drop_s": 0.1}
+    return [*found, *slices.windows({"spec": {"measure": measure}, "windows": windows})]
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_slices_are_computed_again_from_the_step_ends(data):
+    """Whatever its steps take, from 1 ms to a second; a change of half a per cent is named."""
+    longest = data.draw(st.sampled_from([2, 30, 1000]))
+    seed = data.draw(st.integers(0, 999))
+    took = np.random.default_rng(seed).integers(1_000_000, longest * 1_000_000, 3000).tolist()
+    windows, told, ends = taking_turns(took)
+    assert said_of(windows, told, ends) == []
+    side, at = data.draw(st.sampled_from(["naive", "mps"])), data.draw(st.integers(0, 1))
+    if told[side]["slices"][at] * 0.4 > SIZE / 2:
+        told[side]["slices"][at] *= data.draw(st.sampled_from([0.99, 1.01]))
+        said = said_of(windows, told, ends)
+        assert len(said) == 2 and f"slices[{at}]" in said[0] and "samples_per_s" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w, t, e: t["mps"]["slices"].pop(), "slices are 1, not 2"),
+        (lambda w, t, e: t["mps"].update(steps=t["mps"]["steps"] + 9), "steps is"),
+        (lambda w, t, e: t["mps"].update(samples_per_s=1.0), "samples_per_s is"),
+        (lambda w, t, e: w[0].update(seconds=0.9), "counts 0.9 s"),
+        (lambda w, t, e: w[0].update(start_ns=1), "does not begin and end with its slices"),
+        (lambda w, t, e: w[1]["spans"].reverse(), "does not begin and end with its slices"),
+        (lambda w, t, e: w[0].update(spans=w[1]["spans"]), "before another one is over"),
+        (lambda w, t, e: e["naive"].__delitem__(slice(20, 25)), "slices[0] is"),
+    ],
+)
+def test_what_does_not_follow_from_them_is_named(change, said):
+    windows, told, ends = taking_turns([5_000_000] * 3000)
+    assert said_of(windows, told, ends) == []
+    change(windows, told, ends)
+    assert said in " ".join(said_of(windows, told, ends))
+
+
+def test_telemetry_of_a_slice_is_of_readings_that_are_of_it_alone():
+    rows = {"t_ns": [0, 100, 200, 500, 600, 700, 1000], "entity": ["gpu"] * 7}
+    table = pa.table(rows | {"gract": [0.1, 0.2, 0.3, 0.4, 0.5, None, 0.6], "power": [1.0] * 7})
+    series = readings.Readings("gpu", table.replace_schema_metadata({"origin_ns": "1000"}), {})
+    spans = [[1000, 1200], [1550, 1750]]
+    assert list(series.apart("x", {"gract": 0.25, "power": 1.0}, spans)) == []
+    assert len(list(series.apart("x", {"gract": 0.3, "power": None}, spans))) == 2
 
 
 # -- merge: cells of the same study, measured elsewhere -------------------------------------------
