@@ -102,7 +102,8 @@ def _status(record: dict) -> Iterator[str]:
 def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
     """Windows by their ends; rates by the step ends, and losses, of each member."""
     windows = {window["name"]: window for window in record["windows"]}
-    turns = record["spec"]["measure"]["kind"] == ALTERNATE
+    measure = record["spec"]["measure"]
+    turns = measure["kind"] == ALTERNATE
     if turns:
         yield from slices.windows(record)
     for name, window in windows.items() if not turns else ():
@@ -144,9 +145,9 @@ def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
                 if told["steps"] != given.steps or told["samples_per_s"] != given.samples_per_s:
                     yield f"{where} is not what its epochs give: {given.samples_per_s} samples/s"
             elif turns:
-                drop_ns = int(record["spec"]["measure"]["drop_s"] * 1e9)
-                spans = [(start, stop, start - drop_ns) for start, stop in windows[name]["spans"]]
-                yield from slices.rates(where, told, ticks, spans, (origin_ns, tick_ns), size)
+                drop, spans = round(measure["drop_s"] * 1e9), windows[name]["spans"]
+                clock = origin_ns, tick_ns
+                yield from slices.rates(where, told, ticks, spans, drop, clock, size)
             else:
                 ends = [(windows[name][k] - origin_ns) / tick_ns for k in ("start_ns", "end_ns")]
                 yield from _rate(where, told, ticks, ends, tick_ns, size)

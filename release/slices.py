@@ -37,39 +37,45 @@ def windows(record: Mapping) -> Iterator[str]:
 
 
 def rates(
-    place: str, told: Mapping, ticks: np.ndarray, spans: Sequence, clock: tuple[int, int], size: int
+    place: str,
+    told: Mapping,
+    ticks: np.ndarray,
+    spans: Sequence,
+    drop: int,
+    clock: tuple[int, int],
+    size: int,
 ) -> Iterator[str]:
     """Sentences: slices, steps or a rate that do not follow from the ends of a member's steps.
 
-    ticks: of its step ends, each rounded down. spans: (from, to, told to go on at), ns. clock: ns
-    of tick 0 and of one tick. size: samples of a step.
+    ticks: of its step ends, each rounded down. spans: (from, to), ns, each `drop` after it was told
+    to go on. clock: ns of tick 0 and of one tick. size: samples of a step.
     """
-    origin, tick = clock
-    early, total = np.sort(ticks) * tick + origin, 0.0
+    (origin, tick), total = clock, 0.0
+    early, turns = np.sort(ticks) * tick + origin, [start - drop for start, _ in spans]
     if len(told.get("slices") or ()) != len(spans):
         yield f"{place}.slices are {len(told.get('slices') or ())}, not {len(spans)}"
         return
-    for number, (rate, (start, stop, resumed)) in enumerate(
-        zip(told["slices"], spans, strict=True)
-    ):
-        # A step ends in its tick: never before it begins, and before it is over.
-        most, least = (_made(ends, resumed, (start, stop)) for ends in (early, early + tick))
-        steps, seconds = rate * (stop - start) / 1e9 / size, (stop - start) / 1e9
+    for number, (start, stop) in enumerate(spans):
+        rate, seconds = told["slices"][number], (stop - start) / 1e9
         total += rate * seconds
-        low, high = least[1] - most[0], most[1] - least[0]
+        own = slice(*np.searchsorted(early, [*turns[number:], np.inf][:2], side="right"))
+        # A step ends in its tick: never before it begins, and before it is over.
+        most, least = (
+            _made(turns[number], ends, start, stop) for ends in (early[own], early[own] + tick)
+        )
+        low, high, steps = least[1] - most[0], most[1] - least[0], rate * seconds / size
         if not low - SAME * (low + 1) <= steps <= high + SAME * (high + 1):
             yield f"{place}.slices[{number}] is {rate}, its steps give {high * size / seconds:.6g}"
-    counted = sum(stop - start for start, stop, _ in spans) / 1e9
+    counted = sum(stop - start for start, stop in spans) / 1e9
     if not abs(told["samples_per_s"] * counted - total) <= 1e-6 * total:
         yield f"{place}.samples_per_s is {told['samples_per_s']}, its slices give {total / counted}"
-    least = sum(int(((early > a) & (early <= b - tick)).sum()) for a, b, _ in spans)
-    most = sum(int(((early > a - tick) & (early <= b)).sum()) for a, b, _ in spans)
+    least = sum(int(((early > a) & (early <= b - tick)).sum()) for a, b in spans)
+    most = sum(int(((early > a - tick) & (early <= b)).sum()) for a, b in spans)
     if not least <= told["steps"] <= most:
         yield f"{place}.steps is {told['steps']}, the slices have {most}"
 
 
-def _made(ends: np.ndarray, resumed: int, at: Sequence[int]) -> np.ndarray:
+def _made(resumed: int, ends: np.ndarray, *at: int) -> np.ndarray:
     """Steps made since `resumed`, at these times (ns): whole ones and the begun share of one."""
-    after = ends[np.searchsorted(ends, resumed, side="right") :]
-    line = np.concatenate([[resumed], after]).astype(float)
+    line = np.concatenate([[resumed], ends]).astype(float)
     return np.interp(at, line, np.arange(len(line)))

@@ -17,9 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.estimates.build import build
+from analysis.records.merge import merge
+from release import slices
 from tests.lies import lies
 from tests.studio import PATIENCE, REPOSITORY, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
@@ -206,6 +210,29 @@ def assert_in_turns(record: dict, folder: Path) -> None:
             assert not any(a < time < b for a, b in others for time in times)
 
 
+def assert_understood(record: dict, folder: Path) -> None:
+    """Verify finds nothing wrong with the slices, and estimates are made of them."""
+    table = pq.read_table(folder / "steps.parquet")
+    origin, tick = (int(table.schema.metadata[key]) for key in (b"origin_ns", b"tick_ns"))
+    assert list(slices.windows(record)) == []
+    drop = round(record["spec"]["measure"]["drop_s"] * 1e9)
+    for window, index in ((w, index) for w in record["windows"] for index in w["members"]):
+        told = record["members"][index]["windows"][window["name"]]
+        ticks = table.filter(pc.equal(table["member"], index))["tick"].to_numpy()
+        size = record["spec"]["members"][index]["batch_size"]
+        about = told, ticks, window["spans"], drop, (origin, tick), size
+        assert list(slices.rates("", *about)) == []
+    rows, problems = merge([record | {"folder": folder}])
+    assert problems == []
+    found = {e.id: e for e in build(rows.to_pylist(), [], {})}
+    stp, rate, alone = (
+        found[f"{quantity}:{n}x_a/{record['cell']['arm']}/naive"]
+        for quantity, n in (("stp", 2), ("rate", 2), ("rate", 1))
+    )
+    assert stp.value == pytest.approx(rate.value / alone.value)
+    assert stp.design == "alternate" and stp.low < stp.value < stp.high
+
+
 @pytest.mark.parametrize("trainer", ["tests.torchfree", "models.train"])
 def test_sides_never_train_in_each_others_slices(job, trainer):
     """Of torch's members too, which train what the catalogue's smallest does."""
@@ -222,6 +249,7 @@ def test_sides_never_train_in_each_others_slices(job, trainer):
         : len(record["windows"])
     ]
     assert_in_turns(record, job.folder / "a1")
+    assert_understood(record, job.folder / "a1")
     assert record["method"]["verified"] is True
 
 

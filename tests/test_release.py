@@ -578,9 +578,8 @@ def said_of(windows, told, ends, origin=5_000_123):
     found = []
     for window in windows:
         ticks = (np.array(ends[window["name"]]) - origin) // 10_000
-        spans = [(start, stop, start - DROP) for start, stop in window["spans"]]
-        about = told[window["name"]]
-        found += slices.rates("mps", about, ticks, spans, (origin, 10_000), SIZE)
+        about = told[window["name"]], ticks, window["spans"], DROP
+        found += slices.rates("mps", *about, (origin, 10_000), SIZE)
     measure = {"slices": 2, "slice_s": 0.5, "drop_s": 0.1}
     return [*found, *slices.windows({"spec": {"measure": measure}, "windows": windows})]
 
