@@ -18,7 +18,7 @@ from workflow.collocation.telemetry.values import Window
 class Alternation(Conductor):
     """`turn`: what a person reads of the slice under way."""
 
-    turn: str = ""
+    turn: str = "all held"
 
     def _build(self) -> None:
         super()._build()
@@ -86,5 +86,5 @@ class Alternation(Conductor):
         while late := [member for member in self.alive if "held" not in member.events]:
             self._pump(deadline, "window", late)
 
-    def _now(self) -> str:
-        return f"{super()._now()}, {self.turn}" if self.turn else super()._now()
+    def _pace(self) -> str:
+        return self.turn

@@ -302,19 +302,23 @@ class Conductor:
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
     def _now(self) -> str:
-        """For who watches: the phase, members, samples/s since go, how busy the GPU is."""
+        """For who watches: the phase, members, what they do, how busy the GPU is."""
+        what, event = NOW[self.phase]
+        count = sum(event in m.events for m in self.members) if event else len(self.alive)
+        said = f"{what} {count} of {len(self.specs)} members"
+        if self.phase == "window":
+            said += f", {self._pace()}"
+        busy = self.watch.busy()
+        return said if busy is None else f"{said}, GPU {busy:.0%}"
+
+    def _pace(self) -> str:
+        """Samples/s of all members since go."""
         rate = 0.0
         for member in self.alive:
             progress, started = member.events.get("progress"), member.events.get("started")
             if progress and started and progress["t"] > started["t"]:
                 rate += progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
-        what, event = NOW[self.phase]
-        count = sum(event in m.events for m in self.members) if event else len(self.alive)
-        said = f"{what} {count} of {len(self.specs)} members"
-        if self.phase == "window":
-            said += f", {rate:,.0f} samples/s"
-        busy = self.watch.busy()
-        return said if busy is None else f"{said}, GPU {busy:.0%}"
+        return f"{rate:,.0f} samples/s"
 
     def _close_window(self, name: str, start_ns: int, end_ns: int, closed: float) -> None:
         """Note a window that was closed; members train on until its last readings are taken."""
