@@ -32,6 +32,7 @@ LADDERS = [
         "workloads": ["plain"],
         "counts": {1: ["naive", "mps", "mig_7g"], 2: ["naive", "mig"], 3: ["naive"]},
     },
+    {"workloads": ["plain"], "arms": ["graph"], "counts": {1: ["naive"]}},
     {"workloads": ["plain"], "measure": {"kind": "departure"}, "counts": {2: ["naive"]}},
     {
         "workloads": ["plain"],
@@ -43,6 +44,7 @@ STATUSES = {
     "1x_plain/paper_step/naive/r1/a1": "completed",
     "1x_plain/paper_step/mps/r1/a1": "unsupported",
     "1x_plain/paper_step/mig_7g/r1/a1": "unsupported",
+    "1x_plain/graph/naive/r1/a1": "unsupported",
     "2x_plain/paper_step/naive/r1/a1": "completed",
     "2x_plain/paper_step/mig/r1/a1": "unsupported",
     "3x_plain/paper_step/naive/r1/a1": "completed",
@@ -375,7 +377,7 @@ def test_a_whole_study_and_then_nothing_to_do(whole):
 def test_the_first_lines_say_what_runs_and_why(whole):
     output = whole[1].output
     assert "study 'drill' (as asked for) on CPU" in output
-    assert "10 cells, 0 measured, 10 to run now" in output
+    assert "11 cells, 0 measured, 11 to run now" in output
     assert "--config study=kick" in output
 
 
@@ -467,7 +469,7 @@ def test_a_changed_workload_reruns_its_cells_alone(copied):
 
 def test_without_measuring_nothing_is_planned(copied):
     copied.write({"plain": workload(step_s=0.009), "other": workload(step_s=0.009)})
-    assert "10 to run now" in copied.plan().output
+    assert "11 to run now" in copied.plan().output
     assert copied.snakemake("--dry-run", config={"measure": "false"}).planned == 0
 
 

@@ -63,7 +63,7 @@ DLRM = {
     "kind": "dlrm",
     "batch_size": 2048,
     "model_args": {"dim": 128, "bottom": [512, 128], "top": [512, 1], "max_rows": 200_000},
-    "optimizer": {"name": "sgd", "lr": 0.1},
+    "optimizer": {"name": "sgd", "lr": 0.5},
 }
 
 

@@ -49,13 +49,14 @@ def gains(estimates: Estimates) -> Table:
 
 def ways(estimates: Estimates) -> Table:
     """Jobs that were written in several ways: each way alone, and its fastest set."""
-    columns = ("job", "written", "alone, samples/s", "alone, over the fastest way alone")
-    table = Table((*columns, "fastest set", "samples/s", "over the fastest way alone"))
+    columns = ("job", "written", "alone, samples/s", "GPU busy alone")
+    columns = (*columns, "alone, over the fastest way alone", "fastest set", "samples/s")
+    table = Table((*columns, "over the fastest way alone"))
     for name, rates in copies(estimates, "rate").items():
         alone = [e for e in rates if e.jobs == 1 and e.method == "naive"]
         for e in alone if len(alone) > 1 else ():
             row = [labels.job(name), labels.arm(e.arm)]
-            row += numbers(estimates, place(e), "rate:bare_span", "over_fastest")
+            row += numbers(estimates, place(e), "rate:bare_span", "gract", "over_fastest")
             sets = (r for r in rates if r.jobs > 1 and r.arm == e.arm)
             if top := max(sets, key=value, default=None):
                 row.append(f"{top.jobs} {way(top.method)}")
