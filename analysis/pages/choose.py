@@ -50,8 +50,8 @@ def gains(estimates: Estimates) -> Table:
 def ways(estimates: Estimates) -> Table:
     """Jobs that were written in several ways: each way alone, and its fastest set."""
     columns = ("job", "written", "alone, samples/s", "GPU busy alone")
-    columns = (*columns, "alone, over the fastest way alone", "fastest set", "samples/s")
-    table = Table((*columns, "over the fastest way alone"))
+    columns = (*columns, "alone, over fastest", "fastest set", "samples/s", "over fastest")
+    table = Table(columns)
     for name, rates in copies(estimates, "rate").items():
         alone = [e for e in rates if e.jobs == 1 and e.method == "naive"]
         for e in alone if len(alone) > 1 else ():
