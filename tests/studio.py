@@ -298,6 +298,7 @@ class Studio:
         """An attempt at a cell as it was planned last, to be run without Snakemake."""
         name, _, attempt = cell.rpartition("/a")
         planned = next((self.results / "jobs" / name).glob("a*.json"))
+        planned = json.loads(planned.read_text())
         told = {"trainer": "tests.torchfree"} | self.settings
         told = {
             key: yaml.safe_load(value) if isinstance(value, str) else value
@@ -309,7 +310,8 @@ class Studio:
                 "cell": name,
                 "attempt": int(attempt),
                 "output": self.path(cell),
-                "spec": json.loads(planned.read_text())["spec"],
+                "spec": planned["spec"],
+                "code": planned.get("code"),
                 "gpu": self.gpu,
                 "data": list(self.results.glob("ready/*.json")),
                 **{key: told[key] for key in TAKEN if key in told},

@@ -176,7 +176,7 @@ def two(place, monkeypatch) -> dict:
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(planned))
     cards = [Card(), Card(uuid="GPU-1")]
     monkeypatch.setattr(session_module, "find_devices", lambda *_: (cards, ""))
-    monkeypatch.setattr(session_module.methods, "refusal", lambda *_: None)
+    monkeypatch.setattr(session_module, "refusal", lambda *_: None)
     return place | {"gpu": "auto"}
 
 

@@ -23,14 +23,13 @@ class Estimates:
     on this machine.
     """
 
-    def __init__(self, here: Attempts, shipped: Callable[[], Attempts] = dict):
-        """shipped: reads what the studies that ship took, if a cell has no like here."""
+    def __init__(self, here: Attempts, shipped: Callable[[str], Attempts] = lambda kind: {}):
+        """shipped: reads cells of a kind (scenario/arm/method) in the studies that ship, if there
+        are none here.
+        """
         self._took, self._read = list(_took(here)), shipped
         self._here = _medians(self._took)
-
-    @cached_property
-    def _shipped(self) -> dict[str, float]:
-        return _medians(_took(self._read()))
+        self._shipped: dict[str, float | None] = {}
 
     @cached_property
     def _off(self) -> float:
@@ -52,11 +51,18 @@ class Estimates:
 
     def knows(self, cell: Cell) -> bool:
         """Whether cells like it were measured."""
-        return any(_kind(cell.id) in measured for measured in (self._here, self._shipped))
+        kind = _kind(cell.id)
+        return kind in self._here or self._as_shipped(kind) is not None
 
     def _foreseen(self, kind: str, spec: dict) -> float:
         by_thumb = OVERHEAD_S + OVERHEAD_PER_MEMBER_S * len(spec["members"])
-        return max(self._shipped.get(kind, by_thumb), LEAST_S)
+        known = self._as_shipped(kind)
+        return max(by_thumb if known is None else known, LEAST_S)
+
+    def _as_shipped(self, kind: str) -> float | None:
+        if kind not in self._shipped:
+            self._shipped[kind] = _medians(_took(self._read(kind))).get(kind)
+        return self._shipped[kind]
 
 
 def _took(attempts: Attempts) -> Iterator[tuple[str, Attempt, float]]:

@@ -358,11 +358,11 @@ def _plan(session: Session) -> None:
     session.anchors += [job.cell for job in session.jobs if job.rank < 0]
 
 
-def shipped() -> dict[str, list[Attempt]]:
-    """What was measured in the studies that ship with this repository."""
+def shipped(kind: str = "*/*/*") -> dict[str, list[Attempt]]:
+    """What was measured in the studies that ship with this repository, of scenario/arm/method."""
     found: dict[str, list[Attempt]] = {}
     for manifest in (ROOT / "results").glob(f"*/{MANIFEST}"):
-        for cell, attempts in scan(manifest.parent / "cells").items():
+        for cell, attempts in scan(manifest.parent / "cells", kind).items():
             found.setdefault(cell, []).extend(attempts)
     return found
 
