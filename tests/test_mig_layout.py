@@ -550,7 +550,7 @@ def test_mig_plan_of_a_study_without_mig_cells(tmp_path, capsys):
 
 
 def test_mig_plan_without_a_gpu_names_the_tables(monkeypatch, capsys):
-    monkeypatch.setattr(gpu, "find", lambda wanted: None)
+    monkeypatch.setattr(gpu, "find", lambda wanted: [])
     for more in ([], ["--config", "gpu=cpu"]):
         assert mig_plan.main(more) == 2
         told = capsys.readouterr()

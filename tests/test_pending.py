@@ -476,23 +476,23 @@ def test_the_rule_of_thumb_is_as_far_off_as_it_was():
 def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_better():
     other = cell_of(f"2x_{A}", "mps")
     shipped = took(cell_of(f"3x_{SMALL}", "mps", 2), 30.0) | took(other, 20.0)
-    assert Estimates({}, lambda: shipped).of(THREE) == 30.0
+    assert Estimates({}, lambda kind: shipped).of(THREE) == 30.0
     long = {"ladders": [{"workloads": [SMALL], "counts": {3: ["mps"]}, "measure": LONG}]}
     [longer] = [c for c in expand(small_study(**long), WORKLOADS) if c.id == THREE.id]
     more = LONG["window_s"] - THREE.spec.measure.window_s
     assert (
-        Estimates({}, lambda: shipped).of(longer) == 30.0 + more
+        Estimates({}, lambda kind: shipped).of(longer) == 30.0 + more
     )  # the same job in a longer window
     unlike = cell_of(f"3x_{SMALL}", "naive")
-    assert Estimates({}, lambda: shipped).of(unlike) == Estimates({}).of(unlike)
+    assert Estimates({}, lambda kind: shipped).of(unlike) == Estimates({}).of(unlike)
 
     # Here the one took twice as long beside its windows as where it shipped from: so may the other.
-    here = took(other, 20.0 + beside(Estimates({}, lambda: shipped), other))
-    learned = Estimates(here, lambda: shipped)
+    here = took(other, 20.0 + beside(Estimates({}, lambda kind: shipped), other))
+    learned = Estimates(here, lambda kind: shipped)
     assert beside(learned, THREE) == pytest.approx(
-        2 * beside(Estimates({}, lambda: shipped), THREE)
+        2 * beside(Estimates({}, lambda kind: shipped), THREE)
     )
-    assert Estimates(here | took(THREE, 50.0), lambda: shipped).of(THREE) == 50.0
+    assert Estimates(here | took(THREE, 50.0), lambda kind: shipped).of(THREE) == 50.0
 
 
 def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
