@@ -5,11 +5,13 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from analysis import publish
 from analysis.estimates import explain, runs, schema
@@ -325,6 +327,47 @@ def test_an_alternating_cell_supersedes_other_cells_of_its_host():
     assert found["count:cells"].value == 2 * 2 * 3 + 2
     told = explain.explain(Estimates(found.values()), f"{OVER}@h1")
     assert "10 batches" in told and "take turns in one cell" in told and cell.cell in told
+
+
+@pytest.mark.parametrize("rounds", [60, 47, 9])
+def test_its_numbers_follow_from_its_slices(rounds):
+    """Computed once more, with numpy and scipy alone, of jobs alike and of a mix."""
+    turns = (("7x_thin_b32", SIDES), (PAIR, "alone-naive-mps"))
+    design = Design([THIN, WIDE], (), blocks=0, turns=turns, rounds=rounds)
+    found, sides = built(design), {}
+    for row in simulate(design, 1).rows:
+        kept = sides.setdefault((row["cell"].split("--")[0], row["window"]), {})
+        kept.setdefault(row["workload"], []).append(row["slices"])
+        kept["busy"] = row["gract_slices"]
+
+    def check(quantity, scenario, number, place=f"{ARM}/mps"):
+        """number: of so many rounds, as (from, to)."""
+        parts = np.array_split(np.arange(rounds), min(10, rounds // 2))
+        logs = np.log([number(slice(part[0], part[-1] + 1)) for part in parts])
+        half = stats.t.ppf(0.975, len(parts) - 1) * logs.std(ddof=1) / math.sqrt(len(parts))
+        e, whole = found[f"{quantity}:{scenario}/{place}@h1"], number(slice(0, rounds))
+        expected = whole, whole * math.exp(-half), whole * math.exp(half)
+        assert (e.value, e.low, e.high) == pytest.approx(expected, rel=1e-9)
+
+    def rate(name, at, job="thin_b32", of="7x_thin_b32"):
+        return np.array(sides[of, name][job]).sum(axis=0)[at].mean()
+
+    def busy(at):
+        return np.mean(sides["7x_thin_b32", "alone"]["busy"][at])
+
+    def mix(name, at):
+        jobs = ("thin_b32", "wide_b32")
+        return sum(rate(name, at, j, PAIR) / rate(f"alone:{j}", at, j, PAIR) for j in jobs)
+
+    check("rate", "7x_thin_b32", lambda at: rate("mps", at))
+    check("stp", "7x_thin_b32", lambda at: rate("mps", at) / rate("alone", at))
+    check("s", "7x_thin_b32", lambda at: rate("mps", at) / rate("alone", at) * busy(at))
+    check("gaps", "7x_thin_b32", lambda at: 1 / busy(at))
+    check("rate_over_naive", "7x_thin_b32", lambda at: rate("mps", at) / rate("naive", at))
+    again = lambda at: rate("naive_2", at) / rate("naive", at)  # noqa: E731
+    check("aa", "7x_thin_b32", again, f"{ARM}/naive")
+    check("stp", PAIR, lambda at: mix("mps", at))
+    check("rate_over_naive", PAIR, lambda at: mix("mps", at) / mix("naive", at))
 
 
 def test_an_alternating_cell_that_ended_early_says_nothing_of_its_sides():
