@@ -1,6 +1,7 @@
 """The whole training step, input included, as one CUDA graph."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ class GraphedStep:
         self.job, self.source, self.graph = job, source, None
         self.row = source.row(0).clone()
         self.side, self.eager = torch.cuda.Stream(), 0
-        self.rates = [torch.empty((), device=device) for _ in job.optimizer.param_groups]
+        scalar = partial(self.row.new_empty, (), dtype=torch.float32)
+        self.rates = [scalar() for _ in job.optimizer.param_groups]
         self._set_rates()
 
     def _set_rates(self) -> None:

@@ -10,8 +10,10 @@ import textwrap
 import threading
 import time
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import psutil
@@ -763,6 +765,61 @@ def test_learning_rate_follows_the_cosine(tmp_path):
         rates.append(job.optimizer.param_groups[0]["lr"])
     assert rates[:2] == pytest.approx([0.02, 0.01]) and 0 < rates[2] < 1e-5
     assert all(group["nesterov"] for group in job.optimizer.param_groups)
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Makes a job's GraphedStep on the CPU. It takes CUDA to do nothing while it captures, and in
+    a replay what the step did, with the numbers of then but with what now is in the tensors.
+    tests/test_gpu_models.py tries it.
+    """
+
+    class Replay:
+        def replay(self):
+            step, groups = self.step, self.step.job.optimizer.param_groups
+            for group, rate in zip(groups, self.rates, strict=True):
+                group["lr"] = rate
+            step.loss.copy_(step.job.step(step.source.fetch(step.row)))
+
+    @contextmanager
+    def nothing_is_done(graph):
+        job = graph.step.job
+        graph.rates = [group["lr"] for group in job.optimizer.param_groups]
+        states = (value for state in job.optimizer.state.values() for value in state.values())
+        kept = [(each, each.clone()) for each in (*job.model.state_dict().values(), *states)]
+        yield
+        for tensor, before in kept:
+            tensor.copy_(before)
+
+    for name in ("Stream", "current_stream", "stream"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(torch.cuda, "graph", nothing_is_done)
+
+    def make(job, source):
+        step = GraphedStep(job, source, SimpleNamespace(type="cuda"))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Its", (Replay,), {"step": step}))
+        return step
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["vision", "dlrm"])
+def test_a_captured_step_trains_as_the_eager_one_through_epochs(tmp_path, replayed, kind):
+    spec, seen = member_spec(tmp_path, **(DLRM if kind == "dlrm" else {})), []
+    spec["optimizer"] = spec["optimizer"] | {"schedule_epochs": 4}
+    dataset = FakeClicks() if kind == "dlrm" else FakeImages()
+    for captured in (False, True):
+        job = find(kind)(spec | {"cuda_graph": captured}, CPU)
+        source = inputs.open_input(find(kind), dataset, "train", spec, CPU)
+        stepper = batches = replayed(job, source) if captured else job
+        losses = []
+        for step in range(16):
+            if step % 4 == 0:
+                stepper.set_epoch(step // 4)
+            batch = (batches if captured else source).batch(step)
+            losses.append(stepper.step(batch).item())
+        seen.append(losses)
+    np.testing.assert_allclose(*seen, rtol=1e-3)
 
 
 def test_graph_needs_vision_resident_and_cuda(tmp_path):
