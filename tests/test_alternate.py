@@ -33,6 +33,7 @@ from workflow.collocation.cell.task import Task
 from workflow.collocation.processes.server import Server
 from workflow.collocation.schema.study import Sampling, Study
 from workflow.collocation.schema.workloads import VisionWorkload
+from workflow.collocation.study import fits
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import Cell, expand
 
@@ -73,6 +74,9 @@ def test_all_sides_are_one_cell_that_needs_no_other():
     assert told.items() >= TURNS.items()
     assert not {"window_s", "min_steps", "settle_s", "epochs"} & told.keys()
     assert Estimates({}).of(cell) == pytest.approx(12 + 7 + 3 * 4 * 0.15)
+    taken = {("a", "paper_step"): 30 << 30}
+    [_, said] = fits.lines([cell], taken, fits.whole(141 << 30))  # all sides are loaded at once
+    assert said.endswith(": 7 jobs take 210.0 GiB, the card has 141.0 (alone-naive-mps)")
     assert "side" not in planned(1, ["naive"], measure={"kind": "window"})[0].spec.to_json()
 
 

@@ -94,8 +94,9 @@ def _windows(spec: dict) -> float:
     """Seconds that are known beforehand."""
     measure = _measure(spec)
     if measure.get("kind") == "alternate":
-        sides = 1 + max(member["side"] for member in spec["members"])
-        return sides * measure["slices"] * measure["slice_s"] + measure["warmup_s"]
+        sides = len({member.get("side") for member in spec["members"]})
+        turns = sides * measure.get("slices", 0) * measure.get("slice_s", 0.0)
+        return turns + measure.get("warmup_s", 0)
     times = {"departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
     windows = times.get(measure.get("kind"), 1) * measure.get("window_s", EPOCH_S)
     return windows + measure.get("settle_s", 0) + measure.get("warmup_s", 0)
