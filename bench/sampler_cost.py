@@ -31,6 +31,7 @@ from workflow.collocation import gpu, methods
 from workflow.collocation.cell import cores, steps
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
 from workflow.collocation.cell.members import member_specs
+from workflow.collocation.cell.neighbours import Neighbours
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.digest import code_digest
 from workflow.collocation.gpu import find_devices
@@ -209,6 +210,7 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
             display=display,
             timeouts=TIMEOUTS,
             watch=Silent(),
+            neighbours=Neighbours(device),
             args=args,
             target=Target(device, {}, core_sets),
             folder=folder,

@@ -37,7 +37,7 @@ class Channel:
 
     def emit(self, event, **fields):
         more = {"commands": ["trace"]} if event == "built" else {}
-        self.channel.emit(event, **fields, **more)
+        self.channel.emit(event, **fields | more)
 
     def poll(self):
         command = self.channel.poll()
@@ -63,7 +63,7 @@ FOLDER = Path(__file__).parent
 
 def main(spec, channel):
     def emit(event, **fields):
-        channel.emit(event, **fields, **({"commands": ["tune"]} if event == "built" else {}))
+        channel.emit(event, **fields | ({"commands": ["tune"]} if event == "built" else {}))
         if event == "built":
             tune()
 
