@@ -55,14 +55,3 @@ def test_a_budget_for_an_anchor_alone_runs_nothing(sessions):
         said = sessions.plan(config={"budget": budget}).output
         assert f"{to_run} to run now" in said, said
     sessions.write_study("drill", planned(replicates=2))
-
-
-def test_runs_of_one_session_begin_it_once(module_studio):
-    studio = module_studio().write({"plain": workload()}, drill=planned(replicates=1))
-    for replicates in (1, 2):
-        studio.write_study("drill", planned(replicates=replicates))
-        run = studio.measure(config={"session": "visit"})
-        assert run.code == 0, run.output
-    assert sum("--anchor" in cell for cell in studio.records()) == 1
-    of = {record["provenance"]["sitting"] for record in studio.records().values()}
-    assert of == {"visit"} and len(studio.records()) == 3

@@ -269,41 +269,32 @@ def test_a_device_whose_lock_may_never_be_free_is_given_up(studio, monkeypatch, 
     assert not studio.records()
 
 
-def test_a_workload_of_ones_own_trains_for_real(studio):
-    """One catalogue entry with module:function, measured by the real trainer on the CPU."""
-    measure = {"kind": "epochs", "epochs": 2}
-    ladder = {"workloads": ["my_net"], "counts": {1: ["naive"]}, "measure": measure}
-    own = workload() | {"model": "mine:net", "model_args": {"width": 4}}
-    studio.write({"my_net": own}, drill=study(ladders=[ladder]))
-    (studio.folder / "mine.py").write_text(OWN_NET)
-    path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
-    config = {"trainer": "models.train", "modules": "[mine]"}
-    run = studio.measure(OWN_CELL, config=config, PYTHONPATH=path)
-    assert run.code == 0, run.output
-    record = studio.record(OWN_CELL)
-    assert record["status"] == "completed", record["reason"]
-    (member,) = record["members"]
-    assert member["parameters"] == 4 * 3 * 9 + 4 + (4 * 15 * 15 + 1) * 10
-    assert member["epochs"][1]["accuracy"] > 0.5  # of ten digits
-    assert record["data"][0]["source"] == "real"
-    studio.assert_no_orphans()
-
-
-def test_a_kind_of_ones_own_is_one_module_and_one_entry(studio):
+def test_a_workload_and_a_kind_of_ones_own_train_for_real(studio):
+    """A catalogue entry with module:function, and one of a kind that is a module; measured by the
+    real trainer on the CPU.
+    """
+    epochs = {"measure": {"kind": "epochs", "epochs": 2}}
+    ladders = [*alone("toy"), alone("my_net")[0] | epochs]
     toy = {"kind": "toy:Toy", "dataset": "digits", "input_size": 32, "batch_size": 32}
     toy |= {"model_args": {"outputs": 10}, "input": {"samples": 1437}}
-    studio.write({"toy": toy}, drill=study(ladders=alone("toy")))
+    own = workload() | {"model": "mine:net", "model_args": {"width": 4}}
+    studio.write({"my_net": own, "toy": toy}, drill=study(ladders=ladders))
+    (studio.folder / "mine.py").write_text(OWN_NET)
     (studio.folder / "toy.py").write_text(OWN_KIND)
     path = os.pathsep.join([str(studio.folder), str(REPOSITORY)])
-    cell = "1x_toy/paper_step/naive/r1/a1"
-    config = {"trainer": "models.train", "modules": "[toy]"}
-    run = studio.measure(cell, config=config, PYTHONPATH=path)
+    config = {"trainer": "models.train", "modules": "[mine, toy]"}
+    cells = OWN_CELL, "1x_toy/paper_step/naive/r1/a1"
+    run = studio.measure(*cells, config=config, PYTHONPATH=path)
     assert run.code == 0, run.output
-    record = studio.record(cell)
-    assert record["status"] == "completed", record["reason"]
-    (member,) = record["members"]
+    net, toy = map(studio.record, cells)
+    assert (net["status"], toy["status"]) == ("completed",) * 2, (net["reason"], toy["reason"])
+    assert net["members"][0]["parameters"] == 4 * 3 * 9 + 4 + (4 * 15 * 15 + 1) * 10
+    assert net["members"][0]["epochs"][1]["accuracy"] > 0.5  # of ten digits
+    assert net["data"][0]["source"] == "real"
+    (member,) = toy["members"]
     assert member["parameters"] == 3 * 38 * 38 * 10 + 10 and member["loss"]["value"][-1] < 1.5
-    assert "source" in record["spec"]["members"][0]  # of toy.py: it changes, the cell runs again
+    assert "source" in toy["spec"]["members"][0]  # of toy.py: it changes, the cell runs again
+    studio.assert_no_orphans()
 
 
 MISTAKES = {  # workload → what it says otherwise than a right one, and what is said of it

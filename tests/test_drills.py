@@ -444,17 +444,12 @@ def test_a_gpu_that_is_lost_in_mid_study_is_never_replaced_by_the_cpu(studio):
     assert over.output.count("planned for a GPU") == 1
     assert list(studio.records()) == [f"{CELL}/a1"]  # it was in its window
 
-    for wanted in ("auto", "cpu"):
-        refused = studio.measure(config={"gpu": wanted})
-        assert refused.code == 1, refused.output
-        assert "study 'drill' holds cells of a GPU, and none is used here (" in refused.output
-        assert studio.plan(config={"gpu": wanted}).code == 0
-        assert studio.snakemake("-n", config={"gpu": wanted}).planned == 2
+    refused = studio.measure(config={"gpu": "cpu"})
+    assert refused.code == 1, refused.output
+    assert "study 'drill' holds cells of a GPU, and none is used here (" in refused.output
     assert len(studio.records()) == 1
     drawn = studio.snakemake("--until", "merge", config={"measure": "false"})
     assert drawn.code == 0, drawn.output
-    elsewhere = {"gpu": "cpu", "results": "elsewhere"}
-    assert studio.snakemake("--until", "collocate", config=elsewhere).code == 0
 
     machine.configure(studio.card, lost=False)
     run = studio.measure()

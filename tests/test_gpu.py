@@ -195,6 +195,17 @@ def test_auto_is_the_first_that_is_visible(nvml, monkeypatch, visible, index, al
     assert first(0).index == 0  # asked for by name: that one
 
 
+@pytest.mark.parametrize(
+    ("visible", "wanted", "indices"),
+    [(None, "auto", [0, 1, 2]), ("1,0", "auto", [1, 0]), (None, "0,2", [0, 2]), ("1", "2,2", [2])],
+)
+def test_several_are_found_in_the_order_of_their_names(nvml, monkeypatch, visible, wanted, indices):
+    nvml.names = ["Card"] * 3
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [device.index for device in gpu.find(wanted)] == indices
+
+
 def test_an_index_that_cuda_counts_is_not_nvmls(nvml, monkeypatch):
     """CUDA's default is the fastest first, and NVML's order need not be that of the bus."""
     nvml.slots = [2, 0, 1]

@@ -9,8 +9,8 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from analysis.records import records
 from release import manifest, whole
 from release.cells import Checked, examine
 from release.contents import Attempt
+from tests import warm
 from tests.studio import REPOSITORY
 
 SOURCE = REPOSITORY / "results" / "h200"
@@ -33,16 +34,12 @@ CELLS = (ALONE, CELL, OTHER)
 INSIDE = f"cells/{CELL}/a1"
 LIMIT_S = 100  # far below derive's own; a command that hangs is killed, and the test fails
 MOST = 3_000_000_000  # bytes of address space: what a bomb would fill
-PRELUDE = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({MOST}, {MOST}));"
-PRELUDE += "import sys, runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess:
     """A command of the repository, without the memory that a bomb needs."""
-    line = [sys.executable, "-c", PRELUDE, *map(str, arguments)]
-    done = subprocess.run(
-        line, cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, errors="replace"
-    )
+    done = warm.run(*arguments, timeout=LIMIT_S, data=MOST)
+    assert done.returncode >= 0, "it was killed"
     assert "Traceback" not in done.stderr, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     return done
@@ -126,16 +123,18 @@ def bomb(name: str, **of: object):
     return make
 
 
+@cache
+def nested() -> bytes:
+    """A table of one row that is a list of very many."""
+    values, table = pa.array(np.zeros(10**8, np.int8)), io.BytesIO()
+    rows = pa.ListArray.from_arrays(pa.array([0, 10**8], pa.int32()), values)
+    pq.write_table(pa.table({"x": rows}), table, compression="zstd")
+    assert len(table.getvalue()) < 1_000_000
+    return table.getvalue()
+
+
 def nested_bomb(name: str):
-    """One row that is a list of very many."""
-
-    def make(folder: Path) -> None:
-        values = pa.array(np.zeros(10**8, np.int8))
-        rows = pa.ListArray.from_arrays(pa.array([0, 10**8], pa.int32()), values)
-        pq.write_table(pa.table({"x": rows}), folder / name, compression="zstd")
-        assert (folder / name).stat().st_size < 1_000_000
-
-    return make
+    return lambda folder: (folder / name).write_bytes(nested())
 
 
 def sparse(name: str):

@@ -111,7 +111,7 @@ TRAINER = {"trainer": "models.train"}
 def measured(module_studio):
     """One study of scripts, measured."""
     ladder = {"workloads": ["hooked", "printed"], "counts": {2: ["naive"]}}
-    window = SHORT | {"window_s": 1.5, "warmup_s": 0.2}
+    window = SHORT | {"window_s": 0.7, "warmup_s": 0.1}
     alone = ["family", "dies", "large", "released"]
     once = [{"workloads": alone, "counts": {1: ["naive"]}}]
     departure = {"members": {"hooked": 1, "printed": 1}, "methods": ["naive"]}
