@@ -103,6 +103,8 @@ class Member:
         laps.append(time.monotonic())
         self.job = kind(spec, self.device)
         self.losses = Losses(spec["loss_every"], self.device)
+        ballast = 2**20 * (spec.get("ballast_mb") or 0)
+        self.ballast = torch.empty(ballast, dtype=torch.uint8, device=self.device)
         self.synchronise()
         laps.append(time.monotonic())
         took = [round(seconds, 4) for seconds in np.diff(laps).tolist()]
@@ -136,6 +138,7 @@ class Member:
         """Train that many steps, None: for ever; returns early when told to stop."""
         stepper = self.stepper
         clock, waited, sync = self.clock, self.wait_ns, self.spec["sync"]
+        pace_ns = 1e6 * (self.spec.get("pace_ms") or 0)
         for _ in count() if steps is None else range(steps):
             if self.told_to_stop():
                 return
@@ -151,6 +154,8 @@ class Member:
             clock.mark()
             self.step += 1
             self.report()
+            if (early := began + pace_ns - time.monotonic_ns()) > 0:
+                time.sleep(early / 1e9)
 
     def told_to_stop(self) -> bool:
         """Looks for a command without waiting; remembers a stop, and steps to trace after it, and

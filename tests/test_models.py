@@ -203,6 +203,17 @@ def test_epochs_are_measured_with_validation_and_training_goes_on(tmp_path):
     assert len(steps["end_ns"]) > 20
 
 
+def test_a_paced_member_begins_no_step_early(tmp_path):
+    _, _, arrays = train_member(member_spec(tmp_path, pace_ms=60.0, warmup_steps=2))
+    took = np.diff(arrays["end_ns"]) / 1e6
+    assert len(took) > 3 and took.mean() > 50
+
+
+def test_ballast_that_does_not_fit_is_out_of_memory(tmp_path):
+    _, events, _ = train_member(member_spec(tmp_path, ballast_mb=10**9))
+    assert events[-1]["out_of_memory"] and events[-1]["phase"] == "build"
+
+
 def test_end_of_file_before_go_stops_with_nothing_counted(tmp_path):
     code, events, steps = train_member(member_spec(tmp_path), go=False)
     assert code == 0 and events[-1]["event"] == "stopped" and events[-1]["steps"] == 0

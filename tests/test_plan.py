@@ -95,23 +95,31 @@ def test_paper_is_the_papers_grid_and_its_controls():
         | {(f"{n}x_{A}--files", "paper_step", m) for n in (1, 3, 7) for m in shared[: min(n, 2)]}
         | {(f"1x_{name}--allcores", "paper_step", "naive") for name in (SMALL, C)}
         | {(f"1x_{B}+1x_{A}--departure", "paper_step", m) for m in (*shared, "mps_equal", "mig")}
+        | {(f"3x_{B}+1x_{A}--departure", "paper_step", method) for method in shared}
+        | {(f"1x_{DLRM}_paced+1x_{C}--completion", "paper_step", method) for method in shared}
+        | alone(f"{DLRM}_paced")
     )
+    filled = ladder(f"{C}_ballast", counts={1: ("naive",), 4: shared, 5: shared, 7: shared})
     parts = {(f"1x_{name}", "paper_step", f"mps_{n}g") for name in HALF_DOZEN for n in (1, 2, 3)}
-    once = {
-        *parts,
-        *((f"1x_{name}", "paper_step", "mps") for name in (B, DLRM)),
-        *(
-            (f"1x_{DLRM}+1x_{C}--completion", "paper_step", method)
-            for method in ("naive", "mps", "mig_shared")
-        ),
-    } | {
-        (f"{scenario}--epochs", "paper_step", method)
-        for scenario, method in [
-            (f"1x_{SMALL}", "naive"),
-            (f"7x_{SMALL}", "naive"),
-            (f"7x_{SMALL}", "mps"),
-        ]
-    }
+    once = (
+        {
+            *parts,
+            *((f"1x_{name}", "paper_step", "mps") for name in (B, DLRM)),
+            *(
+                (f"1x_{DLRM}+1x_{C}--completion", "paper_step", method)
+                for method in ("naive", "mps", "mig_shared")
+            ),
+        }
+        | filled
+        | {
+            (f"{scenario}--epochs", "paper_step", method)
+            for scenario, method in [
+                (f"1x_{SMALL}", "naive"),
+                (f"7x_{SMALL}", "naive"),
+                (f"7x_{SMALL}", "mps"),
+            ]
+        }
+    )
     cells = GRIDS["paper"]
     assert triples(cells) == expected | once
     assert triples(cells, 2) == triples(cells, 3) == expected
@@ -131,7 +139,7 @@ def test_paper_slices_and_measures():
     for cell in GRIDS["paper"]:
         measure = cell.spec.measure
         assert measure.kind in ("epochs", "completion") or (
-            measure.window_s >= 10 and measure.min_steps >= 30
+            measure.window_s >= (5 if "ballast" in cell.id else 10) and measure.min_steps >= 30
         )
 
 
@@ -153,6 +161,10 @@ def test_h200_holds_the_papers_cells_but_some_within_mig():
         (f"2x_{A}", "paper_step", "mps_overlap"),  # which is no limit
         (f"2x_{C}", "paper_step", "mps_overlap"),
         (f"1x_{DLRM}+1x_{C}--completion", "paper_step", "mig_shared"),
+    } | {
+        cell
+        for cell in paper
+        if "ballast" in cell[0] or "paced" in cell[0] or "3x_" in cell[0] and "departure" in cell[0]
     }
 
 

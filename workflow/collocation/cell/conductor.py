@@ -288,16 +288,23 @@ class Conductor:
         self._close_window(name, start_ns, min(ends) if first else max(ends) + 1, closed)
 
     def _departure(self, start_ns: int) -> None:
-        """A window with all, then one member leaves, then a window with those that stay."""
+        """A window with all, then one member leaves, with those that train the same if others
+        stay, then a window with who is left.
+        """
         self._window(start_ns, "before")
-        leaving = self.members[self.measure.departs]
-        leaving.stopping = True
-        self.server.send(leaving.member, "stop")
+        first = self.members[self.measure.departs]
+        leaving = [member for member in self.members if member.workload == first.workload]
+        if len(leaving) == len(self.members):
+            leaving = [first]
+        for member in leaving:
+            member.stopping = True
+            self.server.send(member.member, "stop")
         deadline = time.monotonic() + self.timeouts["stop"]
-        while not leaving.gone:
-            self._pump(deadline, "stop", [leaving])
-        if leaving.status == "completed":
-            leaving.status = "departed"
+        while late := [member for member in leaving if not member.gone]:
+            self._pump(deadline, "stop", late)
+        for member in leaving:
+            if member.status == "completed":
+                member.status = "departed"
         self._go_on_or_give_up()
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 

@@ -29,7 +29,9 @@ MISSING = object()
 
 
 class MeasureSpec(Measure):
-    """How the cell is measured. departs: the member that leaves, of a departure."""
+    """How the cell is measured. departs: of a departure, the member that leaves, and with it those
+    of the same workload if others stay.
+    """
 
     departs: int | None = None
 

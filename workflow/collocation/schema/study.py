@@ -149,7 +149,7 @@ class Mix(Group):
         {}, description="workload → MIG instance of each", examples=[{"large": "2g", "small": "1g"}]
     )
     departs: Name | None = Field(
-        None, description="of a departure: who leaves; else the last", examples=["large"]
+        None, description="of a departure: whose jobs leave; else the last", examples=["large"]
     )
     work: dict[Name, Positive] = Field(
         {}, description="of a completion: steps of each", examples=[{"large": 300, "small": 900}]

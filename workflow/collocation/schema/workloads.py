@@ -99,6 +99,12 @@ class Trained(Workload):
     )
     dataset: Literal[DATASETS] = Field(description="what it is trained on", examples=["cifar10"])
     input: Input = Field(Input(), description="where batches come from")
+    pace_ms: float | None = Field(
+        None, gt=0, description="from one step's start to the next, at least", examples=[9.5]
+    )
+    ballast_mb: Positive | None = Field(
+        None, description="memory of the device that it holds and does not use", examples=[22000]
+    )
     memory_limit_mb: Positive | None = Field(
         None, description="on the CPU: cap on what the process allocates", examples=[64]
     )
