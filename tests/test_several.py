@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from itertools import combinations
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,10 @@ from analysis.neighbours import disturb
 from tests.fakes import machine
 from tests.studio import Studio, alone, study, until, workload
 from tests.test_terminal import at_terminal, screen
+from workflow.collocation.cell import neighbours
 from workflow.collocation.cell.cores import Cpu, share_of
+from workflow.collocation.gpu.apart import Silent
+from workflow.collocation.methods.evidence import Company
 
 ALL = ["--cores", "all", "--resources", "gpu=9", "--until", "collocate"]
 
@@ -127,10 +132,6 @@ def test_a_control_keeps_the_other_cards_idle_and_disturbed_ones_run_one_at_a_ti
                 )
     path = several.folder / "results" / "drill" / "estimates.parquet"
     found = list(rows(path))
-    values = [e for e in found if e.quantity == "beside_busy"]
-    beside = {r.cell: r.over for e in values for r in e.replicates}
-    busy = [f"{c}/a1" for c, r in records.items() if r["host"].get("other_gpus_busy")]
-    assert beside.keys() <= set(busy)
     slower = Estimate("beside_busy", "2x_plain", "paper_step", "naive", host="h1", value=0.8)
     slower = replace(slower, low=0.79, high=0.81, spread=INTERVAL, n=4, hosts=1)
     write([e for e in found if e.id != slower.id] + [slower], path)
@@ -138,7 +139,54 @@ def test_a_control_keeps_the_other_cards_idle_and_disturbed_ones_run_one_at_a_ti
     run = several.start(*ALL).end()
     assert run.code == 1 and "a busy GPU of this machine disturbs the others" in run.output
     here = next(iter(records.values()))["provenance"]["machine"]
-    assert not disturb(path.parent, here, 0.3) and not disturb(path.parent, "another", 0.1)
+    results = path.parents[1]
+    assert not disturb(results, here, 0.3) and not disturb(results, "another", 0.1)
+    assert several.start(*ALL[:4], "--", "figures", config={"measure": "false"}).end().code == 0
+
+
+@dataclass
+class Another:
+    """A GPU of which NVML lists these processes; "silent": it gives no answer."""
+
+    index: int
+    listed: list[int] | None | str
+
+    def processes(self) -> dict:
+        if self.listed == "silent":
+            raise Silent("nothing within 20 s")
+        return {"compute": self.listed}
+
+
+@pytest.mark.parametrize(
+    "looks, least",
+    [
+        ([[[], []], [[], []]], 0),
+        ([[[7], []], [[7], [8]]], 1),
+        ([[[], []], [[7], []]], 0),
+        ([[[7], None], [[7], []]], None),
+        ([[["silent"], []]], None),
+        ([[], []], "unknown"),
+    ],
+)
+def test_the_least_of_two_looks_at_the_other_gpus_counts(monkeypatch, looks, least):
+    left = []
+    monkeypatch.setattr(neighbours, "leave_out", lambda index, silent: left.append(index))
+    for rest in ("any", "idle"):
+        spec = SimpleNamespace(measure=SimpleNamespace(other_gpus=rest))
+        seen = neighbours.Neighbours("ours", spec)
+        used = rest == "idle" and any(
+            listed for look in looks for listed in look if listed != ["silent"]
+        )
+        with pytest.raises(Company, match="idle") if used else nullcontext():
+            for look in looks:
+                others = [
+                    Another(i, "silent" if listed == ["silent"] else listed)
+                    for i, listed in enumerate(look)
+                ]
+                monkeypatch.setattr(neighbours, "find", lambda _, there=others: ["ours", *there])
+                seen.look()
+            assert seen.account() == ({} if least == "unknown" else {"other_gpus_busy": least})
+    assert set(left) == ({0} if [["silent"], []] in looks else set())
 
 
 def test_only_cards_that_may_be_used_are(several):

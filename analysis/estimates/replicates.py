@@ -56,7 +56,11 @@ class Company:
         return run.block, run.device, run.arm, scenario, method, window
 
     def alone(self, run: Run) -> list[Run] | None:
-        """Each member's job alone; None where one is missing."""
+        """Each member's job alone; None where one is missing. Not of a set beside idle GPUs, which
+        is held against the same set beside busy ones: its jobs alone may have been beside such.
+        """
+        if run.scenario.variant == OTHERS_IDLE:
+            return None
         found = []
         for member in run.members:
             key = (run.block, run.device, run.arm, member["workload"], member["input_mode"])

@@ -87,9 +87,9 @@ onstart:
         if not said:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
-        if not said and MANY > 1:
+        if not said and MANY > 1 and SESSION.jobs:
             bound = SESSION.config.disturbance
-            said = neighbours.disturb(SESSION.folder, machine_alias(), bound)
+            said = neighbours.disturb(Path(SESSION.config.results), machine_alias(), bound)
     except Busy as busy:
         said = f"study '{SESSION.name}' is being run already: {busy}"
     except (OSError, ValueError) as error:

@@ -2,32 +2,52 @@
 
 from dataclasses import dataclass, field
 
+from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.errors import NotInForce
-from workflow.collocation.gpu import Device, find
+from workflow.collocation.gpu import Device, find, leave_out
+from workflow.collocation.gpu.apart import Silent
+from workflow.collocation.methods.evidence import Company
 
 
 @dataclass
 class Neighbours:
-    """Looks at the GPUs beside `device`; None: the cell uses none, and nothing is looked at.
+    """Looks at the GPUs beside a cell's; device None: it uses none, and nothing is looked at.
 
-    busy: on how many of them processes computed, at each look; an unknown number is None.
+    busy: on how many of them processes computed, at each look; None where the driver did not tell.
     """
 
     device: Device | None
+    spec: CellSpec
     busy: list[int | None] = field(default_factory=list)
 
     def look(self) -> None:
-        """Count once more. Asks the driver, and never raises: no cell fails of it."""
+        """Count once more. Raises Company where they have to be idle and are not."""
         if self.device is None:
             return
         try:
-            listed = [card.processes()["compute"] for card in find(None) if card != self.device]
+            others = [card for card in find(None) if card != self.device]
         except NotInForce:
-            listed = [None]
-        self.busy.append(None if None in listed else sum(map(bool, listed)))
+            others = []
+        if not others:
+            return
+        seen = [self._used(card) for card in others]
+        self.busy.append(None if None in seen else sum(seen))
+        if self.spec.measure.other_gpus == "idle" and self.busy[-1]:
+            raise Company(f"this cell needs the other GPUs idle, and {self.busy[-1]} are used")
 
     def account(self) -> dict[str, int | None]:
         """For run.json: the least that were seen busy; None where one look told nothing."""
         if not self.busy:
             return {}
         return {"other_gpus_busy": None if None in self.busy else min(self.busy)}
+
+    def _used(self, card: Device) -> bool | None:
+        """Whether processes compute on it. A card that does not answer is asked no more, or no
+        question about our own would be answered.
+        """
+        try:
+            listed = card.processes()["compute"]
+        except Silent as silent:
+            leave_out(card.index, silent)
+            return None
+        return None if listed is None else bool(listed)

@@ -273,7 +273,7 @@ class Run:
             )
             conductor = (Alternation if self.spec.measure.kind == "alternate" else Conductor)(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
-                *(observation.watch, Neighbours(self.device), self.task.trace),
+                *(observation.watch, Neighbours(self.device, self.spec), self.task.trace),
             )
             observation.see_idle()
             conductor.run()

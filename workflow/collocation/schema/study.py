@@ -239,6 +239,12 @@ class Study(Strict):
         return self
 
     @model_validator(mode="after")
+    def _idle_is_a_control(self):
+        if self.measure.other_gpus == "idle":
+            raise ValueError("measure.other_gpus: 'idle' is for ladders and mixes; allowed: any")
+        return self
+
+    @model_validator(mode="after")
     def _methods_exist(self):
         if taken := [name for name in self.variants if name in METHODS]:
             raise ValueError(f"variants.{taken[0]}: is a method already; give it another name")

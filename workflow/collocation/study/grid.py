@@ -42,10 +42,16 @@ class Cell:
         return len(self.spec.members)
 
     @property
+    def beside_idle(self) -> bool:
+        """Whether the machine's other GPUs have to rest meanwhile."""
+        return self.spec.measure.other_gpus == "idle"
+
+    @property
     def needs(self) -> set[str]:
         """Ids of the alone cells of the same block that this cell is normalised by."""
-        if self.scenario.endswith(ANCHOR) or self.spec.measure.kind == "alternate":
-            return set()  # whose jobs alone are within, if it has some
+        within = self.spec.measure.kind == "alternate"  # are its jobs alone, if it has some
+        if self.scenario.endswith(ANCHOR) or within or self.beside_idle:
+            return set()
         return {
             f"{baseline_scenario(member.workload, member.job.input.mode == 'files')}"
             f"/{self.arm}/naive/r{self.replicate}"
@@ -81,7 +87,9 @@ def expand(
 
     def place(cell: Cell) -> tuple:
         first = f"{cell.spec.members[0].workload}/r{cell.replicate}"
-        return cell.replicate, _shuffle(study.seed, first), _shuffle(study.seed, cell.id)
+        # First what needs all GPUs of a machine: later on, one of them is always busy.
+        order = cell.replicate, _shuffle(study.seed, first), _shuffle(study.seed, cell.id)
+        return not cell.beside_idle, *order
 
     return sorted(cells.values(), key=place)
 

@@ -37,6 +37,15 @@ class Job:
         """The attempt's folder below results/<study>/cells."""
         return f"{self.cell.id}/a{self.attempt}"
 
+    def spend(self, spent: dict[str, float], seconds: float) -> float:
+        """Add the job to the time that each device has spent; when it ends. Beside idle GPUs it
+        takes them all.
+        """
+        its = [each for each in spent if self.cell.beside_idle or each == self.device]
+        end = max(spent[each] for each in its) + seconds
+        spent.update(dict.fromkeys(its, end))
+        return end
+
     @property
     def memory_mb(self) -> int:
         """Main memory that it is to be given: a conductor with its server, and members."""
@@ -248,11 +257,10 @@ def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job
         return jobs, []
     by_id = {job.cell.id: job for job in jobs}
     chosen: set[str] = set()
-    spent: Counter = Counter()  # by device
+    spent = dict.fromkeys((job.device for job in jobs), 0.0)
     for job in jobs:
         bundle = ({job.cell.id} | (job.cell.needs & by_id.keys())) - chosen
-        spent[job.device] += sum(by_id[name].estimate_s for name in bundle)
-        if spent[job.device] <= budget_s:
+        if job.spend(spent, sum(by_id[name].estimate_s for name in bundle)) <= budget_s:
             chosen |= bundle
     fits = [job for job in jobs if job.cell.id in chosen]
     return fits, [job for job in jobs if job.cell.id not in chosen]

@@ -9,7 +9,6 @@ import math
 import shlex
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -90,10 +89,8 @@ class Session:
     @property
     def seconds(self) -> float:
         """What its jobs will take, devices side by side."""
-        spent = Counter()
-        for job in self.jobs:
-            spent[job.device] += job.estimate_s
-        return max(spent.values(), default=0.0)
+        spent = dict.fromkeys((job.device for job in self.jobs), 0.0)
+        return max((job.spend(spent, job.estimate_s) for job in self.jobs), default=0.0)
 
     @property
     def measuring(self) -> bool:
@@ -174,7 +171,7 @@ class Session:
         the others idle takes all.
         """
         its, jobs = self.devices[number].uuid, self.job_at.items()
-        alone = {path for path, job in jobs if job.cell.spec.measure.other_gpus == "idle"}
+        alone = {path for path, job in jobs if job.cell.beside_idle}
         taken = alone | {path for path, job in jobs if job.device == its}
         return lambda wildcards: int(wildcards.job in taken)
 
@@ -301,6 +298,8 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     numbers = grid.anchor_numbers(attempts)
     own = [number for number in numbers if number < grid.ELSEWHERE]
     cells = grid.expand(study, workloads, sources)
+    if remote and any(cell.beside_idle for cell in cells):
+        raise ConfigError(f"study '{name}': other_gpus: 'idle' holds on one machine; allowed: any")
     session = Session(
         *(config, name, why, study, cells, devices, attempts),
         gpus=max(gpus, 1),

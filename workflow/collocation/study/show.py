@@ -87,17 +87,17 @@ def banner(session: Session) -> str:
 def table(session: Session) -> str:
     """`make plan`: every cell to run, in order, with its time and what fits the budget."""
     jobs = [*session.jobs, *session.later]
-    lines, spent = [banner(session)], Counter()  # by device: they work side by side
+    lines, spent = [banner(session)], dict.fromkeys((job.device for job in jobs), 0.0)
     if session.forbidden:
         lines.append(f"  {session.forbidden}; 'make plan CARD=FILE' plans for a card")
     refused = Counter(filter(None, (session.refusal(job.cell) for job in jobs)))
     if jobs:
         lines += ["", f"{'done by':>11}  cell"]
     for place, job in enumerate(jobs):
-        spent[job.device] += job.estimate_s
+        end = job.spend(spent, job.estimate_s)  # devices work side by side
         if session.refusal(job.cell) is None:
             in_time = place < len(session.jobs)
-            by = f"{spent[job.device] / 60:7.1f} min" if in_time else "  won't fit"
+            by = f"{end / 60:7.1f} min" if in_time else "  won't fit"
             why = "" if job.why == pending.NEW else f"  ({job.why})"
             lines.append(f"{by}  {job.cell.id}{why}")
     if refused:
