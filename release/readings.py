@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from analysis.records.safe import read_table
 from release.contents import RUN
-from workflow.collocation.telemetry.series import Series
+from workflow.collocation.telemetry.series import LAG_NS, Series
 from workflow.collocation.telemetry.summary import ACTIVITY, CHECKED_S
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS
 
@@ -130,7 +130,7 @@ class Readings(Series):
         rows = self.known(self.rates) if rate else np.isfinite(self.column(name))
         t, values, found = self.t[rows], self.column(name)[rows], []
         for start, end in slices:
-            first, last = np.searchsorted(t, (start, end + rate))
+            first, last = np.searchsorted(t, (start + rate * LAG_NS, end + rate))
             took = np.diff(t[first:last]) if rate else np.ones(last - first)
             found += zip(values[first + rate : last], took, strict=True)
         known = [(value, took) for value, took in found if np.isfinite(value) and took]

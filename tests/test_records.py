@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from analysis.__main__ import main as analysis
 from analysis.records import flags, losses, merge, schema
 from analysis.records.losses import AGREES, DIFFERS
+from analysis.records.slices import LAG_NS
 from tests.records import TRAIN_SIZE, merged, record, telemetry
 from workflow.collocation.cell import steps
 
@@ -60,13 +61,15 @@ def alternating(windows=TURNS, **options):
 
 
 def test_a_row_of_an_alternating_cell_has_its_slices_and_how_busy_the_gpu_was_in_each(tmp_path):
-    """Readings count that are of one slice as a whole."""
+    """Readings count that are of one slice as a whole, and begin after the driver's lag (100)."""
     cell = alternating() | {"folder": tmp_path, "files": {"gpu.parquet": {}}}
     spans = {"alone": [[0, 400], [2000, 2400]], "naive": [[500, 900], [1500, 1900]]}
     spans["mps"] = [[1000, 1400], [2500, 2900]]
+    spans = {name: [[LAG_NS // 100 * t for t in span] for span in of] for name, of in spans.items()}
     cell["windows"] = [{"name": name, "seconds": 8.0, "spans": of} for name, of in spans.items()]
-    readings = {"t_ns": [0, 100, 300, 500, 600, 2010, 2100], "entity": ["gpu"] * 7}
-    readings["gract"] = [0.9, 0.2, 0.5, 1.0, 0.7, 1.0, 0.3]
+    times = [0, 100, 200, 400, 500, 610, 700, 2010, 2110, 2200]
+    readings = {"t_ns": [LAG_NS // 100 * t for t in times], "entity": ["gpu"] * 10}
+    readings["gract"] = [0.9, 0.8, 0.2, 0.5, 1.0, 0.9, 0.7, 1.0, 0.9, 0.3]
     table = pa.table(readings).replace_schema_metadata({"origin_ns": "0"})
     pq.write_table(table, tmp_path / "gpu.parquet")
     rows = {row.window: row for row in merged(cell).itertuples()}
