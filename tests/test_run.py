@@ -39,11 +39,13 @@ WORKLOADS = {
     "dies_warm": workload(die={"phase": "warm", "exit": 7}),
     "warms_long": workload(step_s=0.1) | {"warmup_steps": 100},
     "hangs": workload(hang="window"),
+    "hangs_warm": workload(hang="warm"),
     "hangs_early": workload(hang="build"),
     "hangs_late": workload(hang="stop"),
 }
 MIXES = [["plain", other] for other in WORKLOADS if other != "plain"]
 MIXES += [["dies", "hangs_late"], ["dies_early", "hangs_early"], ["dies_warm", "warms_long"]]
+MIXES += [["hangs_warm", "warms_long"]]
 STUDY = Study.model_validate(
     study(
         measure=SHORT,
@@ -449,7 +451,7 @@ def test_a_method_that_takes_long_to_drop_members_does_not_hold_up_their_end(
 ):
     monkeypatch.setattr(conductor, "RELEASE_S", 0.1)
     method.release_s = 0.2
-    record = cell(timeout={"warm": 1e-6}).record()
+    record = cell("naive", "1x_hangs_warm+1x_warms_long", timeout={"warm": 1e-6}).record()
     assert [member.status for member in record.members] == ["timed_out"] * 2
     assert len(method.released) == 1
 
