@@ -210,7 +210,7 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
             display=display,
             timeouts=TIMEOUTS,
             watch=Silent(),
-            neighbours=Neighbours(device),
+            neighbours=Neighbours(device, cell.spec),
             args=args,
             target=Target(device, {}, core_sets),
             folder=folder,

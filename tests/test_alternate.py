@@ -366,7 +366,7 @@ def cells(request, module_studio) -> Batch:
         on = RealMachine(module_studio, real_gpu())
         times = {"slices": 12, "slice_s": 0.5, "drop_s": 0.1, "warmup_s": 1}
     else:
-        on, times = Machine(module_studio), {"slice_s": 0.3}
+        on, times = Machine(module_studio), {"slice_s": 0.5}
     ladder = {"workloads": ["small"], "counts": {2: SIDES}, "measure": TURNS | times}
     again = ladder | {"counts": {2: ["naive", "naive"]}, "replicates": 1}
     studio = on.studio([ladder, again], blocks=3)

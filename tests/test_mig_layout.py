@@ -538,7 +538,7 @@ def test_a_plan_for_a_card_tells_minutes_and_what_will_not_fit_by_what_was_measu
     assert f"{set_of}: a job takes 11.3 GiB, 2g.10gb has 9.6 (mig)" in small
     set_of = "7x_resnet152_imagenet_b32/paper_step"
     assert f"{set_of}: 7 jobs take 78.9 GiB, the card has 39.2 (" in small
-    assert "resnet152_imagenet_b32" not in large and "1g.18gb has 16" in large
+    assert "resnet152_imagenet_b32/" not in large and "1g.18gb has 16" in large
 
 
 def test_mig_plan_of_a_study_without_mig_cells(tmp_path, capsys):

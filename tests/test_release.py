@@ -43,6 +43,7 @@ from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.jobs import write_plan
 from workflow.collocation.study.session import open_session
 from workflow.collocation.study.show import banner
+from workflow.collocation.telemetry.series import LAG_NS
 
 SOURCE = REPOSITORY / "results" / "h200"
 SETS = ("1x_resnet152_imagenet_b32", "2x_resnet152_imagenet_b32", "7x_resnet152_imagenet_b32")
@@ -618,11 +619,13 @@ def test_what_does_not_follow_from_them_is_named(change, said):
 
 
 def test_telemetry_of_a_slice_is_of_readings_that_are_of_it_alone():
-    rows = {"t_ns": [0, 100, 200, 500, 600, 700, 1000], "entity": ["gpu"] * 7}
-    table = pa.table(rows | {"gract": [0.1, 0.2, 0.3, 0.4, 0.5, None, 0.6], "power": [1.0] * 7})
+    """And of rates those alone that begin after the driver's lag."""
+    times = [LAG_NS * t for t in (0, 1, 2, 5, 6, 7, 8, 10)]
+    rows = {"t_ns": times, "entity": ["gpu"] * 8, "power": [1.0] * 8}
+    table = pa.table(rows | {"gract": [0.1, 0.2, 0.3, 0.4, 0.5, None, 0.6, 0.7]})
     series = readings.Readings("gpu", table.replace_schema_metadata({"origin_ns": "1000"}), {})
-    spans = [[1000, 1200], [1550, 1750]]
-    assert list(series.apart("x", {"gract": 0.25, "power": 1.0}, spans)) == []
+    spans = [[1000, 1000 + 2 * LAG_NS], [1000 + 5 * LAG_NS, 1000 + 8 * LAG_NS]]
+    assert list(series.apart("x", {"gract": 0.5, "power": 1.0}, spans)) == []
     assert len(list(series.apart("x", {"gract": 0.3, "power": None}, spans))) == 2
 
 
