@@ -4,6 +4,7 @@ import itertools
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from workflow.collocation.study import pending
 from workflow.collocation.study.attempts import Attempt
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import Cell, expand
-from workflow.collocation.study.pending import within
+from workflow.collocation.study.pending import Job, within
 
 # -- pending: a world of cells, attempts and devices -----------------------------------------------
 
@@ -574,3 +575,12 @@ def test_a_budget_is_for_each_device():
     assert pending.within(jobs, longest) == (jobs, [])
     same = [replace(job, device="GPU-a") for job in jobs]
     assert pending.within(same, longest) == (same[:1], same[1:])
+
+
+def test_a_job_beside_idle_gpus_takes_the_time_of_all():
+    def job(device, beside_idle=False):
+        return Job(SimpleNamespace(beside_idle=beside_idle), 1, "", 0, 5.0, device)
+
+    spent = {"a": 0.0, "b": 0.0}
+    assert [job(on).spend(spent, 5.0) for on in "aab"] == [5.0, 10.0, 5.0]
+    assert job("b", beside_idle=True).spend(spent, 5.0) == 15.0 and spent == {"a": 15.0, "b": 15.0}

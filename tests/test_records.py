@@ -20,6 +20,7 @@ from analysis.records.losses import AGREES, DIFFERS
 from analysis.records.slices import LAG_NS
 from tests.records import TRAIN_SIZE, merged, record, telemetry
 from workflow.collocation.cell import steps
+from workflow.collocation.telemetry import series
 
 
 def on_disk(folder, *records):
@@ -62,6 +63,7 @@ def alternating(windows=TURNS, **options):
 
 def test_a_row_of_an_alternating_cell_has_its_slices_and_how_busy_the_gpu_was_in_each(tmp_path):
     """Readings count that are of one slice as a whole, and begin after the driver's lag (100)."""
+    assert LAG_NS == series.LAG_NS  # as the conductor counts, whose code analysis does not import
     cell = alternating() | {"folder": tmp_path, "files": {"gpu.parquet": {}}}
     spans = {"alone": [[0, 400], [2000, 2400]], "naive": [[500, 900], [1500, 1900]]}
     spans["mps"] = [[1000, 1400], [2500, 2900]]

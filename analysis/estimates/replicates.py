@@ -197,9 +197,8 @@ def _readings(run: Run) -> Iterator[Value]:
     reserved = [member["memory_peak_reserved"] for member in run.members]
     if all(value is not None for value in reserved):
         yield from _value("memory_reserved", run, math.fsum(reserved) / GB)
-    if (
-        run.side
-    ):  # the GPU's memory holds all sides; power is read as a mean over longer than a slice
+    # The GPU's memory holds all sides; power is read as a mean over longer than a slice.
+    if run.side:
         return
     yield from _value("power", run, run.reading("power"))
     if run.reading("gpu_memory_used"):

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -145,22 +144,22 @@ def write(session: Session, preloaded: str | None) -> None:
     }
     if session.remote and not session.on_gpu:
         common["gpu"] = "cpu"  # whatever there is
-    left: Counter = Counter()  # by device, of the jobs that follow
+    left = dict.fromkeys((job.device for job in session.jobs), 0.0)  # of the jobs that follow
     for place, job in reversed([*enumerate(session.jobs, 1)]):
         if session.usable[1:]:  # else a job finds the one there is
             common["gpu"] = job.device
+        with_it = job.spend(left, job.estimate_s)
         task = Task(
             cell=job.cell.id,
             attempt=job.attempt,
             output=session.cells_folder / job.path / "run.json",
             spec=job.cell.spec,
             place=f"{place}/{len(session.jobs)}",
-            left_s=round(left[job.device]),
+            left_s=round(with_it - job.estimate_s),
             estimate_s=round(job.estimate_s),
             given_up=session.folder / "jobs" / f"given_up-{session.keys.index(job.device)}",
             **common,
         )
-        left[job.device] += job.estimate_s
         task.write(session.folder / "jobs" / f"{job.path}.json")
 
 
