@@ -532,6 +532,7 @@ def test_a_plan_for_a_card_tells_minutes_and_what_will_not_fit_by_what_was_measu
         told = pages[name] = " ".join(page.split("MIG layouts")[0].split())
         assert re.match(rf"study 'paper' on {CARDS[name].name}: \d+ cells, about [\d.]+ h", told)
         assert "how much memory is not known of: " in told
+        assert re.search(r" \d+\.\d +\d+ C3a", told), "what a verdict costs"
     small, large = pages.values()
     # The peaks are the shipped study's: 10.8 GiB for ResNet152, and half a GiB for its context.
     set_of = "3x_resnet152_imagenet_b32/paper_step"

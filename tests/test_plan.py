@@ -1,18 +1,24 @@
 """The grids of the shipped studies, and the laws of a grid and its order."""
 
+import csv
 import itertools
 import json
+import re
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis import claims, figures
+from analysis.estimates.table import Estimates
 from analysis.names import TWIN
+from workflow.collocation import ROOT
 from workflow.collocation.cell.spec import CellSpec, digest
 from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
 from workflow.collocation.schema.measure import KINDS
 from workflow.collocation.schema.study import CONFIG, Study
+from workflow.collocation.study import costs, show
 from workflow.collocation.study.grid import Cell, anchor_numbers, anchors, expand
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
@@ -476,3 +482,52 @@ def test_a_workloads_settings_change_its_cells_only(name, update):
     for old, new in zip(before, after, strict=True):
         concerned = name in {member.workload for member in old.spec.members}
         assert (old.spec != new.spec) == concerned
+
+
+# -- what verdicts and figures cost ---------------------------------------------------------------
+
+
+def test_claims_and_figures_need_the_cells_that_their_numbers_come_from():
+    """By the numbers of the study that ships."""
+    found = Estimates.read(ROOT / "results/h200/estimates.parquet")
+
+    def cells_of(identity: str) -> set[str]:
+        every = [found[identity], *found.on_hosts(found[identity])]
+        of = (name for e in every for r in e.replicates for name in (r.cell, *r.over.split()))
+        return {name.rpartition("/a")[0] for name in of}
+
+    by_set = costs.provided(GRIDS["h200"])
+    needs = {cell.id: {cell.id, *cell.needs} for cell in GRIDS["h200"]}
+    planned = costs.of_claims(by_set)
+    judged = claims.judged(claims.read(costs.CLAIMS), found)
+    assert list(planned) == [each.claim.id for each in judged]
+    for each in judged:
+        read = {need.id for need in each.needs} | {
+            identity for test in each.tests for cell in test.cells for identity in cell.ids
+        }
+        came_from = set().union(*map(cells_of, read - {""}))
+        named = set().union(*planned[each.claim.id])
+        assert came_from <= set().union(*(needs[cell] for cell in named)), each.claim.id
+
+    drawn = {name: kind for kind, (_, names) in costs.FIGURES.items() for name in names}
+    assert drawn.keys() == {*figures.NAMES, *figures.APPENDIX}
+    for name, kind in drawn.items():
+        with (ROOT / f"results/h200/figures/{name}.csv").open() as file:
+            read = {row["id"] for row in csv.DictReader(file)} - {""}
+        came_from = set().union(*map(cells_of, read))
+        named = costs.of_figures(by_set)[kind]
+        assert came_from and came_from <= set().union(*(needs[cell] for cell in named)), name
+
+
+def test_a_plan_shows_minutes_and_cells_of_each_claim_cheapest_first(tmp_path, capsys):
+    """By the command that `make plan` runs, on a machine without a GPU: plain processes only."""
+    settings = ["study=paper", "gpu=cpu", f"results={tmp_path}"]
+    assert show.main(["--config", *settings]) == 0
+    table = capsys.readouterr().out.partition("\nminutes and cells that")[2]
+    rows = re.findall(r"^ +([\d.]+) +(\d+)  (.+)$", table, re.M)
+    minutes = [float(row[0]) for row in rows]
+    assert minutes == sorted(minutes) and minutes[0] > 0
+    [cells] = [int(row[1]) for row in rows if "C5" in row[2].split(", ")]
+    assert cells == 3 * 3  # replicates of three jobs, of seven, and of one alone
+    assert "C3a" in re.search(r"'unsupported' here:([^:]+)", table)[1]
+    assert "C11e" not in table.partition("not in this study")[2]

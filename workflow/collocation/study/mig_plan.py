@@ -20,7 +20,7 @@ from workflow.collocation.methods.evidence import NotInForce, Unsupported
 from workflow.collocation.methods.mig import Mig, how_to_switch, read
 from workflow.collocation.methods.mig.layout import Card, placement_text, plan
 from workflow.collocation.schema.load import check, load_config, read_values, read_yaml
-from workflow.collocation.study import fits
+from workflow.collocation.study import costs, fits
 from workflow.collocation.study.duration import Estimates
 from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.session import open_session, shipped
@@ -68,6 +68,13 @@ def _lines(cell: Cell, card: Card) -> list[str]:
     return lines
 
 
+def _possible(cell: Cell, card: Card) -> bool:
+    try:
+        return not named(cell.method).parts or bool(plan(cell.spec.to_json(), card))
+    except Unsupported:
+        return False
+
+
 def read_card(wanted: str | int) -> tuple[Card, list[str]]:
     """This machine's card's table, and lines on it: whence, and the card's MIG mode.
 
@@ -89,9 +96,8 @@ def read_card(wanted: str | int) -> tuple[Card, list[str]]:
     raise ConfigError(f"{missing}; give a recorded table with --card (CARD=FILE in make): {known}")
 
 
-def forecast(study: str, cells: list[Cell], card: str) -> str:
-    """How long a study will take on a card, by the studies that ship."""
-    estimates = Estimates({}, shipped)
+def forecast(study: str, cells: list[Cell], card: str, estimates: Estimates) -> str:
+    """How long a study will take on a card."""
     minutes = sum(map(estimates.of, cells)) / 60
     time = f"{minutes / 60:.1f} h" if minutes >= 57 else f"{minutes:.0f} min"
     said = f"study '{study}' on {card}: {len(cells)} cells, about {time} at the speed"
@@ -120,11 +126,15 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2
+    estimates = Estimates({}, shipped)
     told = [
-        forecast(session.name, session.cells, card.name),
+        forecast(session.name, session.cells, card.name, estimates),
         *fits.lines(session.cells, fits.peaks(shipped()), fits.divided(card)),
     ]
-    print("\n".join(textwrap.fill(text, 100, **INDENT) for text in told), end="\n\n")
+    print("\n".join(textwrap.fill(text, 100, **INDENT) for text in told))
+    refused = {cell.id for cell in session.cells if not _possible(cell, card)}
+    seconds = {c.id: estimates.of(c) for c in session.cells if c.id not in refused}
+    print("\n".join(costs.lines(session.cells, seconds, refused)), end="\n\n")
     print(page(session.name, session.cells, card, about))
     return 0
 

@@ -10,13 +10,13 @@ from collections import Counter
 
 from workflow.collocation import cpus
 from workflow.collocation.cell.failure import trail
-from workflow.collocation.cell.record import RESULTS
+from workflow.collocation.cell.record import MEASURED, RESULTS
 from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.methods import named
 from workflow.collocation.methods.base import JOIN
 from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import read_values
-from workflow.collocation.study import fits, pending
+from workflow.collocation.study import costs, fits, pending
 from workflow.collocation.study.session import Session, open_session, shipped
 
 
@@ -104,6 +104,7 @@ def table(session: Session) -> str:
         lines += ["", "cells that will be 'unsupported':"]
         lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
     lines += _in_turns(session)
+    lines += _costs(session, jobs)
     if session.device:
         measured = {**shipped(), **session.attempts}
         place = fits.whole(session.device.memory_bytes)
@@ -115,6 +116,18 @@ def table(session: Session) -> str:
         lines += ["", "rows of the authors' schedule that cannot exist:"]
         lines += [f"  {entry.row}: {entry.reason}" for entry in session.study.impossible]
     return "\n".join(lines)
+
+
+def _costs(session: Session, jobs: list[pending.Job]) -> list[str]:
+    """What verdicts and figures still need of these jobs."""
+    seconds = {job.cell.id: job.estimate_s for job in jobs if not session.refusal(job.cell)}
+    none = {
+        cell.id
+        for cell in session.cells
+        if cell.id not in seconds
+        and not any(attempt.status in MEASURED for attempt in session.attempts.get(cell.id, ()))
+    }
+    return costs.lines(session.cells, seconds, none)
 
 
 def _in_turns(session: Session) -> list[str]:
