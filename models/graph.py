@@ -11,6 +11,12 @@ from models.jobs.base import Job
 FIRST_STEPS = 3  # before capture, as PyTorch's notes on whole-network capture ask
 
 
+class NotCapturable(RuntimeError):
+    """This job's step does not become a graph, however often that is tried."""
+
+    unsupported = True
+
+
 class GraphedStep:
     """`job`'s training step on `source`'s batches, captured once and replayed for each step.
 
@@ -18,8 +24,8 @@ class GraphedStep:
     before it. The first steps are taken eagerly, and capturing trains nothing: losses are those of
     the eager step. What a model draws in a step (dropout) goes on likewise, for a replay takes its
     numbers from the device's generator and moves it on. The learning rate lies on the device, where
-    an epoch may change it. Raises ValueError unless the job can be captured, has resident input and
-    is on CUDA.
+    an epoch may change it. Raises ValueError unless the job's kind can be captured, has resident
+    input and is on CUDA; NotCapturable in its third step.
     """
 
     first_steps = FIRST_STEPS  # which are no replays: to be taken before any that count
@@ -67,10 +73,24 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(self.side)
         self.eager += 1
         if self.eager == FIRST_STEPS:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.loss = self.job.step(self.source.fetch(self.row))
+            self._capture()
         return loss
+
+    def _capture(self) -> None:
+        self.graph, cause = torch.cuda.CUDAGraph(), None
+        try:
+            with torch.cuda.graph(self.graph):
+                try:
+                    self.loss = self.job.step(self.source.fetch(self.row))
+                except Exception as error:
+                    cause = error  # which the end of the capture hides behind one of its own
+                    raise
+        except Exception as error:
+            cause = cause or error
+            if "captur" not in str(cause).lower():  # as all of CUDA's and torch's words of it have
+                raise cause from None
+            said = f"the step cannot be captured as a CUDA graph: {cause}"
+            raise NotCapturable(said) from cause
 
     def input_alone(self) -> Callable[[int], None]:
         """A function that launches the graph's input work alone, of the row it has now.

@@ -185,8 +185,9 @@ def call_trainer(main: Callable, spec: dict, channel: Channel) -> int:
     except BaseException as error:
         out_of_memory = getattr(error, "out_of_memory", isinstance(error, MemoryError))
         phase = getattr(error, "phase", "build")
+        unsupported = getattr(error, "unsupported", False)
         with contextlib.suppress(ConnectionError):  # no conductor: the log still gets it
-            channel.error(type(error).__name__, str(error), phase, out_of_memory)
+            channel.error(type(error).__name__, str(error), phase, out_of_memory, unsupported)
         with contextlib.suppress(OSError):  # nor may a full disk hide what happened
             traceback.print_exc()
         return 3 if out_of_memory else 1

@@ -222,6 +222,11 @@ def killed(index=0, at=5):
     return member(BUILT, {**exited(None, 9), "t": at}, index=index)
 
 
+def unsupported(index=0, at=5):
+    found = error("no graph of this step", "warm", name="NotCapturable")
+    return member(BUILT, {**found, "unsupported": True, "t": at}, exited(1), index=index)
+
+
 def timed_out(index=0, at=5):
     tracked = member(BUILT, WARM, index=index)
     tracked.end("timed_out", "late", "window", at)
@@ -238,6 +243,7 @@ BAD = {
     failed: ("failed", "build", "ValueError: no such thing"),
     killed: ("failed", "warm", "ended by signal 9 (SIGKILL)"),
     timed_out: ("timed_out", "window", "late"),
+    unsupported: ("unsupported", "warm", "NotCapturable: no graph of this step"),
     out_of_memory: ("out_of_memory", "warm", "OutOfMemoryError: tried to allocate 2 GiB"),
 }
 

@@ -304,11 +304,12 @@ def test_unsupported_is_asked_again_only_when_it_has_become_possible():
     }
 
 
-def test_what_only_trying_showed_to_be_unsupported_is_tried_three_times():
+@pytest.mark.parametrize("phase", ["setup", "warm"])
+def test_what_only_trying_showed_to_be_unsupported_is_tried_three_times(phase):
     world = measured_world()
     tried = [attempt(MIG, number, "unsupported") for number in (1, 2, 3)]
     for entry in tried:
-        entry.content["phase"] = "setup"
+        entry.content["phase"] = phase
     world.attempts[MIG.id] = tried[:2]
     assert world.why() == {MIG.id: "is possible now"}
     world.attempts[MIG.id] = tried

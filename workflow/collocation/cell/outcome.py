@@ -153,7 +153,8 @@ def cell_status(
     what = f"member {first.member} ({first.workload}), {first.phase}: {first.error}"
     fates = ", ".join(f"{count} {fate}" for fate, count in Counter(map(_fate, others)).items())
     tail = f"the other {len(others)}: {fates}" if others else None
-    return _CELL[first.status], "; ".join(filter(None, (what, sentence, tail))), first.phase
+    told = "unsupported" if first.events.get("error", {}).get("unsupported") else None
+    return told or _CELL[first.status], "; ".join(filter(None, (what, sentence, tail))), first.phase
 
 
 def _fate(member: Tracked) -> str:

@@ -33,9 +33,9 @@ class Attempt:
         return digest(self.content["spec"]) if self.content else None
 
     @property
-    def refused_in_setup(self) -> bool:
+    def refused_when_tried(self) -> bool:
         """Unsupported for a reason that only trying showed, such as missing rights."""
-        return self.status == "unsupported" and self.content.get("phase") == "setup"
+        return self.status == "unsupported" and self.content.get("phase") is not None
 
     @property
     def on_gpu(self) -> bool:

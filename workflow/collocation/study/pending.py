@@ -158,7 +158,7 @@ def _lacks(cell, tried, others, refusal, most, stale) -> str | None:
     """Why a cell has no answer, or one that is to be had again; None if it has one."""
     if last := _newest(tried):
         if last.status == "unsupported":
-            possible = refusal(cell) is None and sum(a.refused_in_setup for a in tried) < most
+            possible = refusal(cell) is None and sum(a.refused_when_tried for a in tried) < most
             return "is possible now" if possible else None
         return "measured with another trainer or version" if stale(last) else None
     if any(attempt.content is None for attempt in others):
