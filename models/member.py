@@ -154,14 +154,16 @@ class Member:
             clock.mark()
             self.step += 1
             self.report()
-            if (early := began + pace_ns - time.monotonic_ns()) > 0:
-                time.sleep(early / 1e9)
+            due = began + pace_ns - self.apart_ns  # a rest, which adds to it, is no part of a pace
+            while (early := due + self.apart_ns - time.monotonic_ns()) > 0:
+                if self.told_to_stop(early / 1e9):
+                    return
 
-    def told_to_stop(self) -> bool:
-        """Looks for a command without waiting; remembers a stop, and steps to trace after it, and
+    def told_to_stop(self, seconds: float = 0.0) -> bool:
+        """Waits at most so long for a command; remembers a stop, and steps to trace after it, and
         rests while it is to be held.
         """
-        if not self.stopping and (command := self.channel.poll()):
+        if not self.stopping and (command := self.channel.poll(seconds)):
             self.heed(command)
         return self.stopping
 

@@ -3,8 +3,8 @@
 Events, in this order: `forked` (pid), `built` (parameters, memory, device), `tuned` (seconds),
 `warm` (steps), `started`, any number of `progress` (steps, samples, loss), `epoch` and `held`,
 `done` where its work is a number of steps, `stopped` (steps, file), `traced`. `error` (class,
-message, phase, out_of_memory) may come at any time; `exited` (code, signal) is the last, told by
-the fork server.
+message, phase, out_of_memory, unsupported) may come at any time; `exited` (code, signal) is the
+last, told by the fork server.
 
 Commands: `go`; `stop`, or `trace N` in place of it. A member whose `built` lists "tune" among its
 commands rests until it is told to `tune`, which is its first step, and then until `warm`. One that
@@ -66,16 +66,24 @@ class Channel:
             line = line[os.write(self._events, line) :]
 
     def error(
-        self, kind: str, message: str, phase: str = "build", out_of_memory: bool = False
+        self,
+        kind: str,
+        message: str,
+        phase: str = "build",
+        out_of_memory: bool = False,
+        unsupported: bool = False,
     ) -> None:
-        """Send what went wrong: the first line of its message. What CUDA's errors add is advice."""
-        fields = {"class": kind, "message": first_line(message)}
-        self.emit("error", **fields, phase=phase, out_of_memory=out_of_memory)
+        """Send what went wrong: the first line of its message. What CUDA's errors add is advice.
 
-    def poll(self) -> str | None:
-        """A waiting command or None; never blocks. End of file reads as "stop"."""
+        unsupported: another try would go wrong in the same way.
+        """
+        fields = {"class": kind, "message": first_line(message), "phase": phase}
+        self.emit("error", **fields, out_of_memory=out_of_memory, unsupported=unsupported)
+
+    def poll(self, seconds: float = 0.0) -> str | None:
+        """A command, or None if none comes within `seconds`. End of file reads as "stop"."""
         there = b"\n" in self._buffer or self._ended
-        if not there and select.select([self.commands], [], [], 0)[0]:
+        if not there and select.select([self.commands], [], [], seconds)[0]:
             data = b""
             with suppress(ConnectionResetError):
                 data = os.read(self.commands, 4096)

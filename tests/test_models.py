@@ -13,7 +13,7 @@ import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import psutil
@@ -209,6 +209,24 @@ def test_a_paced_member_begins_no_step_early(tmp_path):
     assert len(took) > 3 and took.mean() > 50
 
 
+def test_a_paced_member_listens_while_it_waits(tmp_path):
+    """Code that sleeps answers in an hour: the test would not end."""
+    told, commands = os.pipe()
+    with (tmp_path / "events").open("wb", buffering=0) as events:
+        trained = member.Member(member_spec(tmp_path), Channel(0, events.fileno(), told))
+        trained.build()
+        trained.tune()
+        trained.spec["pace_ms"] = 3_600_000.0
+        step = trained.job.step
+        trained.job.step = lambda batch: (os.write(commands, b"hold\nstop\n"), step(batch))[1]
+        trained.train(None)
+    assert trained.stopping and trained.step == 2
+    lines = (tmp_path / "events").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["built", "tuned", "held"]
+    os.close(told)
+    os.close(commands)
+
+
 def test_ballast_that_does_not_fit_is_out_of_memory(tmp_path):
     _, events, _ = train_member(member_spec(tmp_path, ballast_mb=10**9))
     assert events[-1]["out_of_memory"] and events[-1]["phase"] == "build"
@@ -231,7 +249,7 @@ def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypat
         return next(commands)
 
     channel = SimpleNamespace(
-        emit=lambda event, **_: told.append(event), wait=wait, poll=lambda: None
+        emit=lambda event, **_: told.append(event), wait=wait, poll=lambda seconds: None
     )
     assert train.main(member_spec(tmp_path), channel) == 0
     assert told == [*["built", "tuned", "warm"][: last + 1], "stopped"]
@@ -831,6 +849,47 @@ def test_a_captured_step_trains_as_the_eager_one_through_epochs(tmp_path, replay
             losses.append(stepper.step(batch).item())
         seen.append(losses)
     np.testing.assert_allclose(*seen, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("inside", "at_its_end", "kind"),
+    [
+        (
+            "CUDA error: operation not permitted when stream is capturing\nmore",
+            True,
+            "NotCapturable",
+        ),
+        ("", True, "NotCapturable"),  # such as work on a stream that was not joined
+        ("CUDA out of memory. Tried to allocate 2 MiB", True, "RuntimeError"),
+        ("CUDA error: unspecified launch failure", False, "RuntimeError"),
+    ],
+)
+def test_a_step_that_cannot_be_captured_is_unsupported(
+    tmp_path, replayed, monkeypatch, inside, at_its_end, kind
+):
+    """It takes torch to raise in the step, at the end of a capture that failed, or both, and CUDA's
+    and torch's words of a capture (errors 900 to 907) to be those that have `captur`.
+    """
+
+    @contextmanager
+    def fails(graph):
+        try:
+            if inside:
+                graph.step.job.step = Mock(side_effect=RuntimeError(inside))
+            yield
+        finally:
+            if at_its_end:
+                raise RuntimeError("CUDA error: operation failed due to previous error in capture")
+
+    monkeypatch.setattr(member, "GraphedStep", lambda job, source, device: replayed(job, source))
+    monkeypatch.setattr(torch.cuda, "graph", fails)
+    code, events, _ = train_member(member_spec(tmp_path, cuda_graph=True))
+    error = events[-1]
+    assert (error["class"], error["phase"]) == (kind, "warm")
+    assert error["unsupported"] == (kind == "NotCapturable")
+    assert code == (3 if error["out_of_memory"] else 1)
+    assert error["out_of_memory"] == ("out of memory" in inside)
+    assert inside.partition("\n")[0] in error["message"] and "\n" not in error["message"]
 
 
 def test_graph_needs_vision_resident_and_cuda(tmp_path):
