@@ -113,10 +113,23 @@ def test_a_ratio_and_its_inverse_make_one():
             assert one[identity].value * other[identity].value == pytest.approx(1)
 
 
+def test_hosts_differ_in_a_job_alone_and_not_in_what_it_does_while_the_gpu_is_busy():
+    found = built(Design([THIN], hosts=3, noise=Noise(block=0, alone=0, device=0)))
+    where = "1x_thin_b32/paper_step/naive"
+    rates = [found[f"rate:{where}@h{host}"].value for host in (1, 2, 3)]
+    apart = max(rates) / min(rates) - 1
+    assert found[f"rate_apart:{where}"].value == pytest.approx(apart) and apart > 0.05
+    for host in ("", "@h1", "@h2", "@h3"):
+        assert found[f"device_rate:{where}{host}"].value == pytest.approx(THIN.device_rate)
+    assert found["count:device_rate_apart"].value == pytest.approx(0, abs=1e-9)
+    assert "rate_apart:7x_thin_b32/paper_step/mps" not in found
+
+
 @given(host=st.integers(1, 2), factor=st.floats(0.1, 10), seed=st.integers(0, 50))
 @settings(max_examples=12)
 def test_a_faster_host_changes_no_ratio(host, factor, seed):
-    """All rates of one host times a factor: what is in samples/s, s or J moves, and only there."""
+    """All rates of one host times a factor: what is in samples/s, s or J moves, and only there;
+    besides what tells hosts apart."""
     design = Design([THIN], counts=(2,), mixes=(), hosts=2, blocks=2)
 
     def faster(rows):
@@ -130,15 +143,15 @@ def test_a_faster_host_changes_no_ratio(host, factor, seed):
 
     before, after = built(design, seed), built(design, seed, rows=faster)
     assert before.keys() == after.keys()
-    moved = {"rate", "epoch_time", "energy_per_sample", "fastest_rate"}
+    moved = {"rate", "device_rate", "epoch_time", "energy_per_sample", "fastest_rate"}
     for identity, e in before.items():
         if e.quantity in moved:
             of_host = e.host == f"h{host}"
-            power = 1 if e.quantity in ("rate", "fastest_rate") else -1
+            power = 1 if e.quantity.endswith("rate") else -1
             if e.host:
                 expected = e.value * (factor**power if of_host else 1)
                 assert after[identity].value == pytest.approx(expected)
-        elif e.value is not None:
+        elif e.value is not None and "_apart" not in identity:
             assert after[identity].value == pytest.approx(e.value, abs=1e-12), identity
             assert after[identity].low == pytest.approx(e.low, abs=1e-12), identity
 

@@ -15,9 +15,9 @@ from analysis.estimates.build import build
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.pages import render, tables
+from analysis.pages import choose, render, tables
 from analysis.pages.book import Book, PageError, only_published, plain
-from tests.simulator import BUSY_GAINS, Design, Job, simulate
+from tests.simulator import BUSY_GAINS, Design, Job, Noise, simulate
 from tests.studio import REPOSITORY
 
 RULES = REPOSITORY / "config/claims.yaml"
@@ -202,6 +202,24 @@ def test_a_small_study_is_told_nothing_of_what_it_lacks(tmp_path):
                  "Run 2", "Run 7", "first weights on the GPU"):  # fmt: skip
         assert said not in text, said
     assert f"None of the {RULES.read_text().count('  - id: ')} claims could be tested here." in text
+
+
+@pytest.mark.parametrize("lacks", [(), ("eager", "compile")])
+def test_the_fastest_way_alone_is_told_with_the_best_set_and_what_was_not_measured(tmp_path, lacks):
+    arms = {"paper_step": 1.0, "eager": 1.2, "bf16": 0.9, "graph": 3.0, "compile": 4.0}
+    arms = {arm: speed for arm, speed in arms.items() if arm not in lacks}
+    design = Design([Job("thin_b32", arms=arms), Job("thick_b8", 500, 0.97, BUSY_GAINS)],
+                    noise=Noise(host=0, alone=0.001, block=0))  # fmt: skip
+    study = render.Study(written(tmp_path / "arms", simulated(design)), RULES)
+    (row,) = choose.fastest(study.estimates).rows
+    best = max(arms, key=arms.get)
+    assert row[:2] == ("thin b32", labels.arm(best))
+    assert row[2].of.value == pytest.approx(3000 * arms[best], rel=0.01) and row[3].of.n == 5
+    assert row[4].startswith("7 under MPS") or row[4].startswith("2 under MPS")
+    assert row[6].of.id.startswith("over_fastest:") and 1 < row[6].of.value < 7
+    assert row[-1] == "; ".join(map(labels.arm, lacks))
+    alone = [row[:2] for row in study.tables["alone"].rows]
+    assert alone == [("thick b8", "paper style"), *(("thin b32", labels.arm(arm)) for arm in arms)]
 
 
 def test_html_holds_the_page_and_asks_for_nothing(study):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.estimates import runs as of_runs
-from analysis.estimates.derived import memory_of_parts, over_fastest, over_paper, variation
+from analysis.estimates.derived import apart, memory_of_parts, over_fastest, over_paper, variation
 from analysis.estimates.intervals import of_cells as interval_of
 from analysis.estimates.intervals import over_hosts
 from analysis.estimates.quantities import QUANTITIES
@@ -110,6 +110,6 @@ def build(
     grid = [run for run in runs if run.scenario.variant != ANCHOR]
     planned = outcomes(grid, expected)
     found += [*over_fastest(found), *over_paper(found)]
-    found += [*variation(found), *memory_of_parts(found, planned)]
+    found += [*variation(found), *apart(found), *memory_of_parts(found, planned)]
     counted = counts(grid, expected, planned, found, hosts.values(), left_out)
     return [*found, *planned, *counted, *provenance(grid)]

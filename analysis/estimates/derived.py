@@ -163,6 +163,18 @@ def variation(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
         yield from [*single, replace(over_hosts(single), value=median(points), **span)]
 
 
+def apart(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
+    """How far a job alone differs between hosts: in its rate, and in that of a busy GPU."""
+    for e in estimates:
+        scenario = parse_scenario(e.scenario)
+        alone = scenario.n == 1 and scenario.variant in ALONE_VARIANTS
+        plain = e.quantity in ("rate", "device_rate") and e.method == "naive" and not e.window
+        if alone and plain and not e.host and e.hosts > 1:
+            found = replace(e, quantity=f"{e.quantity}_apart", value=e.high / e.low - 1)
+            found = replace(found, low=None, high=None, spread=NONE, unit="", relative_to="")
+            yield described(found)
+
+
 def memory_of_parts(
     estimates: Sequence[Estimate], planned: Iterable[Estimate]
 ) -> Iterator[Estimate]:

@@ -17,6 +17,8 @@ from analysis.names import ALTERNATE
 _KINDS = {
     "outcome": "completed",
     "rate_cv": "standard deviation of the logs of (over several hosts the middle of theirs)",
+    "rate_apart": "highest over lowest host, less one, of the means of",
+    "device_rate_apart": "highest over lowest host, less one, of the means of",
     "parts_over_capacity": "sum over jobs of the mean over cells of",
 }
 

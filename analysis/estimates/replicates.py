@@ -194,6 +194,9 @@ def _readings(run: Run) -> Iterator[Value]:
         yield from _value("gract_over_smact", run, gract / smact, parts=(gract, smact))
     if gract and run.is_baseline:
         yield from _value("waits", run, max(1 - gract, 0.0))
+        if run.rates:
+            parts = (run.rates[0], gract)
+            yield from _value("device_rate", run, parts[0] / gract, parts=parts)
     reserved = [member["memory_peak_reserved"] for member in run.members]
     if all(value is not None for value in reserved):
         yield from _value("memory_reserved", run, math.fsum(reserved) / GB)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from analysis.estimates import runs as of_runs
+from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.runs import COMPLETED, NOT_RUN, PLAIN, Host, Run
 from analysis.estimates.schema import RANGE, Estimate, Replicate, described
 from analysis.names import ALTERNATE, Side, parse_scenario, sides_of
@@ -116,16 +117,20 @@ def counts(
         for e in estimates
         if e.quantity == "rate_cv" and not e.host and not parse_scenario(e.scenario).variant
     ]
-    for name, chosen in (("alone", True), ("together", False)):
-        found = [
-            e.value
-            for e in varied
-            if (e.jobs == 1) is chosen and (e.method == "naive" or not chosen)
-        ]
+    spreads = {
+        f"cv_{name}": (
+            [e.value for e in varied if (e.jobs == 1) is one and (e.method == "naive" or not one)],
+            f"variation of throughput over a host's blocks, jobs {name}: middle of the sets",
+        )
+        for name, one in (("alone", True), ("together", False))
+    }
+    for name in ("rate_apart", "device_rate_apart"):
+        found = [e.value for e in estimates if e.quantity == name]
+        spreads[name] = found, f"{QUANTITIES[name].title}: middle of the jobs"
+    for name, (found, note) in spreads.items():
         if found:
             span = {"low": min(found), "high": max(found), "spread": RANGE}
-            note = f"variation of throughput over a host's blocks, jobs {name}: middle of the sets"
-            yield count(f"cv_{name}", median(found), note, **span)
+            yield count(name, median(found), note, **span)
     checked = {(run.cell, m["member"]): m["loss_check"] for run in done for m in run.members}
     for verdict, number in sorted(Counter(checked.values()).items(), key=str):
         if verdict:

@@ -12,7 +12,9 @@ from analysis.claims import Judged, TestJudged
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import (
+    ARMS,
     COMPLETION,
+    CONTROL_ARM,
     PAPER_ARM,
     TWIN,
     arm_order,
@@ -47,21 +49,35 @@ def gains(estimates: Estimates) -> Table:
     return table
 
 
-def ways(estimates: Estimates) -> Table:
-    """Jobs that were written in several ways: each way alone, and its fastest set."""
-    columns = ("job", "written", "alone, samples/s", "GPU busy alone")
-    columns = (*columns, "alone, over fastest", "fastest set", "samples/s", "over fastest")
-    table = Table(columns)
+def fastest(estimates: Estimates) -> Table:
+    """Jobs that were measured in several ways: the fastest one alone, and the fastest set; how busy
+    that keeps the GPU, and which ways the study lacks.
+    """
+    columns = ("job", "fastest alone", "samples/s", "replicates", "fastest set", "samples/s")
+    columns += ("over the fastest alone", "replicates", "GRACT", "SMACT", "DRAMA")
+    table = Table((*columns, "ways not measured alone"))
+    names = ("rate:bare", "over_fastest:span", "rate:how_many", "gract", "smact", "drama")
     for name, rates in copies(estimates, "rate").items():
-        alone = [e for e in rates if e.jobs == 1 and e.method == "naive"]
-        for e in alone if len(alone) > 1 else ():
-            row = [labels.job(name), labels.arm(e.arm)]
-            row += numbers(estimates, place(e), "rate:bare_span", "gract", "over_fastest")
-            sets = (r for r in rates if r.jobs > 1 and r.arm == e.arm)
-            if top := max(sets, key=value, default=None):
-                row.append(f"{top.jobs} {way(top.method)}")
-                row += numbers(estimates, place(top), "rate:bare", "over_fastest")
-            table.rows.append((*row, *[""] * (len(table.columns) - len(row))))
+        known = {e.arm for e in rates if e.jobs == 1 and e.method == "naive"}
+        for best in estimates.of("fastest_rate", scenario=scenario_id({name: 1})):
+            row = [labels.job(name), labels.arm(best.arm), Number(best, "bare_span")]
+            top = max((e for e in rates if e.jobs > 1), key=value, default=None)
+            what = f"{top.jobs} {way(top.method)}, {labels.arm(top.arm)}" if top else ""
+            lacks = "; ".join(labels.arm(arm) for arm in ARMS if arm not in {*known, CONTROL_ARM})
+            of = numbers(estimates, place(top) if top else {}, *names)
+            table.rows.append((*row, Number(best, "how_many"), what, *of, lacks))
+    return table
+
+
+def apart(estimates: Estimates) -> Table:
+    """Jobs alone that several hosts measured: how much of their rate is the host's."""
+    columns = ("job", "written", "samples/s", "differs by", "1 / GRACT", "waits")
+    table = Table((*columns, "samples/s of busy GPU", "differs by"))
+    names = ("rate:bare_span", "rate_apart:pct", "gaps:span", "waits:pct")
+    names += ("device_rate:bare_span", "device_rate_apart:pct")
+    for e in estimates.of("rate_apart"):
+        found = numbers(estimates, place(e), *names)
+        table.rows.append((labels.scenario(e.scenario), labels.arm(e.arm), *found))
     return table
 
 

@@ -13,7 +13,16 @@ from analysis import labels
 from analysis.choose import place
 from analysis.estimates.schema import MEASURED, NONE, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import AFTER, ALTERNATE, ANCHOR, BEFORE, COMPLETION, no_formula, parse_scenario
+from analysis.names import (
+    AFTER,
+    ALTERNATE,
+    ANCHOR,
+    BEFORE,
+    COMPLETION,
+    arm_order,
+    no_formula,
+    parse_scenario,
+)
 from analysis.pages.book import Book, Told, plain
 from analysis.records import flags
 
@@ -120,15 +129,23 @@ def numbers(estimates: Estimates, where: dict[str, str], *names: str) -> Iterato
 
 
 def alone(estimates: Estimates) -> Table:
-    """Every job alone, as plain process: how fast, how busy the GPU, how much memory."""
+    """Every job alone, as plain process, written in each way that was planned."""
     columns = ("job", "written", "samples/s", "GRACT", "SMACT", "GPU memory")
-    table = Table((*columns, "over the fastest way alone", "replicates"))
+    table = Table((*columns, "over the fastest way alone", "replicates", "outcome"))
     names = ("rate:bare_span", "gract", "smact", "memory", "over_fastest", "rate:how_many")
-    for e, window in _completed(estimates):
-        if e.jobs == 1 and e.method == "naive" and not window:
+    planned = [e for e in estimates.of("outcome", method="naive") if e.jobs == 1]
+    for e in sorted(planned, key=lambda e: (_kind(e), arm_order(e.arm))):
+        rate = estimates.get("rate", **place(e))
+        if parse_scenario(e.scenario).variant != ANCHOR and (rate or not e.value):
             found = numbers(estimates, place(e), *names)
-            table.rows.append((labels.scenario(e.scenario), labels.arm(e.arm), *found))
+            became = "" if rate else labels.status(e.status)
+            table.rows.append((labels.scenario(e.scenario), labels.arm(e.arm), *found, became))
     return table
+
+
+def _kind(e: Estimate) -> tuple[str, str]:
+    scenario = parse_scenario(e.scenario)
+    return scenario.family, scenario.variant
 
 
 def sets(estimates: Estimates) -> Table:
@@ -141,34 +158,37 @@ def sets(estimates: Estimates) -> Table:
     table = Table((*columns, *["design"] * turns), by=2)
     for e, window in _completed(estimates):
         if e.jobs > 1 or e.method != "naive" or window == "epochs":
-            count = " + ".join(str(n) for _, n in parse_scenario(e.scenario).parts)
             method = labels.method(e.method) + _WINDOWS.get(window, "")
             found = numbers(estimates, place(e) | {"window": window}, *names)
             job = labels.scenario(e.scenario, count=False)
             stp = estimates.get("stp", **place(e), window=window)
             design = [stp.design if stp else ""] * turns
-            table.rows.append((job, labels.arm(e.arm), count, method, *found, *design))
+            table.rows.append((job, labels.arm(e.arm), _count(e), method, *found, *design))
     return table
 
 
 def hosts(estimates: Estimates) -> Table:
     """Host by host: rates of jobs alone and what part the host has in them, STP and S of sets."""
     labelled = estimates.hosts()
-    table = Table(("set", "written", "method", "quantity", "all hosts", *labelled))
-    titles = {"rate": "samples/s", "gract": "GRACT", "gaps": "1 / GRACT", "waits": "waits"}
-    titles |= {"stp": "STP", "s": "S"}
+    table = Table(("job", "written", "jobs", "method", "quantity", "all hosts", *labelled), by=2)
+    alone = {"rate": "samples/s", "device_rate": "samples/s of busy GPU"}
+    alone |= {"gaps": "1 / GRACT", "waits": "waits"}
+    together = {"rate": "samples/s", "stp": "STP", "s": "S"}
     for e, window in _completed(estimates):
         if window or e.hosts < 2 or (e.jobs == 1 and e.method != "naive"):
             continue
-        names = (labels.scenario(e.scenario), labels.arm(e.arm), labels.method(e.method))
-        alone = ("rate", "gract", "gaps", "waits")
-        for name in alone if e.jobs == 1 else ("rate", "stp", "s"):
+        names = (labels.scenario(e.scenario, count=False), labels.arm(e.arm))
+        names += (_count(e), labels.method(e.method))
+        for name, title in (alone if e.jobs == 1 else together).items():
             if overall := estimates.get(name, **place(e)):
                 on = {single.host: single for single in estimates.on_hosts(overall)}
                 points = (Number(on.get(host), "bare") for host in labelled)
-                row = (titles[name], Number(overall, "bare_span"), *points)
-                table.rows.append((*names, *row))
+                table.rows.append((*names, title, Number(overall, "bare_span"), *points))
     return table
+
+
+def _count(e: Estimate) -> str:
+    return " + ".join(str(n) for _, n in parse_scenario(e.scenario).parts)
 
 
 def pair(estimates: Estimates) -> Table:
