@@ -188,6 +188,11 @@ def by_gain(advised: Iterable[Advice]) -> list[Advice]:
     return sorted(found, key=lambda each: arm_order(each.arm))
 
 
+def knee(advised: Iterable[Advice], job: str, arm: str) -> Option:
+    """The option that is advised for a job written in one way."""
+    return next(each.knee for each in advised if (each.job, each.arm) == (job, arm))
+
+
 def summary(advised: Iterable[Advice]) -> Table:
     """The knee of each job: what to do, on one line."""
     table = Table(("job", "written", "run", *_OPTION, "measured on"))
