@@ -456,7 +456,7 @@ def test_estimates_are_what_other_replicates_took():
 
 def took(cell: Cell, seconds: float) -> dict[str, list[Attempt]]:
     """One attempt that took so long from start to end."""
-    made = attempt(cell, 1, "completed")
+    made = attempt(cell, 1, "completed", spec=cell.spec.to_json())
     made.content["timing"] = {"total_s": seconds}
     return by_id([made])
 
@@ -495,6 +495,24 @@ def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_b
         2 * beside(Estimates({}, lambda kind: shipped), THREE)
     )
     assert Estimates(here | took(THREE, 50.0), lambda kind: shipped).of(THREE) == 50.0
+
+
+def test_the_first_cell_of_each_workload_compiles_what_the_others_find():
+    ladders = [{"workloads": [SMALL, A], "counts": {1: ["naive"], 2: ["mps"]}}]
+    study = small_study(ladders=ladders, mixes=[], replicates=2, arms=["compile", "graph"])
+    cells = expand(study, WORKLOADS)
+
+    def more(estimates: Estimates) -> list[str]:
+        """Workloads of the cells that take longer than with a graph, each asked for twice."""
+        graph = {c.id: estimates.of(c) for c in cells if c.arm == "graph"}
+        its = [c for c in cells if c.arm == "compile"] * 2
+        longer = [c for c in its if estimates.of(c) > graph[c.id.replace("compile", "graph")]]
+        assert len(longer) % 2 == 0 and longer[: len(longer) // 2] == longer[len(longer) // 2 :]
+        return sorted({c.spec.members[0].workload for c in longer})
+
+    assert more(Estimates({})) == sorted([SMALL, A])
+    before = replace(cell_of(f"2x_{A}", "mps"), arm="compile")
+    assert more(Estimates(took(before, Estimates({}).of(THREE)))) == [SMALL]
 
 
 def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
