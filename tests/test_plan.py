@@ -106,7 +106,7 @@ def test_paper_is_the_papers_grid_and_its_controls():
         | alone(f"{DLRM}_paced")
     )
     filled = ladder(f"{C}_ballast", counts={1: ("naive",), 4: shared, 5: shared, 7: shared})
-    parts = {(f"1x_{name}", "paper_step", f"mps_{n}g") for name in HALF_DOZEN for n in (1, 2, 3)}
+    parts = {(f"1x_{name}", "paper_step", f"mps_{n}g") for name in HALF_DOZEN for n in (1, 2, 3, 4)}
     once = (
         {
             *parts,
@@ -167,6 +167,7 @@ def test_h200_holds_the_papers_cells_but_some_within_mig():
         (f"2x_{A}", "paper_step", "mps_overlap"),  # which is no limit
         (f"2x_{C}", "paper_step", "mps_overlap"),
         (f"1x_{DLRM}+1x_{C}--completion", "paper_step", "mig_shared"),
+        *((f"1x_{name}", "paper_step", "mps_4g") for name in HALF_DOZEN),
     } | {
         cell
         for cell in paper

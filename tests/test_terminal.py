@@ -80,7 +80,9 @@ def longer(module_studio):
     ids=["starting", "planning", "measuring"],
 )
 def test_ctrl_c_takes_three_lines_and_no_traceback(longer, stop_at, wait_s):
-    """In between, while a job's Python starts, it prints a traceback of its own: not mended yet."""
+    """In between, for the 30 ms in which a job's Python starts, before any line of ours, it prints
+    a traceback of its own: Python has no switch for it, and a shell can only lose the Ctrl-C.
+    """
     code, before, after = at_terminal(longer, stop_at=stop_at, wait_s=wait_s)
     said = screen(after.removeprefix("^C"))
     assert code in (1, 130) and len(said) <= 2, before + after  # make adds one
