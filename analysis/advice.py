@@ -16,11 +16,15 @@ from analysis import labels
 from analysis.choose import place, scope, way
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import TWIN, method_order, parse_scenario
+from analysis.names import ALTERNATE, TWIN, method_order, parse_scenario
 from analysis.records import flags
 
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
+UNTOLD = (
+    "GPU memory and energy of these sets are not known: they took turns in one cell, all loaded at "
+    "once."
+)
 REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
 
 
@@ -121,6 +125,11 @@ class Advice:
         return len({o.hosts for o in self.options if o.n > 1 and o.hosts}) > 1
 
     @property
+    def untold(self) -> bool:
+        """True if sets have no memory, because they were sides of alternating cells."""
+        return any(o.stp.design == ALTERNATE and not o.memory for o in self.options if o.n > 1)
+
+    @property
     def ids(self) -> tuple[str, ...]:
         numbers = (*self.gains, *self.exceeding, *self.rewrite, *self.missing)
         found = [*(i for option in self.options for i in option.ids), *(e.id for e in numbers)]
@@ -131,7 +140,7 @@ class Advice:
         found = self._advised() if self.pays else [self._nothing()]
         if len(self.gains) > 1:
             found.append(self._on_hosts())
-        elif self.shared and self.shared.stp.n == 1:
+        elif self.shared and self.shared.stp.n == 1 and self.shared.stp.low is None:
             found.append("Measured once, so part of it may be chance.")
         elif self.gains:
             found.append("Measured on one host only.")
@@ -144,6 +153,8 @@ class Advice:
             said = flags.meaning(flags.ABOVE_COUNT)
             read = "; read S" if self.shared.s else ""
             found.append(f"{labels.number(self.shared.stp.value)} times is {said}{read}.")
+        if self.untold:
+            found.append(UNTOLD)
         for e in self.exceeding:
             found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
         if self.rewrite:
@@ -181,13 +192,15 @@ class Advice:
     def _nothing(self) -> str:
         sets = [option for option in self.options if option.n > 1]
         if self.knee is None:
-            return "No measured option respects the bounds."
+            known = "option is known to respect" if self.untold else "measured option respects"
+            return f"No {known} the bounds."
         if not sets:
             return "Sharing was not measured."
         top, shared = min(sets, key=lambda option: option.costs), self.shared
         beyond = f"without the bounds {top.gains}" if top != shared and top.pays else ""
         if shared is None:
-            return f"Only one at a time respects the bounds; {beyond or 'sharing gains nothing'}."
+            known = "is known to respect" if self.untold else "respects"
+            return f"Only one at a time {known} the bounds; {beyond or 'sharing gains nothing'}."
         said = f"Sharing gains {'little' if shared.pays else 'nothing'}: {shared.gains}"
         if shared.pays and shared.slowdown:
             times = labels.number(shared.slowdown.value)

@@ -50,7 +50,7 @@ def rates(
     ticks: of its step ends, each rounded down. spans: (from, to), ns, each `drop` after it was told
     to go on. clock: ns of tick 0 and of one tick. size: samples of a step.
     """
-    (origin, tick), total = clock, 0.0
+    (origin, tick), total, sure, maybe = clock, 0.0, [], []
     early, turns = np.sort(ticks) * tick + origin, [start - drop for start, _ in spans]
     if len(told.get("slices") or ()) != len(spans):
         yield f"{place}.slices are {len(told.get('slices') or ())}, not {len(spans)}"
@@ -59,6 +59,11 @@ def rates(
         rate, seconds = told["slices"][number], (stop - start) / 1e9
         total += rate * seconds
         own = slice(*np.searchsorted(early, [*turns[number:], np.inf][:2], side="right"))
+        begun = np.concatenate([[turns[number]], early[own]])[:-1]
+        inside = (begun > start - tick) & (early[own] <= stop)
+        surely = (begun >= start) & (early[own] + tick <= stop)
+        sure.append((early[own] - begun)[surely])
+        maybe.append((early[own] - begun)[inside & ~surely])
         # A step ends in its tick: never before it begins, and before it is over.
         most, least = (
             _made(turns[number], ends, start, stop) for ends in (early[own], early[own] + tick)
@@ -69,10 +74,29 @@ def rates(
     counted = sum(stop - start for start, stop in spans) / 1e9
     if not abs(told["samples_per_s"] * counted - total) <= 1e-6 * total:
         yield f"{place}.samples_per_s is {told['samples_per_s']}, its slices give {total / counted}"
+    yield from _percentiles(place, told, np.concatenate(sure), np.concatenate(maybe), tick)
     least = sum(int(((early > a) & (early <= b - tick)).sum()) for a, b in spans)
     most = sum(int(((early > a - tick) & (early <= b)).sum()) for a, b in spans)
     if not least <= told["steps"] <= most:
         yield f"{place}.steps is {told['steps']}, the slices have {most}"
+
+
+def _percentiles(
+    place: str, told: Mapping, sure: np.ndarray, maybe: np.ndarray, tick: int
+) -> Iterator[str]:
+    """Sentences: percentiles that whole steps do not give. Each took so long (ns) but for a tick,
+    and it is not told which of some there are.
+    """
+    known = np.concatenate([sure, maybe])
+    for share in (50, 95, 99):
+        value = told.get(f"step_ms_p{share}")
+        if value is None and len(sure) or value is not None and not len(known):
+            yield f"{place}.step_ms_p{share} is {value}, of {len(sure)} whole steps"
+        elif value is not None:
+            ends = (np.full(len(maybe), known.min()), np.full(len(maybe), known.max()))
+            low, high = (np.percentile(np.concatenate([sure, end]), share) for end in ends)
+            if not low - tick <= value * 1e6 <= high + tick:
+                yield f"{place}.step_ms_p{share} is {value}, its steps give {high / 1e6:.6g}"
 
 
 def _made(resumed: int, ends: np.ndarray, *at: int) -> np.ndarray:

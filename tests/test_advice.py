@@ -12,6 +12,7 @@ from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
+from analysis.names import ALTERNATE
 
 JOB = "resnet26_cifar10_b32"
 
@@ -62,6 +63,18 @@ def test_the_knee_has_the_least_slowdown_within_a_tenth_of_the_best():
     assert (
         "The most throughput, with more slowdown: 7 under MPS has a throughput gain of 1.72" in text
     )
+
+
+@pytest.mark.parametrize("bounds", [{}, {"memory": 80.0}])
+def test_sets_that_took_turns_have_no_memory_and_the_advice_says_so(bounds):
+    """One such cell has an interval, and so is not said to be chance."""
+    turns = [replace(e, design=ALTERNATE, n=1, low=e.value / 1.1, high=e.value * 1.1)
+             for e in LARGE if e.quantity != "memory"]  # fmt: skip
+    text = " ".join(one(turns, **bounds).sentences())
+    assert text.count("GPU memory and energy of these sets are not known") == 1
+    assert ("No option is known to respect the bounds." in text) == bool(bounds)
+    assert "measured option" not in text and "Measured once" not in text
+    assert "not known" not in " ".join(one(LARGE, **bounds).sentences())
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from selenium.webdriver.common.keys import Keys
 
 from analysis import labels
 from analysis.__main__ import main as analysis
-from analysis.advice import advise
+from analysis.advice import UNTOLD, advise
 from analysis.estimates import schema
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, Replicate, described
 from analysis.estimates.table import Estimates
 from analysis.explorer import command
+from analysis.names import ALTERNATE
 from tests.browser import Browser
 
 JOB, OTHER, MIX = "resnet26_cifar10_b32", "resnet152_imagenet_b32", "1x_a_b8+2x_c_b8"
@@ -248,6 +249,18 @@ def test_a_study_without_a_gpu_is_given_no_advice(browser, tmp_path):
     browser.until(lambda: browser.text("#options"))
     assert "says nothing about sharing a GPU" in browser.text("#said")
     assert browser.text("#advice") == "" and browser.messages() == []
+
+
+def test_sets_that_took_turns_are_marked_and_their_memory_said_to_be_unknown(browser, tmp_path):
+    rows = [replace(e, design=ALTERNATE) for e in study() if e.quantity != "memory"]
+    browser.size(1300, 900)
+    browser.open(build(tmp_path, rows)[0], f"job={JOB}")
+    assert UNTOLD in browser.until(lambda: browser.text("#advice"))
+    assert browser.text("#options thead th:last-child") == "design"
+    assert browser.text("#options tbody td:last-child") == ALTERNATE
+    browser.find("#options .num").click()
+    assert "Design: alternate." in browser.text("#detail")
+    assert browser.messages() == []
 
 
 @pytest.mark.parametrize("name", POOR)

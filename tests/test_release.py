@@ -548,6 +548,7 @@ def taking_turns(took):
     """
     now, spans, made = 7_000_000, {"naive": [], "mps": []}, {"naive": [], "mps": []}
     ends, steps = {"naive": [], "mps": []}, {"naive": 0, "mps": 0}
+    whole = {"naive": [], "mps": []}
     took = iter(took)
     for side in ("naive", "mps", "mps", "naive"):
         begin, start, stop = now, now + DROP, now + SLICE
@@ -556,6 +557,7 @@ def taking_turns(took):
             end = begin + next(took)
             counted += max(min(end, stop) - max(begin, start), 0) / (end - begin)
             steps[side] += start < end <= stop
+            whole[side] += [(end - begin) / 1e6] if start <= begin and end <= stop else []
             ends[side].append(end)
             begin = end
         spans[side].append([start, stop])
@@ -565,6 +567,9 @@ def taking_turns(took):
         side: {"slices": made[side], "samples_per_s": sum(made[side]) / 2, "steps": steps[side]}
         for side in made
     }
+    for side, found in whole.items():
+        for share in (50, 95, 99):
+            told[side][f"step_ms_p{share}"] = np.percentile(found, share) if found else None
     windows = [
         {"name": side, "spans": of, "start_ns": of[0][0], "end_ns": of[-1][1], "seconds": 0.8}
         for side, of in spans.items()
@@ -604,6 +609,8 @@ def test_slices_are_computed_again_from_the_step_ends(data):
         (lambda w, t, e: t["mps"]["slices"].pop(), "slices are 1, not 2"),
         (lambda w, t, e: t["mps"].update(steps=t["mps"]["steps"] + 9), "steps is"),
         (lambda w, t, e: t["mps"].update(samples_per_s=1.0), "samples_per_s is"),
+        (lambda w, t, e: t["mps"].update(step_ms_p50=5.02), "step_ms_p50 is 5.02"),
+        (lambda w, t, e: t["mps"].update(step_ms_p99=None), "step_ms_p99 is None"),
         (lambda w, t, e: w[0].update(seconds=0.9), "counts 0.9 s"),
         (lambda w, t, e: w[0].update(start_ns=1), "does not begin and end with its slices"),
         (lambda w, t, e: w[1]["spans"].reverse(), "does not begin and end with its slices"),

@@ -16,9 +16,16 @@ from string import Template
 from analysis import advice, labels
 from analysis.choose import on_cpu, place, scope, way
 from analysis.estimates.quantities import QUANTITIES
-from analysis.estimates.schema import Estimate
+from analysis.estimates.schema import BLOCKS, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import ANCHOR, TWIN, arm_order, family_of, method_order, parse_scenario
+from analysis.names import (
+    ANCHOR,
+    TWIN,
+    arm_order,
+    family_of,
+    method_order,
+    parse_scenario,
+)
 
 HERE = Path(__file__).parent
 TABLE = ("rate", "stp", "s", "over_fastest", "slowdown_worst", "memory", "gract")
@@ -32,6 +39,8 @@ def number(e: Estimate, on: list[Estimate]) -> dict:
     text = labels.number(e.value, e.unit)
     found = {"id": e.id, **_place(e), "text": text, "spread": _spread(e, text)}
     found |= {"n": e.n, "hosts": e.hosts, "cells": len(set(e.cells))}
+    if e.design not in ("", BLOCKS):
+        found["design"] = e.design
     if e.flags:
         found["flags"] = e.flags.replace("_", " ").replace(";", ", ")
     found["on"] = [[h.host, float(f"{h.value:.6g}"), labels.span(h)] for h in on]
@@ -137,6 +146,7 @@ def data(estimates: Estimates, folder: Path) -> dict:
         },
         "arms": {arm: labels.arm(arm) for arm in estimates.arms()},
         "jobs": some,
+        "untold": advice.UNTOLD,
         "near": advice.NEAR,
         "gain": advice.GAIN,
         "rewrite": advice.REWRITE,

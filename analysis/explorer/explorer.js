@@ -41,8 +41,7 @@ const isAlone = (set) => set.n === 1 && set.method === "naive";
 
 function fits(set) {
   const quantity = OF_WANT[state.want];
-  if (!quantity) return true;
-  return quantity === "slowdown_worst" ? slowest(set) <= bound() : (value(set, quantity) ?? Infinity) <= bound();
+  return !quantity || (quantity === "slowdown_worst" ? slowest(set) : value(set, quantity) ?? Infinity) <= bound();
 }
 // As analysis.advice chooses: the most work, and the least slowdown among those near it.
 const option = (set) => set.n > 1 || isAlone(set);
@@ -73,13 +72,12 @@ function settle() {
   if (!state.ys.includes(state.y)) state.y = state.ys[0] ?? "";
 }
 
+const address = (to) => `#${new URLSearchParams(Object.keys(DEFAULTS).filter((part) => to[part]).map((part) => [part, to[part]]))}`;
 function choose(change) {
   const at = document.activeElement?.dataset?.key;
   state = { ...state, ...change };
   settle();
-  const said = new URLSearchParams();
-  for (const part of Object.keys(DEFAULTS)) if (state[part]) said.set(part, state[part]);
-  try { history.replaceState(null, "", `#${said}`); } catch { /* a frame without an address */ }
+  try { history.replaceState(null, "", address(state)); } catch { /* a frame without an address */ }
   draw();
   if (at) [...document.querySelectorAll("[data-key]")].find((e) => e.dataset.key === at)?.focus();
 }
@@ -134,6 +132,7 @@ function sentences(set, job) {
     found.push(`That is ${spelt(over)} times the fastest measured way to run one job alone (${job.fastest.arm}).`);
   if (slow && set.n > 1) found.push(`The slowest job takes ${spelt(slow)} times as long as alone.`);
   if (memory) found.push(`${memory.text}${capacity ? ` of ${capacity.text}` : ""} of GPU memory are in use.`);
+  else if (stp?.design) found.push(held.untold);
   return found.filter(Boolean).join(" ");
 }
 
@@ -175,10 +174,7 @@ function advice(sets, job) {
 }
 
 function link(change, label) {
-  const said = new URLSearchParams();
-  const to = { ...state, set: "", ...change };
-  for (const part of Object.keys(DEFAULTS)) if (to[part]) said.set(part, to[part]);
-  return el("a", { href: `#${said}`, onclick: (e) => { e.preventDefault(); choose({ set: "", ...change }); } }, label);
+  return el("a", { href: address({ ...state, set: "", ...change }), onclick: (e) => { e.preventDefault(); choose({ set: "", ...change }); } }, label);
 }
 
 // -- tables -----------------------------------------------------------------------------------
@@ -194,6 +190,14 @@ function cell(set, quantity) {
   text, el("small", {}, number.spread)));
 }
 
+const titled = (quantity) => held.quantities[quantity].title + (quantity === "rate" ? ", samples/s" : "");
+const plain = (title) => el("th", { scope: "col" }, title);
+function grid(heads, rows) {
+  const table = el("table", { onkeydown: (e) => walk(e, table) }, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows));
+  table.querySelector("tbody button")?.setAttribute("tabindex", 0);
+  return table;
+}
+
 function options(sets, job) {
   const columns = held.table.filter((quantity) => sets.some((set) => value(set, quantity) !== null));
   const sort = columns.includes(state.sort) || state.sort === "n" ? state.sort : "";
@@ -204,6 +208,7 @@ function options(sets, job) {
     return LESS.has(sort) ? at(a) - at(b) : at(b) - at(a);
   };
   const shown = sets.find((set) => key(set) === state.set) ?? advised(sets);
+  const turns = sets.some((set) => set.numbers.stp?.design);
   const head = (quantity, title) => el("th", { scope: "col", "aria-sort": sort === quantity && (LESS.has(sort) ? "ascending" : "descending") },
     el("button", { type: "button", "data-key": `sort:${quantity}`, onclick: () => choose({ sort: sort === quantity ? "" : quantity }) }, title));
   const rows = [...sets].sort(order).map((set) => el("tr", { class: [set === shown && "chosen", !fits(set) && "outside"].filter(Boolean).join(" ") },
@@ -211,12 +216,9 @@ function options(sets, job) {
       "aria-pressed": String(key(set) === state.set), onclick: () => choose({ set: key(set) === state.set ? "" : key(set) }) },
     short(set)),
     set === shown ? el("span", { class: "tag" }, key(set) === state.set ? "chosen" : "advised") : ""),
-    columns.map((quantity) => cell(set, quantity))));
-  const table = el("table", { onkeydown: (e) => walk(e, table) }, el("thead", {}, el("tr", {},
-    head("n", job.mixed ? job.parts.join(" + ") : "jobs and method"),
-    columns.map((q) => head(q, held.quantities[q].title + (q === "rate" ? ", samples/s" : ""))))), el("tbody", {}, rows));
-  table.querySelector("tbody button")?.setAttribute("tabindex", 0);
-  return [el("h3", {}, `${job.label}, ${held.arms[state.arm]}`), table,
+    columns.map((quantity) => cell(set, quantity)), turns ? el("td", { "data-short": "design" }, set.numbers.stp?.design ?? "blocks") : ""));
+  const heads = [head("n", job.mixed ? job.parts.join(" + ") : "jobs and method"), ...columns.map((q) => head(q, titled(q)))];
+  return [el("h3", {}, `${job.label}, ${held.arms[state.arm]}`), grid([...heads, turns ? plain("design") : ""], rows),
     el("p", {}, "Small print: least to most over hosts, or in [ ] the 95 % interval of one host. "
       + "Choose a row to read it as a sentence, a number to see where it comes from."), missing(job)];
 }
@@ -259,10 +261,7 @@ function every() {
       el("td", { "data-short": "run" }, top ? short(top) : "none meets the bound"),
       top ? quantities.map((q) => cell(top, q)) : quantities.map(() => el("td", { class: "none" }, "–")));
   }));
-  const table = el("table", { onkeydown: (e) => walk(e, table) }, el("thead", {}, el("tr", {}, ["job", "written", "run"].map((t) => el("th", { scope: "col" }, t)),
-    quantities.map((q) => el("th", { scope: "col" }, held.quantities[q].title + (q === "rate" ? ", samples/s" : ""))))), el("tbody", {}, rows));
-  table.querySelector("tbody button")?.setAttribute("tabindex", 0);
-  return [el("h3", {}, `All jobs: ${wanted()}`), table];
+  return [el("h3", {}, `All jobs: ${wanted()}`), grid([...["job", "written", "run"], ...quantities.map(titled)].map(plain), rows)];
 }
 
 // -- chart ------------------------------------------------------------------------------------
@@ -364,7 +363,8 @@ function explain(set, quantity) {
     el("p", {}, el("b", {}, `${title}: ${spelt(number)}`), ` · ${set.title} ${how(set)}, ${held.arms[set.arm]}`),
     el("p", { class: "soft" }, [meaning, over && `relative to ${over}`].filter(Boolean).join("; ")),
     el("p", {}, `${some(number.n, "replicate")} on ${some(number.hosts, "host")}, ${some(number.cells, "cell")}. `
-      + number.on.map(([host, , text]) => `${host}: ${text}`).join(" · ") + (number.flags ? `. Marked: ${number.flags}.` : "")),
+      + number.on.map(([host, , text]) => `${host}: ${text}`).join(" · ") + (number.flags ? `. Marked: ${number.flags}.` : ""),
+      number.design ? ` Design: ${number.design}.` : ""),
     el("p", {}, "id ", el("code", { id: "id" }, number.id)), el("p", {}, code, " ", copy));
   $("detail").hidden = false;
 }
