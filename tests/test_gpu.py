@@ -366,7 +366,7 @@ def test_a_card_that_is_silent_is_left_out_and_named(hanging, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(apart.Silent, match="'1' may be any GPU: the NVIDIA driver does not answer"):
         gpu.find()
-    assert nvidia.shows({"CUDA_VISIBLE_DEVICES": "0"}, first(0)) is None
+    assert nvidia.shows({"CUDA_VISIBLE_DEVICES": "0"}, first(0)) is False
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{UUIDS[1]},{UUIDS[2]}")
     assert [device.index for device in gpu.find()] == [2]
 
@@ -490,7 +490,6 @@ def test_naive_is_verified_when_nvml_lists_exactly_the_members(nvml, naive):
         "devices": dict.fromkeys(range(3), UUIDS[1]),
         "compute": [10, 20, 30],
         "mps": [],
-        "unreadable_daemons": [],
     }
 
 

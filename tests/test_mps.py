@@ -606,14 +606,12 @@ def test_which_daemons_serve_a_card(environment, serves, monkeypatch):
     along_the_bus = environment | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert nvidia.shows(along_the_bus, GPU) is serves
     by_index = re.match(r"\d, ?\d", environment.get("CUDA_VISIBLE_DEVICES", ""))
-    assert nvidia.shows(environment, GPU) is (None if by_index else serves)
+    assert nvidia.shows(environment, GPU) is (serves and not by_index)
     cards[:] = [replace(card, name="card") for card in cards]
     assert nvidia.shows(environment, GPU) is serves
 
 
-def test_other_users_daemons_are_noted_and_no_reason_to_refuse(
-    member, foreign, tmp_path, monkeypatch
-):
+def test_other_users_daemons_are_no_reason_to_refuse(foreign, monkeypatch):
     daemon, _ = foreign(GPU.uuid)
     environ = psutil.Process.environ
 
@@ -623,11 +621,7 @@ def test_other_users_daemons_are_noted_and_no_reason_to_refuse(
         return environ(process)
 
     monkeypatch.setattr(psutil.Process, "environ", environ_of_ours)
-    with methods.enter(SPEC, GPU, tmp_path) as sharing:
-        join(sharing, member)
-        found = sharing.witness(said(member))["unreadable_daemons"]
-        name = f"PID {daemon.pid} (nvidia-cuda-mps-control, owner {psutil.Process().username()})"
-        assert name in found
+    method_evidence.refuse_company(GPU)
 
 
 def test_a_question_to_a_daemon_is_no_daemon():

@@ -132,22 +132,21 @@ def _trouble(found: list, part: bool, what: str, devices: list[Nvidia], source: 
     return f"{what}; allowed: {known}"
 
 
-def shows(environment: Mapping[str, str], device: Device) -> bool | None:
-    """Whether CUDA shows the card to who has this environment; None where that is not certain."""
+def shows(environment: Mapping[str, str], device: Device) -> bool:
+    """Whether CUDA certainly shows the card to who has this environment."""
     if VISIBLE not in environment:
         return True
-    devices, certain = _or_none(_devices) or [device], True
+    devices = _or_none(_devices) or [device]
     names = [name.strip() for name in environment[VISIBLE].split(",")]
     if left_out() and any(map(str.isdecimal, names)):
-        return None
+        return False
     for name in names:
         uuids = [one.uuid for one in _meant(name, environment, devices)]
+        if not uuids:  # what stands behind a name that means nothing is hidden
+            return False
         if uuids == [device.uuid]:
             return True
-        if not uuids:  # what stands behind a name that means nothing is hidden
-            break
-        certain = certain and device.uuid not in uuids
-    return False if certain else None
+    return False
 
 
 def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> list[Nvidia]:

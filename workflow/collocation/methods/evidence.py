@@ -92,7 +92,7 @@ def refuse_company(device: gpu.Device) -> None:
     processes compute on it. Kills nobody.
     """
     for process, environment in _daemons():
-        if environment is not None and nvidia.shows(environment, device):
+        if nvidia.shows(environment, device):
             pipe = printable(environment.get(PIPE_FOLDER, DEFAULT_PIPE))
             raise Company(
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
@@ -195,19 +195,6 @@ def _several(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
 
 
-def unreadable_daemons(device: gpu.Device) -> list[str]:
-    """MPS daemons of which nobody can tell from here whether they serve this card: other users',
-    and those that name cards by an index that is not certain.
-
-    On a shared node they are no reason to refuse: should they serve it, NVML lists their clients.
-    """
-    return sorted(
-        owner(process.pid)
-        for process, environment in _daemons()
-        if environment is None or nvidia.shows(environment, device) is None
-    )
-
-
 def owner(pid: int) -> str:
     """How sentences name a process that is not a member."""
     try:
@@ -217,16 +204,15 @@ def owner(pid: int) -> str:
         return f"PID {pid} (owner not visible from here)"
 
 
-def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str] | None]]:
-    """Every MPS control daemon here, with its environment, null where that is not readable."""
+def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """Every MPS control daemon here whose environment is readable, and that.
+
+    Another user's is not, which is no reason to refuse: NVML would list its clients.
+    """
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             # Without these options it is somebody's question to a daemon.
             if process.name() != CONTROL or not {"-d", "-f"} & set(process.cmdline()):
                 continue
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            try:
+            if process.status() != psutil.STATUS_ZOMBIE:
                 yield process, process.environ()
-            except psutil.AccessDenied:
-                yield process, None

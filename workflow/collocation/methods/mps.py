@@ -135,7 +135,6 @@ class Clients(Sharing):
             "nvml_agrees": True if comparable else None,
             "devices": {member: report.device_uuid for member, report in reports.items()},
             "limits": limits,
-            "unreadable_daemons": evidence.unreadable_daemons(self.device),
         } | self._priorities()
 
     def own_pids(self) -> set[int]:

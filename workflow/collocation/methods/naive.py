@@ -71,7 +71,6 @@ class Plain(Sharing):
             "members": members,
             "devices": {member: report.device_uuid for member, report in reports.items()},
             **listed,
-            "unreadable_daemons": evidence.unreadable_daemons(self.device),
         }
 
 

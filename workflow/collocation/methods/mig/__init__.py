@@ -140,7 +140,6 @@ class Instances(Sharing):
             "nvml_compute": listed["compute"],
             "nvml_mps": listed["mps"],
             "nvml_agrees": agrees,
-            "unreadable_daemons": evidence.unreadable_daemons(self.device),
         } | ({"mps": served} if served else {})
 
     def _require_seat(self, member: int, report: Report) -> None:
