@@ -263,26 +263,12 @@ def test_no_driver(nvml):
 # -- readings -------------------------------------------------------------------------------------
 
 
-def test_state(nvml):
-    assert first().state() == {
-        "temperature_c": 41,
-        "power_w": 123.456,
-        "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 2619,
-        "memory_used_bytes": 2**30,
-        "throttle_reasons": 4,
-        "power_violation_s": None,  # this card does not tell
-        "thermal_violation_s": None,
-    }
-
-
 def test_a_card_whose_memory_is_not_readable_is_found_all_the_same(nvml):
     """In MIG mode NVML tells it to administrators only."""
     nvml.missing = {"nvmlDeviceGetMemoryInfo"}
     device = first(1)
     assert (device.index, device.memory_bytes) == (1, None)
     assert Gpu(**device.record()).memory_bytes is None
-    assert device.state()["memory_used_bytes"] is None
     assert nvidia.memory_free(device.uuid) is None
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -200,26 +201,19 @@ def test_where_a_run_has_given_up_nobody_asks_the_driver(cell, tmp_path, monkeyp
     assert given_up.read_text() == "others have it"
 
 
-@pytest.mark.parametrize("silent_from", [0, 1, 2])
-def test_a_driver_that_falls_silent_spends_no_attempt(cell, method, tmp_path, silent_from):
-    """Asked for the method, before the cell, or after it, when there is an answer."""
-    asked = []
-
-    def ask(*_):
-        asked.append(1)
-        if len(asked) > silent_from:
-            raise Silent("the NVIDIA driver does not answer")
-
-    method.refusal = ask
+@pytest.mark.parametrize("in_set_up", [False, True])
+def test_a_driver_that_falls_silent_spends_no_attempt(cell, method, tmp_path, in_set_up):
+    silent = Silent("the NVIDIA driver does not answer")
+    if in_set_up:
+        method.on_enter = silent
+    else:
+        method.refusal = Mock(side_effect=silent)
     prepared = cell(given_up=tmp_path / "given_up")
     prepared.task = prepared.task.model_copy(update={"needs_gpu": True})
-    prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, state=ask)
+    prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None)
     record = prepared.record()
-    if silent_from < 2:
-        assert ending(record) == ("postponed", None, "the NVIDIA driver does not answer")
-        assert prepared.task.ended == record.reason
-    else:
-        assert record.status == "completed" and record.gpu_state == {"before": None, "after": None}
+    assert ending(record) == ("postponed", None, "the NVIDIA driver does not answer")
+    assert prepared.task.ended == record.reason
 
 
 def test_a_task_is_read_as_it_was_written(cell, tmp_path):

@@ -702,7 +702,7 @@ def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place):
     table = table_of(place, cell, "gpu.parquet")
     assert set(table["phase"].to_pylist()) >= {"idle", "window"}
     assert table["smact"].null_count < len(table) / 2
-    assert {"power_violation_s", "thermal_violation_s"} <= record["gpu_state"]["after"].keys()
+    assert {"power_violation", "thermal_violation"} <= window["entities"]["gpu"].keys()
     Record.model_validate(record)
 
 
@@ -788,12 +788,11 @@ def test_a_driver_that_never_answers_the_conductor_ends_in_a_record_or_a_line(pl
     """Nothing here but the driver is waited for, so all runs wait at once."""
     place.with_card()
     cell = prepared(place)
-    listing, state = "nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetViolationStatus"
+    listing = "nvmlDeviceGetMPSComputeRunningProcesses"
     blocks = {
         "init": {"blocks": ["nvmlInitWithFlags"]},
         "find": {"blocks": ["nvmlDeviceGetName"]},
         "method": {"blocks": ["nvmlDeviceGetMigMode"]},
-        "state": {"blocks": [state]},
         "company": {"blocks": [listing]},
         "barrier": {"blocks": [listing], "blocks_in_use": True},
         "end": {},

@@ -450,12 +450,6 @@ class Library:
         gpu, memory = self._now(state, "gpu_util"), self._now(state, "memory_util")
         fill(rates, gpu=round(gpu * 100), memory=round(memory * 100))
 
-    def _nvmlDeviceGetViolationStatus(self, state, device, policy, status):
-        names = {0: "power_violation", 1: "thermal_violation"}
-        if number(policy) not in names:
-            raise Refused(UNSUPPORTED)
-        fill(status, violationTime=int(self._now(state, names[number(policy)]) * 1e9))
-
     def _nvmlDeviceGetFieldValues(self, state, device, count, array):
         for field in target(array)[: number(count)]:
             name, scale, kind = FIELDS.get(field.fieldId, (None, 1, UNSIGNED_INT))

@@ -106,7 +106,7 @@ class Record(Part):
     phase: Phase | None = None
     method: MethodEvidence
     gpu: Gpu | None = None
-    gpu_state: dict = {}
+    gpu_state: dict = {}  # of earlier records; telemetry has it now
     windows: list[Window] = []
     members: list[Member] = []
     data: list[dict] = []

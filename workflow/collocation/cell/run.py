@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -203,7 +203,6 @@ class Run:
     def _try(self, held: Held) -> None:
         """Collocate. Raises Company if others had the card, too: then nothing of it counts."""
         datasets = self._datasets()
-        before = self.device.state() if self.device else None
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             self._collocate(datasets, Path(scratch), held)
         if self.device is None or self.left:  # or our own are on the card
@@ -212,9 +211,6 @@ class Run:
             if lost := device_of(self.task)[1]:
                 self.patience.give_up(lost)
             refuse_company(self.device)
-        self.fields["gpu_state"] = {"before": before, "after": None}
-        with suppress(Silent):  # the cell has its answer
-            self.fields["gpu_state"]["after"] = self.device.state()
 
     def _forget(self) -> None:
         """What a try has found."""
@@ -247,6 +243,8 @@ class Run:
                 sharing = stack.enter_context(
                     methods.enter(self.spec.to_json(), self.device, log, self.switch)
                 )
+            except Silent:
+                raise
             except (NotInForce, Unsupported) as error:
                 status = "failed" if isinstance(error, NotInForce) else "unsupported"
                 self._ended(status, str(error), "setup")

@@ -26,12 +26,6 @@ class Device(ABC):
         return {key: getattr(self, key) for key in ("uuid", "name", "memory_bytes", "driver")}
 
     @abstractmethod
-    def state(self) -> dict:
-        """Temperature (C), power (W), clocks (MHz), memory in use (bytes), and how long (s) power
-        and heat have held the clocks down so far; null where not readable.
-        """
-
-    @abstractmethod
     def processes(self) -> dict[str, list[int] | None]:
         """PIDs on the card: all that "compute", and those that are "mps" clients; null where not
         readable. In a container they may be the host's PIDs.

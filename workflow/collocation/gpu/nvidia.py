@@ -35,26 +35,6 @@ class Nvidia(Device):
     bus: str = field(default="", compare=False)
 
     @apart()
-    def state(self) -> dict:
-        nvml = pynvml
-        held_down, clock = nvml.nvmlDeviceGetViolationStatus, nvml.nvmlDeviceGetClockInfo
-        readings = {
-            "temperature_c": lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU),
-            "power_w": lambda h: nvml.nvmlDeviceGetPowerUsage(h) / 1000,
-            "sm_clock_mhz": lambda h: clock(h, nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": lambda h: clock(h, nvml.NVML_CLOCK_MEM),
-            "memory_used_bytes": lambda h: nvml.nvmlDeviceGetMemoryInfo(h).used,
-            "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons,
-            "power_violation_s": lambda h: (
-                held_down(h, nvml.NVML_PERF_POLICY_POWER).violationTime / 1e9
-            ),
-            "thermal_violation_s": lambda h: (
-                held_down(h, nvml.NVML_PERF_POLICY_THERMAL).violationTime / 1e9
-            ),
-        }
-        return {name: _read(self.uuid, read) for name, read in readings.items()}
-
-    @apart()
     def processes(self) -> dict[str, list[int] | None]:
         def pids(ask) -> list[int] | None:
             return _read(self.uuid, lambda h: sorted(entry.pid for entry in ask(h)))
