@@ -90,6 +90,18 @@ def test_ctrl_c_takes_three_lines_and_no_traceback(longer, stop_at, wait_s):
     assert not list(longer.results.glob("cells/*/*/*/*/*/run.json"))
 
 
+def test_who_reads_the_first_lines_of_a_plan_alone_sees_no_traceback():
+    """As `make plan | head`: nobody reads what comes, from the first line on."""
+    there, gone = os.pipe()
+    os.close(there)
+    module = "workflow.collocation.study."
+    command = [sys.executable, "-m", f"{module}terminal", f"{module}show", "--config"]
+    command += ["study=methods", "gpu=cpu"]
+    run = subprocess.run(command, cwd=REPOSITORY, stdout=gone, stderr=subprocess.PIPE, text=True)
+    os.close(gone)
+    assert not run.stderr
+
+
 def test_ctrl_c_while_tables_and_figures_are_made(longer):
     code, before, after = at_terminal(longer, stop_at="merging,", wait_s=1.5, study="short")
     shutil.rmtree(longer.results.with_name("short"))

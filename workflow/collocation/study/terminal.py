@@ -5,6 +5,7 @@ ARGUMENTS` runs a module as `python -m` does, and ends at Ctrl-C without a trace
 """
 
 import logging
+import os
 import re
 import runpy
 import sys
@@ -95,9 +96,15 @@ def _end(kind, error, trace) -> None:
 def main() -> None:
     del sys.argv[0]
     try:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:  # make, or Snakemake, says that it was one
         sys.exit(130)
+    except BrokenPipeError:  # who read it has gone, as of `make plan | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 if __name__ == "__main__":
