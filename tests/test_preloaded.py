@@ -193,11 +193,11 @@ def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch
 
 
 def test_one_that_was_stopped_is_killed_so_that_one_cell_alone_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "STOPPED_S", 0.3)
+    monkeypatch.setattr(servers, "IDLE_S", 0.3)
     with held(tmp_path) as (name, process):
         process.suspend()
         why = trains_by_its_own(tmp_path, name)
-        assert why == f"(process {process.pid}) was stopped by somebody, and was killed"
+        assert why == f"(process {process.pid}) does not answer, and was killed"
         assert "Connection refused" in trains_by_its_own(tmp_path, name)
 
 

@@ -182,7 +182,7 @@ class Conductor:
             # The first signal leaves the Python stack of the hang in the member's log.
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
             if member.status is None:
-                member.end("timed_out", why + self.server.standing(member.member), phase)
+                member.end("timed_out", why, phase)
             self.server.kill(member.member, number)
 
     def _go_on_or_give_up(self) -> None:

@@ -15,10 +15,9 @@ import psutil
 
 from workflow.collocation.processes import preloaded
 from workflow.collocation.processes.environment import APART
-from workflow.collocation.processes.ties import lives, stopped
+from workflow.collocation.processes.ties import lives
 
 LOOK_S = 0.2
-STOPPED_S = 5.0  # for a server that was stopped to go on
 IDLE_S = 60.0  # for one that was started for others, and does nothing that would be an import
 SILENT_S = 5.0  # for it to say that a member has begun or ended
 END_S = 1.5  # for what was killed to end
@@ -150,12 +149,6 @@ class Server:
             if now - member.owed >= seconds:
                 self._kill_server()
 
-    def standing(self, index: int) -> str:
-        """Who was stopped and explains that a member does nothing, to be added to a sentence."""
-        group = {self.members[index].pid} - {None}
-        found = [str(pid) for pid in (self._process.pid, *_of_groups(group)) if stopped(pid)]
-        return f"; somebody stopped process {', '.join(found)}" if found else ""
-
     def abandon(self) -> list[dict]:
         """The last events of members that do not end; `stuck`, the PID, if that is their fault."""
         events = []
@@ -215,8 +208,7 @@ class Server:
         One that uses no CPU for `idle_s` is not importing. It is killed, so that nobody else waits.
         """
         self._socket.settimeout(LOOK_S)
-        at_work = running = time.monotonic()
-        used = 0.0
+        at_work, used = time.monotonic(), 0.0
         while True:
             try:
                 hello = self._socket.recv(1 << 10)
@@ -229,10 +221,6 @@ class Server:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if (cpu := sum(self._process.cpu_times()[:2])) > used:
                     used, at_work = cpu, now
-            running = running if stopped(self._process.pid) else now
-            if now - running > STOPPED_S:
-                self._kill_server()
-                return f"(process {self._process.pid}) was stopped by somebody, and was killed"
             if now - at_work > idle_s or now > until:
                 self._kill_server()
                 return f"(process {self._process.pid}) does not answer, and was killed"
