@@ -524,7 +524,7 @@ def test_a_plan_shows_minutes_and_cells_of_each_claim_cheapest_first(tmp_path, c
     """By the command that `make plan` runs, on a machine without a GPU: plain processes only."""
     settings = ["study=paper", "gpu=cpu", f"results={tmp_path}"]
     assert show.main(["--config", *settings]) == 0
-    table = capsys.readouterr().out.partition("\nminutes and cells that")[2]
+    table = capsys.readouterr().out.partition("\nminutes of one GPU, and cells, that")[2]
     rows = re.findall(r"^ +([\d.]+) +(\d+)  (.+)$", table, re.M)
     minutes = [float(row[0]) for row in rows]
     assert minutes == sorted(minutes) and minutes[0] > 0

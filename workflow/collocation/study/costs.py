@@ -166,7 +166,10 @@ def lines(cells: list[Cell], seconds: Mapping[str, float], impossible: set[str])
             rows[run].append(f"{', '.join(FIGURES[kind][1])} ({kind})")
     if not rows:
         return []
-    told = ["", "minutes and cells that claims and figures still need (common ones count in each):"]
+    told = [
+        "",
+        "minutes of one GPU, and cells, that each claim and figure still needs:",
+    ]
     cost = {run: sum(map(seconds.get, run)) / 60 for run in rows}
     for run in sorted(rows, key=cost.get):
         row = ROW.format(cost[run], len(run), ", ".join(rows[run]))
