@@ -32,6 +32,7 @@ from workflow.collocation.methods import mps, mps_daemon  # noqa: E402
 from workflow.collocation.methods.evidence import NotInForce, Place, Report  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+gpu.find(None)  # forks the process that asks the driver, before compiling has this one ask it too
 
 SPEC = {
     "kind": "vision",

@@ -37,15 +37,16 @@ def find(kind: str) -> type:
 def compiled(function: Callable) -> Callable:
     """The function by torch.compile, at its first call: in the first step, before any barrier.
 
-    Inductor's default mode: autotuning of matrix products takes minutes, and the launches that its
-    own graphs would save are in ours. Kernels are compiled in this process: a pool of workers would
-    outlive it for a moment, and their memory count as the job's. What is compiled is found again
-    in TORCHINDUCTOR_CACHE_DIR.
+    Inductor's default mode, but kernels that need nothing of each other become one: small jobs have
+    hundreds of them, such as a cast for each weight. Autotuning of matrix products takes minutes,
+    and the launches that inductor's own graphs would save are in ours. Kernels are compiled in this
+    process: a pool of workers would outlive it for a moment, and their memory count as the job's.
+    What is compiled is found again in TORCHINDUCTOR_CACHE_DIR.
     """
     from torch._inductor import config
 
     config.compile_threads = 1
-    return torch.compile(function, dynamic=False)
+    return torch.compile(function, dynamic=False, options={"combo_kernels": True})
 
 
 class Job(ABC):
