@@ -7,6 +7,7 @@ or fails; a run whose method was not in force ends it.
 
 `make bench BENCH="sampler ..."` measures what monitoring costs instead: bench/sampler_cost.py.
 `make bench BENCH=scale` shows how planning and analysis grow with a study: bench/scale.py.
+`make bench BENCH=survivors` says why a job that is left alone is slower: bench/survivors.py.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.records.evidence import proof, seen_by_check
-from bench import sampler_cost, scale
+from bench import sampler_cost, scale, survivors
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
 from workflow.collocation import gpu, methods
@@ -35,7 +36,7 @@ from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import load_config
 from workflow.collocation.study.grid import Cell
 
-OTHERS = {"sampler": sampler_cost.main, "scale": scale.main}
+OTHERS = {"sampler": sampler_cost.main, "scale": scale.main, "survivors": survivors.main}
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
 
 
