@@ -281,7 +281,7 @@ def test_the_sampler_bench_refuses_what_makes_no_sense(capsys):
 
 def test_a_job_left_alone_is_slower_by_its_host_and_not_by_the_gpu():
     """As measured in the study that ships: speeds differ by tenths, those of a busy GPU do not."""
-    found = list(survivors.survivors(Path(__file__).parents[1] / "results" / "h200"))
+    found = list(survivors.survivors(REPOSITORY / "results" / "h200"))
     rates, busy = ([one[place] for one in found] for place in (1, 2))
     assert len(found) == 6 and min(rates) < 0.9
     assert busy == pytest.approx([1] * 6, abs=0.04)
