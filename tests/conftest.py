@@ -25,7 +25,6 @@ LONG = (
     "test_simulation",
     "test_telemetry",
     "test_models",
-    "test_anchors",
     "test_terminal",
     "test_bench",
     "test_mig",
@@ -37,7 +36,6 @@ LONG = (
     "test_telemetry_sources",
     "test_telemetry_sampler",
     "test_run",
-    "test_completion",
 )
 
 

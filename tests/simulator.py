@@ -23,7 +23,6 @@ from analysis.records.schema import SCHEMA
 ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "paper_step", "window", 6.0, 50_000, 32
 CARD, MEMORY = "Simulated GPU", 80e9
 _ACTIVITY = {"smact": 0.8, "smocc": 0.3, "tenso": 0.1, "drama": 0.2}
-_WINDOWS = {"departure": (BEFORE, AFTER), "completion": (COMPLETION,)}
 FULL = 0.9999  # GRACT of a full GPU
 PLAIN_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.6, "mig": 1.2}
 BUSY_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.15, "mig": 1.05}

@@ -23,6 +23,7 @@ import psutil
 import pytest
 import yaml
 
+from tests import warm
 from tests.fakes import machine
 from workflow.collocation.cell.spec import CellSpec
 from workflow.collocation.cell.task import Task
@@ -88,7 +89,7 @@ class Result:
 class Running:
     """A command that is running, in a session of its own."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | warm.Command
     log: Path
 
     @property
@@ -183,6 +184,8 @@ class Studio:
     surroundings: dict[str, str] = field(default_factory=dict)  # what comes with it
     settings: dict = field(default_factory=dict)  # config keys, over the ones below
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    cold: bool = False  # whether commands are started by themselves, and not forked (tests/warm.py)
+    _forked: list[warm.Command] = field(default_factory=list, init=False)
 
     def write(self, workloads: dict, **studies: dict) -> "Studio":
         """The catalogue and the studies, by name."""
@@ -257,11 +260,15 @@ class Studio:
     def _start(self, command: list[str], before, environment: dict[str, str]) -> Running:
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"output-{uuid.uuid4().hex[:8]}.txt"
+        environment = self.environment(**environment)
+        if not (self.cold or before or self.repository != REPOSITORY):
+            self._forked.append(warm.start(command[2:], self.folder, log, log, environment))
+            return Running(self._forked[-1], log)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=self.environment(**environment),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -383,11 +390,13 @@ class Studio:
 
     def alive(self) -> list[psutil.Process]:
         """Every process that came of this studio."""
+        forked = [each.pid for each in self._forked if each.poll() is None]
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 ended = process.status() == psutil.STATUS_ZOMBIE
-                if not ended and process.environ().get(MARK) == self.mark:
+                ours = process.pid in forked or process.environ().get(MARK) == self.mark
+                if ours and not ended:
                     found.append(process)
         return found
 

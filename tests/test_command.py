@@ -8,14 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from analysis.estimates import build, runs
+from analysis.estimates.table import Estimates
 from analysis.figures import APPENDIX, NAMES
 from analysis.pages import FILES
-from tests.studio import REPOSITORY, Studio, alone, study, workload
+from tests.studio import REPOSITORY, Result, Studio, alone, study, workload
 from workflow.collocation.gpu.lock import device_lock
 
 PLAIN = "1x_plain/paper_step/naive/r1"
@@ -51,8 +53,10 @@ STATUSES = {
     "1x_other/paper_step/naive/r1/a1": "completed",
     "1x_other+1x_plain/paper_step/naive/r1/a1": "completed",
     "1x_other+2x_plain--departure/paper_step/naive/r1/a1": "completed",
+    "1x_other+1x_plain--completion/paper_step/naive/r1/a1": "completed",
 }
-CATALOGUE = {"plain": workload(), "other": workload(step_s=0.004)}
+WORK = {"other": 60, "plain": 40}
+CATALOGUE = {"plain": workload(), "other": workload(step_s=0.012)}
 
 
 OWN_CELL = "1x_my_net--epochs/paper_step/naive/r1/a1"
@@ -102,7 +106,9 @@ def whole(module_studio):
     mix = {"members": {"other": 1, "plain": 1}, "methods": ["naive"]}
     leave = {"measure": {"kind": "departure"}, "departs": "plain"}
     leave |= {"members": {"other": 1, "plain": 2}, "methods": ["naive"]}
-    studio = module_studio().write(CATALOGUE, drill=study(ladders=LADDERS, mixes=[mix, leave]))
+    fixed = mix | {"measure": {"kind": "completion"}, "work": WORK}
+    mixes = [mix, leave, fixed]
+    studio = module_studio().write(CATALOGUE, drill=study(ladders=LADDERS, mixes=mixes))
     return studio, studio.snakemake()
 
 
@@ -122,10 +128,14 @@ def copied(whole, tmp_path):
     [
         ({"budgte": "1h"}, "plain", r"config\.yaml or --config: budgte: .*allowed: .*budget"),
         ({}, "plian", r"drill\.yaml: ladders\.0.*'plian'.*allowed: plain.*'plain'"),
+        ({"gpu": 7}, "plain", "gpu: 7"),  # no reason to measure on the CPU
+        ({"measure": "false"}, "plain", "drill holds no results; there are: none"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_written(studio, config, workload_name, expected):
     studio.write({"plain": workload()}, drill=study(ladders=alone(workload_name)))
+    bundle = studio.results.with_name("somebody-else-s")  # contributed: no results of ours
+    (bundle / "cells").mkdir(parents=True)
     plan, result = studio.plan(config=config), studio.snakemake(config=config)
     assert len(plan.output.splitlines()) == 1
     for said in (plan, result):
@@ -135,30 +145,6 @@ def test_a_mistake_is_one_line_before_anything_is_written(studio, config, worklo
 
 
 # -- the plan, before anything is measured ---------------------------------------------------------
-
-
-def test_a_dry_run_of_a_thousand_cells(studio):
-    names = [f"plain{index}" for index in range(50)]
-    ladders = [{"workloads": names, "counts": {1: ["naive"], 2: ["naive"], 3: ["naive", "mps"]}}]
-    studio.write(dict.fromkeys(names, workload()), drill=study(ladders=ladders, replicates=5))
-    began = time.monotonic()
-    result = studio.snakemake("--dry-run")
-    print(f"snakemake -n with 1,000 cells: {time.monotonic() - began:.1f} s")
-    assert result.code == 0 and result.planned == 1000
-
-
-def test_a_gpu_that_is_not_there_is_no_reason_to_measure_on_the_cpu(studio):
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
-    result = studio.plan(config={"gpu": 7})
-    assert result.code != 0 and "gpu: 7" in result.output and "Traceback" not in result.output
-
-
-def test_there_is_nothing_to_draw_of_a_study_without_results(studio):
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
-    bundle = studio.results.with_name("somebody-else-s")  # nor of what was contributed
-    (bundle / "cells").mkdir(parents=True)
-    result = studio.plan(config={"measure": "false"})
-    assert result.code != 0 and "drill holds no results; there are: none" in result.output
 
 
 def test_make_plan_says_what_fits_a_budget(studio):
@@ -180,30 +166,17 @@ def test_make_plan_says_what_fits_a_budget(studio):
 # -- runs that do not go to the end ----------------------------------------------------------------
 
 
-def test_cells_never_overlap_whatever_the_cores(studio):
-    """By Snakemake's own limit: no conductor had to wait for the device."""
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
-    run = studio.snakemake("--cores", "8", "--workflow-profile", "none", "--until", "collocate")
-    assert run.code == 0, run.output
-    assert "waiting for" not in run.output and "Traceback" not in run.output
-    windows = sorted(
-        (window["start_ns"], window["end_ns"])
-        for record in studio.records().values()
-        for window in record["windows"]
-    )
-    assert len(windows) == 3
-    assert all(end <= start for (_, end), (start, _) in zip(windows, windows[1:], strict=False))
-
-
-def test_snakemake_alone_and_conda_is_refused(studio):
+def test_snakemake_alone_plans_a_thousand_cells_and_conda_is_refused(studio):
     """Without --cores, which stand in the profile; a rule's conda environment could not work."""
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    names = [f"plain{index}" for index in range(50)]
+    ladders = [{"workloads": names, "counts": {1: ["naive"], 2: ["naive"], 3: ["naive", "mps"]}}]
+    studio.write(dict.fromkeys(names, workload()), drill=study(ladders=ladders, replicates=5))
     base = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "-n"]
     config = ["--config", *studio.config()]
     options = {"cwd": studio.folder, "env": studio.environment(), "text": True}
     options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     plain = subprocess.run([*base, *config], **options)
-    assert plain.returncode == 0 and "collocate" in plain.stdout, plain.stdout
+    assert Result(plain.returncode, plain.stdout).planned == 1000, plain.stdout
     conda = subprocess.run([*base, "--sdm", "conda", *config], **options)
     assert conda.returncode == 1 and "--sdm conda is not supported" in conda.stdout, conda.stdout
 
@@ -299,30 +272,15 @@ def test_a_workload_and_a_kind_of_ones_own_train_for_real(studio):
 
 
 MISTAKES = {  # workload → what it says otherwise than a right one, and what is said of it
-    "near": ({"model": "test_resnett"}, "near.model: 'test_resnett' is no model of timm; did you"),
-    "module": (
-        {"model": "absent:net"},
-        "module.model: 'absent' cannot be imported: ModuleNotFound",
-    ),
-    "broken": (
-        {"model": "broken:net"},
-        "broken.model: 'broken' cannot be imported: ValueError: no",
-    ),
-    "function": (
-        {"model": "mine:nett"},
-        "function.model: 'mine' has no 'nett'; did you mean 'net'",
-    ),
-    "argument": (
-        {"model": "mine:net", "model_args": {"widht": 4}},
-        "argument.model: cannot be called",
-    ),
-    "kind": ({"kind": "mine:net"}, "kind.kind: 'mine:net' is no models.jobs.base.Job"),
-    "script": (
-        {"run": ["python", "trian.py"]},
-        "script.run: 'trian.py' is not in '.'; did you mean 't",
-    ),
-    "program": ({"run": ["no-such-program"]}, "program.run: 'no-such-program' is not in '.'"),
-    "folder": ({"run": ["python", "a.py"], "folder": "nowhere"}, "folder.folder: 'nowhere' is no"),
+    "near": ({"model": "test_resnett"}, "model: 'test_resnett' is no model of timm; did you"),
+    "module": ({"model": "absent:net"}, "model: 'absent' cannot be imported: ModuleNotFound"),
+    "broken": ({"model": "broken:net"}, "model: 'broken' cannot be imported: ValueError: no"),
+    "function": ({"model": "mine:nett"}, "model: 'mine' has no 'nett'; did you mean 'net'"),
+    "argument": ({"model": "mine:net", "model_args": {"widht": 4}}, "model: cannot be called"),
+    "kind": ({"kind": "mine:net"}, "kind: 'mine:net' is no models.jobs.base.Job"),
+    "script": ({"run": ["python", "trian.py"]}, "run: 'trian.py' is not in '.'; did you mean 't"),
+    "program": ({"run": ["no-such-program"]}, "run: 'no-such-program' is not in '.'"),
+    "folder": ({"run": ["python", "a.py"], "folder": "nowhere"}, "folder: 'nowhere' is no"),
 }
 
 
@@ -346,8 +304,8 @@ def test_mistakes_in_models_and_scripts_are_told_before_anything_runs(studio):
     run = studio.measure(config=config, PYTHONPATH=path)
     assert run.code == 1 and not studio.records(), run.output
     said = [line for line in run.output.splitlines() if "workloads.yaml: " in line]
-    for _, expected in MISTAKES.values():
-        assert sum(f"workloads.yaml: {expected}" in line for line in said) == 1, run.output
+    for name, (_, expected) in MISTAKES.items():
+        assert sum(f"workloads.yaml: {name}.{expected}" in line for line in said) == 1, run.output
     assert len(said) == len(MISTAKES), run.output
 
 
@@ -369,7 +327,7 @@ def test_a_whole_study_and_then_nothing_to_do(whole):
 def test_the_first_lines_say_what_runs_and_why(whole):
     output = whole[1].output
     assert "study 'drill' (as asked for) on CPU" in output
-    assert "11 cells, 0 measured, 11 to run now" in output
+    assert "12 cells, 0 measured, 12 to run now" in output
     assert "--config study=kick" in output
 
 
@@ -392,6 +350,35 @@ def test_each_measure_leaves_its_windows(whole):
     assert [member["status"] for member in members] == ["completed", "departed", "departed"]
     stays, *leave = ({*member["windows"]} for member in members)
     assert stays == {"before", "after"} and leave == [{"before"}] * 2
+
+
+def test_fixed_work_is_done_by_everybody_and_ends_with_the_last_step(whole):
+    studio, _ = whole
+    cell = next(cell for cell in STATUSES if "completion" in cell)
+    record = studio.record(cell)
+    [window] = record["windows"]
+    assert window["name"] == "completion" and 60 * 0.012 <= window["seconds"] < 10
+    steps = studio.folder / studio.path(cell).with_name("steps.parquet")
+    done = pq.read_table(steps)["member"].to_pylist()
+    for member in record["members"]:
+        rate, work = member["windows"]["completion"], WORK[member["workload"]]
+        assert done.count(member["member"]) == work and member["status"] == "completed"
+        # The window opens when the last has started: on a busy machine others have begun by then.
+        assert work - 10 < rate["steps"] <= work and rate["drift"] is None
+
+    # Its time is held against the jobs alone; it has no gain of its own.
+    estimates = Estimates(build.build(runs.read(studio.results / "runs.parquet"), [], {}))
+    place = {"scenario": cell.partition("/")[0], "arm": "paper_step", "method": "naive"}
+    took = estimates.get("makespan", **place, window="completion")
+    assert took.value == window["seconds"]
+    serial = sum(
+        work * 32 / estimates.get("rate", **place | {"scenario": f"1x_{name}"}).value
+        for name, work in WORK.items()
+    )
+    saving = estimates.get("saving", **place, window="completion")
+    # What the window counts of a member's steps may be a few less than its work.
+    assert saving.value == pytest.approx(1 - took.value / serial, abs=0.15)
+    assert not estimates.of("stp", **place, window="completion")
 
 
 def test_tables_and_figures_are_there(whole):
@@ -430,11 +417,6 @@ def test_a_measured_cell_is_not_made_again_by_name_nor_by_force(whole):
     assert record.read_bytes() == before
 
 
-def test_a_copy_without_history_plans_no_cell(copied):
-    result = copied.snakemake("--dry-run")
-    assert result.code == 0 and result.planned == 0
-
-
 def test_an_unpacked_zip_plans_no_cell_and_draws_its_figures(whole, tmp_path):
     studio, _ = whole
     packed = shutil.make_archive(str(tmp_path / "study"), "zip", studio.folder)
@@ -450,23 +432,25 @@ def test_an_unpacked_zip_plans_no_cell_and_draws_its_figures(whole, tmp_path):
 def test_a_changed_workload_reruns_its_cells_alone(copied):
     changed = CATALOGUE | {"other": workload(step_s=0.005)}
     copied.write(changed)
-    assert copied.snakemake("--dry-run").planned == 3
+    assert copied.snakemake("--dry-run").planned == 4
     plan = copied.plan().output
     for cell in ("1x_other/paper_step/naive/r1", "1x_other+1x_plain/paper_step/naive/r1"):
         assert f"{cell}  (its settings changed: " in plan
     changed["other"]["description"] = "says nothing of what is trained"
     copied.write(changed | {"unused": workload()})
-    assert "3 to run now" in copied.plan().output
+    assert "4 to run now" in copied.plan().output
 
 
 def test_without_measuring_nothing_is_planned(copied):
     copied.write({"plain": workload(step_s=0.009), "other": workload(step_s=0.009)})
-    assert "11 to run now" in copied.plan().output
+    assert "12 to run now" in copied.plan().output
     assert copied.snakemake("--dry-run", config={"measure": "false"}).planned == 0
 
 
 def test_a_corrupt_record_is_measured_again_and_stays(copied):
-    """Cut short, and the record of another cell."""
+    """Cut short, and the record of another cell. Whatever the cores, cells never overlap, by
+    Snakemake's own limit: no conductor had to wait for the device.
+    """
     short, foreign = f"{PLAIN}/a1", "3x_plain/paper_step/naive/r1/a1"
     paths = {cell: copied.folder / copied.path(cell) for cell in (short, foreign)}
     whole_text = paths[short].read_text()
@@ -474,16 +458,43 @@ def test_a_corrupt_record_is_measured_again_and_stays(copied):
     paths[short].write_text(whole_text[: len(whole_text) // 2])
     before = {cell: path.read_text() for cell, path in paths.items()}
 
-    run = copied.snakemake("--until", "merge")
+    run = copied.snakemake("--cores", "8", "--workflow-profile", "none", "--until", "merge")
     assert run.code == 0, run.output
+    assert "waiting for" not in run.output and "Traceback" not in run.output
     named = next(line for line in run.output.splitlines() if "  corrupt" in line)
     assert all(copied.path(cell).as_posix() in named for cell in paths)
     assert {cell: path.read_text() for cell, path in paths.items()} == before
-    for cell in paths:
-        assert copied.record(cell.replace("/a1", "/a2"))["status"] == "completed"
+    again = [copied.record(cell.replace("/a1", "/a2")) for cell in paths]
+    assert [record["status"] for record in again] == ["completed"] * 2
+    (_, end), (start, _) = sorted((w["start_ns"], w["end_ns"]) for r in again for w in r["windows"])
+    assert end <= start
     assert {f"{cell}/a1" for cell in merged(copied.results)} == set(STATUSES)
     assert "0 to run now" in copied.plan().output
     copied.assert_no_orphans()
+
+
+def test_a_session_begins_with_an_anchor_which_is_no_part_of_the_grid(copied):
+    anchored = {"anchor": ["plain"], "ladders": alone("plain")}
+    copied.write_study("drill", study(**anchored))
+    assert copied.snakemake("--dry-run").planned == 0  # complete: no session begins
+    copied.write_study("drill", study(**anchored, replicates=2))
+    for budget, to_run in (("1s", 0), ("1h", 2)):  # none for an anchor alone
+        said = copied.plan(config={"budget": budget}).output
+        assert f"{to_run} to run now" in said, said
+    run = copied.snakemake("--until", "merge")
+    assert run.code == 0, run.output
+    cells = f"{PLAIN}/a1", "1x_plain--anchor/paper_step/naive/r1/a1", f"{PLAIN[:-1]}2/a1"
+    found = [copied.record(cell) for cell in cells]
+    assert found[1]["spec"] == found[2]["spec"] == found[0]["spec"]
+    earlier, anchor, last = (record["provenance"] for record in found)
+    assert earlier["sitting"] != anchor["sitting"] == last["sitting"]
+    assert anchor["started_at"] < last["started_at"]
+    assert "2 cells, 2 measured, 0 to run now" in copied.plan().output
+    rows = runs.read(copied.results / "runs.parquet")
+    assert {row["block"] for row in rows if row["scenario"] == "1x_plain"} == {1, 2}
+    assert all(row["samples_per_s"] for row in rows if row["scenario"] == "1x_plain--anchor")
+    assert "1x_plain--anchor" in {row["scenario"] for row in rows}
+    assert "anchor" not in (copied.results / "plan.json").read_text()
 
 
 def test_only_code_that_matters_makes_cells_look_different(copied, tmp_path):
@@ -497,6 +508,6 @@ def test_only_code_that_matters_makes_cells_look_different(copied, tmp_path):
     source.write_text('"""Another docstring."""\n# a comment\n' + text.split('"""', 2)[2])
     assert "other code or versions" not in copied.plan().output
     source.write_text(text + "\nANOTHER = 1\n")
-    assert "7 cells were measured with other code or versions" in copied.plan().output
+    assert "8 cells were measured with other code or versions" in copied.plan().output
     again = copied.plan(config={"rerun": "mismatched"})
-    assert "7 to run now" in again.output
+    assert "8 to run now" in again.output

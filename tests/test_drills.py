@@ -38,41 +38,24 @@ PHASES = ("build", "warm", "window", "stop")
 TIMEOUTS = {"build": 5, "warm": 1.5, "window": 1.5, "stop": 1.5}
 
 # Workload → what it does; the status, phase and words of its cell.
+KILLED = "ended by signal 9 (SIGKILL)"
 KILLS = {
-    f"killed_{phase}": (
-        {"die": {"phase": phase, "signal": int(signal.SIGKILL)}},
-        "failed",
-        phase,
-        "ended by signal 9 (SIGKILL)",
-    )
+    f"killed_{phase}": ({"die": {"phase": phase, "signal": 9}}, "failed", phase, KILLED)
     for phase in PHASES
 }
+SILENCE = "exited with code 7 without an error message"
 EXITS = {
-    f"exits_{phase}": (
-        {"die": {"phase": phase, "exit": 7}},
-        "failed",
-        phase,
-        "exited with code 7 without an error message",
-    )
+    f"exits_{phase}": ({"die": {"phase": phase, "exit": 7}}, "failed", phase, SILENCE)
     for phase in ("warm", "stop")
 }
+GONE = {"die": {"phase": "before", "exit": 0}}
 SILENT = {
-    "gone_at_once": (
-        {"die": {"phase": "before", "exit": 0}},
-        "failed",
-        "build",
-        "ended before it was told to",
-    ),
+    "gone_at_once": (GONE, "failed", "build", "ended before it was told to"),
     "raises": ({"error": "warm"}, "failed", "warm", "PhaseError: asked to fail in warm"),
 }
 HANGS = {
-    f"hangs_{phase}": (
-        {"hang": phase},
-        "timed_out",
-        "build" if phase == "before" else phase,
-        "within its time-out",
-    )
-    for phase in ("before", *PHASES)
+    f"hangs_{phase}": ({"hang": phase}, "timed_out", late, "within its time-out")
+    for phase, late in (("before", "build"), *zip(PHASES, PHASES, strict=True))
 }
 FAULTS = KILLS | EXITS | SILENT | HANGS
 OOMS = {
@@ -93,7 +76,9 @@ def started(request, module_studio):
     workloads = {"plain": workload()}
     workloads |= {name: workload(**what) for name, (what, *_) in (FAULTS | OOMS).items()}
     mix = {"members": {"oom_window": 1, "plain": 2}, "methods": ["naive"]}
-    studio.write(workloads, drill=study(ladders=alone(*workloads), mixes=[mix]))
+    fixed = {"members": {"killed_window": 1, "plain": 1}, "methods": ["naive"]}
+    fixed |= {"measure": {"kind": "completion"}, "work": {"killed_window": 90, "plain": 5}}
+    studio.write(workloads, drill=study(ladders=alone(*workloads), mixes=[mix, fixed]))
     return studio, studio.start(config={"timeout": json.dumps(TIMEOUTS)})
 
 
@@ -191,9 +176,10 @@ def test_after_all_these_ends_the_next_run_completes(interrupted):
 # -- processes that stand still --------------------------------------------------------------------
 
 # Kind of process → phases in which it is stopped (SIGSTOP); and is held in state D; Ctrl-C after
-# the one; after the other. A loader's worker is what the member has started.
+# the one; after the other. A loader's worker is what the member has started. A member that is
+# stopped in another phase ends as one that hangs there.
 STANDSTILLS = {
-    "member": (PHASES, ("build", "window", "stop"), ("window",), ("warm",)),
+    "member": (("window",), ("build", "window", "stop"), ("window",), ("warm",)),
     "worker": (("window",), ("window",), (), ("stop",)),
     "server": (("import", "warm", "stop"), ("build", "window"), ("import",), ("window",)),
     "sampler": (("window",), ("window",), (), ("stop",)),
@@ -203,9 +189,7 @@ HOW = ("stopped", "frozen", "stopped-ctrl_c", "frozen-ctrl_c")
 STILL = {
     f"{kind}-{phase}-{how}": (kind, phase, how)
     for kind, phases in STANDSTILLS.items()
-    for how, some in zip(
-        ("stopped", "frozen", "stopped-ctrl_c", "frozen-ctrl_c"), phases, strict=True
-    )
+    for how, some in zip(HOW, phases, strict=True)
     for phase in some
 }
 SHORT_S = {"build": 10} | dict.fromkeys(PHASES[1:], 4)  # a build has an import in it
@@ -466,9 +450,9 @@ def write_one_cell(studio: Studio) -> Studio:
     return studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
 
 
-def assert_next_run_completes(studio: Studio, **config) -> None:
+def assert_next_run_completes(studio: Studio) -> None:
     assert not studio.partial_files()
-    run = studio.measure(config=config)
+    run = studio.measure()
     assert run.code == 0, run.output
     (record,) = [r for r in studio.records().values() if r["status"] != "failed"]
     assert record["status"] == "completed"
@@ -519,8 +503,10 @@ def test_files_that_may_not_grow(studio):
     assert studio.record(f"{CELL}/a1")["status"] == "completed"
 
 
-def test_a_damaged_dataset_stops_the_run_with_its_reason(studio, tmp_path):
-    """Real files of which one cannot be read: nothing is measured, and nothing is generated."""
+def test_damaged_data_stop_the_run_and_data_that_vanished_are_prepared_again(studio, tmp_path):
+    """Real files of which one cannot be read: nothing is measured, and nothing is generated. Then
+    generated ones, which the file that says where they are outlives.
+    """
     studio.data = tmp_path / "data"
     image = studio.data / "imagenet" / "train" / "a" / "one.JPEG"
     for split in ("train", "val"):
@@ -533,19 +519,11 @@ def test_a_damaged_dataset_stops_the_run_with_its_reason(studio, tmp_path):
     assert run.code != 0 and not studio.records()
     assert re.search(r"data: imagenet: .*one\.JPEG cannot be decoded", run.output), run.output
     assert "Traceback" not in run.output
+
     shutil.rmtree(studio.data / "imagenet")
     sizes = {"imagenet": {"train": 8, "validation": 8}}
     studio.write(catalogue, drill=study(ladders=alone("plain"), datasets=sizes))
-    assert_next_run_completes(studio, source="synthetic")
-
-
-def test_data_that_vanished_are_prepared_again(studio, tmp_path):
-    """The file that says where they are outlived them."""
-    studio.data = tmp_path / "data"
     studio.settings["source"] = "synthetic"
-    catalogue = {"plain": workload() | {"dataset": "cifar10"}}
-    sizes = {"cifar10": {"train": 20, "validation": 10}}
-    studio.write(catalogue, drill=study(ladders=alone("plain"), datasets=sizes))
     assert studio.prepare().code == 0
     [ready] = studio.results.glob("ready/*.json")
     made = Path(json.loads(ready.read_text())["path"])
@@ -572,7 +550,7 @@ def test_the_last_job_fails_and_lists_every_cell_without_a_result(faulty):
     studio, run = faulty
     studio.assert_no_orphans()
     assert run.code != 0
-    assert f"{len(FAULTS)} cells of study 'drill' have no result:" in run.output
+    assert f"{len(FAULTS) + 1} cells of study 'drill' have no result:" in run.output
     for name in FAULTS:
         line = rf"1x_{name}/paper_step/naive/r1: (failed|timed_out) \(attempt 1; tried again next"
         assert re.search(line, run.output), name
@@ -603,6 +581,11 @@ def test_out_of_memory_of_one_member_keeps_the_rates_of_the_survivors(faulty):
         assert member["windows"]["window"]["samples_per_s"] > 0
 
 
+def test_a_member_killed_before_its_fixed_work_is_done_fails_the_cell(faulty):
+    record = faulty[0].record("1x_killed_window+1x_plain--completion/paper_step/naive/r1/a1")
+    assert record["status"] == "failed" and KILLED in record["reason"]
+
+
 def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
     studio, _ = faulty
     cell = "1x_killed_window/paper_step/naive/r1"
@@ -610,7 +593,7 @@ def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
     assert studio.conduct(f"{cell}/a3").end().code == 0
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2, 3)] == ["failed"] * 3
     plan = studio.plan().output
-    assert f"{len(FAULTS) - 1} to run now" in plan and cell not in plan
+    assert f"{len(FAULTS)} to run now" in plan and cell not in plan
     check = studio.plan("--check")
     assert check.code == 1
     assert f"{cell}: failed (attempt 3; not tried again)" in check.output

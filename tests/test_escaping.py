@@ -40,19 +40,23 @@ class Tags(HTMLParser):
         self.found.add(tag)
 
 
-@pytest.mark.parametrize("nasty", NASTY)
-def test_no_name_is_markup_on_any_page(tmp_path, nasty):
+def test_no_name_is_markup_on_any_page(tmp_path):
     """Of an arm, a method, a GPU, a claim, and the study itself."""
-    place = {"scenario": "2x_a_b1", "arm": f"x{nasty}", "method": f"mps_{nasty}"}
-    found = [
-        Estimate("stp", **place, value=1.5, n=1, hosts=1),
-        Estimate("outcome", **place, status="completed", value=1.0, n=1),
-        Estimate("claim", name=nasty, status=nasty, value=1.0, note=nasty),
-        Estimate("count", name="host_cells", host="h1", value=9.0, note=f"m1: {nasty}; v1"),
-    ]
-    folder = tmp_path / "theirs"
+    found = []
+    for number, nasty in enumerate(NASTY, 1):
+        place = {"scenario": "2x_a_b1", "arm": f"x{nasty}", "method": f"mps_{nasty}"}
+        found += [
+            Estimate("stp", **place, value=1.5, n=1, hosts=1),
+            Estimate("outcome", **place, status="completed", value=1.0, n=1),
+            Estimate("claim", name=nasty, status=nasty, value=1.0, note=nasty),
+            Estimate(
+                "count", name="host_cells", host=f"h{number}", value=9.0, note=f"m1: {nasty}; v1"
+            ),
+        ]
+        assert MarkdownIt().render(plain(nasty)).count("<") == 2, "a paragraph, and nothing in it"
+        assert "$" not in plain(nasty).replace("\\$", "")
+    folder, out = tmp_path / "theirs", tmp_path / "out"
     write_estimates(found, folder / "estimates.parquet")
-    out = tmp_path / "out"
     done = run("analysis", "compare", folder, folder, "--output", out)
     assert done.returncode == 0, done.stderr
     done = run("analysis", "explorer", "--folder", folder, "--output", out / "explorer.html")
@@ -62,9 +66,7 @@ def test_no_name_is_markup_on_any_page(tmp_path, nasty):
     assert "<script>alert" not in (out / "explorer.html").read_text()
     page = (out / "compare.md").read_text()
     shown = Tags(MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(page)).found
-    assert not shown & {"script", "img", "iframe", "a", "s"} and "\n$" not in page
-    assert MarkdownIt().render(plain(nasty)).count("<") == 2, "a paragraph, and nothing in it"
-    assert "$" not in plain(nasty).replace("\\$", "")
+    assert not shown & {"script", "img", "iframe", "a", "s", "pre"} and "\n$" not in page
 
 
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r", "\n", "＝"])

@@ -413,6 +413,7 @@ def foreign_daemon(on: Machine, studio: Studio) -> Iterator[dict]:
         except BaseException:
             daemon.kill()
             raise
+    shutil.rmtree(pipe)
 
 
 @contextlib.contextmanager
@@ -473,6 +474,11 @@ HINDRANCES = {
         "postponed",
         r"^a cell needs the GPU to itself, and others compute on it: PID {pid} ",
     ),
+    served_stranger: (
+        "naive",
+        "postponed",
+        r"^a cell needs the GPU to itself, and another MPS daemon serves it: PID {pid} ",
+    ),
     broken_control: ("mps", "failed", "^the MPS daemon did not start: "),
 }
 
@@ -509,43 +515,31 @@ def test_a_cell_that_cannot_begin_says_why(on, spare, attempts, hindrance):
 NAIVE_AND_MPS = {"workloads": ["small"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
 
 
-def assert_all_measured(on: Machine, studio: Studio) -> None:
-    """At the first attempt."""
-    records = studio.records()
-    assert {cell.rpartition("/")[2] for cell in records} == {"a1"} and len(records) == 3
-    for record in records.values():
-        assert_fine(record)
-    on.assert_as_found(studio)
-
-
-@pytest.mark.parametrize("who", [stranger, served_stranger])
-def test_others_on_the_card_are_waited_for_and_cost_no_attempt(on, who):
-    studio = on.studio([NAIVE_AND_MPS], blocks=1)
-    with who(on, studio) as found:
-        running = studio.start("--until", "collocate", config={"wait": "2m"})
-        words = "waiting for the GPU, 2m at most: a cell needs the GPU to itself, and "
-        until(lambda: words in running.output, lambda: running.output)
-    run = running.end(LONG)
-    assert run.code == 0, run.output
-    assert run.output.count(f"PID {found['pid']} (") == 1
-    assert_all_measured(on, studio)
-
-
-def test_a_run_gives_up_once_on_others_that_stay_and_the_next_one_carries_on(on):
+def test_others_on_the_card_are_waited_for_as_long_as_is_asked_and_cost_no_attempt(on):
+    """A run gives up once on those who stay, and the next one carries on when they have gone."""
     studio = on.studio([NAIVE_AND_MPS], blocks=1)
     with stranger(on, studio) as found:
         run = studio.measure(config={"wait": "1s"})
+        assert not studio.records()
+        running = studio.start("--until", "collocate", config={"wait": "2m"})
+        words = "waiting for the GPU, 2m at most: a cell needs the GPU to itself, and "
+        until(lambda: words in running.output, lambda: running.output)
+        planned = studio.plan().output
     assert run.code == 1, run.output
     who = rf"others compute on it: PID {found['pid']} \(python\S*, owner \w+\)"
     left = rf"^3 cells are left: a cell needs the GPU to itself, and {who}; the same command "
     assert re.search(left, run.output, re.M), run.output
     assert run.output.count("waiting for the GPU") == 1
     assert "Error" not in run.output and "Exception" not in run.output, run.output
-    assert not studio.records()
-    assert "3 to run now" in studio.plan().output
-    run = studio.measure()
+    assert "3 to run now" in planned
+    run = running.end(LONG)
     assert run.code == 0, run.output
-    assert_all_measured(on, studio)
+    assert run.output.count(f"PID {found['pid']} (") == 1
+    records = studio.records()
+    assert {cell.rpartition("/")[2] for cell in records} == {"a1"} and len(records) == 3
+    for record in records.values():
+        assert_fine(record)
+    on.assert_as_found(studio)
 
 
 @pytest.mark.parametrize("method", ["naive", "mps"])

@@ -80,7 +80,7 @@ class Stage:
         self.folder = self.base / f"round-{self.plan.number}"
         self.temporary = self.base / f"tmp-{self.plan.number}"
         self.locks = self.base / f"locks-{self.plan.number}"
-        self.studio = Studio(self.folder, self.data, self.locks)
+        self.studio = Studio(self.folder, self.data, self.locks, cold=True)
 
     def wrong(self, what: str, suspicion: bool = False) -> None:
         again = f"python -m tests.soak --seed {self.plan.seed} --round {self.plan.number}"
