@@ -9,7 +9,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -25,7 +24,7 @@ from analysis.estimates.build import build
 from analysis.records.merge import merge
 from release import slices
 from tests.lies import lies
-from tests.studio import PATIENCE, REPOSITORY, study, until, workload
+from tests.studio import PATIENCE, Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
 from workflow.collocation.cell.cores import plan_cores, plan_sides
 from workflow.collocation.cell.members import member_specs
@@ -125,63 +124,56 @@ def test_sides_train_on_the_same_cores():
 # -- one cell, by its own command ------------------------------------------------------------------
 
 
-@pytest.fixture
-def job(tmp_path, data) -> "Job":
-    made = Job(tmp_path, data)
-    yield made
-    left = [process.cmdline() for process in made.alive()]
-    for process in made.alive():
-        process.kill()
-    assert not left
-
-
-class Job:
+class Job(Studio):
     """A cell on the CPU, without Snakemake."""
 
-    def __init__(self, folder: Path, data: Path):
-        self.folder, self.data = folder, data
-        self.log = folder / "a1" / "log" / "conductor.log"
+    @property
+    def cell_folder(self) -> Path:
+        return self.folder / "a1"
 
-    def start(self, cell: Cell, trainer: str = "tests.torchfree") -> subprocess.Popen:
+    @property
+    def words(self) -> str:
+        """What its conductor has said so far."""
+        log = self.cell_folder / "log" / "conductor.log"
+        return log.read_text() if log.exists() else ""
+
+    def begin(self, cell: Cell, trainer: str = "tests.torchfree") -> Running:
+        self.folder.mkdir()
         [ready] = self.data.rglob("manifest.json")
         told = {"dataset": "digits", "path": str(ready.parent)}
         (self.folder / "digits.json").write_text(json.dumps(told))
-        Task(
-            study="s",
-            cell=cell.id,
-            output=self.folder / "a1" / "run.json",
-            spec=cell.spec,
-            gpu="cpu",
-            trainer=trainer,
-            telemetry=Sampling(source="off"),
-            data=[self.folder / "digits.json"],
-        ).write(self.folder / "job.json")
-        command = [sys.executable, "-m", "workflow.collocation.cell.run", self.folder / "job.json"]
-        locks = {"COLLOCATION_LOCK_DIR": str(self.folder / "locks"), "JOB": str(self.folder)}
-        return subprocess.Popen(command, cwd=REPOSITORY, env=os.environ | locks)
+        task = {"study": "s", "cell": cell.id, "spec": cell.spec, "gpu": "cpu", "trainer": trainer}
+        task |= {"output": self.cell_folder / "run.json", "telemetry": Sampling(source="off")}
+        Task(**task, data=[self.folder / "digits.json"]).write(self.folder / "job.json")
+        command = [sys.executable, "-m", "workflow.collocation.cell.run", "job.json"]
+        return self._start(command, None, {})
 
-    def record(self, *arguments) -> dict:
-        assert self.start(*arguments).wait(PATIENCE) == 0
-        return json.loads((self.folder / "a1" / "run.json").read_text())
+    def measured(self, *arguments) -> dict:
+        run = self.begin(*arguments).end()
+        assert run.code == 0, run.output
+        return self.read()
 
-    def begun(self) -> None:
-        """Wait until the first slice goes on."""
-        until(lambda: self.log.exists() and "held:" in self.log.read_text(), lambda: "not begun")
+    def read(self) -> dict:
+        return json.loads((self.cell_folder / "run.json").read_text())
+
+    def begun(self, cell: Cell) -> Running:
+        """One whose first slice goes on."""
+        running = self.begin(cell)
+        until(lambda: "held:" in self.words, lambda: running.output)
+        return running
 
     def pids(self) -> list[int]:
-        logs = sorted(self.log.parent.glob("member*.log"))
+        logs = sorted(self.cell_folder.glob("log/member*.log"))
         return [int(re.search(r"in process (\d+)", log.read_text())[1]) for log in logs]
 
-    def alive(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                ours = process.environ().get("JOB") == str(self.folder)
-                if ours and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                pass
-        return found
+
+@pytest.fixture
+def job(tmp_path, data) -> Job:
+    made = Job(tmp_path / "work", data, tmp_path / "locks")
+    yield made
+    left = [process.cmdline() for process in made.alive()]
+    made.kill_all()
+    assert not left
 
 
 def assert_in_turns(record: dict, folder: Path) -> None:
@@ -247,13 +239,13 @@ def test_sides_never_train_in_each_others_slices(job, trainer):
         [cell] = expand(Study.model_validate(study(measure=TURNS, ladders=[ladder])), entries)
     else:
         [cell] = planned(2, ["alone", "naive", "naive"])
-    record = job.record(cell, trainer)
+    record = job.measured(cell, trainer)
     assert record["status"] == "completed", record["reason"]
     assert [w["name"] for w in record["windows"]] == ["alone", "naive", "naive_2"][
         : len(record["windows"])
     ]
-    assert_in_turns(record, job.folder / "a1")
-    assert_understood(record, job.folder / "a1")
+    assert_in_turns(record, job.cell_folder)
+    assert_understood(record, job.cell_folder)
     assert record["method"]["verified"] is True
 
 
@@ -267,30 +259,28 @@ def test_sides_never_train_in_each_others_slices(job, trainer):
 )
 def test_without_one_of_its_members_a_cell_has_no_rates(job, of, status, says):
     [cell] = planned(2, ["naive", "naive"], of=of)
-    record = job.record(cell)
+    record = job.measured(cell)
     assert record["status"] == status and re.search(says, record["reason"]), record["reason"]
     assert record["windows"] == [] and not any(m["windows"] for m in record["members"])
 
 
 def test_a_member_that_is_killed_while_it_is_held_ends_the_cell(job):
     [cell] = planned(1, ["naive", "naive"], measure={"slice_s": 600.0})
-    running = job.start(cell)
-    job.begun()
+    running = job.begun(cell)
     first = random.Random(cell.spec.seed).sample(range(2), 2)[0]
     os.kill(job.pids()[1 - first], signal.SIGKILL)
-    assert running.wait(PATIENCE) == 0
-    record = json.loads((job.folder / "a1" / "run.json").read_text())
+    assert running.end().code == 0
+    record = job.read()
     assert record["reason"].startswith(f"member {1 - first} (a), window: ended by signal 9")
     assert record["members"][first]["status"] == "completed" and not record["windows"]
 
 
 def test_an_interruption_while_members_are_held_leaves_nothing(job):
     [cell] = planned(2, ["alone", "naive"], measure={"slice_s": 600.0})
-    running = job.start(cell)
-    job.begun()
-    running.send_signal(signal.SIGINT)
-    assert running.wait(PATIENCE) == 128 + signal.SIGINT
-    assert not (job.folder / "a1" / "run.json").exists()
+    running = job.begun(cell)
+    running.process.send_signal(signal.SIGINT)
+    assert running.end().code == 128 + signal.SIGINT
+    assert not (job.cell_folder / "run.json").exists()
 
 
 def given_cpu(pid: int) -> tuple[int, float]:

@@ -128,10 +128,16 @@ def test_files_augment_training_only(data_root, name):
     assert not all(np.array_equal(image, train[3][0]) for _ in range(5))
 
 
-def test_digits_are_scikit_learns(tmp_path):
+def test_digits_are_scikit_learns_and_need_no_torch(tmp_path):
     from sklearn.datasets import load_digits
 
-    record = prepare(DATASETS["digits"], tmp_path, input_sizes=[32])
+    program = (
+        "import sys; from models.data.__main__ import main; "
+        "sys.exit(main(['prepare', 'digits', *sys.argv[1:]]) or 'torch' in sys.modules)"
+    )
+    where = ["--root", tmp_path, "--input-size", "32", "--ready", tmp_path / "ready.json"]
+    subprocess.run([sys.executable, "-c", program, *where], cwd=REPOSITORY, check=True)
+    record = json.loads((tmp_path / "ready.json").read_text())
     assert (record["source"], record["classes"]) == ("real", 10)
     assert (record["train_size"], record["validation_size"]) == (1437, 360)
     dataset = open_dataset("digits", record["path"])
@@ -218,20 +224,14 @@ def test_criteo_text_is_read_back_exactly(tmp_path):
     dataset = open_dataset("criteo", record["path"])
     parts = [dataset.resident(split, 0, 10) for split in ("train", "validation")]
     got = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    assert [got[key].dtype for key in ("dense", "sparse", "label")] == [
-        np.float32,
-        np.int64,
-        np.float32,
-    ]
+    types = {key: array.dtype for key, array in got.items()}
+    assert types == {"dense": np.float32, "sparse": np.int64, "label": np.float32}
     assert got["label"].tolist() == [1, 0, 0, 1]
     assert got["sparse"].tolist() == [[int(x or "0", 16) for x in row[14:]] for row in FIXTURE]
     numbers = [[max(int(x or "0"), 0) for x in row[1:14]] for row in FIXTURE]
     assert np.allclose(got["dense"], np.log1p(numbers), rtol=1e-6)
-    assert sorted(path.name for path in (tmp_path / "criteo").iterdir()) == [
-        "day_0",
-        "day_10",
-        "day_2.gz",
-    ]
+    days = {path.name for path in (tmp_path / "criteo").iterdir()}
+    assert days == {"day_0", "day_10", "day_2.gz"}
 
 
 def test_criteo_reads_no_more_rows_than_asked(tmp_path):
@@ -293,23 +293,18 @@ def test_generated_ids_are_zipf_like_and_in_their_tables(tmp_path):
 # Learnable
 
 
-def test_generated_images_are_learnable(tmp_path):
-    dataset = make(tmp_path, "cifar10", train=600, validation=200, input_sizes=[32])
-    train, validation = (dataset.resident(split, 32, 600) for split in ("train", "validation"))
-    flat = [part["images"].reshape(len(part["images"]), -1) / 255 for part in (train, validation)]
-    means = np.stack([flat[0][train["labels"] == label].mean(0) for label in range(10)])
-    nearest = ((flat[1][:, None] - means[None]) ** 2).sum(2).argmin(1)
-    assert (nearest == validation["labels"]).mean() > 0.5
-
-
-def test_generated_photographs_are_learnable(data_root):
-    dataset = make(data_root, "imagenet", input_sizes=[32])
+@pytest.mark.parametrize(
+    ("name", "least", "options"),
+    [("cifar10", 0.5, {"train": 600, "validation": 200}), ("imagenet", 0.0, {})],
+)
+def test_generated_images_are_learnable(tmp_path, name, least, options):
+    dataset = make(tmp_path, name, input_sizes=[32], **options)
     train, validation = (dataset.resident(split, 32, 600) for split in ("train", "validation"))
     flat = [part["images"].reshape(len(part["images"]), -1) / 255 for part in (train, validation)]
     labels = range(dataset.classes)
     means = np.stack([flat[0][train["labels"] == label].mean(0) for label in labels])
     nearest = ((flat[1][:, None] - means[None]) ** 2).sum(2).argmin(1)
-    assert (nearest == validation["labels"]).mean() > 2 / dataset.classes
+    assert (nearest == validation["labels"]).mean() > max(least, 2 / dataset.classes)
 
 
 def test_generated_clicks_are_learnable(tmp_path):
@@ -339,7 +334,7 @@ def test_photographs_have_imagenets_sizes(tmp_path):
 @pytest.mark.parametrize("name", list(SMALL))
 def test_a_seed_reproduces_every_byte(tmp_path, name):
     size = 0 if name == "criteo" else 32
-    few = {"train": 16, "validation": 8} if name == "imagenet" else {}
+    few = {"train": 4, "validation": 2} if "imagenet" in name else {}
     folders = [
         make(tmp_path / str(index), name, seed=seed, input_sizes=[size], **few).folder
         for index, seed in enumerate([1, 1, 2])
@@ -560,7 +555,7 @@ class Planted:
     ],
 )
 def test_a_planted_file_is_refused_and_runs_nothing(tmp_path, name, file):
-    made = make(tmp_path, name, input_sizes=[32])
+    made = make(tmp_path, name, input_sizes=[32], train=20, validation=10)
     file, _, objects = file.partition(":")
     target, planted = made.folder / file, Planted()
     planted.mark = tmp_path / "ran"
@@ -580,7 +575,7 @@ def test_a_planted_file_is_refused_and_runs_nothing(tmp_path, name, file):
 
 def test_two_prepares_at_once(tmp_path):
     command = [sys.executable, "-m", "models.data", "prepare", "imagenet64", "--root", tmp_path]
-    command += ["--train", "320", "--validation", "32", "--input-size", "64", "--pin"]
+    command += ["--train", "60", "--validation", "30", "--input-size", "64", "--pin"]
     command += [tmp_path / "pin.json", "--ready"]
     both = [
         subprocess.Popen([*command, tmp_path / f"{index}.json"], cwd=REPOSITORY)
@@ -590,9 +585,9 @@ def test_two_prepares_at_once(tmp_path):
     first, second = (json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2))
     assert first == second
     dataset = open_dataset("imagenet64", first["path"])
-    assert len(dataset.resident("train", 64, 999)["images"]) == 320
+    assert len(dataset.resident("train", 64, 999)["images"]) == 60
     folders = [path.name for path in (tmp_path / "synthetic").iterdir() if path.is_dir()]
-    assert folders == ["imagenet64-320+32-seed42"]
+    assert folders == ["imagenet64-60+30-seed42"]
 
 
 def test_what_is_prepared_may_lie_where_nobody_can_write(tmp_path):
@@ -626,15 +621,6 @@ def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
     common = ["cifar10", "--root", tmp_path, "--source", "synthetic", "--train", 20]
     assert run(*common, "--validation", 10) == 2
     assert [path for path in (tmp_path / "synthetic").iterdir() if path.is_dir()] == []
-
-
-def test_preparing_needs_no_torch(tmp_path):
-    program = (
-        "import sys; from models.data.__main__ import main; "
-        f"code = main(['prepare', 'digits', '--root', {str(tmp_path)!r}, '--input-size', '32']); "
-        "sys.exit(code or 'torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY).returncode == 0
 
 
 def test_a_folder_of_another_dataset(tmp_path):

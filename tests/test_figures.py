@@ -161,7 +161,7 @@ def texts_of(figure) -> list:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_texts_are_legible_and_inside(study, name, tmp_path):
+def test_texts_are_legible_and_inside_and_names_of_lines_do_not_overlap(study, name, tmp_path):
     figure = draw(read_back(SHEETS[name](study), tmp_path))
     box = figure.bbox.padded(1)
     assert figure.get_size_inches()[0] == WIDTH
@@ -174,11 +174,7 @@ def test_texts_are_legible_and_inside(study, name, tmp_path):
     for place, line in enumerate(lines):
         assert not line.count_overlaps(lines[place + 1 :])
         assert not line.count_overlaps([axes.bbox for axes in figure.axes])
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_names_of_lines_do_not_overlap(study, name, tmp_path):
-    for axes in draw(read_back(SHEETS[name](study), tmp_path)).axes:
+    for axes in figure.axes:
         boxes = [Text.get_window_extent(text).padded(-1.5) for text in axes.texts]
         for place, one in enumerate(boxes):
             assert not one.count_overlaps(boxes[place + 1 :]), axes.texts[place].get_text()
@@ -246,14 +242,7 @@ def test_drawing_needs_the_csv_alone_and_repeats_to_the_byte(tmp_path):
         folder.mkdir()
         (folder / "f.csv").write_text(text, encoding="utf-8")
         outputs = [str(folder / f"f{ending}") for ending in (".png", ".pdf", ".svg")]
-        command = [
-            sys.executable,
-            "-c",
-            program,
-            "draw",
-            "--data",
-            str(folder / "f.csv"),
-        ]
+        command = [sys.executable, "-c", program, "draw", "--data", str(folder / "f.csv")]
         subprocess.run([*command, "--output", *outputs], cwd=ROOT, check=True)
         made.append([Path(output).read_bytes() for output in outputs])
     assert made[0] == made[1]

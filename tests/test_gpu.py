@@ -5,9 +5,10 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import SimpleNamespace as Named
 
 import psutil
 import pynvml
@@ -40,87 +41,57 @@ class FakeNvml:
         self.compute: list[int] = []
         self.mps: list[int] = []
 
-    def nvmlInit(self):
-        pass
-
-    def nvmlDeviceGetCount(self):
-        return len(self.uuids)
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):
+    def by_uuid(self, uuid):
         if uuid not in ("MIG-1", "MIG-2", *self.uuids):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return uuid if uuid.startswith("MIG-") else self.uuids.index(uuid)
 
-    def nvmlDeviceGetUUID(self, handle):
-        return self.uuids[handle]
-
-    def nvmlDeviceGetName(self, handle):
-        return self.names[handle]
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return SimpleNamespace(total=80 * 2**30, used=2**30, free=79 * 2**30)
-
-    def nvmlSystemGetDriverVersion(self):
-        return "580.1"
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):
-        return self.capability
-
-    def nvmlDeviceGetNumGpuCores(self, handle):
-        return self.cores
-
-    def nvmlDeviceGetPciInfo(self, handle):
-        return SimpleNamespace(busId=f"0000FFFF:{self.slots[handle]:02X}:00.0")
-
-    def nvmlDeviceGetComputeMode(self, handle):
-        return self.compute_mode
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        return 41
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        return 123_456
-
-    def nvmlDeviceGetClockInfo(self, handle, clock):
-        return {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}[clock]
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
-        return 4
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return [SimpleNamespace(pid=pid) for pid in self.compute]
-
-    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle):
-        return [SimpleNamespace(pid=pid) for pid in self.mps]
-
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part):
-        return {"MIG-1": 1, "MIG-2": 2}[part]
-
-    def nvmlDeviceGetMigMode(self, handle):
-        return [self.mig, self.mig]
-
-    def nvmlDeviceGetGpuInstanceProfileInfo(self, handle, index):
+    def profile(self, handle, index):
         raise NOT_SUPPORTED
+
+    def calls(self) -> dict[str, Callable]:
+        """By their names less `nvml`; those of a device less `nvmlDeviceGet`."""
+        clocks = {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}
+        memory = Named(total=80 * 2**30, used=2**30, free=79 * 2**30)
+        device = {
+            "Count": lambda: len(self.uuids),
+            "HandleByIndex": lambda index: index,
+            "HandleByUUID": self.by_uuid,
+            "UUID": lambda handle: self.uuids[handle],
+            "Name": lambda handle: self.names[handle],
+            "MemoryInfo": lambda handle: memory,
+            "CudaComputeCapability": lambda handle: self.capability,
+            "NumGpuCores": lambda handle: self.cores,
+            "PciInfo": lambda handle: Named(busId=f"0000FFFF:{self.slots[handle]:02X}:00.0"),
+            "ComputeMode": lambda handle: self.compute_mode,
+            "Temperature": lambda handle, sensor: 41,
+            "PowerUsage": lambda handle: 123_456,
+            "ClockInfo": lambda handle, clock: clocks[clock],
+            "CurrentClocksEventReasons": lambda handle: 4,
+            "ComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.compute],
+            "MPSComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.mps],
+            "DeviceHandleFromMigDeviceHandle": {"MIG-1": 1, "MIG-2": 2}.__getitem__,
+            "MigMode": lambda handle: [self.mig, self.mig],
+            "GpuInstanceProfileInfo": self.profile,
+        }
+        found = {"nvmlInit": lambda: None, "nvmlSystemGetDriverVersion": lambda: "580.1"}
+        return found | {f"nvmlDeviceGet{name}": call for name, call in device.items()}
 
 
 @pytest.fixture
 def nvml(monkeypatch) -> FakeNvml:
     fake = FakeNvml()
 
-    def answer(name):
+    def answer(name, ask):
         def call(*arguments):
             if name in fake.missing:
                 raise NOT_SUPPORTED
-            return getattr(fake, name)(*arguments)
+            return ask(*arguments)
 
         return call
 
-    for name in vars(FakeNvml):
-        if name.startswith("nvml"):
-            monkeypatch.setattr(pynvml, name, answer(name))
+    for name, ask in fake.calls().items():
+        monkeypatch.setattr(pynvml, name, answer(name, ask))
     monkeypatch.setattr(apart.CHILD, "inside", True)  # this process is asked, which is the fake's
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
@@ -150,14 +121,10 @@ def test_find(nvml, wanted, index):
 
 
 def test_what_is_known_of_a_device(nvml):
-    device = first()
-    assert device == gpu.Nvidia(UUIDS[0], "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
-    assert device.record() == {
-        "uuid": UUIDS[0],
-        "name": "Card 0",
-        "memory_bytes": 80 * 2**30,
-        "driver": "580.1",
-    }
+    device, memory = first(), 80 * 2**30
+    assert device == gpu.Nvidia(UUIDS[0], "Card 0", 0, memory, "580.1", (9, 0), None, 132)
+    told = {"uuid": UUIDS[0], "name": "Card 0", "memory_bytes": memory, "driver": "580.1"}
+    assert device.record() == told
 
 
 @pytest.mark.parametrize(
@@ -242,22 +209,15 @@ def test_one_that_is_not_there(nvml, monkeypatch):
         assert refusal(part).startswith(f"gpu: '{part}' is no GPU, but a part of one")
 
 
-def test_a_beginning_that_several_have(nvml):
+def test_no_cards_and_no_driver(nvml):
     assert refusal("GPU-aaaa").startswith("gpu: 'GPU-aaaa' names several GPUs; allowed: ")
-
-
-def test_a_driver_without_cards(nvml):
     nvml.uuids = []
     assert first() is None
     assert refusal(0) == "gpu: '0' is no GPU of this machine; allowed: none is there"
-
-
-def test_no_driver(nvml):
     nvml.missing = {"nvmlInit"}
     assert first() is None
-    assert refusal("1") == (
-        "gpu: '1' was asked for, but there is no NVIDIA driver here; allowed: auto, cpu"
-    )
+    said = "gpu: '1' was asked for, but there is no NVIDIA driver here; allowed: auto, cpu"
+    assert refusal("1") == said
 
 
 # -- readings -------------------------------------------------------------------------------------

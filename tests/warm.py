@@ -112,9 +112,11 @@ def run(
 def _command(asked: dict) -> None:
     """In the child: be that command."""
     os.setsid()
+    said = [os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in ("out", "err")]
     print(os.getpid(), flush=True)
-    for fd, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), fd)
+    for fd, opened in enumerate(said, 1):
+        os.dup2(opened, fd)
+        os.close(opened)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(asked["cwd"])
     os.environ.clear()
