@@ -51,7 +51,7 @@ COMMANDS = {
         ),
     ),
     "pages": (
-        "pages.command",
+        "pages.render",
         "findings, claims, advice and tables from the estimates",
         (
             _FOLDER,

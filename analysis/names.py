@@ -61,18 +61,6 @@ class Scenario:
         """Its distinct workloads, whatever the counts."""
         return "+".join(sorted(name for name, _ in self.parts))
 
-    @property
-    def title(self) -> str:
-        """What shares the GPU, whatever the counts: `a`, `a (files)`, `a + b`."""
-        text = self.family.replace("+", " + ")
-        return f"{text} ({self.variant})" if self.variant else text
-
-    @property
-    def label(self) -> str:
-        """For people: `2× a + 1× b (files)`."""
-        text = " + ".join(f"{count}× {name}" for name, count in self.parts)
-        return f"{text} ({self.variant})" if self.variant else text
-
 
 @lru_cache(maxsize=4096)
 def parse_scenario(scenario: str) -> Scenario:

@@ -61,10 +61,12 @@ class Limited:
             raise ValueError(f"it unpacks to more than {MOST_TABLE} bytes: give its folder")
 
 
-def entries(bundle: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """The files of a bundle, in order. Raises OSError, EOFError, tarfile.TarError; ValueError for
-    what is no plain file or leads out of it, and before they are read for more than MOST_TABLE.
+def unpacked(bundle: Path, scratch: Path) -> Path:
+    """The folder of a bundle, below `scratch`. Raises OSError, EOFError, tarfile.TarError, and
+    ValueError for what is no plain file, leads out of it, or would be more than MOST_TABLE.
     """
+    out = scratch / "bundle"
+    out.mkdir()
     with gzip.open(bundle) as packed:
         with tarfile.open(fileobj=Limited(packed), mode="r|") as archive:
             declared = Limited(packed)
@@ -77,21 +79,9 @@ def entries(bundle: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
                 if not entry.isfile() or entry.issparse():
                     raise ValueError(f"{name} is a link or no plain file: it is not opened")
                 declared.take(entry.size)
-                yield archive, entry
-
-
-def unpacked(bundle: Path, scratch: Path) -> Path:
-    """The folder of a bundle, below `scratch`, which nothing is written to before all names and
-    sizes are known to be good. Raises what `entries` does.
-    """
-    for _ in entries(bundle):
-        pass
-    out = scratch / "bundle"
-    out.mkdir()
-    for archive, entry in entries(bundle):
-        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
-        with archive.extractfile(entry) as content, (out / entry.name).open("xb") as target:
-            shutil.copyfileobj(content, target)
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                with archive.extractfile(entry) as content, (out / name).open("xb") as target:
+                    shutil.copyfileobj(content, target)
     inside = list(out.iterdir())
     return inside[0] if len(inside) == 1 else out
 

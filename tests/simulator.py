@@ -346,7 +346,6 @@ class _Study:
             | {"device": uuid, "gpu_uuid": uuid, "machine": f"m{host + 1}"}
             | {"started_at": f"2026-01-{host + 1:02}T00:00:{block % 60:02}Z"}
             | {"session": f"m{host + 1} day 1", "method_verified": done or None}
-            | {"in_force": "yes" if done else None}
         )
 
     def _row(self, cell: dict, member: int, name: str, rate: float, **more: object) -> None:

@@ -17,7 +17,7 @@ from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
 from analysis.figures import APPENDIX, NAMES
 from analysis.figures.choose import Study
-from analysis.figures.data import SHEETS, write
+from analysis.figures.command import SHEETS, write
 from analysis.figures.draw import SMALL, WIDTH, apart, draw
 from analysis.figures.sheet import COLUMNS, Sheet
 

@@ -409,42 +409,6 @@ def test_as_many_comparisons_as_members(monkeypatch):
     assert len(asked) <= 2 * 40 + 2 * 40
 
 
-# -- evidence -------------------------------------------------------------------------------------
-
-SERVER = {"verified": True, "server": 123, "clients": [1, 2], "nvml_agrees": True}
-FULL = SERVER | {"limits": {"0": {"unproven": "the card is full"}, "1": {}}}
-DENIED = {"verified": False, "reason": "no client"}
-MIG = {"verified": True, "layout": "2x 3g.71gb"}
-
-
-def seen(method, when="end", said=None, **options):
-    """Two members under a method, and what a check said of it."""
-    return record("2x_a", method, rates=[1, 1], evidence={when: said} if said else {}, **options)
-
-
-OOM = {"status": "out_of_memory"}
-CASES = [
-    (seen("naive", gpu=None, verified=None), "not proven", ["nothing"]),
-    (seen("naive", said={"members": [1, 2]}, sm_count=132), "yes", ["2 proc", "132 SM"]),
-    (seen("mps", said=SERVER), "yes", ["server 123", "2 client"]),
-    (seen("mps", "barrier", SERVER, **OOM), "yes", ["server 123", "barrier only"]),
-    (seen("mps_1g", said=FULL, verified=None), "not proven", ["server 123", "the card is full"]),
-    (seen("mps", said=DENIED, verified=False), "no", ["no client"]),
-    (seen("mps", verified=None, **OOM), "out of memory first", ["out of memory"]),
-    (seen("mig", said=MIG, uuids=["MIG-1", "MIG-2"]), "yes", ["3g.71gb", "2 dev"]),
-    (seen("mig_mps", said=MIG | {"mps": {"M": {"server": 8}}}), "yes", ["MPS server 8"]),
-    (seen("mig", status="unsupported", reason="MIG is off"), None, ["MIG is off"]),
-    (seen("mps", said=SERVER, status="failed", reason="why"), None, ["why"]),
-]
-
-
-@pytest.mark.parametrize(("cell", "in_force", "parts"), CASES)
-def test_every_row_says_whether_the_method_was_in_force_and_what_proves_it(cell, in_force, parts):
-    for row in merge.merge([cell])[0].to_pylist():
-        assert row["in_force"] == in_force
-        assert all(part in row["proof"] for part in parts), row["proof"]
-
-
 # -- what cannot be read --------------------------------------------------------------------------
 
 

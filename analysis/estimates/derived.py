@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median, stdev
 
 from analysis.estimates.intervals import mean, over_hosts
-from analysis.estimates.quantities import LOG, QUANTITIES
+from analysis.estimates.quantities import LOG
 from analysis.estimates.runs import COMPLETED
 from analysis.estimates.schema import NONE, RANGE, Estimate, Replicate, described
 from analysis.names import ALONE_VARIANTS, PAPER_ARM, parse_scenario
@@ -55,7 +55,7 @@ def over_fastest(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
             continue
         if known and e.host and e.quantity == ("job_rate" if scenario.mixed else "rate"):
             sets[e.scenario, e.arm, e.method][e.host][e.job or names[0]] = e
-    for (scenario_id, arm, method), by_host in sets.items():
+    for (scenario_id, *_), by_host in sets.items():
         parts = dict(parse_scenario(scenario_id).parts)
         # `rate` is of all jobs of a set of jobs alike, `job_rate` of one of a mix.
         counts = parts if len(parts) > 1 else dict.fromkeys(parts, 1)
@@ -71,25 +71,8 @@ def over_fastest(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
             note = "over " + " and ".join(f"{best[n].scenario}/{best[n].arm}" for n in parts)
             if elsewhere:
                 note += ", its mean over hosts where a host did not measure it"
-            replicates = _shares(rates, counts, bases)
-            single.append(
-                described(
-                    Estimate(
-                        "over_fastest",
-                        scenario=scenario_id,
-                        arm=arm,
-                        method=method,
-                        host=host,
-                        value=mean([r.value for r in replicates], LOG),
-                        n=len(replicates),
-                        hosts=1,
-                        flags=flags.union(each.flags for each in rates.values()),
-                        note=note,
-                        design=min(each.design for each in rates.values()),
-                        replicates=replicates,
-                    )
-                )
-            )
+            found = _shares(rates, counts, bases)
+            single.append(_of_host("over_fastest", [*rates.values()], found, job="", note=note))
         if single:
             yield from [*single, over_hosts(single)]
 
@@ -112,6 +95,20 @@ def _shares(
     return tuple(found)
 
 
+def _of_host(
+    quantity: str, of: Sequence[Estimate], found: tuple[Replicate, ...], **more: str
+) -> Estimate:
+    """A ratio on one host, made of these numbers, where the first of them stands."""
+    about = {"n": len(found), "flags": flags.union(e.flags for e in of), "replicates": found}
+    return _made_of(of[0], quantity, mean([r.value for r in found], LOG), **about, **more)
+
+
+def _made_of(e: Estimate, quantity: str, value: float, **more: object) -> Estimate:
+    """Another quantity in the place of an estimate, so far without spread."""
+    bare = {"low": None, "high": None, "spread": NONE, "unit": "", "relative_to": ""}
+    return described(replace(e, quantity=quantity, value=value, **bare | more))
+
+
 def _is_alone_rate(e: Estimate) -> bool:
     scenario = parse_scenario(e.scenario)
     plain = e.quantity == "rate" and e.method == "naive" and not e.window
@@ -130,20 +127,7 @@ def over_paper(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
         replicates = tuple(
             Replicate(r.cell, r.value / base.value, r.value, base.value, over) for r in e.replicates
         )
-        found = Estimate(
-            "alone_over_paper",
-            scenario=scenario,
-            arm=arm,
-            method=e.method,
-            host=host,
-            value=mean([r.value for r in replicates], LOG),
-            n=e.n,
-            hosts=1,
-            flags=flags.union([e.flags, base.flags]),
-            design=e.design,
-            replicates=replicates,
-        )
-        grouped[arm, scenario].append(described(found))
+        grouped[arm, scenario].append(_of_host("alone_over_paper", [e, base], replicates))
     for single in grouped.values():
         yield from [*single, over_hosts(single)]
 
@@ -154,8 +138,7 @@ def variation(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
     for e in estimates:
         if e.quantity == "rate" and e.host and e.n > 1:
             spread = stdev(math.log(r.value) for r in e.replicates)
-            cv = replace(e, quantity="rate_cv", value=spread, low=None, high=None, spread=NONE)
-            cv = replace(cv, unit="", relative_to=QUANTITIES["rate_cv"].relative_to)
+            cv = _made_of(e, "rate_cv", spread)
             grouped[e.scenario, e.arm, e.method, e.window].append(cv)
     for single in grouped.values():
         points = [cv.value for cv in single]
@@ -170,9 +153,7 @@ def apart(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
         alone = scenario.n == 1 and scenario.variant in ALONE_VARIANTS
         plain = e.quantity in ("rate", "device_rate") and e.method == "naive" and not e.window
         if alone and plain and not e.host and e.hosts > 1:
-            found = replace(e, quantity=f"{e.quantity}_apart", value=e.high / e.low - 1)
-            found = replace(found, low=None, high=None, spread=NONE, unit="", relative_to="")
-            yield described(found)
+            yield _made_of(e, f"{e.quantity}_apart", e.high / e.low - 1)
 
 
 def memory_of_parts(
@@ -200,19 +181,12 @@ def memory_of_parts(
         total = math.fsum(
             count * e.value for (_, count), e in zip(scenario.parts, parts, strict=True)
         )
-        yield described(
-            replace(
-                outcome,
-                quantity="parts_over_capacity",
-                value=total / capacity.value,
-                n=min(e.n for e in parts),
-                hosts=min(e.hosts for e in parts),
-                flags="",
-                replicates=tuple(
-                    Replicate(r.cell, each / capacity.value, each, capacity.value)
-                    for (_, count), e in zip(scenario.parts, parts, strict=True)
-                    for r in e.replicates
-                    for each in (count * r.value,)
-                ),
-            )
+        replicates = tuple(
+            Replicate(r.cell, each / capacity.value, each, capacity.value)
+            for (_, count), e in zip(scenario.parts, parts, strict=True)
+            for r in e.replicates
+            for each in (count * r.value,)
         )
+        about = {"n": min(e.n for e in parts), "hosts": min(e.hosts for e in parts), "flags": ""}
+        about["replicates"] = replicates
+        yield _made_of(outcome, "parts_over_capacity", total / capacity.value, **about)

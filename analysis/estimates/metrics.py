@@ -1,22 +1,9 @@
-"""Metrics of collocation by their standard names. Pure functions of plain sequences."""
+"""Metrics of collocation. A job's progress is its throughput over that alone; STP is their sum."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-
-def progress(collocated: float, alone: float) -> float:
-    """Normalised progress of a member: collocated throughput / throughput alone (samples/s)."""
-    return collocated / alone
-
-
-def stp(progresses: Sequence[float]) -> float:
-    """System throughput: Σ normalised progress. N where nobody disturbs anybody.
-
-    For equal members this is the paper's throughput gain, serial time / collocated time.
-    """
-    return math.fsum(progresses)
 
 
 def antt(progresses: Sequence[float]) -> float:
@@ -33,11 +20,6 @@ def jain(progresses: Sequence[float]) -> float:
         return math.nan
     scaled = [p / top for p in progresses]  # keeps tiny values from underflowing
     return math.fsum(scaled) ** 2 / (len(scaled) * math.fsum(p * p for p in scaled))
-
-
-def serial_time(work: Sequence[float], alone: Sequence[float]) -> float:
-    """Seconds if the jobs ran one after the other: Σ work / rate alone (work in samples)."""
-    return math.fsum(w / r for w, r in zip(work, alone, strict=True))
 
 
 def makespan(work: Sequence[float], collocated: Sequence[float], alone: Sequence[float]) -> float:
@@ -59,13 +41,3 @@ def makespan(work: Sequence[float], collocated: Sequence[float], alone: Sequence
         return end
     left = work[last] - collocated[last] * others
     return others + max(left, 0.0) / alone[last]
-
-
-def saving(collocated: float, serial: float) -> float:
-    """Share of what serial takes (time, energy) that collocation saves; < 0 is a loss."""
-    return 1 - collocated / serial
-
-
-def energy_per_sample(watts: float, rates: Sequence[float]) -> float:
-    """J per sample of a set: its GPU's mean power / Σ samples/s of all who share it."""
-    return watts / math.fsum(rates)

@@ -18,15 +18,13 @@ class Quantity:
 
     name: as in ids. title: what figures and tables call it. unit: of the value, empty for a ratio.
     scale: how replicates are averaged; `log` geometric mean, `plain` arithmetic mean, `share`
-    arithmetic and within 0 to 1. better: `more` or `less`, empty where neither is. relative_to:
-    what it is normalised by, empty for absolute values.
+    arithmetic and within 0 to 1. relative_to: what it is normalised by, empty for absolute values.
     """
 
     name: str
     title: str
     unit: str
     scale: str
-    better: str
     relative_to: str
     meaning: str
 

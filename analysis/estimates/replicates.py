@@ -163,9 +163,9 @@ def _speed(run: Run, company: Company) -> Iterator[Value]:
     if alone is None:
         return
     alone_rates = [other.rates[0] for other in alone]
-    progress = [metrics.progress(*pair) for pair in zip(rates, alone_rates, strict=True)]
+    progress = _progress(rates, alone)
     both = (total, alone_rates[0]) if run.alike else None
-    stp = metrics.stp(progress)
+    stp = math.fsum(progress)
     yield from _value("stp", run, stp, alone, both)
     if run.scenario.n > 1 or run.method != "naive":
         worst = progress.index(min(progress))
@@ -254,10 +254,7 @@ def _over(quantity: str, run: Run, other: Run, company: Company) -> Iterator[Val
         alone = company.alone(run)
         if alone is None:
             return
-        by_job = [base.rates[0] for base in alone]
-        pair = tuple(
-            math.fsum(r / a for r, a in zip(of, by_job, strict=True)) for of in (rates, others)
-        )
+        pair = tuple(math.fsum(_progress(of, alone)) for of in (rates, others))
     yield from _value(quantity, run, pair[0] / pair[1], [other], pair)
 
 
@@ -275,7 +272,7 @@ def _energy(run: Run, company: Company, total: float) -> Iterator[Value]:
 
     def per_sample(of: Run, rate: float) -> float | None:
         counted = of.reading("energy_j") is not None and of.reading("power")
-        return metrics.energy_per_sample(of.reading("power"), [rate]) if counted else None
+        return of.reading("power") / rate if counted else None
 
     own = per_sample(run, total)
     if own is None or run.window == "epochs" or run.side:
@@ -332,10 +329,9 @@ def _fixed_work(run: Run, company: Company) -> Iterator[Value]:
         return
     work = [(m["steps"] or 0) * (m["batch_size"] or 0) for m in run.members]
     if all(work):
-        serial = metrics.serial_time(work, [base.rates[0] for base in alone])
+        serial = math.fsum(w / base.rates[0] for w, base in zip(work, alone, strict=True))
         yield from _value("time_over_serial", run, took / serial, alone, (took, serial))
-        saved = metrics.saving(took, serial)
-        yield from _value("saving", run, saved, alone)
+        yield from _value("saving", run, 1 - took / serial, alone)
     for member, base in zip(run.members, alone, strict=True):
         if later := member["samples_per_s_alone_after"]:
             pair = (later, base.rates[0])
@@ -348,12 +344,17 @@ def _by_rates(run: Run, company: Company, work: Mapping[str, float]) -> Iterator
     alone, rates = company.alone(run), run.rates
     if alone is None or rates is None:
         return
-    progress = [metrics.progress(r, base.rates[0]) for r, base in zip(rates, alone, strict=True)]
+    progress = _progress(rates, alone)
     jobs = [work[member["workload"]] for member in run.members]
     # An instance of MIG does not grow when its neighbour leaves.
     left = progress if family_of(run.method) == "mig" else [1.0] * len(jobs)
     time = metrics.makespan(jobs, progress, left)
-    yield from _value("saving_by_rates", run, metrics.saving(time, math.fsum(jobs)), alone)
+    yield from _value("saving_by_rates", run, 1 - time / math.fsum(jobs), alone)
+
+
+def _progress(rates: Iterable[float], alone: Iterable[Run]) -> list[float]:
+    """Each member's rate over that of its job alone."""
+    return [rate / base.rates[0] for rate, base in zip(rates, alone, strict=True)]
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from analysis.estimates import metrics
 from analysis.estimates.schema import Estimate, described
 from analysis.names import METHODS, PAPER_ARM, scenario_id
 
@@ -224,7 +223,7 @@ def _derived(group: _Group, groups: Mapping[tuple, _Group]) -> Iterator[Estimate
     if time is None or len(group.names) > 1:
         return
     if base:
-        stp = metrics.stp([metrics.progress(1 / time, 1 / base)] * group.n)
+        stp = math.fsum([1 / time / (1 / base)] * group.n)
         yield _filled(Estimate("stp", **place), stp, "from the mean of the bars")
         yield _filled(Estimate("antt", **place), time / base, "from the mean of the bars")
     for quantity, method in (("rate_over_naive", "naive"), ("rate_over_mig", "mig")):

@@ -7,11 +7,33 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.figures import APPENDIX, NAMES, data, draw
+from analysis.choose import update
+from analysis.figures import against_n, appendix, draw, gains, mixes, reported
+from analysis.figures.choose import Study
 from analysis.figures.sheet import Sheet
 
 ENDINGS = ("png", "pdf", "svg")
 PROCESSES = 2
+SHEETS = {
+    "rate_against_n": against_n.rate,
+    "gain_against_slowdown": gains.against_slowdown,
+    "where_to_share": gains.where_to_share,
+    "epoch_time": against_n.epoch_time,
+    "gaps_and_overlap": gains.gaps_and_overlap,
+    "activity": against_n.activity,
+    "mixes_and_departures": mixes.sheet,
+    "reported_against_measured": reported.sheet,
+    "memory": appendix.memory,
+    "repeatability": appendix.repeatability,
+}
+
+
+def write(folder: Path) -> list[Path]:
+    """Write the data of figures that changed; those files. Raises OSError or ValueError."""
+    study = Study.read(folder)
+    texts = {name: sheet(study).csv() for name, sheet in SHEETS.items()}
+    paths = {folder / "figures" / f"{name}.csv": text for name, text in texts.items()}
+    return [path for path, text in paths.items() if update(path, text)]
 
 
 def everything(folder: Path) -> list[str]:
@@ -19,10 +41,10 @@ def everything(folder: Path) -> list[str]:
 
     Returns the names of the figures drawn. Raises OSError or ValueError.
     """
-    changed = {path.stem for path in data.write(folder)}
+    changed = {path.stem for path in write(folder)}
     code = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
     tasks = []
-    for name in (*NAMES, *APPENDIX):
+    for name in SHEETS:
         pictures = [folder / "figures" / f"{name}.{ending}" for ending in ENDINGS]
         fresh = all(path.exists() and path.stat().st_mtime > code for path in pictures)
         if name in changed or not fresh:
@@ -36,5 +58,5 @@ def everything(folder: Path) -> list[str]:
 def run(given: Namespace) -> str:
     """The command: says which figures were drawn."""
     if given.data_only:
-        return f"written: {', '.join(path.name for path in data.write(given.folder)) or 'nothing'}"
+        return f"written: {', '.join(path.name for path in write(given.folder)) or 'nothing'}"
     return f"drawn: {', '.join(everything(given.folder)) or 'nothing, all is as it was'}"

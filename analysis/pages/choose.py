@@ -69,13 +69,13 @@ def fastest(estimates: Estimates) -> Table:
     return table
 
 
-def apart(estimates: Estimates) -> Table:
-    """Jobs alone that several hosts measured: how much of their rate is the host's."""
+def hosts_part(estimates: Estimates) -> Table:
+    """Jobs alone: how much of their rate is the host's."""
     columns = ("job", "written", "samples/s", "differs by", "1 / GRACT", "waits")
     table = Table((*columns, "samples/s of busy GPU", "differs by"))
     names = ("rate:bare_span", "rate_apart:pct", "gaps:span", "waits:pct")
     names += ("device_rate:bare_span", "device_rate_apart:pct")
-    for e in estimates.of("rate_apart"):
+    for e in estimates.of("device_rate"):
         found = numbers(estimates, place(e), *names)
         table.rows.append((labels.scenario(e.scenario), labels.arm(e.arm), *found))
     return table

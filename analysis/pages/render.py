@@ -1,23 +1,28 @@
-"""One context, and the pages that are made of it."""
+"""estimates.parquet → what people read: pages, tables and the report's HTML, of one context.
+
+python -m analysis pages --folder results/h200            the study's own files
+python -m analysis pages --folder results/h200 --readme   README.md and the generated pages of docs/
+"""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from analysis import advice, claims, labels
-from analysis.choose import on_cpu, scope
+from analysis.choose import on_cpu, scope, update
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import Estimates
 from analysis.names import PAPER_ARM
 from analysis.pages import PAGES, TABLES, choose, html, tables
 from analysis.pages.book import Book, Told, only_published, plain
 
-TEMPLATES = Path(__file__).parent / "templates"
+ROOT, TEMPLATES = Path(__file__).parents[2], Path(__file__).parent / "templates"
 
 
 # Markdown, not HTML: book.plain escapes what is not ours.
@@ -136,3 +141,16 @@ def closing_lines(folder: Path) -> str:
     lines.append(f"Read in {folder}: advice.md, findings.md, claims.md, belief.md, explorer.html")
     lines.append(f"Where a number comes from: make explain STUDY={folder.name} ID=...")
     return "\n".join(lines)
+
+
+def run(given: Namespace) -> None:
+    """The command: pages into the study's folder, or README.md and docs/ into the repository."""
+    try:
+        if given.readme:
+            into, files = ROOT, shipped(given.folder, given.claims)
+        else:
+            into, files = given.folder, Study(given.folder, given.claims).outputs()
+        for name, text in files:
+            update(into / name, text)
+    except TemplateError as error:
+        raise ValueError(f"a page's template: {error}") from None

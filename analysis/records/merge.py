@@ -12,7 +12,7 @@ from statistics import fmean
 import pyarrow as pa
 
 from analysis.names import ALTERNATE, BEFORE, COMPLETION, sides_of
-from analysis.records import evidence, flags, headlines, slices, survivor
+from analysis.records import flags, headlines, slices, survivor
 from analysis.records.attempts import select_attempts
 from analysis.records.losses import loss_checks, members_of
 from analysis.records.records import (
@@ -73,8 +73,6 @@ def _cell_columns(record: dict) -> dict:
         "device": device_of(record),
         "flags": ";".join(record.get("flags") or []),
         "method_verified": (record.get("method") or {}).get("verified"),
-        "in_force": evidence.in_force(record),
-        "proof": one_line(evidence.proof(record)),
         **{key: versions.get(key) for key in ("torch", "timm", "python")},
         **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
         "session": provenance.get("sitting"),
