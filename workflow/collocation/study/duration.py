@@ -8,12 +8,14 @@ from workflow.collocation.cell.record import MEASURED
 from workflow.collocation.study.attempts import Attempt
 from workflow.collocation.study.grid import Cell
 
-OVERHEAD_S = 12.0  # start-up and warm-up of a cell that nothing like it has been measured for
-OVERHEAD_PER_MEMBER_S = 1.0
+# Start-up of a cell that nothing like it has been measured for, as on H200s: 6 to 25 s where all
+# jobs choose their kernels at once.
+OVERHEAD_S = 9.0
+PER_MEMBER_S = {"together": 0.6, "turn": 3.5}
 EPOCH_S = 20.0  # also of work of which nobody knows how long it takes
 LEAST_S = 1.0
-# Of an arm, what the first cell with a workload takes besides: its jobs compile, roughly a minute,
-# and later cells find that. Not where it was measured before in this study.
+# Of an arm, what the first cell with a workload takes besides: its jobs compile (40 to 150 s on
+# H200s' hosts), and later cells find that. Not where it was measured before in this study.
 FIRST_S = {"compile": 60.0}
 
 Attempts = dict[str, list[Attempt]]  # by cell id
@@ -61,7 +63,8 @@ class Estimates:
         return kind in self._here or self._as_shipped(kind) is not None
 
     def _foreseen(self, kind: str, spec: dict) -> float:
-        by_thumb = OVERHEAD_S + OVERHEAD_PER_MEMBER_S * len(spec["members"])
+        each = PER_MEMBER_S[_measure(spec).get("tune", "turn")]
+        by_thumb = OVERHEAD_S + each * len(spec["members"])
         known = self._as_shipped(kind)
         return max(by_thumb if known is None else known, LEAST_S)
 
