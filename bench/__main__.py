@@ -21,10 +21,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.records.evidence import proof, seen_by_check
 from bench import sampler_cost, scale, survivors
 from bench.bare_loop import measure
-from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, prepare
+from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, in_short, prepare
 from workflow.collocation import gpu, methods
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.members import member_specs
@@ -84,7 +83,7 @@ def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tu
 
             def witness(said: list[dict]) -> None:
                 evidence = sharing.witness({i: report(facts) for i, facts in enumerate(said)})
-                seen.append(seen_by_check(cell.method, evidence, said))
+                seen.append(in_short(evidence))
 
             window = cell.spec.measure
             rate = measure(specs, window.window_s, witness, window.settle_s)["samples_per_s"]
@@ -130,7 +129,8 @@ def pair(name: str, cell, ready: Path, device, number: int, results: Results) ->
                 results.records.append(record)
                 results.ours.append(sum(m["windows"]["window"]["samples_per_s"] for m in members))
     if number == 0:
-        print(f"  {name}: ours: {proof(results.records[0])}\n  {name}: bare: {seen}")
+        proven = in_short(results.records[0]["method"]["evidence"]["end"])
+        print(f"  {name}: ours: {proven}\n  {name}: bare: {seen}")
     ours_rate, bare_rate = results.ours[-1], results.bare[-1]
     print(
         f"  {name}: ours {ours_rate:,.0f} samples/s, bare {bare_rate:,.0f}, "

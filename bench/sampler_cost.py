@@ -25,8 +25,7 @@ import numpy as np
 
 from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG
-from analysis.records.evidence import seen_by_check
-from bench.cases import CPU_CASES, Case, cell_of, prepare
+from bench.cases import CPU_CASES, Case, cell_of, in_short, prepare
 from workflow.collocation import gpu, methods
 from workflow.collocation.cell import cores, steps
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
@@ -219,8 +218,7 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
         status, reason, _ = conductor.outcome()
         if status != "completed":
             raise BenchError(f"{cell.id}: {reason}")
-        said = [member.record().model_dump() for member in conductor.members]
-        print(f"  {seen_by_check(cell.method, conductor.evidence['end'], said)}")
+        print(f"  {in_short(conductor.evidence['end'])}")
         for spec in specs:
             end_ns = steps.load(Path(spec["folder"]) / "steps.npz")["end_ns"]
             for segment in conductor.segments:

@@ -148,7 +148,7 @@ def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
             bench.bare(cell, ready, None, tmp_path)
     else:
         rate, seen = bench.bare(cell, ready, None, tmp_path)
-        assert rate > 0 and seen == "MPS server 7: 2 clients, NVML agrees"
+        assert rate > 0 and seen == "verified True, server 7, 2 clients, nvml_agrees True"
     [reports] = asked
     assert list(reports) == [0, 1] and all(isinstance(each, Report) for each in reports.values())
 
@@ -198,7 +198,7 @@ def test_rounds_alternate_and_ratios_are_of_a_pair(monkeypatch, capsys, tmp_path
     turned = [("bare", 1), ("ours", 1), ("bare", 2), ("ours", 2)]
     assert order == [*both, *turned, *both]
     printed = capsys.readouterr().out
-    assert "naive2: ours: 2 processes on the CPU" in printed
+    assert "naive2: ours: verified True, device cpu, 2 members" in printed
     assert "1.250" in printed.split("median ratio")[1].splitlines()[2]
 
     alone = iter([100.0])
@@ -228,7 +228,7 @@ def test_the_sampler_beside_members_that_train(data, tmp_path):
     environment |= {"CUDA_VISIBLE_DEVICES": "-1"}
     run = subprocess.run(command, cwd=REPOSITORY, env=environment, text=True, capture_output=True)
     assert run.returncode == 0, run.stderr
-    assert "block 2 of 2" in run.stdout and "2 processes on the CPU" in run.stdout
+    assert "block 2 of 2" in run.stdout and "verified True, device cpu, 2 members" in run.stdout
     found = json.loads(output.read_text())["workloads"]["tiny"]
     segments = found["segments"]
     assert [segment["monitor"] for segment in segments] == ["off", "ours", "ours", "off"] * 2
