@@ -146,7 +146,7 @@ def test_series_that_cannot_be_read_are_left_out_with_a_line_each(tmp_path, caps
     assert note == [] and merged_series(tmp_path, [])[0].empty
 
 
-def test_row_groups_hold_several_cells_and_no_more_than_fit(tmp_path, monkeypatch):
+def test_row_groups_hold_no_more_rows_than_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(series, "ROWS", 4)
     values = {"power": np.arange(9.0).tolist()}
     cells = enumerate((3, 3, 9), 1)

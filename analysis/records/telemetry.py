@@ -3,7 +3,7 @@
 python -m analysis telemetry --study smoke --output telemetry.parquet CELL/run.json ...
 
 Columns: analysis.records.schema. A study's readings do not fit into memory: files are read one
-after the other, and written as row groups of a few cells each.
+after the other, and each is a row group or more.
 """
 
 from __future__ import annotations
@@ -39,30 +39,20 @@ def readings(record: dict) -> pa.Table:
     Raises OSError, LookupError, ValueError or TypeError where it cannot be read as such a file.
     """
     found = read_table(record["folder"] / FILE, [TIME, *TELEMETRY.names])
-    there = set(found.schema.names)
     rows = len(found)
-    own = {
-        "cell": _name(record, rows),
+    columns = {name: found[name] for name in found.schema.names} | {
+        "cell": pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [record["cell"]["id"]]),
         "attempt": pa.array(np.full(rows, record["cell"]["attempt"], np.int16)),
         "t": pa.array(found[TIME].to_numpy() / 1e9),
-        "entity": found["entity"],
-        "phase": found["phase"],
     }
-    columns = []
-    for field in TELEMETRY:
-        if field.name in own:
-            column = own[field.name]
-        elif field.name in there:
-            column = found[field.name]
-        else:
-            column = pa.nulls(rows, field.type)
-        # Unsafe: a narrower type may round.
-        columns.append(column if column.type == field.type else column.cast(field.type, safe=False))
-    return pa.Table.from_arrays(columns, schema=TELEMETRY)
-
-
-def _name(record: dict, rows: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [record["cell"]["id"]])
+    # Unsafe: a narrower type may round.
+    cast = [
+        columns[field.name].cast(field.type, safe=False)
+        if field.name in columns
+        else pa.nulls(rows, field.type)
+        for field in TELEMETRY
+    ]
+    return pa.Table.from_arrays(cast, schema=TELEMETRY)
 
 
 def tables(records: list[dict], problems: Problems) -> Iterator[pa.Table]:
@@ -83,20 +73,9 @@ def write(output: Path, found: Iterator[pa.Table]) -> None:
     with pa.parquet.ParquetWriter(
         partial, TELEMETRY, compression="zstd", use_dictionary=["cell", "entity", "phase"]
     ) as writer:
-        waiting, rows = [], 0
         for table in found:
-            waiting.append(table)
-            rows += len(table)
-            if rows >= ROWS:
-                _flush(writer, waiting)
-                waiting, rows = [], 0
-        if rows:
-            _flush(writer, waiting)
+            writer.write_table(table, row_group_size=ROWS)
     partial.replace(output)
-
-
-def _flush(writer: pa.parquet.ParquetWriter, waiting: list[pa.Table]) -> None:
-    writer.write_table(pa.concat_tables(waiting).unify_dictionaries(), row_group_size=ROWS)
 
 
 def run(given: Namespace) -> None:
