@@ -381,9 +381,16 @@ def test_what_held_the_clocks_down(bits, expected):
         (1.2, [7, 99], [], ["PID 99"]),  # before the barrier, and still there
     ],
 )
-def test_strangers_between_barrier_and_end(t, compute, mps, strangers):
+@pytest.mark.parametrize("gone", [None, 0.5, 1.0])
+def test_strangers_between_barrier_and_end(t, compute, mps, strangers, gone):
+    """`gone`: seconds until the list has them no more. Processes that start on another GPU of the
+    machine stood for one look at a time in the list of this one (two H200s, two studies at once).
+    """
     lines = watched()
     lines.seen.append({"t": int(t * S), "compute": compute, "mps": mps})
+    if gone:
+        lines.seen.append({"t": int((t + gone) * S), "compute": [7], "mps": []})
+    strangers = strangers if gone != 0.5 else []
     telemetry, flags = told(lines)
     assert telemetry.strangers == strangers
     assert flags == (["shared_gpu"] if strangers else [])
@@ -679,6 +686,7 @@ def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place):
     busy(place)
     with stranger(place) as pid:
         until(lambda: is_seen(place, pid), lambda: "the lists are read twice a second")
+        time.sleep(1)  # or he is one who starts on another GPU
     assert running.end().code == 0, running.output
     record = place.record(cell)
     telemetry = record["telemetry"]

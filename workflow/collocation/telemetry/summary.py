@@ -9,6 +9,7 @@ very time it changed, times the window's length; the power readings, integrated,
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -36,6 +37,7 @@ MEMBER_MEANS = [m for m in MEMBER_METRICS if m.name not in ("threads", "processe
 
 LEAST_GAP_S, GAP_TICKS = 0.5, 3  # a longer stretch without a row is a hole
 NEAR_S = 0.5  # how far a pair or an edge may lie from its window's ends
+STAY_S = 0.75  # more than one look at the card's processes (watch.SLOW_HZ)
 CHECKED_S = 2.0  # in a shorter window, its ends weigh too much for a check
 APART, APART_RATIO = 0.02, 0.002  # relative, and absolute for ratios
 ENERGY_APART, ENERGY_ERRORS = 0.03, 3.0  # relative, and standard errors of the readings' mean
@@ -301,8 +303,10 @@ class Summary:
         return {name: share for name, share in shares.items() if share > 0}
 
     def _strangers(self) -> list[str] | None:
-        """Who was on the card between the barrier and the end of the last window that are not ours;
-        None where none of ours is recognised, as in a container that shows the host's PIDs.
+        """Who stayed on the card between the barrier and the end of the last window that are not
+        ours; None where none of ours is recognised, as in a container that shows the host's PIDs.
+
+        For a single look, processes that start on another GPU can be in the list of this one.
         """
         if not self.windows:
             return None
@@ -310,10 +314,14 @@ class Summary:
         end = max(window.end_ns for window in self.windows)
         before = [row for row in self.lines.seen if row["t"] < start]
         in_force = before[-1:] + [row for row in self.lines.seen if start <= row["t"] < end]
-        listed = {pid for row in in_force for key in ("compute", "mps") for pid in row[key] or []}
-        if not listed & self.facts.own:
+        stayed = Counter()  # PID → ns
+        for row, until in zip(in_force, [*(row["t"] for row in in_force[1:]), end], strict=False):
+            for pid in {*(row["compute"] or []), *(row["mps"] or [])}:
+                stayed[pid] += until - row["t"]
+        if not stayed.keys() & self.facts.own:
             return None
-        return [self.facts.owner(pid) for pid in sorted(listed - self.facts.own)]
+        strangers = (pid for pid in stayed.keys() - self.facts.own if stayed[pid] >= STAY_S * 1e9)
+        return [self.facts.owner(pid) for pid in sorted(strangers)]
 
     def _sampler(self) -> Sampler:
         end = self.lines.end or {}
