@@ -22,7 +22,7 @@ from analysis.names import (
     parse_scenario,
     scenario_id,
 )
-from analysis.pages.tables import Number, Table, numbers
+from analysis.pages.tables import Number, Table, by_job, numbers
 from analysis.records import flags
 
 
@@ -75,7 +75,7 @@ def hosts_part(estimates: Estimates) -> Table:
     table = Table((*columns, "samples/s of busy GPU", "differs by"))
     names = ("rate:bare_span", "rate_apart:pct", "gaps:span", "waits:pct")
     names += ("device_rate:bare_span", "device_rate_apart:pct")
-    for e in estimates.of("device_rate"):
+    for e in sorted(estimates.of("device_rate"), key=by_job):
         found = numbers(estimates, place(e), *names)
         table.rows.append((labels.scenario(e.scenario), labels.arm(e.arm), *found))
     return table
