@@ -261,11 +261,7 @@ def test_command(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given_", "says"),
-    [
-        (["--job", "none"], JOB),
-        (["--folder", "nowhere"], "nowhere"),
-    ],
+    ("given_", "says"), [(["--job", "none"], JOB), (["--folder", "nowhere"], "nowhere")]
 )
 def test_a_bad_value_is_one_line(folder, capsys, given_, says):
     assert analysis(["advise", "--folder", str(folder), *given_]) == 1

@@ -35,11 +35,7 @@ LADDERS = [
         "counts": {1: ["naive", "mps", "mig_7g"], 2: ["naive", "mig"], 3: ["naive"]},
     },
     {"workloads": ["plain"], "arms": ["graph"], "counts": {1: ["naive"]}},
-    {
-        "workloads": ["plain"],
-        "measure": {"kind": "epochs", "epochs": 2},
-        "counts": {1: ["naive"]},
-    },
+    {"workloads": ["plain"], "measure": {"kind": "epochs", "epochs": 2}, "counts": {1: ["naive"]}},
 ]
 STATUSES = {
     "1x_plain/paper_step/naive/r1/a1": "completed",

@@ -31,10 +31,7 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.schema.study import CONFIG
 
-VARIANTS = {
-    "mps_small": {"pinned_memory_mb": 4000},
-    "mps_tiny": {"pinned_memory_mb": 700},
-}
+VARIANTS = {"mps_small": {"pinned_memory_mb": 4000}, "mps_tiny": {"pinned_memory_mb": 700}}
 MEMBER_MB = 1000  # of device memory that a torch-free member wants: mps_tiny has less
 LONG = 900.0  # seconds, for a real GPU's cells, one after the other
 
@@ -92,10 +89,7 @@ FAULTS = {
     "killed_naive": Scenario("naive", "kill", KILLED, after="^$"),
     "killed_mps": Scenario("mps", "kill", KILLED, after="^$"),
     "asserts": Scenario(
-        "mps",
-        "assert",
-        rf"{FIRST}{ASSERTED}.*; the other 1: 1 stopped cleanly$",
-        after="^$",
+        "mps", "assert", rf"{FIRST}{ASSERTED}.*; the other 1: 1 stopped cleanly$", after="^$"
     ),
     "illegal_mps": Scenario(
         "mps",

@@ -212,15 +212,9 @@ REFUSED = {
         ("plan.json", "digits"),
     ),
     "folders within each other": (deep, ("cells/d/d", "within each other")),
-    "a name that is no text": (
-        named(b"\xff\xfe.md"),
-        ("tables/\\udcff\\udcfe.md", NOTHING),
-    ),
+    "a name that is no text": (named(b"\xff\xfe.md"), ("tables/\\udcff\\udcfe.md", NOTHING)),
     "a name with colours": (named(b"\x1b[2Jx.md"), ("tables/\\x1b[2Jx.md", NOTHING)),
-    "a name of two lines": (
-        named(b"x\nok raw files"),
-        ("tables/x\\nok raw files", NOTHING),
-    ),
+    "a name of two lines": (named(b"x\nok raw files"), ("tables/x\\nok raw files", NOTHING)),
 }
 
 
