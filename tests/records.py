@@ -28,94 +28,56 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         {} if rate is None else {"epochs" if measure == "epochs" else "window": rate}
         for rate in rates
     ]
-    gpu = options.get("gpu", "GPU-1")
+    gpu, memory = options.get("gpu", "GPU-1"), options.get("gpu_memory")
+    uuids = options.get("uuids", ["GPU-1"] * 9)
+    losses = options.get("losses", [[7.0, 6.0, 5.0]] * 9)
+
+    def window(rate) -> dict:
+        alternating = isinstance(rate, list)
+        found = {"steps": 100, "samples_per_s": fmean(rate) if alternating else rate}
+        found |= {"slices": rate if alternating else None, "step_ms_p50": 3.0}
+        drifts = {"drift": options.get("drift", 0.001)}
+        return found | drifts | {"drift_error": options.get("drift_error")}
+
     members = [
-        {
-            "member": i,
-            "workload": names[i],
-            "status": "completed" if windows else "out_of_memory",
-            "error": None,
-            "cores": [2 * i, 2 * i + 1],
-            "threads": 2,
-            "memory_peak_allocated": 2**30,
-            "device_uuid": options.get("uuids", ["GPU-1"] * 9)[i],
-            "sm_count": options.get("sm_count"),
-            "windows": {
-                name: {
-                    "steps": 100,
-                    "samples_per_s": fmean(rate) if isinstance(rate, list) else rate,
-                    "slices": rate if isinstance(rate, list) else None,
-                    "step_ms_p50": 3.0,
-                    "drift": options.get("drift", 0.001),
-                    "drift_error": options.get("drift_error"),
-                }
-                for name, rate in windows.items()
-            },
-            "epochs": options.get("epochs", []),
-            "loss": {"step": [0, 10, 20], "value": options.get("losses", [[7.0, 6.0, 5.0]] * 9)[i]},
-        }
+        {"member": i, "workload": names[i], "status": "completed" if windows else "out_of_memory"}
+        | {"error": None, "cores": [2 * i, 2 * i + 1], "threads": 2}
+        | {"memory_peak_allocated": 2**30, "device_uuid": uuids[i]}
+        | {"sm_count": options.get("sm_count"), "epochs": options.get("epochs", [])}
+        | {"windows": {name: window(rate) for name, rate in windows.items()}}
+        | {"loss": {"step": [0, 10, 20], "value": losses[i]}}
         for i, windows in enumerate(per_member)
     ]
     used = sorted({name for windows in per_member for name in windows})
+    cell = {"id": f"{scenario}/{arm}/{method}/r{replicate}", "scenario": scenario, "arm": arm}
+    cell |= {"method": method, "replicate": replicate, "attempt": options.get("attempt", 1)}
+    job = {"dataset": "images", "batch_size": 32, "nominal_train_size": TRAIN_SIZE}
+    job["input"] = {"mode": "files" if "files" in parsed.variant else "resident"}
+    job |= options.get("limits", {})
+    spec = {"measure": {"kind": measure, "window_s": 10}, "seed": 42}
+    spec["members"] = [{"workload": n, "model": n.split("_")[0]} | job for n in names]
+    in_force = {"name": method, "evidence": options.get("evidence", {})}
+    in_force["verified"] = options.get("verified", True) if started else None
+    card = {"uuid": gpu, "name": options.get("gpu_name", "Test GPU"), "driver": "580.1"}
+    data = {"dataset": "images", "source": options.get("source", "synthetic")}
+    versions = {"torch": "2.11", "timm": "1.0"}
+    provenance = {"digest": options.get("digest", "d1"), "versions": versions, "machine": "m1"}
     return {
         "schema_version": 1,
         "study": options.get("study", "records"),
-        "cell": {
-            "id": f"{scenario}/{arm}/{method}/r{replicate}",
-            "scenario": scenario,
-            "arm": arm,
-            "method": method,
-            "replicate": replicate,
-            "attempt": options.get("attempt", 1),
-        },
-        "spec": {
-            "members": [
-                {
-                    "workload": name,
-                    "model": name.split("_")[0],
-                    "dataset": "images",
-                    "batch_size": 32,
-                    "input": {"mode": "files" if "files" in parsed.variant else "resident"},
-                    "nominal_train_size": TRAIN_SIZE,
-                    **options.get("limits", {}),
-                }
-                for name in names
-            ],
-            "measure": {"kind": measure, "window_s": 10},
-            "seed": 42,
-        },
+        "cell": cell,
+        "spec": spec,
         "status": status,
         "reason": options.get("reason"),
         "phase": None,
-        "method": {
-            "name": method,
-            "verified": options.get("verified", True) if started else None,
-            "evidence": options.get("evidence", {}),
-        },
-        "gpu": gpu
-        and {
-            "uuid": gpu,
-            "name": options.get("gpu_name", "Test GPU"),
-            "driver": "580.1",
-            "memory_bytes": options.get("gpu_memory"),
-        },
+        "method": in_force,
+        "gpu": gpu and card | {"memory_bytes": memory},
         "windows": [{"name": name, "seconds": 10.0} for name in used],
         "members": members if started else [],
-        "data": [
-            {
-                "dataset": "images",
-                "source": options.get("source", "synthetic"),
-                "nominal_train_size": TRAIN_SIZE,
-            }
-        ],
+        "data": [data | {"nominal_train_size": TRAIN_SIZE}],
         "flags": options.get("flags", []),
         "host": {"cpu": "Test CPU", "cores": 16},
-        "provenance": {
-            "digest": options.get("digest", "d1"),
-            "versions": {"torch": "2.11", "timm": "1.0"},
-            "machine": "m1",
-            "sitting": options.get("sitting"),
-        },
+        "provenance": provenance | {"sitting": options.get("sitting")},
         "timing": {"total_s": 20.0},
     } | ({"telemetry": options["telemetry"]} if "telemetry" in options else {})
 
@@ -135,22 +97,12 @@ def telemetry(watts=200.0, windows=("window",), members=1, **options):
     card = {"gract": 0.5, "smact": 0.25, "tenso": None, "memory_used": 2e9, "temperature": 50.0}
     used = {"cpu": 1.5, "rss": 2**30, "pss": None, "read": 0.0, "write": 10.0, "gpu_memory": 2**29}
     used |= {"entity": "gpu"}
-    window = {
-        "seconds": 10.0,
-        "entities": {"gpu": card | options.pop("card", {})},
-        "series": {"gpu": card | {"gract": 0.51}},
-        "energy": {
-            "joules": 10 * watts,
-            "seconds": 9.98,
-            "mean_power": watts,
-            "idle_joules": 800.0,
-            "above_idle_joules": 10 * watts - 800,
-            "integrated_joules": 10 * watts + 1,
-        },
-        "members": {str(i): used for i in range(members)},
-        "host": {"cpu_busy": 3.0},
-        "whole_card": options.pop("whole_card", {}),
-    }
+    energy = {"joules": 10 * watts, "seconds": 9.98, "mean_power": watts, "idle_joules": 800.0}
+    energy |= {"above_idle_joules": 10 * watts - 800, "integrated_joules": 10 * watts + 1}
+    window = {"seconds": 10.0, "entities": {"gpu": card | options.pop("card", {})}}
+    window |= {"series": {"gpu": card | {"gract": 0.51}}, "energy": energy}
+    window |= {"members": {str(i): used for i in range(members)}, "host": {"cpu_busy": 3.0}}
+    window["whole_card"] = options.pop("whole_card", {})
     return {
         "status": "complete",
         "reason": None,

@@ -264,9 +264,8 @@ def test_what_is_not_hexadecimal_is_refused(texts):
 )
 def test_damaged_criteo_is_refused(tmp_path, line):
     (tmp_path / "criteo").mkdir()
-    (tmp_path / "criteo" / "day_0").write_text("\t".join(FIXTURE[0]) + "\n" + line * bool(line))
-    if not line:
-        (tmp_path / "criteo" / "day_0").write_text("")
+    text = "\t".join(FIXTURE[0]) + "\n" + line if line else ""
+    (tmp_path / "criteo" / "day_0").write_text(text)
     with pytest.raises(DataError) as caught:
         prepare(DATASETS["criteo"], tmp_path)
     assert "criteo" in str(caught.value) and "\n" not in str(caught.value)

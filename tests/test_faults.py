@@ -457,22 +457,12 @@ def broken_control(on: Machine, studio: Studio) -> Iterator[dict]:
 
 
 # What is there → the method of the cell, its status, and the reason that it ends with.
+OURS = "^a cell needs the GPU to itself, and "
+SERVED = f"{OURS}another MPS daemon serves it: PID {{pid}} "
 HINDRANCES = {
-    foreign_daemon: (
-        "naive",
-        "postponed",
-        r"^a cell needs the GPU to itself, and another MPS daemon serves it: PID {pid} ",
-    ),
-    stranger: (
-        "mps",
-        "postponed",
-        r"^a cell needs the GPU to itself, and others compute on it: PID {pid} ",
-    ),
-    served_stranger: (
-        "naive",
-        "postponed",
-        r"^a cell needs the GPU to itself, and another MPS daemon serves it: PID {pid} ",
-    ),
+    foreign_daemon: ("naive", "postponed", SERVED),
+    served_stranger: ("naive", "postponed", SERVED),
+    stranger: ("mps", "postponed", f"{OURS}others compute on it: PID {{pid}} "),
     broken_control: ("mps", "failed", "^the MPS daemon did not start: "),
 }
 
@@ -578,10 +568,16 @@ def test_what_a_killed_conductor_leaves_is_swept_by_the_next_cell_which_complete
 
 
 @pytest.fixture
-def partitioned(on, spare) -> Studio:
-    """The spare study, where its cells may partition the card."""
+def divisible(on) -> Machine:
+    """This machine, if its cells may partition the card."""
     if "mig" not in on.methods:
         pytest.skip("the MIG mode of this machine's GPU is not to be switched")
+    return on
+
+
+@pytest.fixture
+def partitioned(divisible, spare) -> Studio:
+    """The spare study, where its cells may partition the card."""
     yield spare
     machine.configure(spare.card, failures=[], kill=None)
 
@@ -634,9 +630,8 @@ LAYOUTS = {
 }
 
 
-def test_every_method_is_proven_in_force_where_mig_mode_may_be_switched(on):
-    if "mig" not in on.methods:
-        pytest.skip("the MIG mode of this machine's GPU is not to be switched")
+def test_every_method_is_proven_in_force_where_mig_mode_may_be_switched(divisible):
+    on = divisible
     found = on.every.records()
     records = {record["cell"]["method"]: record for record in found}
     assert records.keys() == {method for methods in EVERY_METHOD.values() for method in methods}
@@ -654,9 +649,8 @@ def test_every_method_is_proven_in_force_where_mig_mode_may_be_switched(on):
     on.assert_as_found(on.every.studio)
 
 
-def test_with_mig_mode_off_and_not_to_be_switched_its_cells_wait_for_an_administrator(on):
-    if "mig" not in on.methods:
-        pytest.skip("the MIG mode of this machine's GPU is not to be switched")
+def test_with_mig_mode_off_and_not_to_be_switched_its_cells_wait_for_an_administrator(divisible):
+    on = divisible
     studio = on.studio([{"workloads": ["small"], "counts": {2: ["mig"]}}], blocks=1)
     studio.settings["mig_mode"] = "keep"
     assert studio.measure().code == 0

@@ -34,31 +34,12 @@ from workflow.collocation.methods.evidence import NotInForce, Place, Report  # n
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 gpu.find(None)  # forks the process that asks the driver, before compiling has this one ask it too
 
-SPEC = {
-    "kind": "vision",
-    "model": "resnet26",
-    "batch_size": 128,
-    "input_size": 32,
-    "classes": 1000,
-    "optimizer": {
-        "name": "sgd",
-        "lr": 0.05,
-        "momentum": 0.9,
-        "nesterov": True,
-        "weight_decay": 2e-5,
-        "schedule": "cosine",
-        "schedule_epochs": 300,
-    },
-    "label_smoothing": 0.1,
-    "precision": "bf16",
-    "channels_last": True,
-    "cuda_graph": False,
-    "backward": "autograd",
-    "compile": False,
-    "seed": 42,
-    "device": "cuda",
-    "threads": 2,
-}
+OPTIMIZER = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 2e-5}
+OPTIMIZER |= {"schedule": "cosine", "schedule_epochs": 300}
+SPEC = {"kind": "vision", "model": "resnet26", "batch_size": 128, "input_size": 32, "classes": 1000}
+SPEC |= {"optimizer": OPTIMIZER, "label_smoothing": 0.1, "precision": "bf16", "channels_last": True}
+SPEC |= {"cuda_graph": False, "backward": "autograd", "compile": False, "seed": 42}
+SPEC |= {"device": "cuda", "threads": 2}
 GRAPH = SPEC | {"cuda_graph": True}
 DLRM = {
     "kind": "dlrm",

@@ -34,28 +34,11 @@ CONTEXT_UNDER_LIMIT = 538_339_472  # bytes of a pinned-memory limit that are gon
 PROHIBITED = 2  # the compute mode
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
-DEFAULTS = {
-    "permission": True,
-    "busy": False,
-    "lost": False,
-    "compute_mode": 0,
-    "host_pids": 0,
-    "failures": [],
-    "kill": None,
-    "blocks": [],
-    "blocks_in_use": False,
-    "gpm": None,
-    "gpm_refresh_ms": 0,
-    "gpm_stale": "zero",
-    "gpm_nan": [],
-    "gpm_refused": {},
-    "gpm_unknown": [],
-    "fields_refused": [],
-    "secret": False,
-    "count": None,
-    "energy_step_ms": 50,
-    "dcgm": None,
-}
+DEFAULTS = {"permission": True, "busy": False, "lost": False, "compute_mode": 0, "host_pids": 0}
+DEFAULTS |= {"failures": [], "kill": None, "blocks": [], "blocks_in_use": False, "secret": False}
+DEFAULTS |= {"gpm": None, "gpm_refresh_ms": 0, "gpm_stale": "zero", "gpm_nan": [], "count": None}
+DEFAULTS |= {"gpm_refused": {}, "gpm_unknown": [], "fields_refused": [], "energy_step_ms": 50}
+DEFAULTS |= {"dcgm": None}
 
 
 def create(
