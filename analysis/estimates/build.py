@@ -79,8 +79,7 @@ def _marked(estimate: Estimate) -> Estimate:
 
 def of_cells(runs: Sequence[Run]) -> list[str]:
     """Flags of runs, with those that only several together, or the total, can have."""
-    found = [run.members[0]["flags"] or "" for run in runs]
-    found += [flags.UNSTEADY for run in runs if not of_runs.steady(run)]
+    found = [flag for run in runs for flag in run.flags]
     if len({m["digest"] for run in runs for m in run.members}) > 1:
         found.append(flags.MIXED_CODE)
     if len({(m["dataset"], m["source"]) for run in runs for m in run.members}) > len(

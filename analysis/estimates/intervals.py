@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import stdev
 
 from scipy.special import stdtrit
 
@@ -29,7 +28,9 @@ def interval(found: Sequence[float], scale: str) -> tuple[float, float | None, f
     back: Callable[[float], float] = math.exp if logs else float
     if len(used) < 2:
         return found[0], None, None
-    half = float(stdtrit(len(used) - 1, (1 + CONFIDENCE) / 2)) * stdev(used) / math.sqrt(len(used))
+    freedom = len(used) - 1
+    deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in used) / freedom)
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * deviation / math.sqrt(len(used))
     low, high = back(mean - half), back(mean + half)
     if scale == SHARE:
         low, high = max(low, 0.0), min(high, 1.0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from analysis.names import ALONE_VARIANTS, ANCHOR, Scenario, Side, parse_scenario, sides_of
+from analysis.records import flags
 from analysis.records.safe import MOST_ROWS, read_table
 from analysis.records.schema import SCHEMA
 
@@ -40,6 +42,11 @@ class Run:
     def reading(self, name: str) -> float | None:
         """What the GPU did in the window: the same in the rows of all members."""
         return self.members[0].get(name)
+
+    @cached_property
+    def flags(self) -> list[str]:
+        """Its own, as the column has them, and that its total did not keep its rate."""
+        return [self.members[0]["flags"] or "", *([] if steady(self) else [flags.UNSTEADY])]
 
     @property
     def rates(self) -> list[float] | None:
