@@ -95,6 +95,28 @@ class Bench:
         with mig_card.divided(self.device, layout, switch) as seats:
             yield layout, seats
 
+    def refuses(
+        self, spec: dict, error: type, words: str | None = None, switch: bool = True
+    ) -> str:
+        """The sentence that a layout is refused with, which leaves everything as it was."""
+        found, uuids = self.state, machine.mig_uuids(self.folder)
+        with pytest.raises(error, match=words) as caught, self.applied(spec, switch):
+            raise AssertionError
+        assert (self.state, machine.mig_uuids(self.folder)) == (found, uuids)
+        assert not self.journals
+        return str(caught.value)
+
+    def untouched(self) -> bool:
+        return machine.changes(self.folder) == 0 and not self.journals
+
+    def empty(self, mode: bool = True) -> bool:
+        """No instances, and nothing to put back."""
+        return self.state == ((mode, mode), []) and not self.journals
+
+    def leave(self, pid: int) -> None:
+        """Nobody of this PID computes any more."""
+        (self.folder / "processes" / str(pid)).unlink()
+
     def fill(self, instances: list[tuple]) -> None:
         """Make instances as an administrator would."""
         for profile, start, size, compute in instances:
@@ -309,8 +331,7 @@ def holds(made: Bench, spec: dict) -> None:
             part, has = layout.parts[index], seat.compute
             sms = part.profile.sm_count if part.whole else has.sm_count
             assert (has.sm_count, has.memory_mib) == (sms, part.profile.memory_mib)
-    assert made.state == ((True, True), [])
-    assert not made.journals
+    assert made.empty()
 
 
 @pytest.mark.parametrize("key", ["a30", "a100_80", "h100_80_sxm", "h200_141", "b200_180"])
@@ -339,14 +360,6 @@ def test_every_layout_of_the_paper_is_taken_by_an_a100():
             holds(made, spec)
 
 
-def test_members_of_a_shared_instance_have_their_own_sms_and_one_memory(hopper):
-    with hopper.applied(alike(2, "mig_shared")) as (layout, seats):
-        assert str(layout) == "2x 3c in 7g.141gb"
-        one, two = (seat.compute for seat in seats.values())
-        assert one.uuid != two.uuid and len({seat.instance for seat in seats.values()}) == 1
-        assert (one.sm_count, one.memory_mib) == (two.sm_count, two.memory_mib) == (56, 143360)
-
-
 DOUBLE_1G = (15, 0, 2)  # profile id, start, size
 
 
@@ -367,12 +380,8 @@ def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(hopper):
 
 def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hopper):
     small_slice(hopper)
-    found = hopper.state
-    with pytest.raises(
-        Unsupported, match="that are there on NVIDIA H200 would have to go: 1g.35gb"
-    ):
-        with hopper.applied(alike(1, "mig_1g2x"), switch=False):
-            pass
+    found, said = hopper.state, "that are there on NVIDIA H200 would have to go: 1g.35gb"
+    hopper.refuses(alike(1, "mig_1g2x"), Unsupported, said, switch=False)
     with hopper.applied(alike(1, "mig_1g2x")) as (_, seats):
         assert [seat.compute.sm_count for seat in seats.values()] == [26]
     assert hopper.state == found  # as the administrator had it
@@ -381,15 +390,11 @@ def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hoppe
 def test_a_driver_that_makes_less_than_was_planned_fails_the_cell(hopper, monkeypatch):
     monkeypatch.setattr(mig_nvml.Instance, "divided", True)  # so it takes the small one
     apart.CHILD.end()  # the next is as this process is now
-    with pytest.raises(NotInForce) as caught:
-        with hopper.applied(alike(1, "mig_1g2x")):
-            pass
-    assert str(caught.value) == (
+    assert hopper.refuses(alike(1, "mig_1g2x"), NotInForce) == (
         "MIG: 1g.35gb was created on NVIDIA H200, but there is MIG mode on and 1g.35gb at 0:2, "
         "with compute instances of 16 SMs"
     )
-    assert hopper.state == ((True, True), [])
-    assert not hopper.journals
+    assert hopper.empty()
 
 
 @pytest.mark.parametrize("switch", [False, True])
@@ -400,54 +405,41 @@ def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench, sw
     assert [part.start for part in planned] == [0, 4, 6]
     with bench.applied(spec, switch) as (layout, seats):
         assert [seats[at].instance.start for at in layout.seats] == [2, 0, 4]
-    assert machine.changes(bench.folder) == 0 and not bench.journals
+    assert bench.untouched()
 
 
 def test_what_compute_instances_divide_is_not_taken_down(bench, tmp_path, short_tmp):
     bench.fill([(9, 4, 4, [2, 1]), (19, 0, 1, [1]), (14, 2, 2, [1])])
     said = r"take down what compute instances .*, 3g.20gb at 4:4, 2g.10gb at 2:2: an administrator"
     assert re.search(said, methods.refusal(PAIR, bench.device, switch=True))
-    with pytest.raises(Unsupported, match=said):
-        with bench.applied(PAIR):
-            raise AssertionError
+    bench.refuses(PAIR, Unsupported, said)
     with benches("h200_141") as made, pytest.raises(Unsupported, match=said[:30]):
         made.fill([(9, 4, 4, [2, 1])])
         with methods.enter(alike(2, "naive"), made.device, tmp_path, switch=True):
             raise AssertionError
-    assert machine.changes(bench.folder) == 0 and not bench.journals
+    assert bench.untouched()
 
 
-def test_what_the_driver_has_no_place_for_is_unsupported(bench):
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"]
+)
+def test_what_the_driver_has_no_place_for_is_unsupported(bench, call):
     bench.fill(IDLE)
-    found = bench.state
-    for call in (
-        "nvmlDeviceCreateGpuInstanceWithPlacement",
-        "nvmlGpuInstanceCreateComputeInstance",
-    ):
-        machine.fail(bench.folder, call, at=2, error=driver.FULL)
-        with pytest.raises(
-            Unsupported, match=r"^MIG: the driver finds no place for 2x 3g\.20gb on "
-        ):
-            with bench.applied(PAIR):
-                raise AssertionError
-        assert bench.state == found and not bench.journals
+    machine.fail(bench.folder, call, at=2, error=driver.FULL)
+    bench.refuses(PAIR, Unsupported, r"^MIG: the driver finds no place for 2x 3g\.20gb on ")
 
 
 def test_a_card_that_does_not_offer_such_compute_instances_is_told(hopper):
     machine.fail(hopper.folder, "nvmlGpuInstanceGetComputeInstanceProfileInfo", error=3, on=True)
-    with pytest.raises(Unsupported, match=r"^MIG: NVIDIA H200 offers no 4c in 7g\.141gb$"):
-        with hopper.applied(mix("4c.7g", "3c.7g", method="mig_shared")):
-            raise AssertionError
-    assert hopper.state == ((True, True), []) and not hopper.journals
+    said = r"^MIG: NVIDIA H200 offers no 4c in 7g\.141gb$"
+    hopper.refuses(mix("4c.7g", "3c.7g", method="mig_shared"), Unsupported, said)
 
 
-def test_a_failing_cell_passes_its_exception_on_and_leaves_nothing(bench):
-    for kind in (KeyboardInterrupt, SystemExit, ValueError):
-        with pytest.raises(kind):
-            with bench.applied(alike(3)):
-                raise kind
-        assert bench.state == ((True, True), [])
-        assert not bench.journals
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, ValueError])
+def test_a_failing_cell_passes_its_exception_on_and_leaves_nothing(bench, kind):
+    with pytest.raises(kind), bench.applied(alike(3)):
+        raise kind
+    assert bench.empty()
 
 
 # -- failures in the middle -----------------------------------------------------------------------
@@ -469,8 +461,7 @@ def test_every_single_failure_in_the_middle_leaves_the_state_found():
                 assert str(error) == (
                     "MIG: creating 2x 3c in 7g.40gb failed on NVIDIA A100-SXM4-40GB: Unknown Error"
                 )
-            assert made.state == found
-            assert not made.journals
+            assert made.state == found and not made.journals
             if machine.changes(made.folder) < at:
                 break
     changes = at - 1
@@ -487,16 +478,12 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works():
             with pytest.raises(NotInForce) as caught:
                 with made.applied(CLUMSY):
                     pass
-            assert "could not be put back as it was found, with MIG mode on and " in str(
-                caught.value
-            )
-            assert "3g.20gb at 4:4" in str(caught.value)
             [journal] = made.journals
-            assert str(journal) in str(caught.value)
+            said = "could not be put back as it was found, with MIG mode on and ", "3g.20gb at 4:4"
+            assert all(words in str(caught.value) for words in (*said, str(journal)))
             machine.configure(made.folder, failures=[])
             mig_restore.recover(made.device)
-            assert made.state == found
-            assert not made.journals
+            assert made.state == found and not made.journals
 
 
 def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next():
@@ -510,8 +497,7 @@ def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next():
                 assert status == (-signal.SIGKILL if at <= 16 else 0)
                 assert bool(made.journals) == (at <= 16)
                 mig_restore.recover(made.device)
-                assert made.state == found
-                assert not made.journals
+                assert made.state == found and not made.journals
     assert at == 17
 
 
@@ -564,8 +550,7 @@ def test_apply_then_take_away_changes_nothing(key, seeds, wanted):
             whole = {profile.id: [profile.slices] for profile in made.card.profiles}
             divided = any(c and [z for *_, z in c] != whole[i] for i, *_, c in found[1])
             assert divided == ("compute instances divide" in str(refused)) or "fit" in str(refused)
-        assert made.state == found
-        assert not made.journals
+        assert made.state == found and not made.journals
 
 
 # -- in use, no rights, a lost card ---------------------------------------------------------------
@@ -573,23 +558,14 @@ def test_apply_then_take_away_changes_nothing(key, seeds, wanted):
 
 def test_instances_that_somebody_computes_on_stay(bench, sleepers):
     bench.fill(IDLE)
-    found, uuids, pid = bench.state, machine.mig_uuids(bench.folder), sleepers()
-    machine.occupy(bench.folder, pid, uuids[0])
-    sentence = (
-        rf"others compute on it: PID {pid} \(python.*\); so its MIG mode and its instances stay$"
-    )
-    with pytest.raises(Company, match=sentence):
-        with bench.applied(PAIR):
-            pass
-    (bench.folder / "processes" / str(pid)).unlink()
+    pid = sleepers()
+    machine.occupy(bench.folder, pid, machine.mig_uuids(bench.folder)[0])
+    said = rf"others compute on it: PID {pid} \(python.*\); so its MIG mode and its instances stay$"
+    bench.refuses(PAIR, Company, said)
+    bench.leave(pid)
     machine.fail(bench.folder, "nvmlDeviceGetComputeRunningProcesses", error=3, on=True)
-    with pytest.raises(NotInForce, match="does not tell who computes on .*, so its MIG mode and"):
-        with bench.applied(PAIR):
-            pass
-    assert machine.changes(bench.folder) == 0
-    assert bench.state == found
-    assert machine.mig_uuids(bench.folder) == uuids
-    assert not bench.journals
+    bench.refuses(PAIR, NotInForce, "does not tell who computes on .*, so its MIG mode and")
+    assert bench.untouched()
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -597,16 +573,14 @@ def test_an_instance_in_use_is_named_and_those_that_went_before_come_back(bench,
     bench.fill([(9, 4, 4, [3]), (9, 0, 4, [3])])
     found, uuids = bench.state, machine.mig_uuids(bench.folder)
     machine.occupy(bench.folder, sleepers(), uuids[which], "unlisted")
-    with pytest.raises(NotInForce) as caught:
-        with bench.applied(alike(3)):
-            pass
+    with pytest.raises(NotInForce) as caught, bench.applied(alike(3)):
+        raise AssertionError
     assert str(caught.value) == (
         f"MIG: a cell needs the GPU to itself, and the instance of 3g.20gb at {4 - 4 * which}:4 on "
         "NVIDIA A100-SXM4-40GB is in use; something such as DCGM may hold it"
     )
-    assert bench.state == found
+    assert bench.state == found and not bench.journals
     assert uuids[which] in machine.mig_uuids(bench.folder)
-    assert not bench.journals
 
 
 def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepers):
@@ -622,7 +596,7 @@ def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepe
     monkeypatch.setattr(mig_restore.time, "sleep", pause)
     with bench.applied(PAIR) as (_, seats):
         machine.occupy(bench.folder, pid, seats[0, 0].compute.uuid)
-    assert bench.state == ((True, True), []) and not bench.journals
+    assert bench.empty()
 
 
 def test_without_permission_a_cell_is_unsupported_and_says_what_it_takes(bench):
@@ -681,11 +655,10 @@ def test_the_mode_is_kept_unless_the_configuration_says_switch(tmp_path):
     with benches("h200_141", mig=False) as made:
         assert methods.refusal(PAIR, made.device) == OFF + MARK
         assert methods.refusal(PAIR, made.device, switch=True) is None
-        with pytest.raises(Unsupported) as caught:
+        with pytest.raises(Unsupported, match=f"^{re.escape(OFF + MARK)}$"):
             with methods.enter(PAIR, made.device, tmp_path):
-                pass
-        assert str(caught.value) == OFF + MARK
-        assert machine.changes(made.folder) == 0
+                raise AssertionError
+        assert made.untouched()
 
 
 @pytest.mark.parametrize("method", ["naive", "naive_again", "mps", "mps_equal"])
@@ -695,32 +668,25 @@ def test_a_method_that_needs_the_whole_card_is_refused_in_mig_mode(
     spec = alike(2, method)
     assert methods.refusal(spec, hopper.device) == ON
     assert methods.refusal(spec, hopper.device, switch=True) is None
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(Unsupported, match=f"^{re.escape(ON)}$"):
         with methods.enter(spec, hopper.device, tmp_path):
-            pass
-    assert str(caught.value) == ON
-    assert machine.changes(hopper.folder) == 0
+            raise AssertionError
+    assert hopper.untouched()
 
 
-def test_the_mode_is_switched_for_a_cell_and_put_back(tmp_path, short_tmp):
-    with benches("h200_141", mig=False) as made:
-        with methods.enter(alike(2), made.device, tmp_path, switch=True) as sharing:
-            assert machine.mode(made.folder) == (True, True)
-            assert len(machine.layout(made.folder)) == 2
-            assert sharing.environment(0)["CUDA_VISIBLE_DEVICES"].startswith("MIG-")
+@pytest.mark.parametrize("mode", [False, True])
+def test_the_mode_is_switched_for_a_cell_and_put_back_with_its_layout(mode, tmp_path, short_tmp):
+    """A part of the card for each where it is off; all of it where others had divided it."""
+    with benches("h200_141", mig=mode) as made:
+        made.fill(IDLE if mode else [])
+        found, spec = made.state, alike(2, "naive" if mode else "mig")
+        with methods.enter(spec, made.device, tmp_path, switch=True) as sharing:
+            there, layout = made.state
+            assert there == (not mode, not mode) and len(layout) == (0 if mode else 2)
+            visible = sharing.environment(0)["CUDA_VISIBLE_DEVICES"]
+            assert visible.startswith(made.device.uuid if mode else "MIG-")
             assert len(made.journals) == 1
-        assert made.state == ((False, False), [])
-        assert not made.journals
-
-
-def test_naive_takes_the_whole_card_and_gives_the_layout_back(hopper, tmp_path, short_tmp):
-    hopper.fill(IDLE)
-    found = hopper.state
-    with methods.enter(alike(2, "naive"), hopper.device, tmp_path, switch=True) as sharing:
-        assert hopper.state == ((False, False), [])
-        assert sharing.environment(0)["CUDA_VISIBLE_DEVICES"] == hopper.device.uuid
-    assert hopper.state == found
-    assert not hopper.journals
+        assert made.state == found and not made.journals
 
 
 AMPERE = (
@@ -734,11 +700,8 @@ def test_on_ampere_the_mode_is_an_administrators(tmp_path, short_tmp):
     with benches("a100_40", mig=False) as made:
         for switch in (False, True):
             assert methods.refusal(PAIR, made.device, switch) == AMPERE + MARK
-            with pytest.raises(Unsupported, match=f"^{re.escape(AMPERE)}$"):
-                with made.applied(PAIR, switch):
-                    raise AssertionError
-        assert machine.changes(made.folder) == 0
-        assert not made.journals
+            made.refuses(PAIR, Unsupported, f"^{re.escape(AMPERE)}$", switch)
+        assert made.untouched()
     with benches("a30", mig=True) as made:
         made.fill([(14, 0, 1, [1]), (5, 2, 2, [2])])
         found, spec = made.state, alike(2, "naive")
@@ -747,7 +710,7 @@ def test_on_ampere_the_mode_is_an_administrators(tmp_path, short_tmp):
         with pytest.raises(Unsupported, match=said):
             with methods.enter(spec, made.device, tmp_path, switch=True):
                 raise AssertionError
-        assert machine.changes(made.folder) == 0
+        assert made.untouched()
         with made.applied(PAIR):  # a layout takes no reset
             pass
         assert made.state == found
@@ -759,67 +722,42 @@ def test_a_mode_that_waits_for_a_reset_is_an_administrators_and_stays():
             state["pending"] = 1
         said = "MIG mode is off on NVIDIA H200, and a change of it waits for a GPU reset; an admin"
         assert methods.refusal(PAIR, made.device, switch=True).startswith(said)
-        with pytest.raises(Unsupported, match=f"^{said}"):
-            with made.applied(PAIR):
-                raise AssertionError
-        assert machine.changes(made.folder) == 0 and made.state == ((False, True), [])
+        made.refuses(PAIR, Unsupported, f"^{said}")
+        assert made.untouched() and made.state == ((False, True), [])
 
 
-def test_a_card_that_something_holds_open_is_not_switched():
+def test_a_mode_that_cannot_be_switched_is_told_and_stays(sleepers):
     with benches("h200_141", mig=False, busy=True) as made:
-        with pytest.raises(NotInForce) as caught:
-            with made.applied(PAIR):
-                raise AssertionError
-        assert str(caught.value).startswith(
+        assert made.refuses(PAIR, NotInForce).startswith(
             "the MIG mode of NVIDIA H200 cannot be switched on: In use by another client; "
             "something such as DCGM may hold the card, or 'nvidia-smi -i 0 --gpu-reset' be needed"
         )
-        assert made.state == ((False, False), [])
-
-
-def test_without_permission_the_mode_is_an_administrators():
     with benches("h200_141", mig=False) as made:
         machine.fail(made.folder, "nvmlDeviceSetMigMode", error=driver.FORBIDDEN, on=True)
-        with pytest.raises(Unsupported) as caught:
-            with made.applied(PAIR):
-                raise AssertionError
-        assert str(caught.value) == (
+        assert made.refuses(PAIR, Unsupported) == (
             "MIG: no permission on NVIDIA H200 for switching MIG mode on; it takes root, in a "
             "container with NVIDIA_MIG_CONFIG_DEVICES=all"
         )
-        assert made.state == ((False, False), [])
-
-
-def test_nobodys_work_is_disturbed_by_a_switch(sleepers):
     with benches("h200_141", mig=False) as made:
         pid = sleepers()
         machine.occupy(made.folder, pid)
-        with pytest.raises(Company, match=rf"others compute on it: PID {pid} "):
-            with made.applied(PAIR):
-                raise AssertionError
-        assert machine.changes(made.folder) == 0
-        (made.folder / "processes" / str(pid)).unlink()
+        made.refuses(PAIR, Company, rf"others compute on it: PID {pid} ")
+        made.leave(pid)
         machine.fail(made.folder, "nvmlDeviceGetComputeRunningProcesses", error=3, on=True)
-        with pytest.raises(NotInForce, match="does not tell who computes on NVIDIA H200"):
-            with made.applied(PAIR):
-                raise AssertionError
-        assert machine.changes(made.folder) == 0
+        made.refuses(PAIR, NotInForce, "does not tell who computes on NVIDIA H200")
+        assert made.untouched()
 
 
 def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later():
     with benches("h200_141", mig=False) as made:
-        with pytest.raises(NotInForce) as caught:
+        said = "could not be put back as it was found, with MIG mode off: the MIG mode of .*"
+        with pytest.raises(NotInForce, match=f"{said}or 'nvidia-smi -i 0 --gpu-reset' be needed; "):
             with made.applied(PAIR):
                 machine.configure(made.folder, needs_reset=True)
-        assert "could not be put back as it was found, with MIG mode off: the MIG mode of " in str(
-            caught.value
-        )
-        assert "or 'nvidia-smi -i 0 --gpu-reset' be needed; " in str(caught.value)
         assert machine.mode(made.folder) == (True, False)  # the next reset brings it
         machine.configure(made.folder, needs_reset=False)
         mig_restore.recover(made.device)
-        assert made.state == ((False, False), [])
-        assert not made.journals
+        assert made.empty(False)
 
 
 # -- keep: what is there stays --------------------------------------------------------------------
@@ -833,17 +771,14 @@ KEPT = (
 
 def test_instances_that_are_there_are_kept_unless_the_configuration_says_switch(bench, tmp_path):
     bench.fill(IDLE)
-    found, uuids = bench.state, machine.mig_uuids(bench.folder)
+    found = bench.state
     assert methods.refusal(PAIR, bench.device) == KEPT + MARK
     assert methods.refusal(PAIR, bench.device, switch=True) is None
     with pytest.raises(Unsupported, match=f"^{re.escape(KEPT + MARK)}$"):
         with methods.enter(PAIR, bench.device, tmp_path):
             raise AssertionError
-    with pytest.raises(Unsupported, match=f"^{re.escape(KEPT)}$"):
-        with bench.applied(PAIR, switch=False):
-            raise AssertionError
-    assert machine.changes(bench.folder) == 0
-    assert (bench.state, machine.mig_uuids(bench.folder)) == (found, uuids)
+    bench.refuses(PAIR, Unsupported, f"^{re.escape(KEPT)}$", switch=False)
+    assert bench.untouched()
     with methods.enter(PAIR, bench.device, tmp_path, switch=True):
         assert len(machine.layout(bench.folder)) == 2
     assert bench.state == found
@@ -924,9 +859,7 @@ def test_a_signal_while_the_card_is_put_back_waits(
         with pytest.raises(Interrupted):
             with made.applied(PAIR):
                 now.touch()
-        assert not now.exists()
-        assert made.state == ((False, False), [])
-        assert not made.journals
+        assert not now.exists() and made.empty(False)
 
 
 def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, monkeypatch):
@@ -942,7 +875,7 @@ def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, mo
     apart.CHILD.end()
     with pytest.raises(Interrupted):
         mig_restore.recover(bench.device)
-    assert bench.state == ((True, True), []) and not bench.journals
+    assert bench.empty()
 
 
 def test_a_signal_while_a_daemon_is_ended_waits(
@@ -1024,8 +957,7 @@ def test_a_killed_run_that_had_switched_the_mode_is_put_back_without_leave_to_sw
             assert methods.refusal(other, made.device) is None
             with methods.enter(other, made.device, tmp_path):
                 pass
-            assert made.state == found
-            assert not made.journals
+            assert made.state == found and not made.journals
     assert at > 6
 
 
@@ -1054,8 +986,7 @@ def test_who_has_changed_the_mode_since_has_the_last_word(hopper):
     assert status == -signal.SIGKILL
     machine.restart(hopper.folder)
     mig_restore.recover(hopper.device)
-    assert hopper.state == ((False, False), [])
-    assert not hopper.journals
+    assert hopper.empty(False)
 
 
 def killed_in_the_cell(bench: Bench, enter) -> None:
@@ -1116,7 +1047,7 @@ def test_where_another_users_run_was_killed_too_nobody_knows_whose_the_instances
     assert bench.state == there and machine.changes(bench.folder) == 0
     theirs.unlink()
     mig_restore.recover(bench.device)
-    assert bench.state == ((True, True), []) and not bench.journals
+    assert bench.empty()
 
 
 def test_an_idle_instance_that_is_as_ours_was_counts_as_ours(bench):
@@ -1126,7 +1057,7 @@ def test_an_idle_instance_that_is_as_ours_was_counts_as_ours(bench):
     replace_all(bench, [(0, 0, 8, [7])])
     assert machine.mig_uuids(bench.folder) == ours
     mig_restore.recover(bench.device)
-    assert bench.state == ((True, True), []) and not bench.journals
+    assert bench.empty()
 
 
 @pytest.fixture(params=["restart", "reload"])
@@ -1161,7 +1092,7 @@ def test_a_mode_that_was_lost_with_the_driver_is_not_switched_on_again(hopper, s
     starts_anew()
     mig_restore.recover(hopper.device)
     assert machine.changes(hopper.folder) == 0
-    assert hopper.state == ((False, False), []) and not hopper.journals
+    assert hopper.empty(False)
 
 
 def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
@@ -1176,7 +1107,7 @@ def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
         assert machine.changes(made.folder) == 0 and made.journals
         (made.folder / "processes" / str(pid)).unlink()
         mig_restore.recover(made.device)
-        assert made.state == ((False, False), []) and not made.journals
+        assert made.empty(False)
 
 
 def test_what_others_make_beside_a_cell_is_theirs(bench):
@@ -1439,23 +1370,3 @@ def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
             with methods.METHODS["mig"].enter(alike(8), off.device, Path(short_tmp), switch=True):
                 pass
     assert machine.changes(hopper.folder) == 0
-
-
-def test_the_fake_module_shadows_the_real_one_in_other_processes(tmp_path):
-    environment = machine.create(tmp_path / "machine", "a30", mig=True)
-    code = (
-        "import pynvml; from workflow.collocation import gpu; from workflow.collocation.gpu import "
-        "nvidia; from workflow.collocation.methods.mig import card; device = gpu.find()[0]; "
-        "print(device.name, device.sm_count, len(card.read(device).profiles), "
-        "nvidia.mig_enabled(device), pynvml.__file__)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    fake = machine.FAKES / "nvml" / "pynvml.py"
-    assert run.stdout.split("\n")[0] == f"NVIDIA A30 56 5 True {fake}"

@@ -164,7 +164,7 @@ def test_epochs_are_reported_and_training_goes_on(run):
     run.until_all("warm", 0)
     run.server.send_all("go")
     run.until(lambda: run.names(0).count("epoch") == 2)
-    run.until(lambda: any(e["event"] == "progress" for e in run.of(0)))
+    run.until(lambda: any(e["event"] == "progress" and e["steps"] > 6 for e in run.of(0)))
     run.server.send_all("stop")
     run.until_all("exited", 0)
     assert [e["epoch"] for e in run.of(0) if e["event"] == "epoch"] == [0, 1]

@@ -37,7 +37,7 @@ from release import (
 )
 from release.contents import Attempt
 from tests import warm
-from tests.studio import REPOSITORY, STUDY, Studio, alone, study, workload
+from tests.studio import REPOSITORY
 from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.jobs import write_plan
@@ -60,9 +60,21 @@ BOB = ".".join(("bob", "smith"))
 PROCESS = "PID 12 (their_tool, {} {})".format("owner", BOB)
 
 
-def command(*arguments: object, cwd: Path = REPOSITORY) -> subprocess.CompletedProcess:
+def command(*arguments: object, **options) -> subprocess.CompletedProcess:
     """`python -m release ...`"""
-    return warm.run("release", *arguments, cwd=cwd)
+    return warm.run("release", *arguments, **options)
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch):
+    """What is derived in this process is derived by commands that import nothing."""
+
+    def run(folder: Path, *commands: list) -> None:
+        for command in commands:
+            done = warm.run("analysis", *command, cwd=folder.parents[1])
+            assert done.returncode == 0, done.stderr
+
+    monkeypatch.setattr(derive, "_run", run)
 
 
 def analysis(folder: Path) -> None:
@@ -147,7 +159,7 @@ def scaled(factor: float):
 
 
 def test_what_ships_follows(finished):
-    done = command("verify", finished)
+    done = command("verify", finished, apart=True)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and "DIFFERS" not in done.stdout, done.stdout + done.stderr
     assert f"root {manifest.root(finished)}" in lines[1]
@@ -484,28 +496,6 @@ def test_private_strings_are_found_wherever_they_hide(tmp_path):
         assert where in said and said.endswith("host name 'node-a17'")
 
 
-@pytest.fixture(scope="module")
-def shipped(module_studio) -> Studio:
-    """One measured cell of a study that is then sealed, with cells that were never measured."""
-    made: Studio = module_studio().write({"plain": workload()}, drill=study(ladders=alone("plain")))
-    assert made.snakemake("--", f"results/{STUDY}/runs.parquet").code == 0
-    more = [{"workloads": ["plain"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}]
-    # Today's catalogue is another one, too: what was measured stays what it is.
-    made.write({"plain": workload(step_s=0.001)}, drill=study(ladders=more))
-    relist(made.results)
-    return made
-
-
-def test_no_way_of_handing_it_on_plans_a_cell(shipped, tmp_path):
-    """In a zip, and touched in an order that makes inputs newer than outputs."""
-    there = shipped.copy(tmp_path / "there")
-    for path in sorted(there.folder.rglob("*"), key=lambda p: p.name == "run.json"):
-        path.touch()
-    run = there.snakemake("--dry-run", "--", "all", "figures", "report")
-    assert run.code == 0 and run.planned == 0, run.output
-    assert shipped.snakemake("--dry-run", config={"measure": "true"}).planned == 3
-
-
 def test_what_ships_is_enough_for_snakemakes_report(tmp_path):
     """As in a fresh clone: no SVG, no logs, nothing of Snakemake's own."""
     there = tmp_path / "results" / "h200"
@@ -790,8 +780,7 @@ def test_a_study_that_is_sealed_or_running_is_left_as_it_is(copy, tmp_path):
     assert not (results / "h200" / "cells").exists()
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_a_merge_that_is_interrupted_leaves_whole_attempts_and_goes_on(tmp_path, monkeypatch, end):
+def test_a_merge_that_is_interrupted_leaves_whole_attempts_and_goes_on(tmp_path, monkeypatch):
     folder, source = tmp_path / "results" / "h200", lay(tmp_path / "other", 1)
     (folder / ".merge" / "cells").mkdir(parents=True)  # of one that was killed
     (folder / "cells" / MEASURED_ONCE[0] / "r1" / "a1" / "log").mkdir(parents=True)
@@ -799,20 +788,21 @@ def test_a_merge_that_is_interrupted_leaves_whole_attempts_and_goes_on(tmp_path,
     (folder / "cells" / MEASURED_ONCE[0] / "r1" / "a1.bak" / "run.json").touch()
     before, moved = manifest.digests(folder), []
 
-    def rename(path: Path, target: Path) -> None:
-        if len(moved) == 3:
-            raise end
-        moved.append(target)
-        path.replace(target)
+    for made, end in ((0, KeyboardInterrupt()), (2, OSError(28, "No space left on device"))):
 
-    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, SystemExit)) as ended:
-        patch.setattr(Path, "rename", rename)
-        release.merge.main(source, [f"results={folder.parent}"])
-    if isinstance(end, OSError):
-        said = "3 of 7 attempts are merged, and the same command carries on: [Errno 28] No space"
-        assert str(ended.value).startswith(f"{folder}: {said}") and "\n" not in str(ended.value)
-    assert len(there(folder)) == sum(len([*target.iterdir()]) for target in moved) + 1
+        def rename(path: Path, target: Path, end=end, most=made) -> None:
+            if len(moved) == most + 2:
+                raise end
+            moved.append(target)
+            path.replace(target)
+
+        with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, SystemExit)) as said:
+            patch.setattr(Path, "rename", rename)
+            release.merge.main(source, [f"results={folder.parent}"])
+        assert len(there(folder)) == sum(len([*target.iterdir()]) for target in moved) + 1
+    words = "2 of 5 attempts are merged, and the same command carries on: [Errno 28] No space"
+    assert str(said.value).startswith(f"{folder}: {words}") and "\n" not in str(said.value)
     for copied in before:
         (folder / copied).unlink()
-    assert "4 attempts merged, 3 were there" in merge(source, folder.parent).stdout
+    assert "3 attempts merged, 4 were there" in merge(source, folder.parent).stdout
     assert there(source) == there(folder)

@@ -206,6 +206,17 @@ def test_who_names_several_gpus_and_uses_one_is_told(two):
         assert "GPUS=all" not in show.banner(open_session(two | {"gpu": gpu}, gpus=gpus))
 
 
+def test_a_sealed_study_plans_no_cell_but_where_that_is_asked_for(place):
+    """Whatever today's study and catalogue say."""
+    session = open_session(place)
+    assert len(session.coming) == len(session.jobs) == 1
+    (session.folder / "MANIFEST.sha256").parent.mkdir(parents=True)
+    (session.folder / "MANIFEST.sha256").touch()
+    for settings, planned in (({}, 0), ({"measure": True}, 1)):
+        session = open_session(place | settings)
+        assert session.sealed and len(session.coming) == planned
+
+
 def test_planning_writes_and_deletes_nothing(place):
     stale = Path(open_session(place).datasets.ready_file("digits"))
     stale.parent.mkdir(parents=True)

@@ -132,168 +132,74 @@ def test_every_key_says_what_it_is_and_what_it_may_be(path):
 
 # -- mistakes in a study --------------------------------------------------------------------------
 
-STUDY_MISTAKES = {
-    "unknown key": ("replicats", 3, ["replicats: unknown key", "did you mean 'replicates'?"]),
-    "unknown key, nested": (
-        "ladders.0.measure",
-        {"windw_s": 3},
-        ["ladders.0.measure.windw_s: unknown key", "allowed: kind, window_s", "mean 'window_s'?"],
-    ),
-    "unknown workload": (
-        "ladders.0.workloads",
-        ["resnet26_cifar10_b23"],
-        ["ladders.0.workloads: unknown workload 'resnet26_cifar10_b23'", f"did you mean '{SMALL}'"],
-    ),
-    "unknown workload of a mix": (
-        "mixes.0.members",
-        {"nothing_like_it": 1},
-        ["mixes.0.members: unknown workload 'nothing_like_it'", f"allowed: {SMALL}, "],
-    ),
-    "unknown dataset": ("datasets", {"cifar": {}}, ["datasets.cifar", "digits", "'cifar10'?"]),
-    "unknown method": (
-        "ladders.0.counts",
-        {1: ["mp"]},
-        ["ladders.0.counts.1.0: 'mp' is not allowed", "did you mean 'mps'?", *METHODS],
-    ),
-    "unknown arm": ("arms", ["fast"], ["arms.0: 'fast'", "allowed: paper_step, eager, "]),
-    "a switch for a number": ("replicates", True, ["replicates: ", "valid integer, got True"]),
-    "a list for a mapping": ("ladders.0.counts", [1], ["counts: must map keys to values"]),
-    "no member": ("ladders.0.counts", {0: ["naive"]}, ["counts.0", "equal to 1, got 0"]),
-    "too many members": ("ladders.0.counts", {49: ["naive"]}, ["counts.49", "equal to 48, got 49"]),
-    "a window without end": (
-        "measure",
-        {"window_s": float("inf")},
-        ["measure.window_s", "finite number"],
-    ),
-    "eight 1g instances": (
-        "ladders.0.counts",
-        {8: ["naive", "mig"]},
-        ["ladders.0: 'mig' holds at most 7", "not 8", "allowed for 8: naive, naive_again, mps, "],
-    ),
-    "two on one 7g": (
-        "ladders.0.counts",
-        {2: ["mig_7g"]},
-        ["'mig_7g' holds at most 1 member(s), not 2", "allowed for 2: naive, ", ", mig, "],
-    ),
-    "a mix on one 4g": (
-        "mixes.0",
-        {"members": PAIR, "methods": ["mig_4g"], "slices": {SMALL: "4g", LARGE: "4g"}},
-        ["mixes.0: 'mig_4g' holds at most 1 member(s), not 2"],
-    ),
-    "a mix of 49": (
-        "mixes.0.members",
-        {SMALL: 48, LARGE: 1},
-        ["mixes.0: 49 members", "at most 48"],
-    ),
-    "all cores, two members": ("ladders.0.cores", "all", ["ladders.0: cores 'all'", "share"]),
-    "MPS in MIG for two": (
-        "ladders.0.counts",
-        {2: ["mig_mps"]},
-        ["ladders.0: 'mig_mps' needs at least 3 members, not 2"],
-    ),
-    "a variant that limits nothing": (
-        "variants",
-        {"mps_free": {}},
-        ["variants.mps_free: a variant limits something; allowed: sm_percent, pinned_memory_mb"],
-    ),
-    "an unknown limit": (
-        "variants",
-        {"mps_1g": {"sm_percnt": 12}},
-        ["variants.mps_1g.sm_percnt: unknown key; allowed: ", "did you mean 'sm_percent'?"],
-    ),
-    "a variant named as a method": (
-        "variants",
-        {"mps_equal": {"sm_percent": 10}},
-        ["variants.mps_equal: is a method already"],
-    ),
-    "a variant that is not of MPS": (
-        "variants",
-        {"naive_slow": {"sm_percent": 10}},
-        ["variants.naive_slow", "should match pattern '^mps_"],
-    ),
-    "a share beyond the GPU": (
-        "variants",
-        {"mps_all": {"sm_percent": 101}},
-        ["variants.mps_all.sm_percent: 101 is not allowed; allowed: equal, overlap, a percentage"],
-    ),
-    "a priority that is none": (
-        "variants",
-        {"mps_first": {"priority": {SMALL: 0, LARGE: 2}}},
-        ["variants.mps_first.priority: 2 is not allowed; allowed: 0 (normal) or 1 (below normal)"],
-    ),
-    "a priority for all": (
-        "variants",
-        {"mps_first": {"priority": 1}},
-        ["variants.mps_first.priority: 1 is not allowed; ", "for each workload"],
-    ),
-    "MIG without slices": (
-        "mixes.0.methods",
-        ["naive", "mig"],
-        ["mixes.0: MIG needs a slice for", SMALL, LARGE, "'slices'"],
-    ),
-    "a slice that there is not": (
-        "mixes.0.slices",
-        {SMALL: "1g", LARGE: "half"},
-        [f"mixes.0.slices.{LARGE}: ", "got 'half'"],
-    ),
-    "a slice for nobody": ("mixes.0.slices", {DLRM: "3g"}, ["mixes.0: ", DLRM, SMALL, LARGE]),
-    "a stranger departs": ("mixes.0.departs", DLRM, ["mixes.0: ", f"'{DLRM}' is not among", SMALL]),
-    "departs without departure": (
-        "mixes.0.departs",
-        SMALL,
-        ["mixes.0.departs: allowed with measure {kind: departure} only"],
-    ),
-    "a completion without work": (
-        "mixes.0",
-        {
-            "members": {SMALL: 1, "dlrm_criteo_b2048": 1},
-            "methods": ["naive"],
-            "measure": {"kind": "completion"},
-            "work": {SMALL: 3},
-        },
-        ["mixes.0.work: give the steps of 'dlrm_criteo_b2048'"],
-    ),
-    "work without completion": (
-        "mixes.0",
-        {"members": {SMALL: 2}, "methods": ["naive"], "work": {SMALL: 3}},
-        ["mixes.0.work: allowed with measure {kind: completion} only"],
-    ),
-    "a completion of a ladder": (
-        "measure",
-        {"kind": "completion"},
-        ["ladders.0: a completion is measured of 'mixes' only"],
-    ),
-    "departure of one alone": (
-        "ladders.0.measure",
-        {"kind": "departure"},
-        ["ladders.0: a departure needs at least 2 members", "allowed: 2 to 48"],
-    ),
-    "departure of one alone, by the study's measure": (
-        "measure",
-        {"kind": "departure"},
-        ["ladders.0: a departure needs at least 2 members"],
-    ),
-    "cores for a workload that is not there": (
-        "cores_for_workload",
-        {"resnet": 2},
-        ["cores_for_workload: 'resnet' is not allowed", SMALL],
-    ),
-    "CUDA graph of files": (
-        "ladders.0",
-        {**STUDY["ladders"][0], "arms": ["graph"], "input": "files"},
-        [
-            "ladders.0.arms: 'graph' captures the whole step in a CUDA graph, and not that of",
-            "loader processes read its files",
-            "allowed: paper_step, eager, bf16, bf16_autograd",
-        ],
-    ),
-}
+# Where what stands instead (YAML), and words of the sentence that says so.
+STUDY_MISTAKES = r"""
+replicats: 3 | replicats: unknown key | did you mean 'replicates'?
+replicates: true | replicates: | valid integer, got True
+arms: [fast] | arms.0: 'fast' | allowed: paper_step, eager,
+datasets: {cifar: {}} | datasets.cifar | digits | 'cifar10'?
+cores_for_workload: {resnet: 2} | cores_for_workload: 'resnet' is not allowed | SMALL
+measure: {window_s: .inf} | measure.window_s | finite number
+measure: {kind: completion} | ladders.0: a completion is measured of 'mixes' only
+measure: {kind: departure} | ladders.0: a departure needs at least 2 members
+ladders.0.measure: {kind: departure} | \
+    ladders.0: a departure needs at least 2 members | allowed: 2 to 48
+ladders.0.measure: {windw_s: 3} | ladders.0.measure.windw_s: unknown key | \
+    allowed: kind, window_s | mean 'window_s'?
+ladders.0.workloads: [resnet26_cifar10_b23] | \
+    ladders.0.workloads: unknown workload 'resnet26_cifar10_b23' | did you mean 'SMALL'
+ladders.0.cores: all | ladders.0: cores 'all' | share
+ladders.0.counts: {1: [mp]} | ladders.0.counts.1.0: 'mp' is not allowed | did you mean 'mps'? | \
+    METHODS
+ladders.0.counts: [1] | counts: must map keys to values
+ladders.0.counts: {0: [naive]} | counts.0 | equal to 1, got 0
+ladders.0.counts: {49: [naive]} | counts.49 | equal to 48, got 49
+ladders.0.counts: {8: [naive, mig]} | ladders.0: 'mig' holds at most 7 | not 8 | \
+    allowed for 8: naive, naive_again, mps,
+ladders.0.counts: {2: [mig_7g]} | 'mig_7g' holds at most 1 member(s), not 2 | \
+    allowed for 2: naive, | , mig,
+ladders.0.counts: {2: [mig_mps]} | ladders.0: 'mig_mps' needs at least 3 members, not 2
+ladders.0: {workloads: [SMALL], counts: {2: [naive]}, arms: [graph], input: files} | \
+    ladders.0.arms: 'graph' captures the whole step in a CUDA graph, and not that of | \
+    loader processes read its files | allowed: paper_step, eager, bf16, bf16_autograd
+mixes.0.members: {nothing_like_it: 1} | \
+    mixes.0.members: unknown workload 'nothing_like_it' | allowed: SMALL, 
+mixes.0.members: {SMALL: 48, LARGE: 1} | mixes.0: 49 members | at most 48
+mixes.0.methods: [naive, mig] | mixes.0: MIG needs a slice for | SMALL | LARGE | 'slices'
+mixes.0.slices: {SMALL: 1g, LARGE: half} | mixes.0.slices.LARGE: | got 'half'
+mixes.0.slices: {DLRM: 3g} | mixes.0: | DLRM | SMALL | LARGE
+mixes.0.departs: DLRM | mixes.0: | 'DLRM' is not among | SMALL
+mixes.0.departs: SMALL | mixes.0.departs: allowed with measure {kind: departure} only
+mixes.0: {members: {SMALL: 1, LARGE: 1}, methods: [mig_4g], slices: {SMALL: 4g, LARGE: 4g}} | \
+    mixes.0: 'mig_4g' holds at most 1 member(s), not 2
+mixes.0: {members: {SMALL: 1, DLRM: 1}, methods: [naive], measure: {kind: completion}, \
+    work: {SMALL: 3}} | mixes.0.work: give the steps of 'DLRM'
+mixes.0: {members: {SMALL: 2}, methods: [naive], work: {SMALL: 3}} | \
+    mixes.0.work: allowed with measure {kind: completion} only
+variants: {mps_free: {}} | \
+    variants.mps_free: a variant limits something; allowed: sm_percent, pinned_memory_mb
+variants: {mps_1g: {sm_percnt: 12}} | variants.mps_1g.sm_percnt: unknown key; allowed: | \
+    did you mean 'sm_percent'?
+variants: {mps_equal: {sm_percent: 10}} | variants.mps_equal: is a method already
+variants: {naive_slow: {sm_percent: 10}} | variants.naive_slow | should match pattern '^mps_
+variants: {mps_all: {sm_percent: 101}} | \
+    variants.mps_all.sm_percent: 101 is not allowed; allowed: equal, overlap, a percentage
+variants: {mps_first: {priority: {SMALL: 0, LARGE: 2}}} | \
+    variants.mps_first.priority: 2 is not allowed; allowed: 0 (normal) or 1 (below normal)
+variants: {mps_first: {priority: 1}} | \
+    variants.mps_first.priority: 1 is not allowed; | for each workload
+"""
+STUDY_MISTAKES = STUDY_MISTAKES.replace("\\\n", "")
+for name in ("SMALL", "LARGE", "DLRM"):
+    STUDY_MISTAKES = STUDY_MISTAKES.replace(name, globals()[name])
 
 
-@pytest.mark.parametrize("mistake", STUDY_MISTAKES)
+@pytest.mark.parametrize("mistake", STUDY_MISTAKES.strip().splitlines())
 def test_mistakes_in_a_study(study, mistake):
-    path, value, words = STUDY_MISTAKES[mistake]
-    refused(lambda: study(change(STUDY, path, value)), "mine.yaml: ", *words)
+    instead, *words = mistake.split(" | ")
+    [(path, value)] = yaml.safe_load(instead).items()
+    words = [*words[:-1], *METHODS] if "METHODS" in words[-1] else words
+    refused(lambda: study(change(STUDY, path, value)), "mine.yaml: ", *map(str.strip, words))
 
 
 def test_a_variant_that_forgets_a_member(study):
@@ -471,17 +377,19 @@ def test_mistakes_in_the_catalogue(catalogue, path, value, words):
     refused(lambda: catalogue({"mine": {**WORKLOAD, path: value}}), "workloads.yaml: ", *words)
 
 
-def test_catalogues_that_are_none(catalogue):
-    refused(lambda: catalogue([1]), "workloads.yaml: must map workload names")
-    refused(lambda: catalogue({}), "workloads.yaml: must map workload names")
-    refused(lambda: catalogue({"mine": 5}), "workloads.yaml: mine: must map keys to values, got 5")
-    refused(lambda: catalogue({"a/b": WORKLOAD}), "workloads.yaml: 'a/b': allowed", "a-z, 0-9, _")
-    refused(lambda: catalogue({7: WORKLOAD}), "workloads.yaml: '7': allowed")
-
-
-def test_a_missing_key(catalogue):
-    without = {key: value for key, value in WORKLOAD.items() if key != "dataset"}
-    refused(lambda: catalogue({"mine": without}), "workloads.yaml: mine.dataset: is missing")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([1], ["must map workload names"]),
+        ({}, ["must map workload names"]),
+        ({"mine": 5}, ["mine: must map keys to values, got 5"]),
+        ({"a/b": WORKLOAD}, ["'a/b': allowed", "a-z, 0-9, _"]),
+        ({7: WORKLOAD}, ["'7': allowed"]),
+        ({"mine": {"model": "a", "batch_size": 1}}, ["mine.dataset: is missing"]),
+    ],
+)
+def test_catalogues_that_are_none(catalogue, content, words):
+    refused(lambda: catalogue(content), "workloads.yaml: ", *words)
 
 
 # -- mistakes in config.yaml and --config ---------------------------------------------------------

@@ -781,17 +781,6 @@ def test_a_sampler_that_dies_or_hangs_costs_the_cell_its_telemetry_only(place, h
     assert not [p for p in psutil.process_iter() if SAMPLER in _command(p) and _is_in(p, place)]
 
 
-@pytest.mark.parametrize(
-    ("method", "members", "status"),
-    [("naive", 2, "unsupported"), ("naive", 1, "completed"), ("mps", 2, "completed")],
-)
-def test_a_card_for_one_process_at_a_time(place, method, members, status):
-    place.with_card(compute_mode=3)
-    record = conducted(place, prepared(place, method, members))
-    assert record["status"] == status, record["reason"]
-    assert status == "completed" or "-c DEFAULT'" in record["reason"]
-
-
 def test_a_driver_that_never_answers_the_conductor_ends_in_a_record_or_a_line(place):
     """Nothing here but the driver is waited for, so all runs wait at once."""
     place.with_card()

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import subprocess
 import sys
 import termios
@@ -102,41 +101,39 @@ def test_who_reads_the_first_lines_of_a_plan_alone_sees_no_traceback():
     assert not run.stderr
 
 
-def test_ctrl_c_while_tables_and_figures_are_made(longer):
+@pytest.fixture(scope="module")
+def short(longer):
+    """What is printed where no terminal is while two cells are measured."""
+    return longer.snakemake("--until", "collocate", config={"study": "short"})
+
+
+def test_a_log_file_has_plain_lines_and_on_request_all_that_snakemake_says(longer, short):
+    assert short.code == 0 and short.output.count("completed in") == 2, short.output
+    assert "\x1b" not in short.output and "\r" not in short.output
+    asked = longer.snakemake("--until", "dataset", "--quiet", "host", "-F")
+    for said, there in ((short.output, False), (asked.output, True)):
+        assert ("Job stats" in said and "Finished jobid" in said) == there, said
+
+
+def test_ctrl_c_while_tables_and_figures_are_made(longer, short):
     code, before, after = at_terminal(longer, stop_at="merging,", wait_s=1.5, study="short")
-    shutil.rmtree(longer.results.with_name("short"))
     assert code == 1 and screen(after.removeprefix("^C")) == [
         "not finished; the same command carries on where this one stopped"
     ], before + after
 
 
-def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(longer):
-    code, seen, _ = at_terminal(longer, "--until", "collocate")
-    assert code == 0, seen
-    living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
-    found = "measuring 1 of 1 members, [1-9][0-9,]* samples/s; about [0-9]+ s left"
-    assert any(re.search(found, line) for line in living), seen
-    said = screen(seen)
-    assert sum("completed in" in line for line in said) == 1 and len(said) < 12, said
-    assert not any(word in seen for word in CHATTER)
-
-
-def test_on_a_gpu_the_line_tells_how_busy_it_is(studio):
+def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(studio):
     lasting = study(ladders=alone("plain"), measure={"kind": "window", "window_s": 3})
     studio.write({"plain": workload()}, drill=lasting).with_card()
     machine.does(studio.card, gract=0.93)
     code, seen, _ = at_terminal(studio, "--until", "collocate")
-    assert code == 0 and re.search("measuring 1 of 1 members, .* samples/s, GPU 93%;", seen), seen
-
-
-def test_a_log_file_has_plain_lines_and_on_request_all_that_snakemake_says(longer):
-    for asked, told in (((), False), (("--quiet", "host"), True)):
-        settings = {"study": "short"}
-        run = longer.snakemake("--until", "collocate", *asked, config=settings)
-        shutil.rmtree(longer.results.with_name("short"))
-        assert run.code == 0 and run.output.count("completed in") == 2, run.output
-        assert "\x1b" not in run.output and "\r" not in run.output
-        assert ("Job stats" in run.output and "Finished jobid" in run.output) == told, run.output
+    assert code == 0, seen
+    living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
+    found = "measuring 1 of 1 members, [1-9][0-9,]* samples/s, GPU 93%; about [0-9]+ s left"
+    assert any(re.search(found, line) for line in living), seen
+    said = screen(seen)
+    assert sum("completed in" in line for line in said) == 1 and len(said) < 12, said
+    assert not any(word in seen for word in CHATTER)
 
 
 CALLED = "CalledProcessError in file \"x.smk\", line 3:\nCommand 'set -eu; exec y' "

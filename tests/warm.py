@@ -4,7 +4,7 @@ need: the imports of some hundred commands take minutes.
 `python -m tests.warm` reads a JSON object a line: {"argv": [module, arguments...], "cwd": folder,
 "env": its environment, "out": file, "err": file, "ended": file for its exit code, "data": bytes
 that its address space may grow to, or null}, and answers with the PID of a process in a session of
-its own. With `data` the commands that `release` has `analysis` run are forked, too.
+its own. The commands that `release` has `analysis` run are forked, too.
 
 What differs from a start of its own: /proc shows the command line and environment of this process,
 and what is imported was imported before the command's environment was there.
@@ -130,7 +130,7 @@ def _command(asked: dict) -> None:
         pynvml.nvmlLib = host.library(os.environ)
     if asked["data"]:
         resource.setrlimit(resource.RLIMIT_DATA, (asked["data"], asked["data"]))
-        derive._run = _derived
+    derive._run = _derived
     sys.argv = list(asked["argv"])
     if not hasattr(sys.modules.get(sys.argv[0]), "__path__"):
         sys.modules.pop(sys.argv[0], None)  # or runpy would warn of it

@@ -4,7 +4,7 @@
     python -m tests.soak --seed 7 --round 12 --folder DIR      round 12 of that seed once more
 
 What happens in a round follows from the seed and its number alone. After each run and each round
-an independent reader (tests/soak/reader.py) looks for lies; what remains of processes, locks and
+a reader (tests/soak/reader.py) looks for lies; what remains of processes, locks and
 temporary files, and results that changed, are looked for too. DIR keeps the folders of rounds that
 found something, and gets summary.json and summary.txt. Exits 1 if there was a violation.
 """
@@ -72,7 +72,6 @@ def summarise(seed: int, minutes: float, tally: Tally, folder: Path) -> str:
         "faults in all": tally.faults.total(),
         "planned, but their moment never came": tally.missed,
         "records": dict(tally.records),
-        "rates computed once more": tally.rates,
         "slowest run, s": round(tally.slowest_run_s, 1),
         "slowest end of the last process after a run, s": round(tally.slowest_end_s, 1),
         "violations": tally.violations,

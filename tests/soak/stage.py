@@ -52,7 +52,6 @@ class Tally:
     faults: Counter = field(default_factory=Counter)
     missed: int = 0
     records: Counter = field(default_factory=Counter)  # by status
-    rates: int = 0
     slowest_run_s: float = 0.0
     slowest_end_s: float = 0.0  # of the last process after a run
     violations: list[dict] = field(default_factory=list)
@@ -250,9 +249,7 @@ class Stage:
         for path in sorted(new & every.keys()):
             record = every[path]
             self.tally.records[record["status"]] += 1
-            wrong, rates = reader.lies(path, record)
-            self.tally.rates += rates
-            for what in [*wrong, *reader.denied(path, record, scene.deeds)]:
+            for what in [*reader.lies(path), *reader.denied(path, record, scene.deeds)]:
                 self.wrong(f"{self.name(path)}: {what}")
             if record["status"] == "completed" and self.plan.machine == "card":
                 if (record["gpu"] or {}).get("uuid") != self.studio.surroundings["SOAK_CARD"]:
