@@ -128,23 +128,13 @@ class Bench:
 
 @contextmanager
 def benches(key: str = "a100_40", mig: bool = True, **options) -> Iterator[Bench]:
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        before = os.environ.get("COLLOCATION_LOCK_DIR")
-        stack.callback(_set, "COLLOCATION_LOCK_DIR", before)
-        locks = Path(folder, "locks")
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        there, locks = Path(folder, "machine"), Path(folder, "locks")
         locks.mkdir()
-        _set("COLLOCATION_LOCK_DIR", str(locks))
-        own = f"GPU-{uuid.uuid4()}"
-        machine.create(Path(folder, "machine"), key, mig=mig, uuid=own, **options)
-        stack.enter_context(machine.installed(Path(folder, "machine")))
-        yield Bench(Path(folder, "machine"), gpu.find(0)[0])
-
-
-def _set(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
+        patch.setenv("COLLOCATION_LOCK_DIR", str(locks))
+        machine.create(there, key, mig=mig, uuid=f"GPU-{uuid.uuid4()}", **options)
+        with machine.installed(there):
+            yield Bench(there, gpu.find(0)[0])
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +167,13 @@ def hopper():
 
 
 @pytest.fixture
+def off():
+    """In which MIG mode is off."""
+    with benches("h200_141", mig=False) as made:
+        yield made
+
+
+@pytest.fixture
 def sleepers():
     """Starts processes that do nothing until they are ended."""
     started = []
@@ -199,58 +196,6 @@ def stranger() -> Iterator[int]:
     pid = int(subprocess.run(command, capture_output=True, check=True).stdout)
     yield pid
     os.kill(pid, signal.SIGKILL)
-
-
-# -- the fake refuses what a card refuses ---------------------------------------------------------
-
-
-def refusal(call, *arguments) -> str:
-    with pytest.raises(pynvml.NVMLError) as caught:
-        call(*arguments)
-    return type(caught.value).__name__.removeprefix("NVMLError_")
-
-
-def test_the_fake_card_refuses_what_a_card_refuses(bench, sleepers):
-    device = bench.device
-    whole = make(device, 0, 0, 8)
-    assert refusal(make, device, 19, 3, 1) == "InsufficientResources"  # overlaps
-    make_compute(whole, 7)
-    assert refusal(pynvml.nvmlGpuInstanceDestroy, whole) == "InUse"  # has a compute instance
-    assert refusal(make_compute, whole, 1) == "InsufficientResources"
-    [found] = mig_nvml.instances(device)
-    machine.occupy(bench.folder, sleepers(), machine.mig_uuids(bench.folder)[0])
-    assert refusal(mig_nvml.destroy, device, found) == "InUse"  # a process runs on it
-
-
-def test_the_fake_card_knows_its_profiles_and_its_mode(bench):
-    device = bench.device
-    make(device, 20, 0, 1)
-    assert refusal(make, device, 20, 1, 1) == "InsufficientResources"  # one +me at most
-    assert refusal(make, device, 9, 1, 4) == "InvalidArgument"  # no such place
-    assert refusal(make, device, 99, 0, 1) == "InvalidArgument"  # no such profile
-    handle = mig_nvml.handle(device)
-    assert pynvml.nvmlDeviceSetMigMode(handle, 0) == pynvml.NVML_ERROR_IN_USE
-    assert machine.mode(bench.folder) == (True, False)
-    assert refusal(pynvml.nvmlDeviceGetFanSpeed, handle) == "NotSupported"
-    with benches(mig=False) as off:
-        assert refusal(make, off.device, 19, 0, 1) == "NotSupported"
-
-
-def test_fake_cuda_chooses_as_the_real_one(hopper, sleepers):
-    def attach(visible: str) -> dict:
-        environment = {"COLLOCATION_FAKE_NVML": str(hopper.folder), "CUDA_VISIBLE_DEVICES": visible}
-        return machine.attach(environment, sleepers())
-
-    with pytest.raises(RuntimeError, match="no CUDA-capable device"):
-        attach(hopper.device.uuid)  # in MIG mode there is nothing but the parts
-    with hopper.applied(alike(2)) as (_, seats):
-        first, second = (seat.compute.uuid for seat in seats.values())
-        assert attach(second)["device_uuid"] == second
-        assert attach(hopper.device.uuid)["device_uuid"] == first
-        with pytest.raises(RuntimeError, match="no CUDA-capable device"):
-            attach("MIG-0")
-        for pid in driver.Card(hopper.folder).processes():
-            (hopper.folder / "processes" / str(pid)).unlink()
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -469,21 +414,20 @@ def test_every_single_failure_in_the_middle_leaves_the_state_found():
     assert survived == list(range(9, changes + 2))  # failures at the end are made good
 
 
-def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works():
-    with benches() as made:
-        made.fill(IDLE)
-        found = made.state
-        for at in range(2, 17, 3):
-            machine.fail(made.folder, "change", at=at, on=True)
-            with pytest.raises(NotInForce) as caught:
-                with made.applied(CLUMSY):
-                    pass
-            [journal] = made.journals
-            said = "could not be put back as it was found, with MIG mode on and ", "3g.20gb at 4:4"
-            assert all(words in str(caught.value) for words in (*said, str(journal)))
-            machine.configure(made.folder, failures=[])
-            mig_restore.recover(made.device)
-            assert made.state == found and not made.journals
+def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(bench):
+    bench.fill(IDLE)
+    found = bench.state
+    for at in range(2, 17, 3):
+        machine.fail(bench.folder, "change", at=at, on=True)
+        with pytest.raises(NotInForce) as caught:
+            with bench.applied(CLUMSY):
+                pass
+        [journal] = bench.journals
+        said = "could not be put back as it was found, with MIG mode on and ", "3g.20gb at 4:4"
+        assert all(words in str(caught.value) for words in (*said, str(journal)))
+        machine.configure(bench.folder, failures=[])
+        mig_restore.recover(bench.device)
+        assert bench.state == found and not bench.journals
 
 
 def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next():
@@ -651,14 +595,13 @@ ON = (
 )
 
 
-def test_the_mode_is_kept_unless_the_configuration_says_switch(tmp_path):
-    with benches("h200_141", mig=False) as made:
-        assert methods.refusal(PAIR, made.device) == OFF + MARK
-        assert methods.refusal(PAIR, made.device, switch=True) is None
-        with pytest.raises(Unsupported, match=f"^{re.escape(OFF + MARK)}$"):
-            with methods.enter(PAIR, made.device, tmp_path):
-                raise AssertionError
-        assert made.untouched()
+def test_the_mode_is_kept_unless_the_configuration_says_switch(off, tmp_path):
+    assert methods.refusal(PAIR, off.device) == OFF + MARK
+    assert methods.refusal(PAIR, off.device, switch=True) is None
+    with pytest.raises(Unsupported, match=f"^{re.escape(OFF + MARK)}$"):
+        with methods.enter(PAIR, off.device, tmp_path):
+            raise AssertionError
+    assert off.untouched()
 
 
 @pytest.mark.parametrize("method", ["naive", "naive_again", "mps", "mps_equal"])
@@ -716,14 +659,13 @@ def test_on_ampere_the_mode_is_an_administrators(tmp_path, short_tmp):
         assert made.state == found
 
 
-def test_a_mode_that_waits_for_a_reset_is_an_administrators_and_stays():
-    with benches("h200_141", mig=False) as made:
-        with driver.Card(made.folder).open() as state:
-            state["pending"] = 1
-        said = "MIG mode is off on NVIDIA H200, and a change of it waits for a GPU reset; an admin"
-        assert methods.refusal(PAIR, made.device, switch=True).startswith(said)
-        made.refuses(PAIR, Unsupported, f"^{said}")
-        assert made.untouched() and made.state == ((False, True), [])
+def test_a_mode_that_waits_for_a_reset_is_an_administrators_and_stays(off):
+    with driver.Card(off.folder).open() as state:
+        state["pending"] = 1
+    said = "MIG mode is off on NVIDIA H200, and a change of it waits for a GPU reset; an admin"
+    assert methods.refusal(PAIR, off.device, switch=True).startswith(said)
+    off.refuses(PAIR, Unsupported, f"^{said}")
+    assert off.untouched() and off.state == ((False, True), [])
 
 
 def test_a_mode_that_cannot_be_switched_is_told_and_stays(sleepers):
@@ -748,16 +690,15 @@ def test_a_mode_that_cannot_be_switched_is_told_and_stays(sleepers):
         assert made.untouched()
 
 
-def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later():
-    with benches("h200_141", mig=False) as made:
-        said = "could not be put back as it was found, with MIG mode off: the MIG mode of .*"
-        with pytest.raises(NotInForce, match=f"{said}or 'nvidia-smi -i 0 --gpu-reset' be needed; "):
-            with made.applied(PAIR):
-                machine.configure(made.folder, needs_reset=True)
-        assert machine.mode(made.folder) == (True, False)  # the next reset brings it
-        machine.configure(made.folder, needs_reset=False)
-        mig_restore.recover(made.device)
-        assert made.empty(False)
+def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later(off):
+    said = "could not be put back as it was found, with MIG mode off: the MIG mode of .*"
+    with pytest.raises(NotInForce, match=f"{said}or 'nvidia-smi -i 0 --gpu-reset' be needed; "):
+        with off.applied(PAIR):
+            machine.configure(off.folder, needs_reset=True)
+    assert machine.mode(off.folder) == (True, False)  # the next reset brings it
+    machine.configure(off.folder, needs_reset=False)
+    mig_restore.recover(off.device)
+    assert off.empty(False)
 
 
 # -- keep: what is there stays --------------------------------------------------------------------
@@ -843,23 +784,22 @@ def another_thread():
 @pytest.mark.parametrize("number", undisturbed.ENDING)
 @pytest.mark.parametrize("call", ["nvmlComputeInstanceDestroy", "nvmlDeviceSetMigMode"])
 def test_a_signal_while_the_card_is_put_back_waits(
-    number, call, interruptible, another_thread, monkeypatch
+    off, number, call, interruptible, another_thread, monkeypatch
 ):
-    with benches("h200_141", mig=False) as made:
-        real, now = getattr(pynvml, call), made.folder / "now"
+    real, now = getattr(pynvml, call), off.folder / "now"
 
-        def interrupted(*arguments):
-            if now.exists():
-                now.unlink()
-                send_from_elsewhere(number)
-            return real(*arguments)
+    def interrupted(*arguments):
+        if now.exists():
+            now.unlink()
+            send_from_elsewhere(number)
+        return real(*arguments)
 
-        monkeypatch.setattr(pynvml, call, interrupted)
-        apart.CHILD.end()
-        with pytest.raises(Interrupted):
-            with made.applied(PAIR):
-                now.touch()
-        assert not now.exists() and made.empty(False)
+    monkeypatch.setattr(pynvml, call, interrupted)
+    apart.CHILD.end()
+    with pytest.raises(Interrupted):
+        with off.applied(PAIR):
+            now.touch()
+    assert not now.exists() and off.empty(False)
 
 
 def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, monkeypatch):
@@ -967,17 +907,14 @@ def test_what_somebody_made_since_is_not_destroyed(bench):
     assert status == -signal.SIGKILL
     mig_restore.clear(bench.device, mig_nvml.instances(bench.device))
     bench.fill([(14, 0, 2, [2])])
-    there = bench.state
-    with pytest.raises(NotInForce) as caught:
-        mig_restore.recover(bench.device)
+    said = stays(bench, bench.state)
     [journal] = bench.journals
-    assert str(caught.value) == (
+    assert said == (
         "MIG: NVIDIA A100-SXM4-40GB could not be put back as it was found, with MIG mode on and "
         "3g.20gb at 4:4, 1g.5gb at 0:1, 1g.5gb at 2:1: somebody has changed that since: there is "
         "MIG mode on and 2g.10gb at 0:2; 'nvidia-smi mig -i 0 -lgi' shows what is there, and the "
         f"next run tries again, unless {journal} is removed"
     )
-    assert bench.state == there
 
 
 def test_who_has_changed_the_mode_since_has_the_last_word(hopper):
@@ -1000,6 +937,14 @@ def killed_in_the_cell(bench: Bench, enter) -> None:
     machine.configure(bench.folder)
 
 
+def stays(bench: Bench, theirs: tuple, words: str = "somebody has changed that since") -> str:
+    """What is there is not ours, so it is left alone, and the journal with it; the sentence."""
+    with pytest.raises(NotInForce, match=words) as caught:
+        mig_restore.recover(bench.device)
+    assert bench.state == theirs and bench.journals
+    return str(caught.value)
+
+
 def replace_all(bench: Bench, instances: list[tuple]) -> tuple:
     """What an administrator does; gives what is there then."""
     mig_restore.clear(bench.device, mig_nvml.instances(bench.device))
@@ -1019,10 +964,7 @@ def test_what_somebody_made_after_a_switch_is_not_ours(hopper):
     hopper.fill([(9, 4, 4, [3])])
     killed_in_the_cell(hopper, lambda: mig_card.divided(hopper.device, None, switch=True))
     mig_nvml.set_mode(hopper.device, True)
-    theirs = replace_all(hopper, [(9, 4, 4, [2, 1])])
-    with pytest.raises(NotInForce, match="somebody has changed that since"):
-        mig_restore.recover(hopper.device)
-    assert hopper.state == theirs and hopper.journals
+    stays(hopper, replace_all(hopper, [(9, 4, 4, [2, 1])]))
 
 
 def test_another_compute_instance_where_the_found_one_was_is_not_ours(hopper):
@@ -1031,10 +973,7 @@ def test_another_compute_instance_where_the_found_one_was_is_not_ours(hopper):
     mig_restore.clear(hopper.device, mig_nvml.instances(hopper.device))
     full = make(hopper.device, *DOUBLE_1G)
     pynvml.nvmlGpuInstanceCreateComputeInstance(full, driver.FULL_SLICE)
-    theirs = hopper.state
-    with pytest.raises(NotInForce, match="somebody has changed that since"):
-        mig_restore.recover(hopper.device)
-    assert hopper.state == theirs and hopper.journals
+    stays(hopper, hopper.state)
 
 
 def test_where_another_users_run_was_killed_too_nobody_knows_whose_the_instances_are(bench):
@@ -1042,9 +981,8 @@ def test_where_another_users_run_was_killed_too_nobody_knows_whose_the_instances
     [journal] = bench.journals
     there, theirs = bench.state, journal.with_name(re.sub(r"\d+(?=\.json$)", "1234", journal.name))
     theirs.touch()
-    with pytest.raises(NotInForce, match=f"another user's run noted the card, too, in {theirs}; "):
-        mig_restore.recover(bench.device)
-    assert bench.state == there and machine.changes(bench.folder) == 0
+    stays(bench, there, f"another user's run noted the card, too, in {theirs}; ")
+    assert machine.changes(bench.folder) == 0
     theirs.unlink()
     mig_restore.recover(bench.device)
     assert bench.empty()
@@ -1095,43 +1033,37 @@ def test_a_mode_that_was_lost_with_the_driver_is_not_switched_on_again(hopper, s
     assert hopper.empty(False)
 
 
-def test_a_killed_run_is_not_made_good_while_others_compute(sleepers):
-    with benches("h200_141", mig=False) as made:
-        killed_in_the_cell(made, lambda: made.applied(PAIR))
-        made.fill([])
-        pid = sleepers()
-        machine.occupy(made.folder, pid)
-        sentence = rf"PID {pid} \(.*\); so what a killed run changed is not put back yet$"
-        with pytest.raises(Company, match=sentence):
-            mig_restore.recover(made.device)
-        assert machine.changes(made.folder) == 0 and made.journals
-        (made.folder / "processes" / str(pid)).unlink()
-        mig_restore.recover(made.device)
-        assert made.empty(False)
+def test_a_killed_run_is_not_made_good_while_others_compute(off, sleepers):
+    killed_in_the_cell(off, lambda: off.applied(PAIR))
+    off.fill([])
+    pid = sleepers()
+    machine.occupy(off.folder, pid)
+    sentence = rf"PID {pid} \(.*\); so what a killed run changed is not put back yet$"
+    with pytest.raises(Company, match=sentence):
+        mig_restore.recover(off.device)
+    assert machine.changes(off.folder) == 0 and off.journals
+    (off.folder / "processes" / str(pid)).unlink()
+    mig_restore.recover(off.device)
+    assert off.empty(False)
 
 
 def test_what_others_make_beside_a_cell_is_theirs(bench):
     """Whoever may make instances needs no lock of ours."""
     bench.fill([(9, 4, 4, [3])])
     with bench.applied(mix("1g", "1g")) as (layout, _):
-        [(profile, start, _), *_] = (
-            {(19, s, 1) for s in range(7)}
-            - {(part.profile.id, part.start, part.size) for part in layout.parts}
-            - {(19, s, 1) for s in range(4, 7)}
-        )
-        make(bench.device, profile, start, 1)
+        start = min({*range(4)} - {part.start for part in layout.parts})
+        make(bench.device, 19, start, 1)
     places = [entry[:3] for entry in machine.layout(bench.folder)]
     assert places == [(9, 4, 4), (19, start, 1)]
     assert not bench.journals
 
 
-def test_a_mode_is_not_put_back_over_what_others_made():
-    with benches("h200_141", mig=False) as made:
-        with pytest.raises(NotInForce, match="somebody has made 1g.18gb at 3:1 meanwhile"):
-            with made.applied(alike(1, "mig_1g")):
-                make(made.device, 19, 3, 1)
-        assert made.state == ((True, True), [(19, 3, 1, ())])
-        assert made.journals
+def test_a_mode_is_not_put_back_over_what_others_made(off):
+    with pytest.raises(NotInForce, match="somebody has made 1g.18gb at 3:1 meanwhile"):
+        with off.applied(alike(1, "mig_1g")):
+            make(off.device, 19, 3, 1)
+    assert off.state == ((True, True), [(19, 3, 1, ())])
+    assert off.journals
 
 
 @pytest.mark.parametrize("content", ["", '{"found": {"mode": true}}', "another user's"])
@@ -1142,8 +1074,7 @@ def test_a_journal_that_cannot_be_read_is_a_persons_business(bench, content):
         os.chown(journal, 1234, -1)
     else:
         journal.write_text(content)
-    with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
-        mig_restore.recover(bench.device)
+    stays(bench, bench.state, r"^MIG: .*\.json, where a killed run .* remove it$")
     assert machine.changes(bench.folder) == 0 and len(machine.layout(bench.folder)) == 2
 
 
@@ -1175,6 +1106,10 @@ def report(bench: Bench, sharing, member: int, pid: int, **lies) -> Report:
     return Report(pid, **{field: seen[field] for field in fields} | lies)
 
 
+def reports_of(bench: Bench, sharing, pids: list[int]) -> dict[int, Report]:
+    return {member: report(bench, sharing, member, pid) for member, pid in enumerate(pids)}
+
+
 @pytest.fixture
 def cell(hopper, tmp_path, short_tmp, sleepers):
     """Enters a cell, and starts a member for each of its seats."""
@@ -1197,30 +1132,23 @@ def test_members_on_their_instances_are_verified(hopper, cell):
     first = sharing.environment(0)
     assert first["CUDA_VISIBLE_DEVICES"] != sharing.environment(1)["CUDA_VISIBLE_DEVICES"]
     assert not Path(first["CUDA_MPS_PIPE_DIRECTORY"]).exists()
-    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    reports = reports_of(hopper, sharing, pids)
     facts = json.loads(json.dumps(sharing.witness(reports)))
     assert facts["verified"] is facts["nvml_agrees"] is True
     assert facts["layout"] == "2x 3g.71gb"
     assert facts["nvml_compute"] == sorted(pids) and facts["nvml_mps"] == []
     offers = [[0, 1, 3, 20], [1, 2, 1, 40], [2, 3, 1, 60]]  # id, slices, how many, SMs
     assert facts["compute_profiles"] == {"3g.71gb": offers}
-    assert facts["members"]["1"] == {
-        "pid": pids[1],
-        "mig_uuid": sharing.environment(1)["CUDA_VISIBLE_DEVICES"],
-        "gpu_instance": sharing.seat(1).instance.id,
-        "compute_instance": 0,
-        "profile": "3g.71gb",
-        "placement": "4:4",
-        "memory_mib": 71424,
-        "sm_planned": 60,
-        "sm_reported": 60,
-    }
+    place = {"gpu_instance": sharing.seat(1).instance.id, "compute_instance": 0}
+    place |= {"mig_uuid": sharing.environment(1)["CUDA_VISIBLE_DEVICES"], "placement": "4:4"}
+    size = {"memory_mib": 71424, "sm_planned": 60, "sm_reported": 60, "profile": "3g.71gb"}
+    assert facts["members"]["1"] == {"pid": pids[1]} | place | size
     sharing.release(pids[0])  # a plain process: nothing to do
 
 
 def test_members_in_the_parts_of_one_instance_are_told_apart(hopper, cell):
     sharing, pids = cell(alike(2, "mig_shared"))
-    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    reports = reports_of(hopper, sharing, pids)
     facts = sharing.witness(reports)
     assert facts["layout"] == "2x 3c in 7g.141gb"
     assert [facts["members"][m]["compute_instance"] for m in (0, 1)] == [0, 1]
@@ -1256,7 +1184,7 @@ def test_lies_about_the_instance_are_caught(hopper, cell):
 
 def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, cell, stranger):
     sharing, pids = cell(PAIR)
-    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    reports = reports_of(hopper, sharing, pids)
     place = hopper.folder / "processes" / str(pids[1])
     content = place.read_text()
     place.unlink()
@@ -1278,7 +1206,7 @@ def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, cell,
 
 def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(hopper, cell):
     sharing, pids = cell(alike(3))
-    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    reports = reports_of(hopper, sharing, pids)
     make(hopper.device, 19, 6, 1)
     with pytest.raises(NotInForce) as caught:
         sharing.witness(reports)
@@ -1304,7 +1232,7 @@ def test_mps_inside_mig_has_a_daemon_for_each_instance(hopper, cell, tmp_path):
     devices = [environment["CUDA_VISIBLE_DEVICES"] for environment in environments]
     assert len(set(pipes)) == len(set(devices)) == 2
     assert pipes[0] == pipes[2] == pipes[4] and devices[1] == devices[3] != devices[0]
-    reports = {member: report(hopper, sharing, member, pid) for member, pid in enumerate(pids)}
+    reports = reports_of(hopper, sharing, pids)
     facts = json.loads(json.dumps(sharing.witness(reports)))
     assert facts["verified"] is facts["nvml_agrees"] is True
     assert facts["layout"] == "2x 3g.71gb"
@@ -1338,17 +1266,6 @@ def test_a_daemon_that_never_had_a_client_says_nothing_of_the_other_instance(hop
     facts = sharing.witness(reports)
     assert facts["verified"] is True
     assert list(facts["mps"]) == [sharing.seat(0).compute.uuid]
-
-
-def test_copies_in_a_mix_share_the_instance_of_their_workload(hopper, cell):
-    members = [
-        {"workload": name, "slice": slices} for name, slices in zip("aab", "223", strict=True)
-    ]
-    spec = {"method": "mig_mps", "members": [m | {"slice": f"{m['slice']}g"} for m in members]}
-    sharing, _ = cell(spec)
-    uuids = [sharing.environment(member)["CUDA_VISIBLE_DEVICES"] for member in range(3)]
-    assert uuids[0] == uuids[1] != uuids[2]
-    assert [sharing.seat(member).instance.name for member in (0, 2)] == ["2g.35gb", "3g.71gb"]
 
 
 # -- what is refused beforehand -------------------------------------------------------------------

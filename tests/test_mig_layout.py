@@ -205,7 +205,7 @@ def can_be_divided(wanted: list[str], card: Card) -> bool:
 
 @settings(deadline=None)
 @given(cards, anything | instances | parts_of_a_kind)
-def test_a_plan_keeps_to_the_cards_rules(card, wanted):
+def test_a_plan_keeps_to_the_cards_rules_and_gives_each_member_its_seat(card, wanted):
     layout = planned(mix("mig", *wanted), card)
     if layout is None:
         return
@@ -221,14 +221,6 @@ def test_a_plan_keeps_to_the_cards_rules(card, wanted):
         assert all(
             number <= offered[f"{slices}c"] for slices, number in Counter(part.compute).items()
         )
-
-
-@settings(deadline=None)
-@given(cards, anything | instances | parts_of_a_kind)
-def test_every_member_has_a_seat_of_its_own_as_it_asked_for(card, wanted):
-    layout = planned(mix("mig", *wanted), card)
-    if layout is None:
-        return
     seats = [(p, c) for p, part in enumerate(layout.parts) for c in range(len(part.compute))]
     assert sorted(layout.seats) == seats
     for text, (part, compute) in zip(wanted, layout.seats, strict=True):

@@ -41,7 +41,16 @@ GPU = gpu.Nvidia(
     numa_node=None,
     sm_count=132,
 )
+TOTAL_MB = 141 * 1024
 OTHER = "GPU-00000000-1111-2222-3333-444444444444"
+
+
+@pytest.fixture
+def shown(monkeypatch) -> dict:
+    """What NVML lists of the card: processes that compute, and MPS clients."""
+    lists = {"compute": [], "mps": []}
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: lists)
+    return lists
 
 
 def programs() -> list[psutil.Process]:
@@ -150,14 +159,13 @@ def test_a_server_that_is_another_one_at_the_end_fails_the_cell(member, tmp_path
             sharing.witness(said(member))
 
 
-def test_nvml_has_a_say_only_where_it_shows_the_server_under_its_pid(member, tmp_path, monkeypatch):
+def test_nvml_has_a_say_only_where_it_shows_the_server_under_its_pid(member, tmp_path, shown):
     with methods.enter(SPEC, GPU, tmp_path) as sharing:
         join(sharing, member)
         evidence = sharing.witness(said(member))
         assert evidence["nvml_agrees"] is None
         server = evidence["server"]
-        shown = {"compute": [server, member], "mps": [member]}
-        monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
+        shown |= {"compute": [server, member], "mps": [member]}
         assert sharing.witness(said(member))["nvml_agrees"] is True
         shown["mps"] = []
         with pytest.raises(NotInForce, match="is not among NVML's MPS clients"):
@@ -240,10 +248,7 @@ def not_in_force(sharing: mps.Clients, found: dict[int, Report], error=NotInForc
     ("changes", "says"),
     [
         ({"device_uuid": OTHER}, f"runs on {OTHER}, not on {GPU.uuid}"),
-        (
-            {"device_uuid": None},
-            f"did not say which device it runs on; {GPU.uuid} was planned",
-        ),
+        ({"device_uuid": None}, f"did not say which device it runs on; {GPU.uuid} was planned"),
         ({"sm_count": 18}, "can use 18 of 132 SMs, and no limit was asked for"),
     ],
     ids=["elsewhere", "nowhere", "limited"],
@@ -325,11 +330,9 @@ def test_what_a_card_with_unknown_groups_of_sms_gives_is_proof_only_if_none_is_m
 
 
 def test_a_cap_that_cannot_be_proven_is_not_in_force():
-    limited = {"sm_percent": 50}
-    assert not_in_force(sharing_of(limited), reports(None)) == (
-        "mps_equal: member 0 (PID 7): its SM limit cannot be proven: "
-        "it could not tell how many SMs it can use"
-    )
+    said = "its SM limit cannot be proven: it could not tell how many SMs it can use"
+    sentence = not_in_force(sharing_of({"sm_percent": 50}), reports(None))
+    assert sentence == f"mps_equal: member 0 (PID 7): {said}"
 
 
 @pytest.mark.parametrize(("total", "count"), [(None, None), (None, 132), (132, None)])
@@ -341,26 +344,14 @@ def test_without_a_cap_nothing_has_to_be_proven(total, count):
 def test_a_memory_limit_shows_in_what_the_member_sees_free():
     sharing = sharing_of({"pinned_memory_mb": 2048})
     found = sharing.witness(reports(132, memory_free=1_609_144_176))  # read on an H200
-    assert found["limits"] == {
-        0: {
-            "sm_percent": None,
-            "sm_count": 132,
-            "sm_source": None,
-            "sm_expected": None,
-            "pinned_memory_mb": 2048,
-            "memory_free": 1_609_144_176,
-            "card_free": 130 * 2**30,
-            "unproven": None,
-        }
-    }
+    unknown = dict.fromkeys(("sm_percent", "sm_source", "sm_expected", "unproven"))
+    seen = {"sm_count": 132, "memory_free": 1_609_144_176, "card_free": 130 * 2**30}
+    assert found["limits"] == {0: unknown | seen | {"pinned_memory_mb": 2048}}
     assert found["verified"] is True
     sentence = "mps_equal: member 0 (PID 7) saw 143360 MiB of free memory; its limit is 2048 MiB"
     assert not_in_force(sharing, reports(132)) == sentence
-    sentence = (
-        "mps_equal: member 0 (PID 7): its memory limit cannot be proven: "
-        "it could not tell what is free"
-    )
-    assert not_in_force(sharing, reports(132, memory_free=None)) == sentence
+    sentence = "mps_equal: member 0 (PID 7): its memory limit cannot be proven: it could not tell "
+    assert not_in_force(sharing, reports(132, memory_free=None)) == f"{sentence}what is free"
 
 
 @pytest.mark.parametrize(
@@ -386,6 +377,9 @@ def test_a_memory_limit_shows_only_where_the_card_has_more_than_that(left, why, 
 # -- how many NVML lists, where it names other PIDs ------------------------------------------------
 
 
+BESIDES = ", the cell has 2 members and 1 MPS server"
+
+
 @pytest.mark.parametrize(
     ("compute", "clients", "says"),
     [
@@ -393,20 +387,14 @@ def test_a_memory_limit_shows_only_where_the_card_has_more_than_that(left, why, 
         ([], [], None),
         ([4001, 4002, 4003], [], None),
         ([4001, 4002, 4003], None, None),
-        ([], [4001], "1 MPS client, the cell has 2 members and 1 MPS server"),
-        (
-            [4001, 4002, 4003],
-            [4001, 4002, 4003],
-            "3 MPS clients, the cell has 2 members and 1 MPS server",
-        ),
-        ([4001, 4002], [4001, 4002], "2 processes, the cell has 2 members and 1 MPS server"),
-        ([1, 2, 3, 4], None, "4 processes, the cell has 2 members and 1 MPS server"),
+        ([], [4001], f"1 MPS client{BESIDES}"),
+        ([4001, 4002, 4003], [4001, 4002, 4003], f"3 MPS clients{BESIDES}"),
+        ([4001, 4002], [4001, 4002], f"2 processes{BESIDES}"),
+        ([1, 2, 3, 4], None, f"4 processes{BESIDES}"),
     ],
 )
-def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says, monkeypatch):
-    monkeypatch.setattr(
-        gpu.Nvidia, "processes", lambda device: {"compute": compute, "mps": clients}
-    )
+def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says, shown):
+    shown |= {"compute": compute, "mps": clients}
     sharing, found = sharing_of({}, {}), reports(132, 132)
     if says:
         error = Company if says[0] in "34" else NotInForce  # more than there are: others, too
@@ -423,11 +411,7 @@ TOGETHER = {  # NVML's lists, the daemon's clients, what fails, or what the plai
     "by their numbers": (BOTH, [7], True),
     "of which nothing is listed": ({"compute": [], "mps": []}, [7], None),
     "a plain one is a client": (FOUND, [7, 8], "clients that are none of its side: member 1 (PID "),
-    "NVML says that it is one": (
-        FOUND | {"mps": [7, 8]},
-        [7],
-        ", member 1 (PID 8)",
-    ),
+    "NVML says that it is one": (FOUND | {"mps": [7, 8]}, [7], ", member 1 (PID 8)"),
     "the client is none": (FOUND, [], "member 0 (PID 7) is not among server 5's clients"),
     "another client": (FOUND, [7, 1], "clients that are none of its side: PID 1 "),
     "one too many": (BOTH | {"compute": [1, 2, 3, 4]}, [7], "the cell has 2 members and 1 MPS"),
@@ -437,10 +421,10 @@ TOGETHER = {  # NVML's lists, the daemon's clients, what fails, or what the plai
 
 
 @pytest.mark.parametrize("case", TOGETHER)
-def test_plain_members_beside_a_daemon_are_proven_to_be_none_of_its_clients(case, monkeypatch):
+def test_plain_members_beside_a_daemon_are_proven_to_be_none_of_its_clients(case, shown):
     """The client has the PID 7, the plain member 8, the server 5."""
     lists, clients, expected = TOGETHER[case]
-    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: lists)
+    shown |= lists
     served = sharing_of({}, method="mps")
     ask = served.daemon.ask
     listed = "".join(f"{pid}\n" for pid in clients)
@@ -464,30 +448,20 @@ def test_a_plain_member_is_not_the_daemons_to_drop():
     assert asked == [7]
 
 
-def test_on_a_part_of_a_card_nvml_lists_the_neighbours_too(monkeypatch):
-    shown = {"compute": [4001, 4002, 4003, 4004], "mps": [4002, 4003, 4004]}
-    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
-    part = Place("MIG-1", 60)
-    found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
-    assert (found["verified"], found["nvml_agrees"]) == (True, None)
-
-
 # -- strangers ------------------------------------------------------------------------------------
 
 
-def test_a_stranger_beside_the_members_is_named(monkeypatch):
-    shown = {"compute": [5, 7, os.getpid()], "mps": [7]}
-    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
+def test_a_stranger_beside_the_members_is_named(shown):
+    shown |= {"compute": [5, 7, os.getpid()], "mps": [7]}
     sentence = not_in_force(sharing_of({}), reports(132), Company)
     begin = "a cell needs the GPU to itself, and others compute on it: PID "
     assert sentence.startswith(f"{begin}{os.getpid()} (") and "(PID 7)" not in sentence
-    shown.update(compute=[5, 7], mps=[7, os.getpid()])
+    shown |= {"compute": [5, 7], "mps": [7, os.getpid()]}
     assert not_in_force(sharing_of({}), reports(132), Company) == sentence
 
 
-def test_a_member_that_failed_and_is_slow_to_end_is_no_stranger(member, monkeypatch):
-    shown = {"compute": [5, 7, member], "mps": [7, member]}
-    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
+def test_a_member_that_failed_and_is_slow_to_end_is_no_stranger(member, shown):
+    shown |= {"compute": [5, 7, member], "mps": [7, member]}
     assert sharing_of({}).witness(reports(132))["nvml_compute"] == shown["compute"]
 
 
@@ -500,12 +474,16 @@ def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
     assert sharing_of({}).witness(reports(132))["nvml_compute"] == [5, 7]
 
 
-def test_on_a_part_of_a_card_the_neighbours_are_no_strangers(monkeypatch):
-    shown = {"compute": [5, 6, 7, 20], "mps": [7, 20]}
-    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: shown)
+@pytest.mark.parametrize(
+    ("compute", "clients", "agrees"),
+    [([5, 6, 7, 20], [7, 20], True), ([4001, 4002, 4003, 4004], [4002, 4003, 4004], None)],
+)
+def test_on_a_part_of_a_card_the_neighbours_are_no_strangers(compute, clients, agrees, shown):
+    """Whether NVML names them by PIDs that are known here, or by others."""
+    shown |= {"compute": compute, "mps": clients}
     part = Place("MIG-1", 60)
     found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
-    assert found["nvml_agrees"] is True
+    assert (found["verified"], found["nvml_agrees"]) == (True, agrees)
 
 
 def test_the_pids_of_a_container_are_those_of_its_processes(tmp_path, monkeypatch):
@@ -530,16 +508,12 @@ def test_a_daemon_that_never_answers_is_given_up_and_ended(tmp_path, monkeypatch
     assert not folders()
 
 
-def test_a_daemon_that_heeds_nothing_is_killed(member, tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_MPS", "stubborn")
-    monkeypatch.setattr(mps_daemon, "END_S", 0.2)
-    with methods.enter(SPEC, GPU, tmp_path) as sharing:
-        join(sharing, member)
-        sharing.witness(said(member))
-    assert not folders()
-
-
-def test_an_exception_inside_tears_down_and_passes(member, tmp_path):
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_an_exception_inside_tears_down_and_passes(member, tmp_path, monkeypatch, stubborn):
+    """Also a daemon that heeds nothing, which is killed."""
+    if stubborn:
+        monkeypatch.setenv("FAKE_MPS", "stubborn")
+        monkeypatch.setattr(mps_daemon, "END_S", 0.2)
     with pytest.raises(ZeroDivisionError):
         with methods.enter(SPEC, GPU, tmp_path) as sharing:
             join(sharing, member)
@@ -582,30 +556,27 @@ def test_a_foreign_daemon_of_another_card_is_no_company_and_left_alone(foreign, 
 
 
 @pytest.mark.parametrize(
-    ("environment", "serves"),
+    ("visible", "serves"),
     [
-        ({}, True),  # all cards
-        ({"CUDA_VISIBLE_DEVICES": GPU.uuid}, True),
-        ({"CUDA_VISIBLE_DEVICES": f"3, {GPU.uuid[:20]}"}, True),
-        ({"CUDA_VISIBLE_DEVICES": "0,2"}, True),
-        ({"CUDA_VISIBLE_DEVICES": f"9,{GPU.uuid}"}, False),  # behind what names none
-        ({"CUDA_VISIBLE_DEVICES": f"MIG-{GPU.uuid}/1/0"}, True),
-        ({"CUDA_VISIBLE_DEVICES": "MIG-here"}, True),
-        ({"CUDA_VISIBLE_DEVICES": "MIG-there"}, False),
-        ({"CUDA_VISIBLE_DEVICES": OTHER}, False),
-        ({"CUDA_VISIBLE_DEVICES": "0,1"}, False),
-        ({"CUDA_VISIBLE_DEVICES": ""}, False),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, False),
+        (None, True),  # all cards
+        (GPU.uuid, True),
+        (f"3, {GPU.uuid[:20]}", True),
+        ("0,2", True),
+        (f"9,{GPU.uuid}", False),  # behind what names none
+        (f"MIG-{GPU.uuid}/1/0", True),
+        ("MIG-here", True),
+        *((other, False) for other in ("MIG-there", OTHER, "0,1", "", "-1")),
     ],
 )
-def test_which_daemons_serve_a_card(environment, serves, monkeypatch):
+def test_which_daemons_serve_a_card(visible, serves, monkeypatch):
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     cards = [replace(GPU, uuid=f"{OTHER}{n}", name=f"card {n}", bus=f"{n}") for n in range(4)]
     cards[1:3] = replace(GPU, bus="2"), replace(cards[2], bus="1")  # NVML's order is another
     monkeypatch.setattr(nvidia, "_devices", lambda: cards)
     monkeypatch.setattr(nvidia, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER + "3"}.get)
     along_the_bus = environment | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert nvidia.shows(along_the_bus, GPU) is serves
-    by_index = re.match(r"\d, ?\d", environment.get("CUDA_VISIBLE_DEVICES", ""))
+    by_index = re.match(r"\d, ?\d", visible or "")
     assert nvidia.shows(environment, GPU) is (serves and not by_index)
     cards[:] = [replace(card, name="card") for card in cards]
     assert nvidia.shows(environment, GPU) is serves
@@ -708,30 +679,38 @@ def limiting(**limits) -> dict:
     return {"method": "mps_own", "members": [{"workload": "a"}, {"workload": "b", **limits}]}
 
 
-def test_an_sm_limit_that_could_never_be_proven_is_refused():
-    card = replace(GPU, sm_count=None)
-    assert MPS.refusal(limiting(sm_percent=50), GPU) is None
-    assert MPS.refusal(limiting(), card) is None
-    reason = (
-        "mps_own: the SM limit of member 1 (b) cannot be proven: how many SMs a card that is not "
-        "there has is not known"
-    )
-    assert MPS.refusal(limiting(sm_percent=50), card) == reason
-    with pytest.raises(Unsupported, match="cannot be proven"):
-        with methods.enter(limiting(sm_percent=50), card, Path()):
-            pass
-
-
-def test_a_memory_limit_that_the_card_is_below_is_refused():
-    total = 141 * 1024
-    assert MPS.refusal(limiting(pinned_memory_mb=total - 1), GPU) is None
-    for limit in (total, total + 1):
-        assert MPS.refusal(limiting(pinned_memory_mb=limit), GPU) == (
-            f"mps_own: the memory limit of member 1 (b), {limit} MiB, limits nothing: a card that "
-            f"is not there has {total} MiB"
-        )
-    unknown = replace(GPU, memory_bytes=None)
-    assert MPS.refusal(limiting(pinned_memory_mb=total), unknown) is None
+@pytest.mark.parametrize(
+    ("limits", "card", "reason"),
+    [
+        ({"sm_percent": 50}, {}, None),
+        ({}, {"sm_count": None}, None),
+        (
+            {"sm_percent": 50},
+            {"sm_count": None},
+            "the SM limit of member 1 (b) cannot be proven: how many SMs a card that is not there "
+            "has is not known",
+        ),
+        ({"pinned_memory_mb": TOTAL_MB - 1}, {}, None),
+        ({"pinned_memory_mb": TOTAL_MB}, {"memory_bytes": None}, None),
+        *(
+            (
+                {"pinned_memory_mb": limit},
+                {},
+                f"the memory limit of member 1 (b), {limit} MiB, limits nothing: a card that is "
+                f"not there has {TOTAL_MB} MiB",
+            )
+            for limit in (TOTAL_MB, TOTAL_MB + 1)
+        ),
+    ],
+)
+def test_a_limit_that_could_never_be_proven_or_limits_nothing_is_refused(limits, card, reason):
+    spec = {"method": "mps_own", "members": [{"workload": "a"}, {"workload": "b", **limits}]}
+    said = MPS.refusal(spec, replace(GPU, **card))
+    assert said == (reason and f"mps_own: {reason}")
+    if reason:
+        with pytest.raises(Unsupported, match=re.escape(reason)):
+            with methods.enter(spec, replace(GPU, **card), Path()):
+                pass
 
 
 def test_refusals(monkeypatch):

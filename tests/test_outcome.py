@@ -20,14 +20,12 @@ REACHED = {
 }
 
 
+UNKNOWN = "ended, and nobody can say how: the fork server died or is silent"
+
+
 def error(message="no such thing", phase="build", out_of_memory=False, name="ValueError") -> dict:
-    return {
-        "event": "error",
-        "class": name,
-        "message": message,
-        "phase": phase,
-        "out_of_memory": out_of_memory,
-    }
+    told = {"class": name, "message": message, "phase": phase, "out_of_memory": out_of_memory}
+    return {"event": "error"} | told
 
 
 def exited(code: int | None = 0, number: int | None = None) -> dict:
@@ -75,11 +73,7 @@ def test_a_member_that_ends_by_itself_did_not_complete(reached, stopped):
         (exited(None, signal.SIGSEGV), "killed", "ended by signal 11 (SIGSEGV)"),
         (exited(None, 99), "killed", "ended by signal 99 (unknown)"),
         (exited(1), "failed", "exited with code 1 without an error message"),
-        (
-            exited(None, None),
-            "failed",
-            "ended, and nobody can say how: the fork server died or is silent",
-        ),
+        (exited(None, None), "failed", UNKNOWN),
     ],
 )
 def test_a_member_that_ends_without_a_word(reached, end, status, reason):
@@ -120,11 +114,8 @@ def test_the_first_cause_stays():
     tracked.end("timed_out", "no end of phase 'window' within its time-out", "window")
     tracked.see(error("killed while it hung"))
     tracked.see(exited(None, 6))
-    assert ending(tracked) == (
-        "timed_out",
-        "window",
-        "no end of phase 'window' within its time-out",
-    )
+    said = "no end of phase 'window' within its time-out"
+    assert ending(tracked) == ("timed_out", "window", said)
     assert tracked.signal == 6
 
 

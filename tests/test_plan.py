@@ -107,25 +107,11 @@ def test_paper_is_the_papers_grid_and_its_controls():
     )
     filled = ladder(f"{C}_ballast", counts={1: ("naive",), 4: shared, 5: shared, 7: shared})
     parts = {(f"1x_{name}", "paper_step", f"mps_{n}g") for name in HALF_DOZEN for n in (1, 2, 3, 4)}
-    once = (
-        {
-            *parts,
-            *((f"1x_{name}", "paper_step", "mps") for name in (B, DLRM)),
-            *(
-                (f"1x_{DLRM}+1x_{C}--completion", "paper_step", method)
-                for method in ("naive", "mps", "mig_shared")
-            ),
-        }
-        | filled
-        | {
-            (f"{scenario}--epochs", "paper_step", method)
-            for scenario, method in [
-                (f"1x_{SMALL}", "naive"),
-                (f"7x_{SMALL}", "naive"),
-                (f"7x_{SMALL}", "mps"),
-            ]
-        }
-    )
+    once = parts | filled | {(f"1x_{name}", "paper_step", "mps") for name in (B, DLRM)}
+    done = f"1x_{DLRM}+1x_{C}--completion"
+    once |= {(done, "paper_step", method) for method in ("naive", "mps", "mig_shared")}
+    whole = ((1, "naive"), (7, "naive"), (7, "mps"))
+    once |= {(f"{n}x_{SMALL}--epochs", "paper_step", method) for n, method in whole}
     cells = GRIDS["paper"]
     assert triples(cells) == expected | once
     assert triples(cells, 2) == triples(cells, 3) == expected
@@ -246,6 +232,7 @@ VARIANTS = {
     "mps_first": {"priority": {SMALL: 0, C: 1}},
     "mps_uneven": {"sm_percent": {SMALL: 30, C: 60.5}, "pinned_memory_mb": {SMALL: 9, C: 11}},
 }
+UNEVEN = [{"sm_percent": p, "pinned_memory_mb": mb} for p, mb in ((30, 9), (60.5, 11))]
 
 
 @pytest.mark.parametrize(
@@ -258,14 +245,7 @@ VARIANTS = {
         ("mps_14", {SMALL: 1, C: 1}, [{"sm_percent": 14}] * 2),
         ("mps_small", {SMALL: 1, C: 1}, [{"pinned_memory_mb": 2000}] * 2),
         ("mps_first", {SMALL: 2, C: 1}, [{"priority": 0}] * 2 + [{"priority": 1}]),
-        (
-            "mps_uneven",
-            {SMALL: 1, C: 1},
-            [
-                {"sm_percent": 30, "pinned_memory_mb": 9},
-                {"sm_percent": 60.5, "pinned_memory_mb": 11},
-            ],
-        ),
+        ("mps_uneven", {SMALL: 1, C: 1}, UNEVEN),
     ],
 )
 def test_limits_stand_in_the_spec_of_the_members_that_have_them(method, members, limits):
@@ -301,19 +281,14 @@ def test_ids_are_unique_and_baselines_are_in_the_grid(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_baselines_are_their_own_and_plain(name):
-    cells = {cell.id: cell for cell in GRIDS[name]}
+def test_baselines_are_their_own_and_plain_and_cores_constant_over_a_workloads_cells(name):
+    """Alone, collocated and in mixes, in all arms."""
+    cells, study = {cell.id: cell for cell in GRIDS[name]}, STUDIES[name]
     for baseline in {needed for cell in cells.values() for needed in cell.needs}:
         assert cells[baseline].needs == {baseline}
         assert cells[baseline].spec.measure.kind == "window"
         assert cells[baseline].n == 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_cores_are_constant_over_a_workloads_cells(name):
-    """Alone, collocated and in mixes, in all arms."""
-    study = STUDIES[name]
-    for cell in GRIDS[name]:
+    for cell in cells.values():
         for member in cell.spec.members:
             own = None if "--allcores" in cell.scenario else study.cores_of(member.workload)
             assert member.cores_of == own
@@ -366,16 +341,8 @@ def test_the_order_is_the_seeds():
     assert first != other and set(first) == set(other)
 
 
-entries = st.lists(
-    st.tuples(
-        st.sampled_from([SMALL, A, B, C]),
-        st.sampled_from([1, 2, 3, 7]),
-        st.sampled_from(["naive", "mps", "mps_equal"]),
-    ),
-    min_size=2,
-    max_size=8,
-    unique=True,
-)
+entry = map(st.sampled_from, ([SMALL, A, B, C], [1, 2, 3, 7], ["naive", "mps", "mps_equal"]))
+entries = st.lists(st.tuples(*entry), min_size=2, max_size=8, unique=True)
 
 
 def study_of(rows, **changes) -> Study:
@@ -434,16 +401,10 @@ def test_who_departs():
     mixes = [{**mix, "departs": A}, {**mix, "members": {SMALL: 1, C: 1}, "departs": SMALL}]
     ladders = [{"workloads": [A], "counts": {3: ["mps"]}, "measure": {"kind": "departure"}}]
     cells = expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)
-    departs = {
-        cell.scenario: cell.spec.measure.departs
-        for cell in cells
-        if cell.spec.measure.kind == "departure"
-    }
-    assert departs == {
-        f"2x_{SMALL}+1x_{A}--departure": 2,
-        f"1x_{SMALL}+1x_{C}--departure": 0,
-        f"3x_{A}--departure": 2,
-    }
+    measures = {cell.scenario: cell.spec.measure for cell in cells}
+    departs = {name: m.departs for name, m in measures.items() if m.kind == "departure"}
+    sets = (f"2x_{SMALL}+1x_{A}", f"1x_{SMALL}+1x_{C}", f"3x_{A}")
+    assert departs == {f"{s}--departure": who for s, who in zip(sets, (2, 0, 2), strict=True)}
 
 
 def test_files_input_has_a_baseline_of_its_own():
@@ -457,15 +418,10 @@ def test_files_input_has_a_baseline_of_its_own():
 
 def test_settings_that_do_not_matter_are_not_in_the_spec():
     spec = GRIDS["paper"][0].spec
-    other = {
-        name: workload.model_copy(
-            update={
-                "description": "told otherwise",
-                "input": workload.input.model_copy(update={"workers": 17}),
-            }
-        )
-        for name, workload in WORKLOADS.items()
-    }
+    other = {}
+    for name, workload in WORKLOADS.items():
+        changed = {"input": workload.input.model_copy(update={"workers": 17})}
+        other[name] = workload.model_copy(update=changed | {"description": "told otherwise"})
     assert expand(STUDIES["paper"], other)[0].spec.to_json() == spec.to_json()
 
 

@@ -375,34 +375,24 @@ def test_a_member_that_stands_still_at_the_end_of_the_window_is_flagged(cell, me
 
 
 @pytest.mark.parametrize("error", [NotInForce, Unsupported])
-def test_a_method_that_is_not_in_force_fails_the_cell_at_once(cell, method, error):
-    def none(reports):
-        raise error("MPS: nobody is a client")
-
-    method.witness = none
-    record = cell().record()
-    assert ending(record) == ("failed", "warm", "MPS: nobody is a client")
-    assert record.method.verified is False
-    assert record.method.evidence == {
-        "barrier": {"verified": False, "reason": "MPS: nobody is a client"}
-    }
-    assert not record.windows
-
-
-@pytest.mark.parametrize("error", [NotInForce, Unsupported])
-def test_a_method_that_is_no_longer_in_force_at_the_end_fails_the_cell(cell, method, error):
-    answers = iter([{"verified": True}])
+@pytest.mark.parametrize("when", ["barrier", "end"])
+def test_a_method_that_is_not_in_force_fails_the_cell(cell, method, error, when):
+    """At once, or at the end if it is no longer."""
+    answers = iter([{"verified": True}] if when == "end" else [])
 
     def once(reports):
         for answer in answers:
             return answer
-        raise error("MPS: the server is another one")
+        raise error("MPS: nobody is a client")
 
     method.witness = once
     record = cell().record()
-    assert ending(record) == ("failed", "window", "MPS: the server is another one")
-    assert (record.method.verified, list(record.method.evidence)) == (False, ["barrier", "end"])
-    assert record.windows
+    phase = {"barrier": "warm", "end": "window"}[when]
+    assert ending(record) == ("failed", phase, "MPS: nobody is a client")
+    evidence = {} if when == "barrier" else {"barrier": {"verified": True}}
+    evidence[when] = {"verified": False, "reason": "MPS: nobody is a client"}
+    assert (record.method.verified, record.method.evidence) == (False, evidence)
+    assert bool(record.windows) == (when == "end")
 
 
 def test_after_a_fault_the_method_is_asked_for_those_that_are_left(cell, method):
@@ -426,11 +416,8 @@ def test_what_the_method_says_after_a_fault_stands_in_the_reason(cell, method, e
         "member 1 (dies), window: ended by signal 9 (SIGKILL); MPS: the server is gone; "
         "the other 1: 1 stopped cleanly"
     )
-    assert record.method.evidence["fault"] == {
-        "verified": False,
-        "reason": "MPS: the server is gone",
-    }
-    assert record.method.verified is False
+    said = {"verified": False, "reason": "MPS: the server is gone"}
+    assert (record.method.evidence["fault"], record.method.verified) == (said, False)
 
 
 def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(cell, method):
@@ -471,19 +458,21 @@ def test_a_neighbour_that_does_not_stop_after_a_fault_has_hung(cell, method, mon
     assert [pid for pid, _ in method.released] == [record.members[1].pid]
 
 
-def test_who_is_still_warming_up_when_another_fails_did_nothing_wrong(cell, method):
-    record = cell("naive", "1x_dies_warm+1x_warms_long").record()
-    assert record.reason == (
-        "member 0 (dies_warm), warm: exited with code 7 without an error message; "
-        "the other 1: 1 stopped cleanly"
-    )
-    assert record.members[1].status == "stopped"
-
-
-def test_who_is_still_being_built_when_another_fails_did_nothing_wrong(cell, method, monkeypatch):
-    monkeypatch.setattr(conductor, "CUT_SHORT_S", 0.5)
-    record = cell("naive", "1x_dies_early+1x_hangs_early").record()
-    assert record.reason.endswith("; the other 1: 1 ended while being built")
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ("1x_dies_warm+1x_warms_long", "1 stopped cleanly"),
+        ("1x_dies_early+1x_hangs_early", "1 ended while being built"),
+    ],
+)
+def test_who_is_still_on_the_way_when_another_fails_did_nothing_wrong(
+    cell, method, monkeypatch, cells, said
+):
+    monkeypatch.setattr(conductor, "CUT_SHORT_S", 0.5 if "hangs" in cells else 60)
+    record = cell("naive", cells).record()
+    name, where = ("dies_early", "build") if "hangs" in cells else ("dies_warm", "warm")
+    begin = f"member 0 ({name}), {where}: exited with code 7 without an error message; "
+    assert record.reason == f"{begin}the other 1: {said}"
     assert (record.members[1].status, record.members[1].error) == ("stopped", None)
-    assert record.method.evidence == {}  # nobody was there to be asked about
-    assert record.method.verified is None
+    if "hangs" in cells:  # nobody was there to be asked about
+        assert (record.method.evidence, record.method.verified) == ({}, None)

@@ -40,13 +40,16 @@ def session(tmp_path) -> Session:
     return made
 
 
+def planned(tmp_path, ladders) -> Session:
+    """A session on a CPU of a study with these ladders."""
+    content = Study.model_validate(study(ladders=ladders))
+    cells, config = expand(content, WORKLOADS), Config(results=str(tmp_path), gpu="cpu")
+    return Session(config, STUDY, "as asked for", content, cells, usable=[], attempts={})
+
+
 def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
-    ladders = [{"workloads": ["plain"], "counts": {1: ["naive"], 2: ["mig"]}}]
-    planned = Study.model_validate(study(ladders=ladders))
-    cells = expand(planned, WORKLOADS)
-    config = Config(results=str(tmp_path), gpu="cpu")
-    made = Session(config, STUDY, "as asked for", planned, cells, usable=[], attempts={})
-    made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
+    made = planned(tmp_path, [{"workloads": ["plain"], "counts": {1: ["naive"], 2: ["mig"]}}])
+    made.jobs = pending.jobs(made.cells, {}, "cpu", lambda cell: None)
     monkeypatch.setattr(Session, "refusal", lambda self, cell: None)
     assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)
     monkeypatch.undo()  # without a GPU the reason that the cell is refused with says so
@@ -56,15 +59,10 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
 
 def test_the_plan_says_which_sets_are_measured_in_turns(tmp_path):
     turns = {"kind": "alternate", "slices": 10, "slice_s": 1.0}
-    ladders = [
-        {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": turns},
-        {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}},
-    ]
-    planned = Study.model_validate(study(ladders=ladders))
-    cells = expand(planned, WORKLOADS)
-    config = Config(results=str(tmp_path), gpu="cpu")
-    made = Session(config, STUDY, "as asked for", planned, cells, usable=[], attempts={})
-    said = show.table(made)
+    two = {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": turns}
+    said = show.table(
+        planned(tmp_path, [two, {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}}])
+    )
     assert "\n  2x_plain/paper_step: " in said and "alone, naive in turns" in said
     assert "\n  3x_plain/paper_step: naive in blocks" in said
 
@@ -79,31 +77,25 @@ def ends(session: Session, *statuses: str) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "complete"),
+    ("statuses", "later", "complete"),
     [
-        (["completed", "completed"], True),
-        (["completed", "failed"], True),  # of that, the last job has its say
-        (["completed", "postponed"], False),
-        (["completed"], True),
+        (["completed", "completed"], False, True),
+        (["completed", "failed"], False, True),  # of that, the last job has its say
+        (["completed", "postponed"], False, False),
+        (["completed"], False, True),
+        (["completed"], True, False),  # the budget left the other one for later
     ],
 )
 def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
-    session, statuses, complete
+    session, statuses, later, complete
 ):
     paths = ends(session, *statuses)
+    session.later = [session.jobs.pop()] if later else []
     (session.folder / "complete").touch()
     jobs.sweep_postponed(session)
     left = [path.exists() for path in paths]
     assert left == [status != "postponed" for status in statuses] + [False] * (2 - len(statuses))
     assert (session.folder / "complete").exists() == complete
-
-
-def test_a_study_of_which_the_budget_left_cells_for_later_is_not_complete(session):
-    ends(session, "completed")
-    session.later = [session.jobs.pop()]
-    (session.folder / "complete").touch()
-    jobs.sweep_postponed(session)
-    assert not (session.folder / "complete").exists()
 
 
 def test_what_was_merged_is_shown_unless_cells_were_measured_since(session):
@@ -206,6 +198,14 @@ def test_who_names_several_gpus_and_uses_one_is_told(two):
         assert "GPUS=all" not in show.banner(open_session(two | {"gpu": gpu}, gpus=gpus))
 
 
+def made_ready(session: Session, path: str = ".") -> Path:
+    """The file that says where the digits are."""
+    ready = Path(session.datasets.ready_file("digits"))
+    ready.parent.mkdir(parents=True)
+    ready.write_text(json.dumps({"dataset": "digits", "path": path, "source": "real"}))
+    return ready
+
+
 def test_a_sealed_study_plans_no_cell_but_where_that_is_asked_for(place):
     """Whatever today's study and catalogue say."""
     session = open_session(place)
@@ -218,9 +218,7 @@ def test_a_sealed_study_plans_no_cell_but_where_that_is_asked_for(place):
 
 
 def test_planning_writes_and_deletes_nothing(place):
-    stale = Path(open_session(place).datasets.ready_file("digits"))
-    stale.parent.mkdir(parents=True)
-    stale.write_text(json.dumps({"dataset": "digits", "path": "gone", "source": "real"}))
+    stale = made_ready(open_session(place), "gone")
     before = sorted(path for path in Path().rglob("*") if "state" not in path.parts)
     session = open_session(place)
     other = session.datasets.ready_file("digits")
@@ -245,9 +243,7 @@ def test_how_long_cells_take_is_known_from_the_study_that_ships(place):
 
 
 def test_data_of_another_source_than_the_pin_are_not_used(place):
-    ready = Path(open_session(place).datasets.ready_file("digits"))
-    ready.parent.mkdir(parents=True)
-    ready.write_text(json.dumps({"dataset": "digits", "path": ".", "source": "real"}))
+    ready = made_ready(open_session(place))
     pin = open_session(place).datasets.pin_file("digits")
     pin.parent.mkdir(parents=True)
     for source, same in (("real", True), ("synthetic", False)):
@@ -257,9 +253,7 @@ def test_data_of_another_source_than_the_pin_are_not_used(place):
 
 def test_a_full_disk_leaves_no_half_a_pin(place, monkeypatch):
     session = open_session(place)
-    ready = Path(session.datasets.ready_file("digits"))
-    ready.parent.mkdir(parents=True)
-    ready.write_text(json.dumps({"dataset": "digits", "path": ".", "source": "real"}))
+    made_ready(session)
     pin = session.datasets.pin_file("digits")
     write = Path.write_text
 

@@ -152,13 +152,13 @@ def test_a_control_keeps_the_other_cards_idle_and_disturbed_ones_run_one_at_a_ti
 
 @dataclass
 class Another:
-    """A GPU of which NVML lists these processes; "silent": it gives no answer."""
+    """A GPU of which NVML lists these processes; ["silent"]: it gives no answer."""
 
     index: int
-    listed: list[int] | None | str
+    listed: list | None
 
     def processes(self) -> dict:
-        if self.listed == "silent":
+        if self.listed == ["silent"]:
             raise Silent("nothing within 20 s")
         return {"compute": self.listed}
 
@@ -185,10 +185,7 @@ def test_the_least_of_two_looks_at_the_other_gpus_counts(monkeypatch, looks, lea
         )
         with pytest.raises(Company, match="idle") if used else nullcontext():
             for look in looks:
-                others = [
-                    Another(i, "silent" if listed == ["silent"] else listed)
-                    for i, listed in enumerate(look)
-                ]
+                others = list(map(Another, range(len(look)), look))
                 monkeypatch.setattr(neighbours, "find", lambda _, there=others: ["ours", *there])
                 seen.look()
             assert seen.account() == ({} if least == "unknown" else {"other_gpus_busy": least})

@@ -75,12 +75,7 @@ def test_slices_that_follow_each_other_have_each_step_once(took, first, cuts):
     assert all(share >= 0 for share in found)
 
 
-@given(
-    period=st.integers(1_000_000, 10**9),
-    drop=st.integers(0, 10**8),
-    counted=st.integers(10**8, 10**9),
-    count=st.integers(1, 8),
-)
+@given(*(st.integers(*e) for e in ((10**6, 10**9), (0, 10**8), (10**8, 10**9), (1, 8))))
 def test_slices_of_steady_steps_have_the_exact_rate_however_long_these_are(
     period, drop, counted, count
 ):
@@ -103,13 +98,7 @@ def test_slices_of_steady_steps_have_the_exact_rate_however_long_these_are(
     assert steps.slices_rate(rest, spans, drop, 32).slices[0] == 0  # it stood still
 
 
-@given(
-    period=st.integers(10_000, 10**9),
-    offset=st.integers(0, 10**9),
-    length=st.integers(0, 10**10),
-    count=st.integers(0, 300),
-    batch=st.integers(1, 4096),
-)
+@given(*(st.integers(*e) for e in ((10**4, 10**9), (0, 10**9), (0, 10**10), (0, 300), (1, 4096))))
 def test_equidistant_steps_give_the_exact_rate_wherever_the_window_opens(
     period, offset, length, count, batch
 ):
@@ -194,10 +183,7 @@ def test_nothing_in_the_window():
 
 
 def test_epochs_count_training_time_only():
-    epochs = [
-        {"train_s": 2.0, "validation_s": 50.0, "samples": 300},
-        {"train_s": 3.0, "validation_s": 50.0, "samples": 300},
-    ]
+    epochs = [{"train_s": took, "validation_s": 50.0, "samples": 300} for took in (2.0, 3.0)]
     assert steps.epochs_rate(epochs, 32).samples_per_s == 120
     assert steps.epochs_rate([], 32).samples_per_s is None
 

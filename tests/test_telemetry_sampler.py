@@ -311,14 +311,11 @@ def test_rows_marks_and_spans_of_a_card(cell, monkeypatch):
     assert {json.dumps(row["v"]) for row in found.gpu if row["e"] == "gi:1"} == {'{"smact": 0.25}'}
     for name in ("before:open", "before:close"):
         (mark,) = [mark for mark in found.marks if mark["name"] == name]
-        assert (
-            mark["energy"][0] > mark["t"] and mark["energy"][1] >= 0
-        )  # ticks went on while the energy's step was waited for
+        assert mark["energy"][0] > mark["t"] and mark["energy"][1] >= 0
+        # Ticks went on while the energy's step was waited for.
         assert sum(mark["t"] < row["t"] < mark["energy"][0] for row in found.gpu) >= 2
-    assert [(span["name"], span["e"]) for span in found.spans] == [
-        ("before", "gpu"),
-        ("before", "gi:1"),
-    ]
+    spans = [(span["name"], span["e"]) for span in found.spans]
+    assert spans == [("before", "gpu"), ("before", "gi:1")]
     span = found.spans[0]
     inside = [row for row in found.gpu if span["start_ns"] < row["t"] < span["end_ns"]]
     assert abs(span["v"]["smact"] - len([row for row in inside if row["e"] == "gpu"])) <= 1
@@ -350,26 +347,36 @@ def test_what_fails_is_said_once_and_the_rest_goes_on(cell, gpu, where, words):
     assert found.problem is None and found.spans == [] or gpu == "lost"
     assert [error["where"] for error in found.errors] == [where]
     assert found.errors[0]["message"].startswith(words)
-    assert [row["v"].get("power") is None for row in found.gpu[-1:]] == [gpu == "lost"] * (
-        gpu != "absent"
-    )
+    last = [row["v"].get("power") is None for row in found.gpu[-1:]]
+    assert last == ([] if gpu == "absent" else [gpu == "lost"])
     assert found.head["source"] == {"failing": "gpm", "lost": "gpm"}.get(gpu)
     assert set(names(found.marks)) == {"window:open", "window:close"}
+
+
+def looped(folder, step) -> sampler.Loop:
+    """A loop of a hundred steps a second that has made six; `step` is told the number of each."""
+    made = []
+
+    def counted():
+        made.append(None)
+        if len(made) == 6:
+            loop.stop()
+        return step(len(made))
+
+    loop = sampler.Loop("ticks", 100, counted, lines.Output(folder / "lines"))
+    loop.start()
+    loop.join(PATIENCE)
+    return loop
 
 
 def test_late_steps_are_skipped_not_caught_up(tmp_path):
     began = []
 
-    def step():
+    def step(number):
         began.append(time.monotonic_ns())
-        if len(began) == 3:
-            time.sleep(0.036)
-        if len(began) == 6:
-            ticks.stop()
+        time.sleep(0.036 if number == 3 else 0)
 
-    ticks = sampler.Loop("ticks", 100, step, lines.Output(tmp_path / "lines"))
-    ticks.start()
-    ticks.join(PATIENCE)
+    ticks = looped(tmp_path, step)
     assert len(ticks.took_ns) == 6 and ticks.skipped >= 3
     assert began[-1] - began[0] >= 0.07e9  # five steps and three that were left out
     assert ticks.cost()["max"] >= 36 > ticks.cost()["p50"]
@@ -378,16 +385,12 @@ def test_late_steps_are_skipped_not_caught_up(tmp_path):
 def test_a_step_that_waits_shifts_the_schedule(tmp_path):
     began = []
 
-    def step():
+    def step(number):
         began.append(time.monotonic_ns())
         time.sleep(0.015)
-        if len(began) == 6:
-            ticks.stop()
         return time.monotonic_ns()
 
-    ticks = sampler.Loop("ticks", 100, step, lines.Output(tmp_path / "lines"))
-    ticks.start()
-    ticks.join(PATIENCE)
+    looped(tmp_path, step)
     pairs = zip(began, began[1:], strict=False)
     assert all(after - before >= 0.024e9 for before, after in pairs)
 
@@ -429,25 +432,23 @@ def test_a_full_pipe_is_noted_and_delays_nobody(cell, hasty):
 # --- samplers that go wrong ---
 
 
-def test_a_sampler_that_crashes(cell):
-    watching = cell.watch("crashing")
+@pytest.mark.parametrize("gpu", ["crashing", "works"])
+def test_a_sampler_that_crashes_or_is_killed(cell, gpu):
+    watching = cell.watch(gpu)
+    crashes = gpu == "crashing"
+    cell.until(lambda so_far: len(so_far.gpu) >= (2 if crashes else 1))
+    if not crashes:
+        os.kill(watching.pid, signal.SIGKILL)
     deadline = time.monotonic() + PATIENCE
-    while watching.problem is None:
+    while crashes and watching.problem is None:
         assert time.monotonic() < deadline
         watching.open("window")  # notices it, as soon as it has ended
         time.sleep(0.01)
     found = watching.end()
-    assert found.problem == "the sampler ended too early: exit code 7: the last words"
-    assert len(found.gpu) == 2 and found.end is None
-
-
-def test_a_sampler_that_is_killed(cell):
-    watching = cell.watch()
-    cell.until(lambda so_far: so_far.gpu)
-    os.kill(watching.pid, signal.SIGKILL)
-    found = watching.end()
-    assert found.problem == "the sampler ended too early: by signal 9"
-    assert found.gpu and watching.end() is found
+    how = "exit code 7: the last words" if crashes else "by signal 9"
+    assert found.problem == f"the sampler ended too early: {how}"
+    assert found.gpu and (len(found.gpu) == 2 or not crashes)
+    assert found.end is None and watching.end() is found
 
 
 @pytest.mark.parametrize(
@@ -490,9 +491,8 @@ def test_one_that_the_kernel_does_not_let_go_is_left_behind(cell, hasty, monkeyp
         patch.setattr(watch, "KILL_S", 0.1)
         patch.setattr(watch.os, "killpg", lambda *_: None)
         found = watching.end()
-    assert found.problem.endswith(
-        f"process {watching.pid} is stuck in the kernel and was left behind"
-    )
+    said = f"process {watching.pid} is stuck in the kernel and was left behind"
+    assert found.problem.endswith(said)
     os.kill(watching.pid, signal.SIGKILL)
     os.waitpid(watching.pid, 0)
 

@@ -22,17 +22,13 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 ROOT = machine.REPOSITORY
 LOST, UNKNOWN, UNSUPPORTED = 15, 999, 3  # as NVML_ERROR_… in nvidia-ml-py
 HOUR_MS = 3_600_000
-BUSY = {
-    "gract": 0.9,
-    "smact": 0.5,
-    "smocc": 0.25,
-    "tenso": 0.4,
-    "drama": 0.3,
-    "pcie_tx": 1e9,
-    "nvlink_rx": 2e9,
-    "ctxsw_active": 0.02,
-    "ctxsw_requests": 500.0,
-}
+BUSY = {"gract": 0.9, "smact": 0.5, "smocc": 0.25, "tenso": 0.4, "drama": 0.3, "pcie_tx": 1e9}
+BUSY |= {"nvlink_rx": 2e9, "ctxsw_active": 0.02, "ctxsw_requests": 500.0}
+
+
+def never(call: str, error: int = UNSUPPORTED) -> dict:
+    """Settings of a card of which a call always fails."""
+    return {"failures": [{"call": call, "at": 1, "error": error, "on": True}]}
 
 
 class Machine:
@@ -133,28 +129,18 @@ def test_the_vocabulary_names_each_quantity_once_with_a_unit():
         assert len(numbers) == len(set(numbers))
 
 
-@pytest.mark.parametrize(
-    ("name", "constant"),
-    {
-        "gract": "GRAPHICS_UTIL",
-        "smact": "SM_UTIL",
-        "smocc": "SM_OCCUPANCY",
-        "tenso": "ANY_TENSOR_UTIL",
-        "drama": "DRAM_BW_UTIL",
-        "fp16": "FP16_UTIL",
-        "fp32": "FP32_UTIL",
-        "fp64": "FP64_UTIL",
-        "integer": "INTEGER_UTIL",
-        "pcie_tx": "PCIE_TX_PER_SEC",
-        "pcie_rx": "PCIE_RX_PER_SEC",
-        "nvlink_tx": "NVLINK_TOTAL_TX_PER_SEC",
-        "nvlink_rx": "NVLINK_TOTAL_RX_PER_SEC",
-        "ctxsw_active": "GR0_CTXSW_ACTIVE_PCT",
-        "ctxsw_requests": "GR0_CTXSW_REQUESTS",
-    }.items(),
-)
-def test_gpm_ids_are_those_of_nvidia_ml_py(name, constant):
-    assert BY_NAME[name].gpm == getattr(pynvml, f"NVML_GPM_METRIC_{constant}")
+GPM_IDS = {"gract": "GRAPHICS_UTIL", "smact": "SM_UTIL", "smocc": "SM_OCCUPANCY"}
+GPM_IDS |= {"tenso": "ANY_TENSOR_UTIL", "drama": "DRAM_BW_UTIL", "integer": "INTEGER_UTIL"}
+GPM_IDS |= {f"fp{bits}": f"FP{bits}_UTIL" for bits in (16, 32, 64)}
+for way in ("tx", "rx"):
+    GPM_IDS[f"pcie_{way}"] = f"PCIE_{way.upper()}_PER_SEC"
+    GPM_IDS[f"nvlink_{way}"] = f"NVLINK_TOTAL_{way.upper()}_PER_SEC"
+GPM_IDS |= {"ctxsw_active": "GR0_CTXSW_ACTIVE_PCT", "ctxsw_requests": "GR0_CTXSW_REQUESTS"}
+
+
+def test_gpm_ids_are_those_of_nvidia_ml_py():
+    ids = {name: getattr(pynvml, f"NVML_GPM_METRIC_{word}") for name, word in GPM_IDS.items()}
+    assert {metric.name: metric.gpm for metric in METRICS if metric.gpm} == ids
 
 
 def test_values_come_in_one_unit_from_either_source():
@@ -214,23 +200,15 @@ def test_gpu_instances_have_values_of_their_own(make):
         assert source.span(begin, source.open()).keys() == {"gpu", first, second}
 
 
-def test_a_metric_that_does_not_answer_is_null_and_the_others_stay(h200):
+def test_a_metric_that_does_not_answer_is_null_and_one_that_is_not_known_is_left_out(h200):
     h200.does(**BUSY)
-    ids = {name: BY_NAME[name].gpm for name in ("tenso", "pcie_tx", "ctxsw_requests")}
-    h200.set(gpm_nan=[ids["tenso"]], gpm_refused={str(ids["pcie_tx"]): UNSUPPORTED})
+    ids = {name: BY_NAME[name].gpm for name in ("tenso", "pcie_tx")}
+    refused = {str(ids["pcie_tx"]): UNSUPPORTED}
+    h200.set(gpm_nan=[ids["tenso"]], gpm_refused=refused, gpm_unknown=[172, 174, 60])
     with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
         source.tick()
         rates = await_rows(source)["gpu"]
         assert rates["tenso"] is rates["pcie_tx"] is None
-        assert rates["gract"] == pytest.approx(0.9)
-
-
-def test_metrics_that_the_driver_does_not_know_are_left_out(h200):
-    h200.does(**BUSY)
-    h200.set(gpm_unknown=[172, 174, 60])
-    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
-        source.tick()
-        rates = await_rows(source)["gpu"]
         assert rates["gract"] == pytest.approx(0.9)
         assert not {"ctxsw_active", "ctxsw_requests", "nvlink_rx"} & rates.keys()
 
@@ -321,39 +299,19 @@ def test_every_buffer_goes_back(h200):
     assert h200.buffers == 0
 
 
-NO_GPM = {
-    "an older card": ("a100_40", {}, "has no GPM counters"),
-    "NVML refuses the question": (
-        "h200_141",
-        {"failures": [{"call": "nvmlGpmQueryDeviceSupport", "at": 1, "error": 13, "on": True}]},
-        "does not say whether the card has GPM",
-    ),
-    "no samples": (
-        "h200_141",
-        {"failures": [{"call": "nvmlGpmSampleGet", "at": 1, "error": 4, "on": True}]},
-        "gpu: Insufficient Permissions",
-    ),
-    "no buffers": (
-        "h200_141",
-        {"failures": [{"call": "nvmlGpmSampleAlloc", "at": 1, "error": 20, "on": True}]},
-        "gives no metric",
-    ),
-    "samples, but no metrics": (
-        "h200_141",
-        {"failures": [{"call": "nvmlGpmMetricsGet", "at": 1, "error": 999, "on": True}]},
-        "gives no metric of two samples",
-    ),
-    "metrics, but no values": (
-        "h200_141",
-        {"gpm_nan": sorted(driver.GPM)},
-        "gives no metric of two samples (without an error)",
-    ),
-}
+SILENT = {"gpm_nan": sorted(driver.GPM)}
+NO_GPM = [
+    ("a100_40", {}, "has no GPM counters"),
+    ("h200_141", never("nvmlGpmQueryDeviceSupport", 13), "does not say whether the card has GPM"),
+    ("h200_141", never("nvmlGpmSampleGet", 4), "gpu: Insufficient Permissions"),
+    ("h200_141", never("nvmlGpmSampleAlloc", 20), "gives no metric"),
+    ("h200_141", never("nvmlGpmMetricsGet", 999), "gives no metric of two samples"),
+    ("h200_141", SILENT, "gives no metric of two samples (without an error)"),
+]
 
 
-@pytest.mark.parametrize("case", NO_GPM)
-def test_gpm_is_unavailable_with_one_line_and_nothing_left(make, case):
-    card, settings, words = NO_GPM[case]
+@pytest.mark.parametrize(("card", "settings", "words"), NO_GPM)
+def test_gpm_is_unavailable_with_one_line_and_nothing_left(make, card, settings, words):
     here = make(card, **settings)
     with pytest.raises(Unavailable) as raised:
         gpm.Gpm(here.uuid, ["gpu"])
@@ -366,35 +324,16 @@ def test_gpm_is_unavailable_with_one_line_and_nothing_left(make, case):
 
 
 def test_the_card_is_read_in_the_vocabularys_units(h200):
-    h200.does(
-        gpu_util=0.75,
-        memory_util=0.5,
-        power=412.5,
-        temperature=61,
-        memory_temperature=70,
-        sm_clock=1980,
-        memory_clock=3201,
-        throttle=0x4,
-        power_violation=0.5,
-    )
+    told = {"gpu_util": 0.75, "memory_util": 0.5, "power": 412.5, "temperature": 61}
+    told |= {"memory_temperature": 70, "sm_clock": 1980, "memory_clock": 3201, "throttle": 0x4}
+    h200.does(**told, power_violation=0.5)
     machine.occupy(h200.folder, os.getpid())
     read = nvml.Card(h200.uuid).read()
     assert tuple(read) == nvml.COLUMNS
     assert set(nvml.COLUMNS) | {m.name for m in METRICS if m.gpm} == set(BY_NAME)
     grown = {name: read.pop(name) for name in ("energy", "power_violation")}
     assert all(value >= 0 for value in grown.values())
-    assert read == {
-        "gpu_util": 0.75,
-        "memory_util": 0.5,
-        "memory_used": 500 * 2**20,
-        "power": 412.5,
-        "temperature": 61,
-        "memory_temperature": 70,
-        "sm_clock": 1980,
-        "memory_clock": 3201,
-        "throttle": 4,
-        "thermal_violation": 0.0,
-    }
+    assert read == told | {"memory_used": 500 * 2**20, "thermal_violation": 0.0}
 
 
 def test_counters_grow_with_what_the_card_does(h200):
@@ -410,28 +349,21 @@ def test_counters_grow_with_what_the_card_does(h200):
     assert 0.02 * 0.5 * 0.9 <= held_down <= seconds * 0.5
 
 
-NEVER = {"at": 1, "error": UNSUPPORTED, "on": True}
 COUNTERS = {"energy", "power_violation", "thermal_violation"}
-REFUSED = {
-    "nothing": ({}, set()),
-    "two fields": ({"fields_refused": [82, 186]}, {"memory_temperature"}),
-    "all fields": (
-        {"failures": [{"call": "nvmlDeviceGetFieldValues"} | NEVER]},
-        {"memory_temperature"} | COUNTERS,
+UTILISATION = {"gpu_util", "memory_util"}
+REFUSED = [
+    ({}, set()),
+    ({"fields_refused": [82, 186]}, {"memory_temperature"}),
+    (never("nvmlDeviceGetFieldValues"), {"memory_temperature"} | COUNTERS),
+    (
+        {"fields_refused": [74, 75, 82, 83, 186]} | never("nvmlDeviceGetUtilizationRates"),
+        {"memory_temperature"} | UTILISATION | COUNTERS,
     ),
-    "fields and utilisation": (
-        {
-            "fields_refused": [74, 75, 82, 83, 186],
-            "failures": [{"call": "nvmlDeviceGetUtilizationRates"} | NEVER],
-        },
-        {"memory_temperature", "gpu_util", "memory_util"} | COUNTERS,
-    ),
-}
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_a_card_refuses_is_null_and_power_is_told_still(h200, what):
-    settings, missing = REFUSED[what]
+@pytest.mark.parametrize(("settings", "missing"), REFUSED)
+def test_what_a_card_refuses_is_null_and_power_is_told_still(h200, settings, missing):
     h200.does(power=300.0)
     h200.set(**settings)
     card = nvml.Card(h200.uuid)
@@ -575,11 +507,8 @@ def test_instances_are_found_by_nvmls_ids(make):
     a100.does(second, smact=0.25)
     with opened(dcgm.Dcgm, a100.uuid, ["gpu", first, second]) as source:
         rates = await_rows(source, 3)
-        assert {entity: rates[entity]["smact"] for entity in rates} == {
-            "gpu": 0.0,
-            first: 1.0,
-            second: 0.25,
-        }
+        smact = {entity: rates[entity]["smact"] for entity in rates}
+        assert smact == {"gpu": 0.0, first: 1.0, second: 0.25}
         assert not {"pcie_tx", "nvlink_tx"} & rates[first].keys()  # DCGM has none of instances
         assert rates[first]["integer"] == 0.0
     with pytest.raises(Unavailable, match="the host engine does not list gi:99"):
@@ -627,21 +556,16 @@ def test_an_engine_that_falls_silent_is_lost_and_its_client_ended(make, monkeypa
         assert not psutil.pid_exists(dmon)
 
 
-NO_DCGM = {
-    "no engine": (None, "Unable to connect to host engine"),
-    "an engine that hangs": ({"hangs": "discovery"}, "did not answer within 0.3 s"),
-    "a card that it does not know": ({"uuid": "GPU-other"}, "does not list GPU-other"),
-    "no profiling": (
-        {"unsupported": list(range(1001, 1017))},
-        "lists no profiling fields",
-    ),
-}
+NO_DCGM = [
+    (None, machine.UUID, "Unable to connect to host engine"),
+    ({"hangs": "discovery"}, machine.UUID, "did not answer within 0.3 s"),
+    ({}, "GPU-other", "does not list GPU-other"),
+    ({"unsupported": [*range(1001, 1017)]}, machine.UUID, "lists no profiling fields"),
+]
 
 
-@pytest.mark.parametrize("case", NO_DCGM)
-def test_dcgm_is_unavailable_with_one_line(make, monkeypatch, case):
-    engine, words = NO_DCGM[case]
-    uuid = engine.pop("uuid", machine.UUID) if engine else machine.UUID
+@pytest.mark.parametrize(("engine", "uuid", "words"), NO_DCGM)
+def test_dcgm_is_unavailable_with_one_line(make, monkeypatch, engine, uuid, words):
     make("a100_40", dcgm=engine)
     if engine and "hangs" in engine:
         monkeypatch.setattr(dcgm, "ASK_S", 0.3)
@@ -677,38 +601,22 @@ def test_dcgmi_does_not_outlive_a_killed_sampler(a100):
 
 # -- the choice -----------------------------------------------------------------------------------
 
-CHOICES = {
-    "Hopper": ("h200_141", {}, "auto", "gpm", r"gpm answers"),
-    "Ampere with an engine": (
-        "a100_40",
-        {"dcgm": {}},
-        "auto",
-        "dcgm",
-        r"dcgm answers; not gpm: the card has no GPM counters .*",
-    ),
-    "Ampere without one": (
-        "a30",
-        {},
-        "auto",
-        None,
-        r"plain NVML is all there is; not gpm: .*; not dcgm: dcgmi discovery failed: .*",
-    ),
-    "Hopper whose GPM says nothing": (
-        "h200_141",
-        {"dcgm": {}, "gpm_nan": sorted(driver.GPM)},
-        "auto",
-        "dcgm",
-        r"dcgm answers; not gpm: GPM gives no metric .*",
-    ),
-    "DCGM asked for": ("h200_141", {"dcgm": {}}, "dcgm", "dcgm", "dcgm answers"),
-    "GPM asked for": ("h200_141", {}, "gpm", "gpm", "gpm answers"),
-    "NVML asked for": ("h200_141", {"dcgm": {}}, "nvml", None, "plain NVML was asked for"),
-}
+ENGINE, ALL_THERE_IS = {"dcgm": {}}, "plain NVML is all there is"
+CHOICES = [
+    ("h200_141", {}, "auto", "gpm", "gpm answers"),
+    ("a100_40", ENGINE, "auto", "dcgm", "dcgm answers; not gpm: the card has no GPM counters .*"),
+    ("a30", {}, "auto", None, f"{ALL_THERE_IS}; not gpm: .*; not dcgm: dcgmi discovery failed: .*"),
+    ("h200_141", ENGINE | SILENT, "auto", "dcgm", "dcgm answers; not gpm: GPM gives no metric .*"),
+    ("h200_141", ENGINE, "dcgm", "dcgm", "dcgm answers"),
+    ("h200_141", {}, "gpm", "gpm", "gpm answers"),
+    ("h200_141", ENGINE, "nvml", None, "plain NVML was asked for"),
+]
 
 
-@pytest.mark.parametrize("case", CHOICES)
-def test_the_best_source_that_answers_is_chosen_and_why_is_said(make, case):
-    card, settings, wanted, chosen, why = CHOICES[case]
+@pytest.mark.parametrize(("card", "settings", "wanted", "chosen", "why"), CHOICES)
+def test_the_best_source_that_answers_is_chosen_and_why_is_said(
+    make, card, settings, wanted, chosen, why
+):
     here = make(card, **settings)
     source, said = sampler.open_source(here.uuid, ["gpu"], wanted)
     if source:

@@ -10,17 +10,17 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from tests.studio import PLAIN, REPOSITORY, study
 from workflow.collocation.cell import run
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.task import Task
+from workflow.collocation.schema.load import load_workloads
 from workflow.collocation.schema.study import Sampling, Study
 from workflow.collocation.schema.workloads import VisionWorkload
 from workflow.collocation.study.grid import expand
 
-STEPS = 3
+STEPS, ENTRY = 3, VisionWorkload(**PLAIN)
 CATALOGUE = REPOSITORY / "config" / "workloads.yaml"
 CELL = "2x_it/paper_step/naive/r1"
 DRILL = study(ladders=[{"workloads": ["it"], "counts": {2: ["naive"]}}])
@@ -82,14 +82,8 @@ def main(spec, channel):
         channel.emit("tuned", seconds=0.25)
         assert channel.wait() == "warm" and len((FOLDER / "beside").read_text()) == 3
 
-    ours = SimpleNamespace(
-        emit=emit,
-        error=channel.error,
-        wait=channel.wait,
-        poll=channel.poll,
-        _events=channel._events,
-    )
-    return torchfree.main(spec, ours)
+    kept = {name: getattr(channel, name) for name in ("error", "wait", "poll", "_events")}
+    return torchfree.main(spec, SimpleNamespace(emit=emit, **kept))
 """
 BEHAVIOURS = {
     "is not known": (None, "the trainer knows no such command"),
@@ -100,16 +94,13 @@ BEHAVIOURS = {
 }
 
 
-def test_a_trace_of_real_training(studio):
+def test_a_trace_of_real_training(tmp_path, monkeypatch, data):
     pytest.importorskip("torch")
-    entry = yaml.safe_load(CATALOGUE.read_text())["tiny_resnet_digits_b32"]
-    studio.write({"it": entry}, drill=DRILL)
-    done = studio.measure(f"{CELL}/a1", config={"trainer": "models.train", "trace": STEPS})
-    assert done.code == 0, done.output
-    record = studio.record(f"{CELL}/a1")
+    real = {"trainer": None, "entry": load_workloads(CATALOGUE)["tiny_resnet_digits_b32"]}
+    real["digits"] = next(data.rglob("manifest.json")).parent
+    record, _ = run_cell(tmp_path, monkeypatch, drill=DRILL, cell=CELL, trace=STEPS, **real)
     require_measured(record)
-    folder = (studio.folder / studio.path(f"{CELL}/a1")).parent
-    content = (folder / "trace.json.gz").read_bytes()
+    content = (tmp_path / "a1" / "trace.json.gz").read_bytes()
     found = record["files"]["trace.json.gz"]
     assert found == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     names = [event["name"] for event in json.loads(gzip.decompress(content))["traceEvents"]]
@@ -129,15 +120,9 @@ def require_measured(record: dict) -> None:
 def test_what_comes_of_tracing_fails_no_cell(tmp_path, monkeypatch, behaviour):
     does, said = BEHAVIOURS[behaviour]
     trainer = TRACER.replace("BEHAVIOUR", does or "pass")
-    record, log = run_cell(
-        tmp_path,
-        monkeypatch,
-        trainer if does else "from tests.torchfree import *",
-        DRILL,
-        CELL,
-        timeout={"stop": 2} if behaviour == "hangs" else {},
-        trace=STEPS,
-    )
+    trainer = trainer if does else "from tests.torchfree import *"
+    told = {"timeout": {"stop": 2} if behaviour == "hangs" else {}, "trace": STEPS}
+    record, log = run_cell(tmp_path, monkeypatch, trainer, DRILL, CELL, **told)
     require_measured(record)
     assert said in log.partition("no trace: ")[2]
     assert "trace.json.gz" not in record["files"]
@@ -160,29 +145,25 @@ def test_members_tune_in_turn_and_warm_up_together(tmp_path, monkeypatch, tune, 
     assert record["spec"]["measure"]["tune"] == tune and record["timing"]["tune_s"] > 0
 
 
-def run_cell(tmp_path, monkeypatch, trainer: str, drill: dict, cell: str, **task):
-    """One cell of a study with this trainer's text: its record, and the conductor's log."""
+def run_cell(
+    tmp_path, monkeypatch, trainer, drill: dict, cell: str, entry=ENTRY, digits=None, **task
+):
+    """One cell of a study with this trainer's text, or the real one: its record, and the log."""
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "the_trainer.py").write_text(trainer)
+    (tmp_path / "the_trainer.py").write_text(trainer or "")
     (tmp_path / "manifest.json").touch()
-    (tmp_path / "ready.json").write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
-    workloads = dict.fromkeys(("it", "greedy"), VisionWorkload(**PLAIN))
+    ready = {"dataset": "digits", "path": str(digits or tmp_path)}
+    (tmp_path / "ready.json").write_text(json.dumps(ready))
+    workloads = dict.fromkeys(("it", "greedy"), entry)
     [spec] = [it.spec for it in expand(Study.model_validate(drill), workloads) if it.id == cell]
-    task = Task(
-        study="s",
-        cell=cell,
-        output=tmp_path / "a1" / "run.json",
-        spec=spec,
-        gpu="cpu",
-        trainer="the_trainer",
-        telemetry=Sampling(source="off"),
-        data=[tmp_path / "ready.json"],
-        **task,
-    )
+    told = {"study": "s", "cell": cell, "output": tmp_path / "a1" / "run.json", "spec": spec}
+    told |= {"gpu": "cpu", "trainer": "the_trainer" if trainer else "models.train"}
+    told |= {"telemetry": Sampling(source="off"), "data": [tmp_path / "ready.json"]}
     (tmp_path / "a1" / "log").mkdir(parents=True)
     log = tmp_path / "a1" / "log" / "conductor.log"
-    return run.Run(task, Display(cell, log)).record().model_dump(), log.read_text()
+    record = run.Run(Task(**told, **task), Display(cell, log)).record()
+    return record.model_dump(mode="json"), log.read_text()
 
 
 def test_a_profiler_that_fails_says_so_and_the_member_waits_for_its_end(monkeypatch):
