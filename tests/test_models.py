@@ -109,13 +109,8 @@ def named(events: list[dict], name: str) -> dict:
 
 
 def tiny_net(num_classes: int, width: int) -> torch.nn.Module:
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, width, 3, 4),
-        torch.nn.ReLU(),
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.Flatten(),
-        torch.nn.Linear(width, num_classes),
-    )
+    body = torch.nn.Conv2d(3, width, 3, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
+    return torch.nn.Sequential(*body, torch.nn.Flatten(), torch.nn.Linear(width, num_classes))
 
 
 # -- protocol --------------------------------------------------------------------------------

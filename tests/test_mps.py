@@ -31,17 +31,11 @@ from workflow.collocation.methods.sides import Together
 ROOT = Path(__file__).parent.parent
 MPS = methods.METHODS["mps"]
 SPEC = {"method": "mps", "members": [{"workload": "a"}] * 3}
-GPU = gpu.Nvidia(
-    uuid=f"GPU-{uuid.uuid4()}",  # another run of these tests must not be company
-    name="a card that is not there",
-    index=7654,
-    memory_bytes=141 * 2**30,
-    driver="0",
-    capability=(9, 0),
-    numa_node=None,
-    sm_count=132,
-)
+UUID = f"GPU-{uuid.uuid4()}"  # another run of these tests must not be company
 TOTAL_MB = 141 * 1024
+GPU = gpu.Nvidia(
+    UUID, "a card that is not there", 7654, TOTAL_MB * 2**20, "0", (9, 0), None, sm_count=132
+)
 OTHER = "GPU-00000000-1111-2222-3333-444444444444"
 
 

@@ -158,22 +158,10 @@ def test_what_stands_in_the_record():
         tracked.see(event)
     tracked.stopping = True
     tracked.see(exited(0))
-    assert tracked.record() == Member(
-        member=1,
-        workload="mine",
-        pid=4711,
-        status="completed",
-        exit_code=0,
-        cores=[0, 1],
-        threads=2,
-        parameters=12,
-        **FACTS,
-        build_s={"model": 0.5},
-        memory_peak_allocated=77,
-        input_share=0.02,
-        data_wait_share=0.25,
-        epochs=[epoch],
-    )
+    known = {"member": 1, "workload": "mine", "pid": 4711, "status": "completed", "exit_code": 0}
+    known |= {"cores": [0, 1], "threads": 2, "parameters": 12, "build_s": {"model": 0.5}} | FACTS
+    known |= {"memory_peak_allocated": 77, "input_share": 0.02, "data_wait_share": 0.25}
+    assert tracked.record() == Member(**known, epochs=[epoch])
 
 
 def test_what_it_said_of_itself_when_it_was_built():
@@ -255,13 +243,8 @@ def test_the_member_that_ended_badly_first_decides(first, later, order):
 
 
 def test_a_cells_reason_tells_what_became_of_the_others():
-    members = [
-        killed(),
-        failed(1, 6, "CUDA error: " + "x" * 200),
-        failed(2, 7, "CUDA error: " + "x" * 200),
-        stopped(3),
-        completed(4),
-    ]
+    members = [killed(), *(failed(i, 5 + i, "CUDA error: " + "x" * 200) for i in (1, 2))]
+    members += [stopped(3), completed(4)]
     _, reason, _ = cell_status(members, "MPS: the server is gone")
     assert reason == (
         "member 0 (mine), warm: ended by signal 9 (SIGKILL); MPS: the server is gone; "

@@ -309,14 +309,10 @@ def test_blocks_one_after_the_other_and_random_within():
     cells = GRIDS["paper"]
     assert [c.replicate for c in cells] == sorted(c.replicate for c in cells)
     often = triples(cells, 2)
-    orders = [
-        [
-            triple
-            for c in cells
-            if c.replicate == block and (triple := (c.scenario, c.arm, c.method)) in often
-        ]
-        for block in (1, 2, 3)
-    ]
+    orders = [[], [], []]
+    for cell in cells:
+        if (triple := (cell.scenario, cell.arm, cell.method)) in often:
+            orders[cell.replicate - 1].append(triple)
     assert set(orders[0]) == set(orders[1]) == set(orders[2])
     assert orders[0] != sorted(orders[0])
     assert orders[0] != orders[1] != orders[2]

@@ -329,14 +329,10 @@ with Server(folder + "/server.log", "tests.torchfree", *name) as server:
 """
 
 
-def script(code: str, *arguments, **environment) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        env=os.environ | environment,
-    )
+def script(code: str, *arguments, **options) -> subprocess.Popen:
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    options |= {"stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
+    return subprocess.Popen(command, **options)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -422,13 +418,7 @@ def locks(tmp_path, monkeypatch) -> Path:
 
 
 def hold() -> subprocess.Popen:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-    )
+    process = script(HOLDER, stdin=subprocess.PIPE)
     assert process.stdout.readline() == "held\n"
     return process
 

@@ -107,15 +107,19 @@ def gract(path, window):
     return float(np.average(np.nan_to_num(values), weights=weight))
 
 
+def completed(scenario, method):
+    """Attempts that completed, the newest last."""
+    every = filter(None, map(measured, folders(scenario, method)))
+    return sorted(every, key=lambda cell: cell.attempt)
+
+
 @cache
 def cells(scenario, method):
     """Block → its newest completed attempt; of a job alone, which others are held against, on each
     device of the block.
     """
     found, reference = {}, scenario.startswith("1x_") and "+" not in scenario and method == "naive"
-    for cell in sorted(
-        filter(None, map(measured, folders(scenario, method))), key=lambda cell: cell.attempt
-    ):
+    for cell in completed(scenario, method):
         found[(cell.block, cell.device) if reference else cell.block] = cell
     return found
 
@@ -126,11 +130,8 @@ def alone(scenario):
     found = []
     for part in scenario.split("+"):
         count, name = part.split("x_", 1)
-        every = filter(None, map(measured, folders(f"1x_{name}", "naive")))
-        jobs = {
-            (cell.block, cell.device): cell for cell in sorted(every, key=lambda cell: cell.attempt)
-        }
-        found += [jobs] * int(count)
+        every = completed(f"1x_{name}", "naive")
+        found += [{(cell.block, cell.device): cell for cell in every}] * int(count)
     return found
 
 

@@ -16,21 +16,10 @@ CELL = "2x_a/paper_step/naive/r1"
 
 def make(cell: str = CELL, attempt: int = 1, **changes) -> Record:
     scenario, arm, method, replicate = cell.split("/")
-    fields = {
-        "study": "a_test",
-        "cell": CellName(
-            id=cell,
-            scenario=scenario,
-            arm=arm,
-            method=method,
-            replicate=int(replicate[1:]),
-            attempt=attempt,
-        ),
-        "spec": {"members": []},
-        "status": "out_of_memory",
-        "method": MethodEvidence(name=method),
-    }
-    return Record(**{**fields, **changes})
+    name = {"id": cell, "scenario": scenario, "arm": arm, "method": method, "attempt": attempt}
+    fields = {"study": "a_test", "cell": CellName(**name, replicate=int(replicate[1:]))}
+    fields |= {"spec": {"members": []}, "status": "out_of_memory"}
+    return Record(**{**fields, "method": MethodEvidence(name=method), **changes})
 
 
 @pytest.fixture
@@ -86,13 +75,9 @@ def test_a_crash_while_writing_leaves_no_record_or_the_earlier_one(
 
 
 def test_numbers_that_are_none_become_null(cells):
-    path = cells.put(
-        timing={"total_s": math.nan},
-        method=MethodEvidence(
-            name="naive",
-            evidence={"list": [1.5, math.inf], "pair": (-math.inf, {"deep": math.nan})},
-        ),
-    )
+    evidence = {"list": [1.5, math.inf], "pair": (-math.inf, {"deep": math.nan})}
+    method = MethodEvidence(name="naive", evidence=evidence)
+    path = cells.put(timing={"total_s": math.nan}, method=method)
     content = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
     assert content["timing"] == {"total_s": None}
     assert content["method"]["evidence"] == {"list": [1.5, None], "pair": [None, {"deep": None}]}

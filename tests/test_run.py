@@ -40,10 +40,9 @@ WORKLOADS = {
     "dies_warm": workload(die={"phase": "warm", "exit": 7}),
     "warms_long": workload(step_s=0.1) | {"warmup_steps": 100},
     "hangs": workload(hang="window"),
-    "hangs_warm": workload(hang="warm"),
-    "hangs_early": workload(hang="build"),
-    "hangs_late": workload(hang="stop"),
 }
+for how, phase in {"warm": "warm", "early": "build", "late": "stop"}.items():
+    WORKLOADS[f"hangs_{how}"] = workload(hang=phase)
 MIXES = [["plain", other] for other in WORKLOADS if other != "plain"]
 MIXES += [["dies", "hangs_late"], ["dies_early", "hangs_early"], ["dies_warm", "warms_long"]]
 MIXES += [["hangs_warm", "warms_long"]]
@@ -105,17 +104,10 @@ def cell(tmp_path, monkeypatch):
 
     def prepared(method: str = "naive", scenario: str = "2x_plain", **told) -> run.Run:
         planned = CELLS[scenario, method]
-        task = Task(
-            study="s",
-            cell=planned.id,
-            output=tmp_path / "a1" / "run.json",
-            spec=planned.spec,
-            gpu="cpu",
-            trainer="tests.torchfree",
-            timeout={"window": 0.5},
-            telemetry=Sampling(source="off"),
-            data=[ready],
-        ).model_copy(update=told)
+        which = {"study": "s", "cell": planned.id, "spec": planned.spec, "data": [ready]}
+        how = {"gpu": "cpu", "trainer": "tests.torchfree", "telemetry": Sampling(source="off")}
+        how |= {"timeout": {"window": 0.5}, "output": tmp_path / "a1" / "run.json"}
+        task = Task(**which, **how).model_copy(update=told)
         folder = tmp_path / "a1"
         (folder / "log").mkdir(parents=True)
         return run.Run(task, Display(planned.id, folder / "log" / "conductor.log"))

@@ -61,20 +61,10 @@ Trainer(
 """
 RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}"]
 HOOKED = {"kind": "command", "run": RUN, "folder": "theirs", "batch_size": 64, "warmup_steps": 5}
-PRINTED = {
-    "kind": "command",
-    "run": ["python", "-c", PRINTS],
-    "steps": r"Iteration \d+, loss",
-    "batch_size": 1797,
-    "warmup_steps": 5,
-}
-RELEASED = {
-    "kind": "command",
-    "run": ["python", "-c", LIGHTNING],
-    "steps": r"Epoch \d+: .* (?P<step>\d+)/64 ",
-    "batch_size": 1,
-    "warmup_steps": 70,
-}
+PRINTED = {"kind": "command", "run": ["python", "-c", PRINTS], "steps": r"Iteration \d+, loss"}
+PRINTED |= {"batch_size": 1797, "warmup_steps": 5}
+RELEASED = {"kind": "command", "run": ["python", "-c", LIGHTNING]}
+RELEASED |= {"steps": r"Epoch \d+: .* (?P<step>\d+)/64 ", "batch_size": 1, "warmup_steps": 70}
 DIES = HOOKED | {"run": [*RUN, "--steps", 6]}  # one after the warm-up
 SEEN = ("CUDA_LAUNCH_BLOCKING", "TOKEN", "NVIDIA_TF32_OVERRIDE", "OTHER", "LC_ALL")
 SHELL = {name: f"{name} of the shell" for name in SEEN} | {"LC_ALL": "C"}
@@ -92,18 +82,10 @@ exec(open("train.py").read())
 """
 )
 MEMORY = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")'
-CATALOGUE = {
-    "hooked": HOOKED,
-    "printed": PRINTED,
-    "released": RELEASED,
-    "dies": DIES,
-    "large": HOOKED | {"run": ["python", "-c", MEMORY]},
-    "family": HOOKED
-    | {
-        "run": ["python", "family.py", *RUN[2:]],
-        "environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None},
-    },
-}
+CATALOGUE = {"hooked": HOOKED, "printed": PRINTED, "released": RELEASED, "dies": DIES}
+CATALOGUE["large"] = HOOKED | {"run": ["python", "-c", MEMORY]}
+ENVIRONMENT = {"environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None}}
+CATALOGUE["family"] = HOOKED | ENVIRONMENT | {"run": ["python", "family.py", *RUN[2:]]}
 TRAINER = {"trainer": "models.train"}
 
 
@@ -201,10 +183,8 @@ def test_one_leaves_and_work_is_done(measured):
 def test_a_script_that_fails_says_why(measured):
     _, records = measured
     dies, large = (records[f"1x_{name}"] for name in ("dies", "large"))
-    assert (
-        dies["status"] == "failed"
-        and "ended after 6 steps, before it was told to" in dies["reason"]
-    )
+    assert dies["status"] == "failed"
+    assert "ended after 6 steps, before it was told to" in dies["reason"]
     assert large["status"] == "out_of_memory" and "20.00 GiB" in large["reason"]
 
 

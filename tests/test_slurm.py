@@ -49,13 +49,8 @@ def planned(studio: Studio) -> list[dict]:
 
 def test_blocks_run_side_by_side_each_on_the_gpu_that_slurm_gave(studio, cluster, gpus):
     studio.gpu = "auto"
-    studio.write(
-        {"tiny": workload()},
-        drill=study(
-            replicates=2,
-            ladders=[{"workloads": ["tiny"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}],
-        ),
-    )
+    ladder = {"workloads": ["tiny"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
+    studio.write({"tiny": workload()}, drill=study(replicates=2, ladders=[ladder]))
     first = [f"1x_tiny/paper_step/naive/r{block}/a1" for block in (1, 2)]
     arguments = [*PROFILE, "--until", "collocate"]
     refused = studio.snakemake(*arguments, config={"gpu": 0})
@@ -133,20 +128,15 @@ def test_whatever_ends_a_block_early_costs_no_cell_and_no_attempt(studio, cluste
 
 def test_a_study_has_the_same_tables_as_without_slurm(studio, cluster):
     """On the CPU, which is one device: blocks wait for it in turn."""
-    content = study(
-        replicates=2,
-        ladders=[
-            {"workloads": ["tiny"], "measure": SHORT, "counts": {1: ["naive"], 2: ["naive", "mps"]}}
-        ],
-    )
+    ladder = {"workloads": ["tiny"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
+    content = study(replicates=2, ladders=[ladder | {"measure": SHORT}])
     studio.write({"tiny": workload()}, drill=content)
     tables = []
     for arguments in (PROFILE, ["--cores", "2"]):
         run = studio.snakemake(*arguments)
         assert run.code == 0, run.output
-        tables.append(
-            {name: _rows(studio.results / f"{name}.csv") for name in ("runs", "estimates")}
-        )
+        names = ("runs", "estimates")
+        tables.append({name: _rows(studio.results / f"{name}.csv") for name in names})
         shutil.rmtree(studio.folder / "results")
     assert tables[0] == tables[1] and tables[0]["runs"] and tables[0]["estimates"]
     assert not cluster.queue()
@@ -154,17 +144,7 @@ def test_a_study_has_the_same_tables_as_without_slurm(studio, cluster):
 
 def _rows(path) -> list[tuple]:
     """Of a table: all that no clock has a part in."""
-    told = (
-        "id",
-        "cell",
-        "scenario",
-        "arm",
-        "method",
-        "quantity",
-        "member",
-        "window",
-        "status",
-        "replicates",
-    )
+    told = ["id", "cell", "scenario", "arm", "method", "quantity", "member", "window"]
+    told += ["status", "replicates"]
     with path.open() as stream:
         return [tuple(row.get(key) for key in told) for row in csv.DictReader(stream)]

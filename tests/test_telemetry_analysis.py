@@ -56,13 +56,9 @@ def test_under_mig_the_card_is_the_mean_and_a_member_has_its_own_instance():
 
 
 def test_a_note_says_what_was_wrong_in_one_line():
-    seen = telemetry(
-        status="incomplete",
-        reason="nothing of the GPU\nfor 3 s",
-        throttled={"hw_slowdown": 0.25},
-        strangers=["PID 7"],
-        disagree=["gract is 0.5000 or 0.6"],
-    )
+    wrong = {"reason": "nothing of the GPU\nfor 3 s", "throttled": {"hw_slowdown": 0.25}}
+    wrong |= {"strangers": ["PID 7"], "disagree": ["gract is 0.5000 or 0.6"]}
+    seen = telemetry(status="incomplete", **wrong)
     note = merged(record("1x_a", telemetry=seen))["telemetry_note"].iloc[0]
     parts = ("nothing of the GPU for 3 s", "0.5000 or 0.6", "hw slowdown 25 %", "PID 7")
     assert all(part in note for part in parts)

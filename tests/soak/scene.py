@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ POLL_S = 0.03
 SERVER, CONDUCTOR = "models.serve", "workflow.collocation.cell.run"
 # Parent → child, of those whose command line is the fork server's.
 SERVED_BY = {"conductor": "server", "server": "member", "preloaded": "member", "member": "worker"}
+ROLES = ("conductor", "preloaded", "server", "member", "worker", "script", "sampler", "analysis")
 SAMPLER, ANALYSIS = "workflow.collocation.telemetry.sampler", "analysis"
 CONTROL = "nvidia-cuda-mps-control"
 # About so many seconds; a window's end shows nowhere, but comes so long after its beginning.
@@ -32,30 +34,19 @@ STRANGER = "import os, time; from tests.fakes import machine; machine.attach(os.
 STRANGER += "print(flush=True); time.sleep(3600)"
 
 
-@dataclass
-class Cast:
-    """Processes of a run by what they are, as they are now."""
+Cast = defaultdict[str, list[psutil.Process]]  # of a run by what they are, as they are now
 
-    conductor: list[psutil.Process] = field(default_factory=list)
-    preloaded: list[psutil.Process] = field(default_factory=list)
-    server: list[psutil.Process] = field(default_factory=list)
-    member: list[psutil.Process] = field(default_factory=list)
-    worker: list[psutil.Process] = field(default_factory=list)
-    script: list[psutil.Process] = field(default_factory=list)
-    sampler: list[psutil.Process] = field(default_factory=list)
-    analysis: list[psutil.Process] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, root: int) -> "Cast":
-        cast, roles = cls(), {}
-        with contextlib.suppress(psutil.Error):
-            for process in sorted(psutil.Process(root).children(recursive=True), key=_age):
-                with contextlib.suppress(psutil.Error):
-                    role = _role(process.cmdline(), roles.get(process.ppid(), "snakemake"))
-                    roles[process.pid] = role
-                    if role:
-                        getattr(cast, role).append(process)
-        return cast
+def cast_of(root: int) -> Cast:
+    cast, roles = defaultdict(list), {}
+    with contextlib.suppress(psutil.Error):
+        for process in sorted(psutil.Process(root).children(recursive=True), key=_age):
+            with contextlib.suppress(psutil.Error):
+                role = _role(process.cmdline(), roles.get(process.ppid(), "snakemake"))
+                roles[process.pid] = role
+                if role:
+                    cast[role].append(process)
+    return cast
 
 
 def _age(process: psutil.Process) -> tuple[float, int]:
@@ -103,7 +94,7 @@ class Scene:
         self._todo = [Pending(fault) for fault in self.faults]
         for pending in self._todo:
             if pending.fault.phase == "before":
-                self._do(pending, Cast(), None)
+                self._do(pending, defaultdict(list), None)
         return self
 
     def __exit__(self, *exception) -> None:
@@ -119,7 +110,7 @@ class Scene:
                 return False
             self._undo_due()
             if any(not pending.done for pending in self._todo):
-                self._act(Cast.of(running.process.pid))
+                self._act(cast_of(running.process.pid))
             if now > looked + 0.3:
                 self.look()
                 looked = now
@@ -133,7 +124,7 @@ class Scene:
     # -- when ---------------------------------------------------------------------------------
 
     def _act(self, cast: Cast) -> None:
-        for conductor in cast.conductor:
+        for conductor in cast["conductor"]:
             if conductor.pid not in self._conductors:
                 self._conductors.append(conductor.pid)
         folder = self._folder(cast)
@@ -154,25 +145,19 @@ class Scene:
         if fault.phase == "plan":
             return True
         if fault.phase == "figures":
-            return bool(cast.analysis)
+            return bool(cast["analysis"])
         if fault.phase == "import":
-            return bool(cast.preloaded)
+            return bool(cast["preloaded"])
         if folder is None or len(self._conductors) <= fault.cell:
             return False
         log = _text(folder / "log" / "conductor.log")
-        here = {
-            "setup": True,
-            "build": bool(cast.member),
-            "warm": "built:" in log,
-            "window": "started:" in log,
-            "stop": "started:" in log,
-        }
-        victims = getattr(cast, fault.kind, ["whoever"])
-        return here[fault.phase] and bool(victims or fault.kind == "mps")
+        here = {"setup": True, "build": bool(cast["member"]), "warm": "built:" in log}
+        missing = fault.kind in ROLES and not cast[fault.kind]
+        return here.get(fault.phase, "started:" in log) and not missing
 
     def _folder(self, cast: Cast) -> Path | None:
         """Of the cell that is being measured."""
-        for conductor in cast.conductor:
+        for conductor in cast["conductor"]:
             with contextlib.suppress(psutil.Error, ValueError):
                 job = Path(conductor.cmdline()[-1])
                 parts = job.with_suffix("").parts
@@ -214,16 +199,9 @@ class Scene:
         self._undo = left
 
     def _deed(self, fault: Fault, pid: int | None, folder: Path | None) -> dict:
-        deed = {
-            "victim": fault.kind,
-            "what": fault.what,
-            "pid": pid,
-            "t_ns": time.monotonic_ns(),
-            "wall": time.time(),
-            "until_ns": None,
-            "cell": str(folder.relative_to(self.studio.results / "cells")) if folder else None,
-            "phase": fault.phase,
-        }
+        cell = str(folder.relative_to(self.studio.results / "cells")) if folder else None
+        deed = {"victim": fault.kind, "what": fault.what, "phase": fault.phase, "cell": cell}
+        deed |= {"pid": pid, "t_ns": time.monotonic_ns(), "wall": time.time(), "until_ns": None}
         self.deeds.append(deed)
         return deed
 
@@ -234,7 +212,7 @@ class Scene:
         if fault.kind == "mps":
             found = [p for p in self.studio.alive() if CONTROL in " ".join(_command(p))]
         else:
-            found = getattr(cast, fault.kind)
+            found = cast[fault.kind]
         return [found[fault.member % len(found)].pid] if found else []
 
     def _signal(self, fault: Fault, pids: list[int], folder: Path | None) -> None:
@@ -276,14 +254,8 @@ class Scene:
             folders = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
             environment |= dict.fromkeys(folders, str(pipe))
             command = [str(Path(machine.FAKES, CONTROL)), "-f"]
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **silent)
         time.sleep(0.3)
 
         def leave() -> None:

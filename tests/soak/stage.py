@@ -96,17 +96,9 @@ class Stage:
         chosen = [parts[name] for name in self.plan.parts]
         ladders = [part for part in chosen if "counts" in part]
         mixes = [part | {"methods": ["naive"]} for part in chosen if "members" in part]
-        content = {
-            "description": "a soak",
-            "seed": 5,
-            "replicates": replicates,
-            "arms": ["paper_step"],
-            "measure": MEASURE,
-            "cores_for": 2,
-            "datasets": {} if card else DATASETS,
-            "ladders": ladders,
-            "mixes": mixes,
-        }
+        content = {"description": "a soak", "seed": 5, "replicates": replicates, "cores_for": 2}
+        content |= {"arms": ["paper_step"], "measure": MEASURE, "ladders": ladders, "mixes": mixes}
+        content["datasets"] = {} if card else DATASETS
         catalogue = {"work": workload(step_s=0.01, memory_mb=100)}
         if not card:
             catalogue = yaml.safe_load((CONFIG / "workloads.yaml").read_text())
