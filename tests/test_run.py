@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -30,7 +31,7 @@ from workflow.collocation.methods.evidence import Company, NotInForce, Unsupport
 from workflow.collocation.processes import server
 from workflow.collocation.schema.study import Sampling, Study
 from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study.grid import expand
+from workflow.collocation.study.grid import Cell, expand
 
 DIES = {"die": {"phase": "window", "signal": int(signal.SIGKILL)}}
 WORKLOADS = {
@@ -94,23 +95,25 @@ class Method:
                 raise self.on_leave
 
 
+def run_of(folder: Path, planned: Cell, digits: Path | None = None, **told) -> run.Run:
+    """Of a cell whose dataset is said to be ready, in a folder of its own; told: of its task."""
+    (folder / "manifest.json").touch()
+    ready = folder / "ready.json"
+    ready.write_text(json.dumps({"dataset": "digits", "path": str(digits or folder)}))
+    which = {"study": "s", "cell": planned.id, "spec": planned.spec, "data": [ready]}
+    how = {"gpu": "cpu", "trainer": "tests.torchfree", "telemetry": Sampling(source="off")}
+    task = Task(**which, **how, output=folder / "a1" / "run.json").model_copy(update=told)
+    (folder / "a1" / "log").mkdir(parents=True)
+    return run.Run(task, Display(planned.id, folder / "a1" / "log" / "conductor.log"))
+
+
 @pytest.fixture
 def cell(tmp_path, monkeypatch):
-    """A function that gives the Run of a cell, whose dataset is said to be ready."""
+    """A function that gives the Run of a cell."""
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
-    (tmp_path / "manifest.json").touch()
-    ready = tmp_path / "digits.json"
-    ready.write_text(json.dumps({"dataset": "digits", "path": str(tmp_path)}))
 
     def prepared(method: str = "naive", scenario: str = "2x_plain", **told) -> run.Run:
-        planned = CELLS[scenario, method]
-        which = {"study": "s", "cell": planned.id, "spec": planned.spec, "data": [ready]}
-        how = {"gpu": "cpu", "trainer": "tests.torchfree", "telemetry": Sampling(source="off")}
-        how |= {"timeout": {"window": 0.5}, "output": tmp_path / "a1" / "run.json"}
-        task = Task(**which, **how).model_copy(update=told)
-        folder = tmp_path / "a1"
-        (folder / "log").mkdir(parents=True)
-        return run.Run(task, Display(planned.id, folder / "log" / "conductor.log"))
+        return run_of(tmp_path, CELLS[scenario, method], **({"timeout": {"window": 0.5}} | told))
 
     return prepared
 

@@ -12,11 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.studio import PLAIN, REPOSITORY, study
-from workflow.collocation.cell import run
+from tests.test_run import run_of
 from workflow.collocation.cell.progress import Display
-from workflow.collocation.cell.task import Task
 from workflow.collocation.schema.load import load_workloads
-from workflow.collocation.schema.study import Sampling, Study
+from workflow.collocation.schema.study import Study
 from workflow.collocation.schema.workloads import VisionWorkload
 from workflow.collocation.study.grid import expand
 
@@ -152,18 +151,12 @@ def run_cell(
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "the_trainer.py").write_text(trainer or "")
-    (tmp_path / "manifest.json").touch()
-    ready = {"dataset": "digits", "path": str(digits or tmp_path)}
-    (tmp_path / "ready.json").write_text(json.dumps(ready))
     workloads = dict.fromkeys(("it", "greedy"), entry)
-    [spec] = [it.spec for it in expand(Study.model_validate(drill), workloads) if it.id == cell]
-    told = {"study": "s", "cell": cell, "output": tmp_path / "a1" / "run.json", "spec": spec}
-    told |= {"gpu": "cpu", "trainer": "the_trainer" if trainer else "models.train"}
-    told |= {"telemetry": Sampling(source="off"), "data": [tmp_path / "ready.json"]}
-    (tmp_path / "a1" / "log").mkdir(parents=True)
-    log = tmp_path / "a1" / "log" / "conductor.log"
-    record = run.Run(Task(**told, **task), Display(cell, log)).record()
-    return record.model_dump(mode="json"), log.read_text()
+    [planned] = [it for it in expand(Study.model_validate(drill), workloads) if it.id == cell]
+    task["trainer"] = "the_trainer" if trainer else "models.train"
+    record = run_of(tmp_path, planned, digits, **task).record()
+    log = (tmp_path / "a1" / "log" / "conductor.log").read_text()
+    return record.model_dump(mode="json"), log
 
 
 def test_a_profiler_that_fails_says_so_and_the_member_waits_for_its_end(monkeypatch):
