@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from analysis import labels
+from analysis.choose import place
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
@@ -58,10 +59,6 @@ class CellJudged:
     unlike: tuple[str, ...] = ()
     reported: str = ""
     note: str = ""
-
-    @property
-    def place(self) -> dict[str, str]:
-        return {"scenario": self.scenario, "arm": self.arm, "method": self.method}
 
     @property
     def label(self) -> str:
@@ -173,7 +170,7 @@ class _Judge:
         """Read host by host; what is met on a host makes the tests comparable there."""
         mix, job = (need.mix, need.job) if need.mix else ({need.job: 1}, "")
         cell = CellJudged(self._scenario(mix, need), need.arm, need.method)
-        e = self.estimates.get(need.quantity, **cell.place, window=need.window, job=job)
+        e = self.estimates.get(need.quantity, **place(cell), window=need.window, job=job)
         what = f"For {cell.label}, {_title(need.quantity)}"
         if e is None or e.value is None:
             return NeedJudged(need, None, "", f"{what} was not read, and must be {need.rule}.")
@@ -217,8 +214,8 @@ class _Judge:
         mixes, unread = [test.mix] if test.mix else [], []
         for job in test.jobs:
             if test.where:
-                place = {"scenario": f"1x_{job}", "arm": test.arm, "method": "naive"}
-                alone = self.estimates.get(test.where.quantity, **place)
+                one = {"scenario": f"1x_{job}", "arm": test.arm, "method": "naive"}
+                alone = self.estimates.get(test.where.quantity, **one)
                 if alone is None or alone.value is None:
                     unread.append(f"{_title(test.where.quantity)} for {labels.job(job)} alone")
                     continue
@@ -230,7 +227,7 @@ class _Judge:
 
     def _cell(self, test: Test, cell: CellJudged, like: set[str] | None) -> CellJudged:
         cell = replace(cell, reported=self._reported(test.quantity, cell, test.job))
-        e = self.estimates.get(test.quantity, **cell.place, window=test.window, job=test.job)
+        e = self.estimates.get(test.quantity, **place(cell), window=test.window, job=test.job)
         if e is None or e.value is None:
             return replace(cell, note=self._absent(test.quantity, cell))
         every = self._points(e)
@@ -247,7 +244,7 @@ class _Judge:
     def _fit(self, test: Test, cell: CellJudged) -> CellJudged:
         """Whether a set completed exactly where memory suffices."""
         cell = replace(cell, reported=self._reported("outcome", cell))
-        outcome, parts = (self.estimates.get(q, **cell.place) for q in ("outcome", test.quantity))
+        outcome, parts = (self.estimates.get(q, **place(cell)) for q in ("outcome", test.quantity))
         did = {"completed": "completed", "out_of_memory": "ran out of memory"}
         if not (outcome and outcome.status in did and parts and parts.value is not None):
             return replace(cell, note=self._absent(test.quantity, cell))
@@ -277,7 +274,7 @@ class _Judge:
         """Why there is no number: what became of its cell, or of the one it is held against."""
         for method in filter(None, (cell.method, _PARTNER.get(quantity))):
             asked = replace(cell, method=method)
-            outcome = self.estimates.get("outcome", **asked.place)
+            outcome = self.estimates.get("outcome", **place(asked))
             if outcome is None:
                 return f"{asked.label} (not planned)"
             if outcome.status != "completed":

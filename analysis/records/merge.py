@@ -153,7 +153,7 @@ def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
         except _BENT as error:
             problems.append((place_of(record), f"{type(error).__name__}: {one_line(error)}"))
             continue
-        problems += _add_alone_after(record, found) + _add_gract(record, found)
+        problems += _add_read(record, found)
         flagged = flags.of_cell(found)
         rows += [row | {"flags": flagged} for row in found]
         members += own
@@ -195,30 +195,21 @@ def _check_types(row: dict) -> None:
             raise ValueError(f"{name} is {value!r}")
 
 
-def _add_alone_after(record: dict, rows: list[dict]) -> Problems:
-    """Fill samples_per_s_alone_after of completed cells with fixed work."""
-    of_work = [row for row in rows if row.get("window") == COMPLETION]
-    if record["status"] != "completed" or not of_work or "folder" not in record:
+def _add_read(record: dict, rows: list[dict]) -> Problems:
+    """Fill the column of a completed cell that no run.json holds: of an alternating one, or of one
+    with fixed work.
+    """
+    turns = rows[0]["measure"] == ALTERNATE
+    fixed = any(row.get("window") == COMPLETION for row in rows)
+    if record["status"] != "completed" or "folder" not in record or not (turns or fixed):
         return []
+    source = slices if turns else survivor
     try:
-        rates = survivor.rate_alone_after(record)
-    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        return [(str(record["folder"] / survivor.FILE), one_line(error))]
-    for row in of_work:
-        row["samples_per_s_alone_after"] = rates.get(row["member"])
-    return []
-
-
-def _add_gract(record: dict, rows: list[dict]) -> Problems:
-    """Fill gract_slices of completed alternating cells."""
-    if record["status"] != "completed" or rows[0]["measure"] != ALTERNATE or "folder" not in record:
-        return []
-    try:
-        found = slices.gract(record)
+        found = source.read(record)
     except _BENT + (OSError, pa.ArrowException) as error:
-        return [(str(record["folder"] / slices.FILE), one_line(error))]
+        return [(str(record["folder"] / source.FILE), one_line(error))]
     for row in rows:
-        row["gract_slices"] = found.get(row["window"])
+        row[source.COLUMN] = found.get(row[source.BY])
     return []
 
 

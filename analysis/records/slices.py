@@ -7,13 +7,13 @@ import pyarrow.compute as pc
 
 from analysis.records.safe import read_table
 
-FILE = "gpu.parquet"
+FILE, COLUMN, BY = "gpu.parquet", "gract_slices", "window"
 # A reading may be of a time that ended so much earlier: the first ones of a slice hold some of the
 # slice before, on an H200 up to 0.71 of a job alone that is busy for 0.23 of its time.
 LAG_NS = 100_000_000
 
 
-def gract(record: dict) -> dict[str, list[float | None]]:
+def read(record: dict) -> dict[str, list[float | None]]:
     """Side → GRACT of the GPU in each slice, None where no reading is of this slice alone.
 
     A reading is a mean since the one before it, a tenth of a second as a rule. Raises OSError,

@@ -8,11 +8,11 @@ import numpy as np
 
 from analysis.records.safe import read_table
 
-FILE = "steps.parquet"
+FILE, COLUMN, BY = "steps.parquet", "samples_per_s_alone_after", "member"
 LEAST = 10  # steps: fewer tell no rate
 
 
-def rate_alone_after(record: dict) -> dict[int, float]:
+def read(record: dict) -> dict[int, float]:
     """Member → samples/s, of the one that has LEAST steps or more after the others' last one.
 
     As in a window, counted from the end of the first of these steps to the end of the last.
