@@ -85,7 +85,9 @@ def _status(record: dict) -> Iterator[str]:
     if told == "completed":
         short = len(members) != len(record["spec"]["members"]) or not record["windows"]
         wrong = short or ended or not all(member["windows"] for member in members)
-    elif told in ("unsupported", "postponed"):
+    elif told == "unsupported":  # seen beforehand, or by a member that tried
+        wrong = measured or ended - {"failed"}
+    elif told == "postponed":
         wrong = measured or ended
     elif told == "failed":  # or what came after them did
         wrong = measured and not ended and method["verified"] and record["phase"] != "stop"

@@ -234,6 +234,17 @@ def test_a_forged_cell_is_named_with_every_hash_recomputed(copy, name):
     assert str(PAIR) in line
 
 
+def test_a_cell_whose_job_can_never_run_is_unsupported_with_a_member_that_failed(copy):
+    def uncapturable(record):
+        record.update(status="unsupported", reason="its step cannot be captured", phase="warm")
+        record["windows"], record["telemetry"]["windows"] = [], {}
+        for member in record["members"]:
+            member.update(status="failed", windows={})
+
+    forge(copy, Attempt(FULL, 1), uncapturable)
+    assert wrong(copy) == []
+
+
 def test_a_cell_that_ran_out_of_memory_did_not_complete_and_a_rate_without_steps_is_named(copy):
     forge(copy, Attempt(FULL, 1), ended("completed"))
     (copy / PAIR.folder / "steps.parquet").unlink()
