@@ -30,7 +30,8 @@ from analysis.names import (
 HERE = Path(__file__).parent
 TABLE = ("rate", "stp", "s", "over_fastest", "slowdown_worst", "memory", "gract")
 CHART = ("rate", "stp", "s", "slowdown_worst", "gract", "memory", "energy_per_sample")
-SHOWN = dict.fromkeys((*TABLE, *CHART, "capacity"))
+CARD = "capacity"  # the same on all hosts
+SHOWN = dict.fromkeys((*TABLE, *CHART, CARD))
 DASHES = {"naive": "", "mps": "", "mps_equal": "6 3", "mps_overlap": "2 3", "mig": "8 3 2 3"}
 
 
@@ -58,10 +59,6 @@ def _spread(e: Estimate, text: str) -> str:
 
 def sets(estimates: Estimates) -> dict[tuple[str, str], list[dict]]:
     """The sets of jobs of each job (workloads, variant), those without a number among them."""
-    on: dict[tuple, list[Estimate]] = {}
-    for quantity in dict.fromkeys((*TABLE, *CHART)):
-        for e in estimates.of(quantity, host="*", window=""):
-            on.setdefault((quantity, e.scenario, e.arm, e.method, e.job), []).append(e)
     found: dict[tuple[str, str], list[dict]] = {}
     for outcome in estimates.of("outcome"):
         scenario = parse_scenario(outcome.scenario)
@@ -71,7 +68,8 @@ def sets(estimates: Estimates) -> dict[tuple[str, str], list[dict]]:
         for quantity in SHOWN:
             e = estimates.get(quantity, **where)
             if e is not None and e.value is not None:
-                numbers[quantity] = number(e, on.get((quantity, *where.values(), ""), []))
+                on = [] if quantity == CARD else estimates.on_hosts(e)
+                numbers[quantity] = number(e, on)
         found.setdefault((scenario.family, scenario.variant), []).append(
             where
             | {"n": scenario.n, "title": labels.scenario(outcome.scenario)}
