@@ -12,6 +12,7 @@ from analysis.advice import advise
 from analysis.claims import Rules, verdicts
 from analysis.estimates.build import build
 from analysis.estimates.table import Estimates
+from analysis.records import flags
 from tests.simulator import ARM, BUSY_GAINS, Design, Job, Noise, simulate
 from tests.studio import REPOSITORY
 
@@ -380,3 +381,4 @@ def test_neither_numbers_nor_verdicts_nor_advice_depend_on_flags():
             same = {name: told for name, told in numbers.items() if name[:6] != "count:"}
             said.append((chosen, judged, same))
         assert said[0] == said[1]
+        assert flags.UNSTEADY in flags.split(estimates["rate:7x_w0/paper_step/naive"].flags)
