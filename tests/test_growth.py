@@ -58,15 +58,6 @@ def test_what_is_added_to_a_finished_study_alone_is_measured(added, new):
     assert set(found.values()) == {"not measured yet"}
 
 
-@pytest.mark.parametrize("workload", STUDIES["paper"].ladders[0].workloads)
-def test_eight_copies_added_to_the_papers_study(workload):
-    study = STUDIES["paper"]
-    more = study.ladders[0].model_copy(update={"workloads": [workload], "counts": {8: ["mps"]}})
-    grown = study.model_copy(update={"ladders": [*study.ladders, more]})
-    found = to_measure(study, grown)
-    assert set(found) == {f"8x_{workload}/paper_step/mps/r{block}" for block in (1, 2, 3)}
-
-
 # -- the code grows -------------------------------------------------------------------------------
 
 
