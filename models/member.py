@@ -154,8 +154,7 @@ class Member:
             clock.mark()
             self.step += 1
             self.report()
-            due = began + pace_ns - self.apart_ns  # a rest, which adds to it, is no part of a pace
-            while (early := due + self.apart_ns - time.monotonic_ns()) > 0:
+            while (early := began + pace_ns - time.monotonic_ns()) > 0:
                 if self.told_to_stop(early / 1e9):
                     return
 

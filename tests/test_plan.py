@@ -470,6 +470,9 @@ def test_claims_and_figures_need_the_cells_that_their_numbers_come_from():
         came_from = set().union(*map(cells_of, read))
         named = costs.of_figures(by_set)[kind]
         assert came_from and came_from <= set().union(*(needs[cell] for cell in named)), name
+    mixes, ladders = (drawn["mixes_and_departures"], drawn["where_to_share"])
+    assert costs.of_figures(by_set)[mixes].isdisjoint(costs.of_figures(by_set)[ladders])
+    assert planned["C1a"] and len(set().union(*planned["C1a"])) < 40
 
 
 def test_a_plan_shows_minutes_and_cells_of_each_claim_cheapest_first(tmp_path, capsys):

@@ -156,7 +156,7 @@ def lines(cells: list[Cell], seconds: Mapping[str, float], impossible: set[str])
         if not all(needed):
             rest["with sets that are not in this study"].append(claim)
         elif any(its <= impossible for its in needed):
-            rest["with sets that are 'unsupported' here"].append(claim)
+            rest["with sets that will have no numbers here"].append(claim)
         elif not run:
             rest["nothing more to measure"].append(claim)
         else:

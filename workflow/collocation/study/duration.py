@@ -49,7 +49,10 @@ class Estimates:
         return median_high(off) if off else 1.0
 
     def of(self, cell: Cell) -> float:
-        """Seconds from the start of its job to the end, if cells are asked for in their order."""
+        """Seconds from the start of its job to the end.
+
+        Whoever is asked for first with a workload that has to be compiled pays for that.
+        """
         kind, spec = _kind(cell.id), cell.spec.to_json()
         beside = self._here.get(kind)
         if beside is None:
