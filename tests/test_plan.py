@@ -485,5 +485,5 @@ def test_a_plan_shows_minutes_and_cells_of_each_claim_cheapest_first(tmp_path, c
     assert minutes == sorted(minutes) and minutes[0] > 0
     [cells] = [int(row[1]) for row in rows if "C5" in row[2].split(", ")]
     assert cells == 3 * 3  # replicates of three jobs, of seven, and of one alone
-    assert "C3a" in re.search(r"'unsupported' here:([^:]+)", table)[1]
+    assert "C3a" in re.search(r"no numbers here:([^:]+)", table)[1]
     assert "C11e" not in table.partition("not in this study")[2]
