@@ -48,13 +48,14 @@ WORKLOADS = {
 
 def planned(count: int = 2, sides=("alone", "naive"), of: str | dict = "a", **extra) -> list[Cell]:
     """The cells of a study with one such ladder or mix."""
-    content = {"measure": TURNS | extra.pop("measure", {})}
+    content, full = {"measure": TURNS | extra.pop("measure", {})}, extra.pop("full", ())
     if isinstance(of, dict):
         content["mixes"] = [{"members": of, "methods": list(sides)}]
     else:
         content["ladders"] = [{"workloads": [of], "counts": {count: list(sides)}}]
     checked = Study.model_validate(study(**content | extra))
-    return expand(checked, {name: VisionWorkload(**entry) for name, entry in WORKLOADS.items()})
+    known = {name: VisionWorkload(**entry) for name, entry in WORKLOADS.items()}
+    return expand(checked, known, full=full)
 
 
 def members(cell: Cell) -> list[tuple[int, str]]:
@@ -77,6 +78,22 @@ def test_all_sides_are_one_cell_that_needs_no_other():
     [_, said] = fits.lines([cell], taken, fits.whole(141 << 30))  # all sides are loaded at once
     assert said.endswith(": 7 jobs take 210.0 GiB, the card has 141.0 (alone-naive-mps)")
     assert "side" not in planned(1, ["naive"], measure={"kind": "window"})[0].spec.to_json()
+
+
+def test_sets_that_the_card_has_no_room_for_together_get_cells_of_their_own():
+    """In blocks, as the study measures others; who has them anyway keeps its own."""
+    [turns] = planned(3, ["alone", "naive", "mps"])
+    cells = planned(3, ["alone", "naive", "mps"], full={turns.id})
+    apart = {cell.id: cell for cell in cells if cell.id != turns.id}
+    assert len(cells) == 4 and apart.keys() == {
+        f"{name}/paper_step/{method}/r1"
+        for name, method in (("1x_a", "naive"), ("3x_a", "naive"), ("3x_a", "mps"))
+    }
+    assert {cell.spec.measure.kind for cell in apart.values()} == {"window"}
+    assert apart["3x_a/paper_step/mps/r1"].needs == {"1x_a/paper_step/naive/r1"}
+    mix = planned(sides=["alone", "naive"], of={"a": 2, "b": 1})
+    cells = planned(sides=["alone", "naive"], of={"a": 2, "b": 1}, full={mix[0].id})
+    assert {cell.scenario for cell in cells} == {mix[0].scenario, "1x_a", "1x_b", "2x_a+1x_b"}
 
 
 @pytest.mark.parametrize(("count", "sides"), [(1, ["naive", "naive"]), (1, ["alone", "mps"])])

@@ -98,6 +98,18 @@ def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
     assert (session.folder / "complete").exists() == complete
 
 
+def test_sides_without_room_for_all_leave_the_study_incomplete(tmp_path):
+    turns = {"kind": "alternate", "slices": 10, "slice_s": 1.0}
+    two = {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": turns}
+    session = planned(tmp_path, [two])
+    session.jobs = pending.jobs(session.cells, {}, "cpu", lambda cell: None)
+    ends(session, "out_of_memory")
+    (session.folder / "complete").touch()
+    said, hindered = jobs.sweep_postponed(session)
+    assert "measures their sets in cells of their own" in said and not hindered
+    assert not (session.folder / "complete").exists()
+
+
 def test_what_was_merged_is_shown_unless_cells_were_measured_since(session):
     runs = session.folder / "runs.parquet"
     first, second = ends(session, "completed", "completed")

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -64,11 +64,15 @@ def baseline_scenario(workload: str, files: bool) -> str:
 
 
 def expand(
-    study: Study, workloads: dict[str, Workload], sources: dict[str, str] | None = None
+    study: Study,
+    workloads: dict[str, Workload],
+    sources: dict[str, str] | None = None,
+    full: Collection[str] = (),
 ) -> list[Cell]:
     """Every cell of the grid, baselines of all workloads included, in the order in which they run.
 
-    sources: digests of the code of workloads whose model is the user's own. Tier by tier, blocks
+    sources: digests of the code of workloads whose model is the user's own. full: alternating cells
+    that ran out of memory; their sets get cells of their own as well. Tier by tier, blocks
     (replicates) come one after the other, and are counted through all tiers, so that each has
     baselines of its own. Within a block workloads come one after the other, a mix with its first,
     for what wavers for minutes, such as a shared host, then weighs less on ratios. The order of
@@ -76,8 +80,11 @@ def expand(
     alone, so that a cell that is added moves no other.
     """
     cells: dict[str, Cell] = {}
-    for draft in sorted(_drafts(study), key=lambda draft: draft.get("baseline", False)):
+    drafts = sorted(_drafts(study), key=lambda draft: draft.get("baseline", False))
+    for draft in drafts:
         cell = _cell(study, workloads, sources or {}, **draft)
+        if cell.id in full and cell.spec.measure.kind == "alternate":
+            drafts += _apart(draft)
         known = cells.setdefault(cell.id, cell)
         if known is not cell and not draft.get("baseline") and known.digest != cell.digest:
             raise ConfigError(
@@ -154,6 +161,15 @@ def _drafts(study: Study) -> Iterable[dict]:
                     yield {**common, "names": names, "method": method}
                 for name in dict.fromkeys(names):
                     yield {**common, "names": [name], "method": "naive", "baseline": True}
+
+
+def _apart(draft: dict) -> Iterable[dict]:
+    """Arguments for the sets of an alternating cell, each in a cell of its own."""
+    names = draft["names"]
+    alone = [([name], "naive") for name in dict.fromkeys(names)]
+    sets = [(names, side.method) for side in sides(draft["method"], names) if not side.job]
+    for those, method in (*sets, *alone):
+        yield {**draft, "names": those, "method": method, "baseline": True}
 
 
 def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:

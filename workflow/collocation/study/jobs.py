@@ -166,16 +166,21 @@ def write(session: Session, preloaded: str | None) -> None:
 def sweep_postponed(session: Session) -> tuple[str, bool]:
     """Remove the markers of cells that were left for later: nothing was measured of them.
 
-    A study that lacks them is not complete. Gives a line on how many cells are left and why, which
-    is empty if none is, and whether something else than the budget was in their way.
+    A study that lacks them is not complete. Gives what to tell of cells that are left and why,
+    empty if none is, and whether something else than the budget was in their way.
     """
     written = {path: json.loads(path.read_text()) for path in session.coming if path.exists()}
     swept = {path: said for path, said in written.items() if said["status"] == "postponed"}
     for path in swept:
         path.unlink()
+    turns = [said for path, said in written.items() if "--alternate/" in path.as_posix()]
+    full = sum(said["status"] == "out_of_memory" for said in turns)
+    room = f"{full} cells have no room for all sides at once: the same command measures their "
+    told = room + "sets in cells of their own" if full else ""
+    if told or swept or session.later:
+        (session.folder / "complete").unlink(missing_ok=True)
     if not swept and not session.later:
-        return "", False
-    (session.folder / "complete").unlink(missing_ok=True)
+        return told, False
     reasons = {said.get("reason") for said in swept.values()} - {None, LATE}
     why = f": {'; '.join(sorted(reasons))}; " if reasons else " for later (budget): "
     number = len(swept) + len(session.later)

@@ -190,6 +190,12 @@ def _newest(tried: list[Attempt]) -> Attempt | None:
     return next((attempt for attempt in reversed(tried) if attempt.status in RESULTS), None)
 
 
+def full(attempts: dict[str, list[Attempt]]) -> set[str]:
+    """Ids of the cells whose newest answer is that memory did not suffice."""
+    newest = ((cell, _newest(tried)) for cell, tried in attempts.items())
+    return {cell for cell, last in newest if last and last.status == "out_of_memory"}
+
+
 def refused(tried: list[Attempt]) -> str | None:
     """Why its newest answer is that it cannot be measured; None if it is another."""
     last = _newest(tried)

@@ -297,7 +297,7 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     attempts = scan(Path(config.results, name, "cells"))
     numbers = grid.anchor_numbers(attempts)
     own = [number for number in numbers if number < grid.ELSEWHERE]
-    cells = grid.expand(study, workloads, sources)
+    cells = grid.expand(study, workloads, sources, pending.full(attempts))
     if remote and any(cell.beside_idle for cell in cells):
         raise ConfigError(f"study '{name}': other_gpus: 'idle' holds on one machine; allowed: any")
     session = Session(
