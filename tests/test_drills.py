@@ -117,9 +117,9 @@ def interrupted(module_studio):
     """A study with a block for each drill, and one more."""
     ladders = [{"workloads": ["plain"], "counts": {2: ["naive"]}}]
     blocks = len(ENDS) + 1
-    return module_studio().write(
-        {"plain": workload()}, drill=study(ladders=ladders, replicates=blocks)
-    )
+    made = module_studio()
+    made.cold = True  # who is killed is Snakemake's own process, as started by a user
+    return made.write({"plain": workload()}, drill=study(ladders=ladders, replicates=blocks))
 
 
 def block(number: int, attempt: int = 1) -> str:
