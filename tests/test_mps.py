@@ -4,6 +4,7 @@ How whole cells fare with it, and with what goes wrong, is tested in test_faults
 """
 
 import fcntl
+import itertools
 import os
 import re
 import resource
@@ -561,6 +562,7 @@ def test_a_foreign_daemon_of_another_card_is_no_company_and_left_alone(foreign, 
         ("MIG-here", True),
         *((other, False) for other in ("MIG-there", OTHER, "0,1", "", "-1")),
     ],
+    ids=itertools.count(),  # the card's UUID is another in each process
 )
 def test_which_daemons_serve_a_card(visible, serves, monkeypatch):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

@@ -36,7 +36,8 @@ def _axis(axes: Axes, name: str, panel: dict, points: list[dict]) -> None:
     if given := panel.get(f"{name}lim"):
         axes.set(**{f"{name}lim": tuple(map(float, given.split(",")))})
     elif name == "y" and panel.get("zero"):
-        axes.set_ylim(bottom=0)
+        # room above the highest sign, which the margin of a narrow range does not give
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.04 * axes.dataLim.y1))
     low, high = axis.get_view_interval()
     if panel.get(f"{name}ticks") == "points":
         axis.set_major_locator(FixedLocator(sorted({row["x"] for row in points})))
