@@ -13,9 +13,9 @@ from functools import partial
 from analysis import labels
 from analysis.choose import place
 from analysis.estimates.quantities import QUANTITIES
-from analysis.estimates.schema import Estimate, described
+from analysis.estimates.schema import INTERVAL, NONE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.names import Scenario, parse_scenario, scenario_id
+from analysis.names import ALTERNATE, Scenario, parse_scenario, scenario_id
 from analysis.rules import (
     Claim,
     ClaimsError,
@@ -33,6 +33,7 @@ __all__ = ["ClaimsError", "Judged", "Rules", "Verdict", "judged", "read", "verdi
 
 # What a ratio of two cells needs besides its own.
 _PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}
+HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 _SAID = {
     Side.SUPPORTS: "yes on",
     Side.AGAINST: "no on",
@@ -238,8 +239,28 @@ class _Judge:
             return replace(cell, verdict=Verdict.NOT_COMPARABLE)
         if unlike and len(points) == 1:  # the number of that host, not one over all
             cell = replace(cell, ids=(points[0].id,))
-        hosts = tuple((point.host, point.id, test.side(point)) for point in points)
+        hosts = tuple((p.host, p.id, test.side(self._of_host(p))) for p in points)
         return replace(cell, verdict=over_hosts([side for *_, side in hosts]), hosts=hosts)
+
+    def _of_host(self, point: Estimate) -> Estimate:
+        """The number of a host, as one point if its interval is of one alternating cell in which a
+        set waited for the host: within minutes that changes by far more than within the cell.
+        """
+        if point.design != ALTERNATE or point.n != 1:
+            return point
+        own = place(point)
+        places = [own]
+        if partner := _PARTNER.get(point.quantity):
+            places.append(own | {"method": partner})
+        elif point.quantity != "s":  # which rates jobs alone by GRACT
+            jobs = (job for job, _ in parse_scenario(point.scenario).parts)
+            places += [own | {"scenario": f"1x_{job}", "method": "naive"} for job in jobs]
+        calm = all(self._holds_its_rate(at, point.host) for at in places)
+        return point if calm else replace(point, low=None, high=None, spread=NONE)
+
+    def _holds_its_rate(self, at: dict[str, str], host: str) -> bool:
+        e = self.estimates.get("rate", **at, host=host)
+        return bool(e and e.spread == INTERVAL and e.high - e.low <= 2 * HOLDS_RATE * e.value)
 
     def _fit(self, test: Test, cell: CellJudged) -> CellJudged:
         """Whether a set completed exactly where memory suffices."""
