@@ -315,4 +315,8 @@ def run(given: Namespace) -> str:
     if given.job and given.job not in known:
         raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
     tables = map(table, advise(estimates, given.job, given.slowdown, given.memory))
-    return "\n\n".join([scope(estimates)[0], *tables])
+    legend = (
+        "* no other set is better in throughput, slowdown and memory. S: the factor that kernels "
+        "side by side win.\nOver fastest: over one job alone in the fastest way it was written."
+    )
+    return "\n\n".join([scope(estimates)[0], legend, *tables])

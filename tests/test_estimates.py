@@ -529,6 +529,15 @@ def test_numbers_are_found_by_what_they_are_of(rich):
     assert table.workloads() == ["thin_b32", "wide_b32"]
 
 
+def test_ids_as_pages_list_them_are_spelt_out():
+    assert explain.spelt_out("{s,stp}:{2x_a,7x_a}/graph/mps") == [
+        f"{quantity}:{scenario}/graph/mps"
+        for quantity in ("s", "stp")
+        for scenario in ("2x_a", "7x_a")
+    ]
+    assert explain.spelt_out("s:2x_a/graph/mps") == ["s:2x_a/graph/mps"]
+
+
 def test_explaining_names_every_cell_and_the_arithmetic(rich):
     table = Estimates(rich.values())
     for e in rich.values():

@@ -6,6 +6,8 @@ python -m analysis explain stp:7x_resnet26_cifar10_b32/paper_step/mps --folder r
 from __future__ import annotations
 
 import difflib
+import itertools
+import re
 from argparse import Namespace
 
 from analysis.estimates.quantities import LOG, QUANTITIES
@@ -82,6 +84,18 @@ def _span(e: Estimate) -> str:
     return f" ({said} {e.low:.6g} to {e.high:.6g}; {counted})"
 
 
+def spelt_out(identity: str) -> list[str]:
+    """Ids as pages list them, `{stp,s}:7x_a/graph/mps`, one by one."""
+    parts = re.split(r"\{([^{}]*)\}", identity)
+    choices = [part.split(",") if place % 2 else [part] for place, part in enumerate(parts)]
+    return ["".join(each) for each in itertools.product(*choices)]
+
+
 def run(given: Namespace) -> str:
-    """The command: what is behind a number."""
-    return explain(Estimates.read(given.folder / "estimates.parquet"), given.id)
+    """The command: what is behind a number, or several."""
+    if not given.id:
+        raise ValueError(
+            "which number? ID=QUANTITY:SET/ARM/METHOD, as pages list them at their end"
+        )
+    estimates = Estimates.read(given.folder / "estimates.parquet")
+    return "\n\n".join(explain(estimates, each) for each in spelt_out(given.id))

@@ -139,7 +139,7 @@ function sentences(set, job) {
 const name = (set) => set.n === 1 && isAlone(set) ? `one ${set.title} at a time` : `${set.title} ${how(set)}`;
 
 function wanted() {
-  if (state.want === "rate") return "the most throughput";
+  if (state.want === "rate") return "the least slowdown near the most throughput";
   const [label, , unit] = WANTS[state.want];
   return `the most throughput with ${label} ${bound()} ${unit}`;
 }

@@ -176,4 +176,5 @@ def lines(cells: list[Cell], seconds: Mapping[str, float], impossible: set[str])
         told += textwrap.wrap(row, 100, subsequent_indent=" " * 18, drop_whitespace=True)
     for why, claims in rest.items():
         told += textwrap.wrap(f"  {why}: {', '.join(claims)}", 100, subsequent_indent="    ")
+    told.append("  claims by these names: config/claims.yaml")
     return told
