@@ -75,7 +75,7 @@ def banner(session: Session) -> str:
             f"set here, and not passed to the jobs: {', '.join(dropped)}; "
             "a script's 'environment' can have them (docs/study.md)"
         )
-    if session.measuring and (session.name == "paper" or session.config.study == "auto"):
+    if session.jobs and session.name != "kick":
         auto = session.config.study == "auto" and not session.device
         here = "on a machine with a CUDA card this runs 'paper'; " if auto else ""
         lines.append(
