@@ -7,13 +7,14 @@ thread that launches is not. Reads the raw files of a study: `make bench BENCH=s
 """
 
 import argparse
-import math
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 
-from analysis.records.safe import read_json, read_table
+from analysis.records import slices, survivor
+from analysis.records.safe import read_json
 
 SETTLE_NS = 500_000_000  # after the other one's last step
 LEAST_NS = 1_000_000_000
@@ -37,26 +38,20 @@ def alone_since(record: dict, steps: dict[int, np.ndarray]) -> tuple[int, int, i
 def speed(folder: Path, batch: int, ends: np.ndarray, start: int, end: int) -> tuple[float, float]:
     """Samples/s of steps that end in this time, and GRACT in it."""
     rate = batch * np.count_nonzero((ends > start) & (ends <= end)) / (end - start) * 1e9
-    table = read_table(folder / "gpu.parquet", ["t_ns", "entity", "gract"])
-    origin = int(table.schema.metadata[b"origin_ns"])
-    rows = table.to_pandas().query("entity == 'gpu'")
-    inside = (rows.t_ns + origin > start + SETTLE_NS // 2) & (rows.t_ns + origin <= end)
-    return rate, rows.gract[inside].mean()
+    return rate, slices.mean(*slices.readings(folder / slices.FILE), start, end)
 
 
 def ends_of(folder: Path) -> dict[int, np.ndarray]:
     """Member → when its steps ended (ns)."""
-    table = read_table(folder / "steps.parquet", ["member", "tick"])
-    tick, origin = (int(table.schema.metadata[key]) for key in (b"tick_ns", b"origin_ns"))
-    found = table.to_pandas().groupby("member").tick
-    return {int(member): ticks.to_numpy() * tick + origin for member, ticks in found}
+    ends, tick, origin = survivor.steps(folder / survivor.FILE)
+    return {member: ticks * tick + origin for member, ticks in ends.items()}
 
 
 def survivors(study: Path) -> Iterator[tuple[str, float, float]]:
     """Cell, rate over that of the job alone, the same of the rate over GRACT."""
     for path in sorted(study.glob("cells/*/*/naive/r*/a*/run.json")):
         record, folder = read_json(path), path.parent
-        if record["status"] != "completed" or not (folder / "gpu.parquet").exists():
+        if record["status"] != "completed" or not (folder / slices.FILE).exists():
             continue
         found = alone_since(record, steps := ends_of(folder))
         if found is None:
@@ -84,6 +79,6 @@ def main(arguments: list[str]) -> int:
     for cell, rate, busy in found:
         print(f"{rate:25.3f} {busy:11.3f}  {cell}")
     if found:
-        middle = [math.exp(np.log(column).mean()) for column in list(zip(*found, strict=True))[1:]]
+        middle = map(geometric_mean, list(zip(*found, strict=True))[1:])
         print("{:25.3f} {:11.3f}  geometric mean".format(*middle))
     return 0

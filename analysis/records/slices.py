@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow.compute as pc
 
@@ -21,20 +23,25 @@ def read(record: dict) -> dict[str, list[float | None]]:
     """
     if FILE not in (record.get("files") or {}):
         return {}
-    table = read_table(record["folder"] / FILE, ["t_ns", "entity", "gract"])
-    table = table.filter(pc.equal(table["entity"], "gpu"))
-    busy = table["gract"].to_numpy(zero_copy_only=False).astype(float)
-    known = np.isfinite(busy)
-    t, busy = table["t_ns"].to_numpy()[known], busy[known]
-    t = t + int(table.schema.metadata[b"origin_ns"])
+    t, busy = readings(record["folder"] / FILE)
     return {
-        window["name"]: [_mean(t, busy, *span) for span in window["spans"]]
+        window["name"]: [mean(t, busy, *span) for span in window["spans"]]
         for window in record["windows"]
     }
 
 
-def _mean(t: np.ndarray, busy: np.ndarray, start: int, stop: int) -> float | None:
-    """t, busy: when readings were made (ns), and what they were."""
+def readings(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """When GRACT of the GPU was read (ns), and what it was."""
+    table = read_table(path, ["t_ns", "entity", "gract"])
+    table = table.filter(pc.equal(table["entity"], "gpu"))
+    busy = table["gract"].to_numpy(zero_copy_only=False).astype(float)
+    known = np.isfinite(busy)
+    t = table["t_ns"].to_numpy()[known] + int(table.schema.metadata[b"origin_ns"])
+    return t, busy[known]
+
+
+def mean(t: np.ndarray, busy: np.ndarray, start: int, stop: int) -> float | None:
+    """Of these readings those of this time (ns) alone; None where there is none."""
     first, last = np.searchsorted(t, [start + LAG_NS, stop + 1])
     took = np.diff(t[first:last])
     return float(np.average(busy[first + 1 : last], weights=took)) if len(took) else None

@@ -18,10 +18,10 @@ def read(record: dict) -> dict[int, float]:
     As in a window, counted from the end of the first of these steps to the end of the last.
     Raises OSError, KeyError, ValueError or pa.ArrowException where the steps cannot be read.
     """
-    member, tick, tick_s = _steps(record["folder"] / FILE)
-    ends = {int(index): tick[member == index] for index in np.unique(member)}
+    ends, tick_ns, _ = steps(record["folder"] / FILE)
     if len(ends) < 2:
         return {}
+    tick_s = tick_ns / 1e9
     *_, second, (_, last) = sorted((ticks.max(), index) for index, ticks in ends.items())
     after = ends[last][ends[last] > second[0]]
     if len(after) < LEAST:
@@ -30,8 +30,9 @@ def read(record: dict) -> dict[int, float]:
     return {last: float(size * (len(after) - 1) / ((after.max() - after.min()) * tick_s))}
 
 
-def _steps(path: Path) -> tuple[np.ndarray, np.ndarray, float]:
-    """Member and tick of each step's end, and the length of a tick in seconds."""
+def steps(path: Path) -> tuple[dict[int, np.ndarray], int, int]:
+    """Member → ticks at which its steps ended; ns of a tick, and of the clock at tick 0."""
     table = read_table(path, ["member", "tick"])
-    tick_s = int(table.schema.metadata[b"tick_ns"]) / 1e9
-    return table["member"].to_numpy(), table["tick"].to_numpy(), tick_s
+    member, tick = table["member"].to_numpy(), table["tick"].to_numpy()
+    ends = {int(index): tick[member == index] for index in np.unique(member)}
+    return ends, *(int(table.schema.metadata[key]) for key in (b"tick_ns", b"origin_ns"))

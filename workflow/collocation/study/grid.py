@@ -84,7 +84,7 @@ def expand(
     for draft in drafts:
         cell = _cell(study, workloads, sources or {}, **draft)
         if cell.id in full and cell.spec.measure.kind == "alternate":
-            drafts += _apart(draft)
+            drafts += _apart(draft)  # which the loop comes to
         known = cells.setdefault(cell.id, cell)
         if known is not cell and not draft.get("baseline") and known.digest != cell.digest:
             raise ConfigError(

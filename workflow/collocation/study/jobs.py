@@ -175,8 +175,10 @@ def sweep_postponed(session: Session) -> tuple[str, bool]:
         path.unlink()
     turns = [said for path, said in written.items() if "--alternate/" in path.as_posix()]
     full = sum(said["status"] == "out_of_memory" for said in turns)
-    room = f"{full} cells have no room for all sides at once: the same command measures their "
-    told = room + "sets in cells of their own" if full else ""
+    told = ""
+    if full:
+        told = f"{full} cells have no room for all sides at once: the same command measures their "
+        told += "sets in cells of their own"
     if told or swept or session.later:
         (session.folder / "complete").unlink(missing_ok=True)
     if not swept and not session.later:
