@@ -36,7 +36,7 @@ class GraphedStep:
         if device.type != "cuda":
             raise ValueError(f"cuda_graph needs a CUDA device, not {device.type}")
         self.job, self.source, self.graph = job, source, None
-        self.row = source.row(0).clone()
+        self.row, self.fetch = source.row(0).clone(), job.compiled(source.fetch)
         self.side, self.eager = torch.cuda.Stream(), 0
         scalar = partial(self.row.new_empty, (), dtype=torch.float32)
         self.rates = [scalar() for _ in job.optimizer.param_groups]
@@ -69,7 +69,7 @@ class GraphedStep:
         """One of the eager steps, on a stream beside; after the last one the next is captured."""
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
-            loss = self.job.step(self.source.fetch(self.row))
+            loss = self.job.step(self.fetch(self.row))
         torch.cuda.current_stream().wait_stream(self.side)
         self.eager += 1
         if self.eager == FIRST_STEPS:
@@ -81,7 +81,7 @@ class GraphedStep:
         try:
             with torch.cuda.graph(self.graph):
                 try:
-                    self.loss = self.job.step(self.source.fetch(self.row))
+                    self.loss = self.job.step(self.fetch(self.row))
                 except Exception as error:
                     cause = error  # which the end of the capture hides behind one of its own
                     raise
@@ -100,5 +100,5 @@ class GraphedStep:
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.graph.pool()):
-            self.source.fetch(self.row)
+            self.fetch(self.row)
         return lambda _step: graph.replay()

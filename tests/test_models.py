@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 
 from models import clock, device, inputs, member, process, train  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
-from models.jobs import dlrm  # noqa: E402
+from models.jobs import base, dlrm  # noqa: E402
 from models.jobs.base import find  # noqa: E402
 from models.jobs.dlrm import DlrmJob, table_rows  # noqa: E402
 from models.jobs.vision import VisionJob, build_model  # noqa: E402
@@ -726,7 +726,7 @@ def replayed(monkeypatch):
             step, groups = self.step, self.step.job.optimizer.param_groups
             for group, rate in zip(groups, self.rates, strict=True):
                 group["lr"] = rate
-            step.loss.copy_(step.job.step(step.source.fetch(step.row)))
+            step.loss.copy_(step.job.step(step.fetch(step.row)))
 
     @contextmanager
     def nothing_is_done(graph):
@@ -750,13 +750,19 @@ def replayed(monkeypatch):
     return make
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("kind", ["vision", "dlrm"])
-def test_a_captured_step_trains_as_the_eager_one_through_epochs(tmp_path, replayed, kind):
+def test_a_captured_step_trains_as_the_eager_one_through_epochs(
+    tmp_path, replayed, monkeypatch, kind, compiled
+):
+    """It takes torch.compile to leave what a function does as it is; see tests/test_gpu_models."""
+    compilers = Mock(side_effect=lambda function: function)
+    monkeypatch.setattr(base, "compiled", compilers)
     spec, seen = member_spec(tmp_path, **(DLRM if kind == "dlrm" else {})), []
     spec["optimizer"] = spec["optimizer"] | {"schedule_epochs": 4}
     dataset = FakeClicks() if kind == "dlrm" else FakeImages()
     for captured in (False, True):
-        job = find(kind)(spec | {"cuda_graph": captured}, CPU)
+        job = find(kind)(spec | {"cuda_graph": captured, "compile": captured and compiled}, CPU)
         source = inputs.open_input(find(kind), dataset, "train", spec, CPU)
         stepper = batches = replayed(job, source) if captured else job
         losses = []
@@ -767,6 +773,7 @@ def test_a_captured_step_trains_as_the_eager_one_through_epochs(tmp_path, replay
             losses.append(stepper.step(batch).item())
         seen.append(losses)
     np.testing.assert_allclose(*seen, rtol=1e-3)
+    assert compilers.call_count == 2 * compiled  # input, and model with loss
 
 
 @pytest.mark.parametrize(

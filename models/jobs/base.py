@@ -34,6 +34,10 @@ def find(kind: str) -> type:
     return getattr(import_module(module), name) if colon else JOBS[kind]
 
 
+def as_it_is(function: Callable) -> Callable:
+    return function
+
+
 def compiled(function: Callable) -> Callable:
     """The function by torch.compile, at its first call: in the first step, before any barrier.
 
@@ -72,7 +76,8 @@ class Job(ABC):
         )
         torch.manual_seed(spec["seed"])  # whatever was drawn before
         self.build(spec, device)
-        self.trained = compiled(self.loss) if spec["compile"] else self.loss
+        self.compiled = compiled if spec["compile"] else as_it_is
+        self.trained = self.compiled(self.loss)
 
     @classmethod
     def member(cls, spec: dict, channel):
