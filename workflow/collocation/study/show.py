@@ -79,7 +79,7 @@ def banner(session: Session) -> str:
         auto = session.config.study == "auto" and not session.device
         here = "on a machine with a CUDA card this runs 'paper'; " if auto else ""
         lines.append(
-            f"{here}'--config study=kick' gives all figures on a large CUDA card in 20 minutes"
+            f"{here}'--config study=kick' gives all figures on a large CUDA card in 15 minutes"
         )
     return "\n  ".join(lines)
 
