@@ -217,6 +217,30 @@ def test_what_is_not_there_is_a_sentence():
     assert "bars of one host: 95 % interval" in said("gaps_and_overlap", "one host", "footer")
 
 
+def test_sets_under_mps_begin_at_the_plain_job_alone_and_other_ways_are_points():
+    """Seven ways of one job; only one was measured in sets, and no job alone under MPS."""
+    at = {"scenario": f"1x_{SMALL_JOB}", "method": "naive", "hosts": 0}
+    ways = ("paper_step", "eager", "bf16", "graph", "compile")
+    found = [number("rate", 100.0 * n, **at, arm=arm) for n, arm in enumerate(ways, 1)]
+    found.append(number("rate", 900.0, arm="compile", scenario=f"7x_{SMALL_JOB}", method="mps"))
+    sheet = SHEETS["rate_against_n"](Study(Estimates(found), "arms"))
+    drawn = {}
+    for row in sheet.of("point"):
+        drawn.setdefault(row["series"], []).append((row["x"], row["value"]))
+    lines = {name: places for name, places in drawn.items() if len(places) > 1}
+    assert list(lines.values()) == [[(1, 500.0), (7, 900.0)]] and len(drawn) == len(ways)
+
+
+@pytest.mark.parametrize("jobs", [3, 20])
+def test_of_many_jobs_only_those_measured_in_sets_are_named(jobs):
+    found = [*sets_of(SMALL_JOB, "paper_step", 2500, 0.2, 2, True)]
+    for n in range(jobs):
+        at = {"scenario": f"1x_resnet50_imagenet64_b{n}", "method": "naive"}
+        found += [number(name, 0.3, **at) for name in ("smact", "memory", "rate")]
+    sheet = SHEETS["where_to_share"](Study(Estimates(found), "many"))
+    assert len(list(sheet.of("point"))) == (1 + jobs if jobs == 3 else 1)
+
+
 def test_only_what_changed_is_written_anew(tmp_path):
     schema.write(STUDIES["two hosts"], tmp_path / "estimates.parquet")
     assert {path.stem for path in write(tmp_path)} == set(ALL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from analysis import labels
 from analysis.choose import value
 from analysis.estimates.schema import Estimate
@@ -23,7 +25,8 @@ def rate(study: Study) -> Sheet:
     found = study.alike("rate")
     arms = {w: {e.arm for e in numbers} for w, numbers in found.items()}
     several = [w for w in found if len(arms[w]) > 1 and any(e.jobs > 1 for e in found[w])]
-    chosen = sorted(several, key=lambda w: -len(arms[w]))[:3]
+    sets = {w: sum(e.jobs > 1 for e in found[w]) for w in several}
+    chosen = sorted(several, key=lambda w: (-len(arms[w]), -sets[w]))[:3]
     chosen = chosen or list(study.fullest("rate", 4))
     if not chosen:
         return choose.nothing(sheet, "Throughput against the number of jobs", choose.NO_SET)
@@ -39,31 +42,45 @@ def rate(study: Study) -> Sheet:
         lines = [
             (arm, way, numbers)
             for arm in sorted(arms[workload], key=lambda arm: (arm != study.arm, arm_order(arm)))
-            for way, numbers in by_method([e for e in found[workload] if e.arm == arm]).items()
-            if numbers[-1].jobs > 1
+            for way, numbers in _lines([e for e in found[workload] if e.arm == arm])
         ]
         for arm, way, numbers in lines[: choose.MOST]:
-            name = f"{labels.arm(arm)}, {labels.method(way)}"
-            colour = labels.ARM_COLOURS.get(arm, labels.GREY)
-            choose.path(sheet, panel, numbers, name, name, colour=colour)
+            one = numbers[-1].jobs == 1
+            name = f"{labels.arm(arm)}, {'alone' if one else labels.method(way)}"
+            style = {"colour": labels.ARM_COLOURS.get(arm, labels.GREY), "line": choose.DASHES[way]}
+            choose.path(sheet, panel, numbers, name, name, **style)
     return choose.footers(study, sheet, {arm for w in chosen for arm in arms[w]})
+
+
+def _lines(numbers: list[Estimate]) -> Iterator[tuple[str, list[Estimate]]]:
+    """Of an arm: each method with sets, from one job alone (a plain one, if not under it) on; or
+    without sets the job alone.
+    """
+    ways = by_method(numbers)
+    alone = [e for e in ways.get("naive", ()) if e.jobs == 1]
+    sets = {way: own for way, own in ways.items() if own[-1].jobs > 1}
+    for way, own in sets.items():
+        yield way, own if own[0].jobs == 1 else alone + own
+    if alone and not sets:
+        yield "naive", alone
 
 
 def _rate_title(study: Study, sheet: Sheet, workload: str) -> None:
     """The most that the paper's jobs do together, over one job in its fastest way."""
     sets = [e for e in study.alike("over_fastest").get(workload, ()) if e.jobs > 1]
     sets = [e for e in sets if e.method in choose.WAYS]
-    paper = max((e for e in sets if e.arm == study.arm), key=value, default=None)
     fastest = study.t.of("fastest_rate", scenario=f"1x_{workload}")
-    if not paper or not fastest:
+    if not sets or not fastest:
         sheet.text("title", "Throughput against the number of jobs, by how they are written")
         return
-    best, alone = max(sets, key=value), labels.arm(fastest[0].arm)
-    text = f"{under(paper)} in {labels.arm(paper.arm)} do {labels.number(paper.value)} times the "
-    text += f"work of one job alone in {alone}"
-    if best.id != paper.id:
+    best, alone = max(sets, key=value), fastest[0].arm
+    first = max((e for e in sets if e.arm == study.arm), key=value, default=best)
+    text = f"{under(first)} in {labels.arm(first.arm)} do {labels.number(first.value)} times the "
+    same = alone == first.arm
+    text += "work of one such job" if same else f"work of one job alone in {labels.arm(alone)}"
+    if best.id != first.id:
         text += f"; {best.jobs} in {labels.arm(best.arm)} do {labels.number(best.value)} times"
-    sheet.basis(best, paper)
+    sheet.basis(best, first)
     sheet.text("title", text)
 
 

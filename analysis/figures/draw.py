@@ -162,31 +162,27 @@ def _series(axes: Axes, each: list[dict], rows: bool) -> list[tuple]:
 
 
 def _name(axes: Axes, names: str, ends: list[tuple]) -> None:
-    """Write the ends' names, at least a line's height apart: in a column, or above the ends; joined
-    to the end by a thin line where they are away from it.
+    """Write the ends' names, at least a line's height apart: right of the panel, or above the ends;
+    joined to the end by a thin line where they are away from it.
     """
     point = axes.figure.dpi / 72
     gap, box = (SMALL + 1.5) * point, axes.get_window_extent()
     inverse = axes.transAxes.inverted().transform
     signs = [(*axes.transData.transform((x, y)), text, colour) for text, x, y, colour in ends]
-    half = {"right": box.x1, "column": box.x0 + 0.6 * box.width}.get(names, 0)
-    left = [px for px, *_ in signs if px <= half]
-    column = box.x1 + 8 * point if names == "right" else max(left, default=0) + 25 * point
     found = []  # the height that a name would have on its own, and its place across
     for px, py, text, colour in signs:
-        lifted = (py, column) if px <= half + 1 else (py + 6 * point, px + 3 * point)
-        found.append((*lifted, px, py, text, colour))
+        own = (py, box.x1 + 8 * point) if names == "right" else (py + 6 * point, px + 3 * point)
+        found.append((*own, px, py, text, colour))
     found.sort()
     places = apart([wanted for wanted, *_ in found], gap, box.y0 + gap / 2, box.y1 + 6 * point)
     for (wanted, x, px, py, text, colour), y in zip(found, places, strict=True):
-        to_left = names == "column" and px > half
         arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6}
-        arrow |= {"shrinkA": 0, "shrinkB": 3, "relpos": (to_left, 0.5)}
+        arrow |= {"shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
         away = abs(y - wanted) > gap / 3 or x - px > 20 * point
         axes.annotate(
             text, inverse((px, py)), inverse((x, y)), "axes fraction", "axes fraction", size=SMALL,
             color=[0.75 * part for part in to_rgb(colour)], va="center",
-            ha="right" if to_left else "left", annotation_clip=False,
+            annotation_clip=False,
             arrowprops=arrow if away else None,
             path_effects=[withStroke(linewidth=2, foreground="white")], zorder=4,
         )  # fmt: skip

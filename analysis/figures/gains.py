@@ -11,7 +11,8 @@ from analysis.figures.choose import Study, by_method, look, under
 from analysis.figures.sheet import Sheet
 
 FULL = 0.9  # GRACT of a set that fills the GPU: STP / S is then what filling gaps wins
-HALF = 0.5  # GRACT alone below which a job leaves most of the GPU idle
+HALF = 0.5  # SMACT alone below which a job leaves most of the SMs without work
+NAMED = 16  # points that can be named
 
 
 def against_slowdown(study: Study) -> Sheet:
@@ -55,30 +56,40 @@ def against_slowdown(study: Study) -> Sheet:
 
 
 def where_to_share(study: Study) -> Sheet:
-    """Memory alone against GRACT alone: a point per job and arm, in its best set's colour."""
+    """Memory alone against SMACT alone: a point per job and arm, in its best set's colour.
+
+    Of many, only those that were measured in a set.
+    """
     sheet = Sheet(columns=1, height=3.9)
-    title = "Where to share: how busy a job keeps the GPU alone, and how much memory it takes"
+    title = "Where to share: how many SMs a job alone keeps at work, and how much memory it takes"
     best = {(a.job, a.arm): a.shared.stp for a in advise(study.t) if a.shared}
     points = [
         (workload, e, memory, best.get((workload, e.arm)))
-        for workload, each in study.alike("gract", method="naive").items()
+        for workload, each in study.alike("smact", method="naive").items()
         for e in each
         if e.jobs == 1 and (memory := study.t.get("memory", **place(e)))
     ]
     if not points:
         return choose.nothing(sheet, title, choose.NO_GPU)
+    if len(points) > NAMED:
+        points = [point for point in points if point[-1]]
     idle = [b for _, e, _, b in points if b and e.value < HALF]
     busy = [b for _, e, _, b in points if b and e.value >= HALF]
     if idle and busy:
-        title = "Where one job keeps the GPU busy less than half of the time, its best set "
+        title = "Where one job keeps less than half of the SMs at work, its best set "
         title += f"({_sizes(idle)}) does {choose.times(idle)} its work; "
-        title += f"where it is busier ({_sizes(busy)}), {choose.times(busy)}"
+        title += f"where it keeps more ({_sizes(busy)}), {choose.times(busy)}"
         sheet.basis(*idle, *busy)
     sheet.text("title", title)
-    said = "Best set: least slowdown within a tenth of the most work; sizes differ. "
-    sheet.text("subtitle", said + "Grey: no set of its own was measured")
-    own = {"xlabel": "GRACT of one job alone", "xformat": "percent", "xlim": "0,1.04"}
-    own |= {"ylabel": "GPU memory of one job alone (GB)", "yscale": "log", "names": "column"}
+    said = "Best set: least slowdown within a tenth of the most work; sizes differ"
+    grey = "" if all(point[-1] for point in points) else ". Grey: no set of its own was measured"
+    sheet.text("subtitle", said + grey)
+    own = {
+        "xlabel": "SMACT of one job alone: share of the SMs with work",
+        "xformat": "percent",
+        "xlim": "0,1.04",
+    }
+    own |= {"ylabel": "GPU memory of one job alone (GB)", "yscale": "log", "names": "right"}
     panel = sheet.panel("jobs", **own)
     for workload, e, memory, b in points:
         text = labels.job(workload) + ("" if e.arm == study.arm else f", {labels.arm(e.arm)}")
