@@ -23,13 +23,10 @@ from pathlib import Path
 
 from bench import sampler_cost, scale, survivors
 from bench.bare_loop import measure
-from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, in_short, prepare
-from workflow.collocation import gpu, methods
-from workflow.collocation.cell import cores
-from workflow.collocation.cell.members import member_specs
+from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, entered, in_short, prepare
+from workflow.collocation import gpu
 from workflow.collocation.cell.task import Task
 from workflow.collocation.gpu import find_devices
-from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
 from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import load_config
@@ -63,23 +60,9 @@ def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> di
 
 def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tuple[float, str]:
     """Samples/s of the bare loop with the same specs and method, and what proves the method."""
-    dataset = json.loads(ready.read_text())
-    sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)
-    key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
     seen = []
     try:
-        with (
-            device_lock(key, holder, lambda other: print(f"waiting for the device: {other}")),
-            methods.enter(cell.spec.to_json(), device, folder) as sharing,
-        ):
-            specs = member_specs(
-                cell.spec,
-                "cuda" if device else "cpu",
-                sets,
-                [sharing.environment(index) for index in range(cell.n)],
-                {dataset["dataset"]: dataset},
-                folder / "members",
-            )
+        with entered(cell, ready, device, folder) as (sharing, specs):
 
             def witness(said: list[dict]) -> None:
                 evidence = sharing.witness({i: report(facts) for i, facts in enumerate(said)})

@@ -1,10 +1,17 @@
 """What `make bench` measures: workloads under methods as cells of the plan, and their data."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from workflow.collocation import gpu, methods
+from workflow.collocation.cell import cores
+from workflow.collocation.cell.members import member_specs
+from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.schema.load import load_workloads
 from workflow.collocation.schema.study import CONFIG, Study
 from workflow.collocation.study.grid import Cell, expand
@@ -69,6 +76,29 @@ def prepare(cell: Cell, data: Path) -> Path:
     arguments += ["--input-size", job.input_size]
     subprocess.run([sys.executable, "-m", "models.data", *map(str, arguments)], check=True)
     return ready
+
+
+@contextmanager
+def entered(
+    cell: Cell, ready: Path, device: gpu.Device | None, folder: Path
+) -> Iterator[tuple[methods.Sharing, list[dict]]]:
+    """Hold the device and set the cell's method up; with it the specs of its members.
+
+    ready: as `prepare` gives it. Raises Company, NotInForce or Unsupported.
+    """
+    dataset = json.loads(ready.read_text())
+    sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)
+    key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
+    with (
+        device_lock(key, holder, lambda other: print(f"waiting for the device: {other}")),
+        methods.enter(cell.spec.to_json(), device, folder) as sharing,
+    ):
+        environments = [sharing.environment(index) for index in range(cell.n)]
+        where, named = "cuda" if device else "cpu", {dataset["dataset"]: dataset}
+        yield (
+            sharing,
+            member_specs(cell.spec, where, sets, environments, named, folder / "members"),
+        )
 
 
 def in_short(evidence: dict) -> str:

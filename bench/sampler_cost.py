@@ -25,16 +25,14 @@ import numpy as np
 
 from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG
-from bench.cases import CPU_CASES, Case, cell_of, in_short, prepare
-from workflow.collocation import gpu, methods
+from bench.cases import CPU_CASES, Case, cell_of, entered, in_short, prepare
+from workflow.collocation import gpu
 from workflow.collocation.cell import cores, steps
 from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
-from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.neighbours import Neighbours
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.digest import code_digest
 from workflow.collocation.gpu import find_devices
-from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.methods.evidence import Company, NotInForce, Unsupported
 from workflow.collocation.processes.server import Server
 from workflow.collocation.schema.load import load_config
@@ -59,48 +57,6 @@ TINY_CASES = {"tiny": CPU_CASES["naive2"]}
 
 class BenchError(Exception):
     """What ends the bench, as a sentence."""
-
-
-@dataclass
-class Target:
-    """What the sampler looks at: the card, if there is one, and members' PIDs and CPUs."""
-
-    device: gpu.Device | None
-    pids: dict[int, int]
-    core_sets: list[list[int]]
-
-
-class Ours:
-    """The sampler, as a cell has it. A context, with the process's `pid`."""
-
-    def __init__(self, target: Target, folder: Path):
-        self.target, self.folder = target, folder
-
-    def __enter__(self) -> "Ours":
-        device = self.target.device
-        self.watch = Watch(
-            self.folder,
-            self.folder / "log",
-            device.uuid if device else None,
-            ["gpu"] if device else [],
-            Sampling().model_dump(),
-            cores.spare(self.target.core_sets),
-        )
-        self.watch.members(self.target.pids)
-        self.watch.phase("window")
-        self.pid = self.watch.pid
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.watch.__exit__(*error)
-        if error[0] is None and (problem := self.watch.end().problem):
-            raise BenchError(problem)
-
-    def readings(self) -> int:
-        """Rows so far: of the card, or of the machine where there is none."""
-        path = self.folder / "telemetry.jsonl"
-        kind = b'{"k":"gpu",' if self.target.device else b'{"k":"host",'
-        return path.read_bytes().count(kind) if path.exists() else 0
 
 
 def cpu_s(pid: int) -> float:
@@ -133,13 +89,12 @@ class Launch(Conductor):
     """A cell whose window is blocks of segments."""
 
     args: argparse.Namespace
-    target: Target
+    device: gpu.Device | None
     folder: Path
     segments: list[Segment] = field(default_factory=list)
 
     def _window(self, start_ns: int, name: str = "window") -> None:
         self._until(start_ns)
-        self.target.pids = {member.member: member.pid for member in self.alive}
         for block in range(self.args.blocks):
             for monitor in ORDER:
                 self.segments.append(self._segment(block, monitor))
@@ -155,17 +110,28 @@ class Launch(Conductor):
             return Segment(block, name, start, self._until(start + measured_ns))
         folder = self.folder / f"monitor{len(self.segments)}"
         folder.mkdir()
-        with Ours(self.target, folder) as monitor:
+        uuid, kind = (self.device.uuid, "gpu") if self.device else (None, "host")
+        entities, spare = (
+            ["gpu"] if uuid else [],
+            cores.spare([spec["cores"] for spec in self.specs]),
+        )
+        settings = Sampling().model_dump()
+        with Watch(folder, folder / "log", uuid, entities, settings, spare) as watch:
+            watch.members({member.member: member.pid for member in self.alive})
+            watch.phase("window")
             deadline = time.monotonic() + READY_S
-            while not monitor.readings():
+            while not watch.rows(kind):
                 if time.monotonic() > deadline:
                     raise BenchError(f"{name} has read nothing within {READY_S:.0f} s")
                 self._until(time.monotonic_ns() + int(LOOK_S * 1e9))
             start = self._until(settled)
-            cpu, readings = cpu_s(monitor.pid), monitor.readings()
+            cpu, readings = cpu_s(watch.pid), watch.rows(kind)
             end = self._until(start + measured_ns)
-            cpu = (cpu_s(monitor.pid) - cpu) / ((end - start) / 1e9)
-            return Segment(block, name, start, end, cpu, monitor.readings() - readings)
+            cpu = (cpu_s(watch.pid) - cpu) / ((end - start) / 1e9)
+            readings = watch.rows(kind) - readings
+        if watch.problem:
+            raise BenchError(watch.problem)
+        return Segment(block, name, start, end, cpu, readings)
 
     def _until(self, end_ns: int) -> int:
         """Listen to the members until then; the time that it is now."""
@@ -177,41 +143,20 @@ class Launch(Conductor):
 
 def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Segment]:
     """Run the cell for all its blocks. Raises BenchError where that does not end well."""
-    core_sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)
-    dataset = json.loads(ready.read_text())
-    key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         display = Display(cell.id, folder / "log")
         stack.callback(display.close)
-        stack.enter_context(
-            device_lock(key, holder, lambda other: print(f"waiting for the device: {other}"))
-        )
         try:
-            sharing = stack.enter_context(methods.enter(cell.spec.to_json(), device, folder))
+            sharing, specs = stack.enter_context(entered(cell, ready, device, folder))
         except (Company, NotInForce, Unsupported) as error:
             raise BenchError(f"{cell.id}: {error}") from error
         server = stack.enter_context(Server(folder / "server.log"))
-        specs = member_specs(
-            cell.spec,
-            "cuda" if device else "cpu",
-            core_sets,
-            [sharing.environment(index) for index in range(cell.n)],
-            {dataset["dataset"]: dataset},
-            folder / "members",
-        )
         conductor = Launch(
-            server=server,
-            sharing=sharing,
-            specs=specs,
-            measure=cell.spec.measure,
-            log=folder,
-            display=display,
-            timeouts=TIMEOUTS,
-            watch=Silent(),
-            neighbours=Neighbours(device, cell.spec),
+            *(server, sharing, specs, cell.spec.measure, folder, display, TIMEOUTS),
+            *(Silent(), Neighbours(device, cell.spec)),
             args=args,
-            target=Target(device, {}, core_sets),
+            device=device,
             folder=folder,
         )
         conductor.run()

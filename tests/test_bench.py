@@ -136,7 +136,7 @@ def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
     def enter(spec, device, log):
         yield SimpleNamespace(environment=lambda member: {}, witness=witness)
 
-    monkeypatch.setattr(bench.methods, "enter", enter)
+    monkeypatch.setattr("workflow.collocation.methods.enter", enter)
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
     cell = quick(bench.Case(TINY, "paper_step", "mps", 2, 2))
     if error:
