@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.records.safe import read_table
 from release.contents import RUN
-from workflow.collocation.telemetry.series import LAG_NS, Series
+from workflow.collocation.telemetry.series import Series
 from workflow.collocation.telemetry.summary import ACTIVITY, CHECKED_S
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS
 
@@ -39,13 +38,13 @@ def telemetry(folder: Path, record: dict) -> Iterator[str]:
     if idle := told.get("idle"):
         means = {name: value for name, value in idle.items() if name != "seconds"}
         before = series("gpu", entity="gpu", phase="idle")
-        yield from before.apart(f"{RUN}: telemetry.idle", means, [-(2**62), 2**62])
+        yield from before.apart(f"{RUN}: telemetry.idle", means, ((-(2**62), 2**62), None))
     for name, seen in (told.get("windows") or {}).items():
         place, window = f"{RUN}: telemetry.windows.{name}", windows[name]
         if seen["seconds"] != window["seconds"]:
             yield f"{place}.seconds is {seen['seconds']}, the window's {window['seconds']}"
         ends = window["start_ns"], window["end_ns"]
-        over = window.get("spans") or ends
+        over = ends, window.get("spans")
         for entity, values in seen["series"].items():
             own, head = series("gpu", entity=entity), seen["entities"].get(entity, {})
             yield from own.apart(f"{place}.series.{entity}", values, over)
@@ -105,33 +104,16 @@ class Readings(Series):
         for name in self.kinds.keys() & {*table.schema.names}:
             self._columns[name] = table[name].to_numpy(zero_copy_only=False).astype(float)
 
-    def apart(self, place: str, told: dict, over: Sequence) -> Iterator[str]:
-        """Sentences: means over the window that are not what the series gives. over: its two ends,
-        or those of each slice.
+    def apart(self, place: str, told: dict, over: tuple) -> Iterator[str]:
+        """Sentences: means over the window that are not what the series gives. over: its ends, and
+        its slices where it has some.
         """
         for name, value in told.items():
             if self.kinds.get(name, "counter") == "counter":
                 continue  # what a counter grows by in a window lies between readings
-            if isinstance(over[0], Sequence):
-                found = self.in_slices(name, over)
-            else:
-                found = (self.rate if name in self.rates else self.mean)(name, *over)
+            found = self.over(name, *over)
             if (found is None) != (value is None) or (
                 found is not None
                 and not abs(value - found) <= SINGLE * max(abs(value), abs(found)) + 1e-12
             ):
                 yield f"{place}.{name} is {value}, {self.file}.parquet gives {found}"
-
-    def in_slices(self, name: str, slices: Sequence) -> float | None:
-        """Mean of the readings in slices; of a rate of those that are over one slice alone, by how
-        long each is over.
-        """
-        rate = name in self.rates
-        rows = self.known(self.rates) if rate else np.isfinite(self.column(name))
-        t, values, found = self.t[rows], self.column(name)[rows], []
-        for start, end in slices:
-            first, last = np.searchsorted(t, (start + rate * LAG_NS, end + rate))
-            took = np.diff(t[first:last]) if rate else np.ones(last - first)
-            found += zip(values[first + rate : last], took, strict=True)
-        known = [(value, took) for value, took in found if np.isfinite(value) and took]
-        return sum(v * took for v, took in known) / sum(t for _, t in known) if known else None

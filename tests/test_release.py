@@ -618,8 +618,9 @@ def test_telemetry_of_a_slice_is_of_readings_that_are_of_it_alone():
     table = pa.table(rows | {"gract": [0.1, 0.2, 0.3, 0.4, 0.5, None, 0.6, 0.7]})
     series = readings.Readings("gpu", table.replace_schema_metadata({"origin_ns": "1000"}), {})
     spans = [[1000, 1000 + 2 * LAG_NS], [1000 + 5 * LAG_NS, 1000 + 8 * LAG_NS]]
-    assert list(series.apart("x", {"gract": 0.5, "power": 1.0}, spans)) == []
-    assert len(list(series.apart("x", {"gract": 0.3, "power": None}, spans))) == 2
+    over = (spans[0][0], spans[1][1]), spans
+    assert list(series.apart("x", {"gract": 0.5, "power": 1.0}, over)) == []
+    assert len(list(series.apart("x", {"gract": 0.3, "power": None}, over))) == 2
 
 
 # -- merge: cells of the same study, measured elsewhere -------------------------------------------

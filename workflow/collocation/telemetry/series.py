@@ -73,6 +73,15 @@ class Series:
             return None
         return float(np.average(values[there], weights=(until - since)[there]))
 
+    def over(self, name: str, ends: tuple[int, int], pieces: list | None) -> float | None:
+        """Mean over a window: of a rate by how long it was so, of a gauge over the readings. Of
+        slices, whose neighbours are other loads, only by rows that lie in them as a whole.
+        """
+        if name in self.rates:
+            return self.rate_within(name, pieces) if pieces else self.rate(name, *ends)
+        values = np.concatenate([self.readings(name, *piece) for piece in pieces or [ends]])
+        return float(values.mean()) if len(values) else None
+
     def growth(self, name: str, start: int, end: int) -> float | None:
         """Of a counter over [start, end), straight between readings."""
         found = self._around(name, start, end)

@@ -339,20 +339,7 @@ def _series(metrics: Iterable[Metric], rows: list[dict], **only: str | int) -> S
 
 
 def _means(series: Series, metrics: Iterable[Metric], window: Window) -> Values:
-    """Of rates by how long they were so, of gauges over the readings; of slices, whose neighbours
-    are other loads, only by rows that lie in them as a whole.
-    """
-    kinds = {"rate": series.rate, "gauge": series.mean}
-    if not window.spans:
-        return {metric.name: kinds[metric.kind](metric.name, *window.ends) for metric in metrics}
-    found = {}
-    for metric in metrics:
-        if metric.kind == "rate":
-            found[metric.name] = series.rate_within(metric.name, window.spans)
-        else:
-            values = np.concatenate([series.readings(metric.name, *s) for s in window.spans])
-            found[metric.name] = float(values.mean()) if len(values) else None
-    return found
+    return {m.name: series.over(m.name, window.ends, window.spans) for m in metrics}
 
 
 def _near(one: int, other: int) -> bool:
