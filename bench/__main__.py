@@ -69,7 +69,7 @@ def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tu
                 seen.append(in_short(evidence))
 
             window = cell.spec.measure
-            rate = measure(specs, window.window_s, witness, window.settle_s)["samples_per_s"]
+            rate = sum(measure(specs, window.window_s, witness, window.settle_s))
     except (Company, NotInForce, Unsupported) as error:
         sys.exit(f"bench: bare loop as {cell.id}: {error}")
     return rate, seen[0]

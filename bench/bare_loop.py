@@ -126,8 +126,8 @@ def measure(
     seconds: float,
     at_barrier: Callable[[list[dict]], object] = lambda reports: None,
     settle_s: float = 0.0,
-) -> dict:
-    """Run one process per spec at once; samples/s of each and in all.
+) -> list[float]:
+    """Run one process per spec at once; samples/s of each.
 
     at_barrier is called when all are warm and none goes on, with what each said of itself: its
     `pid` and models.device.device_facts. What it raises ends the processes and passes through.
@@ -159,17 +159,10 @@ def measure(
             each.join(END_S)
             each.kill()
             each.join()
-    rates = [
+    return [
         steps * spec["batch_size"] / taken
         for spec, (steps, taken) in zip(specs, outcomes, strict=True)
     ]
-    return {
-        "processes": [
-            {"steps": steps, "seconds": taken, "samples_per_s": rate}
-            for (steps, taken), rate in zip(outcomes, rates, strict=True)
-        ],
-        "samples_per_s": sum(rates),
-    }
 
 
 def _hear(wire, process):

@@ -46,7 +46,6 @@ LIMIT = 0.5  # per cent that monitoring may cost at most
 STEADY_S = 2.0  # from go to the first block
 READY_S = 15.0  # for a monitor's first reading
 LOOK_S = 0.05  # between two looks for it
-FEW = 20  # steps of a member in a segment: with fewer, only whole ones count
 
 CUDA_CASES = {
     "resnet26": Case("resnet26_cifar10_b128", "bf16_autograd", "mps", 7, 7),
@@ -173,18 +172,13 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
 
 
 def member_rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> float:
-    """Samples/s of one member between two times, by when its steps ended.
-
-    Parts of steps count at both edges, as if a step progressed evenly. Of long steps, few of which
-    end in there, only whole ones do: from the first to the last end. Raises BenchError for none.
+    """Samples/s of one member between two times, by when its steps ended. Raises BenchError for
+    none.
     """
-    inside = int(((end_ns >= start_ns) & (end_ns < stop_ns)).sum())
-    if 2 <= inside < FEW:
-        return steps.rate(end_ns, start_ns, stop_ns, batch_size).samples_per_s
-    first, last = np.interp([start_ns, stop_ns], end_ns, np.arange(len(end_ns)))
-    if first == last:
+    made = steps.fluid(end_ns[:-1], end_ns[1:], start_ns, stop_ns)
+    if not made:
         raise BenchError("a member made no step in a segment")
-    return float(batch_size * (last - first) / (stop_ns - start_ns) * 1e9)
+    return batch_size * made / (stop_ns - start_ns) * 1e9
 
 
 def ratios(segments: list[Segment]) -> list[float]:

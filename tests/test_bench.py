@@ -61,12 +61,8 @@ def test_rates_are_of_processes_that_were_all_there_and_said_who_they_are(specs)
         assert len(set(pids)) == 2 and os.getpid() not in pids
         assert [bench.report(each) for each in said] == [Report(p, None, None, None) for p in pids]
 
-    result = bare_loop.measure(specs, 0.3, at_barrier)
-    assert seen == [True, True]
-    rates = [each["samples_per_s"] for each in result["processes"]]
-    assert len(rates) == 2 and min(rates) > 0 and sum(rates) == result["samples_per_s"]
-    for each in result["processes"]:
-        assert each["samples_per_s"] == pytest.approx(each["steps"] * 32 / each["seconds"])
+    rates = bare_loop.measure(specs, 0.3, at_barrier)
+    assert seen == [True, True] and len(rates) == 2 and min(rates) > 0
 
 
 def test_what_is_raised_at_the_barrier_ends_the_processes(specs):
