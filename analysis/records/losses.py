@@ -30,43 +30,22 @@ FIRST = 0.002
 EARLY, EARLY_STEPS = 0.25, 50
 
 
-@dataclass(frozen=True)
-class Curve:
-    """The early losses by step: int64 [k], ascending and each once; float64 [k], NaN where not
-    finite.
-    """
-
-    steps: np.ndarray
-    losses: np.ndarray
-
-    @staticmethod
-    def of(steps: Sequence[int], losses: Sequence[float | None]) -> Curve:
-        """From two lists of run.json, in which null is JSON's spelling of NaN."""
-        shorter = min(len(steps), len(losses))
-        found, first = np.unique(np.array(steps[:shorter], dtype=np.int64), return_index=True)
-        early = found < EARLY_STEPS
-        return Curve(found[early], np.array(losses[:shorter], dtype=np.float64)[first][early])
-
-
-@dataclass(frozen=True)
-class Check:
-    """A verdict, and how far the early losses are from the reference, relative to the loss."""
-
-    verdict: str
-    distance: float | None = None
+# A verdict, and how far the early losses are from the reference, relative to the loss.
+Check = tuple[str, float | None]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A member's losses: `name` is its (cell, attempt, member), `kind` what those have in common
-    that may be held against each other, `sms` the number of SMs it saw.
+    """A member's early losses by step, NaN where not finite: `name` is its (cell, attempt, member),
+    `kind` what those have in common that may be held against each other, `sms` the number of SMs
+    it saw.
     """
 
     name: tuple[str, int, int]
     kind: tuple
     alone: bool
     sms: int | None
-    curve: Curve
+    losses: dict[int, float]
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -89,29 +68,25 @@ class Reference:
     """
 
     def __init__(self, alone: Sequence[Member]):
-        shared = alone[0].curve.steps
-        for member in alone[1:]:
-            shared = np.intersect1d(shared, member.curve.steps, assume_unique=True)
-        rows = [m.curve.losses[np.searchsorted(m.curve.steps, shared)] for m in alone]
+        shared = sorted(set.intersection(*(set(member.losses) for member in alone)))
+        rows = [[member.losses[step] for step in shared] for member in alone]
         losses = np.array(rows).reshape(len(alone), len(shared))
         finite = losses[np.isfinite(losses).all(axis=1)]
         median = np.median(finite, axis=0) if len(finite) else np.full(len(shared), np.nan)
-        self._curve = Curve(shared, median)
+        self._losses = dict(zip(shared, median, strict=True))
         seeded = sum(begins_as(row, median) for row in losses) > len(alone) / 2
         self._sms = {member.sms for member in alone} if seeded else set()
 
     def check(self, member: Member) -> Check:
         """Hold a member against the alone runs, of which it may be one."""
-        own, reference = member.curve, self._curve
-        shared, mine, at = np.intersect1d(
-            own.steps, reference.steps, assume_unique=True, return_indices=True
-        )
-        if not len(shared):
-            return Check(NO_LOSS)
-        found, expected = own.losses[mine], reference.losses[at]
+        shared = sorted(member.losses.keys() & self._losses.keys())
+        if not shared:
+            return NO_LOSS, None
+        both = (member.losses, self._losses)
+        found, expected = (np.array([losses[step] for step in shared]) for losses in both)
         apart = distance(found, expected)
         same = member.sms not in self._sms or begins_as(found, expected)
-        return Check(AGREES if same and apart <= EARLY else DIFFERS, apart)
+        return AGREES if same and apart <= EARLY else DIFFERS, apart
 
 
 def members_of(record: dict) -> list[Member]:
@@ -131,8 +106,11 @@ def members_of(record: dict) -> list[Member]:
         )
         name = (cell["id"], cell["attempt"], member["member"])
         alone = is_baseline(record) or _alone(record, member)
-        curve = Curve.of(loss.get("step") or [], loss.get("value") or [])
-        found.append(Member(name, kind, alone, member.get("sm_count"), curve))
+        early: dict[int, float] = {}
+        for step, value in zip(loss.get("step") or [], loss.get("value") or [], strict=False):
+            if step < EARLY_STEPS:  # null is JSON's spelling of NaN
+                early.setdefault(step, math.nan if value is None else float(value))
+        found.append(Member(name, kind, alone, member.get("sm_count"), early))
     return found
 
 
@@ -150,15 +128,12 @@ def loss_checks(members: Iterable[Member]) -> dict[tuple[str, int, int], Check]:
     kinds: dict[tuple, list[Member]] = defaultdict(list)
     checks: dict[tuple, Check] = {}
     for member in members:
-        if len(member.curve.steps):
+        if member.losses:
             kinds[member.kind].append(member)
         else:
-            checks[member.name] = Check(NO_LOSS)
+            checks[member.name] = NO_LOSS, None
     for alike in kinds.values():
         alone = [member for member in alike if member.alone]
-        if alone:
-            reference = Reference(alone)
-            checks |= {member.name: reference.check(member) for member in alike}
-        else:
-            checks |= {member.name: Check(NO_ALONE) for member in alike}
+        check = Reference(alone).check if alone else lambda _: (NO_ALONE, None)
+        checks |= {member.name: check(member) for member in alike}
     return checks

@@ -160,7 +160,7 @@ def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
     checks = loss_checks(members)
     for row in rows:
         if check := checks.get((row["cell"], row["attempt"], row.get("member"))):
-            row["loss_check"], row["loss_distance"] = check.verdict, check.distance
+            row["loss_check"], row["loss_distance"] = check
     rows.sort(
         key=lambda r: (
             *(r[k] for k in ("arm", "scenario", "method", "block", "attempt")),
