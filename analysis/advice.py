@@ -26,6 +26,7 @@ UNTOLD = (
     "once."
 )
 REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
+MORE = 1.02  # times the advised set's work that a larger one must do, to be mentioned
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class Option:
     def pays(self) -> bool:
         """True if it is a set that gains more than 5 %."""
         return self.n > 1 and self.stp.value > GAIN
+
+    @property
+    def beaten(self) -> bool:
+        """True if one job alone does more, written in the fastest way."""
+        return _value(self.over_fastest) < 1
 
     def dominated_by(self, other: Option) -> bool:
         """True if the other is nowhere worse and somewhere better."""
@@ -159,7 +165,7 @@ class Advice:
             found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
         if self.rewrite:
             alone, fastest = (labels.number(e.value, e.unit) for e in self.rewrite[:2])
-            first = " first" if self.rewrite[2].value * REWRITE < 1 else ""
+            first = " first" if self.rewrite[2].value * REWRITE < 1 or self.knee.beaten else ""
             found.append(
                 f"Write it better{first}: one job alone does {alone} in this way, and {fastest} in "
                 f"the fastest way measured ({labels.arm(self.rewrite[1].arm)})."
@@ -185,7 +191,7 @@ class Advice:
             said += f", {labels.number(knee.memory.value, knee.memory.unit)}"
         times = labels.number(knee.stp.value)
         found = [f"{said}.", f"One after the other, the same work takes {times} times as long."]
-        if best != knee:
+        if best.work > MORE * knee.work:
             found.append(f"The most throughput, with more slowdown: {best.gains}.")
         return found
 
@@ -268,7 +274,9 @@ def _advice(
         *(job, arm, tuple(mine), tuple(pareto), best, knee, shared),
         gains=tuple(estimates.on_hosts(shared.stp)) if shared else (),
         exceeding=tuple(exceeding),
-        rewrite=_rewrite(estimates, job, arm, REWRITE if knee and knee.pays else GAIN),
+        rewrite=_rewrite(
+            estimates, job, arm, REWRITE if knee and knee.pays and not knee.beaten else GAIN
+        ),
         missing=tuple(e for e in outcomes if (e.scenario, e.method) not in measured),
     )
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from analysis import labels
 from analysis.choose import place
+from analysis.estimates.intervals import FEW
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import INTERVAL, NONE, Estimate, described
 from analysis.estimates.table import Estimates
@@ -243,10 +244,10 @@ class _Judge:
         return replace(cell, verdict=over_hosts([side for *_, side in hosts]), hosts=hosts)
 
     def _of_host(self, point: Estimate) -> Estimate:
-        """The number of a host, as one point if its interval is of one alternating cell in which a
-        set waited for the host: within minutes that changes by far more than within the cell.
+        """The number of a host, as one point if its interval is that of few alternating cells, and
+        a set in them waited for the host: from cell to cell that changes by far more than within.
         """
-        if point.design != ALTERNATE or point.n != 1:
+        if point.design != ALTERNATE or point.n >= FEW:
             return point
         own = place(point)
         places = [own]

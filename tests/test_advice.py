@@ -132,24 +132,36 @@ def test_throughput_ranks_whatever_host_the_gain_is_from():
     assert place(one(without).best) == ("mps", 3)  # not all have one: all are ranked by the gain
 
 
+@pytest.mark.parametrize(("most", "told"), [(1.58, False), (1.7, True)])
+def test_a_larger_set_is_mentioned_where_it_does_more(most, told):
+    found = one([*ALONE, *option(3, 1.57, 1.97), *option(7, most, 4.2)])
+    assert ("The most throughput" in " ".join(found.sentences())) == told
+
+
 def test_a_gain_that_one_host_does_not_see_is_not_sure():
     found = one([*ALONE, *option(3, 1.4, 2.1, hosts=(1.5, 1.02))])
     assert found.pays and found.against
     assert "on each of 2 hosts, but not on h2 (1.02)." in " ".join(found.sentences())
 
 
-@pytest.mark.parametrize(("over", "first"), [(0.2, "first"), (0.9, None), (1.0, None)])
-def test_a_job_is_written_better_first_where_that_does_more(over, first):
+@pytest.mark.parametrize(
+    ("over", "together", "first"),
+    [(0.2, 1.1, True), (0.9, 1.1, False), (1.0, 1.1, False), (0.7, 0.95, True)],
+)
+def test_a_job_is_written_better_first_where_that_does_more(over, together, first):
+    """More than a good deal of it alone, or than the set that is advised."""
     alone = {"scenario": f"1x_{JOB}", "method": "naive"}
+    shared = {"scenario": f"3x_{JOB}", "method": "mps", "arm": "paper_step"}
     rows = [
         *LARGE,
         Estimate("rate", **alone, arm="paper_step", value=200.0, unit="samples/s"),
         Estimate("over_fastest", **alone, arm="paper_step", value=over),
         Estimate("fastest_rate", **alone, arm="graph", value=1000.0, unit="samples/s"),
+        Estimate("over_fastest", **shared, value=together),
     ]
     found = one(rows)
     text = " ".join(found.sentences())
-    assert ("Write it better first" in text) == bool(first)
+    assert ("Write it better first" in text) == first
     assert [e.quantity for e in found.rewrite] == (
         ["rate", "fastest_rate", "over_fastest"] if first else []
     )

@@ -56,7 +56,7 @@ def of_one_cell(quantity, low, high, **place):
 
 
 @pytest.mark.parametrize("wavers", ["", "mps", "naive", "alone"])
-def test_one_alternating_cell_decides_only_by_sets_that_hold_their_rate(wavers):
+def test_fewer_than_three_alternating_cells_decide_only_by_sets_that_hold_their_rate(wavers):
     """MPS over plain for seven small jobs, minutes apart on one card: 1.42 ± 0.04, 1.97 ± 0.06."""
     places = {
         "mps": {"method": "mps"},
@@ -75,9 +75,9 @@ def test_one_alternating_cell_decides_only_by_sets_that_hold_their_rate(wavers):
         found = of_one_cell(quantity, 1.6, 1.9)
         rule = MORE | {"quantity": quantity}
         decided = Verdict.IMPRECISE if wavers in of else Verdict.HOLDS
-        assert decide([*found, *rates], rule).verdict == decided, quantity
-        two_cells = [replace(row, n=2) for row in found]
-        assert decide([*two_cells, *rates], rule).verdict == Verdict.HOLDS
+        for cells, verdict in ((1, decided), (2, decided), (3, Verdict.HOLDS)):
+            rows = [replace(row, n=cells) for row in found]
+            assert decide([*rows, *rates], rule).verdict == verdict, (quantity, cells)
 
 
 # One test on one cell

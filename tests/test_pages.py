@@ -386,3 +386,21 @@ def test_readme_and_docs_show_the_study_that_ships():
         template = "readme" if name == "README.md" else Path(name).stem
         if template != "quantities":
             assert unfounded(text, f"{template}.md.j2", estimates) == set(), name
+
+
+def test_what_readme_says_of_compiled_jobs_is_what_that_study_measured():
+    arms = Estimates.read(REPOSITORY / "results/arms/estimates.parquet")
+    readme = (REPOSITORY / "README.md").read_text()
+    said = NUMBER.findall(readme.partition("*Compiled too*")[2].partition("\n\n")[0])
+    for job, count in {
+        "resnet26_cifar10_b128": 8,
+        "efficientnetv2_s_imagenet64_b128": 8,
+        "resnet152_imagenet_b32": 3,
+        "cait_xxs24_imagenet_b128": 3,
+    }.items():
+        at = {"arm": "compile", "scenario": f"{count}x_{job}", "method": "mps"}
+        for e in (
+            arms.get("fastest_rate", arm="compile", scenario=f"1x_{job}", method="naive"),
+            arms.get("over_fastest", **at),
+        ):
+            assert labels.number(e.value).rstrip("k") in said, e.id

@@ -22,6 +22,7 @@ from analysis.records.records import is_baseline
 
 AGREES, DIFFERS = "agrees", "differs"
 NO_ALONE, NO_LOSS = "no alone run", "no loss recorded"
+ITSELF = "the only alone run"  # which there is nothing to hold against
 
 # How far a member may be from the reference, relative to the loss. On H200s the first losses of
 # 1,369 members were within 0.18 %; those of 165 that saw fewer SMs, for which PyTorch draws other
@@ -136,4 +137,6 @@ def loss_checks(members: Iterable[Member]) -> dict[tuple[str, int, int], Check]:
         alone = [member for member in alike if member.alone]
         check = Reference(alone).check if alone else lambda _: (NO_ALONE, None)
         checks |= {member.name: check(member) for member in alike}
+        if len(alone) == 1 and checks[alone[0].name][0] == AGREES:
+            checks[alone[0].name] = ITSELF, None
     return checks
