@@ -22,6 +22,7 @@ from workflow.collocation.cell.record import Record
 STEPS = "steps.parquet"
 LEAST_STEPS = 8  # of a member, for its times to be unlike any other's
 REPEATED = 50  # first steps, in which training on a GPU still repeats itself
+MOST_STEPS = 64  # whose times are held against those of other cells
 
 
 @dataclass
@@ -29,14 +30,15 @@ class Checked:
     """What was found of an attempt, and what other attempts are held against.
 
     wrong: sentences. record: its cell and spec. steps: digests of its members' step times and
-    losses, without where they begin. first: ((workload, arm, seed, SMs, input, step), loss) of the
-    warm-up's steps, which no file repeats.
+    losses, without where they begin. took: how long each step of its members took. first:
+    ((workload, arm, seed, SMs, input, step), loss) of the warm-up's steps, which no file repeats.
     """
 
     attempt: Attempt
     wrong: list[str] = field(default_factory=list)
     record: dict = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
+    took: list[np.ndarray] = field(default_factory=list)
     first: list[tuple[tuple, float]] = field(default_factory=list)
 
 
@@ -124,6 +126,7 @@ def _steps(folder: Path, record: dict, found: Checked) -> Iterator[str]:
         size = spec["batch_size"]
         place = f"{RUN}: members[{member['member']}]"
         if len(ticks) >= LEAST_STEPS:
+            found.took.append(np.diff(ticks)[:MOST_STEPS])
             content = np.diff(ticks).tobytes() + losses.tobytes()
             found.steps.append(hashlib.sha256(content).hexdigest())
         p50 = min((r["step_ms_p50"] or math.inf for r in member["windows"].values()), default=1)

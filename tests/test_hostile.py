@@ -432,6 +432,17 @@ def examined(folder: Path) -> list[Checked]:
     return [examine(folder, Attempt(cell, 1), own[cell]) for cell in CELLS]
 
 
+@pytest.mark.parametrize("jitter", [1, 3, 10])  # ticks of 10 µs
+def test_a_copied_cell_with_jittered_times_is_named(honest, jitter):
+    checked = examined(honest)
+    assert list(whole._alike(checked)) == []
+    one, _, other = (next(c for c in checked if c.attempt.cell == x) for x in (CELL, ALONE, OTHER))
+    noise = np.random.default_rng(7)
+    other.took = [took + noise.integers(-jitter, jitter + 1, len(took)) for took in one.took]
+    (said,) = whole._alike(checked)
+    assert f"{OTHER} a1" in said and f"{CELL} a1" in said and "rise and fall" in said
+
+
 def test_losses_altered_in_the_warm_up_alone_are_named(honest):
     checked = examined(honest)
     assert list(whole._first_losses(checked)) == []
