@@ -7,7 +7,6 @@ the cell, which is measured again without it.
 Before the member's first CUDA call, which its events then do not show:
   pipe           another pipe folder, so that it is no client of the cell's MPS daemon
   client         the pipe folder of the cell's MPS daemon, of which it is to be no client
-  gpu:UUID       another GPU
   uncapped       no active thread percentage
   unlimited      no limit of pinned memory
 From its go on:
@@ -35,7 +34,7 @@ from pathlib import Path
 VARIABLE = "COLLOCATION_LIES"
 PREFIX, MARK = "mps-", "collocation-study"  # of a daemon's folder, as methods/mps_daemon has them
 KINDS = (
-    *("pipe", "client", "gpu", "uncapped", "unlimited", "sleep"),
+    *("pipe", "client", "uncapped", "unlimited", "sleep"),
     *("kill", "assert", "illegal", "hang", "kill_server", "kill_daemon"),
     *("skip_backward", "other_batch"),
 )
@@ -61,8 +60,6 @@ class Lie:
         elif self.kind == "client":
             [mark] = Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{MARK}")
             os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(mark.parent)
-        elif self.kind == "gpu":
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.argument
         elif self.kind == "uncapped":
             del os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
         elif self.kind == "unlimited":

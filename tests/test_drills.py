@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -29,29 +28,17 @@ TIMEOUTS = {"build": 5, "warm": 1.5, "window": 1.5, "stop": 1.5}
 
 # Workload → what it does; the status, phase and words of its cell.
 KILLED = "ended by signal 9 (SIGKILL)"
-KILLS = {
-    f"killed_{phase}": ({"die": {"phase": phase, "signal": 9}}, "failed", phase, KILLED)
-    for phase in PHASES
-}
 SILENCE = "exited with code 7 without an error message"
-EXITS = {
-    f"exits_{phase}": ({"die": {"phase": phase, "exit": 7}}, "failed", phase, SILENCE)
-    for phase in ("warm", "stop")
-}
-GONE = {"die": {"phase": "before", "exit": 0}}
-SILENT = {
-    "gone_at_once": (GONE, "failed", "build", "ended before it was told to"),
+LATE = "within its time-out"
+FAULTS = {
+    "killed_warm": ({"die": {"phase": "warm", "signal": 9}}, "failed", "warm", KILLED),
+    "killed_window": ({"die": {"phase": "window", "signal": 9}}, "failed", "window", KILLED),
+    "exits_stop": ({"die": {"phase": "stop", "exit": 7}}, "failed", "stop", SILENCE),
+    "gone": ({"die": {"phase": "before", "exit": 0}}, "failed", "build", "ended before it was"),
     "raises": ({"error": "warm"}, "failed", "warm", "PhaseError: asked to fail in warm"),
+    **{f"hangs_{phase}": ({"hang": phase}, "timed_out", phase, LATE) for phase in PHASES},
 }
-HANGS = {
-    f"hangs_{phase}": ({"hang": phase}, "timed_out", late, "within its time-out")
-    for phase, late in (("before", "build"), *zip(PHASES, PHASES, strict=True))
-}
-FAULTS = KILLS | EXITS | SILENT | HANGS
-OOMS = {
-    f"oom_{phase}": ({"oom": phase}, "out_of_memory", phase, "OutOfMemory")
-    for phase in ("build", "window")
-}
+OOMS = {"oom_window": ({"oom": "window"}, "out_of_memory", "window", "OutOfMemory")}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -103,9 +90,7 @@ def kill(module: str | None):
 
 
 ENDS = {
-    "ctrl_c": to_group(signal.SIGINT),
     "ctrl_c_twice": twice,
-    "sigterm": to_group(signal.SIGTERM),
     "lost_terminal": to_group(signal.SIGHUP),
     "kill_snakemake": kill(None),
     "kill_conductor": kill("workflow.collocation.cell.run"),
@@ -169,11 +154,11 @@ def test_after_all_these_ends_the_next_run_completes(interrupted):
 # the one; after the other. A loader's worker is what the member has started. A member that is
 # stopped in another phase ends as one that hangs there.
 STANDSTILLS = {
-    "member": (("window",), ("window", "stop"), ("window",), ("warm",)),
-    "worker": (("window",), ("window",), (), ("stop",)),
-    "server": (("import", "warm"), ("build",), ("import",), ("window",)),
-    "sampler": (("window",), ("window",), (), ("stop",)),
-    "daemon": (("barrier", "window", "stop"), (), ("window",), ()),
+    "member": (("window",), ("stop",), (), ("warm",)),
+    "worker": ((), ("window",), (), ("stop",)),
+    "server": (("import",), ("build",), (), ("window",)),
+    "sampler": ((), ("window",), (), ()),
+    "daemon": (("barrier", "stop"), (), ("window",), ()),
 }
 HOW = ("stopped", "frozen", "stopped-ctrl_c", "frozen-ctrl_c")
 STILL = {
@@ -372,24 +357,7 @@ def test_two_invocations_at_once(two):
     assert all(end <= begin for (_, end), (begin, _) in zip(lived, lived[1:], strict=False))
 
 
-def test_a_dead_holders_lock_is_free_at_once(studio):
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
-    assert studio.prepare().code == 0
-    hold = studio.folder / "hold"
-    hold.touch()
-    first, second = f"{CELL}/a1", f"{CELL[:-1]}2/a1"
-    holder = studio.conduct(first, COLLOCATION_HOLD=str(hold))
-    until(lambda: "started:" in studio.log(first), lambda: holder.output)
-    waiting = studio.conduct(second)
-    until(lambda: "waiting for the CPU" in waiting.output, lambda: waiting.output)
-    holder.process.kill()
-    assert waiting.end().code == 0
-    assert holder.end().code != 0
-    studio.assert_no_orphans()
-    assert studio.record(second)["status"] == "completed"
-
-
-def test_a_lock_that_nobody_can_have_is_one_line_and_then_the_study_goes_on(studio):
+def test_a_lock_that_nobody_can_have_is_one_line(studio):
     write_one_cell(studio)
     for planted in (studio.results / ".lock", studio.locks / "cpu.lock"):
         planted.parent.mkdir(parents=True, exist_ok=True)
@@ -399,14 +367,15 @@ def test_a_lock_that_nobody_can_have_is_one_line_and_then_the_study_goes_on(stud
         assert run.code == 1 and len(said) == 1 and str(planted.name) in said[0], run.output
         assert "Traceback" not in run.output and not studio.records()
         planted.unlink()
-    assert_next_run_completes(studio)
 
 
 # -- a GPU that is lost ----------------------------------------------------------------------------
 
 
 def test_a_gpu_that_is_lost_in_mid_study_is_never_replaced_by_the_cpu(studio):
-    """The stand-in answers as NVML does when a card has fallen off the bus, and members live on."""
+    """The stand-in answers as NVML does when a card has fallen off the bus, and members live on.
+    That a study of a GPU is not gone on with on the CPU is tested in test_session.py.
+    """
     studio.with_card()
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
     with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, hold):
@@ -417,13 +386,6 @@ def test_a_gpu_that_is_lost_in_mid_study_is_never_replaced_by_the_cpu(studio):
     assert "2 cells are left: planned for a GPU, and there is none now: no CUDA" in over.output
     assert over.output.count("planned for a GPU") == 1
     assert list(studio.records()) == [f"{CELL}/a1"]  # it was in its window
-
-    refused = studio.measure(config={"gpu": "cpu"})
-    assert refused.code == 1, refused.output
-    assert "study 'drill' holds cells of a GPU, and none is used here (" in refused.output
-    assert len(studio.records()) == 1
-    drawn = studio.snakemake("--until", "merge", config={"measure": "false"})
-    assert drawn.code == 0, drawn.output
 
     machine.configure(studio.card, lost=False)
     run = studio.measure()
@@ -449,36 +411,8 @@ def assert_next_run_completes(studio: Studio) -> None:
     studio.assert_no_orphans()
 
 
-def test_a_full_disk_in_mid_cell(studio):
-    """A small file system of its own for the results, filled while the cell is in its window."""
-    write_one_cell(studio)
-    disk = studio.folder / "results"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a file system is not permitted here")
-    try:
-        with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, hold):
-            filler = disk / "filler"
-            with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-                while True:
-                    file.write(bytes(4096))
-            hold.unlink()
-            result = running.end()
-            studio.assert_no_orphans()
-        assert result.code != 0
-        assert "No space left on device" in result.output
-        filler.unlink()
-        assert not studio.records()
-        assert_next_run_completes(studio)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_files_that_may_not_grow(studio):
-    """The same by RLIMIT_FSIZE, which needs no rights, for the conductor and all below it."""
+def test_a_disk_that_takes_no_more_in_mid_cell(studio):
+    """By RLIMIT_FSIZE, which needs no rights, for the conductor and all below it."""
     write_one_cell(studio)
     with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, hold):
         for process in studio.alive():
@@ -501,8 +435,9 @@ def test_damaged_data_stop_the_run_and_data_that_vanished_are_prepared_again(stu
     image = studio.data / "imagenet" / "train" / "a" / "one.JPEG"
     for split in ("train", "val"):
         (studio.data / "imagenet" / split / "a").mkdir(parents=True)
+    sizes = {"imagenet": {"train": 8, "validation": 8}}
     catalogue = {"plain": workload() | {"dataset": "imagenet"}}
-    studio.write(catalogue, drill=study(ladders=alone("plain")))
+    studio.write(catalogue, drill=study(ladders=alone("plain"), datasets=sizes))
     image.write_bytes(b"not an image")
     (studio.data / "imagenet" / "val" / "a" / "two.JPEG").write_bytes(b"nor this")
     run = studio.measure()
@@ -511,8 +446,6 @@ def test_damaged_data_stop_the_run_and_data_that_vanished_are_prepared_again(stu
     assert "Traceback" not in run.output
 
     shutil.rmtree(studio.data / "imagenet")
-    sizes = {"imagenet": {"train": 8, "validation": 8}}
-    studio.write(catalogue, drill=study(ladders=alone("plain"), datasets=sizes))
     studio.settings["source"] = "synthetic"
     assert studio.prepare().code == 0
     [ready] = studio.results.glob("ready/*.json")
@@ -579,11 +512,8 @@ def test_a_member_killed_before_its_fixed_work_is_done_fails_the_cell(faulty):
 def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
     studio, _ = faulty
     cell = "1x_killed_window/paper_step/naive/r1"
-    assert studio.measure(f"{cell}/a2").code == 0  # it has a record
-    assert studio.conduct(f"{cell}/a3").end().code == 0
+    assert {studio.conduct(f"{cell}/a{n}").end().code for n in (2, 3)} == {0}
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2, 3)] == ["failed"] * 3
-    plan = studio.plan().output
-    assert f"{len(FAULTS)} to run now" in plan and cell not in plan
     check = studio.plan("--check")
     assert check.code == 1
     assert f"{cell}: failed (attempt 3; not tried again)" in check.output
@@ -593,10 +523,8 @@ def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
 def test_a_fault_that_passes_is_forgotten_by_the_next_run(faulty):
     studio, _ = faulty
     studio.write_study("drill", study(ladders=alone("plain", "exits_stop")))
-    assert studio.plan("--check").code == 1
     run = studio.measure(COLLOCATION_BEHAVE="yes")
     assert run.code == 0, run.output
     cell = "1x_exits_stop/paper_step/naive/r1"
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2)] == ["failed", "completed"]
     assert studio.plan("--check").code == 0
-    assert "0 to run now" in studio.plan().output

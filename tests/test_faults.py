@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -57,8 +56,6 @@ class Scenario:
 WHO = r"member 1 \(PID \d+\)"
 LIES = {
     "other_pipe": Scenario("mps", "pipe", rf"^MPS: {WHO} is not among server \d+'s clients "),
-    "other_gpu": Scenario("naive", "gpu:{other}", rf"^naive: {WHO} runs on {{other}}, not on GPU-"),
-    "other_part": Scenario("mig", "gpu:{other}", rf"^mig: {WHO} runs on {{other}}, not on MIG-"),
     "cap_unset": Scenario(
         "mps_equal", "uncapped", rf"^mps_equal: {WHO} can use (\d+) SMs; 50 % of \1 is "
     ),
@@ -86,7 +83,6 @@ FAULTS = {
     "illegal_naive": Scenario(
         "naive", "illegal", rf"{FIRST}{ILLEGAL}.*; the other 1: 1 stopped cleanly$", after="^$"
     ),
-    "killed_naive": Scenario("naive", "kill", KILLED, after="^$"),
     "killed_mps": Scenario("mps", "kill", KILLED, after="^$"),
     "asserts": Scenario(
         "mps", "assert", rf"{FIRST}{ASSERTED}.*; the other 1: 1 stopped cleanly$", after="^$"
@@ -129,9 +125,8 @@ WORK_LADDER = {"workloads": ["work"], "counts": {1: ["naive"], 2: ["naive"], 3: 
 
 # Members → the methods that share the card between so many.
 EVERY_METHOD = {
-    1: ["naive", "mig_7g", "mig_4g"],
-    2: ["naive", "naive_again", "mps", "mps_equal", "mps_overlap", "mig", "mig_shared"]
-    + ["mig_1g2x"],
+    1: ["naive", "mig_7g"],
+    2: ["naive", "mps", "mps_equal", "mps_overlap", "mig", "mig_shared", "mig_1g2x"],
     3: ["mig_mps"],
 }
 
@@ -142,7 +137,6 @@ class Machine:
     trainer = "tests.torchfree"
     entry = workload(memory_mb=MEMBER_MB)
     methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny", "mig")
-    other: str | None = "GPU-00000000-0000-4000-8000-00000000beef"  # another GPU
     timeouts = {"window": 3}
     # A member misbehaves some steps after its go: the window waits for more of them.
     measure = SHORT | {"min_steps": 2 * LATER_STEPS}
@@ -178,12 +172,7 @@ class Machine:
     @cached_property
     def lying(self) -> "Batch":
         """The cells of LIES and WORK, and what WORK is held against."""
-        told = {
-            cell_of(LIES, name): f"1:{scenario.lie}"
-            for name, scenario in LIES.items()
-            if self.plays(scenario)
-        }
-        told |= WORK
+        told = {cell_of(LIES, name): f"1:{scenario.lie}" for name, scenario in LIES.items()} | WORK
         studio = self.studio([self.pairs, WORK_LADDER], blocks=len(LIES))
         return Batch(studio, [*told, *ALONE], self._telling(told))
 
@@ -203,7 +192,7 @@ class Machine:
         return Batch(self.studio([ladder], blocks=1), [], {})
 
     def _telling(self, told: dict[str, str]) -> dict[str, str]:
-        return lies(**{f"/{cell}/": lie.format(other=self.other) for cell, lie in told.items()})
+        return lies(**{f"/{cell}/": lie for cell, lie in told.items()})
 
     @property
     def pairs(self) -> dict:
@@ -212,7 +201,7 @@ class Machine:
 
     def plays(self, scenario: Scenario) -> bool:
         """Whether this machine has what the scenario needs."""
-        return scenario.method in self.methods and bool(self.other or "other" not in scenario.lie)
+        return scenario.method in self.methods
 
     def with_gpu(self, studio: Studio) -> Studio:
         return studio.with_card()
@@ -266,8 +255,6 @@ import threading; threading.Thread(target=compute, daemon=True).start()
         self.device = device
         catalogue = yaml.safe_load((CONFIG / "workloads.yaml").read_text())
         self.entry = catalogue["resnet26_cifar10_b128"]
-        others = [each.uuid for each in gpu.find(None) if each != device]
-        self.other = others[0] if others else None
 
     def with_gpu(self, studio: Studio) -> Studio:
         studio.folder.mkdir(parents=True, exist_ok=True)
@@ -443,14 +430,6 @@ def stranger(on: Machine, studio: Studio, **environment: str) -> Iterator[dict]:
 
 
 @contextlib.contextmanager
-def served_stranger(on: Machine, studio: Studio) -> Iterator[dict]:
-    """The same as a client of a daemon of his own, which is to be named."""
-    with foreign_daemon(on, studio) as found:
-        with stranger(on, studio, CUDA_MPS_PIPE_DIRECTORY=str(studio.folder / "foreign")):
-            yield found
-
-
-@contextlib.contextmanager
 def broken_control(on: Machine, studio: Studio) -> Iterator[dict]:
     """A daemon that does not start."""
     yield {"environment": on.broken_control(studio)}
@@ -458,11 +437,8 @@ def broken_control(on: Machine, studio: Studio) -> Iterator[dict]:
 
 # What is there → the method of the cell, its status, and the reason that it ends with.
 OURS = "^a cell needs the GPU to itself, and "
-SERVED = f"{OURS}another MPS daemon serves it: PID {{pid}} "
 HINDRANCES = {
-    foreign_daemon: ("naive", "postponed", SERVED),
-    served_stranger: ("naive", "postponed", SERVED),
-    stranger: ("mps", "postponed", f"{OURS}others compute on it: PID {{pid}} "),
+    foreign_daemon: ("naive", "postponed", f"{OURS}another MPS daemon serves it: PID {{pid}} "),
     broken_control: ("mps", "failed", "^the MPS daemon did not start: "),
 }
 
@@ -496,7 +472,7 @@ def test_a_cell_that_cannot_begin_says_why(on, spare, attempts, hindrance):
 
 # -- others on the card ----------------------------------------------------------------------------
 
-NAIVE_AND_MPS = {"workloads": ["small"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
+NAIVE_AND_MPS = {"workloads": ["small"], "counts": {1: ["naive"], 2: ["mps"]}}
 
 
 def test_others_on_the_card_are_waited_for_as_long_as_is_asked_and_cost_no_attempt(on):
@@ -511,25 +487,24 @@ def test_others_on_the_card_are_waited_for_as_long_as_is_asked_and_cost_no_attem
         planned = studio.plan().output
     assert run.code == 1, run.output
     who = rf"others compute on it: PID {found['pid']} \(python\S*, owner \w+\)"
-    left = rf"^3 cells are left: a cell needs the GPU to itself, and {who}; the same command "
+    left = rf"^2 cells are left: a cell needs the GPU to itself, and {who}; the same command "
     assert re.search(left, run.output, re.M), run.output
     assert run.output.count("waiting for the GPU") == 1
     assert "Error" not in run.output and "Exception" not in run.output, run.output
-    assert "3 to run now" in planned
+    assert "2 to run now" in planned
     run = running.end(LONG)
     assert run.code == 0, run.output
     assert run.output.count(f"PID {found['pid']} (") == 1
     records = studio.records()
-    assert {cell.rpartition("/")[2] for cell in records} == {"a1"} and len(records) == 3
+    assert {cell.rpartition("/")[2] for cell in records} == {"a1"} and len(records) == 2
     for record in records.values():
         assert_fine(record)
     on.assert_as_found(studio)
 
 
-@pytest.mark.parametrize("method", ["naive", "mps"])
-def test_who_comes_in_mid_cell_has_it_measured_again(on, method):
+def test_who_comes_in_mid_cell_has_it_measured_again(on):
     studio = on.studio([on.pairs], blocks=1, window_s=on.visit_s)
-    cell = f"{pair(method, 1)}/a1"
+    cell = f"{pair('mps', 1)}/a1"
     with contextlib.ExitStack() as visit:
         come = visit.enter_context(visitor(on, studio))
         with studio.held(cell, *studio.only(cell)) as (running, hold):
@@ -575,46 +550,20 @@ def divisible(on) -> Machine:
     return on
 
 
-@pytest.fixture
-def partitioned(divisible, spare) -> Studio:
-    """The spare study, where its cells may partition the card."""
-    yield spare
-    machine.configure(spare.card, failures=[], kill=None)
-
-
-def test_a_mig_layout_that_fails_half_way_is_taken_back(on, partitioned, attempts):
-    machine.fail(partitioned.card, "nvmlDeviceCreateGpuInstanceWithPlacement", at=2)
-    record = measured(partitioned, f"{pair('mig', 1)}/a{next(attempts)}")
-    assert (record["status"], record["phase"], record["members"]) == ("failed", "setup", [])
-    assert "MIG: creating 2x 3g.71gb failed on NVIDIA H200" in record["reason"]
-    on.assert_as_found(partitioned)
-
-
 def test_a_card_that_cannot_be_put_back_fails_the_cell_and_keeps_what_was_measured(
-    on, partitioned, attempts
+    on, divisible, spare, attempts
 ):
-    machine.fail(partitioned.card, "nvmlGpuInstanceDestroy", on=True)
-    record = measured(partitioned, f"{pair('mig', 1)}/a{next(attempts)}")
-    assert (record["status"], record["phase"]) == ("failed", "stop"), record["reason"]
-    assert "could not be put back as it was found, with MIG mode off" in record["reason"]
-    assert record["method"]["verified"] is True
-    assert all(m["windows"]["window"]["samples_per_s"] > 0 for m in record["members"])
-    machine.configure(partitioned.card, failures=[])
-    assert_fine(measured(partitioned, f"{pair('mig', 1)}/a{next(attempts)}"))
-    on.assert_as_found(partitioned)
-
-
-def test_a_run_that_is_killed_while_it_partitions_the_card_is_made_good_by_the_next(
-    on, partitioned, attempts
-):
-    cell = f"{pair('mig', 1)}/a{next(attempts)}"
-    machine.configure(partitioned.card, kill={"at": 3, "after": True})
-    assert partitioned.conduct(cell).end().code == -signal.SIGKILL
-    assert not (partitioned.folder / partitioned.path(cell)).exists()
-    assert machine.mode(partitioned.card) == (True, True) and machine.layout(partitioned.card)
-    machine.configure(partitioned.card, kill=None)
-    assert_fine(measured(partitioned, cell))
-    on.assert_as_found(partitioned)
+    machine.fail(spare.card, "nvmlGpuInstanceDestroy", on=True)
+    try:
+        record = measured(spare, f"{pair('mig', 1)}/a{next(attempts)}")
+        assert (record["status"], record["phase"]) == ("failed", "stop"), record["reason"]
+        assert "could not be put back as it was found, with MIG mode off" in record["reason"]
+        assert record["method"]["verified"] is True
+        assert all(m["windows"]["window"]["samples_per_s"] > 0 for m in record["members"])
+    finally:
+        machine.configure(spare.card, failures=[])
+    assert_fine(measured(spare, f"{pair('mig', 1)}/a{next(attempts)}"))
+    on.assert_as_found(spare)
 
 
 # -- whole studies ---------------------------------------------------------------------------------
@@ -623,7 +572,6 @@ def test_a_run_that_is_killed_while_it_partitions_the_card_is_made_good_by_the_n
 LAYOUTS = {
     "mig": "2x 3g.71gb",
     "mig_7g": "7g.141gb",
-    "mig_4g": "4g.71gb",
     "mig_shared": "2x 3c in 7g.141gb",
     "mig_1g2x": "2x 1g.35gb",
     "mig_mps": "2x 3g.71gb",
@@ -674,12 +622,9 @@ def test_with_mig_mode_off_and_not_to_be_switched_its_cells_wait_for_an_administ
 
 @pytest.mark.parametrize("name", LIES)
 def test_a_member_that_lies_about_itself_fails_its_cell_with_a_sentence(on, name):
-    scenario = LIES[name]
-    if not on.plays(scenario):
-        pytest.skip("this machine has one GPU, or a MIG mode that is not to be switched")
     [record] = on.lying.records(cell_of(LIES, name))
     assert (record["status"], record["phase"]) == ("failed", "warm")
-    assert re.search(scenario.reason.format(other=on.other), record["reason"]), record["reason"]
+    assert re.search(LIES[name].reason, record["reason"]), record["reason"]
     assert record["method"]["verified"] is False
     assert record["method"]["evidence"] == {
         "barrier": {"verified": False, "reason": record["reason"]}

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.estimates.schema import COLUMNS, SCHEMA
+from analysis.estimates.table import Estimates
 from analysis.records import records
-from release import manifest, whole
+from analysis.records.safe import read_json, read_table, read_text
+from release import contents, manifest, merge, whole
 from release.cells import Checked, examine
 from release.contents import Attempt
 from tests import warm
@@ -72,8 +73,8 @@ def seal(folder: Path) -> None:
     manifest.write(folder, manifest.digests(folder))
 
 
-def record(folder: Path, change) -> None:
-    path = folder / INSIDE / "run.json"
+def record(folder: Path, change, cell: str = CELL) -> None:
+    path = folder / "cells" / cell / "a1" / "run.json"
     found = json.loads(path.read_text())
     change(found)
     path.write_text(json.dumps(found))
@@ -92,12 +93,6 @@ def fifo(name: str):
     return make
 
 
-def hidden_fifo(folder: Path) -> None:
-    """Where no list looks, and named as a record."""
-    fifo(f"cells/{CELL}/log/run.json")(folder)
-    listed(f"results/theirs/cells/{CELL}/log/run.json")(folder)
-
-
 def link(name: str, to: str):
     def make(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
@@ -106,22 +101,16 @@ def link(name: str, to: str):
     return make
 
 
-@cache
-def packed_table(rows: int, columns: int = 1, text: str = "", nested: bool = False) -> bytes:
+def bomb(name: str, rows: int = 10**6, text: str = "", nested: bool = False):
     """A table that is small on disk: of one value or text again and again, or of one long list."""
-    values, out = pa.nulls(rows, pa.int8() if nested else pa.int64()), io.BytesIO()
+    values = pa.nulls(rows, pa.int8() if nested else pa.int64())
     if text:
         indices = pa.array(np.zeros(rows, np.int32))
         values = pa.DictionaryArray.from_arrays(indices, pa.array([text]))
     elif nested:
         values = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), values)
-    pq.write_table(pa.table({f"c{i}": values for i in range(columns)}), out, compression="zstd")
-    assert len(out.getvalue()) < 20_000_000
-    return out.getvalue()
-
-
-def bomb(name: str, **of: object):
-    return lambda folder: (folder / name).write_bytes(packed_table(**of))
+    table = pa.table({"c": values})
+    return lambda folder: pq.write_table(table, folder / name, compression="zstd")
 
 
 def sparse(name: str):
@@ -134,6 +123,44 @@ def sparse(name: str):
 
 def written(name: str, content: bytes):
     return lambda folder: (folder / name).write_bytes(content)
+
+
+TABLE = 10**6  # bytes that a table below may take
+TEXT = "x" * 10**5  # which a column repeats
+NESTED = b"[" * 200_000
+# What is found in place of a file → who reads it, and what he says.
+UNREAD = {
+    "a FIFO": (fifo("x"), read_text, "no plain file"),
+    "a link": (link("x", "/dev/zero"), read_text, "is a link"),
+    "a sparse file": (sparse("x"), read_text, "no plain file of at most"),
+    "nested": (written("x", NESTED), read_json, "x is nested too deeply"),
+    "a number of a million digits": (written("x", b"9" * 10**6), read_json, "x: .*digits"),
+    "no table": (written("x", b"PAR1" * 9), read_table, "x is no table"),
+    "many rows": (bomb("x"), read_table, "would take more"),
+    "one text": (bomb("x", text=TEXT), read_table, "would take more"),
+    "one row": (bomb("x", 10**7, nested=True), read_table, "would take more"),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_what_is_no_plain_file_of_bounded_size_is_not_read(tmp_path, case):
+    make, read, said = UNREAD[case]
+    make(tmp_path)
+    with pytest.raises(ValueError, match=said):
+        read(tmp_path / "x", **({"most": TABLE} if read is read_table else {}))
+
+
+TO_ROOT = "../" * 12
+
+
+@pytest.mark.parametrize(
+    "cell", [f"{TO_ROOT}dev/zero", f"a/b/c/r1/a1/{TO_ROOT}x", "../../../r1/a1/run.json"]
+)
+def test_a_list_of_records_names_nothing_else(tmp_path, cell):
+    for line in (cell, f"{CELL}/log/run.json"):  # where no list looks
+        listed(f"results/theirs/cells/{line}")(tmp_path)
+        with pytest.raises(ValueError, match="runs.txt lists .* no record of a cell"):
+            contents.listed(tmp_path)
 
 
 def deep(folder: Path) -> None:
@@ -151,21 +178,11 @@ def named(name: bytes):
     return make
 
 
-TO_ROOT = "../" * 12
 NOTHING = "derived from nothing"
-NESTED = b"[" * 200_000
 # What is done to the bundle → what a line has to say: the file, and what is wrong.
 REFUSED = {
     "traversal in runs.txt": (
         listed(f"results/theirs/cells/{TO_ROOT}dev/zero"),
-        ("runs.txt", "no record of a cell"),
-    ),
-    "traversal behind a cell": (
-        listed(f"results/theirs/cells/a/b/c/r1/a1/{TO_ROOT}dev/zero"),
-        ("runs.txt", "no record of a cell"),
-    ),
-    "traversal as a cell": (
-        listed("results/theirs/cells/../../../r1/a1/run.json"),
         ("runs.txt", "no record of a cell"),
     ),
     "traversal in a list": (
@@ -179,38 +196,26 @@ REFUSED = {
         (CELL, "is missing"),
     ),
     "a study that is a path": (
-        lambda folder: record_first(folder, study="../../x"),
+        lambda folder: record(folder, lambda r: r.update(study="../../x"), ALONE),
         ("runs.txt", "is no name"),
     ),
     "FIFO as run.json": (fifo(f"{INSIDE}/run.json"), (f"cell {CELL} a1: run.json", "not opened")),
     "FIFO as estimates": (fifo("estimates.parquet"), ("estimates.parquet", "not opened")),
     "FIFO as list": (fifo("raw.sha256"), ("raw.sha256", "no plain file")),
-    "FIFO as plan": (fifo("plan.json"), ("plan.json", "not opened")),
-    "FIFO where nobody looks": (hidden_fifo, ("runs.txt", "no record of a cell")),
     "link to a device": (link(f"{INSIDE}/gpu.parquet", "/dev/zero"), ("gpu.parquet", "not opened")),
     "link as plan": (link("plan.json", "/etc/passwd"), ("plan.json", "not opened")),
     "link to a folder": (link("bench", "/"), ("bench", "not opened")),
-    "link as list": (link("raw.sha256", "/etc/passwd"), ("raw.sha256", "link")),
-    "parquet bomb of steps": (
-        bomb(f"{INSIDE}/steps.parquet", rows=2 * 10**8, columns=2),
-        (CELL, "steps.parquet would take more than"),
-    ),
-    "parquet bomb of one text": (
-        bomb(f"{INSIDE}/gpu.parquet", rows=10**6, text="x" * 10**5),
+    "bomb of readings": (
+        bomb(f"{INSIDE}/gpu.parquet", text=TEXT),
         (CELL, "gpu.parquet would take more than"),
     ),
-    "parquet bomb of one row": (
-        bomb("estimates.parquet", rows=10**8, nested=True),
+    "bomb of estimates": (
+        bomb("estimates.parquet", text=TEXT),
         ("estimates.parquet", "would take more than"),
     ),
     "sparse file": (sparse("datasets/cifar10.json"), ("datasets/cifar10.json", "larger than")),
     "nested record": (written(f"{INSIDE}/run.json", NESTED), (CELL, "nested too deeply")),
-    "nested plan": (written("plan.json", NESTED), ("plan.json", "nested too deeply")),
     "plan of another kind": (written("plan.json", b'[{"id": []}]'), ("plan.json", "cannot be")),
-    "a number of a million digits": (
-        written("plan.json", b"[" + b"9" * 10**6 + b"]"),
-        ("plan.json", "digits"),
-    ),
     "folders within each other": (deep, ("cells/d/d", "within each other")),
     "a name that is no text": (named(b"\xff\xfe.md"), ("tables/\\udcff\\udcfe.md", NOTHING)),
     "a name with colours": (named(b"\x1b[2Jx.md"), ("tables/\\x1b[2Jx.md", NOTHING)),
@@ -218,21 +223,18 @@ REFUSED = {
 }
 
 
-def record_first(folder: Path, **changed: object) -> None:
-    path = folder / "cells" / ALONE / "a1" / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-
-
 # What verify meets in one bundle, for it takes a while; all others are met alone.
 TOGETHER = [
-    ("traversal in runs.txt", "traversal in a record's files"),
-    ("traversal behind a cell", "parquet bomb of steps"),
-    ("traversal as a cell", "parquet bomb of one text"),
-    ("nested plan", "nested record"),
-    ("parquet bomb of one row", "a name that is no text", "a name with colours")
+    ("traversal in runs.txt", "traversal in a record's files", "link as plan", "link to a folder"),
+    ("FIFO as estimates", "FIFO as run.json", "sparse file"),
+    ("bomb of readings", "bomb of estimates", "a name that is no text", "a name with colours")
     + ("a name of two lines",),
+    ("nested record", "link to a device"),
+    ("a study that is a path", "traversal in a list"),
+    ("plan of another kind",),
+    ("FIFO as list",),
+    ("folders within each other",),
 ]
-TOGETHER += [(name,) for name in REFUSED if not any(name in names for names in TOGETHER)]
 AFTER = ("a name", "traversal in a list", "FIFO", "link", "sparse", "folders")  # it was sealed
 
 
@@ -284,42 +286,32 @@ def test_private_data_is_taken_out_of_records_and_refused_elsewhere(bundle, tmp_
         assert said, kind
 
 
-UNFIT = {
-    "FIFO": (fifo("datasets/x.json"), ("datasets/x.json", "not opened")),
-    "link": (link("plan.json", "/etc/passwd"), ("plan.json", "not opened")),
-    "nested record": (written(f"{INSIDE}/run.json", NESTED), ("run.json", "nested too deeply")),
-    "nested, and read": (
-        written(f"{INSIDE}/run.json", b'{"a":' * 900 + b"1" + b"}" * 900),
-        (CELL, "nested too deeply"),
-    ),
-    "nested plan": (written("plan.json", NESTED), ("plan.json", "nested too deeply")),
-    "gzip bomb": (
-        written("datasets/x.json", gzip.compress(bytes(5 * 10**8), 1)),
-        ("datasets/x.json", "unpacks to more than"),
-    ),
-    "parquet bomb": (
-        bomb(f"{INSIDE}/gpu.parquet", rows=10**6, text="x" * 10**5),
-        ("gpu.parquet", "would take more than"),
-    ),
-    "no table": (written(f"{INSIDE}/gpu.parquet", b"PAR1" * 9), ("gpu.parquet", "no table")),
-    "traversal": (
-        listed(f"results/theirs/cells/{TO_ROOT}dev/zero"),
-        ("runs.txt", "no record of a cell"),
-    ),
-}
+NESTED_DICTS = written(f"{INSIDE}/run.json", b'{"a":' * 900 + b"1" + b"}" * 900)
+ZIPPED = written("datasets/x.json", gzip.compress(bytes(5 * 10**8), 1))
+UNFIT = [
+    [
+        (fifo("datasets/x.json"), ("datasets/x.json", "not opened")),
+        REFUSED["link as plan"],
+    ],
+    [(NESTED_DICTS, (CELL, "nested too deeply"))],
+    [(ZIPPED, ("datasets/x.json", "unpacks to more than")), REFUSED["bomb of readings"]],
+    [REFUSED["traversal in runs.txt"]],
+]
 
 
-@pytest.mark.parametrize("name", UNFIT)
-def test_contribute_refuses_each_with_a_line(bundle, tmp_path, name):
-    make, said = UNFIT[name]
-    make(bundle)
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_contribute_refuses_each_with_a_line(bundle, tmp_path, unfit):
+    for make, _ in unfit:
+        make(bundle)
     done = run("release", "contribute", bundle, "--output", tmp_path / "out.tar.gz")
     assert done.returncode == 1 and not (tmp_path / "out.tar.gz").exists()
-    assert any(all(part in line for part in said) for line in done.stderr.splitlines()), done.stderr
-    assert "no bundle was made" in done.stderr.splitlines()[-1]
+    lines = done.stderr.splitlines()
+    for _, said in unfit:
+        assert any(all(part in line for part in said) for line in lines), done.stderr
+    assert "no bundle was made" in lines[-1]
 
 
-def packed(*entries: tuple[str, bytes, int], after: bytes = b""):
+def packed(*entries: tuple[str, bytes, int]):
     """A bundle of these entries: name (or name and target of a link), type, size; of a large one
     the header alone.
     """
@@ -336,7 +328,7 @@ def packed(*entries: tuple[str, bytes, int], after: bytes = b""):
                 else:
                     tar.write(entry.tobuf())
         path = folder.with_suffix(".tar.gz")
-        path.write_bytes(gzip.compress(tar.getvalue()) + after)
+        path.write_bytes(gzip.compress(tar.getvalue()))
         return path
 
     return make
@@ -344,11 +336,7 @@ def packed(*entries: tuple[str, bytes, int], after: bytes = b""):
 
 OUT = "theirs/../../../escaped"
 UNMERGED = {
-    "FIFO": (fifo("cells/x.json"), "not opened"),
     "link": (link(f"{INSIDE}/gpu.parquet", "/dev/zero"), "not opened"),
-    "link to a folder": (link("cells/other", "/"), "not opened"),
-    "folders within each other": (deep, "within each other"),
-    "sparse file": (sparse(f"{INSIDE}/steps.parquet"), "larger than"),
     "a path out of the bundle": (packed((OUT, tarfile.REGTYPE, 9)), "leads out"),
     "an absolute path": (packed(("/escaped", tarfile.REGTYPE, 9)), "leads out"),
     "a link in the bundle": (packed(("a>/etc", tarfile.SYMTYPE, 0)), "link"),
@@ -356,32 +344,36 @@ UNMERGED = {
     "a device in the bundle": (packed(("a", tarfile.CHRTYPE, 0)), "no plain file"),
     "one name twice": (packed(*2 * [("a/b", tarfile.REGTYPE, 9)]), "exists"),
     "more than is unpacked": (packed(("a", tarfile.REGTYPE, 10**11)), "unpacks to more"),
-    "a bomb behind its end": (packed(after=10 * gzip.compress(bytes(10**8), 1)), "holds no cells"),
     "no archive": (lambda folder: folder / "plan.json", "gzip"),
     "nothing": (packed(), "it holds no cells"),
 }
 
 
 @pytest.mark.parametrize("name", UNMERGED)
-def test_merge_refuses_each_with_one_line(bundle, tmp_path, name):
+def test_nothing_is_taken_in_of_what_leads_elsewhere(bundle, tmp_path, name):
     make, said = UNMERGED[name]
-    before = {path for path in tmp_path.rglob("*") if "/d/d" not in str(path)}
-    source = make(bundle) or bundle
+    source, scratch = make(bundle) or bundle, tmp_path / "scratch"
+    scratch.mkdir()
+    with pytest.raises((ValueError, OSError), match=said):
+        merge.stage(merge.unpacked(source, scratch) if source.is_file() else source, scratch / "to")
+    assert not list(tmp_path.rglob("*escaped*"))
+
+
+def test_merge_refuses_with_one_line(bundle, tmp_path):
+    source = UNMERGED["a path out of the bundle"][0](bundle)
     done = run("release", "merge", source, "--config", f"results={tmp_path}/ours", "study=h200")
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == 1 and not done.stdout
     (line,) = done.stderr.splitlines()
-    assert line.startswith("nothing is merged from") and said in line
-    new = {path for path in tmp_path.rglob("*") if "theirs" not in str(path)} - before
-    assert {path.name for path in new} <= {"ours", "h200", ".lock"}
+    assert line.startswith("nothing is merged from") and "leads out" in line
 
 
-@pytest.mark.parametrize("name", ["nested record", "nested, and read", "parquet bomb", "no table"])
-def test_merge_leaves_each_out_with_one_line(bundle, tmp_path, name):
-    UNFIT[name][0](bundle)
+def test_merge_leaves_each_out_with_one_line(bundle, tmp_path):
+    NESTED_DICTS(bundle)
+    bomb(f"cells/{OTHER}/a1/gpu.parquet", text=TEXT)(bundle)
     done = run("release", "merge", bundle, "--config", f"results={tmp_path}/ours")
-    assert f"{len(CELLS) - 1} attempts merged" in done.stdout, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"cell {CELL} a1: ")
+    assert "1 attempts merged" in done.stdout, done.stderr
+    lines = done.stderr.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [f"cell {CELL} a1", f"cell {OTHER} a1"]
 
 
 def rows(**changed: object):
@@ -402,12 +394,7 @@ def rows(**changed: object):
 
 NOT_COMPARED = {
     "FIFO": fifo("estimates.parquet"),
-    "link": link("estimates.parquet", "/dev/zero"),
-    "bomb": bomb("estimates.parquet", rows=2 * 10**8, columns=2),
-    "bomb of one text": bomb("estimates.parquet", rows=10**6, text="x" * 10**5),
-    "bomb of one row": bomb("estimates.parquet", rows=10**8, nested=True),
-    "sparse": sparse("estimates.parquet"),
-    "garbage": written("estimates.parquet", b"PAR1" * 9),
+    "bomb": bomb("estimates.parquet", text=TEXT),
     "no scenario": rows(scenario=None),
     "scenario": rows(scenario="../../x"),
     "host": rows(host="\x1b[2J"),
@@ -418,8 +405,14 @@ NOT_COMPARED = {
 
 
 @pytest.mark.parametrize("name", NOT_COMPARED)
-def test_compare_refuses_each_with_one_line(bundle, tmp_path, name):
-    NOT_COMPARED[name](bundle)
+def test_estimates_that_no_reader_could_rely_on_are_refused(tmp_path, name):
+    NOT_COMPARED[name](tmp_path)
+    with pytest.raises(ValueError, match=r"estimates\.parquet"):
+        Estimates.read(tmp_path / "estimates.parquet")
+
+
+def test_compare_refuses_them_with_one_line(bundle, tmp_path):
+    NOT_COMPARED["host"](bundle)
     done = run("analysis", "compare", SOURCE, bundle, "--output", tmp_path / "out")
     assert done.returncode == 1 and not (tmp_path / "out").exists()
     (line,) = done.stderr.splitlines()

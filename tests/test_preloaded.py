@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import signal
 import socket
 from pathlib import Path
 
@@ -176,10 +175,6 @@ def test_the_stamp_names_all_that_an_import_depends_on(tmp_path, monkeypatch):
     assert len(others - {before}) == 5
 
 
-def test_where_there_is_none_a_cell_starts_its_own(tmp_path):
-    assert trains_by_its_own(tmp_path, "1:not-there") == "[Errno 111] Connection refused"
-
-
 def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch):
     """Asked while it still imports; the cell's own server then says what is wrong."""
     (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
@@ -224,26 +219,18 @@ def test_one_that_is_still_importing_is_waited_for(tmp_path, monkeypatch):
         trains_by(tmp_path, name)
 
 
-@pytest.mark.parametrize("how", ["stopped", "frozen"])
-def test_one_that_hangs_later_is_killed_with_its_members(tmp_path, monkeypatch, how):
+def test_one_that_hangs_later_is_killed_with_its_members(tmp_path, monkeypatch):
     monkeypatch.setattr(servers, "END_S", 0.5)
-    with contextlib.ExitStack() as stack:
-        frozen = stack.enter_context(freezer()) if how == "frozen" else None
-        name, process = stack.enter_context(held(tmp_path))
+    with held(tmp_path) as (name, process):
         with Server(tmp_path / "server.log", TRAINER, name) as server:
             run = Run(server, tmp_path)
             run.start(0, hang="stop")
             run.until_all("warm", 0)
-            if frozen:
-                frozen.freeze(process.pid)
-            else:
-                process.suspend()
+            process.suspend()
             server.close(grace=0.1)
-        assert server.left == ([process.pid] if frozen else [])
+        assert server.left == []
         assert_gone(server.members[0].pid)
         assert trains_by_its_own(tmp_path, name)
-        if frozen:
-            frozen.thaw()
 
 
 def test_a_cell_may_end_before_it_is_answered(tmp_path):
@@ -320,15 +307,14 @@ def test_a_server_out_of_descriptors_fails_that_member_alone(tmp_path, left):
 # --- what ends with what ---
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_members_end_with_their_conductor(tmp_path, number):
+def test_members_end_with_their_conductor(tmp_path):
     """And the server serves the next."""
     with held(tmp_path) as (name, process):
         with script(CONDUCTOR, tmp_path, name) as conductor:
             lines = [json.loads(conductor.stdout.readline()) for _ in range(4)]
             pids = {pid for _, event, pid in lines if event == "forked"}
             assert {p.pid for p in process.children(recursive=True)} == pids
-            conductor.send_signal(number)
+            conductor.terminate()
             assert_gone(*pids)
         trains_by(tmp_path, name)
 
