@@ -18,7 +18,6 @@ from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from analysis.names import ANCHOR
 from analysis.records import safe
 from analysis.records.safe import MOST_TABLE, printable, read_bytes, read_json
 from release import contents, manifest, verify
@@ -112,11 +111,9 @@ class Planned:
     def __init__(self, session: Session):
         self.study = session.name
         self.cells = {cell.id: cell for cell in session.cells}
-        self.anchors = {_kind(cell.id): cell for cell in session.next_anchors}
 
     def of(self, cell: str, block: int) -> Cell | None:
-        kind = _kind(cell)
-        return self.cells.get(f"{kind}/r{block % ELSEWHERE}") or self.anchors.get(kind)
+        return self.cells.get(f"{_kind(cell)}/r{block % ELSEWHERE}")
 
     def misfit(self, record: Mapping) -> str:
         """Why a record is none of this study's; empty if it is."""
@@ -165,17 +162,17 @@ def moves(
     """
     home = {_identity(record): _block(record["cell"]["id"]) for record in there}
     used = {*home.values(), *map(_block, taken)}
-    blocks: dict[tuple[bool, int], list[Attempt]] = defaultdict(list)
+    blocks: dict[int, list[Attempt]] = defaultdict(list)
     for attempt in sorted(records):
         blocks[_block(attempt.cell)].append(attempt)
-    for (anchor, number), attempts in sorted(blocks.items()):
+    for number, attempts in sorted(blocks.items()):
         known = {a: home[key] for a in attempts if (key := _identity(records[a])) in home}
         if known:
-            to = min(known.values())[1]
+            to = min(known.values())
         else:
             free = count(number % ELSEWHERE, ELSEWHERE)
-            to = next(n for n in free if (anchor, n) not in used)
-            used.add((anchor, to))
+            to = next(n for n in free if n not in used)
+            used.add(to)
         for attempt in attempts:
             if attempt not in known:
                 yield attempt, f"{_kind(attempt.cell)}/r{to}"
@@ -185,9 +182,8 @@ def _kind(cell: str) -> str:
     return cell.rpartition("/")[0]
 
 
-def _block(cell: str) -> tuple[bool, int]:
-    """The block of a cell id; those of the cells that a session begins with count by themselves."""
-    return cell.partition("/")[0].endswith(f"--{ANCHOR}"), int(cell.rpartition("/r")[2])
+def _block(cell: str) -> int:
+    return int(cell.rpartition("/r")[2])
 
 
 def _identity(record: Mapping) -> str:
@@ -203,7 +199,7 @@ def _identity(record: Mapping) -> str:
 
 def move(folder: Path, cells: Path, attempt: Attempt, record: dict, cell: str) -> None:
     """Give a staged attempt the next number of its cell here, and move it there, whole."""
-    number, block = max(_numbers(cells / cell), default=0) + 1, _block(cell)[1]
+    number, block = max(_numbers(cells / cell), default=0) + 1, _block(cell)
     if Attempt(cell, number) != attempt:
         named = record["cell"] | {"id": cell, "replicate": block, "attempt": number}
         text = json.dumps(record | {"cell": named}, indent=1) + "\n"
@@ -246,7 +242,7 @@ def into(session: Session, source: Path) -> tuple[int, int, list[str]]:
                 raise Partly(f"{session.folder}: {state}carries on: {error}") from None
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    renamed = Counter((_block(a.cell)[1], _block(cell)[1]) for a, cell in placed.items())
+    renamed = Counter((_block(a.cell), _block(cell)) for a, cell in placed.items())
     said += [f"its block {a} is block {b} here" for a, b in sorted(renamed) if a != b]
     return len(placed), len(records) - len(placed), said
 

@@ -469,30 +469,6 @@ def test_a_corrupt_record_is_measured_again_and_stays(copied):
     copied.assert_no_orphans()
 
 
-def test_a_session_begins_with_an_anchor_which_is_no_part_of_the_grid(copied):
-    anchored = {"anchor": ["plain"], "ladders": alone("plain")}
-    copied.write_study("drill", study(**anchored))
-    assert copied.snakemake("--dry-run").planned == 0  # complete: no session begins
-    copied.write_study("drill", study(**anchored, replicates=2))
-    for budget, to_run in (("1s", 0), ("1h", 2)):  # none for an anchor alone
-        said = copied.plan(config={"budget": budget}).output
-        assert f"{to_run} to run now" in said, said
-    run = copied.snakemake("--until", "merge")
-    assert run.code == 0, run.output
-    cells = f"{PLAIN}/a1", "1x_plain--anchor/paper_step/naive/r1/a1", f"{PLAIN[:-1]}2/a1"
-    found = [copied.record(cell) for cell in cells]
-    assert found[1]["spec"] == found[2]["spec"] == found[0]["spec"]
-    earlier, anchor, last = (record["provenance"] for record in found)
-    assert earlier["sitting"] != anchor["sitting"] == last["sitting"]
-    assert anchor["started_at"] < last["started_at"]
-    assert "2 cells, 2 measured, 0 to run now" in copied.plan().output
-    rows = runs.read(copied.results / "runs.parquet")
-    assert {row["block"] for row in rows if row["scenario"] == "1x_plain"} == {1, 2}
-    assert all(row["samples_per_s"] for row in rows if row["scenario"] == "1x_plain--anchor")
-    assert "1x_plain--anchor" in {row["scenario"] for row in rows}
-    assert "anchor" not in (copied.results / "plan.json").read_text()
-
-
 def test_only_code_that_matters_makes_cells_look_different(copied, tmp_path):
     """In a clone of the repository: comments and docstrings, then a statement."""
     clone = tmp_path / "clone"

@@ -19,7 +19,7 @@ from workflow.collocation.schema.load import ConfigError, load_study, load_workl
 from workflow.collocation.schema.measure import KINDS
 from workflow.collocation.schema.study import CONFIG, Study
 from workflow.collocation.study import costs, show
-from workflow.collocation.study.grid import Cell, anchor_numbers, anchors, expand
+from workflow.collocation.study.grid import Cell, expand
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))
@@ -210,20 +210,6 @@ def test_a_completion_gives_each_member_its_work():
     for alone_cell in (f"1x_{SMALL}", f"1x_{A}"):
         assert by_scenario[alone_cell].measure.kind == "window"
         assert by_scenario[alone_cell].members[0].work is None
-
-
-def test_anchors_are_trained_as_baselines_are_and_are_none():
-    study = small_study(anchor=[SMALL, C])
-    cells = {cell.id: cell for cell in expand(study, WORKLOADS)}
-    first = anchors(study, WORKLOADS, [3])
-    assert [cell.id for cell in first] == [
-        f"1x_{name}--anchor/paper_step/naive/r3" for name in (SMALL, C)
-    ]
-    for cell, name in zip(first, (SMALL, C), strict=True):
-        assert cell.spec == cells[f"1x_{name}/paper_step/naive/r1"].spec
-        assert not cell.needs
-    assert anchor_numbers([*cells, *(cell.id for cell in first)]) == [3]
-    assert not anchors(small_study(), WORKLOADS, [1])
 
 
 VARIANTS = {

@@ -175,32 +175,13 @@ class Card(SimpleNamespace):
 
 @pytest.fixture
 def two(place, monkeypatch) -> dict:
-    """Config of a study of three blocks with an anchor, on a machine with two cards."""
-    planned = study(ladders=alone("plain"), replicates=3, anchor=["plain"])
+    """Config of a study of three blocks, on a machine with two cards."""
+    planned = study(ladders=alone("plain"), replicates=3)
     Path("studies", "drill.yaml").write_text(yaml.safe_dump(planned))
     cards = [Card(), Card(uuid="GPU-1")]
     monkeypatch.setattr(session_module, "find_devices", lambda *_: (cards, ""))
     monkeypatch.setattr(session_module, "refusal", lambda *_: None)
     return place | {"gpu": "auto"}
-
-
-def test_each_gpu_that_is_used_begins_with_the_anchors_once_a_visit(two):
-    def first(**settings) -> list[tuple[str, str]]:
-        jobs = open_session(two, **settings).jobs
-        assert len({job.device for job in jobs}) == settings["gpus"]
-        return [(job.cell.id, job.device) for job in jobs if "--anchor" in job.cell.id]
-
-    anchor = "1x_plain--anchor/paper_step/naive/r"
-    assert first(gpus=1) == [(f"{anchor}1", "GPU-0")]
-    assert first(gpus=2) == [(f"{anchor}1", "GPU-0"), (f"{anchor}2", "GPU-1")]
-    job = open_session(two).jobs[0]
-    path = Path("results", STUDY, "cells", job.path, "run.json")
-    path.parent.mkdir(parents=True)
-    card = Gpu(uuid="GPU-0", name="a GPU", memory_bytes=None, driver="580")
-    record = make(job.cell.id, spec=job.cell.spec.to_json(), status="out_of_memory", gpu=card)
-    record.provenance["sitting"] = "visit"
-    write(path, record)
-    assert first(gpus=1) == [] and first(gpus=2) == [(f"{anchor}2", "GPU-1")]
 
 
 def test_who_names_several_gpus_and_uses_one_is_told(two):

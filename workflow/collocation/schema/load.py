@@ -179,10 +179,9 @@ def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study
             if workloads[name].kind == "command":
                 _check_command(where, group, study, name)
     planned = sorted({name for _, group in study.groups() for name in group.names})
-    for key in ("anchor", "cores_for_workload"):
-        for name in getattr(study, key):
-            if name not in planned:
-                raise ConfigError(f"{source}: " + not_allowed(key, name, planned))
+    for name in study.cores_for_workload:
+        if name not in planned:
+            raise ConfigError(f"{source}: " + not_allowed("cores_for_workload", name, planned))
     return study
 
 

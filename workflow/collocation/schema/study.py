@@ -199,9 +199,6 @@ class Study(Strict):
     variants: dict[VariantName, Limits] = Field(
         {}, description="MPS with limits, by a name", examples=[{"mps_1g": {"sm_percent": 12}}]
     )
-    anchor: list[Name] = Field(
-        [], description="workloads whose job alone begins every session", examples=[["small"]]
-    )
     cores_for: Count = Field(  # as many as a GPU has MIG slices
         7, description="a member's cores are the machine's divided by this, in every cell"
     )
@@ -381,7 +378,7 @@ class Config(Strict):
     session: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$",
-        description="a visit to a host: runs of one name begin with the anchors once",
+        description="a visit to a host: records of its runs hold this name",
         examples=["tuesday"],
     )
 

@@ -15,7 +15,6 @@ from workflow.collocation.methods.sides import sides
 from workflow.collocation.schema.study import ARMS, Ladder, Mix, Study
 from workflow.collocation.schema.workloads import Workload
 
-ANCHOR = "--anchor"  # ends the scenario of a cell that a session begins with
 ELSEWHERE = 1000  # block 2 of another folder that was merged in (`make merge`) is 1002, or 2002, …
 
 
@@ -50,7 +49,7 @@ class Cell:
     def needs(self) -> set[str]:
         """Ids of the alone cells of the same block that this cell is normalised by."""
         within = self.spec.measure.kind == "alternate"  # are its jobs alone, if it has some
-        if self.scenario.endswith(ANCHOR) or within or self.beside_idle:
+        if within or self.beside_idle:
             return set()
         return {
             f"{baseline_scenario(member.workload, member.job.input.mode == 'files')}"
@@ -99,33 +98,6 @@ def expand(
         return not cell.beside_idle, *order
 
     return sorted(cells.values(), key=place)
-
-
-def anchors(
-    study: Study,
-    workloads: dict[str, Workload],
-    numbers: Iterable[int],
-    sources: dict[str, str] | None = None,
-) -> list[Cell]:
-    """The anchor workloads alone, once for each number: what a session begins with.
-
-    They are trained as the baselines of the study's first arm are, and are no baseline.
-    """
-    found = []
-    for number in numbers:
-        for name in study.anchor:
-            alone = Ladder(workloads=[name], counts={1: ["naive"]})
-            cell = _cell(
-                study, workloads, sources or {}, alone, study.arms[0], number, [name], "naive", True
-            )
-            found.append(replace(cell, scenario=cell.scenario + ANCHOR))
-    return found
-
-
-def anchor_numbers(attempts: Iterable[str]) -> list[int]:
-    """Those of the anchors among cell ids that were tried."""
-    parts = [cell.split("/") for cell in attempts]
-    return sorted({int(p[-1].removeprefix("r")) for p in parts if p[0].endswith(ANCHOR)})
 
 
 def elsewhere(cells: Iterable[Cell], attempts: Iterable[str]) -> list[Cell]:

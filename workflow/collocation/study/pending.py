@@ -243,12 +243,18 @@ def finished(
 ) -> list[Attempt]:
     """The attempts that analysis reads: all that were made at the cells as they are planned now.
 
-    A sealed study is an input: its records count whatever today's catalogue says.
+    A sealed study is an input: all its records count whatever today's study and catalogue say.
     """
+    found = [same(cell, attempts) for cell in cells]
+    if sealed:
+        planned = {cell.id: None for cell in cells}
+        others = sorted(attempts.keys() - planned.keys(), reverse=True)
+        others.sort(key=lambda name: int(name.rpartition("/r")[2]))  # as results/h200 was sealed
+        found = [attempts.get(name, []) for name in (*planned, *others)]
     return [
         attempt
-        for cell in cells
-        for attempt in (attempts.get(cell.id, []) if sealed else same(cell, attempts))
+        for tried in found
+        for attempt in tried
         if attempt.content and attempt.status != "postponed"
     ]
 

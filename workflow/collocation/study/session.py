@@ -10,7 +10,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -48,8 +48,6 @@ class Session:
     remote: bool = False  # its jobs run on a cluster's machines, each on the device it is given
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     deadline: float | None = None  # Unix time at which the budget ends
-    anchors: list[Cell] = field(default_factory=list)  # of this session and those before
-    next_anchors: list[Cell] = field(default_factory=list)  # what the next one begins with
     elsewhere: list[Cell] = field(default_factory=list)  # of blocks that were merged in
     jobs: list[pending.Job] = field(default_factory=list)
     later: list[pending.Job] = field(default_factory=list)
@@ -141,7 +139,7 @@ class Session:
     @property
     def measured(self) -> list[str]:
         """run.json of every attempt that exists and counts."""
-        counted = [*self.cells, *self.anchors, *self.elsewhere]
+        counted = [*self.cells, *self.elsewhere]
         found = pending.finished(counted, self.attempts, self.sealed)
         return [attempt.path.as_posix() for attempt in found]
 
@@ -240,8 +238,7 @@ class Session:
 
     def mismatched(self) -> list[Attempt]:
         """Measured attempts that today's code or versions would not reproduce as they are."""
-        stale = _stale(self.device)
-        found = pending.finished(self.cells, self.attempts, self.sealed)
+        stale, found = _stale(self.device), pending.finished(self.cells, self.attempts)
         return [attempt for attempt in found if attempt.status in MEASURED and stale(attempt)]
 
     @cached_property
@@ -295,8 +292,6 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     }
     sources = {key: digest for key, digest in digests.items() if digest}
     attempts = scan(Path(config.results, name, "cells"))
-    numbers = grid.anchor_numbers(attempts)
-    own = [number for number in numbers if number < grid.ELSEWHERE]
     cells = grid.expand(study, workloads, sources, pending.full(attempts))
     if remote and any(cell.beside_idle for cell in cells):
         raise ConfigError(f"study '{name}': other_gpus: 'idle' holds on one machine; allowed: any")
@@ -306,8 +301,6 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
         no_gpu=why_not,
         remote=remote,
         deadline=deadline,
-        anchors=grid.anchors(study, workloads, numbers, sources),
-        next_anchors=grid.anchors(study, workloads, [max(own, default=0) + 1], sources),
         elsewhere=grid.elsewhere(cells, attempts),
     )
     session.id = config.session or session.id
@@ -317,11 +310,8 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
 
 
 def _plan(session: Session) -> None:
-    """What runs now: the anchors of a visit that begins, on each device that is used, and the cells
-    that fit the budget.
-    """
+    """What runs now: the cells that fit the budget."""
     config, attempts = session.config, session.attempts
-    estimates = Estimates(attempts, shipped)
     jobs = pending.jobs(
         session.cells,
         attempts,
@@ -329,32 +319,11 @@ def _plan(session: Session) -> None:
         session.refusal,
         config.attempts,
         session.stale,
-        estimates,
+        Estimates(attempts, shipped),
         session.on_gpu,
     )
-    begun = {
-        attempt.device
-        for cell in session.anchors
-        for attempt in attempts.get(cell.id, [])
-        if attempt.content and attempt.content["provenance"].get("sitting") == session.id
-    }
-    first = [] if session.remote else session.next_anchors
-    left = None
-    if config.budget is not None:
-        left = seconds(config.budget)
-        if {*session.places.values()} - begun:
-            left -= sum(map(estimates.of, first))
+    left = None if config.budget is None else seconds(config.budget)
     session.jobs, session.later = pending.within(jobs, left)
-    runs = {job.device: None for job in session.jobs if session.refusal(job.cell) is None}
-    session.jobs[:0] = [
-        pending.Job(
-            replace(cell, replicate=cell.replicate + place),
-            *(1, "begins a session", -1, estimates.of(cell), device),
-        )
-        for place, device in enumerate(device for device in runs if device not in begun)
-        for cell in first
-    ]
-    session.anchors += [job.cell for job in session.jobs if job.rank < 0]
 
 
 def shipped(kind: str = "*/*/*") -> dict[str, list[Attempt]]:
