@@ -20,6 +20,7 @@ from workflow.collocation.processes.ties import lives
 LOOK_S = 0.2
 IDLE_S = 60.0  # for one that was started for others, and does nothing that would be an import
 SILENT_S = 5.0  # for it to say that a member has begun or ended
+RUN_ENDS_S = 0.2  # a server that dies with its run: our own signal comes within that
 END_S = 1.5  # for what was killed to end
 
 
@@ -283,6 +284,7 @@ class Server:
             except ConnectionResetError:
                 data = b""
             if not data:  # without `exited`: the server has died
+                time.sleep(RUN_ENDS_S)
                 return events + self._lose(member)
             *lines, member.rest = (member.rest + data).split(b"\n")
             for line in filter(None, lines):
