@@ -67,28 +67,20 @@ def test_physical_cores_are_not_split_between_members(nodes, cores, share):
         assert flags == []
 
 
-def test_sixteen_hyperthreads_for_seven_and_three():
-    cpus = machine(1, 8, 2)
-    assert plan_cores([7] * 3, cpus) == ([[0, 8], [1, 9], [2, 10]], [])
-    assert plan_cores([3], cpus) == ([[0, 1, 8, 9]], [])  # five would split a core
-    assert plan_cores(["all"], cpus) == ([list(range(16))], [])
-
-
-def test_single_threads_spread_over_physical_cores_first():
-    sets, flags = plan_cores([7] * 5, machine(1, 4, 2))
-    assert (sets, flags) == ([[0], [1], [2], [3], [4]], ["hyperthreads_shared"])
-
-
-def test_the_gpus_node_comes_first_and_members_stay_on_one_node():
-    cpus = machine(2, 5, 1)
-    assert plan_cores([3] * 3, cpus, numa=1)[0] == [[5, 6, 7], [0, 1, 2], [3, 8, 9]]
-    assert plan_cores([5], cpus, numa=1)[0] == [[5, 6]]
-
-
-def test_too_few_cores_are_shared_in_turn():
-    cpus = machine(1, 2, 1)
-    assert plan_cores([3] * 3, cpus) == ([[0], [1], [0]], ["cores_shared"])
-    assert plan_cores(["all", "all"], cpus) == ([[0, 1], [0, 1]], ["cores_shared"])
+@pytest.mark.parametrize(
+    ("shares", "cpus", "numa", "sets", "flags"),
+    [
+        ([7] * 3, machine(1, 8, 2), None, [[0, 8], [1, 9], [2, 10]], []),
+        ([3], machine(1, 8, 2), None, [[0, 1, 8, 9]], []),  # five would split a core
+        ([7] * 5, machine(1, 4, 2), None, [[n] for n in range(5)], ["hyperthreads_shared"]),
+        ([5], machine(2, 5, 1), 1, [[5, 6]], []),  # the GPU's node
+        ([3] * 3, machine(2, 5, 1), 1, [[5, 6, 7], [0, 1, 2], [3, 8, 9]], []),
+        ([3] * 3, machine(1, 2, 1), None, [[0], [1], [0]], ["cores_shared"]),
+        (["all"] * 2, machine(1, 2, 1), None, [[0, 1], [0, 1]], ["cores_shared"]),
+    ],
+)
+def test_cores_by_example(shares, cpus, numa, sets, flags):
+    assert plan_cores(shares, cpus, numa) == (sets, flags)
 
 
 def test_topology_is_read_from_sysfs(tmp_path):

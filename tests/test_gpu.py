@@ -111,15 +111,6 @@ def refusal(wanted) -> str:
 # -- find -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wanted", "index"),
-    [("auto", 0), (0, 0), (2, 2), ("1", 1), (UUIDS[1], 1), ("GPU-bbbb", 2), ("GPU-aaaa-1", 1)],
-)
-def test_find(nvml, wanted, index):
-    device = first(wanted)
-    assert (device.index, device.uuid) == (index, UUIDS[index])
-
-
 def test_what_is_known_of_a_device(nvml):
     device, memory = first(), 80 * 2**30
     assert device == gpu.Nvidia(UUIDS[0], "Card 0", 0, memory, "580.1", (9, 0), None, 132)
@@ -148,29 +139,32 @@ def test_sms_of_a_card_from_its_cores(nvml, capability, cores, count):
     assert first().sm_count == count
 
 
-@pytest.mark.parametrize("along", [True, False])  # the bus, or cards are of one model
 @pytest.mark.parametrize(
-    ("visible", "index"), [("2", 2), ("1,0", 1), (UUIDS[2], 2), ("GPU-bbbb,0", 2), (" 1 ,2", 1)]
+    ("visible", "wanted", "indices"),
+    [
+        (None, "auto", [0, 1, 2]),
+        *((None, wanted, [1]) for wanted in ("1", UUIDS[1], "GPU-aaaa-1")),
+        *((None, wanted, [index]) for wanted, index in ((0, 0), (2, 2), ("GPU-bbbb", 2))),
+        (None, "0,2", [0, 2]),
+        ("2", "auto", [2]),
+        ("1,0", "auto", [1, 0]),
+        (" 1 ,2", "auto", [1, 2]),
+        (UUIDS[2], "auto", [2]),
+        ("GPU-bbbb,0", "auto", [2, 0]),
+        ("1", "2,2", [2]),  # asked for by name: that one
+        *((hidden, "auto", []) for hidden in ("", "-1", "-1,0")),
+    ],
 )
-def test_auto_is_the_first_that_is_visible(nvml, monkeypatch, visible, index, along):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+@pytest.mark.parametrize("along", [True, False])  # the bus, or cards are of one model
+def test_find(nvml, monkeypatch, visible, wanted, indices, along):
     if along:
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     else:
         nvml.names = ["Card"] * 3
-    assert first().index == index
-    assert first(0).index == 0  # asked for by name: that one
-
-
-@pytest.mark.parametrize(
-    ("visible", "wanted", "indices"),
-    [(None, "auto", [0, 1, 2]), ("1,0", "auto", [1, 0]), (None, "0,2", [0, 2]), ("1", "2,2", [2])],
-)
-def test_several_are_found_in_the_order_of_their_names(nvml, monkeypatch, visible, wanted, indices):
-    nvml.names = ["Card"] * 3
-    if visible:
+    if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [device.index for device in gpu.find(wanted)] == indices
+    found = gpu.find(wanted)
+    assert [(device.index, device.uuid) for device in found] == [(i, UUIDS[i]) for i in indices]
 
 
 def test_an_index_that_cuda_counts_is_not_nvmls(nvml, monkeypatch):
@@ -190,17 +184,12 @@ def test_an_index_that_cuda_counts_is_not_nvmls(nvml, monkeypatch):
     assert first().uuid == UUIDS[2]
 
 
-@pytest.mark.parametrize("visible", ["", "-1", "-1,0"])
-def test_auto_finds_none_where_all_are_hidden(nvml, monkeypatch, visible):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert first() is None
-
-
 def test_one_that_is_not_there(nvml, monkeypatch):
     for wanted in (3, "7", "GPU-cccc", "H200"):
         message = refusal(wanted)
         assert message.startswith(f"gpu: '{wanted}' is no GPU of this machine; allowed: 0 (GPU-a")
         assert all(uuid in message for uuid in UUIDS)
+    assert refusal("GPU-aaaa").startswith("gpu: 'GPU-aaaa' names several GPUs; allowed: ")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
     assert refusal("auto").startswith("CUDA_VISIBLE_DEVICES: 'MIG-1234' is no GPU")
     for part in ("MIG-1", f"MIG-{UUIDS[1]}/1/0"):  # such as Slurm gives: of the second card
@@ -210,7 +199,6 @@ def test_one_that_is_not_there(nvml, monkeypatch):
 
 
 def test_no_cards_and_no_driver(nvml):
-    assert refusal("GPU-aaaa").startswith("gpu: 'GPU-aaaa' names several GPUs; allowed: ")
     nvml.uuids = []
     assert first() is None
     assert refusal(0) == "gpu: '0' is no GPU of this machine; allowed: none is there"
@@ -223,39 +211,23 @@ def test_no_cards_and_no_driver(nvml):
 # -- readings -------------------------------------------------------------------------------------
 
 
-def test_a_card_whose_memory_is_not_readable_is_found_all_the_same(nvml):
-    """In MIG mode NVML tells it to administrators only."""
-    nvml.missing = {"nvmlDeviceGetMemoryInfo"}
+def test_readings_and_what_a_driver_does_not_tell(nvml):
+    nvml.compute, nvml.mps, nvml.mig = [9, 3], [], 1
     device = first(1)
+    assert device.processes() == {"compute": [3, 9], "mps": []}
+    assert nvidia.memory_free(UUIDS[1]) == nvidia.memory_free("MIG-1") == 79 * 2**30
+    assert (nvidia.card_of("MIG-2"), nvidia.mig_enabled(device)) == (UUIDS[2], True)
+    nvml.mig = 0
+    assert nvidia.mig_enabled(device) is False
+    names = ("MemoryInfo", "MPSComputeRunningProcesses", "MigMode")
+    nvml.missing = {f"nvmlDeviceGet{name}" for name in names}
+    device = first(1)  # in MIG mode NVML tells a card's memory to administrators only
     assert (device.index, device.memory_bytes) == (1, None)
     assert Gpu(**device.record()).memory_bytes is None
-    assert nvidia.memory_free(device.uuid) is None
-
-
-def test_free_memory_of_a_card_and_of_a_part(nvml):
-    assert nvidia.memory_free(UUIDS[1]) == nvidia.memory_free("MIG-1") == 79 * 2**30
-
-
-def test_processes(nvml):
-    nvml.compute, nvml.mps = [9, 3], []
-    assert first().processes() == {"compute": [3, 9], "mps": []}
-    nvml.missing = {"nvmlDeviceGetMPSComputeRunningProcesses"}
-    assert first().processes() == {"compute": [3, 9], "mps": None}
-
-
-def test_the_card_of_a_mig_device(nvml):
-    assert nvidia.card_of("MIG-2") == UUIDS[2]
+    assert device.processes() == {"compute": [3, 9], "mps": None}
+    assert nvidia.memory_free(device.uuid) is nvidia.mig_enabled(device) is None
     nvml.missing = {"nvmlDeviceGetHandleByUUID"}
     assert nvidia.card_of("MIG-2") is None
-
-
-def test_mig_enabled(nvml):
-    device = first()
-    assert nvidia.mig_enabled(device) is False
-    nvml.mig = 1
-    assert nvidia.mig_enabled(device) is True
-    nvml.missing = {"nvmlDeviceGetMigMode"}
-    assert nvidia.mig_enabled(device) is None
 
 
 # -- the process that asks -------------------------------------------------------------------------
@@ -406,16 +378,6 @@ def no_daemons(monkeypatch):
     monkeypatch.setattr(evidence, "_daemons", lambda: iter(()))
 
 
-def test_naive_members_see_one_card_and_a_pipe_folder_that_nobody_can_make(nvml, tmp_path):
-    """So that no kill leaves one behind."""
-    with methods.enter(NAIVE, first(1), tmp_path) as sharing:
-        environment = sharing.environment(0)
-        assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
-        pipe = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
-        with pytest.raises(OSError):
-            pipe.mkdir()
-
-
 @pytest.fixture
 def naive(nvml, tmp_path):
     with methods.enter(NAIVE, first(1), tmp_path) as sharing:
@@ -429,6 +391,10 @@ def said(*pids: int, **changes) -> dict[int, Report]:
 
 
 def test_naive_is_verified_when_nvml_lists_exactly_the_members(nvml, naive):
+    environment = naive.environment(0)
+    assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
+    with pytest.raises(OSError):  # nobody can make this one, so no kill leaves one behind
+        Path(environment["CUDA_MPS_PIPE_DIRECTORY"]).mkdir()
     nvml.compute = [30, 10, 20]
     assert naive.witness(said(20, 30, 10)) == {
         "verified": True,
@@ -455,31 +421,37 @@ def test_what_nvml_does_not_tell_proves_nothing(nvml, naive, compute, missing, m
 
 
 HIDDEN = 2**22 + 1  # beyond the kernel's largest PID
+US = os.getpid()
+CLIENTS = (
+    "^naive: NVML lists MPS clients on the card: member 0 .PID 20., "
+    f"PID {HIDDEN} .owner not visible from here.$"
+)
+STRANGER = rf"others compute on it: PID {US} \(.*, owner "
+# What NVML lists, as processes and as MPS clients, beside the members 20 and 10; what is wrong.
+WRONG = [
+    *((compute, [20, HIDDEN], NotInForce, CLIENTS) for compute in ([10, 20], [4001, 4002], [])),
+    ([4001, 4002, 4003], [], Company, "^naive: NVML lists 3 processes, the cell has 2 members$"),
+    ([4001], [], NotInForce, "^naive: NVML lists 1 process, the cell has 2 members$"),
+    ([20], [], NotInForce, r"^naive: member 1 \(PID 10\) is not among NVML's processes \[20\]$"),
+    *(([10, 20, US], clients, Company, STRANGER) for clients in ([], [US])),
+]
 
 
-@pytest.mark.parametrize("compute", [[10, 20], [4001, 4002], []])
-def test_naive_with_mps_clients_on_the_card_is_not_in_force_whatever_their_pids(
-    nvml, naive, compute
-):
-    nvml.compute, nvml.mps = compute, [20, HIDDEN]
-    with pytest.raises(NotInForce) as caught:
-        naive.witness(said(20, 10))
-    assert str(caught.value) == (
-        "naive: NVML lists MPS clients on the card: member 0 (PID 20), "
-        f"PID {HIDDEN} (owner not visible from here)"
-    )
-
-
-@pytest.mark.parametrize(("compute", "number"), [([4001, 4002, 4003], 3), ([4001], 1)])
-def test_naive_where_pids_do_not_compare_their_number_has_to(
-    nvml, naive, monkeypatch, compute, number
-):
+@pytest.mark.parametrize(("compute", "clients", "error", "sentence"), WRONG)
+def test_naive_is_not_in_force(nvml, naive, monkeypatch, compute, clients, error, sentence):
     monkeypatch.setattr(evidence, "GRACE_S", 0.0)
-    nvml.compute = compute
-    with pytest.raises(Company if number > 2 else NotInForce) as caught:
+    nvml.compute, nvml.mps = compute, clients
+    with pytest.raises(error, match=sentence):
         naive.witness(said(20, 10))
-    noun = "process" if number == 1 else "processes"
-    assert str(caught.value) == f"naive: NVML lists {number} {noun}, the cell has 2 members"
+
+
+def test_naive_is_not_in_force_where_a_member_is_elsewhere(nvml, naive):
+    nvml.compute = [10, 20]
+    sentence = rf"^naive: member 0 \(PID 20\) runs on {UUIDS[0]}, not on {UUIDS[1]}$"
+    with pytest.raises(NotInForce, match=sentence):
+        naive.witness({**said(20, 10), **said(20, device_uuid=UUIDS[0])})
+    with pytest.raises(NotInForce, match=r"^naive: member 0 \(PID 20\) did not say which device"):
+        naive.witness(said(20, device_uuid=None))
 
 
 def test_what_a_member_started_itself_is_nobody_elses(nvml, naive, monkeypatch):
@@ -501,21 +473,6 @@ def test_naive_one_that_is_leaving_the_card_is_given_time(nvml, naive, monkeypat
     assert naive.witness(said(20, 10))["compute"] == [4001, 4002]
 
 
-def test_naive_with_a_member_that_nvml_does_not_list_is_not_in_force(nvml, naive):
-    nvml.compute = [20]
-    sentence = r"^naive: member 1 \(PID 10\) is not among NVML's processes \[20\]$"
-    with pytest.raises(NotInForce, match=sentence):
-        naive.witness(said(20, 10))
-
-
-@pytest.mark.parametrize("clients", [[], [os.getpid()]])
-def test_a_stranger_beside_naive_is_company(nvml, naive, monkeypatch, clients):
-    monkeypatch.setattr(evidence, "GRACE_S", 0.0)
-    nvml.compute, nvml.mps = [10, 20, os.getpid()], clients
-    with pytest.raises(Company, match=rf"others compute on it: PID {os.getpid()} \(.*, owner "):
-        naive.witness(said(20, 10))
-
-
 def test_a_strangers_name_cannot_move_the_cursor(tmp_path):
     program = tmp_path / "\x1b[2Jbad\u202e"
     shutil.copy(shutil.which("sleep"), program)
@@ -524,16 +481,6 @@ def test_a_strangers_name_cannot_move_the_cursor(tmp_path):
             time.sleep(0.01)
         assert f"PID {process.pid} (?[2Jbad?, owner " in evidence.owner(process.pid)
         process.kill()
-
-
-def test_naive_with_a_member_elsewhere_is_not_in_force(nvml, naive):
-    nvml.compute = [10, 20]
-    sentence = f"naive: member 0 (PID 20) runs on {UUIDS[0]}, not on {UUIDS[1]}"
-    with pytest.raises(NotInForce) as caught:
-        naive.witness({**said(20, 10), **said(20, device_uuid=UUIDS[0])})
-    assert str(caught.value) == sentence
-    with pytest.raises(NotInForce, match=r"^naive: member 0 \(PID 20\) did not say which device"):
-        naive.witness(said(20, device_uuid=None))
 
 
 def test_naive_on_a_machine_without_a_gpu(tmp_path):
@@ -564,20 +511,7 @@ def test_a_compute_mode_that_lets_fewer_compute_is_an_administrators(nvml, monke
         assert fine or reason.endswith(f"'nvidia-smi -i {UUIDS[1]} -c DEFAULT'")
 
 
-# -- mig ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["mig", "mig_7g", "mig_4g", "mig_shared", "mig_mps"])
-def test_mig_is_refused_with_the_reason(nvml, method):
-    spec, device = NAIVE | {"method": method}, first(1)
-    mark = f"; {methods.METHODS['mig'].experimental}"
-    assert methods.refusal(spec, None) == (
-        "MIG needs an NVIDIA GPU, and there is none on this machine" + mark
-    )
-    assert methods.refusal(spec, device).startswith("MIG mode is off on Card 1; an administrator")
-    assert "-i 1 -mig 1" in methods.refusal(spec, device)
-    nvml.missing = {"nvmlDeviceGetMigMode"}
-    assert methods.refusal(spec, device) == "Card 1 has no MIG" + mark
+# -- who may ask ----------------------------------------------------------------------------------
 
 
 def test_nvidias_library_is_asked_in_three_rooms_only():

@@ -262,7 +262,7 @@ def test_a_daemon_that_does_not_list_one_server_fails_the_cell(answer):
     assert "one server was expected" in not_in_force(sharing, reports(132))
 
 
-def test_limits_reach_the_member_that_they_are_for():
+def test_limits_and_priorities_reach_the_member_that_they_are_for():
     limited = {"workload": "a", "sm_percent": 100 / 7, "pinned_memory_mb": 2048}
     sharing = sharing_of(limited, {"workload": "b"}, {"workload": "c", "sm_percent": 50})
     card = {"CUDA_VISIBLE_DEVICES": GPU.uuid}
@@ -273,8 +273,6 @@ def test_limits_reach_the_member_that_they_are_for():
     assert sharing.environment(1) == card
     assert sharing.environment(2) == card | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
 
-
-def test_priorities_reach_the_members_and_are_told_as_what_nobody_sees():
     sharing = sharing_of({"workload": "a", "priority": 0}, {"workload": "b", "priority": 1})
     set_to = [sharing.environment(member)["CUDA_MPS_CLIENT_PRIORITY"] for member in (0, 1)]
     assert set_to == ["0", "1"]
@@ -289,16 +287,19 @@ READ += [(7, 8), (3, 8), (1, 8)]  # on an H200 of 132 SMs
 LIES = [(98, 132), (50, 68), (50, 62), (50, 56), (7, 10), (1, 10), (1, 6)]
 
 
-@pytest.mark.parametrize(("percent", "count"), READ)
-def test_what_an_h200_gave_counts_as_in_force(percent, count):
-    found = sharing_of({"sm_percent": percent}).witness(reports(count))["limits"][0]
-    assert (found["sm_percent"], found["sm_count"]) == (percent, count)
-    assert found["sm_expected"] == int(1.32 * percent)
-
-
-@pytest.mark.parametrize(("percent", "count"), LIES)
-def test_more_or_far_less_than_the_limit_does_not(percent, count):
-    not_in_force(sharing_of({"sm_percent": percent}), reports(count))
+def test_an_sm_limit_is_in_force_where_members_see_what_an_h200_gave():
+    for percent, count in READ:
+        found = sharing_of({"sm_percent": percent}).witness(reports(count))["limits"][0]
+        assert (found["sm_percent"], found["sm_count"]) == (percent, count)
+        assert found["sm_expected"] == int(1.32 * percent)
+    for percent, count in LIES:  # more, or far less
+        not_in_force(sharing_of({"sm_percent": percent}), reports(count))
+    said = "its SM limit cannot be proven: it could not tell how many SMs it can use"
+    sentence = not_in_force(sharing_of({"sm_percent": 50}), reports(None))
+    assert sentence == f"mps_equal: member 0 (PID 7): {said}"
+    for total, count in ((None, None), (None, 132), (132, None)):  # without a limit
+        sharing = sharing_of({}, place=Place(GPU.uuid, total))
+        assert sharing.witness(reports(count))["verified"] is True
 
 
 @pytest.mark.parametrize(
@@ -322,18 +323,6 @@ def test_what_a_card_with_unknown_groups_of_sms_gives_is_proof_only_if_none_is_m
     why += f"{count} for {percent} % of {total}"
     assert found["limits"][0]["unproven"] == (None if proven else why)
     assert "can use" in not_in_force(sharing, reports(total))  # no limit at all
-
-
-def test_a_cap_that_cannot_be_proven_is_not_in_force():
-    said = "its SM limit cannot be proven: it could not tell how many SMs it can use"
-    sentence = not_in_force(sharing_of({"sm_percent": 50}), reports(None))
-    assert sentence == f"mps_equal: member 0 (PID 7): {said}"
-
-
-@pytest.mark.parametrize(("total", "count"), [(None, None), (None, 132), (132, None)])
-def test_without_a_cap_nothing_has_to_be_proven(total, count):
-    sharing = sharing_of({}, place=Place(GPU.uuid, total))
-    assert sharing.witness(reports(count))["verified"] is True
 
 
 def test_a_memory_limit_shows_in_what_the_member_sees_free():
@@ -460,15 +449,6 @@ def test_a_member_that_failed_and_is_slow_to_end_is_no_stranger(member, shown):
     assert sharing_of({}).witness(reports(132))["nvml_compute"] == shown["compute"]
 
 
-def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
-    answers = iter([[5, 7, 99], [5, 7, 99], [5, 7]])
-    monkeypatch.setattr(
-        gpu.Nvidia, "processes", lambda device: {"compute": next(answers), "mps": [7]}
-    )
-    monkeypatch.setattr(method_evidence, "GRACE_S", 60.0)
-    assert sharing_of({}).witness(reports(132))["nvml_compute"] == [5, 7]
-
-
 @pytest.mark.parametrize(
     ("compute", "clients", "agrees"),
     [([5, 6, 7, 20], [7, 20], True), ([4001, 4002, 4003, 4004], [4002, 4003, 4004], None)],
@@ -542,14 +522,6 @@ def foreign():
         process.wait()
 
 
-def test_a_foreign_daemon_of_another_card_is_no_company_and_left_alone(foreign, tmp_path):
-    daemon, pipe = foreign(OTHER)
-    with methods.enter(SPEC, GPU, tmp_path):
-        pass
-    assert daemon.poll() is None
-    assert folders() == [pipe]
-
-
 @pytest.mark.parametrize(
     ("visible", "serves"),
     [
@@ -578,32 +550,28 @@ def test_which_daemons_serve_a_card(visible, serves, monkeypatch):
     assert nvidia.shows(environment, GPU) is serves
 
 
-def test_other_users_daemons_are_no_reason_to_refuse(foreign, monkeypatch):
-    daemon, _ = foreign(GPU.uuid)
+def test_what_is_no_reason_to_refuse_and_is_left_alone(foreign, monkeypatch, tmp_path):
+    """A daemon of another card, another user's, one that has ended, somebody's question to one."""
+    (elsewhere, pipe), (another, _), (dead, _) = map(foreign, (OTHER, GPU.uuid, GPU.uuid))
+    dead.kill()
+    while psutil.Process(dead.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
     environ = psutil.Process.environ
 
     def environ_of_ours(process):
-        if process.pid == daemon.pid:
+        if process.pid == another.pid:
             raise psutil.AccessDenied(process.pid)
         return environ(process)
 
+    with pytest.raises(Company, match=f"another MPS daemon serves it: PID {another.pid} "):
+        method_evidence.refuse_company(GPU)
     monkeypatch.setattr(psutil.Process, "environ", environ_of_ours)
-    method_evidence.refuse_company(GPU)
-
-
-def test_a_question_to_a_daemon_is_no_daemon():
     with subprocess.Popen([mps_daemon.CONTROL], stdin=subprocess.PIPE) as question:
         while psutil.Process(question.pid).name() != mps_daemon.CONTROL:
             time.sleep(0.01)
-        method_evidence.refuse_company(GPU)
-
-
-def test_a_daemon_that_has_ended_serves_nobody(foreign):
-    daemon, _ = foreign(GPU.uuid)
-    daemon.kill()
-    while psutil.Process(daemon.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    method_evidence.refuse_company(GPU)
+        with methods.enter(SPEC, GPU, tmp_path):
+            pass
+    assert elsewhere.poll() is another.poll() is None and pipe.exists()
 
 
 def test_only_a_mark_that_nobody_holds_is_swept():
@@ -643,20 +611,15 @@ def test_what_others_made_in_the_temporary_folder_is_skipped_and_not_waited_for(
         shutil.rmtree(folder)
 
 
-def test_limits_in_the_users_shell_do_not_reach_the_daemon(tmp_path, monkeypatch):
+def test_the_daemon_may_open_many_files_and_has_no_limits_of_the_users_shell(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5")
-    with methods.enter(SPEC, GPU, tmp_path):
-        [daemon] = programs()
-        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in daemon.environ()
-
-
-def test_the_daemon_may_open_many_files(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
     try:
         with methods.enter(SPEC, GPU, tmp_path):
             [daemon] = programs()
             assert daemon.rlimit(psutil.RLIMIT_NOFILE) == (min(hard, 16384), hard)
+            assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in daemon.environ()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -669,10 +632,6 @@ def test_a_temporary_folder_too_long_for_a_socket_is_refused(tmp_path, monkeypat
         with methods.enter(SPEC, GPU, tmp_path):
             pass
     assert not folders()
-
-
-def limiting(**limits) -> dict:
-    return {"method": "mps_own", "members": [{"workload": "a"}, {"workload": "b", **limits}]}
 
 
 @pytest.mark.parametrize(
@@ -688,14 +647,11 @@ def limiting(**limits) -> dict:
         ),
         ({"pinned_memory_mb": TOTAL_MB - 1}, {}, None),
         ({"pinned_memory_mb": TOTAL_MB}, {"memory_bytes": None}, None),
-        *(
-            (
-                {"pinned_memory_mb": limit},
-                {},
-                f"the memory limit of member 1 (b), {limit} MiB, limits nothing: a card that is "
-                f"not there has {TOTAL_MB} MiB",
-            )
-            for limit in (TOTAL_MB, TOTAL_MB + 1)
+        (
+            {"pinned_memory_mb": TOTAL_MB},
+            {},
+            f"the memory limit of member 1 (b), {TOTAL_MB} MiB, limits nothing: a card that is "
+            f"not there has {TOTAL_MB} MiB",
         ),
     ],
 )
@@ -710,8 +666,7 @@ def test_a_limit_that_could_never_be_proven_or_limits_nothing_is_refused(limits,
 
 
 def test_refusals(monkeypatch):
-    for method in ("mps", "mps_equal", "mps_overlap"):
-        assert MPS.refusal({**SPEC, "method": method}, GPU) is None
+    assert MPS.refusal(SPEC, GPU) is None
     assert MPS.refusal(SPEC, None) == "MPS needs an NVIDIA GPU, and there is none on this machine"
     monkeypatch.setenv("PATH", "")
     reason = "MPS needs nvidia-cuda-mps-control, which is not on PATH"

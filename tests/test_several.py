@@ -9,7 +9,6 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import combinations
 from types import SimpleNamespace
 
 import pytest
@@ -98,24 +97,6 @@ def test_a_block_stays_on_its_card_and_one_that_somebody_uses_keeps_no_other_wai
     assert len(done) == 4 and {r["status"] for r in done} == {"completed"}
     places = {(r["cell"]["replicate"], r["gpu"]["uuid"]) for r in done}
     assert places == {(1, first), (2, second)}
-
-
-def test_three_invocations_share_two_cards(several, tmp_path):
-    """No two cells are on one card at once, and nobody starves."""
-    studios = [several]
-    ladder = {"workloads": ["plain"], "counts": {1: ["naive"]}}
-    for name in "ab":
-        studios.append(replace(several, folder=tmp_path / name))
-        studios[-1].write({"plain": workload()}, drill=study(ladders=[ladder], replicates=2))
-    several.write({"plain": workload()}, drill=study(ladders=[ladder], replicates=2))
-    runs = [each.start(*ALL) for each in studios]
-    for running in runs:
-        assert running.end().code == 0, running.output
-    records = [r for each in studios for r in each.records().values()]
-    assert len(records) >= 6 and {r["status"] for r in records} == {"completed"}
-    for a, b in combinations(records, 2):
-        if a["gpu"]["uuid"] == b["gpu"]["uuid"]:
-            assert max(spans(a)[0], spans(b)[0]) >= min(spans(a)[1], spans(b)[1])
 
 
 def test_a_control_keeps_the_other_cards_idle_and_disturbed_ones_run_one_at_a_time(several):

@@ -280,7 +280,6 @@ class Library:
         "nvmlDeviceSetMigMode",
         "nvmlDeviceCreateGpuInstanceWithPlacement",
         "nvmlGpuInstanceCreateComputeInstance",
-        "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
         "nvmlComputeInstanceDestroy",
         "nvmlGpuInstanceDestroy",
     }
@@ -423,20 +422,11 @@ class Library:
     def _nvmlDeviceGetComputeMode(self, state, device, mode):
         put(mode, state["settings"]["compute_mode"])
 
-    def _nvmlDeviceGetMinorNumber(self, state, device, minor):
-        put(minor, 0)
-
     def _nvmlDeviceGetTemperature(self, state, device, sensor, value):
         put(value, int(self._now(state, "temperature")))
 
     def _nvmlDeviceGetPowerUsage(self, state, device, value):
         put(value, int(self._now(state, "power") * 1000))
-
-    def _nvmlDeviceGetEnforcedPowerLimit(self, state, device, value):
-        put(value, 700_000)
-
-    def _nvmlDeviceGetTotalEnergyConsumption(self, state, device, value):
-        put(value, int(self._now(state, "energy") * 1000))
 
     def _nvmlDeviceGetClockInfo(self, state, device, clock, value):
         put(value, int(self._now(state, {1: "sm_clock", 2: "memory_clock"}[number(clock)])))
@@ -697,18 +687,6 @@ class Library:
                 return self._add(state, gi, number(profile_id), start, compute)
         raise Refused(FULL)
 
-    def _nvmlGpuInstanceCreateComputeInstanceWithPlacement(
-        self, state, instance, profile_id, placement, compute
-    ):
-        gi, found = self._gpu_instance(state, instance)
-        start, size = target(placement).start, target(placement).size
-        known = self._card.compute_placements(found, number(profile_id))
-        if size != self._card.extent(found, number(profile_id)) or start not in known:
-            raise Refused(INVALID)
-        if overlaps(start, size, found["compute"].values()):
-            raise Refused(FULL)
-        self._add(state, gi, number(profile_id), start, compute)
-
     def _add(self, state, gi, profile_id, start, compute) -> None:
         """Ids count from 0 in each GPU instance; a MIG device takes the first free number."""
         instance = state["instances"][gi]
@@ -757,9 +735,6 @@ class Library:
             if compute["slot"] == number(index):
                 return put_handle(found, 4, gi, ci)
         raise Refused(NOT_FOUND)
-
-    def _nvmlDeviceIsMigDeviceHandle(self, state, device, answer):
-        put(answer, int(self._mig(state, device) is not None))
 
     def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, state, device, parent):
         put_handle(parent, 1)
