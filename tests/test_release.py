@@ -31,7 +31,6 @@ from release import (
     manifest,
     private,
     readings,
-    sealed,
     slices,
     verify,
 )
@@ -383,8 +382,8 @@ def test_differences_are_of_values_not_of_bytes(tmp_path):
 
 
 def test_a_sealed_attempt_may_not_change(copy, capsys):
-    assert sealed.notice(copy.parent) == ""
-    assert "h200 is sealed: 'make verify STUDY=h200'" in sealed.notice(copy)
+    session = open_session({"study": "h200", "results": str(copy.parent), "gpu": "cpu"})
+    assert "'make verify STUDY=h200' tells what differs" in banner(session)
     path = copy / PAIR.folder / "run.json"
     path.write_text(path.read_text() + " ")
     assert release.seal.main(copy) == 1

@@ -8,7 +8,6 @@ from pathlib import Path
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 from analysis import code, figures as drawn, neighbours, pages
-from release.sealed import notice
 from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.provenance import machine_alias
@@ -99,8 +98,6 @@ onstart:
         sys.exit(1)
     jobs.write_plan(SESSION)
     SESSION.datasets.pin()
-    if said := notice(SESSION.folder):  # after the plan is written, which is one of its files
-        print(said, file=sys.stderr)
     # Elsewhere than on this machine no job could use it.
     preloaded = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
     jobs.write(SESSION, preloaded)

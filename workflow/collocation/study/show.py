@@ -57,6 +57,9 @@ def banner(session: Session) -> str:
             f"sealed: it ships as it is, {len(session.cells) - done} cells not measured; "
             "'--config measure=true' (make: CONFIG=measure=true) measures them"
         )
+    if session.sealed:
+        study = f"STUDY={session.name}"
+        lines.append(f"'make verify {study}' tells what differs, 'make seal {study}' seals it anew")
     pins = {name: session.datasets.pinned(name) for name in session.datasets.sizes}
     source = session.config.source
     data = [f"{name} {pin} (pinned)" if pin else f"{name} {source}" for name, pin in pins.items()]
