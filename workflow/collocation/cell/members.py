@@ -9,7 +9,7 @@ from workflow.collocation.schema.workloads import CommandWorkload, Workload
 LOSS_EVERY = 10  # steps
 COMPILED = Path(".snakemake/compiled")  # what torch.compile made, for all members and later cells
 IN_FLIGHT_S = 0.02  # work that a member may have launched ahead, if it is to be held now and then
-BESIDE = {"description", "window_s", "dataset", "folder", "optimizer", "input", "memory_limit_mb"}
+BESIDE = {"description", "dataset", "folder", "optimizer", "input", "memory_limit_mb"}
 
 
 def member_specs(

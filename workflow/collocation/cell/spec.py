@@ -24,7 +24,7 @@ from workflow.collocation.schema.workloads import AnyWorkload, ItsOwn, VisionWor
 VERSION = 1  # of what a spec means: another one measures all cells again
 FIRST = 1  # of specs that name none
 FIRST_KIND = "vision"  # of members that name none
-BESIDE = {"description", "input", "window_s"}  # of a workload: told by others, or otherwise
+BESIDE = {"description", "input"}  # of a workload: told by others, or otherwise
 MISSING = object()
 
 

@@ -63,9 +63,6 @@ class Workload(Strict):
     kind: str = Field(description="kind of job", examples=["vision"])
     batch_size: Positive = Field(description="samples (or tokens) of a step", examples=[128])
     warmup_steps: StrictInt = Field(20, ge=3, description="steps before the barrier, at least")
-    window_s: float | None = Field(
-        None, gt=0, description="a window of its own, if the study's is too short", examples=[60]
-    )
 
     def no_graph(self, mode: str) -> str:
         """Why no CUDA graph can hold its step with this mode of input; empty where one can."""

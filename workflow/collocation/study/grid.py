@@ -147,7 +147,7 @@ def _apart(draft: dict) -> Iterable[dict]:
 def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
     mix = isinstance(group, Mix) and not baseline
     all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
-    measure = _measure(study, workloads, group, names, baseline)
+    measure = _measure(study, group, names, baseline)
 
     def member(name: str, method: str, count: int, side: int | None = None) -> MemberSpec:
         job = workloads[name]
@@ -186,10 +186,9 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
     return Cell(scenario, arm, method, replicate, spec)
 
 
-def _measure(study, workloads, group, names, baseline) -> MeasureSpec:
+def _measure(study, group, names, baseline) -> MeasureSpec:
     """How a cell of the group is measured; a baseline as the study has it, for a window."""
-    windows = [workloads[name].window_s for name in names if workloads[name].window_s]
-    settings = study.measure.model_dump() | ({"window_s": max(windows)} if windows else {})
+    settings = study.measure.model_dump()
     if baseline:
         settings |= {"kind": "window", "other_gpus": "any"}
     else:
