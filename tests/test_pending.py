@@ -139,8 +139,10 @@ def test_on_a_cluster_any_gpu_a_block_gets_will_do_and_a_study_ends(world, data)
 
 
 @given(worlds(), devices, refusals)
-def test_pending_is_in_order_and_needs_new_attempts(world, device, refusal):
+def test_pending_is_in_order_and_a_function_that_changes_nothing(world, device, refusal):
+    before = {cell: list(found) for cell, found in world.attempts.items()}
     jobs = world.pending(device, refusal)
+    assert jobs == world.pending(device, refusal) and world.attempts == before
     assert [job.cell.id for job in jobs] == [CELLS[job.rank].id for job in jobs]
     assert [job.rank for job in jobs] == sorted(job.rank for job in jobs)
     for job in jobs:
@@ -151,36 +153,21 @@ def test_pending_is_in_order_and_needs_new_attempts(world, device, refusal):
 
 
 @given(worlds(), devices, refusals)
-def test_pending_is_a_function_that_changes_nothing(world, device, refusal):
-    before = {cell: list(found) for cell, found in world.attempts.items()}
-    assert world.pending(device, refusal) == world.pending(device, refusal)
-    assert world.attempts == before
-
-
-@given(worlds(), devices, refusals)
-def test_a_cell_with_an_answer_is_pending_only_as_a_baseline_elsewhere(world, device, refusal):
+def test_a_cell_is_pending_without_an_answer_or_as_a_baseline_elsewhere(world, device, refusal):
+    """Unless it failed too often."""
     pending_cells = world.why(device, refusal)
     for cell in CELLS:
-        last = last_result(cell, world, device)
-        why = pending_cells.get(cell.id)
-        if last is not None and last.status in MEASURED:
+        last, why = last_result(cell, world, device), pending_cells.get(cell.id)
+        if last is None:
+            faults = sum(a.status in FAULTS for a in tried_on(cell, world, device))
+            assert why or faults >= 3
+            if faults >= 3 and cell.needs != {cell.id}:
+                assert not why
+        elif last.status in MEASURED:
             elsewhere = f"no baseline on {last.device}, where it was measured"
             assert why in (None, f"baseline on {device}", elsewhere)
-        elif last is not None and why is not None:
+        elif why is not None:
             assert refusal(cell) is None
-
-
-@given(worlds(), devices, refusals)
-def test_a_cell_without_an_answer_is_pending_unless_it_failed_too_often(world, device, refusal):
-    pending_cells = world.why(device, refusal)
-    for cell in CELLS:
-        if last_result(cell, world, device) is None:
-            tried = tried_on(cell, world, device)
-            faults = sum(a.status in FAULTS for a in tried)
-            waiting = cell.id in pending_cells
-            assert waiting or faults >= 3
-            if faults >= 3 and cell.needs != {cell.id}:
-                assert not waiting
 
 
 @given(worlds(), devices, refusals)
@@ -254,26 +241,26 @@ def measured_world(refusal=possible) -> World:
     return world
 
 
-def test_a_corrupt_record_is_measured_again_beside_the_old_one():
+@pytest.mark.parametrize(
+    ("tried", "number", "why"),
+    [
+        ({1: "corrupt"}, 2, "its run.json is corrupt"),
+        ({1: "postponed"}, 2, "not measured yet"),  # as if nothing had happened
+        ({4: "failed"}, 5, "failed, trying again"),  # though somebody removed the first ones
+        ({1: "failed", 2: "timed_out"}, 3, "timed_out, trying again"),
+    ],
+)
+def test_what_has_no_answer_is_tried_again_under_the_next_number(tried, number, why):
     world = measured_world()
-    world.attempts[THREE.id] = [attempt(THREE, 1, "corrupt")]
+    world.attempts[THREE.id] = [attempt(THREE, *each) for each in tried.items()]
     [job] = world.pending()
-    assert (job.cell, job.attempt, job.why) == (THREE, 2, "its run.json is corrupt")
+    assert (job.cell, job.attempt, job.why) == (THREE, number, why)
 
 
-def test_a_folder_that_somebody_removed_gives_no_number_twice():
+def test_a_failed_cell_is_tried_three_times_or_as_often_as_is_asked_for():
     world = measured_world()
-    world.attempts[THREE.id] = [attempt(THREE, 4, "failed")]
-    assert [job.attempt for job in world.pending()] == [5]
-
-
-@pytest.mark.parametrize("status", FAULTS)
-def test_a_failed_cell_is_tried_three_times(status):
-    world = measured_world()
-    world.attempts[THREE.id] = []
-    for number in (1, 2, 3):
-        [job] = world.run(status=status)
-        assert job.attempt == number
+    world.attempts[THREE.id] = [attempt(THREE, n, status) for n, status in enumerate(FAULTS, 1)]
+    world.attempts[THREE.id] += [attempt(THREE, 3, "failed")]
     assert world.pending() == []
     [(cell, last, count)] = pending.exhausted(CELLS, world.attempts)
     assert (cell, last.number, count) == (THREE, 3, 3)
@@ -283,9 +270,8 @@ def test_a_failed_cell_is_tried_three_times(status):
 def test_unsupported_is_asked_again_only_when_it_has_become_possible():
     world = measured_world(no_mig)
     assert world.pending(refusal=no_mig) == []
-    assert world.why() == {
-        cell.id: "is possible now" for cell in CELLS if cell.method.startswith("mig")
-    }
+    of_mig = [cell.id for cell in CELLS if cell.method.startswith("mig")]
+    assert world.why() == dict.fromkeys(of_mig, "is possible now")
 
 
 @pytest.mark.parametrize("phase", ["setup", "warm"])
@@ -301,50 +287,32 @@ def test_what_only_trying_showed_to_be_unsupported_is_tried_three_times(phase):
     assert len(world.pending(most=4)) == 1
 
 
-def test_unsupported_then_possible_then_failing_is_tried_three_times_and_listed():
-    world = measured_world(no_mig)
-    waiting = {job.cell.id for job in world.pending()}
-    for _ in range(3):
-        assert {job.cell.id for job in world.run(status="failed")} == waiting
-    assert world.pending() == []
-    listed = {cell.id: count for cell, _, count in pending.exhausted(CELLS, world.attempts)}
-    assert listed == dict.fromkeys(waiting, 3)
-
-
-def test_changed_settings_rerun_that_workloads_cells_only():
-    world = measured_world()
-    changed = {**WORKLOADS, SMALL: WORKLOADS[SMALL].model_copy(update={"warmup_steps": 99})}
-    jobs = pending.jobs(expand(small_study(), changed), world.attempts, "GPU-a", possible)
-    said = "its settings changed: "
-    assert {job.why for job in jobs} == {f"{said}warmup_steps 20 → 99"}
-    assert {job.cell.id for job in jobs} == {cell.id for cell in CELLS if SMALL in cell.id}
-    assert {job.attempt for job in jobs} == {2}
-
-
 def test_a_block_that_goes_on_on_another_gpu_measures_its_baselines_there():
+    """Also after an interruption; a cell that will be refused needs none."""
     world = measured_world()
     world.attempts[THREE.id] = []
     assert world.why("GPU-b") == {
         THREE.id: "not measured yet",
         ALONE.id: "baseline on GPU-b",  # of this block and workload; no other
     }
-    world.run("GPU-b")
-    assert world.pending("GPU-b") == []
-    assert world.pending("GPU-a") == []
-
-
-def test_only_some_baselines_done_on_the_other_gpu_before_an_interruption():
-    world = measured_world()
-    world.attempts[THREE.id] = []
     world.run("GPU-b", only=[THREE.id])
     assert world.why("GPU-b") == {ALONE.id: "baseline on GPU-b"}
     assert world.why("GPU-a") == {THREE.id: "no baseline on GPU-b, where it was measured"}
-
-
-def test_a_cell_that_will_be_refused_needs_no_baseline():
-    world = measured_world()
+    world.run("GPU-b")
+    assert world.pending("GPU-b") == world.pending("GPU-a") == []
     world.attempts[MIG.id] = []
-    assert world.why("GPU-b", no_mig) == {MIG.id: "not measured yet"}
+    assert world.why("GPU-c", no_mig) == {MIG.id: "not measured yet"}
+
+
+@pytest.mark.parametrize(
+    ("status", "spec"), [("postponed", None), ("failed", None), ("completed", {"old": True})]
+)
+def test_a_baseline_that_did_not_come_about_on_this_gpu_is_measured_again(status, spec):
+    """Or came about with other settings."""
+    world = measured_world()
+    world.attempts[THREE.id] = []
+    world.attempts[ALONE.id].insert(0, attempt(ALONE, 2, status, "GPU-b", spec))
+    assert world.why("GPU-b")[ALONE.id] == "baseline on GPU-b"
 
 
 @pytest.mark.parametrize(("there", "here"), [("cpu", "GPU-a"), ("GPU-a", "cpu")])
@@ -361,22 +329,6 @@ def test_what_a_cpu_did_never_stands_for_a_gpu_nor_the_other_way_round(there, he
     assert moved == world.pending(there)
 
 
-def test_a_baseline_of_other_settings_on_this_gpu_does_not_count():
-    world = measured_world()
-    old = attempt(ALONE, 1, "completed", "GPU-b", spec={"old": True})
-    world.attempts[ALONE.id] = [old, attempt(ALONE, 2, "completed", "GPU-a")]
-    world.attempts[THREE.id] = []
-    assert world.why("GPU-b")[ALONE.id] == "baseline on GPU-b"
-
-
-@pytest.mark.parametrize("status", ["postponed", "failed"])
-def test_a_baseline_that_did_not_come_about_on_this_gpu_is_tried_again(status):
-    world = measured_world()
-    world.attempts[THREE.id] = []
-    world.attempts[ALONE.id].append(attempt(ALONE, 2, status, "GPU-b"))
-    assert world.why("GPU-b")[ALONE.id] == "baseline on GPU-b"
-
-
 def test_stale_results_are_measured_again_on_request():
     world = measured_world()
     old = {THREE.id: 1}
@@ -386,26 +338,16 @@ def test_stale_results_are_measured_again_on_request():
 
     assert world.why(stale=stale) == {THREE.id: "measured with another trainer or version"}
     world.attempts[THREE.id] = [attempt(THREE, n, "failed") for n in (1, 2, 3)]
-    assert world.pending() == []
     old[THREE.id] = 3  # they failed with other code: that does not count
-    assert [job.attempt for job in world.pending(stale=stale)] == [4]
-    world.run(stale=stale)
+    assert [job.attempt for job in world.run(stale=stale)] == [4]
     assert world.pending(stale=stale) == []
-
-
-def test_postponed_is_as_if_nothing_had_happened():
-    world = measured_world()
-    world.attempts[THREE.id] = [attempt(THREE, 1, "postponed")]
-    [job] = world.pending()
-    assert (job.why, job.attempt) == ("not measured yet", 2)
-    assert THREE.id not in {a.cell for a in pending.finished(CELLS, world.attempts)}
 
 
 def test_analysis_reads_every_attempt_at_todays_cells():
     world = measured_world()
     old = attempt(THREE, 2, "completed", spec={"old": True})
-    failed, corrupt = attempt(THREE, 3, "failed"), attempt(THREE, 4, "corrupt")
-    world.attempts[THREE.id] += [old, failed, corrupt]
+    more = ((3, "failed"), (4, "corrupt"), (5, "postponed"))
+    world.attempts[THREE.id] += [old, *(attempt(THREE, *each) for each in more)]
     world.attempts["gone/paper_step/naive/r1"] = [attempt(THREE, 1, "completed")]
     found = pending.finished([THREE], world.attempts)
     assert [a.number for a in found] == [1, 3]
@@ -415,28 +357,17 @@ def test_analysis_reads_every_attempt_at_todays_cells():
 
 # -- estimates ------------------------------------------------------------------------------------
 
-
-def test_estimates_are_what_other_replicates_took():
-    other = cell_of(f"3x_{SMALL}", "mps", 2)
-    found = [attempt(other, n, "completed") for n in (1, 2, 3)]
-    for entry, took in zip(found, (100.0, 61.0, 20.0), strict=True):
-        entry.content["timing"]["total_s"] = took
-    ignored = attempt(other, 4, "failed"), attempt(other, 5, "corrupt")
-    estimates = Estimates(by_id([*found, *ignored]))
-    assert estimates.of(THREE) == 60.0  # the median, less the waiting
-    epochs = {"kind": "epochs", "epochs": 2}
-    longer = attempt(other, 6, "completed", spec={**READ[other.id], "measure": epochs})
-    assert Estimates(by_id([*found, longer])).of(THREE) == 60.0
-    untimed = attempt(other, 7, "completed")
-    del untimed.content["timing"]
-    assert Estimates(by_id([untimed])).of(THREE) == Estimates({}).of(THREE)
+OTHER, TWIN = cell_of(f"2x_{A}", "mps"), cell_of(f"3x_{SMALL}", "mps", 2)
+NO_WORD = Estimates({})
 
 
-def took(cell: Cell, seconds: float) -> dict[str, list[Attempt]]:
-    """One attempt that took so long from start to end."""
-    made = attempt(cell, 1, "completed", spec=cell.spec.to_json())
-    made.content["timing"] = {"total_s": seconds}
-    return by_id([made])
+def took(cell: Cell, *seconds: float) -> dict[str, list[Attempt]]:
+    """Attempts that took so long from start to end."""
+    spec = cell.spec.to_json()
+    made = [attempt(cell, n, "completed", spec=spec) for n in range(1, len(seconds) + 1)]
+    for each, total in zip(made, seconds, strict=True):
+        each.content["timing"] = {"total_s": total}
+    return {cell.id: made}
 
 
 def beside(estimates: Estimates, cell: Cell) -> float:
@@ -445,29 +376,39 @@ def beside(estimates: Estimates, cell: Cell) -> float:
     return estimates.of(cell) - measure.window_s - measure.warmup_s - measure.settle_s
 
 
+def test_estimates_are_what_other_replicates_took():
+    found = took(TWIN, 100.0, 61.0, 20.0)
+    for entry in found[TWIN.id]:
+        entry.content["timing"]["lock_wait_s"] = 1.0
+    found[TWIN.id] += [attempt(TWIN, 4, "failed"), attempt(TWIN, 5, "corrupt")]
+    assert Estimates(found).of(THREE) == 60.0  # the median, less the waiting
+    epochs = {"kind": "epochs", "epochs": 2}
+    found[TWIN.id].append(attempt(TWIN, 6, "completed", spec=READ[TWIN.id] | {"measure": epochs}))
+    assert Estimates(found).of(THREE) == 60.0
+    untimed = attempt(TWIN, 7, "completed")
+    del untimed.content["timing"]
+    assert Estimates(by_id([untimed])).of(THREE) == NO_WORD.of(THREE)
+
+
 def test_the_rule_of_thumb_is_as_far_off_as_it_was():
-    other = cell_of(f"2x_{A}", "mps")
-    thumb = Estimates({})
-    half = Estimates(took(other, thumb.of(other) - beside(thumb, other) / 2))
-    assert beside(half, other) == pytest.approx(beside(thumb, other) / 2)
-    assert beside(half, THREE) == pytest.approx(beside(thumb, THREE) / 2)
+    half = Estimates(took(OTHER, NO_WORD.of(OTHER) - beside(NO_WORD, OTHER) / 2))
+    assert beside(half, OTHER) == pytest.approx(beside(NO_WORD, OTHER) / 2)
+    assert beside(half, THREE) == pytest.approx(beside(NO_WORD, THREE) / 2)
 
 
 def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_better():
-    other = cell_of(f"2x_{A}", "mps")
-    shipped = took(cell_of(f"3x_{SMALL}", "mps", 2), 30.0) | took(other, 20.0)
-    assert Estimates({}, lambda kind: shipped).of(THREE) == 30.0
+    shipped = took(TWIN, 30.0) | took(OTHER, 20.0)
+    known = Estimates({}, lambda kind: shipped)
+    assert known.of(THREE) == 30.0
     long = {"ladders": [{"workloads": [SMALL], "counts": {3: ["mps"]}, "measure": LONG}]}
     [longer] = [c for c in expand(small_study(**long), WORKLOADS) if c.id == THREE.id]
-    more = LONG["window_s"] - THREE.spec.measure.window_s
     # The same job in a longer window.
-    assert Estimates({}, lambda kind: shipped).of(longer) == 30.0 + more
+    assert known.of(longer) == 30.0 + LONG["window_s"] - THREE.spec.measure.window_s
     unlike = cell_of(f"3x_{SMALL}", "naive")
-    assert Estimates({}, lambda kind: shipped).of(unlike) == Estimates({}).of(unlike)
+    assert known.of(unlike) == NO_WORD.of(unlike)
 
     # Here the one took twice as long beside its windows as where it shipped from: so may the other.
-    known = Estimates({}, lambda kind: shipped)
-    here = took(other, 20.0 + beside(known, other))
+    here = took(OTHER, 20.0 + beside(known, OTHER))
     learned = Estimates(here, lambda kind: shipped)
     assert beside(learned, THREE) == pytest.approx(2 * beside(known, THREE))
     assert Estimates(here | took(THREE, 50.0), lambda kind: shipped).of(THREE) == 50.0
@@ -487,23 +428,21 @@ def test_the_first_cell_of_each_workload_compiles_what_the_others_find():
         return sorted({c.spec.members[0].workload for c in longer})
 
     assert more(Estimates({})) == sorted([SMALL, A])
-    before = replace(cell_of(f"2x_{A}", "mps"), arm="compile")
-    assert more(Estimates(took(before, Estimates({}).of(THREE)))) == [SMALL]
+    assert more(Estimates(took(replace(OTHER, arm="compile"), NO_WORD.of(THREE)))) == [SMALL]
 
 
-def test_a_cell_that_ran_out_of_memory_early_says_nothing_of_the_others():
-    early = attempt(cell_of(f"2x_{A}", "mps"), 1, "out_of_memory")
-    early.content["timing"]["total_s"] = 2.0
-    assert Estimates(by_id([early])).of(THREE) == Estimates({}).of(THREE)
-    assert Estimates(by_id([early])).of(cell_of(f"2x_{A}", "mps")) == 1.0  # its like will, too
-
-
-def test_work_of_unknown_length_says_nothing_of_other_cells():
-    other = cell_of(f"2x_{A}", "mps")
-    measure = {"kind": "completion", "settle_s": 0, "warmup_s": 0}
-    quick = attempt(other, 1, "completed", spec={**READ[other.id], "measure": measure})
-    quick.content["timing"]["total_s"] = 2.0
-    assert Estimates(by_id([quick])).of(THREE) == Estimates({}).of(THREE)
+@pytest.mark.parametrize(
+    "unlike",
+    [{"status": "out_of_memory"}, {"measure": {"kind": "completion"}}],
+    ids=["ended early", "work of unknown length"],
+)
+def test_what_ended_after_another_time_says_nothing_of_other_cells(unlike):
+    found = took(OTHER, 2.0)
+    content = found[OTHER.id][0].content
+    content["spec"] = content["spec"] | unlike
+    content["status"] = unlike.get("status", "completed")
+    estimates = Estimates(found)
+    assert estimates.of(THREE) == NO_WORD.of(THREE) and estimates.of(OTHER) >= 1
 
 
 @pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
@@ -513,32 +452,13 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     two, seven = (
         next(c for c in cells if c.n == n and c.spec.measure.kind == measure) for n in (2, 7)
     )
-    assert Estimates({}).of(two) > 10
-    assert Estimates({}).of(seven) > Estimates({}).of(two)
+    assert 10 < NO_WORD.of(two) < NO_WORD.of(seven)
 
 
 def test_refused_cells_take_next_to_no_time():
     jobs = World().pending(refusal=no_mig)
     times = {job.cell.method.startswith("mig"): job.estimate_s for job in jobs}
     assert times[True] < 5 < times[False]
-
-
-def test_a_budget_may_be_used_up_to_the_last_second():
-    jobs = [job for job in World().pending() if job.cell.needs == {job.cell.id}]  # alone cells
-    two = jobs[0].estimate_s + jobs[1].estimate_s
-    assert len(within(jobs, two)[0]) == 2
-    assert len(within(jobs, two - 0.1)[0]) == 1
-
-
-def test_a_budgeted_study_comes_to_its_end():
-    world = World()
-    for _ in itertools.count():
-        now, later = within(world.pending(), 200.0)
-        world.run(only={job.cell.id for job in now})
-        if not later:
-            break
-        assert now
-    assert world.pending() == []
 
 
 # -- several devices ------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import csv
 import itertools
 import json
 import re
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -33,16 +32,10 @@ PAPER_LADDER = {
     3: ("naive", "mps", "mig"),
     7: ("naive", "mps", "mig"),
 }
-LIMITS = {
-    2: ("mps_equal", "mps_overlap"),
-    3: ("mig_1g2x",),
-    7: ("mps_equal", "mps_overlap", "mig_mps"),
-}
 # Experiment 37: A on a 1g, B on a 2g, C on a 4g instance.
 A, B, C = "resnet26_cifar10_b128", "resnet50_imagenet64_b128", "resnet152_imagenet_b32"
 SMALL, DLRM = "resnet26_cifar10_b32", "dlrm_criteo_b2048"
 MIDDLE = ("efficientnetv2_s_imagenet64_b128", "cait_xxs24_imagenet_b128")
-HALF_DOZEN = (SMALL, A, B, C, DLRM, *MIDDLE)
 
 
 def small_study(**changes) -> Study:
@@ -62,77 +55,33 @@ def triples(cells: list[Cell], replicate: int = 1) -> set[tuple[str, str, str]]:
     return {(c.scenario, c.arm, c.method) for c in cells if c.replicate == replicate}
 
 
-def ladder(*workloads: str, arm: str = "paper_step", counts=PAPER_LADDER) -> set:
-    return {
-        (f"{count}x_{workload}", arm, method)
-        for workload in workloads
-        for count, methods in counts.items()
-        for method in methods
-    }
-
-
-def mix(members: dict[str, int], *methods: str) -> set:
-    scenario = "+".join(f"{count}x_{name}" for name, count in members.items())
-    return {(scenario, "paper_step", method) for method in methods}
-
-
-def alone(*workloads: str, arm: str = "paper_step") -> set:
-    return {(f"1x_{workload}", arm, "naive") for workload in workloads}
-
-
 # -- the shipped grids ----------------------------------------------------------------------------
 
 
-def test_paper_is_the_papers_grid_and_its_controls():
-    middle = [*MIDDLE, C]
-    shared = ("naive", "mps")
-    bf16 = {1: ("naive",), 2: shared, 3: shared, 7: shared}
-    graph = {1: ("naive",), 2: shared, 7: shared}
-    pairs = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]
-    expected = (
-        ladder(SMALL, A, *middle)
-        | ladder(A, *middle, arm="bf16_autograd", counts=bf16)
-        | ladder(A, arm="graph", counts=graph)
-        | set().union(*(mix({B: b, A: a}, "naive", "mps", "mig") for b, a in pairs))
-        | mix({DLRM: 1, C: 1}, "naive", "mps", "mig_shared")
-        | ladder(A, C, counts=LIMITS)
-        | ladder(SMALL, counts={2: ("naive_again",), 7: ("naive_again",)})
-        | alone(B, DLRM)
-        | {(f"{n}x_{A}--files", "paper_step", m) for n in (1, 3, 7) for m in shared[: min(n, 2)]}
-        | {(f"1x_{name}--allcores", "paper_step", "naive") for name in (SMALL, C)}
-        | {(f"1x_{B}+1x_{A}--departure", "paper_step", m) for m in (*shared, "mps_equal", "mig")}
-        | {(f"3x_{B}+1x_{A}--departure", "paper_step", method) for method in shared}
-        | {(f"1x_{DLRM}_paced+1x_{C}--completion", "paper_step", method) for method in shared}
-        | alone(f"{DLRM}_paced")
-    )
-    filled = ladder(f"{C}_ballast", counts={1: ("naive",), 4: shared, 5: shared, 7: shared})
-    parts = {(f"1x_{name}", "paper_step", f"mps_{n}g") for name in HALF_DOZEN for n in (1, 2, 3, 4)}
-    once = parts | filled | {(f"1x_{name}", "paper_step", "mps") for name in (B, DLRM)}
-    done = f"1x_{DLRM}+1x_{C}--completion"
-    once |= {(done, "paper_step", method) for method in ("naive", "mps", "mig_shared")}
-    whole = ((1, "naive"), (7, "naive"), (7, "mps"))
-    once |= {(f"{n}x_{SMALL}--epochs", "paper_step", method) for n, method in whole}
+def test_the_papers_grid_is_in_each_replicate_of_paper():
+    expected = {
+        (f"{count}x_{workload}", "paper_step", method)
+        for workload in (SMALL, A, *MIDDLE, C)
+        for count, methods in PAPER_LADDER.items()
+        for method in methods
+    }
+    pairs = {f"{b}x_{B}+{a}x_{A}" for b in (1, 2, 3) for a in (1, 2, 3) if a + b in (2, 3, 4)}
+    expected |= {(pair, "paper_step", m) for pair in pairs for m in ("naive", "mps", "mig")}
+    shared = ("naive", "mps", "mig_shared")
+    expected |= {(f"1x_{DLRM}+1x_{C}", "paper_step", method) for method in shared}
     cells = GRIDS["paper"]
-    assert triples(cells) == expected | once
-    assert triples(cells, 2) == triples(cells, 3) == expected
     assert {cell.replicate for cell in cells} == {1, 2, 3}
+    assert expected <= triples(cells) & triples(cells, 2) & triples(cells, 3)
 
 
-def test_paper_slices_and_measures():
-    cells = {(c.scenario, c.method): c for c in GRIDS["paper"]}
-    pair = cells[f"2x_{B}+1x_{A}", "mig"]
-    assert [m.slice for m in pair.spec.members] == ["2g", "2g", "1g"]
-    assert cells[f"2x_{B}+1x_{A}", "mps"].spec.members[0].slice is None
-    dlrm = cells[f"1x_{DLRM}+1x_{C}", "mig_shared"]
-    assert [m.slice for m in dlrm.spec.members] == ["3c.7g", "3c.7g"]
-    departure = cells[f"1x_{B}+1x_{A}--departure", "mig"].spec
-    assert departure.measure.kind == "departure"
-    assert departure.members[departure.measure.departs].workload == B
-    for cell in GRIDS["paper"]:
-        measure = cell.spec.measure
-        assert measure.kind in ("epochs", "completion") or (
-            measure.window_s >= (5 if "ballast" in cell.id else 10) and measure.min_steps >= 30
-        )
+def test_members_of_a_mix_have_their_slices():
+    cells = {(c.scenario, c.method): c.spec for c in GRIDS["paper"]}
+    for scenario, method, slices in (
+        (f"2x_{B}+1x_{A}", "mig", ["2g", "2g", "1g"]),
+        (f"2x_{B}+1x_{A}", "mps", [None] * 3),
+        (f"1x_{DLRM}+1x_{C}", "mig_shared", ["3c.7g", "3c.7g"]),
+    ):
+        assert [member.slice for member in cells[scenario, method].members] == slices
 
 
 def test_every_twin_has_its_naive_cell_in_the_same_replicate():
@@ -141,24 +90,6 @@ def test_every_twin_has_its_naive_cell_in_the_same_replicate():
         twins = {cell.id for cell in cells if cell.method == TWIN}
         assert {twin.replace(f"/{TWIN}/", "/naive/") for twin in twins} <= planned, name
     assert all(any(c.method == TWIN for c in GRIDS[name]) for name in ("paper", "h200", "methods"))
-
-
-# -- the reference study --------------------------------------------------------------------------
-
-
-def test_h200_holds_the_papers_cells_but_some_within_mig():
-    ours = {(c.scenario, c.arm, c.method) for c in GRIDS["h200"]}
-    paper = {(c.scenario, c.arm, c.method) for c in GRIDS["paper"]}
-    assert paper - ours == {
-        (f"2x_{A}", "paper_step", "mps_overlap"),  # which is no limit
-        (f"2x_{C}", "paper_step", "mps_overlap"),
-        (f"1x_{DLRM}+1x_{C}--completion", "paper_step", "mig_shared"),
-        *((f"1x_{name}", "paper_step", "mps_4g") for name in HALF_DOZEN),
-    } | {
-        cell
-        for cell in paper
-        if "ballast" in cell[0] or "paced" in cell[0] or "3x_" in cell[0] and "departure" in cell[0]
-    }
 
 
 def test_blocks_are_counted_through_tiers_and_each_has_its_baselines():
@@ -256,33 +187,18 @@ def test_smoke_has_each_family_status_and_measure():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ids_are_unique_and_baselines_are_in_the_grid(name):
-    cells = GRIDS[name]
-    ids = Counter(cell.id for cell in cells)
-    assert max(ids.values()) == 1
-    for cell in cells:
-        assert cell.needs <= ids.keys()
-        itself = cell.spec.measure.kind == "alternate" or cell.beside_idle
-        assert bool(cell.needs) != itself
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_baselines_are_their_own_and_plain_and_cores_constant_over_a_workloads_cells(name):
-    """Alone, collocated and in mixes, in all arms."""
+def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
+    """Alone, collocated and in mixes, in all arms; a workload's cores are the same in all cells."""
     cells, study = {cell.id: cell for cell in GRIDS[name]}, STUDIES[name]
-    for baseline in {needed for cell in cells.values() for needed in cell.needs}:
-        assert cells[baseline].needs == {baseline}
-        assert cells[baseline].spec.measure.kind == "window"
-        assert cells[baseline].n == 1
+    assert len(cells) == len(GRIDS[name])
     for cell in cells.values():
+        assert bool(cell.needs) != (cell.spec.measure.kind == "alternate" or cell.beside_idle)
+        for baseline in map(cells.__getitem__, cell.needs):
+            assert baseline.needs == {baseline.id} and baseline.n == 1
+            assert baseline.spec.measure.kind == "window"
         for member in cell.spec.members:
             own = None if "--allcores" in cell.scenario else study.cores_of(member.workload)
             assert member.cores_of == own
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_specs_are_the_same_after_a_journey_through_json(name):
-    for cell in GRIDS[name]:
         flat = json.loads(json.dumps(cell.spec.to_json(), allow_nan=False))
         again = CellSpec.model_validate_json(cell.spec.model_dump_json())
         assert again == cell.spec and again.digest == cell.spec.digest == digest(flat)
@@ -291,28 +207,19 @@ def test_specs_are_the_same_after_a_journey_through_json(name):
 # -- expand: laws ---------------------------------------------------------------------------------
 
 
-def test_blocks_one_after_the_other_and_random_within():
+def test_block_by_block_and_workload_by_workload_both_in_random_order():
     cells = GRIDS["paper"]
     assert [c.replicate for c in cells] == sorted(c.replicate for c in cells)
-    often = triples(cells, 2)
-    orders = [[], [], []]
-    for cell in cells:
-        if (triple := (cell.scenario, cell.arm, cell.method)) in often:
-            orders[cell.replicate - 1].append(triple)
-    assert set(orders[0]) == set(orders[1]) == set(orders[2])
-    assert orders[0] != sorted(orders[0])
-    assert orders[0] != orders[1] != orders[2]
-
-
-def test_within_a_block_workload_by_workload():
-    cells = GRIDS["paper"]
-    orders = []
+    often, orders, jobs = triples(cells, 2), [], []
     for block in (1, 2, 3):
-        firsts = [c.spec.members[0].workload for c in cells if c.replicate == block]
-        runs = [name for name, _ in itertools.groupby(firsts)]
-        assert len(runs) == len(set(runs))
-        orders.append(runs)
-    assert orders[0] != orders[1] != orders[2] and orders[0] != sorted(orders[0])
+        own = [c for c in cells if c.replicate == block]
+        placed = [(c.scenario, c.arm, c.method) for c in own]
+        orders.append([place for place in placed if place in often])
+        jobs.append([n for n, _ in itertools.groupby(c.spec.members[0].workload for c in own)])
+        assert len(jobs[-1]) == len(set(jobs[-1]))
+    assert set(orders[0]) == set(orders[1]) == set(orders[2])
+    for found in (orders, jobs):
+        assert found[0] != found[1] != found[2] and found[0] != sorted(found[0])
 
 
 def test_the_order_is_the_seeds():
@@ -355,27 +262,34 @@ def test_two_entries_with_different_settings_for_one_cell():
         expand(small_study(ladders=ladders), WORKLOADS)
 
 
-def test_an_alone_cell_that_the_study_names_is_measured_as_it_says():
-    ladders = [{"workloads": [A], "counts": {1: ["naive"]}, "measure": {"window_s": 3}}]
-    mixes = [{"members": {SMALL: 1, A: 1}, "methods": ["mps"]}]
-    cells = {c.scenario: c for c in expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)}
-    assert cells[f"1x_{A}"].spec.measure.window_s == 3
-    assert cells[f"1x_{SMALL}"].spec.measure.window_s == 10
+LADDER = {"workloads": [A], "counts": {2: ["mps"]}}
 
 
-def test_baselines_are_windows_in_a_study_of_epochs():
-    ladders = [{"workloads": [A], "counts": {2: ["naive"]}}]
-    study = small_study(ladders=ladders, mixes=[], measure={"kind": "epochs"}, replicates=1)
-    cells = {c.scenario: c.spec.measure.kind for c in expand(study, WORKLOADS)}
-    assert cells == {f"2x_{A}--epochs": "epochs", f"1x_{A}": "window"}
-
-
-def test_a_changed_model_of_ones_own_changes_only_its_cells():
-    study = small_study()
-    before = {cell.id: cell.spec for cell in expand(study, WORKLOADS, {A: "x", C: "z"})}
-    after = {cell.id: cell.spec for cell in expand(study, WORKLOADS, {A: "y", C: "z"})}
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed and changed == {name for name in before if A in name}
+@pytest.mark.parametrize(
+    ("content", "kinds"),
+    [
+        (  # as the study says of the one that it names itself
+            {
+                "ladders": [LADDER | {"counts": {1: ["naive"]}, "measure": {"window_s": 3}}],
+                "mixes": [{"members": {SMALL: 1, A: 1}, "methods": ["mps"]}],
+            },
+            {f"1x_{SMALL}+1x_{A}": 10, f"1x_{A}": 3, f"1x_{SMALL}": 10},
+        ),
+        (
+            {"ladders": [LADDER], "measure": {"kind": "epochs"}},
+            {f"2x_{A}--epochs": "epochs", f"1x_{A}": 10},
+        ),
+        (
+            {"ladders": [LADDER | {"input": "files"}]},
+            {f"2x_{A}--files": 10, f"1x_{A}--files": 10},
+        ),
+    ],
+)
+def test_baselines_are_windows_and_have_their_cells_input(content, kinds):
+    cells = expand(small_study(**{"mixes": [], "replicates": 1} | content), WORKLOADS)
+    measures = {cell.scenario: cell.spec.measure for cell in cells}
+    found = {s: m.window_s if m.kind == "window" else m.kind for s, m in measures.items()}
+    assert found == kinds
 
 
 def test_who_departs():
@@ -389,38 +303,23 @@ def test_who_departs():
     assert departs == {f"{s}--departure": who for s, who in zip(sets, (2, 0, 2), strict=True)}
 
 
-def test_files_input_has_a_baseline_of_its_own():
-    ladders = [{"workloads": [A], "counts": {2: ["mps"]}, "input": "files"}]
-    cells = expand(small_study(ladders=ladders, mixes=[], replicates=1), WORKLOADS)
-    assert triples(cells) == {
-        (f"2x_{A}--files", "paper_step", "mps"),
-        (f"1x_{A}--files", "paper_step", "naive"),
-    }
+CHANGES = [{"batch_size": 7}, {"warmup_steps": 9}, {"label_smoothing": 0.2}]
+CHANGES += [{"model_args": {"a": 1}}, {"source": "of a model of one's own"}]
 
 
-def test_settings_that_do_not_matter_are_not_in_the_spec():
-    spec = GRIDS["paper"][0].spec
-    other = {}
-    for name, workload in WORKLOADS.items():
-        changed = {"input": workload.input.model_copy(update={"workers": 17})}
-        other[name] = workload.model_copy(update=changed | {"description": "told otherwise"})
-    assert expand(STUDIES["paper"], other)[0].spec.to_json() == spec.to_json()
-
-
-@given(
-    st.sampled_from([SMALL, A, C]),
-    st.sampled_from(
-        [{"batch_size": 7}, {"warmup_steps": 9}, {"label_smoothing": 0.2}, {"model_args": {"a": 1}}]
-    ),
-)
+@pytest.mark.parametrize("update", [*CHANGES, {"description": "told otherwise"}])
+@pytest.mark.parametrize("name", [SMALL, A, C])
 def test_a_workloads_settings_change_its_cells_only(name, update):
-    before = expand(small_study(), WORKLOADS)
-    changed = {**WORKLOADS, name: WORKLOADS[name].model_copy(update=update)}
-    after = expand(small_study(), changed)
+    before, sources = expand(small_study(), WORKLOADS), {}
+    if "source" in update:
+        sources, update = {name: update["source"]}, {}
+    workers = WORKLOADS[name].input.model_copy(update={"workers": 17})  # matters to files alone
+    changed = {**WORKLOADS, name: WORKLOADS[name].model_copy(update=update | {"input": workers})}
+    after = expand(small_study(), changed, sources)
     assert [cell.id for cell in before] == [cell.id for cell in after]
     for old, new in zip(before, after, strict=True):
         concerned = name in {member.workload for member in old.spec.members}
-        assert (old.spec != new.spec) == concerned
+        assert (old.spec.digest != new.spec.digest) == (concerned and "description" not in update)
 
 
 # -- what verdicts and figures cost ---------------------------------------------------------------

@@ -81,11 +81,6 @@ def test_shipped_studies_load(name):
     assert load_study(STUDIES, name, WORKLOADS).description
 
 
-def test_shipped_config_loads():
-    config = load_config(settings.read_yaml(CONFIG / "config.yaml"))
-    assert (config.study, config.source, config.gpu, config.attempts) == ("auto", "auto", "auto", 3)
-
-
 def test_the_papers_hyperparameters_are_the_defaults():
     workload = WORKLOADS[SMALL]
     sgd = {"name": "sgd", "base_lr": 0.1, "base_batch": 256, "momentum": 0.9, "nesterov": True}
@@ -128,15 +123,11 @@ def test_every_key_says_what_it_is_and_what_it_may_be(path):
 # Where what stands instead (YAML), and words of the sentence that says so.
 STUDY_MISTAKES = r"""
 replicats: 3 | replicats: unknown key | did you mean 'replicates'?
-replicates: true | replicates: | valid integer, got True
 arms: [fast] | arms.0: 'fast' | allowed: paper_step, eager,
 datasets: {cifar: {}} | datasets.cifar | digits | 'cifar10'?
 cores_for_workload: {resnet: 2} | cores_for_workload: 'resnet' is not allowed | SMALL
-measure: {window_s: .inf} | measure.window_s | finite number
 measure: {kind: completion} | ladders.0: a completion is measured of 'mixes' only
 measure: {kind: departure} | ladders.0: a departure needs at least 2 members
-ladders.0.measure: {kind: departure} | \
-    ladders.0: a departure needs at least 2 members | allowed: 2 to 48
 ladders.0.measure: {windw_s: 3} | ladders.0.measure.windw_s: unknown key | \
     allowed: kind, window_s | mean 'window_s'?
 ladders.0.workloads: [resnet26_cifar10_b23] | \
@@ -144,9 +135,7 @@ ladders.0.workloads: [resnet26_cifar10_b23] | \
 ladders.0.cores: all | ladders.0: cores 'all' | share
 ladders.0.counts: {1: [mp]} | ladders.0.counts.1.0: 'mp' is not allowed | did you mean 'mps'? | \
     METHODS
-ladders.0.counts: [1] | counts: must map keys to values
 ladders.0.counts: {0: [naive]} | counts.0 | equal to 1, got 0
-ladders.0.counts: {49: [naive]} | counts.49 | equal to 48, got 49
 ladders.0.counts: {8: [naive, mig]} | ladders.0: 'mig' holds at most 7 | not 8 | \
     allowed for 8: naive, naive_again, mps,
 ladders.0.counts: {2: [mig_7g]} | 'mig_7g' holds at most 1 member(s), not 2 | \
@@ -160,7 +149,6 @@ mixes.0.members: {nothing_like_it: 1} | \
 mixes.0.members: {SMALL: 48, LARGE: 1} | mixes.0: 49 members | at most 48
 mixes.0.methods: [naive, mig] | mixes.0: MIG needs a slice for | SMALL | LARGE | 'slices'
 mixes.0.slices: {SMALL: 1g, LARGE: half} | mixes.0.slices.LARGE: | got 'half'
-mixes.0.slices: {DLRM: 3g} | mixes.0: | DLRM | SMALL | LARGE
 mixes.0.departs: DLRM | mixes.0: | 'DLRM' is not among | SMALL
 mixes.0.departs: SMALL | mixes.0.departs: allowed with measure {kind: departure} only
 mixes.0: {members: {SMALL: 1, LARGE: 1}, methods: [mig_4g], slices: {SMALL: 4g, LARGE: 4g}} | \
@@ -171,16 +159,12 @@ mixes.0: {members: {SMALL: 2}, methods: [naive], work: {SMALL: 3}} | \
     mixes.0.work: allowed with measure {kind: completion} only
 variants: {mps_free: {}} | \
     variants.mps_free: a variant limits something; allowed: sm_percent, pinned_memory_mb
-variants: {mps_1g: {sm_percnt: 12}} | variants.mps_1g.sm_percnt: unknown key; allowed: | \
-    did you mean 'sm_percent'?
 variants: {mps_equal: {sm_percent: 10}} | variants.mps_equal: is a method already
 variants: {naive_slow: {sm_percent: 10}} | variants.naive_slow | should match pattern '^mps_
 variants: {mps_all: {sm_percent: 101}} | \
     variants.mps_all.sm_percent: 101 is not allowed; allowed: equal, overlap, a percentage
 variants: {mps_first: {priority: {SMALL: 0, LARGE: 2}}} | \
     variants.mps_first.priority: 2 is not allowed; allowed: 0 (normal) or 1 (below normal)
-variants: {mps_first: {priority: 1}} | \
-    variants.mps_first.priority: 1 is not allowed; | for each workload
 """
 STUDY_MISTAKES = STUDY_MISTAKES.replace("\\\n", "")
 for name in ("SMALL", "LARGE", "DLRM"):
@@ -208,9 +192,6 @@ def test_the_study_that_the_mistakes_are_made_in_is_right(study):
     assert study(STUDY).replicates == 3
     assert study(change(STUDY, "arms", ["graph"])).arms == ["graph"]
     assert study(change(STUDY, "measure", {"kind": "epochs"})).measure.epochs == 5
-
-
-def test_a_study_without_cells(study):
     refused(lambda: study({"description": "x"}), "mine.yaml: ", "'ladders' or 'mixes'")
 
 
@@ -238,7 +219,6 @@ def test_unknown_study():
         ("ladders: [1,\nmixes: 2\n", ["line 3: not valid YAML: expected ','"]),
         ("description: a\n\tseed: 1\n", ["line 2: not valid YAML: "]),
         ("description: !!python/name:os.system\n", ["line 1: not valid YAML: "]),
-        ("description: \x01\n", ["not valid YAML: ", "not allowed"]),
         ("", ["must map keys to values, got None"]),
         ("- a\n", ["must map keys to values, got ['a']"]),
     ],
@@ -247,12 +227,9 @@ def test_broken_yaml(study, text, words):
     refused(lambda: study(text), "mine.yaml:", *words)
 
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe\n")
     refused(lambda: settings.read_yaml(tmp_path / "bytes.yaml"), "bytes.yaml: not valid YAML")
-
-
-def test_a_file_that_is_not_there(tmp_path):
     refused(lambda: settings.read_yaml(tmp_path / "no.yaml"), "no.yaml: cannot be read: No such")
     refused(lambda: settings.read_yaml(tmp_path), "cannot be read: Is a directory")
 
@@ -295,27 +272,41 @@ def test_code_named_in_config_or_at_the_top_of_the_repository_is_not(
 
 
 COMMAND = {"kind": "command", "run": ["python", "train.py", "--epochs", 100], "batch_size": 8}
+# Of a command, and of a model: what stands instead (YAML), and words of the sentence.
+COMMAND_MISTAKES = r"""
+run: python train.py | mine.run: give a list such as [python, train.py
+run: [] | mine.run: | at least 1 item
+steps: 'loss (' | mine.steps: give hook or a regular expression
+unit: images | mine.unit: 'images' is not allowed | tokens
+model: resnet26 | mine.model: unknown key; allowed: | run, folder, steps
+environment: {A B: 1} | mine.environment: 'A B' names no variable
+environment: {CUDA_VISIBLE_DEVICES: 1} | VISIBLE_DEVICES is the study's to set
+environment: {OMP_NUM_THREADS: 1} | OMP_NUM_THREADS is the study's to set
+environment: {MALLOC_CONF: null} | MALLOC_CONF changes | give its value
+environment: {A: true} | mine.environment.A:
+"""
+MODEL_MISTAKES = r"""
+modle: resnet26 | mine.modle: unknown key | did you mean 'model'?
+model: resnet 26 | mine.model: give a timm model name or module:function
+model_args: {checkpoint_path: x} | mine.model_args: 'checkpoint_path' is not
+model_args: {pretrained_cfg: {url: x}} | 'pretrained_cfg' is not | the seed
+model_args: {1: 2} | mine.model_args.1: | string, got 1
+dataset: criteo | mine.dataset: 'criteo' is not allowed | imagenet64, imagenet
+kind: visoin | mine.kind: 'visoin' is not allowed | dlrm | mean 'vision'?
+kind: dlrm | mine.input_size: unknown key; allowed: | batch_size
+"""
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ("run", "python train.py", ["mine.run: give a list such as [python, train.py"]),
-        ("run", [], ["mine.run: ", "at least 1 item"]),
-        ("steps", "loss (", ["mine.steps: give hook or a regular expression"]),
-        ("unit", "images", ["mine.unit: 'images' is not allowed", "tokens"]),
-        ("model", "resnet26", ["mine.model: unknown key; allowed: ", "run, folder, steps"]),
-        ("steps_", "hook", ["mine.steps_: unknown key", "mean 'steps'?"]),
-        ("environment", {"A B": 1}, ["mine.environment: 'A B' names no variable"]),
-        ("environment", {"CUDA_VISIBLE_DEVICES": 1}, ["VISIBLE_DEVICES is the study's to set"]),
-        ("environment", {"OMP_NUM_THREADS": 1}, ["OMP_NUM_THREADS is the study's to set"]),
-        ("environment", {"MALLOC_CONF": None}, ["MALLOC_CONF changes", "give its value"]),
-        ("environment", {"A": True}, ["mine.environment.A: "]),
-    ],
+    ("right", "mistake"),
+    [(COMMAND, row) for row in COMMAND_MISTAKES.strip().splitlines()]
+    + [(WORKLOAD, row) for row in MODEL_MISTAKES.strip().splitlines()],
 )
-def test_mistakes_in_a_command(catalogue, path, value, words):
-    assert catalogue({"mine": COMMAND})["mine"].run[-1] == "100"
-    refused(lambda: catalogue({"mine": {**COMMAND, path: value}}), "workloads.yaml: mine", *words)
+def test_mistakes_in_the_catalogue(catalogue, right, mistake):
+    assert catalogue({"mine": right})["mine"].batch_size in (8, 32)
+    instead, *words = mistake.split(" | ")
+    changed = {"mine": right | yaml.safe_load(instead)}
+    refused(lambda: catalogue(changed), "workloads.yaml: mine", *map(str.strip, words))
 
 
 TURNS = {"workloads": ["mine"], "counts": {1: ["alone", "mps"]}, "measure": {"kind": "alternate"}}
@@ -348,36 +339,11 @@ def test_what_a_study_cannot_ask_of_a_command(tmp_path, catalogue, path, value, 
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ("modle", "resnet26", ["mine.modle: unknown key", "did you mean 'model'?"]),
-        ("model", "resnet 26", ["mine.model: give a timm model name or module:function"]),
-        ("model_args", {"checkpoint_path": "x"}, ["mine.model_args: 'checkpoint_path' is not"]),
-        ("model_args", {"pretrained_cfg": {"url": "x"}}, ["'pretrained_cfg' is not", "the seed"]),
-        ("dataset", "mnist", ["mine.dataset: 'mnist' is not allowed", "digits"]),
-        ("dataset", "criteo", ["mine.dataset: 'criteo' is not allowed", "imagenet64, imagenet"]),
-        ("input_size", 0, ["mine.input_size: ", "greater than or equal to 8, got 0"]),
-        ("batch_size", 0, ["mine.batch_size: ", "greater than or equal to 1, got 0"]),
-        ("optimizer", {"momentum": 1}, ["mine.optimizer.momentum: ", "less than 1, got 1"]),
-        ("input", {"mode": "resdent"}, ["mine.input.mode: 'resdent'", "mean 'resident'?"]),
-        ("model_args", {1: 2}, ["mine.model_args.1: ", "string, got 1"]),
-        ("kind", "visoin", ["mine.kind: 'visoin' is not allowed", "dlrm", "mean 'vision'?"]),
-        ("kind", "dlrm", ["mine.input_size: unknown key; allowed: ", "batch_size"]),
-    ],
-)
-def test_mistakes_in_the_catalogue(catalogue, path, value, words):
-    assert catalogue({"mine": WORKLOAD})["mine"].batch_size == 32
-    refused(lambda: catalogue({"mine": {**WORKLOAD, path: value}}), "workloads.yaml: ", *words)
-
-
-@pytest.mark.parametrize(
     ("content", "words"),
     [
         ([1], ["must map workload names"]),
-        ({}, ["must map workload names"]),
         ({"mine": 5}, ["mine: must map keys to values, got 5"]),
         ({"a/b": WORKLOAD}, ["'a/b': allowed", "a-z, 0-9, _"]),
-        ({7: WORKLOAD}, ["'7': allowed"]),
         ({"mine": {"model": "a", "batch_size": 1}}, ["mine.dataset: is missing"]),
     ],
 )
@@ -394,13 +360,8 @@ def test_catalogues_that_are_none(catalogue, content, words):
         ({"studdy": "x"}, ["studdy: unknown key", "did you mean 'study'?"]),
         ({"source": "fake"}, ["source: 'fake'", "allowed: auto, real, synthetic"]),
         ({"budget": "soon"}, ["budget: give a time such as 90s, 25m or 2h"]),
-        ({"budget": "-5m"}, ["budget: give a time"]),
-        ({"budget": True}, ["budget: give a time"]),
         ({"results": "a{b}"}, ["results: ", "[^{}]"]),
         ({"gpu": 1.5}, ["gpu: 1.5 is not allowed; allowed: auto, an index, a UUID, cpu"]),
-        ({"gpu": ""}, ["gpu: '' is not allowed"]),
-        ({"attempts": 0}, ["attempts: ", "greater than or equal to 1"]),
-        ({"measure": "maybe"}, ["measure: ", "'maybe'"]),
         ({"timeout": {"biuld": 3}}, ["timeout.biuld: ", "stop", "did you mean 'build'?"]),
         ({"rerun": "all"}, ["rerun: 'all'", "allowed: none, mismatched"]),
     ],
