@@ -27,29 +27,29 @@ from workflow.collocation.study.posted import open_posted
 from workflow.collocation.study.session import Session, open_session
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
-PLANNED = Study.model_validate(study(ladders=alone("plain"), replicates=2))
 
 
-@pytest.fixture
-def session(tmp_path) -> Session:
-    """One with two cells to run, in a folder of its own."""
-    cells = expand(PLANNED, WORKLOADS)
-    config = Config(results=str(tmp_path))
-    made = Session(config, STUDY, "as asked for", PLANNED, cells, usable=[], attempts={})
+TURNS = {"kind": "alternate", "slices": 10, "slice_s": 1.0}
+TURNS = {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": TURNS}
+
+
+def planned(tmp_path, ladders, **content) -> Session:
+    """A session on a CPU of a study with these ladders, in a folder of its own."""
+    content = Study.model_validate(study(ladders=ladders, **content))
+    cells, config = expand(content, WORKLOADS), Config(results=str(tmp_path), gpu="cpu")
+    made = Session(config, STUDY, "as asked for", content, cells, usable=[], attempts={})
     made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
     return made
 
 
-def planned(tmp_path, ladders) -> Session:
-    """A session on a CPU of a study with these ladders."""
-    content = Study.model_validate(study(ladders=ladders))
-    cells, config = expand(content, WORKLOADS), Config(results=str(tmp_path), gpu="cpu")
-    return Session(config, STUDY, "as asked for", content, cells, usable=[], attempts={})
+@pytest.fixture
+def session(tmp_path) -> Session:
+    """One with two cells to run."""
+    return planned(tmp_path, alone("plain"), replicates=2)
 
 
 def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
     made = planned(tmp_path, [{"workloads": ["plain"], "counts": {1: ["naive"], 2: ["mig"]}}])
-    made.jobs = pending.jobs(made.cells, {}, "cpu", lambda cell: None)
     monkeypatch.setattr(Session, "refusal", lambda self, cell: None)
     assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)
     monkeypatch.undo()  # without a GPU the reason that the cell is refused with says so
@@ -58,11 +58,8 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
 
 
 def test_the_plan_says_which_sets_are_measured_in_turns(tmp_path):
-    turns = {"kind": "alternate", "slices": 10, "slice_s": 1.0}
-    two = {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": turns}
-    said = show.table(
-        planned(tmp_path, [two, {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}}])
-    )
+    blocks = {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}}
+    said = show.table(planned(tmp_path, [TURNS, blocks]))
     assert "\n  2x_plain/paper_step: " in said and "alone, naive in turns" in said
     assert "\n  3x_plain/paper_step: naive in blocks" in said
 
@@ -99,10 +96,7 @@ def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
 
 
 def test_sides_without_room_for_all_leave_the_study_incomplete(tmp_path):
-    turns = {"kind": "alternate", "slices": 10, "slice_s": 1.0}
-    two = {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": turns}
-    session = planned(tmp_path, [two])
-    session.jobs = pending.jobs(session.cells, {}, "cpu", lambda cell: None)
+    session = planned(tmp_path, [TURNS])
     ends(session, "out_of_memory")
     (session.folder / "complete").touch()
     said, hindered = jobs.sweep_postponed(session)
@@ -280,11 +274,10 @@ def test_a_record_that_is_bent_stops_no_planning(place, bent):
     path.parent.mkdir(parents=True)
     shipped = next((ROOT / "results/h200/cells").glob("*/*/naive/r1/a1/run.json"))
     [job] = session.jobs
-    scenario, arm, method, _ = job.cell.id.split("/")
-    name = {"id": job.cell.id, "scenario": scenario, "arm": arm, "method": method}
+    names = dict(zip(("scenario", "arm", "method"), job.cell.id.split("/"), strict=False))
     record = json.loads(shipped.read_text()) | {
         "study": STUDY,
-        "cell": name | {"replicate": 1, "attempt": 1},
+        "cell": names | {"id": job.cell.id, "replicate": 1, "attempt": 1},
         "spec": job.cell.spec.to_json(),
         "gpu": None,
     }
@@ -357,18 +350,6 @@ def test_a_job_asks_for_memory_and_time_by_its_cell(place):
         assert session.runtime_min(job.path) > 10 + job.estimate_s / 60
 
 
-def test_of_the_environment_only_the_folder_of_locks_is_read():
-    """What a hooked script reads, its training process sets."""
-    found = {
-        name
-        for package in ("workflow", "models")
-        for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".smk")
-        for name in re.findall(r"COLLOCATION_\w+", path.read_text())
-    }
-    assert found - {hook.VARIABLE} == {"COLLOCATION_LOCK_DIR"}
-
-
 # -- a login node ---------------------------------------------------------------------------------
 
 
@@ -391,9 +372,6 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
         path = studio.results / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    gone = studio.results / "ready" / "digits.json"
-    gone.parent.mkdir(parents=True)
-    gone.write_text(json.dumps({"dataset": "digits", "path": "gone", "source": "real"}))
     studio.locks.mkdir(exist_ok=True)
     before = contents(studio.folder, studio.locks)
     run = studio.snakemake("-n", config={"data": "data"})
@@ -415,3 +393,10 @@ def test_jobs_inherit_a_python_and_no_device(monkeypatch):
     jobs.set_environment()
     changed = {name for name, value in os.environ.items() if before.get(name) != value}
     assert changed <= {"PYTHON", "PYTHONPATH", "PYTHONSAFEPATH"}
+
+
+def test_of_the_environment_only_the_folder_of_locks_is_read():
+    """What a hooked script reads, its training process sets."""
+    files = [path for package in ("workflow", "models") for path in (ROOT / package).rglob("*")]
+    text = "".join(path.read_text() for path in files if path.suffix in (".py", ".smk"))
+    assert {*re.findall(r"COLLOCATION_\w+", text)} - {hook.VARIABLE} == {"COLLOCATION_LOCK_DIR"}
