@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 import pytest
 from markdown_it import MarkdownIt
 
-from analysis import labels
 from analysis.estimates.schema import Estimate
 from analysis.estimates.schema import write as write_estimates
 from analysis.figures.sheet import Sheet
@@ -97,7 +96,3 @@ def test_the_name_of_a_processor_is_no_tex_in_a_figure(tmp_path):
     data.write_text(sheet.csv())
     done = run("analysis", "draw", "--data", data, "--output", tmp_path / "figure.svg")
     assert done.returncode == 0 and (tmp_path / "figure.svg").exists(), done.stderr
-
-
-def test_a_name_that_is_a_dataset_alone_is_told():
-    assert labels.job("imagenet_b32") == "imagenet b32"
