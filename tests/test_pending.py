@@ -343,16 +343,18 @@ def test_stale_results_are_measured_again_on_request():
     assert world.pending(stale=stale) == []
 
 
-def test_analysis_reads_every_attempt_at_todays_cells():
-    world = measured_world()
+def test_analysis_reads_every_attempt_at_todays_cells_and_of_a_sealed_study_at_any():
     old = attempt(THREE, 2, "completed", spec={"old": True})
     more = ((3, "failed"), (4, "corrupt"), (5, "postponed"))
-    world.attempts[THREE.id] += [old, *(attempt(THREE, *each) for each in more)]
-    world.attempts["gone/paper_step/naive/r1"] = [attempt(THREE, 1, "completed")]
-    found = pending.finished([THREE], world.attempts)
-    assert [a.number for a in found] == [1, 3]
-    sealed = pending.finished([THREE], world.attempts, sealed=True)
-    assert [a.number for a in sealed] == [1, 2, 3]
+    tried = {THREE.id: [attempt(THREE, 1, "completed"), old, *(attempt(THREE, *m) for m in more)]}
+    gone = replace(THREE, scenario="gone")
+    tried[gone.id] = [attempt(gone, 1, "completed", spec=READ[THREE.id])]
+    assert [a.number for a in pending.finished([THREE], tried)] == [1, 3]
+    found = pending.finished([THREE], tried, sealed=True)
+    expected = [(THREE.id, 1), (THREE.id, 2), (THREE.id, 3), (gone.id, 1)]
+    assert [(a.cell, a.number) for a in found] == expected
+        (gone.id, 1)
+    ]
 
 
 # -- estimates ------------------------------------------------------------------------------------
