@@ -353,8 +353,6 @@ def test_analysis_reads_every_attempt_at_todays_cells_and_of_a_sealed_study_at_a
     found = pending.finished([THREE], tried, sealed=True)
     expected = [(THREE.id, 1), (THREE.id, 2), (THREE.id, 3), (gone.id, 1)]
     assert [(a.cell, a.number) for a in found] == expected
-        (gone.id, 1)
-    ]
 
 
 # -- estimates ------------------------------------------------------------------------------------
