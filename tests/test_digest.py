@@ -43,7 +43,6 @@ def check(value, parser, display):
         ('"""A module."""', ""),
         ('    """A class."""\n', ""),
         ('"""A coroutine."""', '"""Something\n        longer."""'),
-        ('"""A function."""', '"another style of quotes"'),
         ("  # of a circle", "  # and why"),
         ("import math\n", "# a comment\n\n\nimport math\n"),
         ("math.pi * radius**2", "(math.pi * (radius ** 2))"),
@@ -64,21 +63,15 @@ def test_words_and_formatting_do_not_matter(old, new):
     ("old", "new"),
     [
         ("radius**2", "radius**3"),
-        ("radius**2", "radius**2.0"),
         ("radius**2", "radius**True"),
-        ("unit=None", "unit=0"),
         ("(radius, /, *,", "(radius, *,"),
         ("size: int = 3", "size = 3"),
-        ("size: int = 3", "size: int = '3'"),
         ("async def", "def"),
         ("import math", "import cmath as math"),
-        ("return self.size", "self.size"),
         ('"""A function."""', '"""A function."""\n    "a string that is no docstring"'),
-        ("def area", "@property\ndef area"),
         # what is done around a message
         ("--least", "--most"),
         ("ValueError", "TypeError"),
-        ("value < 3", "value < 4"),
         ("loud=False", "loud=True"),
         ("{value} is", "{value + 1} is"),
     ],
@@ -86,10 +79,6 @@ def test_words_and_formatting_do_not_matter(old, new):
 def test_code_matters(old, new):
     assert old in SOURCE
     assert tree(SOURCE.replace(old, new)) != tree(SOURCE)
-
-
-def test_an_empty_module():
-    assert tree("") == tree("# nothing\n") == tree('"""Nothing."""\n')
 
 
 def test_a_python_that_knows_more_fields_gives_the_same():
@@ -123,26 +112,24 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_analysis_and_words_do_not_enter_the_digest(repository):
+def test_what_trains_or_measures_enters_the_digest_and_nothing_else_does(repository):
     before = code_digest(repository)
     beside = "workflow/collocation/study/show.py"
     for name in ("analysis/merging/merge.py", "tests/test_run.py", "README.md", beside):
         (repository / name).write_text("changed = True\n")
     (repository / "models" / "notes.md").write_text("words\n")
     (repository / "models" / "train.py").write_text("# the number of steps\nsteps = 1\n")
-    assert code_digest(repository) == before
-    assert len(before) == 16
-
-
-@pytest.mark.parametrize(
-    "name", ["models/train.py", "models/data/digits.py", "workflow/collocation/cell/run.py"]
-)
-def test_code_that_trains_or_measures_enters_the_digest(repository, name):
-    before = code_digest(repository)
-    (repository / name).write_text("changed = True\n")
-    changed = code_digest(repository)
-    (repository / name).unlink()
-    assert len({before, changed, code_digest(repository)}) == 3
+    assert code_digest(repository) == before and len(before) == 16
+    seen = [before]
+    for name in ("models/train.py", "models/data/digits.py", "workflow/collocation/cell/run.py"):
+        path = repository / name
+        path.write_text("changed = True\n")
+        seen.append(code_digest(repository))
+        path.rename(path.with_name("moved.py"))
+        seen.append(code_digest(repository))
+    path.with_name("moved.py").unlink()
+    seen.append(code_digest(repository))
+    assert len(set(seen)) == len(seen)
 
 
 def test_nothing_that_a_cell_runs_imports_what_is_left_out():
@@ -163,12 +150,6 @@ def test_nothing_that_a_cell_runs_imports_what_is_left_out():
             else:
                 continue
             assert not imported & left_out, name
-
-
-def test_a_file_that_moves_changes_the_digest(repository):
-    before = code_digest(repository)
-    (repository / "models" / "train.py").rename(repository / "models" / "run.py")
-    assert code_digest(repository) != before
 
 
 def test_only_code_that_has_changed_is_parsed(repository, monkeypatch):

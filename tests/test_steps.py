@@ -1,6 +1,5 @@
 """From step times to rates: exact where the truth is known; and steps.parquet read back."""
 
-import hashlib
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow.collocation.cell import steps
-from workflow.collocation.telemetry.values import Window
+from workflow.collocation.telemetry.values import File, Window
 
 MS = 1_000_000
 ORIGIN = 5_000_000_000_000
@@ -133,19 +132,10 @@ def test_any_steps(took, offset, length):
         assert found.step_ms_p50 <= found.step_ms_p95 <= found.step_ms_p99
 
 
-def test_the_window_holds_its_start_and_not_its_end():
-    end = ends(10, 10, 10)
-    assert steps.rate(end, ORIGIN, ORIGIN + 30 * MS, 1).steps == 3
-    assert steps.rate(end, ORIGIN + 1, ORIGIN + 30 * MS + 1, 1).steps == 3
-
-
-def test_percentiles():
+def test_percentiles_and_drift_of_the_last_third_against_the_first():
     found = steps.rate(ends(*range(1, 101)), 0, 2 * ORIGIN, 1)
-    assert (found.step_ms_p50, found.step_ms_p95) == pytest.approx((50.5, 95.05))
-    assert found.step_ms_p99 == pytest.approx(99.01)
-
-
-def test_drift_is_last_third_against_first_third():
+    percentiles = found.step_ms_p50, found.step_ms_p95, found.step_ms_p99
+    assert percentiles == pytest.approx((50.5, 95.05, 99.01))
     found = steps.rate(ends(10, 10, 1000, 1000, 11, 11), 0, 2 * ORIGIN, 1)
     assert found.drift == pytest.approx(0.1)
     assert steps.rate(ends(10, 20), 0, 2 * ORIGIN, 1).drift is None
@@ -177,11 +167,6 @@ def test_a_few_steps_have_a_drift_and_no_error():
     assert even.drift_error == pytest.approx(0, abs=1e-9)
 
 
-def test_nothing_in_the_window():
-    assert steps.rate(np.array([], np.int64), 0, 10, 8).steps == 0
-    assert steps.rate(ends(10), ORIGIN + MS, ORIGIN + 2 * MS, 8).samples_per_s is None
-
-
 def test_epochs_count_training_time_only():
     epochs = [{"train_s": took, "validation_s": 50.0, "samples": 300} for took in (2.0, 3.0)]
     assert steps.epochs_rate(epochs, 32).samples_per_s == 120
@@ -191,16 +176,11 @@ def test_epochs_count_training_time_only():
 # -- losses ---------------------------------------------------------------------------------------
 
 
-def test_losses_that_are_none_are_null():
-    found = steps.losses(arrays([], [0, 10, 20, 30], [2.5, np.nan, np.inf, 1 / 3]))
-    assert found.step == [0, 10, 20, 30]
-    assert found.value == [2.5, None, None, 0.333333]
-
-
-def test_only_the_first_losses_stand_in_the_record():
-    found = steps.losses(arrays([], range(0, 5000, 10), np.ones(500)))
+def test_the_first_losses_stand_in_the_record_and_those_that_are_none_are_null():
+    found = steps.losses(arrays([], range(0, 5000, 10), [2.5, np.nan, np.inf, *[1 / 3] * 497]))
     assert len(found.step) == len(found.value) == steps.LOSSES_KEPT
-    assert found.step[:3] == [0, 10, 20]
+    assert found.step[:4] == [0, 10, 20, 30]
+    assert found.value[:4] == [2.5, None, None, 0.333333]
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -234,9 +214,7 @@ def test_steps_parquet_is_read_back(tmp_path):
     assert table.schema.metadata[b"tick_ns"] == b"10000"
     assert int(table.schema.metadata[b"origin_ns"]) == ORIGIN
     assert table.schema.field("tick").metadata[b"unit"] == b"10 us"
-    content = (tmp_path / "steps.parquet").read_bytes()
-    assert found.bytes == len(content)
-    assert found.sha256 == hashlib.sha256(content).hexdigest()
+    assert found == File.of(tmp_path / "steps.parquet")
 
 
 @given(st.lists(st.lists(st.integers(0, 10**9), max_size=30), min_size=1, max_size=4))

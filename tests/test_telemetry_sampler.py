@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.studio import until
 from tests.test_processes import assert_gone, is_gone
 from workflow.collocation import ROOT
 from workflow.collocation.telemetry import host, lines, sampler, watch
@@ -140,11 +141,6 @@ def cell(tmp_path, monkeypatch):
     assert_gone(*(each.pid for each in made.watches if each.pid))
 
 
-@pytest.fixture
-def hasty(monkeypatch):
-    monkeypatch.setattr(watch, "END_S", 0.3)
-
-
 def names(found: list[dict]) -> list[str]:
     return [mark["name"] for mark in found]
 
@@ -241,14 +237,7 @@ def test_workers_that_come_and_go_are_counted_once(cell, work, unpaid):
     assert counted(child, work) == pytest.approx(child.used() - before + unpaid, abs=0.05)
 
 
-def wait_for(done) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_workers_of_a_member_that_somebody_else_forked_are_its_own(cell, tmp_path):
+def test_workers_of_a_member_that_somebody_else_forked_are_its_own(tmp_path):
     """As of a member of the server that all cells of an invocation share."""
     said = tmp_path / "pid"
     worker = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
@@ -257,10 +246,10 @@ def test_workers_of_a_member_that_somebody_else_forked_are_its_own(cell, tmp_pat
         [sys.executable, "-c", f"{fork}; {worker}"], stdin=subprocess.PIPE, text=True
     ) as starter:
         starter.wait()
-        wait_for(lambda: said.exists() and said.read_text())
+        until(lambda: said.exists() and said.read_text(), lambda: "it was not forked")
         members = host.Members()
         assert members.watch({0: int(said.read_text())}) == []
-        wait_for(lambda: members.rows(None)[0][2]["processes"] == 2)
+        until(lambda: members.rows(None)[0][2]["processes"] == 2, lambda: "no worker is seen")
         starter.stdin.close()
 
 
@@ -339,18 +328,15 @@ def test_what_fails_is_said_once_and_the_rest_goes_on(cell, gpu, where, words):
     watching.members({0: child.pid})
     watching.open("window")
     so_far = cell.until(lambda so_far: so_far.head and so_far.errors and so_far.members)
-    if gpu != "absent":
-        count = len(so_far.gpu) + 5
-        cell.until(lambda so_far: len(so_far.gpu) > count)
+    count = len(so_far.gpu) + 5
+    cell.until(lambda so_far: len(so_far.gpu) > count or gpu == "absent")
     watching.close("window")
     found = watching.end()
-    assert found.problem is None and found.spans == [] or gpu == "lost"
-    assert [error["where"] for error in found.errors] == [where]
-    assert found.errors[0]["message"].startswith(words)
-    last = [row["v"].get("power") is None for row in found.gpu[-1:]]
-    assert last == ([] if gpu == "absent" else [gpu == "lost"])
-    assert found.head["source"] == {"failing": "gpm", "lost": "gpm"}.get(gpu)
-    assert set(names(found.marks)) == {"window:open", "window:close"}
+    assert found.problem is None and names(found.marks) == ["window:open", "window:close"]
+    [error] = found.errors
+    assert error["where"] == where and error["message"].startswith(words)
+    powers = {row["v"].get("power") is not None for row in found.gpu}
+    assert powers == {"absent": set(), "lost": {False}}.get(gpu, {True})
 
 
 def looped(folder, step) -> sampler.Loop:
@@ -417,7 +403,8 @@ def test_what_is_no_command_does_no_harm(tmp_path):
     assert wheres[0] == "cores" and set(wheres[1:]) == {"commands"}
 
 
-def test_a_full_pipe_is_noted_and_delays_nobody(cell, hasty):
+def test_a_full_pipe_is_noted_and_delays_nobody(cell, monkeypatch):
+    monkeypatch.setattr(watch, "END_S", 0.3)
     watching = cell.watch()
     cell.until(lambda so_far: so_far.gpu)
     os.kill(watching.pid, signal.SIGSTOP)
@@ -432,58 +419,48 @@ def test_a_full_pipe_is_noted_and_delays_nobody(cell, hasty):
 # --- samplers that go wrong ---
 
 
-@pytest.mark.parametrize("gpu", ["crashing", "works"])
-def test_a_sampler_that_crashes_or_is_killed(cell, gpu):
-    watching = cell.watch(gpu)
-    crashes = gpu == "crashing"
-    cell.until(lambda so_far: len(so_far.gpu) >= (2 if crashes else 1))
-    if not crashes:
-        os.kill(watching.pid, signal.SIGKILL)
+ENDED, KILLED = (
+    "the sampler ended too early: ",
+    "the sampler did not end when told to, and was killed",
+)
+WRONG = [  # how the card is, what is done to the sampler, and what is said of that
+    ("crashing", None, ENDED + "exit code 7: the last words"),
+    ("works", signal.SIGKILL, ENDED + "by signal 9"),
+    ("works", signal.SIGSTOP, KILLED),
+    ("seizing", None, KILLED),
+    ("unanswering", None, "the sampler got stuck in a reading: gpu"),
+    ("silent", None, "the GPU gave no answer"),
+]
+
+
+@pytest.mark.parametrize(("gpu", "harm", "problem"), WRONG)
+def test_a_sampler_that_goes_wrong_holds_up_nothing_else_and_is_gone(
+    cell, monkeypatch, gpu, harm, problem
+):
+    if problem == KILLED:
+        monkeypatch.setattr(watch, "END_S", 0.3)
+    child, watching = cell.child(), cell.watch(gpu)
+    watching.members({0: child.pid})
+    cell.until(lambda so_far: len(so_far.members if gpu == "silent" else so_far.gpu) >= 2)
+    if harm:
+        os.kill(watching.pid, harm)
+    time.sleep(0.1)  # for the reading that seizes all
+    watching.open("window")
+    watching.close("window")
+    if gpu in ("unanswering", "silent"):
+        cell.until(lambda so_far: len(so_far.members) >= 3)
     deadline = time.monotonic() + PATIENCE
-    while crashes and watching.problem is None:
+    while problem.startswith(ENDED) and watching.problem is None:
         assert time.monotonic() < deadline
         watching.open("window")  # notices it, as soon as it has ended
         time.sleep(0.01)
     found = watching.end()
-    how = "exit code 7: the last words" if crashes else "by signal 9"
-    assert found.problem == f"the sampler ended too early: {how}"
-    assert found.gpu and (len(found.gpu) == 2 or not crashes)
-    assert found.end is None and watching.end() is found
+    assert found.problem == problem == watching.problem and is_gone(watching.pid)
+    assert bool(found.gpu) == (gpu != "silent") and watching.end() is found
 
 
-@pytest.mark.parametrize(
-    ("gpu", "problem"),
-    [
-        ("unanswering", "the sampler got stuck in a reading: gpu"),
-        ("silent", "the GPU gave no answer"),
-    ],
-)
-def test_a_call_that_blocks_holds_up_nothing_else(cell, gpu, problem):
-    child, watching = cell.child(), cell.watch(gpu)
-    watching.members({0: child.pid})
-    watching.open("window")
-    cell.until(lambda so_far: len(so_far.members) >= 3)
-    found = watching.end()
-    assert found.problem == problem == watching.problem
-    assert bool(found.gpu) == (gpu == "unanswering")
-
-
-@pytest.mark.parametrize("way", ["seizing", "stopped"])
-def test_a_sampler_that_is_stuck_is_killed(cell, hasty, way):
-    watching = cell.watch("seizing" if way == "seizing" else "works")
-    cell.until(lambda so_far: len(so_far.gpu) >= 2)
-    if way == "stopped":
-        os.kill(watching.pid, signal.SIGSTOP)
-    time.sleep(0.1)  # for the reading that seizes all
-    watching.open("window")
-    watching.close("window")
-    assert watching.problem is None
-    found = watching.end()
-    assert found.problem == "the sampler did not end when told to, and was killed"
-    assert found.gpu and is_gone(watching.pid)
-
-
-def test_one_that_the_kernel_does_not_let_go_is_left_behind(cell, hasty, monkeypatch):
+def test_one_that_the_kernel_does_not_let_go_is_left_behind(cell, monkeypatch):
+    monkeypatch.setattr(watch, "END_S", 0.3)
     watching = cell.watch()
     cell.until(lambda so_far: so_far.gpu)
     os.kill(watching.pid, signal.SIGSTOP)
@@ -507,15 +484,15 @@ def test_an_interrupted_run_waits_for_nothing(cell, monkeypatch):
     assert watching.problem == "the sampler ended too early: by signal 9"
 
 
-@pytest.mark.parametrize("gpu", ["works", "seizing"])
-def test_it_dies_with_its_conductor(tmp_path, gpu):
+def test_it_dies_with_its_conductor_whatever_it_is_stuck_in(tmp_path):
     code = f"""
         import time
         from pathlib import Path
         from workflow.collocation.telemetry.watch import Watch
         folder = Path({str(tmp_path)!r})
         settings = {{"source": "auto", "hz": 50}}
-        print(Watch(folder, folder / "log", {gpu!r}, ["gpu"], settings, None, "tests.samplers").pid)
+        log, program = folder / "log", "tests.samplers"
+        print(Watch(folder, log, "seizing", ["gpu"], settings, None, program).pid)
         time.sleep({PATIENCE})
     """
     conductor = subprocess.Popen(

@@ -1,4 +1,5 @@
-"""A soak: studies measured by the real command while processes die, hang and fill the disk.
+"""A soak: studies measured by the real command while processes die, hang and fill the disk. The GPU
+is a stand-in, and what trains needs no torch (tests/fakes, tests/torchfree.py).
 
     python -m tests.soak --seed 7 --minutes 120 --folder DIR
     python -m tests.soak --seed 7 --round 12 --folder DIR      round 12 of that seed once more
@@ -6,7 +7,7 @@
 What happens in a round follows from the seed and its number alone. After each run and each round
 a reader (tests/soak/reader.py) looks for lies; what remains of processes, locks and
 temporary files, and results that changed, are looked for too. DIR keeps the folders of rounds that
-found something, and gets summary.json and summary.txt. Exits 1 if there was a violation.
+found something, and gets summary.json. Exits 1 if there was a violation.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from tests.soak import plan
@@ -25,10 +27,8 @@ from tests.soak.stage import Stage, Tally
 
 def play(drawn: plan.Round, base: Path, tally: Tally) -> None:
     """One round from its beginning to its end; its folder stays if something was wrong."""
-    began, faults = time.monotonic(), tally.faults.total()
-    print("\n".join(drawn.lines()), flush=True)
-    data = base / (f"data-{drawn.number}" if drawn.fresh_data else "data")
-    stage = Stage(drawn, base, tally, data)
+    print(f"round {drawn.number}: {drawn}", flush=True)
+    stage = Stage(drawn, base, tally)
     with contextlib.ExitStack() as stack:
         if drawn.mount:
             stage.disk = stack.enter_context(disk(stage.folder / drawn.mount))
@@ -38,8 +38,6 @@ def play(drawn: plan.Round, base: Path, tally: Tally) -> None:
             stage.perform()
         except Exception as error:  # the soak's own, or what it could not read
             stage.wrong(f"the soak broke: {type(error).__name__}: {error}")
-            import traceback
-
             traceback.print_exc()
         finally:
             stage.studio.kill_all()
@@ -49,41 +47,10 @@ def play(drawn: plan.Round, base: Path, tally: Tally) -> None:
             with contextlib.suppress(shutil.Error):
                 shutil.copytree(stage.folder, kept, ignore=ignored, dirs_exist_ok=True)
             (kept / "deeds.json").write_text(json.dumps(stage.deeds, indent=1))
-    folders = [stage.folder, stage.temporary, stage.locks]
-    for folder in [*folders, data] if drawn.fresh_data else folders:
+    for folder in (stage.folder, stage.temporary, stage.locks):
         shutil.rmtree(folder, ignore_errors=True)
     tally.rounds += 1
-    print(
-        f"round {drawn.number}: {time.monotonic() - began:.0f} s, {stage.run} runs, "
-        f"{tally.faults.total() - faults} faults, {len(stage.seen)} records, "
-        f"{len(stage.found)} findings; so far {len(tally.violations)} violations, "
-        f"{len(tally.suspicions)} suspicions",
-        flush=True,
-    )
-
-
-def summarise(seed: int, minutes: float, tally: Tally, folder: Path) -> str:
-    told = {
-        "seed": seed,
-        "minutes": round(minutes, 1),
-        "rounds": tally.rounds,
-        "runs": tally.runs,
-        "faults": dict(tally.faults.most_common()),
-        "faults in all": tally.faults.total(),
-        "planned, but their moment never came": tally.missed,
-        "records": dict(tally.records),
-        "slowest run, s": round(tally.slowest_run_s, 1),
-        "slowest end of the last process after a run, s": round(tally.slowest_end_s, 1),
-        "violations": tally.violations,
-        "suspicions": tally.suspicions,
-    }
-    (folder / "summary.json").write_text(json.dumps(told, indent=1) + "\n")
-    lines = [f"{key}: {value}" for key, value in told.items() if not isinstance(value, list)]
-    for kind in ("violations", "suspicions"):
-        lines.append(f"{kind}: {len(told[kind])}")
-        lines += [f"  round {e['round']}, run {e['run']}: {e['what']}" for e in told[kind]]
-    (folder / "summary.txt").write_text("\n".join(lines) + "\n")
-    return "\n".join(lines)
+    (base / "summary.json").write_text(json.dumps(vars(tally), indent=1) + "\n")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -101,11 +68,10 @@ def main(argv: list[str] | None = None) -> int:
     tally, began, number = Tally(), time.monotonic(), arguments.round or 1
     while arguments.round or time.monotonic() < began + 60 * arguments.minutes:
         play(plan.draw(arguments.seed, number), folder, tally)
-        summarise(arguments.seed, (time.monotonic() - began) / 60, tally, folder)
         number += 1
         if arguments.round:
             break
-    print(summarise(arguments.seed, (time.monotonic() - began) / 60, tally, folder))
+    print(json.dumps(vars(tally), indent=1))
     return 1 if tally.violations else 0
 
 

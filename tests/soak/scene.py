@@ -5,33 +5,32 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from tests.fakes import machine
-from tests.soak.plan import Fault
-from tests.studio import MARK, Running, Studio
+from tests.soak.plan import SIGNALS, Fault
+from tests.studio import Running, Studio
 
 POLL_S = 0.03
-SERVER, CONDUCTOR = "models.serve", "workflow.collocation.cell.run"
+SERVER = "models.serve"
 # Parent → child, of those whose command line is the fork server's.
-SERVED_BY = {"conductor": "server", "server": "member", "preloaded": "member", "member": "worker"}
-ROLES = ("conductor", "preloaded", "server", "member", "worker", "script", "sampler", "analysis")
-SAMPLER, ANALYSIS = "workflow.collocation.telemetry.sampler", "analysis"
+SERVED_BY = {"conductor": "server", "server": "member", "preloaded": "member"}
+ROLES = {
+    "workflow.collocation.cell.run": "conductor",
+    "workflow.collocation.telemetry.sampler": "sampler",
+    "analysis": "analysis",
+}
 CONTROL = "nvidia-cuda-mps-control"
 # About so many seconds; a window's end shows nowhere, but comes so long after its beginning.
 LASTS = {"plan": 3.0, "import": 2.0, "setup": 0.3, "build": 0.3, "warm": 0.3, "window": 1.2}
-LASTS |= {"stop": 0.6, "figures": 1.0, "before": 0.0}
+LASTS |= {"stop": 0.6, "figures": 1.0}
 LEAD = {"stop": 1.3}
 ROOM = 40 * 1024  # bytes left on a full disk, times 0 to 2
-STRANGER = "import os, time; from tests.fakes import machine; machine.attach(os.environ); "
-STRANGER += "print(flush=True); time.sleep(3600)"
 
 
 Cast = defaultdict[str, list[psutil.Process]]  # of a run by what they are, as they are now
@@ -44,8 +43,7 @@ def cast_of(root: int) -> Cast:
             with contextlib.suppress(psutil.Error):
                 role = _role(process.cmdline(), roles.get(process.ppid(), "snakemake"))
                 roles[process.pid] = role
-                if role:
-                    cast[role].append(process)
+                cast[role].append(process)
     return cast
 
 
@@ -58,10 +56,7 @@ def _age(process: psutil.Process) -> tuple[float, int]:
 def _role(command: list[str], parent: str) -> str:
     if SERVER in command:
         return SERVED_BY.get(parent, "preloaded")
-    if parent in ("member", "script"):
-        return "script"
-    known = {CONDUCTOR: "conductor", SAMPLER: "sampler", ANALYSIS: "analysis"}
-    return next((role for module, role in known.items() if module in command), "")
+    return next((role for module, role in ROLES.items() if module in command), "")
 
 
 @dataclass
@@ -75,20 +70,20 @@ class Pending:
 
 @dataclass
 class Scene:
-    """Watches one run and does what its act says. Use it as a context: at its end all is undone."""
+    """Watches one run and does what its act says. Use it as a context: at its end all is undone.
+
+    disk: the mounted folder, if there is one. look: called now and then, to look at results.
+    """
 
     studio: Studio
     faults: tuple[Fault, ...]
-    disk: Path | None  # the mounted folder, if there is one
-    look: object  # called now and then, to look at results
+    disk: Path | None
+    look: Callable[[], None]
     deeds: list[dict] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    running: Running | None = None
+    root: int = 0
     _todo: list[Pending] = field(default_factory=list)
-    _undo: list[tuple[float | None, dict, object]] = field(default_factory=list)
+    _undo: list[tuple[float | None, dict, Callable]] = field(default_factory=list)
     _conductors: list[int] = field(default_factory=list)
-    _started: dict[int, float] = field(default_factory=dict)
-    _began: float = 0.0
 
     def __enter__(self) -> "Scene":
         self._todo = [Pending(fault) for fault in self.faults]
@@ -102,24 +97,19 @@ class Scene:
 
     def watch(self, running: Running, bound: float) -> bool:
         """Until the run has ended, or has not within `bound` seconds: then False."""
-        self.running, self._began = running, time.monotonic()
-        looked = 0.0
+        self.root, began, looked = running.process.pid, time.monotonic(), 0.0
         while running.process.poll() is None:
             now = time.monotonic()
-            if now > self._began + bound:
+            if now > began + bound:
                 return False
             self._undo_due()
             if any(not pending.done for pending in self._todo):
-                self._act(cast_of(running.process.pid))
+                self._act(cast_of(self.root))
             if now > looked + 0.3:
                 self.look()
                 looked = now
             time.sleep(POLL_S)
         return True
-
-    @property
-    def missed(self) -> list[Fault]:
-        return [pending.fault for pending in self._todo if not pending.done]
 
     # -- when ---------------------------------------------------------------------------------
 
@@ -127,40 +117,33 @@ class Scene:
         for conductor in cast["conductor"]:
             if conductor.pid not in self._conductors:
                 self._conductors.append(conductor.pid)
-        folder = self._folder(cast)
-        for pending in self._todo:
-            if pending.done:
-                continue
-            fault, now = pending.fault, time.monotonic()
-            if pending.due is None:
-                if not self._is(fault, cast, folder):
-                    continue
-                pending.due = now + LEAD.get(fault.phase, 0) + fault.fraction * LASTS[fault.phase]
-            if now >= pending.due:  # it waits for its victim, if that is not there
-                self._do(pending, cast, folder)
-            return  # in their order
+        folder, now = self._folder(cast), time.monotonic()
+        pending = next(pending for pending in self._todo if not pending.done)  # in their order
+        phase = pending.fault.phase
+        if pending.due is None and self._is(pending.fault, cast, folder):
+            pending.due = now + LEAD.get(phase, 0) + pending.fault.fraction * LASTS[phase]
+        if pending.due is not None and now >= pending.due:
+            self._do(pending, cast, folder)  # it waits for its victim, if that is not there
 
     def _is(self, fault: Fault, cast: Cast, folder: Path | None) -> bool:
         """Whether the run is in the fault's phase, or past its beginning in the same cell."""
-        if fault.phase == "plan":
-            return True
-        if fault.phase == "figures":
-            return bool(cast["analysis"])
-        if fault.phase == "import":
-            return bool(cast["preloaded"])
+        if fault.phase in ("plan", "import", "figures"):
+            there = {"import": "preloaded", "figures": "analysis"}.get(fault.phase)
+            return there is None or bool(cast[there])
         if folder is None or len(self._conductors) <= fault.cell:
             return False
-        log = _text(folder / "log" / "conductor.log")
-        here = {"setup": True, "build": bool(cast["member"]), "warm": "built:" in log}
-        missing = fault.kind in ROLES and not cast[fault.kind]
-        return here.get(fault.phase, "started:" in log) and not missing
+        log = folder / "log" / "conductor.log"
+        said = log.read_text(errors="replace") if log.exists() else ""
+        here = {"setup": True, "build": bool(cast["member"]), "warm": "built:" in said}
+        inside = fault.kind in SIGNALS and fault.kind not in ("snakemake", "group", "mps")
+        missing = inside and not cast[fault.kind]
+        return here.get(fault.phase, "started:" in said) and not missing
 
     def _folder(self, cast: Cast) -> Path | None:
         """Of the cell that is being measured."""
         for conductor in cast["conductor"]:
-            with contextlib.suppress(psutil.Error, ValueError):
-                job = Path(conductor.cmdline()[-1])
-                parts = job.with_suffix("").parts
+            with contextlib.suppress(psutil.Error, ValueError, IndexError):
+                parts = Path(conductor.cmdline()[-1]).with_suffix("").parts
                 return self.studio.results.joinpath("cells", *parts[parts.index("jobs") + 1 :])
         return None
 
@@ -169,27 +152,19 @@ class Scene:
     def _do(self, pending: Pending, cast: Cast, folder: Path | None) -> None:
         fault = pending.fault
         if fault.kind == "disk":
-            undo = self._disk(fault)
-        elif fault.kind == "company":
-            undo = self._company(fault)
+            self._undo_at(fault, self._deed(fault, None, folder), self._disk(fault))
+        elif victim := self._victim(fault, cast):
+            self._signal(fault, victim, folder)
         else:
-            pids = self._victims(fault, cast)
-            if not pids:
-                return
-            pending.done = True
-            self._signal(fault, pids, folder)
             return
         pending.done = True
-        deed = self._deed(fault, None, folder)
-        self._undo_at(fault, deed, undo)
 
-    def _undo_at(self, fault: Fault, deed: dict, undo) -> None:
+    def _undo_at(self, fault: Fault, deed: dict, undo: Callable) -> None:
         at = None if fault.seconds is None else time.monotonic() + fault.seconds
         self._undo.append((at, deed, undo))
 
     def _undo_due(self, all_of_it: bool = False) -> None:
-        now = time.monotonic()
-        left = []
+        now, left = time.monotonic(), []
         for at, deed, undo in self._undo:
             if all_of_it or (at is not None and now >= at):
                 deed["until_ns"] = time.monotonic_ns()  # before: it goes on at once
@@ -205,18 +180,15 @@ class Scene:
         self.deeds.append(deed)
         return deed
 
-    def _victims(self, fault: Fault, cast: Cast) -> list[int]:
-        root = self.running.process.pid
+    def _victim(self, fault: Fault, cast: Cast) -> int | None:
         if fault.kind in ("snakemake", "group"):
-            return [root]
+            return self.root
+        found = cast[fault.kind]
         if fault.kind == "mps":
             found = [p for p in self.studio.alive() if CONTROL in " ".join(_command(p))]
-        else:
-            found = cast[fault.kind]
-        return [found[fault.member % len(found)].pid] if found else []
+        return found[fault.member % len(found)].pid if found else None
 
-    def _signal(self, fault: Fault, pids: list[int], folder: Path | None) -> None:
-        [pid] = pids
+    def _signal(self, fault: Fault, pid: int, folder: Path | None) -> None:
         send = os.killpg if fault.kind == "group" else os.kill
         names = {"HANG": ["STOP"], "INT+INT": ["INT", "INT"]}.get(fault.what, [fault.what])
         deed = self._deed(fault, pid, folder)
@@ -228,9 +200,9 @@ class Scene:
             if fault.what == "STOP":
                 self._undo_at(fault, deed, lambda: _continue(pidfd))
 
-    def _disk(self, fault: Fault):
-        if self.disk is None:
-            self.notes.append(f"no disk of its own, so not {fault.what}")
+    def _disk(self, fault: Fault) -> Callable:
+        """Fill the disk, or make it read-only; gives what undoes that."""
+        if self.disk is None:  # this user may mount none
             return lambda: None
         if fault.what == "read_only":
             mount = ["mount", "-o"]
@@ -239,30 +211,6 @@ class Scene:
         ballast = self.disk / ".ballast"
         fill(ballast, fault.member * ROOM)
         return lambda: ballast.unlink(missing_ok=True)
-
-    def _company(self, fault: Fault):
-        card = self.studio.card
-        if fault.what == "lost":
-            machine.configure(card, lost=True)
-            return lambda: machine.configure(card, lost=False)
-        uuid = self.studio.surroundings["SOAK_CARD"]
-        environment = self.studio.environment(**{MARK: "", "CUDA_VISIBLE_DEVICES": uuid})
-        command = [sys.executable, "-c", STRANGER]
-        if fault.what == "daemon":
-            pipe = self.studio.folder / "foreign"
-            pipe.mkdir(exist_ok=True)
-            folders = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
-            environment |= dict.fromkeys(folders, str(pipe))
-            command = [str(Path(machine.FAKES, CONTROL)), "-f"]
-        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        process = subprocess.Popen(command, env=environment, start_new_session=True, **silent)
-        time.sleep(0.3)
-
-        def leave() -> None:
-            process.kill()
-            process.wait()
-
-        return leave
 
 
 def fill(path: Path, left: int) -> None:
@@ -289,13 +237,6 @@ def _command(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
         return process.cmdline()
     return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 @contextlib.contextmanager
