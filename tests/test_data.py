@@ -47,12 +47,6 @@ def data_root(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
-@pytest.fixture
-def no_network(monkeypatch):
-    """The download's address refuses connections."""
-    monkeypatch.setattr(cifar10_module, "URL", "http://127.0.0.1:9/cifar-10-python.tar.gz")
-
-
 def digest(folder: Path) -> str:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     value = hashlib.sha256()
@@ -101,13 +95,12 @@ def test_cifar10_is_read_as_python_2_pickled_it(tmp_path):
     assert np.array_equal(made.open("validation").pixels, before)
 
 
-@pytest.mark.parametrize("name", ["imagenet64", "imagenet"])
-def test_generated_image_folder_is_read_by_torchvision(data_root, name):
+def test_generated_image_folder_is_read_by_torchvision(data_root):
     from models import compat  # noqa: F401
 
     from torchvision.datasets import ImageFolder  # isort: skip
 
-    ours = make(data_root, name)
+    ours = make(data_root, "imagenet64")
     for split, folder in (("train", "train"), ("validation", "val")):
         theirs = ImageFolder(ours.data / folder)
         mine = ours.open(split)
@@ -116,7 +109,7 @@ def test_generated_image_folder_is_read_by_torchvision(data_root, name):
         assert len(theirs.classes) == ours.classes
 
 
-@pytest.mark.parametrize("name", ["cifar10", "imagenet64", "imagenet"])
+@pytest.mark.parametrize("name", ["cifar10", "imagenet"])
 def test_files_augment_training_only(data_root, name):
     dataset = make(data_root, name)
     train, validation = dataset.files("train", 32), dataset.files("validation", 32)
@@ -153,11 +146,9 @@ def test_digits_are_scikit_learns_and_need_no_torch(tmp_path):
     distance = np.abs(small[chosen, None] - real[None]).mean(2)
     assert np.array_equal(load_digits().target[distance.argmin(1)], labels[chosen])
     assert distance.min(1).max() < 25
-    theirs = unchecked_cifar10()(dataset.data, train=False, download=False)
-    assert np.array_equal(theirs.data, parts[1].pixels)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "imagenet64", "imagenet"])
+@pytest.mark.parametrize("name", ["cifar10", "imagenet"])
 def test_resident_is_cached_and_mapped(data_root, name):
     dataset = make(data_root, name, input_sizes=[32, 64])
     for size in (32, 64):
@@ -171,15 +162,12 @@ def test_resident_is_cached_and_mapped(data_root, name):
         assert len(everything["images"]) == len(everything["labels"]) == dataset.validation_size
     with pytest.raises(DataError, match=rf"prepare {name} --input-size 96"):
         dataset.resident("train", 96, 40)
-
-
-def test_resident_holds_the_files(data_root):
-    dataset = make(data_root, "cifar10", input_sizes=[32])
-    source, resident = dataset.open("train"), dataset.resident("train", 32, 10**6)
-    known = dict(zip(map(np.ndarray.tobytes, source.pixels), source.labels, strict=True))
-    centre = resident["images"][:, :, 3:35, 3:35].transpose(0, 2, 3, 1)
-    labels = [known.pop(np.ascontiguousarray(image).tobytes()) for image in centre]
-    assert labels == resident["labels"].tolist() and not known
+    if name == "cifar10":  # which is as large as the input: it is the file's in the middle
+        source, resident = dataset.open("train"), dataset.resident("train", 32, 10**6)
+        known = dict(zip(map(np.ndarray.tobytes, source.pixels), source.labels, strict=True))
+        centre = resident["images"][:, :, 3:35, 3:35].transpose(0, 2, 3, 1)
+        labels = [known.pop(np.ascontiguousarray(image).tobytes()) for image in centre]
+        assert labels == resident["labels"].tolist() and not known
 
 
 @settings(max_examples=60)
@@ -207,12 +195,11 @@ FIXTURE = [
 
 def write_fixture(folder: Path) -> None:
     folder.mkdir(parents=True)
-    with (folder / "day_0").open("w", newline="") as file:
-        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(FIXTURE[:1])
-    with gzip.open(folder / "day_2.gz", "wt", newline="") as file:
-        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(FIXTURE[1:3])
-    with (folder / "day_10").open("w", newline="") as file:
-        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(FIXTURE[3:])
+    days = {"day_0": FIXTURE[:1], "day_2.gz": FIXTURE[1:3], "day_10": FIXTURE[3:]}
+    for name, rows in days.items():
+        opener = gzip.open if name.endswith("gz") else open
+        with opener(folder / name, "wt", newline="") as file:
+            csv.writer(file, delimiter="\t", lineterminator="\n").writerows(rows)
 
 
 def test_criteo_text_is_read_back_exactly(tmp_path):
@@ -230,13 +217,7 @@ def test_criteo_text_is_read_back_exactly(tmp_path):
     assert got["sparse"].tolist() == [[int(x or "0", 16) for x in row[14:]] for row in FIXTURE]
     numbers = [[max(int(x or "0"), 0) for x in row[1:14]] for row in FIXTURE]
     assert np.allclose(got["dense"], np.log1p(numbers), rtol=1e-6)
-    days = {path.name for path in (tmp_path / "criteo").iterdir()}
-    assert days == {"day_0", "day_10", "day_2.gz"}
-
-
-def test_criteo_reads_no_more_rows_than_asked(tmp_path):
-    write_fixture(tmp_path / "criteo")
-    record = prepare(DATASETS["criteo"], tmp_path, train=1, validation=1)
+    record = prepare(DATASETS["criteo"], tmp_path, train=1, validation=1)  # no more than asked
     dataset = open_dataset("criteo", record["path"])
     assert dataset.resident("validation", 0, 9)["label"].tolist() == [0]
     record = prepare(DATASETS["criteo"], tmp_path, train=300, validation=100)  # has 4
@@ -260,69 +241,64 @@ def test_what_is_not_hexadecimal_is_refused(texts):
 
 
 @pytest.mark.parametrize(
-    "line", ["1\t2\t3\n", "1" + "\tx" * 39 + "\n", "1" + "\t2" * 13 + "\tzz" * 26 + "\n", "\n", ""]
+    "line",
+    [
+        "1\t2\t3\n",
+        "1" + "\tx" * 39 + "\n",
+        "1" + "\t2" * 13 + "\tzz" * 26 + "\n",
+        "\n",
+        "",
+        b"\x1f\x8b\x08 not gzip at all",
+    ],
 )
 def test_damaged_criteo_is_refused(tmp_path, line):
     (tmp_path / "criteo").mkdir()
-    text = "\t".join(FIXTURE[0]) + "\n" + line if line else ""
+    text = "\t".join(FIXTURE[0]) + "\n" + line if isinstance(line, str) and line else ""
     (tmp_path / "criteo" / "day_0").write_text(text)
+    if isinstance(line, bytes):
+        (tmp_path / "criteo" / "day_2.gz").write_bytes(line)
     with pytest.raises(DataError) as caught:
         prepare(DATASETS["criteo"], tmp_path)
     assert "criteo" in str(caught.value) and "\n" not in str(caught.value)
     assert not list((tmp_path / "prepared").glob("criteo*"))
 
 
-def test_damaged_gzip_is_refused(tmp_path):
-    write_fixture(tmp_path / "criteo")
-    (tmp_path / "criteo" / "day_2.gz").write_bytes(b"\x1f\x8b\x08 not gzip at all")
-    with pytest.raises(DataError, match="day_2.gz"):
-        prepare(DATASETS["criteo"], tmp_path)
+# Generated
 
 
-def test_generated_ids_are_zipf_like_and_in_their_tables(tmp_path):
-    dataset = make(tmp_path, "criteo", train=30_000)
-    sparse = dataset.resident("train", 0, 10**9)["sparse"]
-    assert (sparse.min(0) >= 0).all() and (sparse.max(0) < TABLE_ROWS).all()
-    counts = np.sort(np.bincount(sparse[:, 1]))[::-1][:100]
-    slope = np.polyfit(np.log(np.arange(1, 101)), np.log(counts), 1)[0]
-    assert -1.5 < slope < -0.7
-    assert 0.01 < dataset.resident("train", 0, 10**9)["label"].mean() < 0.1
-
-
-# Learnable
-
-
-@pytest.mark.parametrize(
-    ("name", "least", "options"),
-    [("cifar10", 0.5, {"train": 600, "validation": 200}), ("imagenet", 0.0, {})],
-)
-def test_generated_images_are_learnable(tmp_path, name, least, options):
-    dataset = make(tmp_path, name, input_sizes=[32], **options)
+def test_generated_images_are_learnable(tmp_path):
+    dataset = make(tmp_path, "cifar10", input_sizes=[32], train=600, validation=200)
     train, validation = (dataset.resident(split, 32, 600) for split in ("train", "validation"))
     flat = [part["images"].reshape(len(part["images"]), -1) / 255 for part in (train, validation)]
     labels = range(dataset.classes)
     means = np.stack([flat[0][train["labels"] == label].mean(0) for label in labels])
     nearest = ((flat[1][:, None] - means[None]) ** 2).sum(2).argmin(1)
-    assert (nearest == validation["labels"]).mean() > max(least, 2 / dataset.classes)
+    assert (nearest == validation["labels"]).mean() > 0.5
 
 
-def test_generated_clicks_are_learnable(tmp_path):
+def test_generated_clicks_are_learnable_and_zipf_like(tmp_path):
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
 
-    dataset = make(tmp_path, "criteo", train=20_000, validation=8_000)
-    train, validation = (dataset.resident(split, 0, 20_000) for split in ("train", "validation"))
+    dataset = make(tmp_path, "criteo", train=30_000, validation=8_000)
+    train, validation = (dataset.resident(split, 0, 30_000) for split in ("train", "validation"))
     model = LogisticRegression(max_iter=500).fit(train["dense"], train["label"])
     score = model.predict_proba(validation["dense"])[:, 1]
     assert roc_auc_score(validation["label"], score) > 0.65
+    assert 0.01 < train["label"].mean() < 0.1
+    sparse = train["sparse"]
+    assert (sparse.min(0) >= 0).all() and (sparse.max(0) < TABLE_ROWS).all()
+    counts = np.sort(np.bincount(sparse[:, 1]))[::-1][:100]
+    slope = np.polyfit(np.log(np.arange(1, 101)), np.log(counts), 1)[0]
+    assert -1.5 < slope < -0.7
 
 
-def test_photographs_have_imagenets_sizes(tmp_path):
-    dataset = make(tmp_path, "imagenet", train=128, validation=16)
+def test_photographs_have_imagenets_sizes(data_root):
+    dataset = make(data_root, "imagenet")
     paths = sorted((dataset.data / "train").rglob("*.JPEG"))
     sizes = np.array([path.stat().st_size for path in paths])
     shapes = np.array([Image.open(path).size for path in paths])
-    assert len(paths) == 128 and 90e3 < sizes.mean() < 130e3
+    assert len(paths) == 64 and 90e3 < sizes.mean() < 130e3
     assert 440 < shapes[:, 0].mean() < 540 and 340 < shapes[:, 1].mean() < 440
     assert np.median(shapes.max(1)) == 500
 
@@ -333,7 +309,7 @@ def test_photographs_have_imagenets_sizes(tmp_path):
 @pytest.mark.parametrize("name", list(SMALL))
 def test_a_seed_reproduces_every_byte(tmp_path, name):
     size = 0 if name == "criteo" else 32
-    few = {"train": 4, "validation": 2} if "imagenet" in name else {}
+    few = {"train": 20, "validation": 10}
     folders = [
         make(tmp_path / str(index), name, seed=seed, input_sizes=[size], **few).folder
         for index, seed in enumerate([1, 1, 2])
@@ -356,10 +332,6 @@ def test_ready_and_pin(tmp_path, capsys):
     record, pinned = json.loads(ready.read_text()), json.loads(pin.read_text())
     assert {key: record[key] for key in pinned} == pinned
     assert set(record) - set(pinned) == {"path"} and Path(record["path"]).is_absolute()
-    assert set(record) == {
-        *("dataset", "source", "reason", "path", "format", "classes", "train_size"),
-        *("validation_size", "nominal_train_size", "nominal_validation_size", "seed", "bytes"),
-    }
     assert (record["train_size"], record["nominal_train_size"]) == (40, 50_000)
     manifest = (Path(record["path"]) / "manifest.json").read_text()
     assert str(tmp_path) not in manifest + pin.read_text()
@@ -392,42 +364,33 @@ def test_the_source_resolved_first_stays(tmp_path, capsys):
     assert "put Criteo" in message and "remove the pin" in message
 
 
-@pytest.mark.parametrize("name", ["imagenet64", "imagenet", "criteo"])
+@pytest.mark.parametrize("name", ["imagenet64", "criteo"])
 def test_real_refuses_to_generate(tmp_path, capsys, name):
     assert run(name, "--root", tmp_path, "--source", "real") == 2
     message = capsys.readouterr().err
     assert message.startswith(f"data: {name}: source is 'real' but {tmp_path / name} has no ")
     assert "put " in message and "set source: auto or synthetic" in message
     assert message.count("\n") == 1 and not (tmp_path / "synthetic").exists()
-
-
-def test_digits_are_never_synthetic(tmp_path, capsys):
     assert run("digits", "--root", tmp_path, "--source", "synthetic") == 2
     assert "always real" in capsys.readouterr().err
 
 
-def test_no_network_falls_back_or_refuses(tmp_path, capsys, no_network):
+@pytest.mark.parametrize("silent", [False, True])
+def test_no_network_falls_back_or_refuses(tmp_path, capsys, monkeypatch, silent):
+    """A download's address that refuses connections, and one that accepts and says nothing."""
     common = ["cifar10", "--root", tmp_path, "--train", 20, "--validation", 10]
-    assert run(*common, "--source", "real") == 2
-    assert "could not be downloaded" in capsys.readouterr().err
-    assert run(*common) == 0
+    monkeypatch.setattr(cifar10_module, "CONNECT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1] if silent else 9
+        monkeypatch.setattr(cifar10_module, "URL", f"http://127.0.0.1:{port}/x.tar.gz")
+        assert run(*common, "--source", "real") == 2
+        assert "could not be downloaded" in capsys.readouterr().err
+        assert run(*common) == 0
     out = capsys.readouterr().out
     assert "synthetic" in out and "could not be downloaded" in out
     assert not (tmp_path / "cifar10").exists()
-
-
-def test_a_silent_server_does_not_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar10_module, "CONNECT_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/x"
-        monkeypatch.setattr(cifar10_module, "URL", url)
-        record = prepare(DATASETS["cifar10"], tmp_path, train=20, validation=10)
-    assert record["source"] == "synthetic" and "could not be downloaded" in record["reason"]
-
-
-def test_synthetic_never_downloads(tmp_path, monkeypatch):
     monkeypatch.setattr(DATASETS["cifar10"], "download", None)
-    assert make(tmp_path, "cifar10").source == "synthetic"
+    assert make(tmp_path, "cifar10").source == "synthetic"  # which never asks
 
 
 def published(monkeypatch) -> None:
@@ -440,7 +403,7 @@ def published(monkeypatch) -> None:
         monkeypatch.setattr(CIFAR10, attribute, getattr(unchecked_cifar10(), attribute))
 
 
-def test_cifar10_is_downloaded_once(data_root, tmp_path, monkeypatch):
+def test_cifar10_is_downloaded_once_and_checked(data_root, tmp_path, monkeypatch, capsys):
     made = make(data_root, "cifar10")
     archive = tmp_path / "archive.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
@@ -449,6 +412,10 @@ def test_cifar10_is_downloaded_once(data_root, tmp_path, monkeypatch):
     root = tmp_path / "data"
     record = prepare(DATASETS["cifar10"], root, train=20, validation=10)
     assert record["source"] == "synthetic" and "another md5" in record["reason"]
+    shutil.copytree(made.data / "cifar-10-batches-py", tmp_path / "cifar10/cifar-10-batches-py")
+    assert run("cifar10", "--root", tmp_path) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "not the published CIFAR-10" in message
     published(monkeypatch)
     record = prepare(DATASETS["cifar10"], root, input_sizes=[32])
     assert (record["source"], record["reason"]) == ("real", "downloaded")
@@ -458,15 +425,6 @@ def test_cifar10_is_downloaded_once(data_root, tmp_path, monkeypatch):
     assert np.array_equal(dataset.open("train").pixels, made.open("train").pixels)
     assert len(dataset.resident("validation", 32, 10**6)["labels"]) == 50
     assert [path.name for path in (root / "cifar10").iterdir()] == ["cifar-10-batches-py"]
-
-
-def test_damaged_real_cifar10_is_refused(data_root, tmp_path, capsys):
-    made = make(data_root, "cifar10")
-    shutil.copytree(made.data / "cifar-10-batches-py", tmp_path / "cifar10/cifar-10-batches-py")
-    assert run("cifar10", "--root", tmp_path) == 2  # another md5
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1 and "not the published CIFAR-10" in message
-    assert not (tmp_path / "synthetic").exists()
 
 
 def test_real_image_folder(data_root, tmp_path, capsys):
@@ -522,8 +480,9 @@ def test_a_half_made_or_old_folder_is_rebuilt(tmp_path):
     assert digest(made.folder) == whole
 
     manifest.write_text(json.dumps({**made.manifest, "format_version": 0}))
-    with pytest.raises(DataError, match="format version 0"):
-        open_dataset("cifar10", made.folder)
+    for name, words in {"cifar10": "format version 0", "criteo": "holds 'cifar10'"}.items():
+        with pytest.raises(DataError, match=words):
+            open_dataset(name, made.folder)
     make(tmp_path, "cifar10", **few)
     assert digest(made.folder) == whole
 
@@ -549,7 +508,6 @@ class Planted:
         ("cifar10", "cifar-10-batches-py/data_batch_3"),
         ("cifar10", "cifar-10-batches-py/data_batch_3: an array of objects"),
         ("cifar10", "resident-32/train_images.npy"),
-        ("imagenet64", "train_paths.npy"),
         ("criteo", "label.npy"),
     ],
 )
@@ -573,9 +531,8 @@ def test_a_planted_file_is_refused_and_runs_nothing(tmp_path, name, file):
 
 
 def test_two_prepares_at_once(tmp_path):
-    command = [sys.executable, "-m", "models.data", "prepare", "imagenet64", "--root", tmp_path]
-    command += ["--train", "60", "--validation", "30", "--input-size", "64", "--pin"]
-    command += [tmp_path / "pin.json", "--ready"]
+    command = [sys.executable, "-m", "models.data", "prepare", "criteo", "--root", tmp_path]
+    command += ["--train", "9000", "--validation", "30", "--pin", tmp_path / "pin.json", "--ready"]
     both = [
         subprocess.Popen([*command, tmp_path / f"{index}.json"], cwd=REPOSITORY)
         for index in range(2)
@@ -583,10 +540,10 @@ def test_two_prepares_at_once(tmp_path):
     assert [process.wait() for process in both] == [0, 0]
     first, second = (json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2))
     assert first == second
-    dataset = open_dataset("imagenet64", first["path"])
-    assert len(dataset.resident("train", 64, 999)["images"]) == 60
+    dataset = open_dataset("criteo", first["path"])
+    assert len(dataset.resident("train", 0, 10**6)["label"]) == 9000
     folders = [path.name for path in (tmp_path / "synthetic").iterdir() if path.is_dir()]
-    assert folders == ["imagenet64-60+30-seed42"]
+    assert folders == ["criteo-9000+30-seed42"]
 
 
 def test_what_is_prepared_may_lie_where_nobody_can_write(tmp_path):
@@ -620,9 +577,3 @@ def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
     common = ["cifar10", "--root", tmp_path, "--source", "synthetic", "--train", 20]
     assert run(*common, "--validation", 10) == 2
     assert [path for path in (tmp_path / "synthetic").iterdir() if path.is_dir()] == []
-
-
-def test_a_folder_of_another_dataset(tmp_path):
-    made = make(tmp_path, "criteo")
-    with pytest.raises(DataError, match="holds 'criteo'"):
-        open_dataset("cifar10", made.folder)
