@@ -224,11 +224,7 @@ def test_a_pair_within_one_refresh_of_the_counters_gives_no_row(h200, monkeypatc
         assert source.span(held, source.open()) == {}
         h200.set(gpm_refresh_ms=0)
         assert source.tick()["gpu"]["gract"] > 0
-
-
-def test_a_pair_of_zeros_that_was_long_enough_is_one(h200, monkeypatch):
-    monkeypatch.setattr(gpm, "DOUBT_S", 0.01)
-    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        monkeypatch.setattr(gpm, "DOUBT_S", 0.01)  # of one that was long enough, zeros are a row
         h200.does(**dict.fromkeys(BUSY, 0.0), pcie_rx=0.0)
         source.tick()
         time.sleep(0.02)
@@ -266,19 +262,13 @@ def test_a_tick_that_is_a_little_early_can_wait(h200, monkeypatch):
             assert source.tick()["gpu"]["gract"] == pytest.approx(0.9)
 
 
-def test_a_call_that_fails_costs_one_row(h200):
+def test_a_call_that_fails_costs_one_row_and_one_that_fails_on_and_on_the_source(h200):
     with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
         source.tick()
-        h200.fail("nvmlGpmSampleGet", error=UNKNOWN)
-        assert source.tick() == {}
-        assert source.tick()["gpu"]["gract"] == 0.0
-        h200.fail("nvmlGpmMetricsGet", error=UNKNOWN)
-        assert source.tick() == {}
-        assert source.tick()["gpu"]["gract"] == 0.0
-
-
-def test_gpm_that_fails_on_and_on_is_lost_once(h200):
-    with opened(gpm.Gpm, h200.uuid, ["gpu"]) as source:
+        for call in ("nvmlGpmSampleGet", "nvmlGpmMetricsGet"):
+            h200.fail(call, error=UNKNOWN)
+            assert source.tick() == {}
+            assert source.tick()["gpu"]["gract"] == 0.0
         h200.set(lost=True)
         for _ in range(gpm.PATIENCE - 1):
             assert source.tick() == {}
@@ -376,45 +366,31 @@ def test_what_a_card_refuses_is_null_and_power_is_told_still(h200, settings, mis
     assert (card.edge() is None) == ("energy" in missing)
 
 
-def test_a_passing_error_is_null_once(h200):
-    card = nvml.Card(h200.uuid)
-    h200.fail("nvmlDeviceGetTemperature", error=UNKNOWN)
-    assert card.read()["temperature"] is None
-    assert card.read()["temperature"] == 40
-
-
-def test_utilisation_is_null_under_mig(make):
-    card = nvml.Card(make(mig=True).uuid)
-    assert card.read()["gpu_util"] is None
-    assert card.read()["power"] == 80.0
-
-
-def test_a_lost_card_reads_null_and_raises_nothing(h200):
-    card = nvml.Card(h200.uuid)
-    h200.set(lost=True)
+def test_what_does_not_answer_is_null_and_raises_nothing(make):
+    here = make(mig=True)
+    card = nvml.Card(here.uuid)
+    here.fail("nvmlDeviceGetTemperature", error=UNKNOWN)
+    assert [card.read()["temperature"] for _ in range(2)] == [None, 40]
+    read = card.read()
+    assert (read["gpu_util"], read["power"]) == (None, 80.0)  # no utilisation under MIG
+    here.set(lost=True)
     assert set(card.read().values()) == {None}
     assert card.processes() == {"compute": None, "mps": None}
     assert card.edge() is None
-
-
-def test_a_card_that_is_not_there_is_said(h200):
     with pytest.raises(pynvml.NVMLError):
         nvml.Card("GPU-00000000-0000-4000-8000-000000000000")
 
 
-def test_processes_come_with_their_memory(h200):
+def test_processes_come_with_their_memory(h200, monkeypatch):
     machine.occupy(h200.folder, os.getpid(), kind="mps")
     card = nvml.Card(h200.uuid)
     entry = {os.getpid(): 500 * 2**20}
     assert card.processes() == {"compute": entry, "mps": entry}
     h200.fail("nvmlDeviceGetMPSComputeRunningProcesses", error=UNSUPPORTED, on=True)
     assert card.processes() == {"compute": entry, "mps": None}
-
-
-def test_a_process_in_two_parts_of_a_card_has_the_memory_of_both(h200, monkeypatch):
-    entry = SimpleNamespace(pid=7, usedGpuMemory=1000)
-    monkeypatch.setitem(nvml.LISTS, "compute", lambda card: [entry, entry])
-    assert nvml.Card(h200.uuid).processes()["compute"] == {7: 2000}
+    part = SimpleNamespace(pid=7, usedGpuMemory=1000)  # a process in two parts of a card
+    monkeypatch.setitem(nvml.LISTS, "compute", lambda card: [part, part])
+    assert card.processes()["compute"] == {7: 2000}
 
 
 def test_the_edge_of_the_energy_counter_is_a_time_within_the_call(h200):
@@ -501,7 +477,7 @@ def test_rows_of_dcgm_have_the_vocabularys_names_and_units(a100):
 
 
 def test_instances_are_found_by_nvmls_ids(make):
-    a100 = make("a100_40", mig=True, dcgm={"blank": [1011, 1012]})
+    a100 = make("a100_40", mig=True, dcgm={"blank": [1011, 1012], "unsupported": [1006]})
     first, second = a100.split((9, 0, 4), (14, 4, 2))
     a100.does(first, smact=1.0, pcie_tx=1e6)
     a100.does(second, smact=0.25)
@@ -510,45 +486,34 @@ def test_instances_are_found_by_nvmls_ids(make):
         smact = {entity: rates[entity]["smact"] for entity in rates}
         assert smact == {"gpu": 0.0, first: 1.0, second: 0.25}
         assert not {"pcie_tx", "nvlink_tx"} & rates[first].keys()  # DCGM has none of instances
-        assert rates[first]["integer"] == 0.0
+        assert "fp64" not in rates[first] and rates[first]["integer"] == 0.0  # nor the card of this
     with pytest.raises(Unavailable, match="the host engine does not list gi:99"):
         dcgm.Dcgm(a100.uuid, ["gpu", "gi:99"])
 
 
 def test_rows_since_the_tick_before_are_averaged(a100):
     with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
-        a100.does(smact=1.0)
-        time.sleep(1.0)
-        a100.does(smact=0.0)
-        time.sleep(1.0)
+        for smact in (1.0, 0.0):
+            a100.does(smact=smact)
+            time.sleep(0.5)
         assert 0 < source.tick()["gpu"]["smact"] < 1
 
 
-def test_a_field_that_the_card_has_not_does_not_cost_the_others(make):
-    a100 = make("a100_40", dcgm={"unsupported": [1006, 1016]})
-    a100.does(gract=0.75)
-    with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
-        rates = await_rows(source)["gpu"]
-        assert rates["gract"] == 0.75
-        assert not {"fp64", "integer"} & rates.keys()
-
-
-def test_an_engine_that_dies_is_lost_once_with_its_words(make):
-    a100 = make("a100_40", dcgm={"rounds": {"most": 3, "then": "die"}})
-    with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
-        with pytest.raises(SourceLost, match=r"dcgmi ended: Error getting values.*disconnected"):
-            for _ in range(200):
-                source.tick()
-                time.sleep(0.05)
-        assert source.tick() == {}
-
-
-def test_an_engine_that_falls_silent_is_lost_and_its_client_ended(make, monkeypatch):
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        ("die", "dcgmi ended: Error getting values.*disconnected"),
+        ("hang", "dcgmi has been silent for 0.5 s"),
+    ],
+)
+def test_an_engine_that_dies_or_falls_silent_is_lost_once_and_its_client_ended(
+    make, monkeypatch, then, words
+):
     monkeypatch.setattr(dcgm, "SILENCE_S", 0.5)
-    a100 = make("a100_40", dcgm={"rounds": {"most": 2, "then": "hang"}})
+    a100 = make("a100_40", dcgm={"rounds": {"most": 3, "then": then}})
     with opened(dcgm.Dcgm, a100.uuid, ["gpu"]) as source:
         dmon = source._child.pid
-        with pytest.raises(SourceLost, match=r"dcgmi has been silent for 0.5 s"):
+        with pytest.raises(SourceLost, match=words):
             for _ in range(200):
                 source.tick()
                 time.sleep(0.05)
@@ -561,24 +526,21 @@ NO_DCGM = [
     ({"hangs": "discovery"}, machine.UUID, "did not answer within 0.3 s"),
     ({}, "GPU-other", "does not list GPU-other"),
     ({"unsupported": [*range(1001, 1017)]}, machine.UUID, "lists no profiling fields"),
+    ("no dcgmi", machine.UUID, "there is no dcgmi on PATH"),
 ]
 
 
 @pytest.mark.parametrize(("engine", "uuid", "words"), NO_DCGM)
 def test_dcgm_is_unavailable_with_one_line(make, monkeypatch, engine, uuid, words):
-    make("a100_40", dcgm=engine)
+    if engine == "no dcgmi":
+        monkeypatch.setenv("PATH", "/nowhere")
+    else:
+        make("a100_40", dcgm=engine)
     if engine and "hangs" in engine:
         monkeypatch.setattr(dcgm, "ASK_S", 0.3)
     with pytest.raises(Unavailable) as raised:
         dcgm.Dcgm(uuid, ["gpu"])
-    assert words in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_no_dcgmi_is_said(a100, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(Unavailable, match="there is no dcgmi on PATH"):
-        dcgm.Dcgm(a100.uuid, ["gpu"])
+    assert words in str(raised.value) and "\n" not in str(raised.value)
 
 
 ORPHANED = """
@@ -605,35 +567,32 @@ ENGINE, ALL_THERE_IS = {"dcgm": {}}, "plain NVML is all there is"
 CHOICES = [
     ("h200_141", {}, "auto", "gpm", "gpm answers"),
     ("a100_40", ENGINE, "auto", "dcgm", "dcgm answers; not gpm: the card has no GPM counters .*"),
-    ("a30", {}, "auto", None, f"{ALL_THERE_IS}; not gpm: .*; not dcgm: dcgmi discovery failed: .*"),
+    (
+        "a30",
+        {},
+        "auto",
+        "nvml",
+        f"{ALL_THERE_IS}; not gpm: .*; not dcgm: dcgmi discovery failed: .*",
+    ),
     ("h200_141", ENGINE | SILENT, "auto", "dcgm", "dcgm answers; not gpm: GPM gives no metric .*"),
     ("h200_141", ENGINE, "dcgm", "dcgm", "dcgm answers"),
-    ("h200_141", {}, "gpm", "gpm", "gpm answers"),
-    ("h200_141", ENGINE, "nvml", None, "plain NVML was asked for"),
+    ("h200_141", ENGINE, "nvml", "nvml", "plain NVML was asked for"),
+    ("a30", {}, "gpm", None, "telemetry source gpm: the card has no GPM counters .*"),
+    ("a30", {}, "dcgm", None, "telemetry source dcgm: dcgmi discovery failed: Error: Unable .*"),
 ]
 
 
 @pytest.mark.parametrize(("card", "settings", "wanted", "chosen", "why"), CHOICES)
-def test_the_best_source_that_answers_is_chosen_and_why_is_said(
+def test_the_best_source_that_answers_is_chosen_and_why_is_said_in_one_line(
     make, card, settings, wanted, chosen, why
 ):
-    here = make(card, **settings)
-    source, said = sampler.open_source(here.uuid, ["gpu"], wanted)
-    if source:
-        source.close()
-    assert (source.name if source else None) == chosen
-    assert re.fullmatch(why, said)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "words"),
-    [
-        ("gpm", "telemetry source gpm: the card has no GPM counters"),
-        ("dcgm", "telemetry source dcgm: dcgmi discovery failed: Error: Unable to connect"),
-    ],
-)
-def test_what_was_asked_for_and_cannot_be_is_one_line(make, wanted, words):
-    here = make("a30")
-    with pytest.raises(ValueError, match=words) as raised:
-        sampler.open_source(here.uuid, ["gpu"], wanted)
-    assert "\n" not in str(raised.value)
+    """chosen: None where what was asked for cannot be."""
+    here, found = make(card, **settings), None
+    try:
+        source, said = sampler.open_source(here.uuid, ["gpu"], wanted)
+        found = source.name if source else "nvml"
+        if source:
+            source.close()
+    except Unavailable as error:
+        said = str(error)
+    assert found == chosen and re.fullmatch(why, said)
