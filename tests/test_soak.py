@@ -14,16 +14,16 @@ from tests.soak import plan, reader
 from tests.soak.__main__ import main
 from tests.studio import REPOSITORY
 
-PAUSE = plan.Fault("member", "STOP", 0, "window", 0.3, 1.0, 0)
-ROUND = plan.Round(1, 1, ("turns",), None, (plan.Act((PAUSE,), False),))
+PAUSE = plan.Fault(0.0, "member", "STOP", seconds=1.0)
+ROUND = plan.Round(1, 1, ("turns",), None, ((PAUSE,),))
 
 
 def test_what_happens_follows_from_seed_and_number_alone():
     rounds = [plan.draw(7, number) for number in range(1, 60)]
     assert rounds == [plan.draw(7, number) for number in range(1, 60)]
     assert rounds != [plan.draw(8, number) for number in range(1, 60)]
-    kinds = {fault.kind for each in rounds for act in each.acts for fault in act.faults}
-    assert kinds == {*plan.SIGNALS, "disk"}
+    found = {(f.victim, f.what) for each in rounds for faults in each.runs for f in faults}
+    assert found == {(victim, what) for victim in plan.FAULTS for what in plan.FAULTS[victim]}
 
 
 @pytest.fixture

@@ -40,10 +40,7 @@ def lies(path: Path) -> list[str]:
 
 
 def denied(path: Path, record: dict, done: list[dict]) -> list[str]:
-    """Where the record denies what was done to its members.
-
-    done: {"victim", "what", "pid", "t_ns", "until_ns"} on the monotonic clock, of this run.
-    """
+    """Where the record denies what was done to its members in this run, as Scene.deeds has it."""
     wrong = []
     members = {member["pid"]: member for member in record["members"]}
     last = max((window["end_ns"] for window in record["windows"]), default=0)

@@ -68,7 +68,7 @@ class Stage:
     # -- the study ----------------------------------------------------------------------------
 
     def write(self, replicates: int) -> None:
-        ladders = [{"workloads": ["work"], **plan.LADDERS[name]} for name in self.plan.parts]
+        ladders = [{"workloads": ["work"], **plan.LADDERS[name]} for name in self.plan.ladders]
         content = study(ladders=ladders, measure=MEASURE, replicates=replicates, cores_for=2)
         self.studio.write({"work": workload(step_s=0.01, memory_mb=100)}, **{STUDY: content})
 
@@ -82,11 +82,11 @@ class Stage:
     # -- runs -----------------------------------------------------------------------------------
 
     def perform(self) -> None:
-        for act in self.plan.acts:
+        for faults in self.plan.runs:
             self.write(self.run + 1)
-            self.one_run(act.faults, act.whole)
+            self.one_run(faults)
         for _ in range(CLEAN_RUNS):
-            result = self.one_run((), True)
+            result = self.one_run(())
             left = reader.unfinished(self.studio.results)
             if result.code == 0 and not left:
                 break
@@ -94,16 +94,16 @@ class Stage:
             self.wrong(f"not complete after {CLEAN_RUNS} runs without a fault: {left}")
             return
         before = dict(self.seen)
-        result = self.one_run((), True)
+        result = self.one_run(())
         if result.code != 0 or before.keys() != self.seen.keys():
             self.wrong("a run of a complete study measures again, or fails")
         self.check_end()
 
-    def one_run(self, faults: tuple[plan.Fault, ...], whole: bool) -> Result:
+    def one_run(self, faults: tuple[plan.Fault, ...]) -> Result:
         self.run += 1
         began, before = time.monotonic(), set(self.seen)
         with Scene(self.studio, faults, self.disk, self.look) as scene:
-            running = self.studio.start(*([] if whole else ["--until", "collocate"]))
+            running = self.studio.start()
             ended = scene.watch(running, BOUND_S)
             took = time.monotonic() - began
             if not ended:
@@ -120,7 +120,7 @@ class Stage:
         self.look()
         new = self.seen.keys() - before
         self.check_run(result, scene.deeds, new)
-        done = [f"{deed['victim']} {deed['what']} {deed['phase']}" for deed in scene.deeds]
+        done = [f"{deed['victim']} {deed['what']}" for deed in scene.deeds]
         print(
             f"  run {self.run}: {took:.0f} s, exit {result.code}, {done} of {len(faults)} faults, "
             f"{len(new)} new records",
@@ -180,11 +180,6 @@ class Stage:
             faulty |= record["status"] in reader.FAULTS
             if record["status"] in reader.FAULTS and not deeds:
                 self.wrong(f"{name}: {record['status']}: {record['reason']}", True)
-            for deed in deeds:
-                killed = (deed["victim"], deed["what"]) == ("conductor", "KILL")
-                late = path.stat().st_mtime > deed["wall"] + 0.5
-                if killed and late and deed["cell"] == str(Path(name).parent):
-                    self.wrong(f"{name}: written after its conductor was killed")
         if not deeds and result.code != 0 and not faulty:
             self.wrong(f"exit {result.code} without a fault: {result.output[-600:]}")
         _, traceback, told = result.output.partition("Traceback (most recent call last)")
