@@ -106,6 +106,21 @@ def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(mon
     assert [line.split("→")[0].split()[-2] for line in said] == [field]
 
 
+def test_an_mps_priority_is_a_setting_and_none_measures_nothing_again():
+    mix = {"members": {SMALL: 1, A: 1}, "methods": ["mps_own"]}
+    flats = []
+    for more in ({}, {"priority": {SMALL: 0, A: 1}}):
+        variants = {"mps_own": {"sm_percent": 40} | more}
+        study = small_study(ladders=[], mixes=[mix], variants=variants)
+        cells = expand(study, WORKLOADS)
+        flats.append(next(cell.spec.to_json() for cell in cells if cell.method == "mps_own"))
+    plain, ranked = flats
+    named = plain | {"members": [member | {"priority": None} for member in plain["members"]]}
+    assert digest(named) == digest(plain) != digest(ranked)
+    said = ["priority none → 0", "priority none → 1"]
+    assert sorted(changes(plain, ranked)) == said
+
+
 def test_a_setting_of_one_kind_changes_cells_of_that_kind_alone(monkeypatch):
     """Also where another kind has a key of that name, with a default of its own."""
     made = create_model("It", __base__=CommandWorkload, shell=(bool, False), classes=(int, 3))

@@ -92,7 +92,7 @@ TRAINER = {"trainer": "models.train"}
 @pytest.fixture(scope="module")
 def measured(module_studio):
     """One study of scripts, measured."""
-    ladder = {"workloads": ["hooked", "printed"], "counts": {2: ["naive"]}}
+    ladder = {"workloads": ["hooked"], "counts": {2: ["naive"]}}
     window = SHORT | {"window_s": 0.7, "warmup_s": 0.1}
     alone = ["family", "dies", "large", "released"]
     once = [{"workloads": alone, "counts": {1: ["naive"]}}]
@@ -150,23 +150,20 @@ def test_a_released_training_program_is_measured_as_it_is(measured):
     assert window["samples_per_s"] > 10 and 0 < steps <= 64 * (max(passes) + 2)
 
 
-@pytest.mark.parametrize("name", ["hooked", "printed"])
-def test_scripts_share_and_start_together(measured, name):
+def test_scripts_share_and_start_together_from_the_seed_that_they_are_handed(measured):
     studio, records = measured
-    record = records[f"2x_{name}"]
+    record = records["2x_hooked"]
     assert record["status"] == "completed", record["reason"]
-    path = studio.results / "cells" / f"2x_{name}/paper_step/naive/r1/a1/steps.parquet"
+    path = studio.results / "cells" / "2x_hooked/paper_step/naive/r1/a1/steps.parquet"
     table = pq.read_table(path).to_pandas()
     firsts = table.groupby("member")["tick"].min() / 1e5  # seconds
     assert abs(firsts[0] - firsts[1]) < 0.5
     pids = {member["pid"] for member in record["members"]}
     assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
-
-
-def test_losses_that_the_hook_is_given_are_kept_and_the_seed_is_handed_on(measured):
-    members = [*measured[1]["2x_hooked"]["members"], *measured[1]["1x_hooked"]["members"]]
+    members = [*record["members"], *records["1x_hooked"]["members"]]
     losses = [member["loss"]["value"][:2] for member in members]
     assert losses[0] == losses[1] == losses[2] and losses[0][0] > 0.5
+    studio.assert_no_orphans()
 
 
 def test_one_leaves_and_work_is_done(measured):
@@ -189,16 +186,12 @@ def test_a_script_that_fails_says_why(measured):
     assert large["status"] == "out_of_memory" and "20.00 GiB" in large["reason"]
 
 
-def test_nothing_of_a_script_stays(measured):
-    measured[0].assert_no_orphans()
-
-
 def test_scripts_are_merged_and_estimated(measured):
     folder = measured[0].results
     rows = pq.read_table(folder / "runs.parquet").to_pandas()
     assert not (folder / "runs.unreadable.txt").exists()
-    scripts = rows[(rows["scenario"] == "2x_printed") & (rows["window"] == "window")]
-    assert len(scripts) == 2 and (scripts["input_mode"] == "own").all()
+    scripts = rows[(rows["scenario"] == "1x_printed") & (rows["window"] == "window")]
+    assert len(scripts) == 1 and (scripts["input_mode"] == "own").all()
     assert scripts[["model", "dataset", "loss_last"]].isna().all(axis=None)
     estimates = pq.read_table(folder / "estimates.parquet").to_pandas()
     ratio = estimates[(estimates["scenario"] == "2x_hooked") & estimates["value"].notna()]
@@ -244,22 +237,13 @@ def test_a_script_dies_with_the_process_that_started_it():
 # -- the hook --------------------------------------------------------------------------------------
 
 
-def test_without_a_study_the_hook_does_nothing():
-    code = "from models.hook import step; step(); step(loss=1.0); print('done')"
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert run.stdout == "done\n" and not run.stderr
-
-
-def test_the_hook_needs_the_standard_library_alone(tmp_path):
+def test_without_a_study_the_hook_does_nothing_and_needs_the_standard_library_alone(tmp_path):
     (tmp_path / "copied.py").write_text((REPOSITORY / "models" / "hook.py").read_text())
-    code = "import sys, copied; copied.step(); print(*sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert not {"torch", "numpy", "models"} & set(run.stdout.split())
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from copied import step; step(); "
+    code += "step(loss=1.0); print(*sys.modules)"
+    command = [sys.executable, "-I", "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "models"} & set(run.stdout.split()) and not run.stderr
 
 
 def test_one_process_of_several_counts():

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -102,7 +101,8 @@ def merged_series(folder, paths):
     return pq.read_table(output).to_pandas(), note
 
 
-def test_series_of_all_current_cells_are_one_table(tmp_path):
+def test_series_of_all_current_cells_are_one_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(series, "ROWS", 4)
     values = {"gract": [0.1, 0.2, 0.3], "memory_used": [5 * 10**10, None, 7], "energy": [1, 2, 3.5]}
     paths = [
         watched(tmp_path, 1, readings(**values), attempt=1),
@@ -121,6 +121,9 @@ def test_series_of_all_current_cells_are_one_table(tmp_path):
     assert frame["gract"].tolist()[:4] == pytest.approx([0.7, 0.7, 0.7, 0.1])
     assert frame["memory_used"].iloc[3] == 5 * 10**10 and pd.isna(frame["memory_used"].iloc[5])
     assert frame["energy"].tolist()[-1] == 3.5 and frame["smact"].isna().all()
+    metadata = pq.read_metadata(tmp_path / "out" / "telemetry.parquet")
+    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    assert max(groups) <= 4 and len(groups) > 2
 
 
 def test_series_that_cannot_be_read_are_left_out_with_a_line_each(tmp_path, capsys):
@@ -140,18 +143,6 @@ def test_series_that_cannot_be_read_are_left_out_with_a_line_each(tmp_path, caps
     frame, note = merged_series(tmp_path, paths[:1])
     pd.testing.assert_frame_equal(frame, whole)
     assert note == [] and merged_series(tmp_path, [])[0].empty
-
-
-def test_row_groups_hold_no_more_rows_than_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(series, "ROWS", 4)
-    values = {"power": np.arange(9.0).tolist()}
-    cells = enumerate((3, 3, 9), 1)
-    paths = [watched(tmp_path, i, readings(rows=rows, **values)) for i, rows in cells]
-    frame, _ = merged_series(tmp_path, paths)
-    assert frame["power"].tolist() == [*range(3), *range(3), *range(9)]
-    metadata = pq.read_metadata(tmp_path / "out" / "telemetry.parquet")
-    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    assert max(groups) <= 4 and len(groups) > 3
 
 
 def test_columns_have_the_units_of_the_sampler():

@@ -504,6 +504,7 @@ def test_it_dies_with_its_conductor_whatever_it_is_stuck_in(tmp_path):
         while len(lines.read(tmp_path / "telemetry.jsonl").gpu) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+        time.sleep(0.1)  # for the reading that seizes all
         conductor.kill()
     assert_gone(pid)
 
