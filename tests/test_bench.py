@@ -52,31 +52,6 @@ def specs(tmp_path, ready):
     return member_specs(cell.spec, "cpu", sets, [{}, {}], datasets, tmp_path / "members")
 
 
-def test_rates_are_of_processes_that_were_all_there_and_said_who_they_are(specs):
-    seen = []
-
-    def at_barrier(said):
-        pids = [each["pid"] for each in said]
-        seen.extend(psutil.pid_exists(pid) for pid in pids)
-        assert len(set(pids)) == 2 and os.getpid() not in pids
-        assert [bench.report(each) for each in said] == [Report(p, None, None, None) for p in pids]
-
-    rates = bare_loop.measure(specs, 0.3, at_barrier)
-    assert seen == [True, True] and len(rates) == 2 and min(rates) > 0
-
-
-def test_what_is_raised_at_the_barrier_ends_the_processes(specs):
-    pids = []
-
-    def at_barrier(said):
-        pids.extend(each["pid"] for each in said)
-        raise NotInForce("nobody is a client")
-
-    with pytest.raises(NotInForce, match="nobody is a client"):
-        bare_loop.measure(specs, 60, at_barrier)
-    assert len(pids) == 2 and not any(psutil.pid_exists(pid) for pid in pids)
-
-
 def test_a_process_that_fails_is_named_and_the_others_end(specs):
     specs[1]["model"] = "no_such_model"
     asked = []
@@ -120,10 +95,12 @@ def test_the_bare_loop_warms_up_as_a_member_does(specs, monkeypatch):
 def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
     tmp_path, ready, monkeypatch, error
 ):
-    asked = []
+    """The method is asked of processes that are all there, and none is left."""
+    asked = {}
 
     def witness(reports):
-        asked.append(reports)
+        asked.update(reports)
+        assert all(psutil.pid_exists(each.pid) for each in reports.values())
         if error:
             raise error
         return {"verified": True, "server": 7, "clients": [1, 2], "nvml_agrees": True}
@@ -141,8 +118,10 @@ def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
     else:
         rate, seen = bench.bare(cell, ready, None, tmp_path)
         assert rate > 0 and seen == "verified True, server 7, 2 clients, nvml_agrees True"
-    [reports] = asked
-    assert list(reports) == [0, 1] and all(isinstance(each, Report) for each in reports.values())
+    pids = {each.pid for each in asked.values()}
+    assert list(asked) == [0, 1] and len(pids) == 2 and os.getpid() not in pids
+    assert list(asked.values()) == [Report(each.pid, None, None, None) for each in asked.values()]
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def test_cases_have_the_cores_that_they_say():
