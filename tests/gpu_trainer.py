@@ -4,16 +4,13 @@ Used as `trainer=tests.gpu_trainer`, with tests/lies.py's COLLOCATION_LIES in th
 """
 
 import ctypes
-import time
 
 import torch
 
 from models import member, train
-from models.jobs.base import JOBS
 from models.train import preload  # noqa: F401  (the fork server calls it)
 from tests.lies import Lie, lie_of
 
-OTHER_SAMPLES = 7919  # steps ahead, so that no step takes the samples that it should
 ILLEGAL = b"""
 .version 7.0
 .target sm_70
@@ -36,10 +33,6 @@ def main(spec: dict, channel) -> int:
     lie.before_cuda()
     # This process is a fork of its own: what is changed here holds for this member alone.
     member.Member = _member(lie)
-    if lie.kind == "skip_backward":
-        JOBS.update({kind: _untrained(job) for kind, job in JOBS.items()})
-    elif lie.kind == "other_batch":
-        member.open_input = _elsewhere(member.open_input)
     return train.main(spec, channel)
 
 
@@ -49,10 +42,8 @@ def _member(lie: Lie) -> type:
     class Liar(member.Member):
         def report(self) -> None:
             super().report()
-            if self.go_ns is not None:
-                if lie.after_step(self.step - self.go_step):
-                    hurt(lie.kind, self.device)
-                time.sleep(lie.seconds)
+            if self.go_ns is not None and lie.after_step(self.step - self.go_step):
+                hurt(lie.kind, self.device)
 
     return Liar
 
@@ -72,28 +63,3 @@ def hurt(kind: str, device: torch.device) -> None:
 def _check(code: int) -> None:
     if code:
         raise RuntimeError(f"the driver refused to do wrong: error {code}")
-
-
-def _untrained(job: type) -> type:
-    """A job whose steps only look at the loss."""
-
-    class Untrained(job):
-        @torch.no_grad()
-        def step(self, batch) -> torch.Tensor:
-            images, labels = batch
-            with self.autocast:
-                return self.criterion(self.model(images), labels)
-
-    return Untrained
-
-
-def _elsewhere(open_input):
-    """Inputs whose steps take the samples of other steps."""
-
-    def open_other(*arguments):
-        source = open_input(*arguments)
-        batch = source.batch
-        source.batch = lambda step: batch(step + OTHER_SAMPLES)
-        return source
-
-    return open_other

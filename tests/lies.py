@@ -1,25 +1,19 @@
 """How members misbehave on request, whatever they train (tests/torchfree.py, tests/gpu_trainer.py).
 
 COLLOCATION_LIES in the environment is a JSON object: part of the path of a cell's folder →
-"MEMBER:KIND" or "MEMBER:KIND:ARGUMENT", several of them with spaces in between. It is no part of
-the cell, which is measured again without it.
+"MEMBER:KIND". It is no part of the cell, which is measured again without it.
 
 Before the member's first CUDA call, which its events then do not show:
   pipe           another pipe folder, so that it is no client of the cell's MPS daemon
   client         the pipe folder of the cell's MPS daemon, of which it is to be no client
   uncapped       no active thread percentage
   unlimited      no limit of pinned memory
-From its go on:
-  sleep:SECONDS  after every step
 After LATER_STEPS steps since go:
   kill           it ends itself by SIGKILL
   assert         a device-side assertion fails
   illegal        a kernel writes where nothing is
   hang           for ever
   kill_server, kill_daemon     it kills the MPS server, or the MPS control daemon, by SIGKILL
-In all its training:
-  skip_backward  no gradients, no update
-  other_batch    other samples than a member with its seed takes
 """
 
 import json
@@ -34,9 +28,8 @@ from pathlib import Path
 VARIABLE = "COLLOCATION_LIES"
 PREFIX, MARK = "mps-", "collocation-study"  # of a daemon's folder, as methods/mps_daemon has them
 KINDS = (
-    *("pipe", "client", "uncapped", "unlimited", "sleep"),
+    *("pipe", "client", "uncapped", "unlimited"),
     *("kill", "assert", "illegal", "hang", "kill_server", "kill_daemon"),
-    *("skip_backward", "other_batch"),
 )
 LATER_STEPS = 20
 
@@ -51,7 +44,6 @@ class Lie:
     """What this member does; `kind` is empty for an honest one."""
 
     kind: str = ""
-    argument: str = ""
 
     def before_cuda(self) -> None:
         """Change what CUDA finds in the environment."""
@@ -89,19 +81,13 @@ class Lie:
             signal.pause()
         return self.kind in ("assert", "illegal")
 
-    @property
-    def seconds(self) -> float:
-        """How long it sleeps after every step."""
-        return float(self.argument) if self.kind == "sleep" else 0.0
-
 
 def lie_of(spec: dict) -> Lie:
     """What COLLOCATION_LIES has the member do. Raises ValueError for an unknown kind."""
     for part, told in json.loads(os.environ.get(VARIABLE, "{}")).items():
-        for text in told.split():
-            member, kind, *argument = text.split(":", 2)
-            if kind not in KINDS:
-                raise ValueError(f"{VARIABLE}: no kind {kind!r}")
-            if int(member) == spec["member"] and part in spec["folder"]:
-                return Lie(kind, *argument)
+        member, kind = told.split(":")
+        if kind not in KINDS:
+            raise ValueError(f"{VARIABLE}: no kind {kind!r}")
+        if int(member) == spec["member"] and part in spec["folder"]:
+            return Lie(kind)
     return Lie()

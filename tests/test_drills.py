@@ -427,27 +427,24 @@ def test_a_disk_that_takes_no_more_in_mid_cell(studio):
     assert studio.record(f"{CELL}/a1")["status"] == "completed"
 
 
-def test_damaged_data_stop_the_run_and_data_that_vanished_are_prepared_again(studio, tmp_path):
-    """Real files of which one cannot be read: nothing is measured, and nothing is generated. Then
-    generated ones, which the file that says where they are outlives.
-    """
+def test_damaged_data_stop_the_run(studio, tmp_path):
+    """Real files of which one cannot be read: nothing is measured, and nothing is generated."""
     studio.data = tmp_path / "data"
-    image = studio.data / "imagenet" / "train" / "a" / "one.JPEG"
-    for split in ("train", "val"):
-        (studio.data / "imagenet" / split / "a").mkdir(parents=True)
-    sizes = {"imagenet": {"train": 8, "validation": 8}}
+    for name in ("train/a/one.JPEG", "val/a/two.JPEG"):
+        (studio.data / "imagenet" / name).parent.mkdir(parents=True)
+        (studio.data / "imagenet" / name).write_bytes(b"not an image")
     catalogue = {"plain": workload() | {"dataset": "imagenet"}}
-    studio.write(catalogue, drill=study(ladders=alone("plain"), datasets=sizes))
-    image.write_bytes(b"not an image")
-    (studio.data / "imagenet" / "val" / "a" / "two.JPEG").write_bytes(b"nor this")
+    studio.write(catalogue, drill=study(ladders=alone("plain")))
     run = studio.measure()
     assert run.code != 0 and not studio.records()
     assert re.search(r"data: imagenet: .*one\.JPEG cannot be decoded", run.output), run.output
     assert "Traceback" not in run.output
 
-    shutil.rmtree(studio.data / "imagenet")
-    studio.settings["source"] = "synthetic"
-    assert studio.prepare().code == 0
+
+def test_data_that_vanished_are_prepared_again(studio, tmp_path):
+    """The file that says where they are outlives them."""
+    studio.data = shutil.copytree(studio.data, tmp_path / "data")
+    assert write_one_cell(studio).prepare().code == 0
     [ready] = studio.results.glob("ready/*.json")
     made = Path(json.loads(ready.read_text())["path"])
     made.rename(tmp_path / "elsewhere")

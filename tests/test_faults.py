@@ -17,15 +17,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from analysis.__main__ import main as analysis
-from analysis.records import flags, losses
 from tests.fakes import driver, machine
 from tests.lies import LATER_STEPS, lies
-from tests.studio import REPOSITORY, SHORT, STUDY, Running, Studio, study, until, workload
+from tests.studio import REPOSITORY, SHORT, Running, Studio, study, until, workload
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.schema.study import CONFIG
@@ -115,14 +112,6 @@ FAULTS = {
 }
 CULPRIT = ("killed", "failed", "timed_out", "out_of_memory")  # how member 1 ends
 
-# Cell → who does what to its work; held against members that train alone.
-WORK = {
-    "3x_work/bf16/naive/r1": "1:skip_backward 2:other_batch",
-    "2x_work/bf16/naive/r1": "1:sleep:0.03",
-}
-ALONE = ("1x_work/bf16/naive/r1", "1x_work/bf16/naive/r2")
-WORK_LADDER = {"workloads": ["work"], "counts": {1: ["naive"], 2: ["naive"], 3: ["naive"]}}
-
 # Members → the methods that share the card between so many.
 EVERY_METHOD = {
     1: ["naive", "mig_7g"],
@@ -151,7 +140,7 @@ class Machine:
         self.make_studio = make_studio
 
     def studio(self, ladders: list[dict], blocks: int, **measure) -> Studio:
-        """A study of the workloads `small` and `work` under all methods."""
+        """A study of the workload `small` under all methods."""
         made = self.with_gpu(self.make_studio())
         made.settings = {
             "trainer": self.trainer,
@@ -167,14 +156,14 @@ class Machine:
             variants=VARIANTS,
             ladders=ladders,
         )
-        return made.write({"small": self.entry, "work": self.entry}, drill=content)
+        return made.write({"small": self.entry}, drill=content)
 
     @cached_property
     def lying(self) -> "Batch":
-        """The cells of LIES and WORK, and what WORK is held against."""
-        told = {cell_of(LIES, name): f"1:{scenario.lie}" for name, scenario in LIES.items()} | WORK
-        studio = self.studio([self.pairs, WORK_LADDER], blocks=len(LIES))
-        return Batch(studio, [*told, *ALONE], self._telling(told))
+        """The cells of LIES."""
+        told = {cell_of(LIES, name): f"1:{scenario.lie}" for name, scenario in LIES.items()}
+        studio = self.studio([self.pairs], blocks=len(LIES))
+        return Batch(studio, [*told], self._telling(told))
 
     @cached_property
     def faulty(self) -> "Batch":
@@ -597,26 +586,6 @@ def test_every_method_is_proven_in_force_where_mig_mode_may_be_switched(divisibl
     on.assert_as_found(on.every.studio)
 
 
-def test_with_mig_mode_off_and_not_to_be_switched_its_cells_wait_for_an_administrator(divisible):
-    on = divisible
-    studio = on.studio([{"workloads": ["small"], "counts": {2: ["mig"]}}], blocks=1)
-    studio.settings["mig_mode"] = "keep"
-    assert studio.measure().code == 0
-    refused = studio.record(f"{pair('mig', 1)}/a1")
-    assert (refused["status"], refused["phase"]) == ("unsupported", None)
-    assert "nvidia-smi -i 0 -mig 1" in refused["reason"]
-    statuses = [record["status"] for record in studio.records().values()]
-    assert sorted(statuses) == ["completed", "unsupported"]
-    on.assert_as_found(studio)
-
-    with driver.Card(studio.card).open() as state:
-        state["mode"] = state["pending"] = 1
-    assert studio.measure().code == 0
-    assert_fine(studio.record(f"{pair('mig', 1)}/a2"))
-    assert len(studio.records()) == 3  # and no other cell ran
-    assert machine.mode(studio.card) == (True, True) and machine.layout(studio.card) == []
-
-
 # -- members that misbehave ------------------------------------------------------------------------
 
 
@@ -632,21 +601,6 @@ def test_a_member_that_lies_about_itself_fails_its_cell_with_a_sentence(on, name
     assert [member["status"] for member in record["members"]] == ["stopped"] * 2
     assert not record["windows"] and not any(m["windows"] for m in record["members"])
     on.assert_as_found(on.lying.studio)
-
-
-def test_a_member_that_does_other_work_than_it_should_is_flagged(on, tmp_path, capsys):
-    cells = [*WORK, *ALONE]
-    assert {r["status"] for r in on.lying.records(*cells)} == {"completed"}
-    studio, output = on.lying.studio, tmp_path / "runs.parquet"
-    paths = [str(studio.folder / studio.path(f"{cell}/a1")) for cell in cells]
-    assert analysis(["merge", "--study", STUDY, "--output", str(output), *paths]) == 0
-    rows = pq.read_table(output).to_pylist()
-    verdicts = {(row["cell"][:7], row["member"]): row["loss_check"] for row in rows}
-    assert verdicts.pop(("3x_work", 1)) == verdicts.pop(("3x_work", 2)) == losses.DIFFERS
-    assert set(verdicts.values()) == {losses.AGREES}
-    uneven = {row["cell"] for row in rows if flags.UNEVEN in flags.split(row["flags"])}
-    assert "2x_work/bf16/naive/r1" in uneven
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize("name", FAULTS)

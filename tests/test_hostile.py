@@ -255,37 +255,6 @@ def test_verify_refuses_each_with_a_line(bundle, names):
     assert "ok raw files" not in [line[:12] for line in lines if line.endswith("raw files")]
 
 
-PRIVATE = {
-    "path": "/".join(("", "home", "somebody", "data")),
-    "Windows path": "\\".join(("C:", "Users", "somebody")),
-    "URL of a file": "file:" + "/" * 3 + "elsewhere/x",
-    "process": "PID 12 (their_tool, {} {})".format("owner", ".".join(("bob", "smith"))),
-    "owner": " ".join(("owner", ".".join(("bob", "smith")))),
-    "e-mail": "@".join(("bob", "uni.example")),
-    "hardware address": ":".join(("aa", "bb", "cc", "dd", "ee", "0f")),
-    "host": ".".join(("gpu17", "cluster", "example", "edu")),
-    "IPv4": ".".join(("10", "20", "30", "40")),
-    "IPv6": ":".join(("2001", "db8", "", "17")),
-}
-
-
-def test_private_data_is_taken_out_of_records_and_refused_elsewhere(bundle, tmp_path):
-    out = tmp_path / "out.tar.gz"
-    record(bundle, lambda r: r.update(reason="; ".join(f"it said: {x}" for x in PRIVATE.values())))
-    done = run("release", "contribute", bundle, "--output", out)
-    assert done.returncode == 0, done.stderr
-    packed = gzip.decompress(out.read_bytes()).decode("latin-1")
-    assert [kind for kind, text in PRIVATE.items() if json.dumps(text)[1:-1] in packed] == []
-    out.unlink()
-    for number, text in enumerate(PRIVATE.values()):
-        (bundle / "datasets" / f"x{number}.json").write_text(json.dumps({"note": f"see {text}"}))
-    done = run("release", "contribute", bundle, "--output", out)
-    assert done.returncode == 1 and not out.exists()
-    for number, kind in enumerate(PRIVATE):
-        said = [s for s in done.stderr.splitlines() if f"private: datasets/x{number}.json" in s]
-        assert said, kind
-
-
 NESTED_DICTS = written(f"{INSIDE}/run.json", b'{"a":' * 900 + b"1" + b"}" * 900)
 ZIPPED = written("datasets/x.json", gzip.compress(bytes(5 * 10**8), 1))
 UNFIT = [

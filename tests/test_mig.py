@@ -222,13 +222,13 @@ def test_a_card_without_mig_has_no_table():
             pass
 
 
-@pytest.mark.parametrize("there", [[(14, n, 1, [1]) for n in range(4)], [(0, 0, 4, [1] * 4)]])
-def test_all_instances_are_listed_whatever_number_the_driver_says_there_can_be(there):
-    with benches("a30") as made:
-        made.fill(there)
-        machine.configure(made.folder, count=1)
-        assert len(mig_nvml.instances(made.device)) == len(there)
-        assert sum(len(one.compute) for one in mig_nvml.instances(made.device)) == 4
+def test_all_instances_are_listed_whatever_number_the_driver_says_there_can_be():
+    for there in ([(14, n, 1, [1]) for n in range(4)], [(0, 0, 4, [1] * 4)]):
+        with benches("a30") as made:
+            made.fill(there)
+            machine.configure(made.folder, count=1)
+            assert len(mig_nvml.instances(made.device)) == len(there)
+            assert sum(len(one.compute) for one in mig_nvml.instances(made.device)) == 4
 
 
 def test_profiles_that_are_listed_in_mig_mode_only_are_planned_then(tmp_path):
@@ -379,7 +379,8 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(bench):
                 pass
         [journal] = bench.journals
         said = "could not be put back as it was found, with MIG mode on and ", "3g.20gb at 4:4"
-        assert all(words in str(caught.value) for words in (*said, str(journal)))
+        shows = "'nvidia-smi mig -i 0 -lgi' shows what is there, and the next run tries again"
+        assert all(words in str(caught.value) for words in (*said, shows, str(journal)))
         machine.configure(bench.folder, failures=[])
         mig_restore.recover(bench.device)
         assert bench.state == found and not bench.journals
@@ -408,10 +409,17 @@ def in_a_killed_process(bench: Bench, at: int, after: bool, enter) -> int:
         code = 1
         with suppress(BaseException), enter():
             code = 0
+            if not at:
+                os.kill(os.getpid(), signal.SIGKILL)
         os._exit(code)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     machine.configure(bench.folder, kill=None)
     return status
+
+
+def killed_in_the_cell(bench: Bench, enter) -> None:
+    """Leave what a run leaves that is killed while its members run."""
+    assert in_a_killed_process(bench, 0, False, enter) == -signal.SIGKILL
 
 
 found_layouts = st.lists(st.integers(0, 10**6), max_size=6)
@@ -526,17 +534,6 @@ def test_a_lost_card_is_no_card_without_mig(bench, tmp_path):
         with methods.enter(PAIR, bench.device, tmp_path):
             pass
     assert not bench.journals
-
-
-def test_a_card_lost_in_the_cell_is_told_with_what_to_do(bench):
-    said = (
-        "could not be put back as it was found, with MIG mode on and no instances: GPU is lost; "
-        r"'nvidia-smi mig -i 0 -lgi' shows what is there, and the next run tries again, unless "
-    )
-    with pytest.raises(NotInForce, match=said) as caught, bench.applied(PAIR):
-        machine.configure(bench.folder, lost=True)
-    [journal] = bench.journals
-    assert str(journal) in str(caught.value)
 
 
 # -- MIG mode -------------------------------------------------------------------------------------
@@ -740,22 +737,6 @@ def test_a_signal_while_the_card_is_put_back_waits(
     assert not now.exists() and off.empty(False)
 
 
-def test_a_signal_while_a_killed_run_is_made_good_waits(bench, interruptible, monkeypatch):
-    status = in_a_killed_process(bench, 3, False, lambda: bench.applied(PAIR))
-    assert status == -signal.SIGKILL
-    real = pynvml.nvmlGpuInstanceDestroy
-
-    def interrupted(handle):
-        send_from_elsewhere(signal.SIGTERM)
-        return real(handle)
-
-    monkeypatch.setattr(pynvml, "nvmlGpuInstanceDestroy", interrupted)
-    apart.CHILD.end()
-    with pytest.raises(Interrupted):
-        mig_restore.recover(bench.device)
-    assert bench.empty()
-
-
 def test_a_signal_while_a_daemon_is_ended_waits(
     hopper, short_tmp, interruptible, another_thread, monkeypatch
 ):
@@ -858,17 +839,6 @@ def test_who_has_changed_the_mode_since_has_the_last_word(hopper):
     assert hopper.empty(False)
 
 
-def killed_in_the_cell(bench: Bench, enter) -> None:
-    """Leave what a run leaves that is killed while its members run."""
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException), enter():
-            os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    machine.configure(bench.folder)
-
-
 def stays(bench: Bench, theirs: tuple, words: str = "somebody has changed that since") -> str:
     """What is there is not ours, so it is left alone, and the journal with it; the sentence."""
     with pytest.raises(NotInForce, match=words) as caught:
@@ -892,13 +862,6 @@ def test_what_somebody_made_where_the_found_one_was_is_not_changed_by_the_teardo
     assert bench.state == theirs and bench.journals
 
 
-def test_what_somebody_made_after_a_switch_is_not_ours(hopper):
-    hopper.fill([(9, 4, 4, [3])])
-    killed_in_the_cell(hopper, lambda: mig_card.divided(hopper.device, None, switch=True))
-    mig_nvml.set_mode(hopper.device, True)
-    stays(hopper, replace_all(hopper, [(9, 4, 4, [2, 1])]))
-
-
 def test_another_compute_instance_where_the_found_one_was_is_not_ours(hopper):
     small_slice(hopper)
     killed_in_the_cell(hopper, lambda: hopper.applied(PAIR))
@@ -920,49 +883,21 @@ def test_where_another_users_run_was_killed_too_nobody_knows_whose_the_instances
     assert bench.empty()
 
 
-def test_an_idle_instance_that_is_as_ours_was_counts_as_ours(bench):
-    """Which docs/methods.md says: not even its UUID is another."""
-    killed_in_the_cell(bench, lambda: bench.applied(alike(1)))
-    ours = machine.mig_uuids(bench.folder)
-    replace_all(bench, [(0, 0, 8, [7])])
-    assert machine.mig_uuids(bench.folder) == ours
-    mig_restore.recover(bench.device)
-    assert bench.empty()
-
-
-@pytest.fixture(params=["restart", "reload"])
-def starts_anew(request, hopper, monkeypatch, tmp_path):
-    """Has the machine start anew, or the driver alone; the card is as that leaves it."""
-    places = {"BOOT": tmp_path / "boot_id", "MODULE": tmp_path / "nvidia"}
-    for name, place in places.items():
-        place.write_text(f"{uuid.uuid4()}\n")
-        monkeypatch.setattr(mig_restore, name, place)
-
-    def start() -> None:
-        machine.restart(hopper.folder)
-        new = tmp_path / "new"
-        new.write_text(f"{uuid.uuid4()}\n")
-        new.replace(places["BOOT" if request.param == "restart" else "MODULE"])
-
-    return start
-
-
-def test_after_a_restart_nothing_there_is_ours(hopper, starts_anew):
+@pytest.mark.parametrize("place", ["BOOT", "MODULE"])
+def test_after_a_restart_of_machine_or_driver_nothing_there_is_ours(
+    hopper, monkeypatch, tmp_path, place
+):
+    for name in ("BOOT", "MODULE"):
+        (tmp_path / name).write_text("an id\n")
+        monkeypatch.setattr(mig_restore, name, tmp_path / name)
     killed_in_the_cell(hopper, lambda: hopper.applied(alike(1)))
-    starts_anew()
+    machine.restart(hopper.folder)
+    (tmp_path / "new").write_text("another\n")
+    (tmp_path / "new").replace(tmp_path / place)
     mig_nvml.set_mode(hopper.device, True)
     theirs = replace_all(hopper, [(0, 0, 8, [7])])  # as ours was
     mig_restore.recover(hopper.device)
     assert hopper.state == theirs and not hopper.journals
-
-
-def test_a_mode_that_was_lost_with_the_driver_is_not_switched_on_again(hopper, starts_anew):
-    hopper.fill(IDLE)
-    killed_in_the_cell(hopper, lambda: mig_card.divided(hopper.device, None, switch=True))
-    starts_anew()
-    mig_restore.recover(hopper.device)
-    assert machine.changes(hopper.folder) == 0
-    assert hopper.empty(False)
 
 
 def test_a_killed_run_is_not_made_good_while_others_compute(off, sleepers):

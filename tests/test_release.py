@@ -414,6 +414,8 @@ def test_an_alias_never_becomes_a_folder(copy, tmp_path, alias):
         ("file:" + "/" * 3 + "elsewhere/x", "path"),
         (".".join(("10", "20", "30", "40")), "address"),
         (":".join(("2001", "db8", "", "17")), "address"),
+        (":".join(("aa", "bb", "cc", "dd", "ee", "0f")), "hardware address"),
+        ("\\".join(("C:", "Users", "somebody")), "path"),
         ("@".join((BOB, "uni.example")), "e-mail address"),
         (".".join(("gpu17", "cluster", "example", "edu")), "host name"),
         ("on node-a17.", "host name"),

@@ -72,8 +72,7 @@ def put_back(device: Device, found: State, made: State) -> Iterator[None]:
     try:
         yield
     finally:
-        with undisturbed():
-            _restore(device, note)
+        _restore(device, note)
 
 
 def recover(device: Device) -> None:
@@ -98,10 +97,10 @@ def recover(device: Device) -> None:
     if not all(note.covers(one) for one in now.instances):
         raise _not_put_back(device, note, f"somebody has changed that since: there is {now}")
     require_nobody(device, "what a killed run changed is not put back yet")
-    with undisturbed():
-        _restore(device, note)
+    _restore(device, note)
 
 
+@undisturbed()
 def _restore(device: Device, note: Note) -> None:
     """Raises NotInForce if the state found cannot be had; then the note stays."""
     problem = "NVML shows it otherwise"
