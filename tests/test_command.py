@@ -120,16 +120,15 @@ def copied(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "workload_name", "expected"),
+    ("config", "expected"),
     [
-        ({"budgte": "1h"}, "plain", r"config\.yaml or --config: budgte: .*allowed: .*budget"),
-        ({}, "plian", r"drill\.yaml: ladders\.0.*'plian'.*allowed: plain.*'plain'"),
-        ({"gpu": 7}, "plain", "gpu: 7"),  # no reason to measure on the CPU
-        ({"measure": "false"}, "plain", "drill holds no results; there are: none"),
+        ({"budgte": "1h"}, r"config\.yaml or --config: budgte: .*allowed: .*budget"),
+        ({"gpu": 7}, "gpu: 7"),  # no reason to measure on the CPU
+        ({"measure": "false"}, "drill holds no results; there are: none"),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_is_written(studio, config, workload_name, expected):
-    studio.write({"plain": workload()}, drill=study(ladders=alone(workload_name)))
+def test_a_mistake_is_one_line_before_anything_is_written(studio, config, expected):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
     bundle = studio.results.with_name("somebody-else-s")  # contributed: no results of ours
     (bundle / "cells").mkdir(parents=True)
     plan, result = studio.plan(config=config), studio.snakemake(config=config)
@@ -175,27 +174,6 @@ def test_snakemake_alone_plans_a_thousand_cells_and_conda_is_refused(studio):
     assert Result(plain.returncode, plain.stdout).planned == 1000, plain.stdout
     conda = subprocess.run([*base, "--sdm", "conda", *config], **options)
     assert conda.returncode == 1 and "--sdm conda is not supported" in conda.stdout, conda.stdout
-
-
-def test_a_budget_stops_cleanly_and_the_next_run_carries_on(studio):
-    """The last cell is thought to take minutes, so that those before fit whatever a start takes.
-
-    Of the second block nothing fits but, if it comes first, its baseline.
-    """
-    long = alone("plain")[0] | {"measure": {"kind": "epochs", "epochs": 10}, "tier": 2}
-    studio.write({"plain": workload()}, drill=study(ladders=[*alone("plain"), long]))
-    first = studio.measure(config={"budget": "3m"})
-    assert first.code == 0, first.output
-    fits, left = map(int, re.search(r"(\d) to run now, (\d) left for later", first.output).groups())
-    assert fits in (1, 2) and fits + left == 3
-    assert f"{left} cells are left for later (budget)" in first.output
-    assert [r["status"] for r in studio.records().values()] == ["completed"] * fits
-
-    rest = studio.snakemake("--until", "merge")
-    assert rest.code == 0, rest.output
-    assert [r["status"] for r in studio.records().values()] == ["completed"] * 3
-    assert len(set(merged(studio.results))) == 3
-    assert "0 to run now" in studio.plan().output
 
 
 def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio, monkeypatch):
@@ -317,21 +295,12 @@ def test_a_whole_study_and_then_nothing_to_do(whole):
     trained = [record for record in records.values() if record["members"]]
     assert {record["provenance"]["server"] for record in trained} == {"zygote"}
     assert max(record["timing"]["server_s"] for record in trained[1:]) == 0
-    assert (studio.results / "complete").exists() and studio.snakemake().nothing_to_do
-
-
-def test_the_first_lines_say_what_runs_and_why(whole):
-    output = whole[1].output
-    assert "study 'drill' (as asked for) on CPU" in output
-    assert "12 cells, 0 measured, 12 to run now" in output
-    assert "--config study=kick" in output
-
-
-def test_an_unsupported_cell_says_why(whole):
-    for cell, record in whole[0].records().items():
+    for cell, record in records.items():
         if STATUSES[cell] == "unsupported":
-            assert "needs an NVIDIA GPU" in record["reason"]
-            assert not record["members"]
+            assert "needs an NVIDIA GPU" in record["reason"] and not record["members"]
+    assert "study 'drill' (as asked for) on CPU" in run.output
+    assert "12 cells, 0 measured, 12 to run now" in run.output
+    assert (studio.results / "complete").exists() and studio.snakemake().nothing_to_do
 
 
 def test_each_measure_leaves_its_windows(whole):
@@ -390,16 +359,6 @@ def test_tables_and_figures_are_there(whole):
 # -- what is planned again -------------------------------------------------------------------------
 
 
-def test_touching_every_file_plans_no_cell(whole):
-    """And neither does the folder at another time: what is planned depends on contents alone."""
-    studio, _ = whole
-    files = [path for path in studio.folder.rglob("*") if path.is_file()]
-    for path in sorted(files, reverse=True):
-        if ".snakemake" not in path.parts:
-            path.touch()
-    assert studio.snakemake("--dry-run").planned == 0
-
-
 def test_a_measured_cell_is_not_made_again_by_name_nor_by_force(whole):
     """One line says so, and names it; also of one of which nobody knows."""
     studio, _ = whole
@@ -414,6 +373,7 @@ def test_a_measured_cell_is_not_made_again_by_name_nor_by_force(whole):
 
 
 def test_an_unpacked_zip_plans_no_cell_and_draws_its_figures(whole, tmp_path):
+    """In another folder, with all files at another time: contents alone decide what is planned."""
     studio, _ = whole
     packed = shutil.make_archive(str(tmp_path / "study"), "zip", studio.folder)
     unpacked = Studio(tmp_path / "unpacked", tmp_path / "no-data", tmp_path / "locks")
@@ -425,22 +385,17 @@ def test_an_unpacked_zip_plans_no_cell_and_draws_its_figures(whole, tmp_path):
     assert unpacked.snakemake("--dry-run").planned == 0
 
 
-def test_a_changed_workload_reruns_its_cells_alone(copied):
+def test_a_changed_workload_reruns_its_cells_alone_and_none_without_measuring(copied):
     changed = CATALOGUE | {"other": workload(step_s=0.005)}
     copied.write(changed)
     assert copied.snakemake("--dry-run").planned == 4
-    plan = copied.plan().output
-    for cell in ("1x_other/paper_step/naive/r1", "1x_other+1x_plain/paper_step/naive/r1"):
-        assert f"{cell}  (its settings changed: " in plan
+    assert copied.snakemake("--dry-run", config={"measure": "false"}).planned == 0
     changed["other"]["description"] = "says nothing of what is trained"
     copied.write(changed | {"unused": workload()})
-    assert "4 to run now" in copied.plan().output
-
-
-def test_without_measuring_nothing_is_planned(copied):
-    copied.write({"plain": workload(step_s=0.009), "other": workload(step_s=0.009)})
-    assert "12 to run now" in copied.plan().output
-    assert copied.snakemake("--dry-run", config={"measure": "false"}).planned == 0
+    plan = copied.plan().output
+    assert "4 to run now" in plan
+    for cell in ("1x_other/paper_step/naive/r1", "1x_other+1x_plain/paper_step/naive/r1"):
+        assert f"{cell}  (its settings changed: " in plan
 
 
 def test_a_corrupt_record_is_measured_again_and_stays(copied):
