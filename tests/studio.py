@@ -241,21 +241,19 @@ class Studio:
             **more,
         }
 
-    def start(
-        self, *arguments: str, config: dict | None = None, before=None, **environment: str
-    ) -> Running:
-        """`snakemake --cores 1 ...` in a session of its own; `before` is run in it first."""
+    def start(self, *arguments: str, config: dict | None = None, **environment: str) -> Running:
+        """`snakemake --cores 1 ...` in a session of its own."""
         command = [sys.executable, "-m", "snakemake"]
         command += ["--snakefile", str(self.repository / "Snakefile"), "--directory", "."]
         command += [] if "--cores" in arguments else ["--cores", "1"]
         command += ["--config", *self.config(**(config or {})), *arguments]
-        return self._start(command, before, environment)
+        return self._start(command, environment)
 
-    def _start(self, command: list[str], before, environment: dict[str, str]) -> Running:
+    def _start(self, command: list[str], environment: dict[str, str]) -> Running:
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"output-{uuid.uuid4().hex[:8]}.txt"
         environment = self.environment(**environment)
-        if not (self.cold or before or self.repository != REPOSITORY):
+        if not (self.cold or self.repository != REPOSITORY):
             self._forked.append(warm.start(command[2:], self.folder, log, log, environment))
             return Running(self._forked[-1], log)
         with log.open("wb") as output:
@@ -267,7 +265,6 @@ class Studio:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=before,
             )
         return Running(process, log)
 
@@ -293,7 +290,7 @@ class Studio:
         job = self.folder / f"job-{uuid.uuid4().hex[:8]}.json"
         self.task(cell).write(job)
         command = [sys.executable, "-m", "workflow.collocation.cell.run", job.name]
-        return self._start(command, None, environment)
+        return self._start(command, environment)
 
     def task(self, cell: str) -> Task:
         """An attempt at a cell as it was planned last, to be run without Snakemake."""
@@ -329,7 +326,7 @@ class Studio:
         """`make plan`."""
         command = [sys.executable, "-m", "workflow.collocation.study.show", *arguments]
         command += ["--config", *self.config(**(config or {}))]
-        return self._start(command, None, environment).end()
+        return self._start(command, environment).end()
 
     # -- what is there --------------------------------------------------------------------------
 

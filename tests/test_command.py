@@ -331,19 +331,11 @@ def test_fixed_work_is_done_by_everybody_and_ends_with_the_last_step(whole):
         # The window opens when the last has started: on a busy machine others have begun by then.
         assert work - 10 < rate["steps"] <= work and rate["drift"] is None
 
-    # Its time is held against the jobs alone; it has no gain of its own.
     estimates = Estimates(build.build(runs.read(studio.results / "runs.parquet"), [], {}))
     place = {"scenario": cell.partition("/")[0], "arm": "paper_step", "method": "naive"}
     took = estimates.get("makespan", **place, window="completion")
     assert took.value == window["seconds"]
-    serial = sum(
-        work * 32 / estimates.get("rate", **place | {"scenario": f"1x_{name}"}).value
-        for name, work in WORK.items()
-    )
-    saving = estimates.get("saving", **place, window="completion")
-    # What the window counts of a member's steps may be a few less than its work.
-    assert saving.value == pytest.approx(1 - took.value / serial, abs=0.15)
-    assert not estimates.of("stp", **place, window="completion")
+    assert not estimates.of("stp", **place, window="completion"), "it has no gain of its own"
 
 
 def test_tables_and_figures_are_there(whole):

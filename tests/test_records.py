@@ -243,6 +243,12 @@ def test_a_completed_cell_whose_method_was_not_proven_is_flagged_beside_the_runn
     assert found == [{""}, {"cores_shared;unverified"}, {"unverified"}, {""}]
 
 
+@given(st.lists(st.lists(st.sampled_from(flags.KNOWN)).map(";".join) | st.none()))
+def test_a_union_of_flags_has_each_once(columns):
+    found = flags.split(flags.union(columns))
+    assert found == sorted({flag for column in columns for flag in flags.split(column)})
+
+
 def test_each_flag_can_be_said_in_words():
     assert len({flags.meaning(flag) for flag in flags.KNOWN} - {*flags.KNOWN}) == len(flags.KNOWN)
     assert flags.meaning("of_another_version") == "of_another_version"

@@ -583,13 +583,13 @@ MEASURED_ONCE = [f"{s}/paper_step/{m}" for s in SETS for m in ("naive", "mps")]
 MEASURED_ONCE += ["3x_resnet152_imagenet_b32/paper_step/naive"]
 
 
-def lay(folder: Path, block: int, machine: str = "", named: int = 1, cells=MEASURED_ONCE) -> Path:
-    """A results folder with a block of the study that ships, as its block `named`."""
+def lay(folder: Path, block: int, machine: str = "", cells=MEASURED_ONCE, attempt: int = 1) -> Path:
+    """A results folder with a block of the study that ships, as such an attempt at block 1."""
     for cell in cells:
-        there = folder / "cells" / cell / f"r{named}" / "a1"
+        there = folder / "cells" / cell / "r1" / f"a{attempt}"
         shutil.copytree(SOURCE / "cells" / cell / f"r{block}" / "a1", there)
         record = json.loads((there / "run.json").read_text())
-        record["cell"] |= {"id": f"{cell}/r{named}", "replicate": named}
+        record["cell"] |= {"id": f"{cell}/r1", "replicate": 1, "attempt": attempt}
         record["provenance"]["machine"] = machine or record["provenance"]["machine"]
         record["gpu"]["uuid"] += machine
         (there / "run.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -643,25 +643,18 @@ def test_two_hosts_that_measured_the_same_block_stay_two(tmp_path, monkeypatch):
 
 def test_a_block_that_went_on_elsewhere_stays_one_and_its_attempts_get_the_next_numbers(tmp_path):
     folder, other = tmp_path / "results" / "h200", tmp_path / "other"
+    both = MEASURED_ONCE[1:2]
     lay(folder, 1, cells=MEASURED_ONCE[:2])
+    lay(folder, 3, cells=both, attempt=2)
     lay(other, 1, cells=MEASURED_ONCE[1:3])
-    lay(tmp_path / "again", 2, cells=MEASURED_ONCE[1:2])
-    again = other / "cells" / MEASURED_ONCE[1] / "r1" / "a2"
-    shutil.copytree(tmp_path / "again" / "cells" / MEASURED_ONCE[1] / "r1" / "a1", again)
-    record = json.loads((again / "run.json").read_text())
-    record["cell"]["attempt"] = 2
-    (again / "run.json").write_text(json.dumps(record))
-    lay(tmp_path / "mine", 3, cells=MEASURED_ONCE[1:2])  # a second attempt here, too
-    failed = again.with_name("a3") / "run.json"  # where a result is here
+    again = lay(other, 2, cells=both, attempt=2) / "cells" / both[0] / "r1" / "a2" / "run.json"
+    record = json.loads(again.read_text())
+    failed = again.parent.with_name("a3") / "run.json"  # where a result is here
     failed.parent.mkdir()
     record["cell"]["attempt"] = 3
     record["provenance"]["started_at"] = "2030-01-01T00:00:00+00:00"
     nothing = {"members": [], "windows": [], "files": {}, "telemetry": None}
     failed.write_text(json.dumps(record | nothing | {"status": "failed"}))
-    mine = folder / "cells" / MEASURED_ONCE[1] / "r1" / "a2"
-    shutil.copytree(tmp_path / "mine" / "cells" / MEASURED_ONCE[1] / "r1" / "a1", mine)
-    text = (mine / "run.json").read_text().replace('"attempt": 1', '"attempt": 2')
-    (mine / "run.json").write_text(text)
     before = there(folder)
     done = merge(other, folder.parent)
     assert "2 attempts merged, 1 were there" in done.stdout, done.stdout + done.stderr
