@@ -272,3 +272,14 @@ def test_poor_studies_open(browser, tmp_path, name):
     assert advice in said and browser.messages() == []
     assert advice or "No set of jobs has completed" in said
     assert "GPU memory" not in said and "GRACT" not in said
+
+
+def test_unasked_it_shows_a_job_that_was_measured_with_others(browser, tmp_path):
+    alone = {"rate": 600.0, "stp": 1.0}
+    rows = [*numbers(f"1x_{OTHER}", "paper_step", "naive", alone)]
+    rows += numbers(f"1x_{JOB}", "paper_step", "naive", alone)
+    for n, method in ((1, "naive"), (3, "mps")):
+        rows += numbers(f"{n}x_{JOB}", "graph", method, {"rate": 900.0 * n, "stp": n})
+    browser.open(build(tmp_path, [described(each) for each in rows])[0])
+    browser.until(lambda: browser.text("#advice h2"))
+    assert browser.text("#advice h2").startswith("Run 3 ")

@@ -61,9 +61,11 @@ function read() {
 }
 
 function settle() {
-  if (!jobNow()) state.job = held.jobs[0].id;
+  // Unasked, what was measured together is shown.
+  const together = (job) => job.arms.find((arm) => measured(job, arm).some((set) => !isAlone(set)));
+  if (!jobNow()) state.job = (held.jobs.find(together) ?? held.jobs[0]).id;
   const job = jobNow();
-  if (!job.arms.includes(state.arm)) state.arm = job.arms[0];
+  if (!job.arms.includes(state.arm)) state.arm = together(job) ?? job.arms[0];
   if (!WANTS[state.want]) state.want = "rate";
   if (!(Number(state.bound) > 0)) state.bound = "";
   const sets = measured(job, state.arm);
