@@ -46,19 +46,18 @@ class Lost(Card):
 class Unanswering(Card):
     """A call that blocks, as NVML's do: without the interpreter's lock."""
 
+    library = ctypes.CDLL
+
     def read(self, slow: bool = True) -> dict:
         if self.readings == 2:
-            ctypes.CDLL(None).pause()
+            self.library(None).pause()
         return super().read(slow)
 
 
-class Seizing(Card):
+class Seizing(Unanswering):
     """One that blocks the whole interpreter."""
 
-    def read(self, slow: bool = True) -> dict:
-        if self.readings == 2:
-            ctypes.PyDLL(None).pause()
-        return super().read(slow)
+    library = ctypes.PyDLL
 
 
 class Crashing(Card):

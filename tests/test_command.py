@@ -371,9 +371,10 @@ def test_an_unpacked_zip_plans_no_cell_and_draws_its_figures(whole, tmp_path):
     unpacked = Studio(tmp_path / "unpacked", tmp_path / "no-data", tmp_path / "locks")
     shutil.unpack_archive(packed, unpacked.folder)
     shutil.rmtree(unpacked.results / "figures")
-    drawn = unpacked.snakemake("--", "figures", config={"measure": "false"})
+    figure = "results/drill/figures/rate_against_n.png"
+    drawn = unpacked.snakemake("--", figure, config={"measure": "false"})
     assert drawn.code == 0, drawn.output
-    assert (unpacked.results / "figures" / "rate_against_n.png").exists()
+    assert (unpacked.folder / figure).exists()
     assert unpacked.snakemake("--dry-run").planned == 0
 
 

@@ -35,6 +35,7 @@ from release import (
 from release.contents import Attempt
 from tests import warm
 from tests.studio import REPOSITORY
+from workflow.collocation.cell.steps import slices_rate
 from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.study.attempts import scan
 from workflow.collocation.study.jobs import write_plan
@@ -483,33 +484,20 @@ DROP, SLICE, SIZE = 100_000_000, 500_000_000, 32
 
 
 def taking_turns(took):
-    """Two sides of one member each whose steps take so long (ns): windows, what each member's
-    record says, and the ends of its steps; each step counted by its share in what counts.
+    """Two sides of one member each whose steps take so long (ns): windows, the ends of its steps,
+    and what the conductor, with arithmetic of its own, writes of each member.
     """
-    now, spans, made = 7_000_000, {"naive": [], "mps": []}, {"naive": [], "mps": []}
-    ends, steps = {"naive": [], "mps": []}, {"naive": 0, "mps": 0}
-    whole = {"naive": [], "mps": []}
+    now, spans, ends = 7_000_000, {"naive": [], "mps": []}, {"naive": [], "mps": []}
     took = iter(took)
     for side in ("naive", "mps", "mps", "naive"):
-        begin, start, stop = now, now + DROP, now + SLICE
-        counted = 0.0
-        while begin < stop:  # the last one ends after `hold`
-            end = begin + next(took)
-            counted += max(min(end, stop) - max(begin, start), 0) / (end - begin)
-            steps[side] += start < end <= stop
-            whole[side] += [(end - begin) / 1e6] if start <= begin and end <= stop else []
-            ends[side].append(end)
-            begin = end
-        spans[side].append([start, stop])
-        made[side].append(counted * SIZE / ((stop - start) / 1e9))
+        spans[side].append([now + DROP, now + SLICE])
+        begin = now
+        while begin < now + SLICE:  # the last one ends after `hold`
+            begin += next(took)
+            ends[side].append(begin)
         now = begin + 3_000_000
-    told = {
-        side: {"slices": made[side], "samples_per_s": sum(made[side]) / 2, "steps": steps[side]}
-        for side in made
-    }
-    for side, found in whole.items():
-        for share in (50, 95, 99):
-            told[side][f"step_ms_p{share}"] = np.percentile(found, share) if found else None
+    rates = {of: slices_rate(np.array(ends[of]), spans[of], DROP, SIZE) for of in spans}
+    told = {side: rate.model_dump() for side, rate in rates.items()}
     windows = [
         {"name": side, "spans": of, "start_ns": of[0][0], "end_ns": of[-1][1], "seconds": 0.8}
         for side, of in spans.items()

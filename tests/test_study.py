@@ -376,13 +376,9 @@ def test_mistakes_in_config(values, words):
 )
 def test_seconds(text, expected):
     assert seconds(text) == expected
-    assert load_config({"budget": text}).budget == text
-
-
-@pytest.mark.parametrize("text", ["", "m", "5 days", "1e3", "-1", "5mm", "25", 90])
-def test_seconds_refuses(text):
-    with pytest.raises(ValueError, match="90s, 25m or 2h"):
-        seconds(text)
+    for wrong in ("", "m", "5 days", "1e3", "-1", "5mm", "25", 90):
+        with pytest.raises(ValueError, match="90s, 25m or 2h"):
+            seconds(wrong)
 
 
 def test_files_are_named_as_the_person_knows_them(tmp_path, monkeypatch):
