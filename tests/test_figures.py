@@ -6,6 +6,7 @@ import csv
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from matplotlib.text import Text
 
 from analysis.__main__ import main as analysis
 from analysis.estimates import schema
+from analysis.estimates.build import build
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
 from analysis.figures import APPENDIX, NAMES
@@ -20,6 +22,8 @@ from analysis.figures.choose import Study
 from analysis.figures.command import SHEETS, write
 from analysis.figures.draw import SMALL, WIDTH, apart, draw
 from analysis.figures.sheet import COLUMNS, Sheet
+from tests.simulator import Design, Job, Noise, simulate
+from tests.test_pages import cpu
 
 ROOT = Path(__file__).parent.parent
 ALL = (*NAMES, *APPENDIX)
@@ -38,86 +42,30 @@ def number(quantity: str, value: float, hosts: int = 2, **where: object) -> Esti
     )
 
 
-def sets_of(job: str, arm: str, rate: float, busy: float, hosts: int, gpu: bool):
-    """A job alone and sets of 2, 3, 7 under two methods: MPS gains more."""
-    for n in (1, 2, 3, 7):
-        for method, gain in (("naive", min(n, 1 / busy)), ("mps", min(n, 1.4 / busy))):
-            gain = max(gain, 0.8) if n > 1 else 1.0
-            at = {"scenario": f"{n}x_{job}", "arm": arm, "method": method, "hosts": hosts}
-            yield number("rate", rate * gain, **at)
-            yield number("stp", gain, **at)
-            yield number("slowdown_worst", n / gain * 1.05, **at)
-            yield number("epoch_time", 50_000 / rate * n / gain, **at)
-            yield number("over_fastest", gain, **at)
-            yield number("rate_cv", 0.05 / n, **at)
-            yield number("outcome", 5.0, **at | {"hosts": 0}, status="completed")
-            if method == "mps":
-                yield number("rate_over_naive", 1.3, **at)
-            if gpu:
-                shares = {"gract": 1 if n > 1 else busy, "smact": busy * 0.7, "drama": busy / 3}
-                for name, share in shares.items():
-                    yield number(name, min(share, 0.995) / 1.1, **at)
-                yield number("s", gain * busy, **at)
-                yield number("gaps", 1 / busy, **at)
-                yield number("memory", 2.0 * n, **at)
-                yield number("capacity", 80.0, **at)
-                yield number("power", 200.0 + 30 * n, **at)
+JOBS = [Job(SMALL_JOB, 2500, 0.2, arms={"paper_step": 1.0, "graph": 3.6})]
+JOBS.append(Job(LARGE_JOB, 600, 0.8, {"naive": 0.92, "mps": 1.3, "mig": 1.1}, memory=9.0))
+QUIET = Noise(0, 0, 0, 0, 0, 0, 0)
+OFF = {"unsupported": "MIG mode is off; switch it on"}
 
 
-def a_study(hosts: int = 2) -> list[Estimate]:
+def a_study(hosts: int = 2, blocks: int = 3, **changes) -> list[Estimate]:
     """A study with two jobs, two ways of writing, a mix, a departure, reported values."""
-    found = [*sets_of(SMALL_JOB, "paper_step", 2500, 0.2, hosts, True)]
-    found += sets_of(LARGE_JOB, "paper_step", 600, 0.8, hosts, True)
-    found += sets_of(SMALL_JOB, "graph", 9000, 0.95, 0, True)
-    for job, arm, rate in ((SMALL_JOB, "graph", 9000), (LARGE_JOB, "paper_step", 600)):
-        at = {"scenario": f"1x_{job}", "arm": arm, "method": "naive", "hosts": hosts}
-        found.append(number("fastest_rate", rate, **at))
-    for method, factor in (("naive", 1.4), ("mps", 1.1)):
-        at = {"scenario": MIX, "method": method, "hosts": hosts}
-        found.append(number("stp", 3 / factor, **at))
-        found += [number("slowdown", factor, **at, job=job) for job in (SMALL_JOB, LARGE_JOB)]
-        found.append(number("outcome", 5.0, **at | {"hosts": 0}, status="completed"))
-        gone = {"scenario": f"{MIX}--departure", "method": method, "window": "after"}
-        found.append(number("reclaimed", 1.02, hosts, **gone))
+    ends = {(f"7x_{job.name}", "mig"): "unsupported" for job in JOBS}
+    design = {"counts": (2, 3, 7), "mixes": (MIX, f"{MIX}--departure"), "ends": ends}
+    design |= {"methods": ("naive", "mps", "mig"), "hosts": hosts, "blocks": blocks} | changes
+    study = simulate(Design(JOBS, **design), 1)
+    found = [replace(e, note=OFF.get(e.status, e.note)) for e in build(study.rows, study.plan, {})]
     for n, gain, seconds in ((1, 1.0, 21.0), (2, 1.9, 22.0), (7, 3.0, 50.0)):
         at = {"scenario": f"{n}x_{SMALL_JOB}", "method": "naive", "source": "SUIT25", "hosts": 0}
         found += [number("stp", gain, **at), number("epoch_time", seconds, **at)]
-    off = {"status": "unsupported", "note": "MIG mode is off; switch it on", "hosts": 0}
-    found.append(number("outcome", 0.0, scenario=f"7x_{SMALL_JOB}", method="mig", **off))
-    return [*found, *counted("NVIDIA H200", 2)]
-
-
-def small_study() -> list[Estimate]:
-    """On a CPU: two tiny jobs, one replicate of most, no reading of a GPU, MPS unsupported."""
-    found = []
-    for job in ("tiny_resnet_digits_b8", "tiny_mlp_digits_b8"):
-        for n, gain in ((1, 1.0), (2, 1.3)):
-            at = {"scenario": f"{n}x_{job}", "method": "naive", "hosts": 0}
-            found += [number("rate", 100 * gain, **at), number("stp", gain, **at)]
-            found += [number("epoch_time", 9 / gain, **at)]
-            found += [number("slowdown_worst", n / gain, **at)]
-            found += [number("outcome", 1.0, **at, status="completed")]
-    off = {"status": "unsupported", "note": "no NVIDIA GPU here", "hosts": 0}
-    found.append(number("outcome", 0.0, scenario=f"2x_{job}", method="mps", **off))
-    found.append(Estimate("count", name="software_gpu_none", value=4.0, note="GPU none"))
-    return [*found, *counted("some CPU", 1)]
-
-
-def counted(hardware: str, hosts: int) -> list[Estimate]:
-    found = [Estimate("count", name="hosts", value=float(hosts))]
-    note = "cifar10: generated (synthetic)"
-    found.append(Estimate("count", name="data_cifar10__generated", value=9.0, note=note))
-    return found + [
-        Estimate("count", name="host_cells", host=f"h{i}", value=9.0, note=f"m{i}: {hardware}; v1")
-        for i in range(1, hosts + 1)
-    ]
+    return found
 
 
 STUDIES = {
     "two hosts": a_study(),
     "one host": a_study(hosts=1),
-    "one replicate": a_study(hosts=0),
-    "CPU": small_study(),
+    "one replicate": a_study(hosts=1, blocks=1),
+    "CPU": cpu(a_study(hosts=1, blocks=1, methods=("naive",), ends={})),
     "empty": [],
 }
 
@@ -188,12 +136,9 @@ def said(name: str, estimates: list[Estimate], kind: str = "title") -> str:
 
 
 def test_titles_state_what_the_data_show():
-    found = STUDIES["two hosts"]
+    found = a_study(hosts=1, noise=QUIET)
     assert "every job's epoch is shorter under MPS" in said("epoch_time", found)
-    slower = [
-        described(Estimate(**{**vars(e), "low": 0.95})) if e.quantity == "rate_over_naive" else e
-        for e in found
-    ]
+    slower = [replace(e, low=0.95) if e.quantity == "rate_over_naive" else e for e in found]
     assert "shorter" not in said("epoch_time", slower)
     assert "7 × ResNet26 b32 under MPS do 7.00 times" in said("gain_against_slowdown", found)
     gaps = said("gaps_and_overlap", found)
@@ -230,7 +175,7 @@ def test_sets_under_mps_begin_at_the_plain_job_alone_and_other_ways_are_points()
 
 @pytest.mark.parametrize("jobs", [3, 20])
 def test_of_many_jobs_only_those_measured_in_sets_are_named(jobs):
-    found = [*sets_of(SMALL_JOB, "paper_step", 2500, 0.2, 2, True)]
+    found = [e for e in a_study() if LARGE_JOB not in e.scenario and e.arm == "paper_step"]
     for n in range(jobs):
         at = {"scenario": f"1x_resnet50_imagenet64_b{n}", "method": "naive"}
         found += [number(name, 0.3, **at) for name in ("smact", "memory", "rate")]
@@ -242,10 +187,8 @@ def test_only_what_changed_is_written_anew(tmp_path):
     schema.write(STUDIES["two hosts"], tmp_path / "estimates.parquet")
     assert {path.stem for path in write(tmp_path)} == set(ALL)
     assert write(tmp_path) == []
-    changed = [
-        described(Estimate(**{**vars(e), "value": e.value * 1.01})) if e.quantity == "power" else e
-        for e in STUDIES["two hosts"]
-    ]
+    found = STUDIES["two hosts"]
+    changed = [replace(e, value=e.value * 1.01) if e.quantity == "power" else e for e in found]
     schema.write(changed, tmp_path / "estimates.parquet")
     assert [path.stem for path in write(tmp_path)] == ["activity"]
 

@@ -44,7 +44,7 @@ METADATA = {
 # Characters on a line, size, weight, colour and height of a line in inches.
 TEXTS = {
     "title": (88, TITLE, "bold", INK, 0.196),
-    "subtitle": (124, TEXT, "normal", INK, 0.165),
+    "subtitle": (116, TEXT, "normal", INK, 0.165),
     "footer": (142, SMALL, "normal", SOFT, 0.14),
 }
 
