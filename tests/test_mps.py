@@ -449,6 +449,15 @@ def test_a_member_that_failed_and_is_slow_to_end_is_no_stranger(member, shown):
     assert sharing_of({}).witness(reports(132))["nvml_compute"] == shown["compute"]
 
 
+def test_the_pids_of_a_container_are_those_of_its_processes(tmp_path, monkeypatch):
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nNSpid:\t4001\t7\nNSpgid:\t4001\t7\n")
+    monkeypatch.setattr(method_evidence, "Path", lambda path: status)
+    assert method_evidence.known_as(4001) == {4001, 7}
+    status.unlink()
+    assert method_evidence.known_as(4001) == {4001}
+
+
 @pytest.mark.parametrize(
     ("compute", "clients", "agrees"),
     [([5, 6, 7, 20], [7, 20], True), ([4001, 4002, 4003, 4004], [4002, 4003, 4004], None)],
@@ -459,15 +468,6 @@ def test_on_a_part_of_a_card_the_neighbours_are_no_strangers(compute, clients, a
     part = Place("MIG-1", 60)
     found = sharing_of({}, place=part).witness(reports(60, device_uuid="MIG-1"))
     assert (found["verified"], found["nvml_agrees"]) == (True, agrees)
-
-
-def test_the_pids_of_a_container_are_those_of_its_processes(tmp_path, monkeypatch):
-    status = tmp_path / "status"
-    status.write_text("Name:\tpython\nNSpid:\t4001\t7\nNSpgid:\t4001\t7\n")
-    monkeypatch.setattr(method_evidence, "Path", lambda path: status)
-    assert method_evidence.known_as(4001) == {4001, 7}
-    status.unlink()
-    assert method_evidence.known_as(4001) == {4001}
 
 
 # -- the daemon -----------------------------------------------------------------------------------
@@ -574,20 +574,8 @@ def test_what_is_no_reason_to_refuse_and_is_left_alone(foreign, monkeypatch, tmp
     assert elsewhere.poll() is another.poll() is None and pipe.exists()
 
 
-def test_only_a_mark_that_nobody_holds_is_swept():
-    dead, living = (Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX)) for _ in range(2))
-    (dead / mps_daemon.MARK).touch()
-    with (living / mps_daemon.MARK).open("w") as mark:
-        fcntl.flock(mark, fcntl.LOCK_EX)
-        mps_daemon.sweep()
-        assert folders() == [living]
-    mps_daemon.sweep()
-    assert not folders()
-
-
-def test_what_others_made_in_the_temporary_folder_is_skipped_and_not_waited_for():
-    def pipe(mark: Path) -> None:
-        os.mkfifo(mark)  # whoever opens it to read waits for a writer
+def test_only_a_mark_of_ours_that_nobody_holds_is_swept():
+    """What others made in the temporary folder is skipped, and not waited for."""
 
     def link(mark: Path) -> None:
         mark.symlink_to(ROOT / "README.md")
@@ -600,14 +588,18 @@ def test_what_others_made_in_the_temporary_folder_is_skipped_and_not_waited_for(
             mark.rename(mark.with_name("unmarked"))
 
     made = []
-    for make in (pipe, link, Path.mkdir, foreign):
+    for make in (Path.touch, os.mkfifo, link, Path.mkdir, foreign, Path.touch):
         made.append(Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX)))
         make(made[-1] / mps_daemon.MARK)
+    dead, *others = made
     code = "from workflow.collocation.methods import mps_daemon; mps_daemon.sweep()"
     surroundings = os.environ | {"TMPDIR": tempfile.gettempdir()}
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=surroundings, check=True, timeout=60)
-    assert folders() == sorted(made)
-    for folder in made:
+    with (made[-1] / mps_daemon.MARK).open("w") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, cwd=ROOT, env=surroundings, check=True, timeout=60)
+    assert folders() == sorted(others) and not dead.exists()
+    for folder in others:
         shutil.rmtree(folder)
 
 

@@ -208,11 +208,14 @@ def test_a_member_dies_and_the_others_go_on(run, phase):
     assert run.server.members[1].code == 0
 
 
-def test_error_and_out_of_memory_tell_their_phase(run):
+def test_errors_out_of_memory_and_garbage_are_told(run):
     run.start(0, error="build")
     run.start(1, oom="warm")
     run.start(2, no_such_argument=1)
-    run.until_all("exited", 0, 1, 2)
+    run.start(3, garbage="build")
+    run.until_all("warm", 3)
+    run.server.send(3, "stop")
+    run.until_all("exited", 0, 1, 2, 3)
     error = run.last(0, "error")
     found = error["class"], error["phase"], error["out_of_memory"]
     assert found == ("PhaseError", "build", False)
@@ -221,41 +224,33 @@ def test_error_and_out_of_memory_tell_their_phase(run):
     assert run.last(1, "error")["out_of_memory"]
     assert run.last(1, "error")["phase"] == "warm"
     assert "no_such_argument" in run.last(2, "error")["message"]
-    assert [run.server.members[i].code for i in range(3)] == [1, 3, 1]
-
-
-def test_garbage_is_one_error_event_and_the_run_goes_on(run):
-    run.start(0, garbage="build")
-    run.until_all("warm", 0)
-    assert run.names(0) == ["forked", "error", "built", "warm"]
-    error = run.last(0, "error")
+    assert run.names(3)[:4] == ["forked", "error", "built", "warm"]  # and goes on
+    error = run.last(3, "error")
     assert error["class"] == "ProtocolError" and not error["out_of_memory"]
-    run.server.send_all("stop")
-    run.until_all("exited", 0)
-    assert run.server.members[0].code == 0
+    assert [run.server.members[i].code for i in range(4)] == [1, 3, 1, 0]
 
 
-def test_close_kills_who_hangs_and_what_they_started(run):
+def test_close_kills_who_hangs_and_what_members_started_ends_with_them(run):
     run.start(0, hang="stop", spawn="build")
     run.start(1, hang="before")
     run.start(2)
+    run.start(3, spawn="build", die={"phase": "warm", "exit": 0})
     run.until_all("warm", 0, 2)
     run.server.send_all("go")
     run.until_all("started", 0, 2)
-    grandchild = int(run.server.members[0].log.read_text().split("grandchild ")[1].split()[0])
+    run.until_all("exited", 3)
+    grandchildren = [
+        int(run.server.members[i].log.read_text().split("grandchild ")[1].split()[0])
+        for i in (0, 3)
+    ]
+    assert_gone(grandchildren[1])
     before = descriptors()
     run.server.close(grace=0.3)
     endings = [(member.code, member.signal) for member in run.server.members.values()]
-    assert endings == [(None, 9), (None, 9), (0, None)]
-    assert_gone(grandchild)
+    assert endings == [(None, 9), (None, 9), (0, None), (0, None)]
+    assert_gone(grandchildren[0])
     assert descriptors() < before
     run.server.close()
-
-
-def test_what_a_member_started_ends_with_it(run):
-    member = run.start(0, spawn="build", die={"phase": "warm", "exit": 0})
-    run.until_all("exited", 0)
-    assert_gone(int(member.log.read_text().split("grandchild ")[1].split()[0]))
 
 
 def test_kill_takes_one_member(run):
@@ -423,7 +418,7 @@ def test_device_lock_names_its_holder_and_is_free_at_its_death(locks):
         pass
 
 
-def test_lock_files_are_for_all_users(locks):
+def test_lock_files_are_for_all_users_and_opened_without_creating(locks, monkeypatch):
     before = os.umask(0o077)
     try:
         with lock.device_lock("cpu", {}, pytest.fail):
@@ -433,21 +428,20 @@ def test_lock_files_are_for_all_users(locks):
         os.umask(before)
     assert stat.S_IMODE(locks.stat().st_mode) == 0o1777
     assert stat.S_IMODE((locks / "cpu.lock").stat().st_mode) == 0o666
-
-
-def test_an_existing_lock_file_is_opened_without_creating(locks, monkeypatch):
-    """As the kernel demands of another user's file in a sticky folder (fs.protected_regular)."""
-    locks.mkdir()
-    (locks / "cpu.lock").touch()
-    real = os.open
+    real, denied = os.open, []
 
     def protected(path, flags, *mode):
-        if flags & os.O_CREAT and Path(path).exists():
-            raise PermissionError(13, "fs.protected_regular")
+        """As the kernel does with another user's file in a sticky folder (fs.protected_regular)."""
+        if denied or flags & os.O_CREAT and Path(path).exists():
+            raise PermissionError(errno.EACCES, "Permission denied")
         return real(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", protected)
     with lock.device_lock("cpu", {}, pytest.fail):
+        pass
+    denied.append("it is private")
+    said = r"cpu\.lock cannot be locked: Permission denied; remove it, "
+    with pytest.raises(OSError, match=said), lock.device_lock("cpu", {}, pytest.fail):
         pass
 
 
@@ -510,23 +504,6 @@ def test_a_file_system_without_locks_is_named_with_the_way_out(locks, monkeypatc
         said = str(caught.value)
         assert said.startswith(f"{locks / name} cannot be locked: its file system has no locks (")
         assert f"set {way_out} to another folder, on a local disk" in said
-
-
-def test_another_users_private_lock_file_is_named(locks, monkeypatch):
-    real = os.open
-
-    def private(path, flags, *mode):
-        if Path(path) == locks / "cpu.lock" and not flags & os.O_CREAT:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, flags, *mode)
-
-    locks.mkdir()
-    monkeypatch.setattr(os, "open", private)
-    with pytest.raises(
-        OSError, match=r"cpu\.lock cannot be locked: Permission denied; remove it, "
-    ):
-        with lock.device_lock("cpu", {}, pytest.fail):
-            pass
 
 
 ESCAPES = b'{"user": "eve\\u001b[2J\\u202e", "\\u0007": 1, "x": [[1]]}'
