@@ -211,8 +211,7 @@ def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     """
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            # Without these options it is somebody's question to a daemon.
+            # Without these options it is somebody's question to a daemon; one that has ended has none.
             if process.name() != CONTROL or not {"-d", "-f"} & set(process.cmdline()):
                 continue
-            if process.status() != psutil.STATUS_ZOMBIE:
-                yield process, process.environ()
+            yield process, process.environ()
