@@ -18,14 +18,7 @@ from analysis.choose import on_cpu, place, scope, way
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import BLOCKS, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import (
-    ANCHOR,
-    TWIN,
-    arm_order,
-    family_of,
-    method_order,
-    parse_scenario,
-)
+from analysis.names import TWIN, arm_order, family_of, method_order, parse_scenario
 
 HERE = Path(__file__).parent
 TABLE = ("rate", "stp", "s", "over_fastest", "slowdown_worst", "memory", "gract")
@@ -62,7 +55,7 @@ def sets(estimates: Estimates) -> dict[tuple[str, str], list[dict]]:
     found: dict[tuple[str, str], list[dict]] = {}
     for outcome in estimates.of("outcome"):
         scenario = parse_scenario(outcome.scenario)
-        if outcome.method == TWIN or scenario.variant == ANCHOR:
+        if outcome.method == TWIN:
             continue
         where, numbers = place(outcome), {}
         for quantity in SHOWN:

@@ -16,7 +16,6 @@ from analysis.estimates.table import Estimates
 from analysis.names import (
     AFTER,
     ALTERNATE,
-    ANCHOR,
     BEFORE,
     COMPLETION,
     arm_order,
@@ -109,9 +108,7 @@ class Table:
 
 def _completed(estimates: Estimates) -> Iterable[tuple[Estimate, str]]:
     """(outcome, window) of every set that was measured, departures once for each window."""
-    for outcome in estimates.of("outcome"):
-        if not outcome.value or ANCHOR in parse_scenario(outcome.scenario).variant:
-            continue
+    for outcome in (e for e in estimates.of("outcome") if e.value):
         for window in ("", BEFORE, AFTER, "epochs"):
             where = place(outcome) | {"window": window}
             if any(estimates.get(q, **where) for q in ("stp", "rate", "epoch_time")):
@@ -136,7 +133,7 @@ def alone(estimates: Estimates) -> Table:
     planned = [e for e in estimates.of("outcome", method="naive") if e.jobs == 1]
     for e in sorted(planned, key=by_job):
         rate = estimates.get("rate", **place(e))
-        if parse_scenario(e.scenario).variant != ANCHOR and (rate or not e.value):
+        if rate or not e.value:
             found = numbers(estimates, place(e), *names)
             became = "" if rate else labels.status(e.status)
             table.rows.append((labels.scenario(e.scenario), labels.arm(e.arm), *found, became))
