@@ -1,4 +1,7 @@
-"""Metrics of collocation. A job's progress is its throughput over that alone; STP is their sum."""
+"""Metrics of collocation. A job's progress is its throughput over that alone; STP is their sum.
+
+All rates and progresses are above zero: a run with one that is not has none.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,13 @@ from collections.abc import Sequence
 
 def antt(progresses: Sequence[float]) -> float:
     """Average normalised turnaround time: mean slowdown, (1/N) Σ 1/progress."""
-    if min(progresses) <= 0:
-        return math.inf
     return math.fsum(1 / p for p in progresses) / len(progresses)
 
 
 def jain(progresses: Sequence[float]) -> float:
     """Jain's fairness index (Σ p)² / (N Σ p²): 1 = all alike, 1/N = one member gets all."""
     top = max(progresses)
-    if top <= 0:
-        return math.nan
-    scaled = [p / top for p in progresses]  # keeps tiny values from underflowing
+    scaled = [p / top for p in progresses]
     return math.fsum(scaled) ** 2 / (len(scaled) * math.fsum(p * p for p in scaled))
 
 
@@ -29,15 +28,7 @@ def makespan(work: Sequence[float], collocated: Sequence[float], alone: Sequence
     rate alone. For two jobs that is exact. For more it assumes that survivors gain nothing
     before the last one stands alone, so it is an upper bound where leaving helps.
     """
-    ends = sorted(
-        (w / c if c > 0 else math.inf, i)
-        for i, (w, c) in enumerate(zip(work, collocated, strict=True))
-    )
-    end, last = ends[-1]
+    ends = sorted((w / c, i) for i, (w, c) in enumerate(zip(work, collocated, strict=True)))
     others = ends[-2][0] if len(ends) > 1 else 0.0
-    if not math.isfinite(others):
-        return math.inf
-    if end == others:
-        return end
-    left = work[last] - collocated[last] * others
-    return others + max(left, 0.0) / alone[last]
+    _, last = ends[-1]
+    return others + max(work[last] - collocated[last] * others, 0.0) / alone[last]
