@@ -183,9 +183,14 @@ def test_cases_are_listed_and_a_wrong_one_is_named(monkeypatch, capsys):
     assert bench.main(["--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == list(bench.CUDA_CASES)
-    with pytest.raises(SystemExit):
-        bench.main(["--case", "mps7", "mps8"])
-    assert "--case mps8: choose from alone, mps7," in capsys.readouterr().err
+    for arguments, words in [
+        (["--case", "mps7", "mps8"], "--case mps8: choose from alone, mps7,"),
+        (["sampler", "--blocks", "0"], "--blocks 0: at least 1"),
+        (["sampler", "--segment", "0.4"], "--settle 0.4: less than --segment 0.4"),
+    ]:
+        with pytest.raises(SystemExit):
+            bench.main(arguments)
+        assert words in capsys.readouterr().err
 
 
 # -- what monitoring costs -------------------------------------------------------------------------
@@ -238,16 +243,6 @@ def test_where_in_a_step_a_segment_begins_does_not_matter(step_ms, start_ms):
     assert rate == pytest.approx(32 / step_ms * 1e3)
     with pytest.raises(sampler_cost.BenchError, match="no step in a segment"):
         sampler_cost.member_rate(ends, ends[-1] + 1, ends[-1] + 2, 32)
-
-
-def test_the_sampler_bench_refuses_what_makes_no_sense(capsys):
-    for arguments, words in [
-        (["--blocks", "0"], "--blocks 0: at least 1"),
-        (["--segment", "0.4"], "--settle 0.4: less than --segment 0.4"),
-    ]:
-        with pytest.raises(SystemExit):
-            bench.main(["sampler", *arguments])
-        assert words in capsys.readouterr().err
 
 
 def test_a_job_left_alone_is_slower_by_its_host_and_not_by_the_gpu():

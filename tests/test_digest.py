@@ -152,19 +152,6 @@ def test_nothing_that_a_cell_runs_imports_what_is_left_out():
             assert not imported & left_out, name
 
 
-def test_only_code_that_has_changed_is_parsed(repository, monkeypatch):
-    """Nor what another process has found of the same texts, as the file of a job tells."""
-    monkeypatch.setattr(digest, "_known", {})
-    known, parsed = digest.code(repository), []
-    monkeypatch.setattr(digest, "tree", lambda text: parsed.append(text) or "")
-    assert digest.code(repository) == known and not parsed
-    digest._known.clear()
-    digest.remember(*known)
-    assert code_digest(repository) == known[1] and not parsed
-    (repository / "models" / "train.py").write_text("steps = 2\n")
-    assert code_digest(repository) != known[1] and len(parsed) == 3
-
-
 def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()

@@ -214,22 +214,6 @@ def test_warm_up_lasts_its_seconds_from_the_end_of_its_first_step(tmp_path, monk
     assert steps["loss_step"].tolist() == list(range(0, warm["steps"] + n, 2))
 
 
-def test_input_share_of_a_graph_is_that_of_its_captured_input(tmp_path, monkeypatch):
-    replays = []
-
-    class FakeGraph:
-        def __init__(self, job, source, device):
-            self.step = lambda row: job.step(source.fetch(row))
-            self.batch = source.row
-            self.input_alone = lambda: replays.append
-            self.first_steps, self.set_epoch = 3, job.set_epoch
-
-    monkeypatch.setattr(member, "GraphedStep", FakeGraph)
-    monkeypatch.delattr(inputs.ResidentImages, "batch")
-    code, events, _ = train_member(member_spec(tmp_path, cuda_graph=True, warmup_steps=8))
-    assert code == 0 and len(replays) > 1 and named(events, "warm")["input_share"] > 0
-
-
 def test_bf16_runs_on_the_cpu(tmp_path):
     changes = {"model": "test_efficientnet", "precision": "bf16", "channels_last": True}
     code, _, steps = train_member(member_spec(tmp_path, **changes, sync=False))
@@ -424,23 +408,23 @@ def test_a_library_fails_out_of_memory_only_where_none_is_free(monkeypatch, text
     assert not process.is_out_of_memory(RuntimeError("CUDNN_STATUS_EXECUTION_FAILED"))
 
 
-CAPPED = """
-    import json, os, sys
+FORKED = """
+    import json, os, time
+    from multiprocessing import active_children
     import models.data
+    import torch
     from models import train
+    from models.inputs import FileImages
     from models.protocol import Channel
     from models.serve import call_trainer
     from tests.fakes.data import FakeImages
 
-    models.data.open_dataset = lambda name, path: FakeImages()
-    commands, conductor = os.pipe()
-    os.write(conductor, b"tune\\n")
-    sys.exit(call_trainer(train.main, json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
-"""
-LOADING = """
-    import time, torch
-    from multiprocessing import active_children
-    from models.inputs import FileImages
+    if (capped := os.fork()) == 0:
+        models.data.open_dataset = lambda name, path: FakeImages()
+        commands, conductor = os.pipe()
+        os.write(conductor, b"tune\\n")
+        os._exit(call_trainer(train.main, json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
+    print(os.waitstatus_to_exitcode(os.waitpid(capped, 0)[1]), flush=True)
 
     class Data(torch.utils.data.Dataset):
         def __len__(self):
@@ -461,33 +445,36 @@ LOADING = """
 
 
 @pytest.fixture(scope="module")
-def children(tmp_path_factory):
-    """Processes for two tests, begun at once: what they import takes longer than what they do."""
+def forked(tmp_path_factory):
+    """A process that has had a capped member, and loads files: what it imports takes the time."""
     capped = {"model": "resnet26", "batch_size": 256, "memory_limit_bytes": 200 << 20, "threads": 2}
     spec = member_spec(tmp_path_factory.mktemp("capped"), **capped)
-    options = {"cwd": ROOT, "env": {**os.environ, "SPEC": json.dumps(spec)}, "text": True}
-    begun = {}
-    for code in (CAPPED, LOADING):
-        command = [sys.executable, "-c", textwrap.dedent(code)]
-        begun[code] = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
-    yield begun
-    for child in begun.values():
-        child.kill()
-        child.communicate()
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(FORKED)],
+        cwd=ROOT,
+        env={**os.environ, "SPEC": json.dumps(spec)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    said = []
+    while not said or said[-1].startswith("{"):
+        said.append(child.stdout.readline())
+    yield child, said
+    child.kill()
+    child.communicate()
 
 
-def test_a_memory_cap_gives_a_real_out_of_memory(children):
-    child = children[CAPPED]
-    events = [json.loads(line) for line in child.communicate(timeout=120)[0].splitlines()]
-    assert child.returncode == 3
+def test_a_memory_cap_gives_a_real_out_of_memory(forked):
+    *events, code = map(json.loads, forked[1])
+    assert code == 3
     assert events[-1]["out_of_memory"] and events[-1]["phase"] == "warm"
 
 
 # -- inputs ----------------------------------------------------------------------------------
 
 
-def test_loader_workers_die_with_a_killed_member(children):
-    child = children[LOADING]
+def test_loader_workers_die_with_a_killed_member(forked):
+    child, _ = forked
     workers = [psutil.Process(int(pid)) for pid in child.stdout.readline().split()]
     assert len(workers) >= 2
     child.send_signal(signal.SIGKILL)
