@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -196,15 +194,15 @@ def test_cases_are_listed_and_a_wrong_one_is_named(monkeypatch, capsys):
 # -- what monitoring costs -------------------------------------------------------------------------
 
 
-def test_the_sampler_beside_members_that_train(data, tmp_path):
+def test_the_sampler_beside_members_that_train(data, tmp_path, monkeypatch, capsys):
     output = tmp_path / "cost.json"
-    command = [sys.executable, "-m", "bench", "sampler", "--blocks", "2", "--segment", "0.3"]
-    command += ["--settle", "0.05", "--data", str(data), "--output", str(output)]
-    environment = os.environ | {"COLLOCATION_LOCK_DIR": str(tmp_path / "locks")}
-    environment |= {"CUDA_VISIBLE_DEVICES": "-1"}
-    run = subprocess.run(command, cwd=REPOSITORY, env=environment, text=True, capture_output=True)
-    assert run.returncode == 0, run.stderr
-    assert "block 2 of 2" in run.stdout and "verified True, device cpu, 2 members" in run.stdout
+    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    arguments = ["--blocks", "2", "--segment", "0.3", "--settle", "0.05"]
+    where = ["--data", str(data), "--output", str(output)]
+    assert bench.main(["sampler", *arguments, *where]) == 0
+    said = capsys.readouterr().out
+    assert "block 2 of 2" in said and "verified True, device cpu, 2 members" in said
     found = json.loads(output.read_text())["workloads"]["tiny"]
     segments = found["segments"]
     assert [segment["monitor"] for segment in segments] == ["off", "ours", "ours", "off"] * 2
