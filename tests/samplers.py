@@ -112,11 +112,9 @@ def open_card(uuid: str) -> Card:
     return cards.get(uuid, Card)(uuid)
 
 
-def open_source(uuid: str, entities: list[str], wanted: str) -> tuple[Source | None, str]:
+def open_source(uuid: str, entities: list[str], wanted: str) -> tuple[Source, str]:
     if uuid == "unprofiled":
         raise LookupError(f"no {wanted} here")
-    if wanted == "nvml":
-        return None, "asked for"
     return (Failing if uuid == "failing" else Source)(entities), "it answers"
 
 

@@ -28,11 +28,11 @@ class Cell:
     def __init__(self, folder: Path):
         self.folder, self.watches, self.children = folder, [], []
 
-    def watch(self, gpu: str | None = "works", entities=("gpu",), hz=50, cores=None, **settings):
+    def watch(self, gpu: str | None = "works", entities=("gpu",), cores=None):
         where = self.folder / str(len(self.watches))
         where.mkdir()
         program = watch.PROGRAM if gpu is None else "tests.samplers"
-        settings = {"source": "auto", "hz": hz} | settings
+        settings = {"source": "auto", "hz": 50}
         made = Watch(where, where / "log", gpu, list(entities), settings, cores, program)
         self.watches.append(made)
         return made
