@@ -409,7 +409,7 @@ def test_a_library_fails_out_of_memory_only_where_none_is_free(monkeypatch, text
 
 
 FORKED = """
-    import json, os, time
+    import json, os, signal, time
     from multiprocessing import active_children
     import models.data
     import torch
@@ -423,6 +423,7 @@ FORKED = """
         models.data.open_dataset = lambda name, path: FakeImages()
         commands, conductor = os.pipe()
         os.write(conductor, b"tune\\n")
+        signal.alarm(100)  # it would wait for the next command
         os._exit(call_trainer(train.main, json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
     print(os.waitstatus_to_exitcode(os.waitpid(capped, 0)[1]), flush=True)
 
