@@ -211,7 +211,6 @@ def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     """
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            # Without these options it is somebody's question to a daemon; one that has ended has none.
-            if process.name() != CONTROL or not {"-d", "-f"} & set(process.cmdline()):
-                continue
-            yield process, process.environ()
+            # Without these options it is somebody's question to a daemon, or it has ended.
+            if process.name() == CONTROL and {"-d", "-f"} & set(process.cmdline()):
+                yield process, process.environ()
