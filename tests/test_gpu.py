@@ -148,6 +148,7 @@ def test_sms_of_a_card_from_its_cores(nvml, capability, cores, count):
         (None, "0,2", [0, 2]),
         ("2", "auto", [2]),
         ("1,0", "auto", [1, 0]),
+        ("1,9,0", "auto", [1]),  # as for CUDA, what is not there ends the list
         (" 1 ,2", "auto", [1, 2]),
         (UUIDS[2], "auto", [2]),
         ("GPU-bbbb,0", "auto", [2, 0]),
@@ -430,6 +431,7 @@ STRANGER = rf"others compute on it: PID {US} \(.*, owner "
 # What NVML lists, as processes and as MPS clients, beside the members 20 and 10; what is wrong.
 WRONG = [
     *((compute, [20, HIDDEN], NotInForce, CLIENTS) for compute in ([10, 20], [4001, 4002], [])),
+    ([4001, 4002], [4003], NotInForce, "^naive: NVML lists MPS clients on the card: PID 4003 "),
     ([4001, 4002, 4003], [], Company, "^naive: NVML lists 3 processes, the cell has 2 members$"),
     ([4001], [], NotInForce, "^naive: NVML lists 1 process, the cell has 2 members$"),
     ([20], [], NotInForce, r"^naive: member 1 \(PID 10\) is not among NVML's processes \[20\]$"),

@@ -340,6 +340,7 @@ SEATS = [  # profile's slices and start of each part, its compute instances; the
         [(3, 4, (3,)), (2, 0, (2,)), (1, 2, (1,)), (1, 3, (1,))],
         ((2, 0), (1, 0), (0, 0), (3, 0)),
     ),
+    (mix("mig", "1g", "1g2x"), [(1, 0, (1,)), (1, 2, (1,))], ((1, 0), (0, 0))),  # by memory
     (mix("mig_shared", "2c.7g", "4c.7g", "1c.7g"), [(7, 0, (4, 2, 1))], ((0, 1), (0, 0), (0, 2))),
     (alike("mig_mps", 5), [(3, 0, (3,)), (3, 4, (3,))], ((0, 0), (1, 0)) * 2 + ((0, 0),)),
     # Each workload of a mix has one instance.
