@@ -172,7 +172,6 @@ class Studio:
     folder: Path
     data: Path
     locks: Path
-    repository: Path = REPOSITORY
     gpu: str = "cpu"
     card: Path | None = None  # the state of a GPU that is not there
     surroundings: dict[str, str] = field(default_factory=dict)  # what comes with it
@@ -230,7 +229,7 @@ class Studio:
         # The last are scikit-learn's, which some tests import.
         foreign = ("COLLOCATION_", "SNAKEMAKE_", "FAKE_", "CUDA_", "KMP_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        path = filter(None, [str(self.repository), kept.get("PYTHONPATH")])
+        path = filter(None, [str(REPOSITORY), kept.get("PYTHONPATH")])
         return kept | {
             "PYTHONPATH": os.pathsep.join(path),
             "COLLOCATION_LOCK_DIR": str(self.locks),
@@ -244,7 +243,7 @@ class Studio:
     def start(self, *arguments: str, config: dict | None = None, **environment: str) -> Running:
         """`snakemake --cores 1 ...` in a session of its own."""
         command = [sys.executable, "-m", "snakemake"]
-        command += ["--snakefile", str(self.repository / "Snakefile"), "--directory", "."]
+        command += ["--snakefile", str(REPOSITORY / "Snakefile"), "--directory", "."]
         command += [] if "--cores" in arguments else ["--cores", "1"]
         command += ["--config", *self.config(**(config or {})), *arguments]
         return self._start(command, environment)
@@ -253,7 +252,7 @@ class Studio:
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"output-{uuid.uuid4().hex[:8]}.txt"
         environment = self.environment(**environment)
-        if not (self.cold or self.repository != REPOSITORY):
+        if not self.cold:
             self._forked.append(warm.start(command[2:], self.folder, log, log, environment))
             return Running(self._forked[-1], log)
         with log.open("wb") as output:
@@ -407,7 +406,7 @@ class Studio:
         """As in a clone or an unpacked archive: no .snakemake, and new modification times."""
         ignored = shutil.ignore_patterns(".snakemake", "output-*", ".lock")
         shutil.copytree(self.folder, folder, ignore=ignored, copy_function=shutil.copyfile)
-        return Studio(folder, self.data, self.locks, self.repository)
+        return Studio(folder, self.data, self.locks)
 
 
 def _is_json(path: Path) -> bool:
