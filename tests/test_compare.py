@@ -120,12 +120,8 @@ def test_studies_without_anything_in_common_say_what_each_has(studies, capsys):
     assert not studies[2].exists()
 
 
-@pytest.mark.parametrize("bad", ["nothing", "broken"])
-def test_a_bad_folder_gets_one_line(studies, capsys, bad):
-    there = studies[0].parent / bad
-    if bad == "broken":
-        there.mkdir()
-        (there / "estimates.parquet").write_text("no table")
+def test_a_folder_that_is_no_study_gets_one_line(studies, capsys):
+    there = studies[0].parent / "nothing"
     assert run(studies[0], there, studies[2]) == 1
     assert (
         analysis(["explorer", "--folder", str(there), "--output", str(studies[2] / "x.html")]) == 1

@@ -408,10 +408,7 @@ def test_an_alias_never_becomes_a_folder(copy, tmp_path, alias):
     [
         (f"at {SECRET}", "path"),
         *(("/".join(("at ", place, "x1", "y")), "path") for place in ("users", "project", "lus")),
-        *(
-            ("/".join(("", place, "home", "x1")), "path")
-            for place in ("storage", "beegfs", "cluster")
-        ),
+        *(("/".join(("", on, "home", "x1")), "path") for on in ("storage", "beegfs", "cluster")),
         ("file:" + "/" * 3 + "elsewhere/x", "path"),
         (".".join(("10", "20", "30", "40")), "address"),
         (":".join(("2001", "db8", "", "17")), "address"),
@@ -422,7 +419,6 @@ def test_an_alias_never_becomes_a_folder(copy, tmp_path, alias):
         ("on node-a17.", "host name"),
         ("by jdoe,", "user name"),
         (PROCESS, "process of somebody"),
-        (" ".join(("owner", BOB)), "process of somebody"),
         ("GPU-b6efbf7a-8d3a-6dd7-c63b-16033fb68d0f machine-7f32e10c at 12:34:56", None),
         ("driver 580.159.04, https://example.org/data/x, a/tmp/b, jdoes, 127.0.0.1, 7.6.1.1", None),
     ],

@@ -247,7 +247,7 @@ def test_merged_keys_may_be_overridden(study):
 
 
 OTHERS = ["torch.hub:load", "os:system", "minette:net", "their:net", "models.data.prepare:main"]
-OTHERS += ["tests.test_processes:script", "results.planted.code:net", "workflow.x:y"]
+OTHERS += ["results.planted.code:net", "workflow.x:y"]
 
 
 @pytest.mark.parametrize("named", [{"model": code} for code in OTHERS] + [{"kind": OTHERS[1]}])
