@@ -168,24 +168,21 @@ def test_a_mistake_in_the_file_of_a_job_is_one_line(cell, tmp_path, capsys, mist
     assert not (tmp_path / "a1" / "run.json").exists()
 
 
-@pytest.mark.parametrize("wanted", ["auto", 0])
 def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without_nor_any_after_it(
-    cell, tmp_path, wanted
+    cell, tmp_path, monkeypatch
 ):
-    given_up = tmp_path / "given_up"
-    record = cell(needs_gpu=True, gpu=wanted, given_up=given_up).record()
-    assert record.status == "postponed" and not record.members
-    assert record.reason.startswith("planned for a GPU, and there is none now: ")
-    assert given_up.read_text() == record.reason
-
-
-def test_where_a_run_has_given_up_nobody_asks_the_driver(cell, tmp_path, monkeypatch):
-    monkeypatch.setattr(waiting, "find_devices", pytest.fail)
-    given_up = tmp_path / "given_up"
-    given_up.write_text("others have it")
-    record = cell(needs_gpu=True, gpu="auto", given_up=given_up).record()
-    assert ending(record) == ("postponed", None, "others have it")
-    assert given_up.read_text() == "others have it"
+    told = {"needs_gpu": True, "given_up": tmp_path / "given_up"}
+    for wanted in ("auto", 0):
+        record = cell(gpu=wanted, **told).record()
+        assert record.status == "postponed" and not record.members
+        assert record.reason.startswith("planned for a GPU, and there is none now: ")
+        assert told["given_up"].read_text() == record.reason
+        shutil.rmtree(tmp_path / "a1")
+        told["given_up"].unlink()
+    monkeypatch.setattr(waiting, "find_devices", pytest.fail)  # nobody asks the driver any more
+    told["given_up"].write_text("others have it")
+    assert ending(cell(gpu="auto", **told).record()) == ("postponed", None, "others have it")
+    assert told["given_up"].read_text() == "others have it"
 
 
 @pytest.mark.parametrize("in_set_up", [False, True])
@@ -311,16 +308,6 @@ def test_a_method_that_does_not_end_well_fails_the_cell_and_keeps_what_was_measu
     assert (record.telemetry.status, record.flags) == ("off", [])
 
 
-def test_what_went_wrong_first_stays_first(cell, method):
-    method.on_leave = NotInForce("MPS: PIDs [7] outlived SIGKILL")
-    status, phase, reason = ending(cell("naive", "1x_plain+1x_dies").record())
-    assert (status, phase) == ("failed", "window")
-    assert reason == (
-        "member 1 (dies), window: ended by signal 9 (SIGKILL); the other 1: 1 stopped cleanly; "
-        "MPS: PIDs [7] outlived SIGKILL"
-    )
-
-
 def test_an_interrupted_cell_leaves_no_record_even_if_it_does_not_end_well(cell, method):
     method.on_leave = NotInForce("MPS: PIDs [7] outlived SIGKILL")
 
@@ -378,8 +365,9 @@ def test_a_method_that_is_not_in_force_fails_the_cell(cell, method, error, when)
 
 @pytest.mark.parametrize("error", [None, NotInForce, Unsupported])
 def test_after_a_fault_the_method_is_asked_for_those_that_are_left(cell, method, error):
-    """And what it says stands in the reason."""
+    """And what it says stands in the reason, before how it ends."""
     asked = []
+    method.on_leave = NotInForce("MPS: PIDs [7] outlived SIGKILL")
 
     def witness(reports):
         asked.append([report.pid for report in reports.values()])
@@ -396,8 +384,9 @@ def test_after_a_fault_the_method_is_asked_for_those_that_are_left(cell, method,
     gone = "MPS: the server is gone; " if error else ""
     assert record.reason == (
         f"member 1 (dies), window: ended by signal 9 (SIGKILL); {gone}"
-        "the other 1: 1 stopped cleanly"
+        "the other 1: 1 stopped cleanly; MPS: PIDs [7] outlived SIGKILL"
     )
+    assert (record.status, record.phase) == ("failed", "window")
 
 
 def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(cell, method):

@@ -1,7 +1,7 @@
 """A trainer without torch, for drills: the member protocol with sleeps for steps.
 
 spec["model_args"] may hold:
-  step_s, validation_s: seconds per training step (0.01) and per validation pass (0);
+  step_s: seconds per training step (0.01);
   epoch_steps: steps per epoch (5);
   memory_mb: device memory that it wants, where there is a device to have it from (0);
   holds: whether it can be held between steps (1);
@@ -31,7 +31,7 @@ if "COLLOCATION_FAKE_NVML" in os.environ:  # elsewhere a server is there in half
     from tests.fakes import driver, host, machine
 
 PHASES = ("before", "build", "warm", "window", "stop")
-NUMBERS = {"step_s": 0.01, "validation_s": 0.0, "epoch_steps": 5, "memory_mb": 0, "holds": 1}
+NUMBERS = {"step_s": 0.01, "epoch_steps": 5, "memory_mb": 0, "holds": 1}
 MISBEHAVIOURS = ("hang", "oom", "error", "garbage", "spawn")
 PROGRESS_NS = 100_000_000
 
@@ -258,18 +258,16 @@ def train(spec: dict, channel, script: Script) -> None:
             steps = script.numbers["epoch_steps"]
             if len(ends) % steps == 0 and len(ends) // steps <= epochs:
                 trained = time.monotonic_ns()
-                time.sleep(script.numbers["validation_s"])
-                now = time.monotonic_ns()
                 channel.emit(
                     "epoch",
                     epoch=len(ends) // steps - 1,
                     train_s=(trained - epoch_began) / 1e9,
-                    validation_s=(now - trained) / 1e9,
+                    validation_s=0.0,
                     samples=steps * batch,
                     loss=losses[-1][1],
                     accuracy=1 - losses[-1][1],
                 )
-                epoch_began = now
+                epoch_began = trained
             if len(ends) == spec.get("work"):
                 channel.emit("done", t=ends[-1])
                 command = channel.wait()
