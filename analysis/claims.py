@@ -323,7 +323,7 @@ class _Judge:
         elif verdict == Verdict.NOT_COMPARABLE:
             why = f"{deciding[0].label} was not measured on such a host."
         else:
-            if verdict == Verdict.HOLDS:  # the one that is nearest to its bound
+            if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the one that speaks for it least
                 deciding.sort(key=self._value, reverse=test.below is not None)
             cell, others = deciding[0], verdict == Verdict.HOLDS and len(cells) > 1
             span = labels.span(self.estimates[cell.ids[0]])

@@ -134,6 +134,12 @@ def test_an_abstracts_number_of_no_set_stands_beside():
 TWO = MORE | {"counts": [2, 3]}
 
 
+def test_of_undecided_sets_the_one_that_speaks_least_for_the_claim_is_named():
+    rows = [*cell("stp", (1.4, 1.9)), *cell("stp", (1.2, 1.6), scenario=f"3x_{JOB}")]
+    found = decide(rows, TWO)
+    assert found.verdict == Verdict.IMPRECISE and "For 3 ×" in found.note
+
+
 @pytest.mark.parametrize(
     ("third", "verdict"),
     [
