@@ -103,10 +103,9 @@ def build(
         or (row["status"] != COMPLETED and row["hardware"] not in left_out)
     ]
     hosts = of_runs.hosts_of(used)
-    runs = of_runs.runs_of(used, hosts)
-    found = estimated(values(runs, work))
-    # Anchors begin a session, so that hosts can be told apart; they are no cells of the grid.
-    grid = [run for run in runs if run.scenario.variant != ANCHOR]
+    # Anchors began the sessions of old studies; they are no cells of the grid.
+    grid = [run for run in of_runs.runs_of(used, hosts) if run.scenario.variant != ANCHOR]
+    found = estimated(values(grid, work))
     planned = outcomes(grid, expected)
     found += [*over_fastest(found), *over_paper(found)]
     found += [*variation(found), *apart(found), *memory_of_parts(found, planned)]
