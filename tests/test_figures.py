@@ -129,6 +129,21 @@ def test_texts_are_legible_and_inside_and_names_of_lines_do_not_overlap(of, name
             assert not one.count_overlaps(boxes[place + 1 :]), axes.texts[place].get_text()
 
 
+STROKES = "Solid: MPS; dash-dotted: MIG; SMACT: SMs with a warp, DRAMA: memory moving; "
+PROSE = "Signs: means; bars: lowest to highest machine. Not measured: MIG (MIG mode is off). "
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("title", PROSE), ("subtitle", STROKES), ("footer", PROSE)]
+)
+def test_long_sentences_are_broken_before_the_edge(kind, text):
+    sheet = SHEETS["activity"](Study(Estimates([]), "s"))
+    sheet.text(kind, 6 * text)
+    figure = draw(sheet)
+    extents = [text.get_window_extent() for text in texts_of(figure)]
+    assert len(extents) > 1 and max(extent.x1 for extent in extents) <= figure.bbox.x1
+
+
 def said(name: str, estimates: list[Estimate], kind: str = "title") -> str:
     """The words of a kind in this figure of these numbers."""
     rows = SHEETS[name](Study(Estimates(estimates), "s")).of(kind)

@@ -45,7 +45,7 @@ METADATA = {
 TEXTS = {
     "title": (88, TITLE, "bold", INK, 0.196),
     "subtitle": (116, TEXT, "normal", INK, 0.165),
-    "footer": (142, SMALL, "normal", SOFT, 0.14),
+    "footer": (136, SMALL, "normal", SOFT, 0.14),
 }
 
 
