@@ -2,7 +2,7 @@
 # make study     install, then run the study (paper on a CUDA machine, smoke elsewhere); GPUS=all, or a number:
 #                that many GPUs at once
 # make cells     install, then measure only: neither tables nor figures
-# make test      install, then lint and run the whole test suite
+# make test      install, then lint, verify what ships, and run the whole test suite
 # make test-slurm   the executor for Slurm on a real Slurm of one node; as root, installs Debian's packages
 # make soak      random deaths, hangs, full disks: make soak SEED=7 MINUTES=120; what it found: build/soak-SEED
 # make figures   install without torch, then draw what is there; plans no GPU job
@@ -104,6 +104,7 @@ doctor: $(TRAIN)
 	@$(QUIET) workflow.collocation.study.doctor --config $(SETTINGS)
 
 test: lint
+	@mkdir -p build && $(PY) -m release verify > build/verify.txt || { cat build/verify.txt; exit 1; }
 	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # An environment of its own: see the extra `slurm` in pyproject.toml.
