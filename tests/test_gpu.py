@@ -439,7 +439,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("compute", "clients", "error", "sentence"), WRONG)
+@pytest.mark.parametrize(("compute", "clients", "error", "sentence"), WRONG, ids=range(len(WRONG)))
 def test_naive_is_not_in_force(nvml, naive, monkeypatch, compute, clients, error, sentence):
     monkeypatch.setattr(evidence, "GRACE_S", 0.0)
     nvml.compute, nvml.mps = compute, clients
