@@ -163,7 +163,7 @@ class Job(Studio):
         task |= {"output": self.cell_folder / "run.json", "telemetry": Sampling(source="off")}
         Task(**task, data=[self.folder / "digits.json"]).write(self.folder / "job.json")
         command = [sys.executable, "-m", "workflow.collocation.cell.run", "job.json"]
-        return self._start(command, None, {})
+        return self._start(command, {})
 
     def measured(self, *arguments) -> dict:
         run = self.begin(*arguments).end()
