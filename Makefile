@@ -53,7 +53,7 @@ SNAKEMAKE = $(QUIET) snakemake
 .PHONY: help study cells figures report compare verify artifact contribute merge seal readme explain advise plan doctor test test-slurm soak lint format schemas bench wheelhouse clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Wheels of/,$$d'
+	@sed -n '/^[^#]/q; s/^# \{0,1\}//p' Makefile
 
 study: $(TRAIN)
 	$(SNAKEMAKE) $(BESIDE) --config $(SETTINGS)

@@ -150,6 +150,8 @@ class Advice:
             found.append("Measured once, so part of it may be chance.")
         elif self.gains:
             found.append("Measured on one host only.")
+        if self.pays and self.shared.stp.low is not None and self.shared.stp.low < 1:
+            found.append("Its interval includes no gain at all.")
         if self.ragged:
             found.append(
                 "The sets were not all measured on the same hosts, and hosts differ: part of what "

@@ -13,6 +13,7 @@ from analysis.estimates import schema
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
 from analysis.names import ALTERNATE
+from analysis.pages import choose
 
 JOB = "resnet26_cifar10_b32"
 
@@ -281,3 +282,18 @@ def test_a_bound_that_nothing_respects_says_so(folder, capsys):
         assert "No measured option respects the bounds." in capsys.readouterr().out
     with pytest.raises(SystemExit):
         analysis(["advise", "--folder", str(folder), "--slowdown", "much"])
+
+
+@pytest.mark.parametrize("low", [0.9, 1.1])
+def test_an_interval_that_includes_no_gain_is_told(low):
+    rows = [
+        replace(e, low=low, high=1.8) if e.quantity == "stp" and not e.host else e
+        for e in option(3, 1.4, 2.0)
+    ]
+    text = " ".join(one([*ALONE, *rows]).sentences())
+    assert ("includes no gain" in text) == (low < 1)
+
+
+def test_one_at_a_time_is_no_advice_where_sharing_was_not_measured():
+    assert choose.summary([one(ALONE)]).rows[0][2] == "sharing not measured"
+    assert choose.summary([one([*ALONE, *option(2, 0.9, 2.2)])]).rows[0][2] == "one at a time"

@@ -217,7 +217,7 @@ function options(sets, job) {
     el("th", { scope: "row" }, el("button", { class: "pick", type: "button", tabindex: -1, "data-key": `set:${key(set)}`,
       "aria-pressed": String(key(set) === state.set), onclick: () => choose({ set: key(set) === state.set ? "" : key(set) }) },
     short(set)),
-    set === shown ? el("span", { class: "tag" }, key(set) === state.set ? "chosen" : "advised") : ""),
+    set === shown && sets.length > 1 ? el("span", { class: "tag" }, key(set) === state.set ? "chosen" : "advised") : ""),
     columns.map((quantity) => cell(set, quantity)), turns ? el("td", { "data-short": "design" }, set.numbers.stp?.design ?? "blocks") : ""));
   const heads = [head("n", job.mixed ? job.parts.join(" + ") : "jobs and method"), ...columns.map((q) => head(q, titled(q)))];
   return [el("h3", {}, `${job.label}, ${held.arms[state.arm]}`), grid([...heads, turns ? plain("design") : ""], rows),
@@ -258,9 +258,10 @@ function every() {
   const quantities = ["rate", "stp", "s", "slowdown_worst", "memory"]
     .filter((q) => held.jobs.some((job) => job.sets.some((set) => set.numbers[q])));
   const rows = held.jobs.flatMap((job) => job.arms.map((arm) => {
-    const top = advised(measured(job, arm));
+    const sets = measured(job, arm);
+    const top = advised(sets);
     return el("tr", {}, el("td", {}, link({ job: job.id, arm }, job.label)), el("td", { "data-short": "written" }, held.arms[arm] ?? arm),
-      el("td", { "data-short": "run" }, top ? short(top) : "none meets the bound"),
+      el("td", { "data-short": "run" }, sets.every(isAlone) ? "sharing not measured" : top ? short(top) : "none meets the bound"),
       top ? quantities.map((q) => cell(top, q)) : quantities.map(() => el("td", { class: "none" }, "–")));
   }));
   return [el("h3", {}, `All jobs: ${wanted()}`), grid([...["job", "written", "run"], ...quantities.map(titled)].map(plain), rows)];
@@ -378,6 +379,7 @@ function draw() {
   const job = jobNow();
   const sets = measured(job, state.arm);
   questions();
+  $("advice").hidden = !held.advises;
   $("advice").replaceChildren(...(held.advises ? advice(sets, job) : []));
   $("options").replaceChildren(...options(sets, job).flat());
   $("every").replaceChildren(...every());

@@ -198,7 +198,9 @@ def summary(advised: Iterable[Advice]) -> Table:
     table = Table(("job", "written", "run", *_OPTION, "measured on"))
     for each in advised:
         if each.knee:
-            names = (labels.job(each.job), labels.arm(each.arm), each.knee.label)
+            shared = any(option.n > 1 for option in each.options)
+            run = each.knee.label if shared else "sharing not measured"
+            names = (labels.job(each.job), labels.arm(each.arm), run)
             table.rows.append((*names, *_of(each.knee), Number(each.knee.stp, "how_many")))
     return table
 
