@@ -66,11 +66,6 @@ class Option:
         """True if it is a set that gains more than 5 %."""
         return self.n > 1 and self.stp.value > GAIN
 
-    @property
-    def beaten(self) -> bool:
-        """True if one job alone does more, written in the fastest way."""
-        return _value(self.over_fastest) < 1
-
     def dominated_by(self, other: Option) -> bool:
         """True if the other is nowhere worse and somewhere better."""
         return other.costs != self.costs and all(map(le, other.costs, self.costs))
@@ -136,6 +131,11 @@ class Advice:
         return any(o.stp.design == ALTERNATE and not o.memory for o in self.options if o.n > 1)
 
     @property
+    def beaten(self) -> bool:
+        """True if the knee does less than one job alone, written in the fastest way."""
+        return self.knee is not None and _value(self.knee.over_fastest) < 1
+
+    @property
     def ids(self) -> tuple[str, ...]:
         numbers = (*self.gains, *self.exceeding, *self.rewrite, *self.missing)
         found = [*(i for option in self.options for i in option.ids), *(e.id for e in numbers)]
@@ -167,7 +167,7 @@ class Advice:
             found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
         if self.rewrite:
             alone, fastest = (labels.number(e.value, e.unit) for e in self.rewrite[:2])
-            first = " first" if self.rewrite[2].value * REWRITE < 1 or self.knee.beaten else ""
+            first = " first" if self.rewrite[2].value * REWRITE < 1 or self.beaten else ""
             found.append(
                 f"Write it better{first}: one job alone does {alone} in this way, and {fastest} in "
                 f"the fastest way measured ({labels.arm(self.rewrite[1].arm)})."
@@ -272,15 +272,15 @@ def _advice(
     measured = {(option.stp.scenario, option.method) for option in mine}
     outcomes = (e for e in estimates.of("outcome", arm=arm) if _ours(e, job))
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
-    return Advice(
+    found = Advice(
         *(job, arm, tuple(mine), tuple(pareto), best, knee, shared),
         gains=tuple(estimates.on_hosts(shared.stp)) if shared else (),
         exceeding=tuple(exceeding),
-        rewrite=_rewrite(
-            estimates, job, arm, REWRITE if knee and knee.pays and not knee.beaten else GAIN
-        ),
+        rewrite=(),
         missing=tuple(e for e in outcomes if (e.scenario, e.method) not in measured),
     )
+    least = REWRITE if found.pays and not found.beaten else GAIN
+    return replace(found, rewrite=_rewrite(estimates, job, arm, least))
 
 
 def _rewrite(estimates: Estimates, job: str, arm: str, least: float) -> tuple[Estimate, ...]:

@@ -171,6 +171,8 @@ def test_a_job_is_written_better_first_where_that_does_more(over, together, firs
     assert [e.quantity for e in found.rewrite] == (
         ["rate", "fastest_rate", "over_fastest"] if first else []
     )
+    out_of_bounds = one(rows, memory=1.0)
+    assert out_of_bounds.knee is None and out_of_bounds.sentences()
     nothing = one([*rows[len(LARGE) :], *ALONE, *option(2, 1.0, 2.0)])
     assert bool(nothing.rewrite) == (over < 1)  # where sharing gains nothing, any faster way counts
 

@@ -168,8 +168,9 @@ function advice(sets, job) {
   if (state.want === "rate" && slowest(shown) > 2) also("With no job slower than 2 times", advised(sets.filter((set) => slowest(set) <= 2)));
   const alone = value(sets.find(isAlone) ?? shown, "over_fastest");
   const pays = top && top.n > 1 && gain(top) > held.gain;
-  if (alone && job.fastest && alone * (pays ? held.rewrite : held.gain) < 1)
-    words.push(el("p", {}, `Write it better${alone * held.rewrite < 1 ? " first" : ""}: as ${job.fastest.arm}, one job alone does ${spelt(job.fastest)}.`));
+  const beaten = top && (value(top, "over_fastest") ?? 1) < 1;
+  if (alone && job.fastest && alone * (pays && !beaten ? held.rewrite : held.gain) < 1)
+    words.push(el("p", {}, `Write it better${alone * held.rewrite < 1 || beaten ? " first" : ""}: as ${job.fastest.arm}, one job alone does ${spelt(job.fastest)}.`));
   const flags = shown.numbers.rate?.flags ?? shown.numbers.stp?.flags;
   if (flags) words.push(el("p", { class: "soft" }, `Marked in the measurement: ${flags}.`));
   return words;

@@ -71,7 +71,7 @@ def where_to_share(study: Study) -> Sheet:
     ]
     if not points:
         return choose.nothing(sheet, title, choose.NO_GPU)
-    if len(points) > NAMED:
+    if len(points) > NAMED and best:
         points = [point for point in points if point[-1]]
     idle = [b for _, e, _, b in points if b and e.value < HALF]
     busy = [b for _, e, _, b in points if b and e.value >= HALF]
