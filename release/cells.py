@@ -22,7 +22,7 @@ from workflow.collocation.cell.record import Record
 STEPS = "steps.parquet"
 LEAST_STEPS = 8  # of a member, for its times to be unlike any other's
 REPEATED = 50  # first steps, in which training on a GPU still repeats itself
-MOST_STEPS = 64  # whose times are held against those of other cells
+MOST_STEPS = 128  # whose times are held against those of other cells
 
 
 @dataclass
