@@ -295,7 +295,7 @@ class _Study:
             for own, rate in zip(names, true, strict=True):
                 slices = rate * total
                 more = {"window": name, "slices": slices.tolist(), "gract_slices": busy.tolist()}
-                more |= {"window_s": 0.4 * rounds, "gract": float(busy.mean())}
+                more |= {"window_s": 0.4 * rounds, "gract": float(busy.mean()), "drift": None}
                 self._row(cell, member, own, float(slices.mean()), **more)
                 member += 1
             self._truth(side.scenario, arm, side.method, host, rate=math.fsum(true), aa=1.0)

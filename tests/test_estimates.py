@@ -251,6 +251,15 @@ def test_a_mix_is_steady_by_its_jobs_alike():
     assert [runs.steady(run) for run in found if run.scenario.mixed] == [False, False]
 
 
+def test_windows_whose_rate_was_not_followed_are_not_counted_as_steady():
+    """Sides of an alternate cell: nobody knows how they would drift in one stretch."""
+    found = built(Design([THIN], counts=(2,), blocks=2, turns=[("2x_thin_b32", "naive-mps")]))
+    counts = {e.name: e.value for e in found.values() if e.quantity == "count"}
+    blocks = built(Design([THIN], counts=(2,), blocks=2))
+    windows = {e.name: e.value for e in blocks.values() if e.quantity == "count"}["windows"]
+    assert windows and counts["windows"] == windows and counts["windows_unsteady"] == 0
+
+
 def test_over_the_fastest_way_alone():
     """Of a mix each job over its own, cell by cell."""
     arms, mix = {"slow": 0.5, "fast": 2.0, ARM: 1.0}, "2x_thin_b32+1x_wide_b32"

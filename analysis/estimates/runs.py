@@ -46,7 +46,8 @@ class Run:
     @cached_property
     def flags(self) -> list[str]:
         """Its own, as the column has them, and that its total did not keep its rate."""
-        return [self.members[0]["flags"] or "", *([] if steady(self) else [flags.UNSTEADY])]
+        drifted = [flags.UNSTEADY] if steady(self) is False else []
+        return [self.members[0]["flags"] or "", *drifted]
 
     @property
     def rates(self) -> list[float] | None:
@@ -158,8 +159,9 @@ def runs_of(rows: Iterable[Mapping], hosts: Mapping[tuple, Host]) -> list[Run]:
     return found
 
 
-def steady(run: Run) -> bool:
-    """Whether the set's total kept its rate over the window.
+def steady(run: Run) -> bool | None:
+    """Whether the set's total kept its rate over the window; None if it took turns, or its steps
+    were too few to tell.
 
     The total's drift is that of its members weighted by their rates; in a mix, whose samples do not
     add up, each counts alike. It is unsteady where the drift between first and last third is 1 % or
@@ -173,7 +175,7 @@ def steady(run: Run) -> bool:
     ]
     total = sum(weight for weight, _, _ in known)
     if not total:
-        return True
+        return None
     drift = sum(weight * each for weight, each, _ in known) / total
     error = sum((weight * each) ** 2 for weight, _, each in known) ** 0.5 / total
     return abs(drift) < max(DRIFT, DRIFT_ERRORS * error)

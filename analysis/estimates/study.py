@@ -104,9 +104,9 @@ def counts(
     if seconds := [s for s in seconds if s]:
         span = {"low": min(seconds), "high": max(seconds), "spread": RANGE, "unit": "s"}
         yield count("window_s", median(seconds), "length of the plain windows", **span)
-    unsteady = [run for run in done if not of_runs.steady(run)]
-    yield count("windows", len(done), "windows of completed cells")
-    yield count("windows_unsteady", len(unsteady), "windows whose total rate was not steady")
+    judged = [steady for run in done if (steady := of_runs.steady(run)) is not None]
+    yield count("windows", len(judged), "windows whose rate was followed: not turns")
+    yield count("windows_unsteady", judged.count(False), "windows whose total rate was not steady")
     planned_sets = [e.n for e in planned if e.value]
     if planned_sets:
         completed = [e.value for e in planned if e.value]
