@@ -418,6 +418,11 @@ def test_mig_plan_shows_every_cell_once_in_a_hundred_columns(name, capsys):
     assert all(lines.count(scenario) == 1 for scenario, _ in cells)
     assert all(f"  {method}" in page for _, method in cells)
     assert "MIG mode: not known" in page
+    mig = [cell for cell in PAPER if cell.method.startswith("mig")]
+    none = [c.method for c in mig if planned(cells[c.scenario, c.method], CARDS[name]) is None]
+    told = " ".join(page.split()).partition("'unsupported', for reasons below: ")[2]
+    assert all(f"{count} {method}" in told for method, count in Counter(none).items())
+    assert bool(none) == bool(told) == (name == "a30")
 
 
 def test_a_plan_for_a_card_tells_minutes_and_what_will_not_fit_by_what_was_measured(capsys):
@@ -435,6 +440,8 @@ def test_a_plan_for_a_card_tells_minutes_and_what_will_not_fit_by_what_was_measu
     set_of = "7x_resnet152_imagenet_b32/paper_step"
     assert f"{set_of}: 7 jobs take 78.9 GiB, the card has 39.2 (" in small
     assert "resnet152_imagenet_b32/" not in large and "1g.18gb has 16" in large
+    methods = Counter(cell.method for cell in PAPER)
+    assert all(f" {count} {method}" in small for method, count in methods.items())
 
 
 def test_mig_plan_of_a_study_without_mig_cells(tmp_path, capsys):
@@ -477,17 +484,19 @@ def test_the_plan_reads_this_card_and_its_mode(name, mig, said, on_card, capsys)
     ("card", "said"),
     [
         (None, "there is no NVIDIA GPU to read"),
+        ("h200", "h200: no such file; "),
         ({"name": "none"}, "NVIDIA X has no MIG; "),
         ({"permission": False}, "MIG: no permission on NVIDIA H200 for reading its profiles; "),
         ({"secret": True}, "which profiles NVIDIA H200 offers is not known until MIG mode is on; "),
     ],
 )
 def test_mig_plan_without_profiles_names_the_tables(on_card, monkeypatch, capsys, card, said):
+    file = ["--card", card] if card == "h200" else []
     if card is None:
         monkeypatch.setattr(gpu, "find", lambda wanted: [])
-    else:
+    elif not file:
         on_card(**card)
-    assert mig_plan.main([]) == 2
+    assert mig_plan.main(file) == 2
     told = capsys.readouterr()
     assert said in told.err and told.err.count("\n") == 1 and not told.out
     assert "--card (CARD=FILE in make): tests/cards/" in told.err

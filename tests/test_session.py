@@ -57,6 +57,12 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
     assert show.table(made).count("experimental") == 1 and told in show.table(made)
 
 
+@pytest.mark.parametrize("study", ["auto", STUDY])
+def test_who_has_not_chosen_a_study_is_told_of_kick(session, study):
+    session.config = Config(study=study)
+    assert ("--config study=kick" in show.banner(session)) == (study == "auto")
+
+
 def test_the_plan_says_which_sets_are_measured_in_turns(tmp_path):
     blocks = {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}}
     said = show.table(planned(tmp_path, [TURNS, blocks]))

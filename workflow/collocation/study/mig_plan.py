@@ -75,14 +75,19 @@ def _possible(cell: Cell, card: Card) -> bool:
         return False
 
 
-def read_card(wanted: str | int) -> tuple[Card, list[str]]:
-    """This machine's card's table, and lines on it: whence, and the card's MIG mode.
+def read_card(wanted: str | int, file: Path | None) -> tuple[Card, list[str]]:
+    """The table of a file, or of this machine's card, and lines on it: whence, and the MIG mode.
 
     Raises ConfigError, naming tables to use instead, where there is none that this user may read;
     NotInForce where NVML does not let itself be asked.
     """
-    device = None if wanted == "cpu" else next(iter(gpu.find(wanted)), None)
-    missing = f"{device.name} has no MIG" if device else "there is no NVIDIA GPU to read here"
+    if file and file.is_file():
+        card = check(Card, read_yaml(file), str(file))
+        source = card.source if card.recorded else "not read from a card"
+        return card, [f"profile table: {file} ({source})", "MIG mode: not known"]
+    device = None if file or wanted == "cpu" else next(iter(gpu.find(wanted)), None)
+    missing = f"{file}: no such file" if file else "there is no NVIDIA GPU to read here"
+    missing = f"{device.name} has no MIG" if device else missing
     try:
         if device and (card := read(device)) and card.plain:
             on = nvidia.mig_enabled(device)
@@ -96,15 +101,28 @@ def read_card(wanted: str | int) -> tuple[Card, list[str]]:
     raise ConfigError(f"{missing}; give a recorded table with --card (CARD=FILE in make): {known}")
 
 
-def forecast(study: str, cells: list[Cell], card: str, estimates: Estimates) -> str:
-    """How long a study will take on a card."""
-    minutes = sum(map(estimates.of, cells)) / 60
+def forecast(study: str, cells: list[Cell], card: Card) -> list[str]:
+    """How long a study will take on a card, its cells by method, and what each verdict costs."""
+    estimates = Estimates({}, shipped)
+    possible = [cell for cell in cells if _possible(cell, card)]
+    seconds = {cell.id: estimates.of(cell) for cell in possible}
+    refused = [cell for cell in cells if cell.id not in seconds]
+    minutes = sum(seconds.values()) / 60
+    guessed = sum(not estimates.knows(cell) for cell in possible)
     time = f"{minutes / 60:.1f} h" if minutes >= 57 else f"{minutes:.0f} min"
-    said = f"study '{study}' on {card}: {len(cells)} cells, about {time} at the speed"
-    guessed = sum(not estimates.knows(cell) for cell in cells)
-    return f"{said} of the cards measured so far" + (
-        f"; {guessed} of them are a guess" if guessed else ""
-    )
+    said = f"study '{study}' on {card.name}: {len(cells)} cells, about {time} at the speed of the "
+    said += "cards measured so far" + (f"; {guessed} of them are a guess" if guessed else "")
+    told = [said, f"cells by method: {_counted(cells)}"]
+    if refused:
+        told.append(f"of these 'unsupported', for reasons below: {_counted(refused)}")
+    told += fits.lines(cells, fits.peaks(shipped()), fits.divided(card))
+    told = [textwrap.fill(line, 100, **INDENT) for line in told]
+    return told + costs.lines(cells, seconds, {cell.id for cell in refused})
+
+
+def _counted(cells: Iterable[Cell]) -> str:
+    methods = Counter(cell.method for cell in cells)
+    return ", ".join(f"{count} {method}" for method, count in sorted(methods.items()))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -115,26 +133,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         values = read_values(args.config)
         config = load_config(values)
-        if args.card:
-            card = check(Card, read_yaml(args.card), str(args.card))
-            source = card.source if card.recorded else "not read from a card"
-            about = [f"profile table: {args.card} ({source})", "MIG mode: not known"]
-        else:
-            card, about = read_card(config.gpu)
+        card, about = read_card(config.gpu, args.card)
         study = "paper" if config.study == "auto" else config.study  # as on a machine with a card
         session = open_session({**values, "study": study, "gpu": "cpu", "measure": None})
     except (ConfigError, NotInForce) as error:
         print(error, file=sys.stderr)
         return 2
-    estimates = Estimates({}, shipped)
-    told = [
-        forecast(session.name, session.cells, card.name, estimates),
-        *fits.lines(session.cells, fits.peaks(shipped()), fits.divided(card)),
-    ]
-    print("\n".join(textwrap.fill(text, 100, **INDENT) for text in told))
-    refused = {cell.id for cell in session.cells if not _possible(cell, card)}
-    seconds = {c.id: estimates.of(c) for c in session.cells if c.id not in refused}
-    print("\n".join(costs.lines(session.cells, seconds, refused)), end="\n\n")
+    print("\n".join(forecast(session.name, session.cells, card)), end="\n\n")
     print(page(session.name, session.cells, card, about))
     return 0
 

@@ -78,9 +78,8 @@ def banner(session: Session) -> str:
             f"set here, and not passed to the jobs: {', '.join(dropped)}; "
             "a script's 'environment' can have them (docs/study.md)"
         )
-    if session.jobs and session.name != "kick":
-        auto = session.config.study == "auto" and not session.device
-        here = "on a machine with a CUDA card this runs 'paper'; " if auto else ""
+    if session.jobs and session.config.study == "auto":
+        here = "" if session.device else "on a machine with a CUDA card this runs 'paper'; "
         lines.append(
             f"{here}'--config study=kick' gives all figures on a large CUDA card in 15 minutes"
         )
