@@ -63,9 +63,9 @@ def caution(estimates: Estimates) -> str:
 
 def scope(estimates: Estimates) -> tuple[str, list[Estimate]]:
     """What a study was measured on, and what it can and cannot answer; with its numbers."""
-    names = ("hosts", "window_s", "replicates")
-    hosts, window, replicates = found = [estimates.get("count", name=name) for name in names]
-    if not (hosts and replicates):
+    names = ("hosts", "window_s", "replicates", "replicates_alternate")
+    hosts, window, sets, turns = found = [estimates.get("count", name=name) for name in names]
+    if not (hosts and (sets or turns)):
         return "No set has been measured yet, so this study answers nothing.", []
     said = f"Measured on {'a CPU, no GPU' if on_cpu(estimates) else 'a GPU'}"
     machines = ", ".join([*estimates.hardware(), f"{hosts.value:.0f} host"])
@@ -74,14 +74,20 @@ def scope(estimates: Estimates) -> tuple[str, list[Estimate]]:
         same = labels.number(window.low) == labels.number(window.high)
         spelt = labels.number(window.value, window.unit) if same else labels.span(window)
         said += f", in windows of {spelt}"
-    low, high = (f"{x:.0f}" for x in (replicates.low, replicates.high))
-    said += f", with {low if low == high else f'{low} to {high}'} "
-    said += f"replicate{'' if high == '1' else 's'} of each set. "
+    often = ((sets, "each set"), (turns, "each cell of sets that take turns"))
+    said += f": {', and '.join(f'{what} {_times(e)}' for e, what in often if e)}. "
     said += caution(estimates) or (
         "It tells how fast these jobs train side by side on this GPU. It does not tell how they "
         "converge, what happens in hours of training, or what other GPUs do."
     )
     return said, [e for e in found if e]
+
+
+def _times(e: Estimate) -> str:
+    """`once`, `3 times`, `1 to 9 times (median 3)`."""
+    if e.low < e.high:
+        return f"{e.low:.0f} to {e.high:.0f} times (median {e.value:g})"
+    return "once" if e.value == 1 else f"{e.value:.0f} times"
 
 
 def update(path: Path, text: str) -> bool:

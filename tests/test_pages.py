@@ -179,15 +179,15 @@ def test_a_page_begins_with_what_the_study_can_answer(study, page):
             "gpu": "how fast these jobs train"}  # fmt: skip
     assert said[study.name] in line
     if study.name != "nothing":
-        many = "2 to 10" if study.name == "gpu" else "6"
-        assert f"2 hosts), in windows of 6.00 s, with {many} replicates of each set." in line
+        turns = ", and each cell of sets that take turns 2 times" if study.name == "gpu" else ""
+        assert f"2 hosts), in windows of 6.00 s: each set 6 times{turns}. " in line
 
 
 def test_few_replicates_are_said_to_be_few(tmp_path):
     once = replace(DESIGN, hosts=1, blocks=1, methods=("naive", "mps"), ends={})
     study = render.Study(written(tmp_path / "once", simulated(once)), RULES)
     line = study.page("advice").splitlines()[2]
-    assert "1 host), " in line and "with 1 replicate of each set. With so few" in line
+    assert "1 host), " in line and "each set once. With so few" in line
     assert "Measured once, so part of it may be chance." in study.page("advice")
 
 

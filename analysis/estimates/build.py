@@ -109,5 +109,5 @@ def build(
     planned = outcomes(grid, expected)
     found += [*over_fastest(found), *over_paper(found)]
     found += [*variation(found), *apart(found), *memory_of_parts(found, planned)]
-    counted = counts(grid, expected, planned, found, hosts.values(), left_out)
+    counted = counts(grid, expected, found, hosts.values(), left_out)
     return [*found, *planned, *counted, *provenance(grid)]

@@ -71,7 +71,6 @@ def _commonest(counted: Counter) -> str:
 def counts(
     runs: Sequence[Run],
     expected: Iterable[Mapping],
-    planned: Sequence[Estimate],
     estimates: Sequence[Estimate],
     hosts: Iterable[Host],
     left_out: Mapping[str, int],
@@ -107,11 +106,12 @@ def counts(
     judged = [steady for run in done if (steady := of_runs.steady(run)) is not None]
     yield count("windows", len(judged), "windows whose rate was followed: not turns")
     yield count("windows_unsteady", judged.count(False), "windows whose total rate was not steady")
-    planned_sets = [e.n for e in planned if e.value]
-    if planned_sets:
-        completed = [e.value for e in planned if e.value]
-        span = {"low": min(completed), "high": max(completed), "spread": RANGE}
-        yield count("replicates", median(completed), "completed replicates of a set", **span)
+    for name, turns in (("replicates", False), ("replicates_alternate", True)):
+        mine = {run.cell for run in done if bool(run.side) is turns}
+        if times := Counter(cell.rsplit("/", 2)[0] for cell in mine).values():
+            span = {"low": min(times), "high": max(times), "spread": RANGE}
+            what = "an alternating cell" if turns else "a set"
+            yield count(name, median(times), f"completed replicates of {what}", **span)
     varied = [
         e
         for e in estimates
