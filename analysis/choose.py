@@ -63,7 +63,7 @@ def caution(estimates: Estimates) -> str:
 
 def scope(estimates: Estimates) -> tuple[str, list[Estimate]]:
     """What a study was measured on, and what it can and cannot answer; with its numbers."""
-    names = ("hosts", "window_s", "replicates", "replicates_alternate")
+    names = ("hosts", "window_s", "replicates", "replicates_turns")
     hosts, window, sets, turns = found = [estimates.get("count", name=name) for name in names]
     if not (hosts and (sets or turns)):
         return "No set has been measured yet, so this study answers nothing.", []

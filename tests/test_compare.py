@@ -127,4 +127,4 @@ def test_a_folder_that_is_no_study_gets_one_line(studies, capsys):
         analysis(["explorer", "--folder", str(there), "--output", str(studies[2] / "x.html")]) == 1
     )
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and all("estimates.parquet" in line for line in said)
+    assert len(said) == 2 and all(f"{there}: no results of a study" in x for x in said)

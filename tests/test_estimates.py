@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from analysis.estimates import explain, runs, schema
 from analysis.estimates.build import build
 from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG, QUANTITIES, SHARE
+from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import parse_scenario
 from analysis.records import merge
@@ -500,8 +502,32 @@ def test_explaining_names_every_cell_and_the_arithmetic(rich):
                 assert r.cell in text
                 assert all(cell in text for cell in r.over.split())
             assert all(h.host in text for h in table.on_hosts(e) if not e.host)
-    with pytest.raises(ValueError, match="near: rate:7x_thin_b32/paper_step/mps"):
-        explain.explain(table, "7x_thin_b32/paper_step/mps")
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [
+        ("7x_a/paper", "; near: stp:7x_a/paper_step/mps"),
+        ("stp:7x_a/paper_step/mps@SUIT", "; near: stp:7x_a/paper_step/mps"),
+        ("typo", ""),
+    ],
+)
+def test_of_an_id_that_is_none_measured_ones_are_suggested(asked, near):
+    e = Estimate("stp", scenario="7x_a", arm=ARM, method="mps")
+    table = Estimates([replace(e, source="SUIT25"), replace(e, host="h1"), e])
+    with pytest.raises(ValueError, match=re.escape(f"no number has the id {asked!r}{near}") + "$"):
+        explain.explain(table, asked)
+
+
+def test_of_a_study_without_results_those_that_have_some_are_named(tmp_path):
+    for name in ("b", "a", "begun"):
+        (tmp_path / name).mkdir()
+        if name != "begun":
+            schema.write([], tmp_path / name / "estimates.parquet")
+    with pytest.raises(FileNotFoundError, match="typo: no results of a study; there are: a, b$"):
+        Estimates.read(tmp_path / "typo" / "estimates.parquet")
+    with pytest.raises(FileNotFoundError, match="'make figures STUDY=begun' makes it$"):
+        Estimates.read(tmp_path / "begun" / "estimates.parquet")
 
 
 def test_readings_of_the_bench_become_numbers(tmp_path):

@@ -32,10 +32,10 @@ _SPREAD = {INTERVAL: "95 % interval", RANGE: "range over hosts"}
 def explain(estimates: Estimates, identity: str) -> str:
     """A few lines of text. Raises ValueError, with ids that are near, where there is none."""
     if identity not in estimates:
-        every = [e.id for e in estimates]
-        near = difflib.get_close_matches(identity, every, 5, 0.3)
+        every = [e.id for e in estimates if e.source == MEASURED and not e.host]
         inside = [each for each in every if identity in each][:5]
-        raise ValueError(f"no number has the id {identity!r}; near: {', '.join(inside or near)}")
+        near = ", ".join(inside or difflib.get_close_matches(identity, every, 5, 0.3))
+        raise ValueError(f"no number has the id {identity!r}" + (f"; near: {near}" if near else ""))
     e = estimates[identity]
     known = QUANTITIES[e.quantity]
     lines = [e.id, f"  {known.title}: {known.meaning}" if known.meaning else f"  {known.title}"]

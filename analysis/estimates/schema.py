@@ -139,8 +139,12 @@ def write(estimates: Sequence[Estimate], output: Path) -> None:
 
 def rows(path: Path) -> Iterable[Estimate]:
     """The rows of estimates.parquet. Raises OSError or ValueError where it is no such file."""
+    if path.parent.is_dir() and not path.exists():
+        raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file; 'make figures' makes it of a study")
+        others = sorted(other.parent.name for other in path.parents[1].glob(f"*/{path.name}"))
+        known = f"; there are: {', '.join(others)}" if others else ""
+        raise FileNotFoundError(f"{path.parent}: no results of a study{known}")
     try:
         table = read_table(path, most=MOST_ROWS)
         if not table.schema.equals(SCHEMA):

@@ -106,7 +106,7 @@ def counts(
     judged = [steady for run in done if (steady := of_runs.steady(run)) is not None]
     yield count("windows", len(judged), "windows whose rate was followed: not turns")
     yield count("windows_unsteady", judged.count(False), "windows whose total rate was not steady")
-    for name, turns in (("replicates", False), ("replicates_alternate", True)):
+    for name, turns in (("replicates", False), ("replicates_turns", True)):
         mine = {run.cell for run in done if bool(run.side) is turns}
         if times := Counter(cell.rsplit("/", 2)[0] for cell in mine).values():
             span = {"low": min(times), "high": max(times), "spread": RANGE}
