@@ -164,6 +164,10 @@ def test_titles_state_what_the_data_show():
 def test_what_is_not_there_is_a_sentence():
     nothing = said("activity", STUDIES["CPU"], "subtitle")
     assert "Nothing to draw: this study has no readings of a GPU" in nothing
+    turns = [e for e in STUDIES["two hosts"] if e.quantity != "memory"]
+    assert all(
+        "sets took turns" in said(n, turns, "subtitle") for n in ("memory", "where_to_share")
+    )
     assert all("Nothing to draw" in said(name, [], "subtitle") for name in ALL)
     footer = said("epoch_time", STUDIES["two hosts"], "footer")
     assert "Not measured: MIG (MIG mode is off)." in footer and "generated data" in footer

@@ -15,7 +15,7 @@ def memory(study: Study) -> Sheet:
     sheet = Sheet(columns=1, height=3.0)
     found = study.fullest("memory")
     if not found:
-        return choose.nothing(sheet, "GPU memory against the number of jobs", choose.NO_GPU)
+        return choose.nothing(sheet, "GPU memory against the number of jobs", choose.NO_MEMORY)
     most = max((e for each in found.values() for e in each), key=value)
     card = study.t.get("capacity", **place(most))
     sheet.basis(most)

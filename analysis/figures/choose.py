@@ -21,6 +21,7 @@ HUES = ("#0B5394", "#5C9BD5", "#2A9D8F", "#E0A224", "#A1372D", "#555555")
 SIGNS = ("o", "s", "^", "D", "v", "P")
 MOST = 6  # panels of a figure, or lines of a panel
 NO_GPU = "this study has no readings of a GPU"
+NO_MEMORY = "no GPU memory was read: there was no GPU, or all sets took turns"
 NO_SET = "no set of jobs alike was measured"
 # A row for each name, numbers across, relative to one job alone.
 ROWS = {"xscale": "log", "rows": "yes"}

@@ -70,7 +70,7 @@ def where_to_share(study: Study) -> Sheet:
         if e.jobs == 1 and (memory := study.t.get("memory", **place(e)))
     ]
     if not points:
-        return choose.nothing(sheet, title, choose.NO_GPU)
+        return choose.nothing(sheet, title, choose.NO_MEMORY)
     if len(points) > NAMED and best:
         points = [point for point in points if point[-1]]
     idle = [b for _, e, _, b in points if b and e.value < HALF]
