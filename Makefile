@@ -8,7 +8,7 @@
 # make figures   install without torch, then draw what is there; plans no GPU job
 # make report    Snakemake's report of what is there, as report.zip and report.html in the study's folder
 # make compare   two studies side by side: make compare A=results/x B=results/y; OUT: another folder
-# make verify    do the shipped results follow from the raw files? STUDY=h200; default: all that ship
+# make verify    do the shipped results follow from the raw files? STUDY=h200; default: all that ship; ALL=1: each artefact
 # make artifact  one archive of code, raw and derived results, and how to evaluate it: STUDY=h200 OUT=FILE
 # make contribute   anonymised, checked bundle of a study measured elsewhere: STUDY=x OUT=FILE
 # make merge     take in cells of the same study from elsewhere: make merge FROM=FOLDER_OR_BUNDLE
@@ -151,6 +151,7 @@ clean:
 # too; no hashes: pip takes them for all packages of all platforms or for none, and of no editable install.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; say which with PYTHON=...") if sys.version_info < (3, 11) else 0'
+	@echo "installing into $(VENV), once: about half a minute, or three where there is pip alone"
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@if $(PY) -m pip install --quiet -c envs/constraints.txt uv; then \
 	  UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" $(PY) -m uv pip install --quiet --compile-bytecode --python $(PY) -c envs/constraints.txt -e '.$(1)'; \

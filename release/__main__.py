@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
         place = "FOLDER_OR_BUNDLE" if name == "merge" else "RESULTS/STUDY"
         command.add_argument("study", nargs=several, type=Path, metavar=place)
         if name == "verify":
-            command.add_argument("--all", action="store_true", help="up to 20 differences each")
+            command.add_argument("--all", action="store_true", help="a line for each artefact")
         elif name == "merge":
             command.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
         elif name != "seal":

@@ -1,4 +1,4 @@
-"""Do the shipped results follow from the shipped raw files? One line per artefact.
+"""Do the shipped results follow from the shipped raw files? A line for what does not.
 
 Raw files are held against raw.sha256 and each other, what they tell is computed again from the
 readings. Everything derived is made anew in a temporary folder and compared by value; README.md and
@@ -144,12 +144,19 @@ def readme(study: Path, made: Path) -> Iterator[Line]:
 
 
 def tell(study: Path, every: bool = False) -> int:
-    """Print a line per artefact; how many are wrong."""
-    wrong = 0
+    """Print a line for each artefact that is wrong, with `every` for all, and one that counts those
+    that are right; how many are wrong.
+    """
+    print(f"{study}:", end="", flush=True)
+    wrong, counted, end = [], [], " "
     for line in verify(study):
-        print(line.text(every), flush=True)
-        wrong += bool(line.wrong)
-    return wrong
+        (wrong if line.wrong else counted).append(line.counted)
+        if every or line.wrong:
+            print(f"\n{line.text(every)}", end="", flush=True)
+            end = "\n"
+    told = "; ".join(filter(None, counted))
+    print(f"{end}{len(counted)} artefacts follow from the raw files ({told})")
+    return len(wrong)
 
 
 def main(studies: Sequence[Path], every: bool) -> int:
@@ -160,7 +167,6 @@ def main(studies: Sequence[Path], every: bool) -> int:
         return 2
     wrong = 0
     for study in studies:
-        print(f"{study}:", flush=True)
         wrong += tell(study, every)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)
