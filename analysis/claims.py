@@ -34,6 +34,7 @@ __all__ = ["ClaimsError", "Judged", "Rules", "Verdict", "judged", "read", "verdi
 
 # What a ratio of two cells needs besides its own.
 _PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}
+_UNPLANNED = " (not planned)"
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 _SAID = {
     Side.SUPPORTS: "yes on",
@@ -69,6 +70,11 @@ class CellJudged:
         if self.method == "naive":
             how = "as plain processes" if parse_scenario(self.scenario).n > 1 else "alone"
         return f"{labels.scenario(self.scenario)} {how}"
+
+    @property
+    def planned(self) -> bool:
+        """False where the study has no such set."""
+        return not self.note.endswith(_UNPLANNED)
 
     @property
     def said(self) -> str:
@@ -111,6 +117,11 @@ class Judged:
     note: str
     tests: tuple[TestJudged, ...]
     needs: tuple[NeedJudged, ...]
+
+    @property
+    def planned(self) -> bool:
+        """True if the study planned a set that it is tested by."""
+        return any(cell.planned for test in self.tests for cell in test.cells)
 
 
 def judged(rules: Rules, estimates: Estimates) -> list[Judged]:
@@ -298,7 +309,7 @@ class _Judge:
             asked = replace(cell, method=method)
             outcome = self.estimates.get("outcome", **place(asked))
             if outcome is None:
-                return f"{asked.label} (not planned)"
+                return f"{asked.label}{_UNPLANNED}"
             if outcome.status != "completed":
                 reason = outcome.note.split(";")[0].split(". ")[0]
                 why = ": ".join(filter(None, (labels.status(outcome.status), reason)))
