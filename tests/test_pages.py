@@ -209,6 +209,18 @@ def test_the_fastest_way_alone_is_told_with_the_best_set_and_what_was_not_measur
     assert alone == [("thick b8", "paper style"), *(("thin b32", labels.arm(arm)) for arm in arms)]
 
 
+@pytest.mark.parametrize("gract, said", [(0.97, "7 × thin b32"), (0.99, "")])
+def test_sets_whose_gain_from_mps_is_their_hosts_are_named(tmp_path, gract, said):
+    found = [
+        replace(e, value=gract if e.scenario == "7x_thin_b32" and e.arm == "paper_step" else 1.0)
+        if e.quantity == "gract" and e.method == "mps" and not e.host else e
+        for e in simulated(DESIGN)
+    ]  # fmt: skip
+    study = render.Study(written(tmp_path / "waits", found), RULES)
+    assert choose.waiting(study.estimates) == said
+    assert ("The faster the host" in study.page("findings")) is bool(said)
+
+
 def test_html_holds_the_page_and_asks_for_nothing(study):
     text = (study / "report/findings.html").read_text()
     assert "<h1>Findings of study" in text and 'name="viewport"' in text

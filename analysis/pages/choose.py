@@ -25,6 +25,8 @@ from analysis.names import (
 from analysis.pages.tables import Number, Table, by_job, numbers
 from analysis.records import flags
 
+FULL = 0.98  # GRACT of a set that does not wait for its host
+
 
 def _family(e: Estimate) -> tuple[str, str, str]:
     parsed = parse_scenario(e.scenario)
@@ -83,8 +85,7 @@ def hosts_part(estimates: Estimates) -> Table:
 
 def over_plain(estimates: Estimates) -> Table:
     """MPS without limits against plain processes: a row for each job, a column for each count."""
-    found = estimates.of("rate_over_naive", method="mps", window="")
-    found = [e for e in found if e.jobs > 1 and not parse_scenario(e.scenario).mixed]
+    found = _over_plain(estimates)
     counts = sorted({e.jobs for e in found})
     table = Table(("job", "written", *(f"{n} jobs" for n in counts)))
     for (arm, *_), of in groupby(found, key=_family):
@@ -93,6 +94,17 @@ def over_plain(estimates: Estimates) -> Table:
         row = (Number(by_count.get(n), "span") for n in counts)
         table.rows.append((name, labels.arm(arm), *row))
     return table
+
+
+def waiting(estimates: Estimates) -> str:
+    """Sets that leave the GPU idle under MPS: what they gain by it depends on the host's speed."""
+    busy = ((e, estimates.get("gract", **place(e))) for e in _over_plain(estimates))
+    return _names_of(e for e, gract in busy if gract and gract.value and gract.value < FULL)
+
+
+def _over_plain(estimates: Estimates) -> list[Estimate]:
+    found = estimates.of("rate_over_naive", method="mps", window="")
+    return [e for e in found if e.jobs > 1 and not parse_scenario(e.scenario).mixed]
 
 
 def missing(estimates: Estimates) -> Iterator[tuple[str, str, str, str]]:
