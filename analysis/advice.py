@@ -8,11 +8,12 @@ Chooses among measured options and computes no number. No flag or outcome leaves
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from operator import le
 
-from analysis import labels
+from analysis import choose, labels
 from analysis.choose import place, scope, way
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
@@ -293,6 +294,17 @@ def _rewrite(estimates: Estimates, job: str, arm: str, least: float) -> tuple[Es
     return alone, fastest[0], over
 
 
+def unmeasured(estimates: Estimates, found: Iterable[Advice]) -> str:
+    """That one job alone, in ways not measured here, may do more than sets do; or ""."""
+    ways = choose.unmeasured(estimates, {each.job for each in found})
+    if not ways or choose.on_cpu(estimates):
+        return ""
+    return (
+        f"Some or all of these jobs were not measured alone in these ways: {ways}. Written so, one "
+        "job alone may do more than a set that is advised here: see docs/arms.md."
+    )
+
+
 def table(advice: Advice) -> str:
     """One job for a terminal: what is advised, then its options, with `*` on the Pareto set."""
     head = ("", "samples/s", "throughput gain", "slowest takes", "memory", "S", "over fastest")
@@ -324,9 +336,10 @@ def run(given: Namespace) -> str:
     known = estimates.workloads()
     if given.job and given.job not in known:
         raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
-    tables = map(table, advise(estimates, given.job, given.slowdown, given.memory))
+    found = advise(estimates, given.job, given.slowdown, given.memory)
     legend = (
         "* no other set is better in throughput, slowdown and memory. S: the factor that kernels "
         "side by side win.\nOver fastest: over one job alone in the fastest way it was written."
     )
-    return "\n\n".join([scope(estimates)[0], legend, *tables])
+    head = filter(None, (scope(estimates)[0], legend, unmeasured(estimates, found)))
+    return "\n\n".join([*head, *map(table, found)])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from analysis import labels
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE, TWIN, parse_scenario
+from analysis.names import ALTERNATE, ARMS, CONTROL_ARM, TWIN, parse_scenario
 
 FEW = 3  # fewer replicates of every set are few
 
@@ -37,6 +38,14 @@ def place(e: Estimate) -> dict[str, str]:
 def way(method: str) -> str:
     """`under MPS`, `as plain processes`."""
     return "as plain processes" if method == "naive" else f"under {labels.method(method)}"
+
+
+def unmeasured(estimates: Estimates, jobs: Iterable[str]) -> str:
+    """Ways of writing in which some of these jobs were not measured alone."""
+    alone = [{e.arm for e in estimates.of("rate", scenario=f"1x_{job}", method="naive", window="")}
+             for job in jobs]  # fmt: skip
+    lacking = (arm for arm in ARMS if not all(arm in known for known in alone))
+    return "; ".join(labels.arm(arm) for arm in lacking if arm != CONTROL_ARM)
 
 
 def on_cpu(estimates: Estimates) -> bool:

@@ -12,7 +12,7 @@ from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE
+from analysis.names import ALTERNATE, ARMS, CONTROL_ARM
 from analysis.pages import choose
 
 JOB = "resnet26_cifar10_b32"
@@ -196,6 +196,18 @@ def test_what_gave_no_number_is_told():
     assert [e.status for e in found.missing] == ["unsupported"]
     assert "2 MIG (unsupported)" in advice.table(found)
     assert advice.table(found).count("*") == len(found.pareto)
+
+
+@pytest.mark.parametrize("lacks", [(), ("graph", "compile")])
+def test_ways_in_which_a_job_was_not_measured_alone_are_named(lacks, tmp_path, capsys):
+    """One job alone in such a way may do more than the set that is advised."""
+    rows = LARGE[len(ALONE) :]
+    for arm in {*ARMS} - {CONTROL_ARM, *lacks}:
+        rows += option(1, 1.0, method="naive", rate=9.0, arm=arm)
+    schema.write(rows, tmp_path / "estimates.parquet")
+    assert analysis(["advise", "--folder", str(tmp_path)]) == 0
+    said = "not measured alone in these ways: bf16 + CUDA graph; bf16, compiled."
+    assert (said in capsys.readouterr().out) == bool(lacks)
 
 
 # Laws

@@ -7,14 +7,12 @@ from itertools import groupby
 
 from analysis import labels
 from analysis.advice import Advice, Option
-from analysis.choose import copies, place, value, way
+from analysis.choose import copies, place, unmeasured, value, way
 from analysis.claims import Judged, TestJudged
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import (
-    ARMS,
     COMPLETION,
-    CONTROL_ARM,
     PAPER_ARM,
     TWIN,
     arm_order,
@@ -60,13 +58,12 @@ def fastest(estimates: Estimates) -> Table:
     table = Table((*columns, "ways not measured alone"))
     names = ("rate:bare", "over_fastest:span", "rate:how_many", "gract", "smact", "drama")
     for name, rates in copies(estimates, "rate").items():
-        known = {e.arm for e in rates if e.jobs == 1 and e.method == "naive"}
         for best in estimates.of("fastest_rate", scenario=scenario_id({name: 1})):
             row = [labels.job(name), labels.arm(best.arm), Number(best, "bare_span")]
             top = max((e for e in rates if e.jobs > 1), key=value, default=None)
             what = f"{top.jobs} {way(top.method)}, {labels.arm(top.arm)}" if top else ""
-            lacks = "; ".join(labels.arm(arm) for arm in ARMS if arm not in {*known, CONTROL_ARM})
             of = numbers(estimates, place(top) if top else {}, *names)
+            lacks = unmeasured(estimates, [name])
             table.rows.append((*row, Number(best, "how_many"), what, *of, lacks))
     return table
 

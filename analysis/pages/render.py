@@ -92,6 +92,7 @@ class Study:
             "on_cpu": on_cpu(estimates),
             "hosts": [estimates.get("count", name="host_cells", host=h) for h in estimates.hosts()],
             "choose": choose,
+            "unmeasured": advice.unmeasured(estimates, self.advice),
             "near_memory": tables.near_memory(estimates),
             "estimates": estimates,
         }
