@@ -151,7 +151,7 @@ clean:
 # too; no hashes: pip takes them for all packages of all platforms or for none, and of no editable install.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; say which with PYTHON=...") if sys.version_info < (3, 11) else 0'
-	@echo "installing into $(VENV), once: about half a minute, or three where there is pip alone"
+	@echo "installing into $(VENV), once: about half a minute, or three where there is pip alone" >&2
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@if $(PY) -m pip install --quiet -c envs/constraints.txt uv; then \
 	  UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" $(PY) -m uv pip install --quiet --compile-bytecode --python $(PY) -c envs/constraints.txt -e '.$(1)'; \

@@ -52,6 +52,7 @@ def started(request, module_studio):
     studio = module_studio()
     workloads = {"plain": workload()}
     workloads |= {name: workload(**what) for name, (what, *_) in (FAULTS | OOMS).items()}
+    workloads["oom_window"] |= {"memory_limit_mb": 64}
     mix = {"members": {"oom_window": 1, "plain": 2}, "methods": ["naive"]}
     fixed = {"members": {"killed_window": 1, "plain": 1}, "methods": ["naive"]}
     fixed |= {"measure": {"kind": "completion"}, "work": {"killed_window": 90, "plain": 5}}
@@ -494,6 +495,7 @@ def test_one_bad_cell_never_costs_the_figures_of_the_others(faulty):
 def test_out_of_memory_of_one_member_keeps_the_rates_of_the_survivors(faulty):
     record = faulty[0].record("1x_oom_window+2x_plain/paper_step/naive/r1/a1")
     assert (record["status"], record["phase"]) == ("out_of_memory", "window")
+    assert "/r1: out_of_memory, on purpose (memory_limit_mb): member" in faulty[1].output
     victim, *survivors = record["members"]
     assert (victim["status"], victim["exit_code"]) == ("out_of_memory", 3)
     for member in survivors:

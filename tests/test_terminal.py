@@ -16,6 +16,7 @@ import pytest
 from tests.fakes import machine
 from tests.studio import PATIENCE, REPOSITORY, alone, study, workload
 from workflow.collocation.cell.failure import trail
+from workflow.collocation.cell.progress import Display
 from workflow.collocation.study.terminal import Hush
 
 CHATTER = ("Job stats", "Select jobs", "Execute ", "Finished jobid", "steps (", "Building DAG")
@@ -134,6 +135,18 @@ def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(studio)
     said = screen(seen)
     assert sum("completed in" in line for line in said) == 1 and len(said) < 12, said
     assert not any(word in seen for word in CHATTER)
+
+
+def test_what_is_left_is_told_by_how_long_this_runs_cells_took(tmp_path, capsys):
+    live = tmp_path / "live"
+    displays = [Display(f"c{n}", tmp_path / f"{n}.log", "", 1200, 20, live) for n in (1, 2)]
+    told = []
+    for display, seconds in zip(displays, (5, 15), strict=True):
+        display.say("on")
+        display.took(seconds)
+        display.say("done")
+        told += re.findall(r"then about (\d+) min", capsys.readouterr().err)
+    assert told == ["20", "5", "5", "10"]
 
 
 CALLED = "CalledProcessError in file \"x.smk\", line 3:\nCommand 'set -eu; exec y' "

@@ -15,6 +15,7 @@ CLEAR = "\r\x1b[K"
 class Display:
     """Lines of one cell. place: its place in the run ('3/20'); estimate_s: how long it will take;
     left_s: what follows it; live: a folder by which cells that run side by side share a line.
+    Both times are as foreseen, and told as far off as those of the run's cells were so far.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class Display:
         self.started = time.monotonic()
         self._due = self.started if sys.stderr.isatty() else float("inf")
         self._live = live and live / str(os.getpid())
+        self._took = live.with_name("took") if live else Path(os.devnull)
 
     def say(self, text: str, loud: bool = True) -> None:
         """A line in the log; on stderr too if `loud`."""
         self.log.write(f"{time.monotonic() - self.started:8.2f} s  {text}\n")
         if loud:
-            left = f" (then about {self.left_s / 60:.0f} min)" if self.left_s >= 60 else ""
+            left_s = self.left_s * self._off()
+            left = f" (then about {left_s / 60:.0f} min)" if left_s >= 60 else ""
             short = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
             self._clear()
             _write(f"{self.name}: {short}{left}\n")
@@ -49,7 +52,8 @@ class Display:
         if now < self._due:
             return
         self._due = now + REFRESH_S
-        left, said = max(self.started + self.estimate_s - now, 0) + self.left_s, what()
+        said, off = what(), self._off()
+        left = max(self.started + self.estimate_s * off - now, 0) + self.left_s * off
         others, longest = self._others(f"{self.place}{said}", time.time() + left)
         told = f"; about {f'{longest:.0f} s' if longest < 90 else f'{longest / 60:.0f} min'} left"
         try:
@@ -65,6 +69,19 @@ class Display:
             cell = cell if len(cell) <= room else f"…{cell[len(cell) - room + 1 :]}"
             line = f"{self.place}{cell}: {said}"
         _write(f"{CLEAR}{line}{told}")
+
+    def took(self, seconds: float) -> None:
+        """What the cell took in all: tells of those that follow."""
+        with suppress(OSError), self._took.open("a") as file:
+            file.write(f"{seconds} {self.estimate_s}\n")
+
+    def _off(self) -> float:
+        """What this run's cells took, over what was foreseen."""
+        with suppress(OSError, ValueError, ZeroDivisionError):  # none has ended
+            rows = [map(float, line.split()) for line in self._took.read_text().splitlines()]
+            took, foreseen = map(sum, zip(*rows, strict=True))
+            return took / foreseen
+        return 1.0
 
     def _others(self, own: str, end: float) -> tuple[list[str], float]:
         """What all cells that run now say, this one's `own` among them, none if it is alone; and

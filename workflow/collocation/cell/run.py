@@ -145,6 +145,8 @@ class Run:
             self._broke(error)
         self.timing["total_s"] = round(time.time() - psutil.Process().create_time(), 3)
         record = Record(**self.fields)
+        if record.status == "completed":
+            self.display.took(self.timing["total_s"] - self.timing.get("lock_wait_s", 0))
         # Why a run has given up it says itself, once, when it ends.
         self.display.say(_summary(record), loud=self.task.ended is None)
         if record.status in FAULTS:
@@ -380,7 +382,9 @@ def _interrupted(error: BaseException | None) -> Interrupted | None:
 
 def _summary(record: Record) -> str:
     if record.status != "completed":
-        return f"{record.status}: {record.reason}"
+        capped = any(member.get("memory_limit_mb") for member in record.spec["members"])
+        meant = capped and record.status == "out_of_memory"
+        return f"{record.status}{', on purpose (memory_limit_mb)' * meant}: {record.reason}"
     rates = []
     for window in record.windows:
         inside = [m.windows[window.name] for m in record.members if window.name in m.windows]
