@@ -310,19 +310,23 @@ def table(advice: Advice) -> str:
     head = ("", "samples/s", "throughput gain", "slowest takes", "memory", "S", "over fastest")
     head += ("hosts",) * advice.ragged
     rows = [head]
+    turned = choose.turned(option.stp for option in advice.options)
     for option in advice.options:
         rest = (option.slowdown, option.memory, option.s, option.over_fastest)
         cells = [labels.number(e.value, e.unit) if e else "–" for e in rest]
         cells += [", ".join(option.hosts)] * advice.ragged
         name = f"{'*' if option in advice.pareto else ' '} {option.label}"
         rate = labels.number(option.rate.value) if option.rate else "–"
-        rows.append((name, rate, labels.span(option.stp), *cells))
+        mark = choose.TURNS * (option.stp.id in turned)
+        rows.append((name, rate, labels.span(option.stp) + mark, *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{labels.job(advice.job)}, {labels.arm(advice.arm)}"]
     lines += [f"  {sentence}" for sentence in advice.sentences()]
     for name, *cells in rows:
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append("  " + "  ".join([name.ljust(widths[0]), *numbers]).rstrip())
+    if turned:
+        lines.append(f"  {choose.TURNED}")
     if advice.missing:
         name = "{0.jobs} {1} ({2})".format
         absent = (name(e, labels.method(e.method), labels.status(e.status)) for e in advice.missing)

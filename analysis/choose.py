@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from analysis import labels
-from analysis.estimates.schema import Estimate
+from analysis.estimates.schema import BLOCKS, Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import ALTERNATE, ARMS, CONTROL_ARM, TWIN, parse_scenario
 
@@ -46,6 +46,20 @@ def unmeasured(estimates: Estimates, jobs: Iterable[str]) -> str:
              for job in jobs]  # fmt: skip
     lacking = (arm for arm in ARMS if not all(arm in known for known in alone))
     return "; ".join(labels.arm(arm) for arm in lacking if arm != CONTROL_ARM)
+
+
+TURNS = "†"
+TURNED = (
+    f"{TURNS} the sets compared took turns in one cell (on one host at least); elsewhere each had "
+    "a cell of its own, and the host may have changed in between."
+)
+
+
+def turned(found: Iterable[Estimate | None]) -> set[str]:
+    """Ids of gains that alternating cells gave, where other gains are of blocks."""
+    gains = [e for e in found if e and e.quantity in ("stp", "rate_over_naive") and e.jobs > 1]
+    several = len({e.design for e in gains}) > 1
+    return {e.id for e in gains if e.design != BLOCKS and several}
 
 
 def on_cpu(estimates: Estimates) -> bool:

@@ -168,6 +168,10 @@ def test_what_is_not_there_is_a_sentence():
     assert all(
         "sets took turns" in said(n, turns, "subtitle") for n in ("memory", "where_to_share")
     )
+    both = [replace(e, design="alternate" if "mps" in e.id else "blocks") for e in turns]
+    mixed = [e for e in ALL if "took turns in one cell, others" in said(e, both, "footer")]
+    assert {"gain_against_slowdown", "gaps_and_overlap"} <= {*mixed}
+    assert "took turns in one cell, others" not in said(mixed[0], turns, "footer")
     assert all("Nothing to draw" in said(name, [], "subtitle") for name in ALL)
     footer = said("epoch_time", STUDIES["two hosts"], "footer")
     assert "Not measured: MIG (MIG mode is off)." in footer and "generated data" in footer

@@ -183,6 +183,17 @@ def test_a_page_begins_with_what_the_study_can_answer(study, page):
         assert f"2 hosts), in windows of 6.00 s: each set 6 times{turns}. " in line
 
 
+def test_gains_of_alternating_cells_are_marked_where_others_stand_beside_them(study):
+    """In each table that has both; STP over plain processes is not of the other sets' design."""
+    marked = {name: re.findall(r"^\|.*†.*", (study / f"{name}.md").read_text(), re.M)
+              for name in ("findings", "advice", "tables/sets", "tables/hosts")}  # fmt: skip
+    assert all(bool(rows) == (study.name == "gpu") for rows in marked.values()), marked
+    turned = r"thin b32|^\| 7 |7 under MPS|7 as plain"
+    assert all(re.search(turned, row) for rows in marked.values() for row in rows), marked
+    text = (study / "advice.md").read_text()
+    assert text.count("† the sets compared took turns in one cell") == 2 * bool(marked["advice"])
+
+
 def test_few_replicates_are_said_to_be_few(tmp_path):
     once = replace(DESIGN, hosts=1, blocks=1, methods=("naive", "mps"), ends={})
     study = render.Study(written(tmp_path / "once", simulated(once)), RULES)

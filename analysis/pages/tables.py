@@ -10,12 +10,11 @@ from itertools import chain, groupby, product
 from pathlib import Path
 
 from analysis import labels
-from analysis.choose import place
+from analysis.choose import TURNED, TURNS, place, turned
 from analysis.estimates.schema import MEASURED, NONE, Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import (
     AFTER,
-    ALTERNATE,
     BEFORE,
     COMPLETION,
     arm_order,
@@ -37,17 +36,13 @@ class Number:
     of: Estimate | None
     how: str = "num"
 
-    @property
-    def marked(self) -> bool:
-        """True for a gain that no set can have."""
-        if self.of is None or self.how == "how_many":
-            return False
-        return flags.ABOVE_COUNT in flags.split(self.of.flags)
-
-    def spelt(self, book: Book) -> Told:
-        """As text, with `*` where it is marked."""
+    def spelt(self, book: Book, turns: set[str]) -> Told:
+        """As text, with `*` where it is a gain that no set can have, and `†` if its id is given."""
         text = getattr(book, self.how)(self.of)
-        return Told(text + STAR) if self.marked else text
+        if self.of is None or self.how == "how_many":
+            return text
+        above = flags.ABOVE_COUNT in flags.split(self.of.flags)
+        return Told(text + STAR * above + TURNS * (self.of.id in turns))
 
     def full(self) -> list[str]:
         """Value, low and high with all their digits; "" for what is not there."""
@@ -73,17 +68,22 @@ class Table:
             yield heading, Table(self.columns[self.by :], [row[self.by :] for row in rows])
 
     def markdown(self, book: Book) -> Told:
-        """As Markdown; columns without any entry are left out. A line below says what `*` marks."""
+        """As Markdown; columns without any entry are left out. Lines below say what marks mean."""
+        numbers = [c for row in self.rows for c in row if isinstance(c, Number)]
+        turns = turned(number.of for number in numbers)
         spelt = [
-            [c.spelt(book) if isinstance(c, Number) else plain(c) for c in row] for row in self.rows
+            [c.spelt(book, turns) if isinstance(c, Number) else plain(c) for c in row]
+            for row in self.rows
         ]
         kept = sorted({i for row in spelt for i, text in enumerate(row) if text not in ("", "–")})
         lines = [[self.columns[i] for i in kept], ["---" for _ in kept]]
         lines += [[row[i] for i in kept] for row in spelt]
         text = [f"| {' | '.join(line)} |" for line in lines]
-        if any(isinstance(c, Number) and c.marked for row in self.rows for c in row):
+        if STAR in "".join(chain(*spelt)):
             read = "; read S" if "S" in lines[0] else ""
             text += ["", f"{STAR} {flags.meaning(flags.ABOVE_COUNT)}{read}."]
+        if turns:
+            text += ["", TURNED]
         return Told("\n".join(text))
 
     def csv(self) -> str:
@@ -152,16 +152,13 @@ def sets(estimates: Estimates) -> Table:
     columns += ("slowest takes", "GRACT", "memory", "mJ/sample", "edge error")
     names = ("rate:bare", "stp:span", "s:span", "gaps", "over_fastest", "slowdown_worst", "gract")
     names += ("memory", "energy_per_sample:milli", "energy_edge_error:share")
-    turns = any(e.design == ALTERNATE for e in estimates.of("stp"))
-    table = Table((*columns, *["design"] * turns), by=2)
+    table = Table(columns, by=2)
     for e, window in _completed(estimates):
         if e.jobs > 1 or e.method != "naive" or window == "epochs":
             method = labels.method(e.method) + _WINDOWS.get(window, "")
             found = numbers(estimates, place(e) | {"window": window}, *names)
             job = labels.scenario(e.scenario, count=False)
-            stp = estimates.get("stp", **place(e), window=window)
-            design = [stp.design if stp else ""] * turns
-            table.rows.append((job, labels.arm(e.arm), _count(e), method, *found, *design))
+            table.rows.append((job, labels.arm(e.arm), _count(e), method, *found))
     return table
 
 
