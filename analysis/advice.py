@@ -95,7 +95,7 @@ class Advice:
     as advised. shared: the knee, or where that is one job, the best set within the bounds. gains:
     the STP of `shared` by host. exceeding: numbers of the knee beyond a bound on one host. rewrite:
     (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
-    of planned sets without numbers.
+    of planned sets without numbers. wavers: true if more cells could change some of `gains`.
     """
 
     job: str
@@ -109,6 +109,7 @@ class Advice:
     exceeding: tuple[Estimate, ...]
     rewrite: tuple[Estimate, ...]
     missing: tuple[Estimate, ...]
+    wavers: bool
 
     @property
     def pays(self) -> bool:
@@ -151,6 +152,12 @@ class Advice:
             found.append("Measured once, so part of it may be chance.")
         elif self.gains:
             found.append("Measured on one host only.")
+        if self.wavers:
+            cells = "one cell" if self.shared.stp.n == 1 else f"{self.shared.stp.n} cells"
+            found.append(
+                f"It rests on {cells}, and where a job waits for its host, cells differ by more "
+                "than their intervals tell."
+            )
         if self.pays and self.shared.stp.low is not None and self.shared.stp.low < 1:
             found.append("Its interval includes no gain at all.")
         if self.ragged:
@@ -273,12 +280,14 @@ def _advice(
     measured = {(option.stp.scenario, option.method) for option in mine}
     outcomes = (e for e in estimates.of("outcome", arm=arm) if _ours(e, job))
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
+    gains = tuple(estimates.on_hosts(shared.stp)) if shared else ()
     found = Advice(
         *(job, arm, tuple(mine), tuple(pareto), best, knee, shared),
-        gains=tuple(estimates.on_hosts(shared.stp)) if shared else (),
+        gains=gains,
         exceeding=tuple(exceeding),
         rewrite=(),
         missing=tuple(e for e in outcomes if (e.scenario, e.method) not in measured),
+        wavers=any(choose.wavers(estimates, e) for e in gains),
     )
     least = REWRITE if found.pays and not found.beaten else GAIN
     return replace(found, rewrite=_rewrite(estimates, job, arm, least))

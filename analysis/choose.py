@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from analysis import labels
-from analysis.estimates.schema import BLOCKS, Estimate
+from analysis.estimates.schema import BLOCKS, INTERVAL, Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import ALTERNATE, ARMS, CONTROL_ARM, TWIN, parse_scenario
 
 FEW = 3  # fewer replicates of every set are few
+HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
+# What a ratio of two cells needs besides its own.
+PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}
 
 
 def copies(estimates: Estimates, quantity: str, **where: str) -> dict[str, list[Estimate]]:
@@ -46,6 +49,24 @@ def unmeasured(estimates: Estimates, jobs: Iterable[str]) -> str:
              for job in jobs]  # fmt: skip
     lacking = (arm for arm in ARMS if not all(arm in known for known in alone))
     return "; ".join(labels.arm(arm) for arm in lacking if arm != CONTROL_ARM)
+
+
+def wavers(estimates: Estimates, point: Estimate) -> bool:
+    """True if a host's number is of few alternating cells, and a set in them waited for the host:
+    from cell to cell that changes by far more than its interval tells.
+    """
+    if point.design != ALTERNATE or point.n >= FEW:
+        return False
+    own = place(point)
+    places = [own]
+    if partner := PARTNER.get(point.quantity):
+        places.append(own | {"method": partner})
+    elif point.quantity != "s":  # which rates jobs alone by GRACT
+        jobs = (job for job, _ in parse_scenario(point.scenario).parts)
+        places += [own | {"scenario": f"1x_{job}", "method": "naive"} for job in jobs]
+    rates = [estimates.get("rate", **at, host=point.host) for at in places]
+    known = all(e and e.spread == INTERVAL for e in rates)
+    return not known or any(e.high - e.low > 2 * HOLDS_RATE * e.value for e in rates)
 
 
 TURNS = "†"

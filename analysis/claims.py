@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from analysis import labels
-from analysis.choose import place
-from analysis.estimates.intervals import FEW
+from analysis.choose import PARTNER, place, wavers
 from analysis.estimates.quantities import QUANTITIES
-from analysis.estimates.schema import INTERVAL, NONE, Estimate, described
+from analysis.estimates.schema import NONE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE, Scenario, parse_scenario, scenario_id
+from analysis.names import Scenario, parse_scenario, scenario_id
 from analysis.rules import (
     Claim,
     ClaimsError,
@@ -32,10 +31,7 @@ from analysis.rules import (
 
 __all__ = ["ClaimsError", "Judged", "Rules", "Verdict", "judged", "read", "verdicts"]
 
-# What a ratio of two cells needs besides its own.
-_PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}
 _UNPLANNED = " (not planned)"
-HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 _SAID = {
     Side.SUPPORTS: "yes on",
     Side.AGAINST: "no on",
@@ -255,24 +251,10 @@ class _Judge:
         return replace(cell, verdict=over_hosts([side for *_, side in hosts]), hosts=hosts)
 
     def _of_host(self, point: Estimate) -> Estimate:
-        """The number of a host, as one point if its interval is that of few alternating cells, and
-        a set in them waited for the host: from cell to cell that changes by far more than within.
-        """
-        if point.design != ALTERNATE or point.n >= FEW:
+        """The number of a host, as one point where its interval is too narrow."""
+        if not wavers(self.estimates, point):
             return point
-        own = place(point)
-        places = [own]
-        if partner := _PARTNER.get(point.quantity):
-            places.append(own | {"method": partner})
-        elif point.quantity != "s":  # which rates jobs alone by GRACT
-            jobs = (job for job, _ in parse_scenario(point.scenario).parts)
-            places += [own | {"scenario": f"1x_{job}", "method": "naive"} for job in jobs]
-        calm = all(self._holds_its_rate(at, point.host) for at in places)
-        return point if calm else replace(point, low=None, high=None, spread=NONE)
-
-    def _holds_its_rate(self, at: dict[str, str], host: str) -> bool:
-        e = self.estimates.get("rate", **at, host=host)
-        return bool(e and e.spread == INTERVAL and e.high - e.low <= 2 * HOLDS_RATE * e.value)
+        return replace(point, low=None, high=None, spread=NONE)
 
     def _fit(self, test: Test, cell: CellJudged) -> CellJudged:
         """Whether a set completed exactly where memory suffices."""
@@ -305,7 +287,7 @@ class _Judge:
 
     def _absent(self, quantity: str, cell: CellJudged) -> str:
         """Why there is no number: what became of its cell, or of the one it is held against."""
-        for method in filter(None, (cell.method, _PARTNER.get(quantity))):
+        for method in filter(None, (cell.method, PARTNER.get(quantity))):
             asked = replace(cell, method=method)
             outcome = self.estimates.get("outcome", **place(asked))
             if outcome is None:

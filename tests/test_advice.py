@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from analysis import advice
 from analysis.__main__ import main as analysis
 from analysis.estimates import schema
-from analysis.estimates.schema import Estimate, described
+from analysis.estimates.schema import INTERVAL, Estimate, described
 from analysis.estimates.table import Estimates
 from analysis.names import ALTERNATE, ARMS, CONTROL_ARM
 from analysis.pages import choose
@@ -76,6 +76,20 @@ def test_sets_that_took_turns_have_no_memory_and_the_advice_says_so(bounds):
     assert ("No option is known to respect the bounds." in text) == bool(bounds)
     assert "measured option" not in text and "Measured once" not in text
     assert "not known" not in " ".join(one(LARGE, **bounds).sentences())
+
+
+@pytest.mark.parametrize(
+    ("cells", "off", "told"),
+    [(1, 0.04, "on one cell,"), (2, 0.04, "on 2 cells,"), (1, 0.005, ""), (3, 0.04, "")],
+)
+def test_a_gain_of_few_alternating_cells_says_so_where_a_set_waits_for_its_host(cells, off, told):
+    """off: half the interval of a rate, over it. What fills the card repeats."""
+    rows = [*option(1, 1.0, method="naive", rate=9.0), *option(3, 1.2, hosts=(1.2,), rate=9.0)]
+    rows += [replace(e, host="h1") for e in rows if e.quantity == "rate"]
+    rows = [replace(e, design=ALTERNATE, n=cells, low=e.value * (1 - off), high=e.value * (1 + off),
+                    spread=INTERVAL) for e in rows if e.quantity in ("rate", "stp")]  # fmt: skip
+    text = " ".join(one([*rows, *ALONE[:1]]).sentences())
+    assert told in text and ("rests on" in text) == bool(told)
 
 
 @pytest.mark.parametrize(
