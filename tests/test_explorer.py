@@ -52,12 +52,14 @@ def study():
     """Two jobs, one of them written in two ways; a mix; a set that could not run."""
     found = []
     names = ("rate", "stp", "slowdown_worst", "memory")
-    for job, arm, factor in ((JOB, "paper_step", 1), (JOB, "bf16", 2), (OTHER, "paper_step", 3)):
+    for job, arm, factor in ((JOB, "paper_step", 1), (JOB, "bf16", 1.3), (OTHER, "paper_step", 3)):
         for (n, method), values in SETS.items():
             held = dict(zip(names, values, strict=True))
             held |= {"rate": held["rate"] * factor, "s": held["stp"] * 0.8, "gract": 0.5}
+            held |= {"over_fastest": held["rate"] / 780} if job == JOB else {}
             found += numbers(f"{n}x_{job}", arm, method, held | {"capacity": 150.0})
-    found += numbers(f"2x_{JOB}", "paper_step", "mig", {})
+    fastest = {"scenario": f"1x_{JOB}", "arm": "bf16", "method": "naive", "value": 780.0}
+    found += [*numbers(f"2x_{JOB}", "paper_step", "mig", {}), Estimate("fastest_rate", **fastest)]
     found += numbers(MIX, "paper_step", "mps", {"stp": 1.9, "slowdown_worst": 1.6})
     counts = {"cells": 20, "cells_completed": 16, "hosts": 2}
     found += [Estimate("count", name=name, value=float(n)) for name, n in counts.items()]
@@ -153,6 +155,9 @@ def test_it_advises_as_the_command_does(page):
                 sets = "measured(jobNow(), state.arm)"
                 found = page.run(f"(s => s && [s.n, s.method])(advised({sets}))")
                 assert found == (advice.knee and [advice.knee.n, advice.knee.method])
+                said, ours = page.text("#advice"), " ".join(advice.sentences())
+                rule = re.compile("Write it better(?: first)?") if advice.knee else re.compile("$x")
+                assert rule.findall(said) == rule.findall(ours), (advice.job, want, bound)
 
 
 def test_the_address_restores_the_view(page, made):
