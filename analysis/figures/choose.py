@@ -159,7 +159,7 @@ def footers(study: Study, sheet: Sheet, arms: Iterable[str] = ()) -> Sheet:
     drawn = [study.t[row["id"]] for row in sheet.rows if row["id"]]
     if choose.turned(drawn):
         said = "Some of these gains are of sets that took turns in one cell, others of a cell for "
-        sheet.text("footer", f"{said}each set: tables/sets.md marks them.")
+        sheet.text("footer", f"{said}each set: `design` in estimates.csv.")
     sheet.text("footer", _not_measured(study, points, set(arms) or {study.arm}))
     return sheet
 
