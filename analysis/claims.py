@@ -113,6 +113,7 @@ class Judged:
     note: str
     tests: tuple[TestJudged, ...]
     needs: tuple[NeedJudged, ...]
+    post_hoc: bool = False
 
     @property
     def planned(self) -> bool:
@@ -121,21 +122,28 @@ class Judged:
 
 
 def judged(rules: Rules, estimates: Estimates) -> list[Judged]:
-    """Every claim with its verdict, in the file's order."""
-    return [_Judge(estimates, claim.sources).claim(claim) for claim in rules.claims]
+    """Every claim with its verdict, in the file's order.
+
+    Post hoc is one whose rule was changed after data had been seen, if this study has a cell from
+    before the last such change.
+    """
+    began = estimates.get("count", name="began")
+    new = began and rules.settled and began.value >= rules.settled.timestamp()
+    found = [_Judge(estimates, claim.sources).claim(claim) for claim in rules.claims]
+    return [replace(each, post_hoc=bool(each.claim.changed and not new)) for each in found]
 
 
 def verdicts(rules: Rules, estimates: Estimates) -> list[Estimate]:
-    """Rows of estimates.parquet: one per claim (flag `post_hoc` where its rule was changed after
-    data had been seen), and how many claims there are in all, post hoc, and of each verdict.
+    """Rows of estimates.parquet: one per claim (flag `post_hoc`), and how many claims there are in
+    all, post hoc, and of each verdict.
     """
     found, rows = judged(rules, estimates), []
     for each in found:
         holding = sum(test.verdict == Verdict.HOLDS for test in each.tests)
         row = Estimate("claim", name=each.claim.id, value=holding, n=len(each.tests))
-        flags = "post_hoc" if each.claim.changed else ""
+        flags = "post_hoc" if each.post_hoc else ""
         rows.append(replace(row, status=each.verdict.value, note=each.note, flags=flags))
-    post_hoc = sum(each.claim.changed is not None for each in found)
+    post_hoc = sum(each.post_hoc for each in found)
     counts = [
         ("claims", len(found), "claims of the paper"),
         ("claims_post_hoc", post_hoc, "claims whose rule was changed after data had been seen"),

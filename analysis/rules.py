@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
 
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.reported import SOURCES
@@ -180,13 +188,18 @@ class Claim(_Strict):
 
 
 class Rules(_Strict):
-    """The file: `names` only holds what its anchors point to."""
+    """The file: `names` only holds what its anchors point to. settled: when the last rule was
+    changed.
+    """
 
     names: dict[str, Any] = {}
+    settled: AwareDatetime | None = None
     claims: list[Claim] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _ids_differ(self):
+    def _is_whole(self):
+        if self.settled is None and any(claim.changed for claim in self.claims):
+            raise ValueError("settled: is missing, and a claim has `changed`")
         if twice := [k for k, n in Counter(c.id for c in self.claims).items() if n > 1]:
             raise ValueError(f"two claims have the id {twice[0]}")
         return self

@@ -294,6 +294,14 @@ def test_a_mistake_is_one_line_with_file_claim_key_and_what_is_allowed(tmp_path,
     assert all(word in str(error.value) for word in (str(path), "C7", *says))
 
 
+def test_a_changed_rule_needs_to_say_when(tmp_path):
+    path, changed = tmp_path / "claims.yaml", {"before": "holds", "why": "It could not fail."}
+    claim = {"id": "C7", "text": "A claim.", "tests": [MORE], "changed": changed}
+    path.write_text(yaml.safe_dump({"claims": [claim]}))
+    with pytest.raises(claims.ClaimsError, match="settled"):
+        claims.read(path)
+
+
 @pytest.mark.parametrize("text", ["", "claims: [", "claims: [5]"])
 def test_what_is_no_file_of_claims_is_one_line(tmp_path, text):
     path = tmp_path / "claims.yaml"
@@ -345,6 +353,15 @@ def test_without_estimates_nothing_is_testable():
     counts = {row.name: row.value for row in rows if row.quantity == "count"}
     assert counts["claims_not_testable"] == counts["claims"] == len(of)
     assert of["C6a"].flags == "post_hoc" and of["C3b"].flags == ""
+
+
+@pytest.mark.parametrize("late", [-1, 0])
+def test_on_cells_from_after_the_last_change_no_verdict_is_post_hoc(late):
+    rules = claims.read(CLAIMS)
+    began = Estimate("count", name="began", value=rules.settled.timestamp() + late)
+    found = claims.judged(rules, Estimates([began]))
+    changed = [claim.id for claim in rules.claims if claim.changed]
+    assert changed and [each.claim.id for each in found if each.post_hoc] == changed[: -late * 99]
 
 
 # Laws

@@ -289,7 +289,7 @@ def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tm
         rows = re.findall(rf"^\| (?:C\w+, )*{claim.id}\b.*", text, re.M)
         assert bool(rows) == (claim.id in shown), claim.id
         if rows and claim.changed:
-            assert ", post hoc |" in rows[0]
+            assert ", post hoc |" in rows[0] and "are not post hoc" not in text
             assert re.search(rf"\b{claim.id}\b[C0-9a-z, ]*: {claim.changed.before} → ", text)
             assert str(plain(claim.changed.why)) in text
 

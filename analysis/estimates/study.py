@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from statistics import median
 
 from analysis.estimates import runs as of_runs
@@ -63,6 +64,13 @@ def _became(run: Run) -> str:
     return run.status if run.side or ALTERNATE not in run.scenario.variant else NOT_RUN
 
 
+def _seconds(moment: object) -> float | None:
+    try:
+        return datetime.fromisoformat(str(moment)).timestamp()
+    except ValueError:
+        return None
+
+
 def _commonest(counted: Counter) -> str:
     """Most frequent status; what was run before what was not."""
     return max(sorted(counted), key=lambda status: (status != NOT_RUN, counted[status]))
@@ -92,6 +100,8 @@ def counts(
     hosts = list(hosts)
     yield count("hosts", len(hosts), "machines that measured cells")
     yield count("sessions", sum(len(host.sessions) for host in hosts), "visits to them")
+    if begun := [at for run in runs if (at := _seconds(run.reading("started_at"))) is not None]:
+        yield count("began", min(begun), "when its first cell was measured, since 1970", unit="s")
     for host in hosts:
         note = f"{host.machine}: {host.hardware}; {', '.join(host.sessions)}"
         yield count("host_cells", host.cells, note, host=host.label)
