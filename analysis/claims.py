@@ -68,11 +68,6 @@ class CellJudged:
         return f"{labels.scenario(self.scenario)} {how}"
 
     @property
-    def planned(self) -> bool:
-        """False where the study has no such set."""
-        return not self.note.endswith(_UNPLANNED)
-
-    @property
     def said(self) -> str:
         """`yes on h1, h2; no by one replicate on h3; not comparable on h4`."""
         parts = []
@@ -118,7 +113,8 @@ class Judged:
     @property
     def planned(self) -> bool:
         """True if the study planned a set that it is tested by."""
-        return any(cell.planned for test in self.tests for cell in test.cells)
+        notes = (cell.note for test in self.tests for cell in test.cells)
+        return not all(note.endswith(_UNPLANNED) for note in notes)
 
 
 def judged(rules: Rules, estimates: Estimates) -> list[Judged]:
