@@ -22,4 +22,5 @@ rule collocate:
     params:
         job=f"{STUDY}/jobs/{{job}}.json",
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal workflow.collocation.cell.run {params.job:q}'
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal 3 workflow.collocation.cell.run {params.job:q}'
+        " 3>&2 2> {log:q}"
