@@ -130,9 +130,9 @@ def readme(study: Path, made: Path) -> Iterator[Line]:
     """README.md and docs/, if they are of this study; one has to repeat the root."""
     from analysis.pages import render  # noqa: PLC0415, for who makes pages only
 
-    root, folder = derive.ROOT, f"results/{study.name}/"
+    root, shown = derive.ROOT, f"STUDY={study.name} ID="  # it may link to other studies, too
     try:
-        if study != root / folder or folder not in read_text(root / README):
+        if study != root / "results" / study.name or shown not in read_text(root / README):
             return
         for name, text in render.shipped(made, derive.CLAIMS):
             yield Line(name, compare.texts(read_text(root / name), text))

@@ -394,6 +394,25 @@ def test_readme_and_docs_show_the_study_that_ships():
             assert unfounded(text, f"{template}.md.j2", estimates) == set(), name
 
 
+def test_what_docs_say_of_mps_over_plain_is_what_that_study_measured():
+    turns = Estimates.read(REPOSITORY / "results/turns/estimates.parquet")
+    page = (REPOSITORY / "docs/alternating.md").read_text()
+    rows = {row.split(" | ")[0].strip("| "): row for row in page.splitlines()}
+    for job in (
+        "resnet26_cifar10_b32",
+        "efficientnetv2_s_imagenet64_b128",
+        "resnet152_imagenet_b32",
+        "cait_xxs24_imagenet_b128",
+    ):
+        for count in (2, 3, 7):
+            at = {"arm": "paper_step", "scenario": f"{count}x_{job}", "method": "mps"}
+            e = turns.get("rate_over_naive", **at)
+            digits = 3 if e and (e.high - e.low) / e.value < 0.05 else 2
+            said = [f"{v:.{digits}f}" for v in (e.value, e.low, e.high)] if e else []
+            cell = rows[labels.job(job)].split(" | ")[(2, 3, 7).index(count) + 1]
+            assert not e or NUMBER.findall(cell)[:3] == said, e.id
+
+
 def test_what_readme_says_of_compiled_jobs_is_what_that_study_measured():
     arms = Estimates.read(REPOSITORY / "results/arms/estimates.parquet")
     readme = (REPOSITORY / "README.md").read_text()

@@ -735,3 +735,11 @@ def test_a_merge_that_is_interrupted_leaves_whole_attempts_and_goes_on(tmp_path,
         (folder / copied).unlink()
     assert "3 attempts merged, 4 were there" in merge(source, folder.parent).stdout
     assert there(source) == there(folder)
+
+
+@pytest.mark.parametrize(("name", "held"), [("h200", True), ("turns", False)])
+def test_readme_is_held_against_its_own_study_whatever_it_links_to(name, held):
+    study = REPOSITORY / "results" / name
+    assert f"(results/{name}/" in (REPOSITORY / "README.md").read_text()
+    said = [line.artefact for line in verify.readme(study, study)]
+    assert ("README.md" in said) is held and bool(said) is held
