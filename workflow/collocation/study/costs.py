@@ -1,7 +1,7 @@
 """What each verdict and each figure still costs: cells to measure, and minutes on one GPU.
 
-config/claims.yaml says which sets each claim compares, and is read as data. Nothing of the analysis
-is imported: the tests hold both against the cells that its numbers came from.
+config/claims.yaml says which sets each claim compares. The tests hold them, and the figures' below,
+against the cells that the analysis has its numbers from.
 """
 
 import textwrap
@@ -9,11 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pydantic import BaseModel
-
+from analysis.rules import Need, Test, read
 from workflow.collocation import ROOT
 from workflow.collocation.methods.sides import sides
-from workflow.collocation.schema.load import check, read_yaml
 from workflow.collocation.schema.study import ARMS
 from workflow.collocation.study.grid import Cell
 
@@ -55,52 +53,28 @@ FIGURES = {
 }
 
 
-class Rule(BaseModel):
-    """Of a test or need, which sets it names."""
-
-    quantity: str
-    jobs: list[str] = []
-    counts: list[int] = []
-    mix: dict[str, int] = {}
-    job: str = ""
-    methods: list[str] = []
-    method: str = "naive"
-    arm: str = PAPER
-    variant: str = ""
-    where: dict = {}
-
-    def cells(self, by_set: Mapping[Set, set[str]]) -> list[set[str]]:
-        """Of each set that it names, the cells; a rule that names none takes what there is."""
-        if not (self.mix or self.jobs or self.job):
-            its = (cells for each, cells in by_set.items() if each.method in self.methods)
-            return [set().union(*its)]
-        mixes = [self.mix or {self.job: 1}]
-        if self.jobs:
-            mixes = [{job: count} for job in self.jobs for count in self.counts]
-        methods = self.methods or [self.method]
-        over = self.quantity.rpartition("_over_")[2]  # rate_over_naive, stp_over_3
-        if over in WAYS:
-            methods = [*methods, over]
-        if over.isdecimal():
-            mixes += [{job: int(over)} for job in self.jobs]
-        found = [
-            Set(frozenset(mix.items()), self.variant, self.arm, method)
-            for mix in mixes
-            for method in methods
-        ]
-        if self.where or self.quantity == "parts_over_capacity":
-            found += [Set(frozenset({(job, 1)}), "", self.arm, "naive") for job in self.jobs]
-        return [by_set.get(each, set()) for each in found]
-
-
-class Claim(BaseModel):
-    id: str
-    tests: list[Rule]
-    needs: list[Rule] = []
-
-
-class Claims(BaseModel):
-    claims: list[Claim]
+def _cells(rule: Need | Test, by_set: Mapping[Set, set[str]]) -> list[set[str]]:
+    """Of each set that it names, the cells; a rule that names none takes what there is."""
+    if isinstance(rule, Need):
+        jobs, methods, mixes = [], [rule.method], [rule.mix or {rule.job: 1}]
+    else:
+        jobs, methods = rule.jobs, [*rule.methods]
+        mixes = [{job: count} for job in jobs for count in rule.counts] or [rule.mix]
+    if not any(mixes):
+        return [set().union(*(cells for each, cells in by_set.items() if each.method in methods))]
+    over = rule.quantity.rpartition("_over_")[2]  # rate_over_naive, stp_over_3
+    if over in WAYS:
+        methods.append(over)
+    if over.isdecimal():
+        mixes += [{job: int(over)} for job in jobs]
+    found = [
+        Set(frozenset(mix.items()), rule.variant, rule.arm, method)
+        for mix in mixes
+        for method in methods
+    ]
+    if rule.quantity == "parts_over_capacity" or jobs and rule.where:
+        found += [Set(frozenset({(job, 1)}), "", rule.arm, "naive") for job in jobs]
+    return [by_set.get(each, set()) for each in found]
 
 
 def provided(cells: Iterable[Cell]) -> dict[Set, set[str]]:
@@ -124,10 +98,9 @@ def provided(cells: Iterable[Cell]) -> dict[Set, set[str]]:
 
 def of_claims(by_set: Mapping[Set, set[str]]) -> dict[str, list[set[str]]]:
     """Claim → of each set that it needs, the cells; empty where the study does not measure it."""
-    content = check(Claims, read_yaml(CLAIMS), str(CLAIMS.relative_to(ROOT)))
     return {
-        claim.id: [cells for rule in (*claim.needs, *claim.tests) for cells in rule.cells(by_set)]
-        for claim in content.claims
+        claim.id: [cells for rule in (*claim.needs, *claim.tests) for cells in _cells(rule, by_set)]
+        for claim in read(CLAIMS).claims
     }
 
 
