@@ -118,7 +118,7 @@ function questions() {
 
 // -- advice -----------------------------------------------------------------------------------
 
-const spelt = (number) => number.text + (number.spread ? ` (${number.spread})` : "");
+const spelt = (number) => number.text + (number.spread ? ` ${number.spread.startsWith("[") ? number.spread : `(${number.spread})`}` : "");
 const how = (set) => held.methods[set.method].phrase;
 
 function sentences(set, job) {
