@@ -22,5 +22,4 @@ rule collocate:
     params:
         job=f"{STUDY}/jobs/{{job}}.json",
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal 3 workflow.collocation.cell.run {params.job:q}'
-        " 3>&2 2> {log:q}"
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal workflow.collocation.cell.run {params.job:q}'

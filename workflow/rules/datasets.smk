@@ -10,5 +10,5 @@ rule dataset:
     params:
         arguments=lambda wildcards: SESSION.datasets.arguments(wildcards.dataset),
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal 3 models.data prepare {params.arguments} --ready {output.ready:q}'
-        " 3>&2 > {log:q} 2>&1"
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal models.data prepare {params.arguments} --ready {output.ready:q}'
+        " > {log:q}"

@@ -1,9 +1,7 @@
 """What a person sees of a run: what our commands say, and of Snakemake's words only what helps.
 
 `snakemake --quiet host` shows all of them. `python -m workflow.collocation.study.terminal MODULE
-ARGUMENTS` runs a module as `python -m` does, and ends at Ctrl-C without a traceback. For the 30 ms
-before that begins Python has a traceback of its own: a rule sends that to its log, and passes its
-stderr as file 3 (`terminal 3 MODULE ARGUMENTS`).
+ARGUMENTS` runs a module as `python -m` does, and ends at Ctrl-C without a traceback.
 """
 
 import logging
@@ -99,10 +97,6 @@ def main() -> None:
     del sys.argv[0]
     try:
         try:
-            if sys.argv[0] == "3":
-                del sys.argv[0]
-                os.dup2(3, 2)
-                os.close(3)
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         finally:
             sys.stdout.flush()
