@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate
-from analysis.names import PAPER_ARM, family_of, parse_scenario
+from analysis.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
 
 _MODELS = {
     "resnet": "ResNet",
@@ -138,14 +138,15 @@ def number(value: float | None, unit: str = "") -> str:
 def span(e: Estimate | None) -> str:
     """The number with what is known of its spread.
 
-    `1.30 [1.30, 1.31]` has the 95 % interval of one host, `6.74 (6.19 to 7.34)` the range over
-    hosts, `8.08 (one replicate)` neither.
+    `1.30 [1.30, 1.31]` has the 95 % interval of one host, or of what `, one cell` tells of itself;
+    `6.74 (6.19 to 7.34)` the range over hosts, `8.08 (one replicate)` neither.
     """
     if e is None or e.value is None:
         return "–"
     text = number(e.value, e.unit)
     if e.spread == INTERVAL:
-        return f"{text} [{number(e.low)}, {number(e.high)}]"
+        few = {1: ", one cell", 2: ", two cells"}.get(e.n, "") if e.design == ALTERNATE else ""
+        return f"{text} [{number(e.low)}, {number(e.high)}]{few}"
     if e.spread == RANGE:
         return f"{text} ({number(e.low)} to {number(e.high)})"
     return f"{text} (one replicate)" if e.n == 1 and e.replicates else text

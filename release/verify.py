@@ -26,7 +26,7 @@ SHOWN = 3  # differences that an artefact's line names
 LIMITS = """\
 What no list of a study's own can prove: that it was measured at all. Who makes up raw files that
 agree with each other, and every list anew, passes; so does who leaves a cell out and says so in
-not_run.txt; so do a copied cell whose step times are blurred until they say nothing, and losses of
+not_run.txt; so do a copied cell whose step times are blurred by one per cent or two, and losses of
 the warm-up within what they vary by, or after its first steps. Images are held by SHA-256 alone.
 Compare the root above with one that was published, or measure anew (make study, make compare)."""
 

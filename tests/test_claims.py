@@ -1,6 +1,7 @@
 """Claims on hand-made estimates with known answers, and the shipped rules on the paper's values."""
 
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 import yaml
@@ -292,6 +293,14 @@ def test_a_mistake_is_one_line_with_file_claim_key_and_what_is_allowed(tmp_path,
         claims.read(path)
     assert "\n" not in str(error.value)
     assert all(word in str(error.value) for word in (str(path), "C7", *says))
+
+
+def test_who_changes_a_rule_says_when():
+    """Else verdicts of a study from before the change would not be marked post hoc."""
+    rules = claims.read(CLAIMS)
+    tested = [claim.model_dump_json(include={"tests", "needs"}) for claim in rules.claims]
+    digest = sha256("".join(tested).encode()).hexdigest()[:12]
+    assert (str(rules.settled), digest) == ("2026-11-23 10:25:25+00:00", "0a43f2da24ad")
 
 
 def test_a_changed_rule_needs_to_say_when(tmp_path):

@@ -229,7 +229,7 @@ def test_sets_whose_gain_from_mps_is_their_hosts_are_named(tmp_path, gract, said
     ]  # fmt: skip
     study = render.Study(written(tmp_path / "waits", found), RULES)
     assert choose.waiting(study.estimates) == said
-    assert ("The faster the host" in study.page("findings")) is bool(said)
+    assert ("from minute to minute" in study.page("findings")) is bool(said)
 
 
 def test_html_holds_the_page_and_asks_for_nothing(study):
@@ -261,6 +261,7 @@ def test_the_last_lines_begin_with_advice_and_are_few(study):
         # Within one alternating cell: 0.3 % of sets, 3 % of jobs alone.
         ("aa", "naive", 7, 0.998, 1.002, "yes"),
         ("aa", "naive", 7, 0.998, 1.004, "not shown"),
+        ("aa", "naive", 7, 1.005, 1.007, "no"),
         ("aa", "naive", 1, 0.98, 1.02, "yes"),
         ("aa", "naive", 1, 0.96, 1.02, "not shown"),
     ],
@@ -275,6 +276,16 @@ def test_belief_gives_a_tick_to_an_aa_that_excludes_a_difference(
     text = render.Study(written(tmp_path / "aa", found), RULES).page("belief")
     rows = [row.split("|") for row in text.splitlines() if "| h1 |" in row]
     assert [row[-2].strip() for row in rows] == [tick], rows
+
+
+@pytest.mark.parametrize(
+    ("design", "n", "said"),
+    [("alternate", 1, ", one cell"), ("alternate", 2, ", two cells"), ("alternate", 3, ""),
+     ("blocks", 2, "")],
+)  # fmt: skip
+def test_an_interval_of_few_alternating_cells_says_so(design, n, said):
+    e = Estimate("stp", "2x_thin_b32", value=1.5, low=1.4, high=1.6, spread=INTERVAL, n=n)
+    assert labels.span(replace(e, design=design)) == f"1.50 [1.40, 1.60]{said}"
 
 
 def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tmp_path):
