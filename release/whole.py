@@ -16,9 +16,9 @@ from release.contents import NOT_RUN, PLAN, RUNS, one_line
 # Relative, at step 0 and later, as training on a GPU repeats less and less; and median deviations.
 LOSS_APART, LATER_APART, SPREADS = 0.1, 0.3, 6.0
 FEWEST = 3  # losses that tell what is usual
-# Steps, and the rank correlation of how long they took that two measurements do not reach; then what
-# two cells do not whose jobs took turns. In 1,700 series of H200s it is at most 0.92 over 24 steps,
-# 0.81 over 64 and 0.80 over 128; in turns, where each second step was slower, 0.93 over 64.
+# Steps, and the rank correlation of how long they took that two measurements do not reach; then
+# what two cells do not whose jobs took turns. In 1,700 series of H200s it is at most 0.92 over 24
+# steps, 0.81 over 64, 0.80 over 128; in turns, where each second step was slower, 0.93 over 64.
 ALIKE = ((24, 0.97, 0.97), (64, 0.9, 0.97), (128, 0.9, 0.9))
 AT_ONCE = 1000  # series that are held against all others: of 10,000 cells that takes 0.2 GB
 
