@@ -44,6 +44,7 @@ TRAIN := $(if $(strip $(VENV)),$(VENV)/.train)
 DEV := $(if $(strip $(VENV)),$(VENV)/.dev)
 
 SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
+RESULTS = $(patsubst results=%,%,$(or $(filter results=%,$(CONFIG)),results=results))
 MANY = $(GPUS:all=1000)
 BESIDE = $(if $(GPUS),--cores all --resources gpu=$(MANY))
 QUIET = $(PY) -m workflow.collocation.study.terminal
@@ -73,7 +74,7 @@ compare: $(BASE)
 	@$(PY) -m analysis compare $(A) $(B) --output $(OUT)
 
 verify: $(BASE)
-	@$(PY) -m release verify $(if $(ALL),--all) $(if $(filter-out auto,$(STUDY)),results/$(STUDY))
+	@$(PY) -m release verify $(if $(ALL),--all) $(if $(filter-out auto,$(STUDY)),$(RESULTS)/$(STUDY))
 
 merge: $(BASE)
 	@$(if $(FROM),,echo "make merge FROM=FOLDER_OR_BUNDLE" >&2; exit 2)
@@ -81,19 +82,19 @@ merge: $(BASE)
 
 seal: $(BASE)
 	@$(call named)
-	@$(PY) -m release seal results/$(STUDY)
+	@$(PY) -m release seal $(RESULTS)/$(STUDY)
 
 readme: $(BASE)
 	@$(call named)
-	@$(PY) -m analysis pages --readme --folder results/$(STUDY)
+	@$(PY) -m analysis pages --readme --folder $(RESULTS)/$(STUDY)
 
 explain advise: $(BASE)
 	@$(call named)
-	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder results/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY))
+	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY))
 
 artifact contribute: $(BASE)
 	@$(call named)
-	@$(PY) -m release $@ results/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
+	@$(PY) -m release $@ $(RESULTS)/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
 
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 

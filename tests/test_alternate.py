@@ -76,7 +76,9 @@ def test_all_sides_are_one_cell_that_needs_no_other():
     assert Estimates({}).of(cell) == pytest.approx(9 + 7 * 3.5 + 3 * 4 * 0.15)
     taken = {("a", "paper_step"): 30 << 30}
     [_, said] = fits.lines([cell], taken, fits.whole(141 << 30))  # all sides are loaded at once
-    assert said.endswith(": 7 jobs take 210.0 GiB, the card has 141.0 (alone-naive-mps)")
+    assert said.endswith(
+        ": 7 jobs, all sides at once, take 210.0 GiB, the card has 141.0 (alone-naive-mps)"
+    )
     assert "side" not in planned(1, ["naive"], measure={"kind": "window"})[0].spec.to_json()
 
 

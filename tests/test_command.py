@@ -159,6 +159,14 @@ def test_make_plan_says_what_fits_a_budget(studio):
     assert made.stdout.count("won't fit") == 1
 
 
+def test_what_reads_results_looks_where_config_says(tmp_path):
+    """Else it would tell numbers of another folder's study of that name."""
+    command = ["make", "-C", REPOSITORY, f"PYTHON={sys.executable}", "VENV=", "explain", "ID=x"]
+    asked = [*command, "STUDY=h200", f"CONFIG=gpu=cpu results={tmp_path}"]
+    made = subprocess.run(asked, capture_output=True, text=True)
+    assert f"{tmp_path}/h200: no results of a study" in made.stderr, made.stderr
+
+
 # -- runs that do not go to the end ----------------------------------------------------------------
 
 

@@ -509,7 +509,7 @@ def test_explaining_names_every_cell_and_the_arithmetic(rich):
     [
         ("7x_a/paper", "; near: stp:7x_a/paper_step/mps"),
         ("stp:7x_a/paper_step/mps@SUIT", "; near: stp:7x_a/paper_step/mps"),
-        ("typo", ""),
+        ("typo", "; ids stand in the study's estimates.csv"),
     ],
 )
 def test_of_an_id_that_is_none_measured_ones_are_suggested(asked, near):

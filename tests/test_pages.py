@@ -248,7 +248,9 @@ def test_the_last_lines_begin_with_advice_and_are_few(study):
         assert "How many" in lines[1] and "Run " in lines[2]
     if study.name == "cpu":
         assert "says nothing about sharing a GPU" in lines[0] and "Run " not in "".join(lines)
-    assert "advice.md" in lines[-2] and "explain" in lines[-1]
+    assert "advice.md" in lines[-2]
+    asked = f"STUDY={study.name} CONFIG=results={study.parent} ID=..."
+    assert lines[-1].endswith(f"make explain {asked}")
     assert pages.closing(study / "tables") == "", "none without estimates"
 
 

@@ -35,7 +35,8 @@ def explain(estimates: Estimates, identity: str) -> str:
         every = [e.id for e in estimates if e.source == MEASURED and not e.host]
         inside = [each for each in every if identity in each][:5]
         near = ", ".join(inside or difflib.get_close_matches(identity, every, 5, 0.3))
-        raise ValueError(f"no number has the id {identity!r}" + (f"; near: {near}" if near else ""))
+        told = f"near: {near}" if near else "ids stand in the study's estimates.csv"
+        raise ValueError(f"no number has the id {identity!r}; {told}")
     e = estimates[identity]
     known = QUANTITIES[e.quantity]
     lines = [e.id, f"  {known.title}: {known.meaning}" if known.meaning else f"  {known.title}"]

@@ -140,7 +140,8 @@ def closing_lines(folder: Path) -> str:
         told.insert(0, f"{book.val(done, 0)} are completed")
         lines.append(f"Of {book.val(cells, 0)} planned cells {', '.join(told)}.")
     lines.append(f"Read in {folder}: advice.md, findings.md, claims.md, belief.md, explorer.html")
-    lines.append(f"Where a number comes from: make explain STUDY={folder.name} ID=...")
+    there = "" if folder.parent == Path("results") else f" CONFIG=results={folder.parent}"
+    lines.append(f"Where a number comes from: make explain STUDY={folder.name}{there} ID=...")
     return "\n".join(lines)
 
 

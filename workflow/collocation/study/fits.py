@@ -67,7 +67,8 @@ def lines(
                 need = sum(needs[member] or 0 for member in members)
                 if memory and need > memory:
                     set_of = f"{cell.scenario}/{cell.arm}"
-                    jobs = f"{len(members)} jobs take" if len(members) > 1 else "a job takes"
+                    turns = ", all sides at once," * (cell.spec.measure.kind == "alternate")
+                    jobs = f"{len(members)} jobs{turns} take" if len(members) > 1 else "a job takes"
                     said = f"{jobs} {need / GIB:.1f} GiB, {where} has {memory / GIB:.1f}"
                     found.setdefault(f"{set_of}: {said}", {})[cell.method] = None
         except Unsupported:
