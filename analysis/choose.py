@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from analysis import labels
+from analysis.estimates.intervals import FEW
 from analysis.estimates.schema import BLOCKS, INTERVAL, Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import ALTERNATE, ARMS, CONTROL_ARM, TWIN, parse_scenario
 
-FEW = 3  # fewer replicates of every set are few
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
 PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}

@@ -23,7 +23,7 @@ from analysis.names import (
 from analysis.pages.tables import Number, Table, by_job, numbers
 from analysis.records import flags
 
-FULL = 0.98  # GRACT of a set that does not wait for its host
+NO_WAIT = 0.98  # GRACT of a set that does not wait for its host
 
 
 def _family(e: Estimate) -> tuple[str, str, str]:
@@ -96,7 +96,7 @@ def over_plain(estimates: Estimates) -> Table:
 def waiting(estimates: Estimates) -> str:
     """Sets that leave the GPU idle under MPS: what they gain by it depends on the host's speed."""
     busy = ((e, estimates.get("gract", **place(e))) for e in _over_plain(estimates))
-    return _names_of(e for e, gract in busy if gract and gract.value and gract.value < FULL)
+    return _names_of(e for e, gract in busy if gract and gract.value and gract.value < NO_WAIT)
 
 
 def _over_plain(estimates: Estimates) -> list[Estimate]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from workflow.collocation.cell.record import Record
+
 REFRESH_S = 1.0
 LONGEST = 200  # characters of what is said on stderr; the log has it all
 CLEAR = "\r\x1b[K"
@@ -118,3 +120,16 @@ def _write(text: str) -> None:
     with suppress(OSError):  # a terminal that was closed: what is measured goes on
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def summary(record: Record) -> str:
+    """How a cell ended, in a line."""
+    if record.status != "completed":
+        capped = any(member.get("memory_limit_mb") for member in record.spec["members"])
+        meant = capped and record.status == "out_of_memory"
+        return f"{record.status}{', on purpose (memory_limit_mb)' * meant}: {record.reason}"
+    rates = []
+    for window in record.windows:
+        inside = [m.windows[window.name] for m in record.members if window.name in m.windows]
+        rates.append(f"{window.name} {sum(rate.samples_per_s or 0 for rate in inside):,.0f}")
+    return f"completed in {record.timing['total_s']:.0f} s, samples/s: {', '.join(rates)}"

@@ -26,7 +26,7 @@ from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.cell.neighbours import Neighbours
 from workflow.collocation.cell.observation import Observation
-from workflow.collocation.cell.progress import Display
+from workflow.collocation.cell.progress import Display, summary
 from workflow.collocation.cell.record import (
     FAULTS,
     CellName,
@@ -148,7 +148,7 @@ class Run:
         if record.status == "completed":
             self.display.took(self.timing["total_s"] - self.timing.get("lock_wait_s", 0))
         # Why a run has given up it says itself, once, when it ends.
-        self.display.say(_summary(record), loud=self.task.ended is None)
+        self.display.say(summary(record), loud=self.task.ended is None)
         if record.status in FAULTS:
             self.display.say(trail(self.folder, record.reason))
         return record
@@ -378,18 +378,6 @@ def _interrupted(error: BaseException | None) -> Interrupted | None:
     while error is not None and not isinstance(error, Interrupted):
         error = error.__context__
     return error
-
-
-def _summary(record: Record) -> str:
-    if record.status != "completed":
-        capped = any(member.get("memory_limit_mb") for member in record.spec["members"])
-        meant = capped and record.status == "out_of_memory"
-        return f"{record.status}{', on purpose (memory_limit_mb)' * meant}: {record.reason}"
-    rates = []
-    for window in record.windows:
-        inside = [m.windows[window.name] for m in record.members if window.name in m.windows]
-        rates.append(f"{window.name} {sum(rate.samples_per_s or 0 for rate in inside):,.0f}")
-    return f"completed in {record.timing['total_s']:.0f} s, samples/s: {', '.join(rates)}"
 
 
 def _interrupt(number: int, frame) -> None:
