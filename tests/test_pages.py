@@ -232,6 +232,20 @@ def test_sets_whose_gain_from_mps_is_their_hosts_are_named(tmp_path, gract, said
     assert ("from minute to minute" in study.page("findings")) is bool(said)
 
 
+@pytest.mark.parametrize(("busy", "waits"), [(0.04, True), (0.06, False), (0.1, False)])
+def test_the_hosts_waiting_is_blamed_only_where_busy_gpus_differ_by_less(tmp_path, busy, waits):
+    """Hosts differ by 10 % in samples/s; by so much in those of a second of busy GPU."""
+    apart = {"rate_apart": 0.1, "device_rate_apart": busy}
+    found = [replace(e, value=apart.get(e.name, e.value)) if e.quantity == "count" else e
+             for e in simulated(DESIGN)]  # fmt: skip
+    study = render.Study(written(tmp_path / "apart", found), RULES)
+    assert choose.hosts_wait(study.estimates) is waits
+    for page in ("findings", "alone"):
+        text = " ".join(study.page(page).split())
+        assert "10.0 %" in text and f"{100 * busy:.1f} %" in text
+        assert ("So hosts differ in how long they let the GPU wait" in text) is waits, page
+
+
 def test_html_holds_the_page_and_asks_for_nothing(study):
     text = (study / "report/findings.html").read_text()
     assert "<h1>Findings of study" in text and 'name="viewport"' in text

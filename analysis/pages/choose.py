@@ -24,6 +24,7 @@ from analysis.pages.tables import Number, Table, by_job, numbers
 from analysis.records import flags
 
 NO_WAIT = 0.98  # GRACT of a set that does not wait for its host
+MOSTLY = 0.5  # of what hosts differ by: less remains while the GPU is busy, so most is waiting
 
 
 def _family(e: Estimate) -> tuple[str, str, str]:
@@ -78,6 +79,15 @@ def hosts_part(estimates: Estimates) -> Table:
         found = numbers(estimates, place(e), *names)
         table.rows.append((labels.scenario(e.scenario), labels.arm(e.arm), *found))
     return table
+
+
+def hosts_wait(estimates: Estimates) -> bool:
+    """True if hosts differ mostly in how long they let the GPU wait: jobs alone differ by less than
+    half as much per second of busy GPU as in all.
+    """
+    names = ("device_rate_apart", "rate_apart")
+    busy, whole = (estimates.get("count", name=name) for name in names)
+    return bool(busy and whole) and busy.value < MOSTLY * whole.value
 
 
 def over_plain(estimates: Estimates) -> Table:
