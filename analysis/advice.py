@@ -8,7 +8,7 @@ Chooses among measured options and computes no number. No flag or outcome leaves
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from operator import le
@@ -22,6 +22,7 @@ from analysis.records import flags
 
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
+CLOSE = 1.05  # what loses so much more is mentioned, if it slows jobs less than the knee
 UNTOLD = (
     "GPU memory and energy of these sets are not known: they took turns in one cell, all loaded at "
     "once."
@@ -92,10 +93,11 @@ class Advice:
 
     options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
     together. best: the most work within the bounds. knee: the least slowdown within a tenth of it,
-    as advised. shared: the knee, or where that is one job, the best set within the bounds. gains:
-    the STP of `shared` by host. exceeding: numbers of the knee beyond a bound on one host. rewrite:
-    (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
-    of planned sets without numbers. wavers: true if more cells could change some of `gains`.
+    as advised. close: what slows jobs less and just misses that tenth. shared: the knee, or where
+    that is one job, the best set within the bounds. gains: the STP of `shared` by host. exceeding:
+    numbers of the knee beyond a bound on one host. rewrite: (rate, fastest_rate, over_fastest)
+    alone, where it should be written better. missing: outcomes of planned sets without numbers.
+    wavers: true if more cells could change some of `gains`.
     """
 
     job: str
@@ -104,6 +106,7 @@ class Advice:
     pareto: tuple[Option, ...]
     best: Option | None
     knee: Option | None
+    close: Option | None
     shared: Option | None
     gains: tuple[Estimate, ...]
     exceeding: tuple[Estimate, ...]
@@ -116,6 +119,10 @@ class Advice:
         return self.knee is not None and self.knee.pays
 
     @property
+    def sets(self) -> tuple[Option, ...]:
+        return tuple(option for option in self.options if option.n > 1)
+
+    @property
     def against(self) -> tuple[Estimate, ...]:
         """Gains of `shared` on hosts that do not say what it says over all hosts."""
         return tuple(e for e in self.gains if (e.value > GAIN) != self.shared.pays)
@@ -125,17 +132,12 @@ class Advice:
         """True if the sets compared were measured on different hosts. A gain is over the job alone
         on the same host, so where the job alone was measured besides makes no difference to it.
         """
-        return len({o.hosts for o in self.options if o.n > 1 and o.hosts}) > 1
+        return len({o.hosts for o in self.sets if o.hosts}) > 1
 
     @property
     def untold(self) -> bool:
         """True if sets have no memory, because they were sides of alternating cells."""
-        return any(o.stp.design == ALTERNATE and not o.memory for o in self.options if o.n > 1)
-
-    @property
-    def beaten(self) -> bool:
-        """True if the knee does less than one job alone, written in the fastest way."""
-        return self.knee is not None and _value(self.knee.over_fastest) < 1
+        return any(o.stp.design == ALTERNATE and not o.memory for o in self.sets)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -143,9 +145,24 @@ class Advice:
         found = [*(i for option in self.options for i in option.ids), *(e.id for e in numbers)]
         return tuple(dict.fromkeys(found))
 
-    def sentences(self) -> list[str]:
-        """The advice in plain sentences, most important first."""
+    def sentences(self, but: Collection[str] = ()) -> list[str]:
+        """The advice in plain sentences, most important first; without caveats in `but`."""
         found = self._advised() if self.pays else [self._nothing()]
+        found += (each for each in self.caveats() if each not in but)
+        for e in self.exceeding:
+            found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
+        if self.rewrite:
+            alone, fastest, over = self.rewrite
+            does, more = (labels.number(e.value, e.unit) for e in (alone, fastest))
+            found.append(
+                f"{rewriting(over, self.knee)}: one job alone does {does} in this way, and {more} "
+                f"in the fastest way measured ({labels.arm(fastest.arm)})."
+            )
+        return found
+
+    def caveats(self) -> list[str]:
+        """Sentences that say how far the advice can be trusted."""
+        found = []
         if len(self.gains) > 1:
             found.append(self._on_hosts())
         elif self.shared and self.shared.stp.n == 1 and self.shared.stp.low is None:
@@ -171,15 +188,6 @@ class Advice:
             found.append(f"{labels.number(self.shared.stp.value)} times is {said}{read}.")
         if self.untold:
             found.append(UNTOLD)
-        for e in self.exceeding:
-            found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
-        if self.rewrite:
-            alone, fastest = (labels.number(e.value, e.unit) for e in self.rewrite[:2])
-            first = " first" if self.rewrite[2].value * REWRITE < 1 or self.beaten else ""
-            found.append(
-                f"Write it better{first}: one job alone does {alone} in this way, and {fastest} in "
-                f"the fastest way measured ({labels.arm(self.rewrite[1].arm)})."
-            )
         return found
 
     def _on_hosts(self) -> str:
@@ -203,16 +211,19 @@ class Advice:
         found = [f"{said}.", f"One after the other, the same work takes {times} times as long."]
         if best.work > MORE * knee.work:
             found.append(f"The most throughput, with more slowdown: {best.gains}.")
+        if close := self.close:
+            what = close.gains if close.n > 1 else close.label
+            below = "With less slowdown, but a little more than a tenth below the most throughput"
+            found.append(f"{below}: {what}.")
         return found
 
     def _nothing(self) -> str:
-        sets = [option for option in self.options if option.n > 1]
         if self.knee is None:
             known = "option is known to respect" if self.untold else "measured option respects"
             return f"No {known} the bounds."
-        if not sets:
+        if not self.sets:
             return "Sharing was not measured."
-        top, shared = min(sets, key=lambda option: option.costs), self.shared
+        top, shared = min(self.sets, key=lambda option: option.costs), self.shared
         beyond = f"without the bounds {top.gains}" if top != shared and top.pays else ""
         if shared is None:
             known = "is known to respect" if self.untold else "respects"
@@ -272,6 +283,10 @@ def _advice(
     best = min(allowed, key=lambda option: option.costs, default=None)
     near = [option for option in allowed if option.work * NEAR >= best.work]
     knee = min(near, key=lambda option: (option.costs[1], option.costs), default=None)
+    gentler = (o for o in allowed if o.costs[1] < knee.costs[1])
+    close = max(gentler, key=lambda option: option.work, default=None)
+    if close and close.work * NEAR * CLOSE < best.work:
+        close = None
     sets = [option for option in allowed if option.n > 1]
     shared = knee if knee in sets else min(sets, key=lambda o: o.costs, default=None)
     exceeding = []
@@ -281,26 +296,43 @@ def _advice(
     outcomes = (e for e in estimates.of("outcome", arm=arm) if _ours(e, job))
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
     gains = tuple(estimates.on_hosts(shared.stp)) if shared else ()
-    found = Advice(
-        *(job, arm, tuple(mine), tuple(pareto), best, knee, shared),
+    return Advice(
+        *(job, arm, tuple(mine), tuple(pareto), best, knee, close, shared),
         gains=gains,
         exceeding=tuple(exceeding),
-        rewrite=(),
+        rewrite=_rewrite(estimates, job, arm, knee),
         missing=tuple(e for e in outcomes if (e.scenario, e.method) not in measured),
         wavers=any(choose.wavers(estimates, e) for e in gains),
     )
-    least = REWRITE if found.pays and not found.beaten else GAIN
-    return replace(found, rewrite=_rewrite(estimates, job, arm, least))
 
 
-def _rewrite(estimates: Estimates, job: str, arm: str, least: float) -> tuple[Estimate, ...]:
-    """What it rests on that another arm alone does more than `least` times the work, or nothing."""
+def _rewrite(estimates: Estimates, job: str, arm: str, knee: Option | None) -> tuple:
+    """What it rests on that the job should be written better, or nothing."""
     one = {"scenario": f"1x_{job}", "arm": arm, "method": "naive"}
     alone, over = estimates.get("rate", **one), estimates.get("over_fastest", **one)
     fastest = estimates.of("fastest_rate", scenario=f"1x_{job}")
-    if not (alone and over and over.value and fastest) or over.value * least >= 1:
+    if not (alone and over and fastest and rewriting(over, knee)):
         return ()
     return alone, fastest[0], over
+
+
+def rewriting(alone: Estimate | None, knee: Option | None) -> str:
+    """`Write it better first`, `Write it better` or "", where an option is advised, or none.
+
+    alone: throughput of one job, written as it is, over one in the fastest way (`over_fastest`).
+    First: where that way does far more, or one job in it does more than the option.
+    """
+    over = _value(alone)
+    beaten = knee is not None and _value(knee.over_fastest) < 1
+    if over * REWRITE < 1 or (beaten and over * GAIN < 1):
+        return "Write it better first"
+    return "Write it better" if over * GAIN < 1 and not (knee and knee.pays) else ""
+
+
+def common(found: Iterable[Advice]) -> list[str]:
+    """Caveats that hold for each of several jobs whose sets were measured: to be said once."""
+    first, *rest = [each.caveats() for each in found if each.sets] or [[]]
+    return [said for said in first if rest and all(said in each for each in rest)]
 
 
 def unmeasured(estimates: Estimates, found: Iterable[Advice]) -> str:
@@ -314,23 +346,26 @@ def unmeasured(estimates: Estimates, found: Iterable[Advice]) -> str:
     )
 
 
-def table(advice: Advice) -> str:
-    """One job for a terminal: what is advised, then its options, with `*` on the Pareto set."""
+def table(advice: Advice, but: Collection[str] = ()) -> str:
+    """One job for a terminal: what is advised, then its options, with `*` on the Pareto set; without
+    columns that are empty, and caveats in `but`.
+    """
     head = ("", "samples/s", "throughput gain", "slowest takes", "memory", "S", "over fastest")
-    head += ("hosts",) * advice.ragged
-    rows = [head]
+    rows = [(*head, "hosts")]
     turned = choose.turned(option.stp for option in advice.options)
     for option in advice.options:
         rest = (option.slowdown, option.memory, option.s, option.over_fastest)
         cells = [labels.number(e.value, e.unit) if e else "–" for e in rest]
-        cells += [", ".join(option.hosts)] * advice.ragged
+        cells.append(", ".join(option.hosts) if advice.ragged else "–")
         name = f"{'*' if option in advice.pareto else ' '} {option.label}"
         rate = labels.number(option.rate.value) if option.rate else "–"
         mark = choose.TURNS * (option.stp.id in turned)
         rows.append((name, rate, labels.span(option.stp) + mark, *cells))
+    columns = zip(*rows, strict=True)
+    rows = list(zip(*(c for c in columns if {*c[1:]} != {"–"}), strict=True))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{labels.job(advice.job)}, {labels.arm(advice.arm)}"]
-    lines += [f"  {sentence}" for sentence in advice.sentences()]
+    lines += [f"  {sentence}" for sentence in advice.sentences(but)]
     for name, *cells in rows:
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append("  " + "  ".join([name.ljust(widths[0]), *numbers]).rstrip())
@@ -350,9 +385,12 @@ def run(given: Namespace) -> str:
     if given.job and given.job not in known:
         raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
     found = advise(estimates, given.job, given.slowdown, given.memory)
-    legend = (
-        "* no other set is better in throughput, slowdown and memory. S: the factor that kernels "
-        "side by side win.\nOver fastest: over one job alone in the fastest way it was written."
-    )
-    head = filter(None, (scope(estimates)[0], legend, unmeasured(estimates, found)))
-    return "\n\n".join([*head, *map(table, found)])
+    legend = "* no other set is better in throughput, slowdown and memory."
+    every = [option for each in found for option in each.options]
+    if any(option.s for option in every):
+        legend += " S: the factor that kernels side by side win."
+    if any(option.over_fastest for option in every):
+        legend += "\nOver fastest: over one job alone in the fastest way it was written."
+    said = common(found)
+    head = (scope(estimates)[0], legend, unmeasured(estimates, found), "All sets: " * bool(said) + " ".join(said))
+    return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])

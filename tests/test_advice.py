@@ -164,6 +164,30 @@ def test_a_larger_set_is_mentioned_where_it_does_more(most, told):
     assert ("The most throughput" in " ".join(found.sentences())) == told
 
 
+@pytest.mark.parametrize(("gain", "close"), [(1.45, False), (1.5, True), (1.57, False)])
+def test_what_just_misses_the_tenth_and_slows_jobs_less_is_mentioned(gain, close):
+    """Below a tenth and a twentieth of 1.72 nothing is near; within the tenth it is the knee."""
+    found = one([*ALONE, *option(2, gain, 1.4), *option(3, 1.6, 2.0), *option(7, 1.72, 4.2)])
+    assert place(found.close) == (("mps", 2) if close else None)
+    assert place(found.knee) == ("mps", 2 if gain == 1.57 else 3)
+    assert ("2 under MPS has a throughput gain" in " ".join(found.sentences())) == close
+
+
+def test_what_holds_for_all_jobs_is_said_once_and_empty_columns_are_left_out(tmp_path, capsys):
+    rows = [replace(e, design=ALTERNATE) for e in LARGE if e.quantity != "memory"]
+    rows = [replace(e, host="h1") if e.host else e for e in rows if e.host != "h2"]
+    rows += [replace(e, scenario=e.scenario.replace(JOB, "resnet152_imagenet_b32")) for e in rows]
+    schema.write(rows, tmp_path / "estimates.parquet")
+    assert analysis(["advise", "--folder", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("Run 3 under MPS") == 2
+    assert text.count(advice.UNTOLD) == 1 and "memory   " not in text and "over fastest" not in text
+    assert "slowest takes" in text
+    (found, other) = advice.advise(Estimates(rows))
+    assert advice.UNTOLD in advice.common([found, other]) and advice.common([found]) == []
+    assert advice.common([found, one(LARGE)]) == []
+
+
 @pytest.mark.parametrize(
     ("over", "together", "first"),
     [(0.2, 1.1, True), (0.9, 1.1, False), (1.0, 1.1, False), (0.7, 0.95, True)],

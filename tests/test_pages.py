@@ -268,6 +268,16 @@ def test_the_last_lines_begin_with_advice_and_are_few(study):
     assert pages.closing(study / "tables") == "", "none without estimates"
 
 
+def test_the_last_lines_advise_in_the_way_that_does_most_and_name_jobs_without_sets(tmp_path):
+    """thin: sets as graphs only; thick: none of its copies; two ways of writing in the study."""
+    found = [e for e in simulated(DESIGN) if e.jobs < 2 or (e.arm == "graph" and "thin" in e.id)]
+    lines = pages.closing(written(tmp_path / "few", found)).splitlines()
+    asked = next(at for at, line in enumerate(lines) if line.startswith("How many"))
+    assert re.match(r"thin b32, bf16 \+ CUDA graph: Run \d under M", lines[asked + 1])
+    assert [line for line in lines if "thick" in line] == [lines[asked + 2]]
+    assert "not measured together" in lines[asked + 2] and "Sharing was" not in "".join(lines)
+
+
 @pytest.mark.parametrize(
     ("quantity", "method", "jobs", "low", "high", "tick"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from jinja2 import Undefined
@@ -117,11 +117,11 @@ class Book:
             self.look(e)
         return plain(said)
 
-    def advised(self, advice: Advice) -> Told:
-        """The sentences of an advice, and the numbers that they are made of."""
+    def advised(self, advice: Advice, but: Collection[str] = ()) -> Told:
+        """The sentences of an advice, less caveats in `but`, and the numbers behind them."""
         for identity in advice.ids:
             self.look(identity)
-        return plain(" ".join(advice.sentences()))
+        return plain(" ".join(advice.sentences(but)))
 
     def reason(self, judged: Judged) -> Told:
         """Why a claim has its verdict, and the numbers that it rests on."""

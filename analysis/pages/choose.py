@@ -13,6 +13,7 @@ from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import (
     COMPLETION,
+    CONTROL_ARM,
     PAPER_ARM,
     TWIN,
     arm_order,
@@ -207,6 +208,21 @@ def by_gain(advised: Iterable[Advice]) -> list[Advice]:
     return sorted(found, key=lambda each: arm_order(each.arm))
 
 
+def foremost(advised: Iterable[Advice]) -> list[Advice]:
+    """Of each job that was measured in sets, the way of writing whose advised option does the most;
+    the highest gain first.
+    """
+    found: dict[str, Advice] = {}
+    for each in (each for each in advised if each.sets and each.knee):
+        found[each.job] = max(found.get(each.job, each), each, key=_does)
+    return sorted(found.values(), key=lambda each: -each.knee.stp.value)
+
+
+def _does(advice: Advice) -> tuple[bool, float, float]:
+    rate = advice.knee.rate
+    return advice.arm != CONTROL_ARM, rate.value if rate else 0.0, advice.knee.stp.value
+
+
 def knee(advised: Iterable[Advice], job: str, arm: str) -> Option:
     """The option that is advised for a job written in one way."""
     return next(each.knee for each in advised if (each.job, each.arm) == (job, arm))
@@ -217,8 +233,7 @@ def summary(advised: Iterable[Advice]) -> Table:
     table = Table(("job", "written", "run", *_OPTION, "measured on"))
     for each in advised:
         if each.knee:
-            shared = any(option.n > 1 for option in each.options)
-            run = each.knee.label if shared else "sharing not measured"
+            run = each.knee.label if each.sets else "sharing not measured"
             names = (labels.job(each.job), labels.arm(each.arm), run)
             table.rows.append((*names, *_of(each.knee), Number(each.knee.stp, "how_many")))
     return table

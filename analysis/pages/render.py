@@ -18,7 +18,6 @@ from analysis import advice, claims, labels
 from analysis.choose import on_cpu, scope, update
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import Estimates
-from analysis.names import PAPER_ARM
 from analysis.pages import PAGES, TABLES, choose, html, tables
 from analysis.pages.book import Book, Told, only_published, plain
 
@@ -92,6 +91,7 @@ class Study:
             "on_cpu": on_cpu(estimates),
             "hosts": [estimates.get("count", name="host_cells", host=h) for h in estimates.hosts()],
             "choose": choose,
+            "common": advice.common(self.advice),
             "unmeasured": advice.unmeasured(estimates, self.advice),
             "near_memory": tables.near_memory(estimates),
             "estimates": estimates,
@@ -127,12 +127,19 @@ def closing_lines(folder: Path) -> str:
     except (OSError, ValueError):
         return ""
     book = Book(estimates)
-    advised = [] if on_cpu(estimates) else choose.by_gain(advice.advise(estimates))
-    found = [each for each in advised if each.arm == PAPER_ARM and len(each.options) > 1] or advised
-    lines = [f"{labels.job(each.job)}: {(each.sentences() or [''])[0]}" for each in found[:8]]
-    if lines:
-        lines.insert(0, "How many of a job should share the GPU (all of it: advice.md):")
-    lines.insert(0, scope(estimates)[0])
+    lines = [scope(estimates)[0]]
+    advised = [] if on_cpu(estimates) else advice.advise(estimates)
+    found = choose.foremost(advised)
+    if found:
+        lines.append("How many of a job should share the GPU (all of it: advice.md):")
+    for each in found[:8]:
+        arm = f", {labels.arm(each.arm)}" if len(estimates.arms()) > 1 else ""
+        said = each.sentences()
+        better = f" {said[-1]}" if each.rewrite else ""
+        lines.append(f"{labels.job(each.job)}{arm}: {said[0]}{better}")
+    known = {each.job for each in found}
+    if alone := dict.fromkeys(labels.job(e.job) for e in advised if e.job not in known):
+        lines.append(f"Copies of these were not measured together: {', '.join(alone)}.")
     done, cells = (estimates.get("count", name=name) for name in ("cells_completed", "cells"))
     if done and cells:
         others = [e for e in estimates.of("count") if e.name.startswith("cells_") and e != done]
