@@ -88,14 +88,26 @@ def test_every_number_is_an_estimate(made):
             e = estimates[number["id"]]
             for name in ("value", "low", "high"):
                 assert number[name] == pytest.approx(getattr(e, name), rel=1e-5)
-            spelt = f"{number['text']} ({number['spread']})"
-            assert (spelt, number["n"], number["cells"]) == (labels.span(e), e.n, len(e.cells))
+            assert number["span"] == f"{number['text']} ({number['spread']})"
+            assert (number["span"], number["n"], number["cells"]) == (labels.span(e), e.n, len(e.cells))
             for host, value, text in number["on"]:
                 single = estimates[f"{e.id}@{host}"]
                 assert value == pytest.approx(single.value, rel=1e-5)
                 assert text == labels.span(single)
             seen += 1
     assert seen == sum(e.quantity in command.SHOWN and not e.host for e in estimates)
+
+
+def test_numbers_are_spelt_as_everywhere_whatever_their_spread(tmp_path):
+    """An interval keeps its brackets, a range and a single replicate their words."""
+    ends = {"range": (840.0, 860.0), "interval": (840.0, 860.0), "none": (None, None)}
+    for spread, (low, high) in ends.items():
+        rows = [replace(e, spread=spread, low=low, high=high, n=1) for e in study()
+                if e.id == f"rate:2x_{JOB}/paper_step/mps"]  # fmt: skip
+        kept = [e for e in study() if e.quantity in ("outcome", "count")]
+        _, held = build(tmp_path / spread, [*rows, *kept])
+        (number,) = (s["numbers"]["rate"] for s in held["jobs"][0]["sets"] if s["numbers"])
+        assert number["span"] == labels.span(rows[0]) and "840" in number["spread"] or low is None
 
 
 def test_no_text_of_the_data_is_markup(made):

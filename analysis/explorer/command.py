@@ -31,7 +31,8 @@ DASHES = {"naive": "", "mps": "", "mps_equal": "6 3", "mps_overlap": "2 3", "mig
 def number(e: Estimate, on: list[Estimate]) -> dict:
     """What the page holds of a number: floats of six digits, and its text as labels spell it."""
     text = labels.number(e.value, e.unit)
-    found = {"id": e.id, **_place(e), "text": text, "spread": _spread(e, text)}
+    found = {"id": e.id, **_place(e), "text": text, "span": labels.span(e)}
+    found["spread"] = found["span"].removeprefix(text).strip(" ()")
     found |= {"n": e.n, "hosts": e.hosts, "cells": len(set(e.cells))}
     if e.design not in ("", BLOCKS):
         found["design"] = e.design
@@ -44,10 +45,6 @@ def number(e: Estimate, on: list[Estimate]) -> dict:
 def _place(e: Estimate) -> dict:
     ends = {"low": e.low, "high": e.high} if e.low is not None else {}
     return {name: float(f"{x:.6g}") for name, x in {"value": e.value, **ends}.items()}
-
-
-def _spread(e: Estimate, text: str) -> str:
-    return labels.span(e).removeprefix(text).strip().removeprefix("(").removesuffix(")")
 
 
 def sets(estimates: Estimates) -> dict[tuple[str, str], list[dict]]:
@@ -98,6 +95,7 @@ def jobs(estimates: Estimates) -> list[dict]:
         by = {arm: "stp" if arm in unrated else "rate" for arm in arms}  # as analysis.advice ranks
         for s in some:
             s["by"] = by.get(s["arm"], "rate")
+            s["rewrite"] = _rewriting(estimates, s, f"1x_{key}") if fastest else ""
         found.append(
             {
                 "id": key,
@@ -110,6 +108,17 @@ def jobs(estimates: Estimates) -> list[dict]:
             | {"parts": [labels.job(name) for name in names], "fastest": (*fastest, None)[0]}
         )
     return sorted(found, key=lambda job: (job["mixed"], "(" in job["label"], job["label"]))
+
+
+def _rewriting(estimates: Estimates, a_set: dict, one: str) -> str:
+    """What analysis.advice says of rewriting the job (`one` of it), if this set is advised."""
+    where = {name: a_set[name] for name in ("scenario", "arm", "method")}
+    alone = estimates.get("over_fastest", scenario=one, arm=a_set["arm"], method="naive")
+    stp, over = (estimates.get(quantity, **where) for quantity in ("stp", "over_fastest"))
+    if stp is None or stp.value is None:
+        return ""
+    option = advice.Option(a_set["method"], a_set["n"], stp.value, stp, over_fastest=over)
+    return advice.rewriting(alone, option)
 
 
 def data(estimates: Estimates, folder: Path) -> dict:
@@ -139,8 +148,6 @@ def data(estimates: Estimates, folder: Path) -> dict:
         "jobs": some,
         "untold": advice.UNTOLD,
         "near": advice.NEAR,
-        "gain": advice.GAIN,
-        "rewrite": advice.REWRITE,
     }
 
 

@@ -33,7 +33,6 @@ const key = (set) => `${set.scenario}/${set.arm}/${set.method}`;
 const jobNow = () => held.jobs.find((job) => job.id === state.job);
 const measured = (job, arm) => job.sets.filter((set) => set.arm === arm && Object.keys(set.numbers).length);
 const value = (set, quantity) => set.numbers[quantity]?.value ?? null;
-const gain = (set) => value(set, "stp") ?? value(set, "rate") ?? -1;
 const work = (set) => value(set, set.by) ?? -1;
 const bound = () => Number(state.bound) || WANTS[state.want][1];
 const short = (set) => set.count + (set.count.includes("+") ? ", " : " × ") + held.methods[set.method].label;
@@ -118,21 +117,20 @@ function questions() {
 
 // -- advice -----------------------------------------------------------------------------------
 
-const spelt = (number) => number.text + (number.spread ? ` ${number.spread.startsWith("[") ? number.spread : `(${number.spread})`}` : "");
 const how = (set) => held.methods[set.method].phrase;
 
 function sentences(set, job) {
   const { rate, stp, over_fastest: over, slowdown_worst: slow, memory, capacity } = set.numbers;
   const found = [];
-  const gained = stp ? `${spelt(stp)} times what one job alone does` : "";
+  const gained = stp ? `${stp.span} times what one job alone does` : "";
   if (set.n === 1)
-    found.push(rate ? `One job alone processes ${spelt(rate)}.` : "");
+    found.push(rate ? `One job alone processes ${rate.span}.` : "");
   else if (rate)
-    found.push(`Together they process ${spelt(rate)}${gained ? `: ${gained}` : ""}.`);
+    found.push(`Together they process ${rate.span}${gained ? `: ${gained}` : ""}.`);
   else if (gained) found.push(`Together they do ${gained}, each job counted against itself alone.`);
   if (over && job.fastest && job.fastest.arm !== held.arms[set.arm])
-    found.push(`That is ${spelt(over)} times the fastest measured way to run one job alone (${job.fastest.arm}).`);
-  if (slow && set.n > 1) found.push(`The slowest job takes ${spelt(slow)} times as long as alone.`);
+    found.push(`That is ${over.span} times the fastest measured way to run one job alone (${job.fastest.arm}).`);
+  if (slow && set.n > 1) found.push(`The slowest job takes ${slow.span} times as long as alone.`);
   if (memory) found.push(`${memory.text}${capacity ? ` of ${capacity.text}` : ""} of GPU memory are in use.`);
   else if (stp?.design) found.push(held.untold);
   return found.filter(Boolean).join(" ");
@@ -159,18 +157,15 @@ function advice(sets, job) {
     if (!set || said.has(set)) return;
     said.add(set);
     const { stp, slowdown_worst: slow, memory } = set.numbers;
-    const told = [stp && `${spelt(stp)} times what one job alone does`, slow && `the slowest job takes ${slow.text} times as long as alone`, memory?.text];
+    const told = [stp && `${stp.span} times what one job alone does`, slow && `the slowest job takes ${slow.text} times as long as alone`, memory?.text];
     words.push(el("p", {}, `${why}: `, link({ set: set === top ? "" : key(set) }, name(set)), `, ${told.filter(Boolean).join(", ")}.`));
   };
   also(`For ${wanted()}`, top);
   if (together && shown.n === 1) also("The best measured set of several", sets.filter((set) => set.n > 1).sort((a, b) => work(b) - work(a))[0]);
   if (!picked) also("The most throughput, with more slowdown", best(sets));
   if (state.want === "rate" && slowest(shown) > 2) also("With no job slower than 2 times", advised(sets.filter((set) => slowest(set) <= 2)));
-  const alone = value(sets.find(isAlone) ?? shown, "over_fastest");
-  const pays = top && top.n > 1 && gain(top) > held.gain;
-  const beaten = top && (value(top, "over_fastest") ?? 1) < 1;
-  if (alone && job.fastest && alone * (pays && !beaten ? held.rewrite : held.gain) < 1)
-    words.push(el("p", {}, `Write it better${alone * held.rewrite < 1 || beaten ? " first" : ""}: as ${job.fastest.arm}, one job alone does ${spelt(job.fastest)}.`));
+  const { rewrite } = top ?? shown;
+  if (rewrite) words.push(el("p", {}, `${rewrite}: as ${job.fastest.arm}, one job alone does ${job.fastest.span}.`));
   const flags = shown.numbers.rate?.flags ?? shown.numbers.stp?.flags;
   if (flags) words.push(el("p", { class: "soft" }, `Marked in the measurement: ${flags}.`));
   return words;
@@ -318,7 +313,7 @@ function chart(sets, job) {
       const number = set.numbers[quantity];
       const point = el("g", { class: `point${set === shown ? " chosen" : ""}`, tabindex: -1, role: "button", "data-number": number.id,
         "data-key": `point:${number.id}`, transform: `translate(${x(set, shift)},${y(number.value)})`,
-        "aria-label": `${set.title} ${how(set)}: ${spelt(number)}`, onclick: () => choose({ set: key(set) }),
+        "aria-label": `${set.title} ${how(set)}: ${number.span}`, onclick: () => choose({ set: key(set) }),
         onpointerenter: () => { hosts(point, number, y); explain(set, quantity); }, onpointerleave: () => hosts(null),
         onfocus: () => { hosts(point, number, y); explain(set, quantity); }, onblur: () => hosts(null),
         onkeydown: (e) => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); choose({ set: key(set) }); } } });
@@ -364,7 +359,7 @@ function explain(set, quantity) {
   } }, "Copy");
   $("detail").replaceChildren(
     el("button", { class: "close", type: "button", "aria-label": "Close", onclick: close }, "×"),
-    el("p", {}, el("b", {}, `${title}: ${spelt(number)}`), ` · ${set.title} ${how(set)}, ${held.arms[set.arm]}`),
+    el("p", {}, el("b", {}, `${title}: ${number.span}`), ` · ${set.title} ${how(set)}, ${held.arms[set.arm]}`),
     el("p", { class: "soft" }, [meaning, over && `relative to ${over}`].filter(Boolean).join("; ")),
     el("p", {}, `${some(number.n, "replicate")} on ${some(number.hosts, "host")}, ${some(number.cells, "cell")}. `
       + number.on.map(([host, , text]) => `${host}: ${text}`).join(" · ") + (number.flags ? `. Marked: ${number.flags}.` : ""),
