@@ -392,5 +392,10 @@ def run(given: Namespace) -> str:
     if any(option.over_fastest for option in every):
         legend += "\nOver fastest: over one job alone in the fastest way it was written."
     said = common(found)
-    head = (scope(estimates)[0], legend, unmeasured(estimates, found), "All sets: " * bool(said) + " ".join(said))
+    head = (
+        scope(estimates)[0],
+        legend,
+        unmeasured(estimates, found),
+        "All sets: " * bool(said) + " ".join(said),
+    )
     return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])

@@ -31,7 +31,6 @@ from analysis.rules import (
 
 __all__ = ["ClaimsError", "Judged", "Rules", "Verdict", "judged", "read", "verdicts"]
 
-_UNPLANNED = " (not planned)"
 _SAID = {
     Side.SUPPORTS: "yes on",
     Side.AGAINST: "no on",
@@ -46,7 +45,8 @@ _SAID = {
 class CellJudged:
     """One number of a test. hosts: host, id of its estimate, and where it lies. unlike: hosts that
     do not count, as a need is not met there. reported: id of the paper's number beside it, or "".
-    note: why there is no number, or what the set did (fits).
+    note: why there is no number, or what the set did (fits). planned: the study planned it, and
+    what it is held against.
     """
 
     scenario: str
@@ -58,6 +58,7 @@ class CellJudged:
     unlike: tuple[str, ...] = ()
     reported: str = ""
     note: str = ""
+    planned: bool = True
 
     @property
     def label(self) -> str:
@@ -113,8 +114,7 @@ class Judged:
     @property
     def planned(self) -> bool:
         """True if the study planned a set that it is tested by."""
-        notes = (cell.note for test in self.tests for cell in test.cells)
-        return not all(note.endswith(_UNPLANNED) for note in notes)
+        return any(cell.planned for test in self.tests for cell in test.cells)
 
 
 def judged(rules: Rules, estimates: Estimates) -> list[Judged]:
@@ -242,7 +242,7 @@ class _Judge:
         cell = replace(cell, reported=self._reported(test.quantity, cell, test.job))
         e = self.estimates.get(test.quantity, **place(cell), window=test.window, job=test.job)
         if e is None or e.value is None:
-            return replace(cell, note=self._absent(test.quantity, cell))
+            return self._absent(test.quantity, cell)
         every = self._points(e)
         points = [p for p in every if like is None or not p.host or p.host in like]
         unlike = tuple(p.host for p in every if p not in points)
@@ -266,7 +266,7 @@ class _Judge:
         outcome, parts = (self.estimates.get(q, **place(cell)) for q in ("outcome", test.quantity))
         did = {"completed": "completed", "out_of_memory": "ran out of memory"}
         if not (outcome and outcome.status in did and parts and parts.value is not None):
-            return replace(cell, note=self._absent(test.quantity, cell))
+            return self._absent(test.quantity, cell)
         as_said = (parts.value > 1) == (outcome.status == "out_of_memory")
         verdict = Verdict.HOLDS if as_said else Verdict.CONTRADICTED
         times = labels.number(parts.value)
@@ -289,18 +289,18 @@ class _Judge:
                     return e.id
         return ""
 
-    def _absent(self, quantity: str, cell: CellJudged) -> str:
-        """Why there is no number: what became of its cell, or of the one it is held against."""
+    def _absent(self, quantity: str, cell: CellJudged) -> CellJudged:
+        """With why there is no number: what became of its cell, or of the one it is held against."""
         for method in filter(None, (cell.method, PARTNER.get(quantity))):
             asked = replace(cell, method=method)
             outcome = self.estimates.get("outcome", **place(asked))
             if outcome is None:
-                return f"{asked.label}{_UNPLANNED}"
+                return replace(cell, note=f"{asked.label} (not planned)", planned=False)
             if outcome.status != "completed":
                 reason = outcome.note.split(";")[0].split(". ")[0]
                 why = ": ".join(filter(None, (labels.status(outcome.status), reason)))
-                return f"{asked.label} ({why})"
-        return f"{_title(quantity)} for {cell.label}"
+                return replace(cell, note=f"{asked.label} ({why})")
+        return replace(cell, note=f"{_title(quantity)} for {cell.label}")
 
     def _told(
         self, test: Test, verdict: Verdict, cells: list[CellJudged], unread: list[str]

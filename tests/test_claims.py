@@ -81,6 +81,18 @@ def test_fewer_than_three_alternating_cells_decide_only_by_sets_that_hold_their_
             assert decide([*rows, *rates], rule).verdict == verdict, (quantity, cells)
 
 
+@pytest.mark.parametrize(
+    ("rows", "quantity", "planned"),
+    [([], "stp", False), ([outcome(method="naive")], "stp", False), ([outcome()], "stp", True),
+     ([outcome()], "rate_over_naive", False),  # which needs the plain set besides
+     ([outcome(status="not_run", note="stopped (not planned")], "stp", True)],
+)  # fmt: skip
+def test_a_claim_is_planned_if_the_study_planned_a_set_of_it_whatever_became_of_it(
+    rows, quantity, planned
+):
+    assert decide(rows, MORE | {"quantity": quantity}).planned is planned
+
+
 # One test on one cell
 
 

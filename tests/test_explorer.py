@@ -89,7 +89,11 @@ def test_every_number_is_an_estimate(made):
             for name in ("value", "low", "high"):
                 assert number[name] == pytest.approx(getattr(e, name), rel=1e-5)
             assert number["span"] == f"{number['text']} ({number['spread']})"
-            assert (number["span"], number["n"], number["cells"]) == (labels.span(e), e.n, len(e.cells))
+            assert (number["span"], number["n"], number["cells"]) == (
+                labels.span(e),
+                e.n,
+                len(e.cells),
+            )
             for host, value, text in number["on"]:
                 single = estimates[f"{e.id}@{host}"]
                 assert value == pytest.approx(single.value, rel=1e-5)
