@@ -347,8 +347,9 @@ def unmeasured(estimates: Estimates, found: Iterable[Advice]) -> str:
 
 
 def table(advice: Advice, but: Collection[str] = ()) -> str:
-    """One job for a terminal: what is advised, then its options, with `*` on the Pareto set; without
-    columns that are empty, and caveats in `but`.
+    """One job for a terminal: what is advised, then its options, with `*` on the Pareto set.
+
+    Columns without a value are left out, and caveats in `but`.
     """
     head = ("", "samples/s", "throughput gain", "slowest takes", "memory", "S", "over fastest")
     rows = [(*head, "hosts")]

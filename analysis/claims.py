@@ -290,7 +290,7 @@ class _Judge:
         return ""
 
     def _absent(self, quantity: str, cell: CellJudged) -> CellJudged:
-        """With why there is no number: what became of its cell, or of the one it is held against."""
+        """Why there is no number: what became of its cell, or of the one it is held against."""
         for method in filter(None, (cell.method, PARTNER.get(quantity))):
             asked = replace(cell, method=method)
             outcome = self.estimates.get("outcome", **place(asked))

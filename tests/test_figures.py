@@ -96,6 +96,14 @@ def test_every_number_is_the_estimate_of_its_id(study, name, tmp_path):
             assert row["id"] or (row["x"], row["value"]) == (1, 1)  # one job alone
 
 
+def test_every_title_says_that_a_cpu_gives_no_results(study, tmp_path):
+    schema.write(study.t, tmp_path / "estimates.parquet")
+    write(tmp_path)
+    for name in ALL:
+        (title,) = Sheet.read(tmp_path / f"figures/{name}.csv").of("title")
+        assert ("on a CPU, no result" in title["label"]) == (study.name == "CPU"), name
+
+
 def texts_of(figure) -> list:
     """Every text that is drawn: names of ticks beyond an axis's ends are not."""
     beyond = set()
