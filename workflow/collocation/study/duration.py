@@ -14,6 +14,8 @@ OVERHEAD_S = 9.0
 PER_MEMBER_S = {"together": 0.6, "turn": 3.5}
 EPOCH_S = 20.0  # also of work of which nobody knows how long it takes
 LEAST_S = 1.0
+# Of these guesses, what cells without a GPU take: tiny models, which choose no kernels.
+ON_CPU = 0.15
 # Of an arm, what the first cell with a workload takes besides: its jobs compile (40 to 150 s on
 # H200s' hosts), and later cells find that. Not where it was measured before in this study.
 FIRST_S = {"compile": 60.0}
@@ -28,11 +30,17 @@ class Estimates:
     on this machine.
     """
 
-    def __init__(self, here: Attempts, shipped: Callable[[str], Attempts] = lambda kind: {}):
+    def __init__(
+        self,
+        here: Attempts,
+        shipped: Callable[[str], Attempts] = lambda kind: {},
+        on_gpu: bool = True,
+    ):
         """shipped: reads cells of a kind (scenario/arm/method) in the studies that ship, if there
-        are none here.
+        are none here. on_gpu: False where the cells run on a CPU.
         """
-        self._took, self._read = list(_took(here)), shipped
+        self._guess = 1.0 if on_gpu else ON_CPU
+        self._took, self._read = list(_took(here, self._guess)), shipped
         self._here = _medians(self._took)
         self._shipped: dict[str, float | None] = {}
         # The first cell with a job; "" where that was measured.
@@ -58,7 +66,8 @@ class Estimates:
         if beside is None:
             beside = self._off * self._foreseen(kind, spec)
         firsts = sum(self._first.setdefault(job, cell.id) == cell.id for job in _jobs(kind))
-        return max(beside + _windows(spec), LEAST_S) + firsts * FIRST_S.get(cell.arm, 0.0)
+        seconds = max(beside + _windows(spec, self._guess), LEAST_S)
+        return seconds + firsts * FIRST_S.get(cell.arm, 0.0)
 
     def knows(self, cell: Cell) -> bool:
         """Whether cells like it were measured."""
@@ -67,24 +76,24 @@ class Estimates:
 
     def _foreseen(self, kind: str, spec: dict) -> float:
         each = PER_MEMBER_S[_measure(spec).get("tune", "turn")]
-        by_thumb = OVERHEAD_S + each * len(spec["members"])
+        by_thumb = self._guess * (OVERHEAD_S + each * len(spec["members"]))
         known = self._as_shipped(kind)
         return max(by_thumb if known is None else known, LEAST_S)
 
     def _as_shipped(self, kind: str) -> float | None:
         if kind not in self._shipped:
-            self._shipped[kind] = _medians(_took(self._read(kind))).get(kind)
+            self._shipped[kind] = _medians(_took(self._read(kind), self._guess)).get(kind)
         return self._shipped[kind]
 
 
-def _took(attempts: Attempts) -> Iterator[tuple[str, Attempt, float]]:
+def _took(attempts: Attempts, guess: float) -> Iterator[tuple[str, Attempt, float]]:
     """Kind, attempt, seconds beside its windows, of all that measured."""
     for cell, tried in attempts.items():
         for attempt in tried:
             timing = (attempt.content or {}).get("timing", {})
             if attempt.status in MEASURED and "total_s" in timing:
                 seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
-                yield _kind(cell), attempt, seconds - _windows(attempt.content["spec"])
+                yield _kind(cell), attempt, seconds - _windows(attempt.content["spec"], guess)
 
 
 def _medians(took: Iterable[tuple[str, Attempt, float]]) -> dict[str, float]:
@@ -109,13 +118,13 @@ def _measure(spec: dict) -> dict:
     return spec.get("measure") or {}
 
 
-def _windows(spec: dict) -> float:
-    """Seconds that are known beforehand."""
+def _windows(spec: dict, guess: float) -> float:
+    """Seconds that are known beforehand, and of work of unknown length so much of EPOCH_S."""
     measure = _measure(spec)
     if measure.get("kind") == "alternate":
         sides = len({member.get("side") for member in spec["members"]})
         turns = sides * measure.get("slices", 0) * measure.get("slice_s", 0.0)
         return turns + measure.get("warmup_s", 0)
     times = {"departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
-    windows = times.get(measure.get("kind"), 1) * measure.get("window_s", EPOCH_S)
+    windows = times.get(measure.get("kind"), 1) * measure.get("window_s", guess * EPOCH_S)
     return windows + measure.get("settle_s", 0) + measure.get("warmup_s", 0)

@@ -319,7 +319,7 @@ def _plan(session: Session) -> None:
         session.refusal,
         config.attempts,
         session.stale,
-        Estimates(attempts, shipped),
+        Estimates(attempts, shipped, session.on_gpu),
         session.on_gpu,
     )
     left = None if config.budget is None else seconds(config.budget)
