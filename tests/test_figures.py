@@ -61,7 +61,9 @@ def a_study(hosts: int = 2, blocks: int = 3, **changes) -> list[Estimate]:
     return found
 
 
+TURNS = {"turns": [(f"{n}x_{SMALL_JOB}", "alone-naive-mps") for n in (3, 7)], "turn_cells": 3}
 STUDIES = {
+    "turns": a_study(blocks=1, **TURNS),
     "two hosts": a_study(),
     "one host": a_study(hosts=1),
     "one replicate": a_study(hosts=1, blocks=1),
@@ -84,7 +86,11 @@ def read_back(sheet: Sheet, folder: Path) -> Sheet:
 @pytest.mark.parametrize("name", ALL)
 def test_every_number_is_the_estimate_of_its_id(study, name, tmp_path):
     for row in read_back(SHEETS[name](study), tmp_path).rows:
-        if row["id"]:
+        if row["id"] and row["note"] in study.t[row["id"]].cells:
+            e = study.t[row["id"]]
+            (cell,) = (r for r in e.replicates if r.cell == row["note"])
+            assert (row["value"], row["low"], row["high"], row["n"]) == (cell.value, None, None, 1)
+        elif row["id"]:
             e = study.t[row["id"]]
             assert (row["value"], row["low"], row["high"]) == (e.value, e.low, e.high)
             assert (row["spread"], row["n"]) == (e.spread, e.n)
@@ -104,6 +110,17 @@ def test_every_title_says_that_a_cpu_gives_no_results(study, tmp_path):
         assert ("on a CPU, no result" in title["label"]) == (study.name == "CPU"), name
 
 
+def test_mps_is_drawn_over_plain_by_the_job_alone_of_the_same_cell():
+    t = Estimates(STUDIES["turns"])
+    sheet = SHEETS["mps_against_host"](Study(t, "turns"))
+    gain = t.get("rate_over_naive", scenario=f"7x_{SMALL_JOB}", arm="paper_step", method="mps")
+    alone = t.get("rate", scenario=f"1x_{SMALL_JOB}", arm="paper_step", method="naive")
+    rates = {r.cell: r.value for r in alone.replicates}
+    drawn = {row["note"]: row["x"] for row in sheet.of("point") if row["id"] == gain.id}
+    assert len(drawn) == 6 and drawn == {cell: rates[cell] for cell in gain.cells}
+    assert [*drawn.values()] == sorted(drawn.values())
+
+
 def texts_of(figure) -> list:
     """Every text that is drawn: names of ticks beyond an axis's ends are not."""
     beyond = set()
@@ -116,7 +133,7 @@ def texts_of(figure) -> list:
     return [t for t in found if t.get_visible() and t.get_text().strip() and t not in beyond]
 
 
-@pytest.mark.parametrize("of", ["two hosts", "one replicate", "CPU"])
+@pytest.mark.parametrize("of", ["two hosts", "one replicate", "CPU", "turns"])
 @pytest.mark.parametrize("name", ALL)
 def test_texts_are_legible_and_inside_and_names_of_lines_do_not_overlap(of, name, tmp_path):
     figure = draw(read_back(SHEETS[name](Study(Estimates(STUDIES[of]), of)), tmp_path))

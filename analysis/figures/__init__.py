@@ -11,4 +11,4 @@ NAMES = (
     "mixes_and_departures",
     "reported_against_measured",
 )
-APPENDIX = ("memory", "repeatability")
+APPENDIX = ("memory", "repeatability", "mps_against_host")

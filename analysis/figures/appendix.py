@@ -1,9 +1,12 @@
-"""Figures of the appendix: memory, how well numbers repeat, MIG layouts."""
+"""Figures of the appendix: memory, how well numbers repeat, what MPS gains on a faster host."""
 
 from __future__ import annotations
 
+import math
+
 from analysis import labels
 from analysis.choose import place, value
+from analysis.estimates.schema import Estimate, Replicate
 from analysis.figures import choose
 from analysis.figures.against_n import COUNTS
 from analysis.figures.choose import Study, by_method, under
@@ -61,3 +64,55 @@ def repeatability(study: Study) -> Sheet:
             choose.sign(sheet, panel, e, row)
         row += 0.5
     return choose.footers(study, sheet)
+
+
+def against_host(study: Study) -> Sheet:
+    """MPS over plain processes against the speed of one job alone, a sign per alternating cell.
+
+    The job alone took turns with both sets, so its speed says how fast the host launched then.
+    """
+    sheet = Sheet(columns=1, height=4.0)
+    found = {
+        e: cells
+        for each in study.alike("rate_over_naive", arm=study.arm, method="mps").values()
+        for e in each
+        if e.jobs > 1 and (cells := _with_one_alone(study, e))
+    }
+    if not found:
+        title = "MPS over plain processes, against the speed of one job alone"
+        return choose.nothing(sheet, title, "no two sets took turns with one job alone")
+    # The set whose gain differs most between its slowest and its fastest job alone.
+    e = max(found, key=lambda e: abs(math.log(found[e][-1][1].value / found[e][0][1].value)))
+    (slow, low), *_, (fast, high) = [*found[e], found[e][-1]]
+    text = f"{under(e)} do {labels.number(low.value)} times the work of plain ones"
+    if fast > slow:
+        text += f" where one alone does {labels.number(slow)} samples/s, and "
+        text += f"{labels.number(high.value)} times where it does {labels.number(fast)}"
+    sheet.basis(e)
+    sheet.text("title", text)
+    said = "A sign is one cell, in which the three took turns; further right, its host launched "
+    sheet.text("subtitle", said + "faster")
+    own = {"xlabel": "samples/s of one job alone in that cell", "xscale": "log", "yscale": "log"}
+    own |= {"ylabel": "work under MPS over that of plain processes", "names": "right"}
+    panel = sheet.panel("cells", **own)
+    sheet.line(panel)
+    jobs = list(dict.fromkeys(e.scenario.partition("x_")[2] for e in found))
+    sizes = sorted({e.jobs for e in found})
+    for e, cells in found.items():
+        hue, sign = jobs.index(e.scenario.partition("x_")[2]), sizes.index(e.jobs)
+        style = {"colour": choose.HUES[hue % choose.MOST], "line": "-"}
+        style["marker"] = choose.SIGNS[sign % choose.MOST]
+        for alone, replicate in cells:
+            end = labels.scenario(e.scenario) if alone == cells[-1][0] else ""
+            sheet.cell(panel, e, replicate, alone, end=end, **style)
+    return choose.footers(study, sheet)
+
+
+def _with_one_alone(study: Study, e: Estimate) -> list[tuple[float, Replicate]]:
+    """Each cell of a gain in which one job alone had its turns too: that job's samples/s, and the
+    gain; slowest first.
+    """
+    own = {"scenario": f"1x_{e.scenario.partition('x_')[2]}", "arm": e.arm, "method": "naive"}
+    rate = study.t.get("rate", **own)
+    alone = {r.cell: r.value for r in rate.replicates} if rate else {}
+    return sorted((alone[r.cell], r) for r in e.replicates if r.cell in alone)

@@ -25,6 +25,7 @@ SHEETS = {
     "reported_against_measured": reported.sheet,
     "memory": appendix.memory,
     "repeatability": appendix.repeatability,
+    "mps_against_host": appendix.against_host,
 }
 
 

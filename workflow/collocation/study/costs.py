@@ -44,7 +44,7 @@ FIGURES = {
     "the paper's sets of one job by naive, mps and mig": (
         lambda each: each.alike and each.method in WAYS and each.arm == PAPER,
         ["gain_against_slowdown", "epoch_time", "gaps_and_overlap", "activity"]
-        + ["reported_against_measured", "memory", "repeatability"],
+        + ["reported_against_measured", "memory", "repeatability", "mps_against_host"],
     ),
     "all mixes and departures": (
         lambda each: len(each.jobs) > 1 and each.variant in ("", "departure"),
