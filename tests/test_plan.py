@@ -326,17 +326,24 @@ def test_a_workloads_settings_change_its_cells_only(name, update):
 # -- what verdicts and figures cost ---------------------------------------------------------------
 
 
-def test_claims_and_figures_need_the_cells_that_their_numbers_come_from():
-    """By the numbers of the study that ships."""
-    found = Estimates.read(ROOT / "results/h200/estimates.parquet")
+@pytest.mark.parametrize(
+    ("study", "nothing_drawn"),
+    [
+        ("h200", {"mps_against_host"}),
+        ("turns", {"memory", "mixes_and_departures", "where_to_share"}),
+    ],
+)
+def test_claims_and_figures_need_the_cells_that_their_numbers_come_from(study, nothing_drawn):
+    """By the numbers of studies that ship."""
+    found = Estimates.read(ROOT / f"results/{study}/estimates.parquet")
 
     def cells_of(identity: str) -> set[str]:
         every = [found[identity], *found.on_hosts(found[identity])]
         of = (name for e in every for r in e.replicates for name in (r.cell, *r.over.split()))
         return {name.rpartition("/a")[0] for name in of}
 
-    by_set = costs.provided(GRIDS["h200"])
-    needs = {cell.id: {cell.id, *cell.needs} for cell in GRIDS["h200"]}
+    by_set = costs.provided(GRIDS[study])
+    needs = {cell.id: {cell.id, *cell.needs} for cell in GRIDS[study]}
     planned = costs.of_claims(by_set)
     judged = claims.judged(claims.read(costs.CLAIMS), found)
     assert list(planned) == [each.claim.id for each in judged]
@@ -351,11 +358,18 @@ def test_claims_and_figures_need_the_cells_that_their_numbers_come_from():
     drawn = {name: kind for kind, (_, names) in costs.FIGURES.items() for name in names}
     assert drawn.keys() == {*figures.NAMES, *figures.APPENDIX}
     for name, kind in drawn.items():
-        with (ROOT / f"results/h200/figures/{name}.csv").open() as file:
+        with (ROOT / f"results/{study}/figures/{name}.csv").open() as file:
             read = {row["id"] for row in csv.DictReader(file)} - {""}
         came_from = set().union(*map(cells_of, read))
         named = costs.of_figures(by_set)[kind]
-        assert came_from and came_from <= set().union(*(needs[cell] for cell in named)), name
+        assert bool(came_from) != (name in nothing_drawn), name
+        assert came_from <= set().union(*(needs[cell] for cell in named)), name
+
+
+def test_figures_of_mixes_need_no_ladder_and_one_claim_not_the_whole_study():
+    by_set = costs.provided(GRIDS["h200"])
+    planned = costs.of_claims(by_set)
+    drawn = {name: kind for kind, (_, names) in costs.FIGURES.items() for name in names}
     mixes, ladders = (drawn["mixes_and_departures"], drawn["where_to_share"])
     assert costs.of_figures(by_set)[mixes].isdisjoint(costs.of_figures(by_set)[ladders])
     assert planned["C1a"] and len(set().union(*planned["C1a"])) < 40
