@@ -18,7 +18,7 @@ from analysis.estimates.build import build
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
 from analysis.figures import APPENDIX, NAMES
-from analysis.figures.choose import Study
+from analysis.figures.choose import WAYS, Study
 from analysis.figures.command import SHEETS, write
 from analysis.figures.draw import SMALL, WIDTH, apart, draw
 from analysis.figures.sheet import COLUMNS, Sheet
@@ -119,6 +119,28 @@ def test_mps_is_drawn_over_plain_by_the_job_alone_of_the_same_cell():
     drawn = {row["note"]: row["x"] for row in sheet.of("point") if row["id"] == gain.id}
     assert len(drawn) == 6 and drawn == {cell: rates[cell] for cell in gain.cells}
     assert [*drawn.values()] == sorted(drawn.values())
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("activity", "gract"), ("gaps_and_overlap", "s"),
+                                            ("memory", "memory"), ("epoch_time", "")])  # fmt: skip
+def test_nothing_to_draw_has_the_reason_that_is_true(name, lacks):
+    """Sets as graphs only, or no such number at all."""
+    graph = [e for e in a_study() if e.jobs < 2 or e.arm == "graph"]
+    (said,) = SHEETS[name](Study(Estimates(graph), "s")).of("subtitle")
+    assert "in paper style" in said["label"] and "read" not in said["label"]
+    if lacks:
+        unread = [e for e in a_study() if e.quantity != lacks]
+        (said,) = SHEETS[name](Study(Estimates(unread), "s")).of("subtitle")
+        assert "read" in said["label"] and "in paper style" not in said["label"]
+
+
+@pytest.mark.parametrize(("methods", "only"), [(("naive", "mps"), True), ((*WAYS,), False)])
+def test_only_under_mps_is_said_where_no_other_method_wins_by_overlap(methods, only):
+    """MIG does here."""
+    found = a_study(methods=methods, ends={}, noise=QUIET)
+    (title,) = SHEETS["gaps_and_overlap"](Study(Estimates(found), "s")).of("title")
+    assert "overlapping kernels up to" in title["label"]
+    assert ("only under MPS" in title["label"]) is only
 
 
 def texts_of(figure) -> list:

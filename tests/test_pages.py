@@ -304,6 +304,14 @@ def test_belief_gives_a_tick_to_an_aa_that_excludes_a_difference(
     assert [row[-2].strip() for row in rows] == [tick], rows
 
 
+@pytest.mark.parametrize("checked", [True, False])
+def test_belief_says_yes_to_equal_work_only_where_losses_were_compared(tmp_path, checked):
+    found = [e for e in simulated(DESIGN) if checked or not e.name.startswith("losses_")]
+    text = render.Study(written(tmp_path / "work", found), RULES).page("belief")
+    (row,) = re.findall(r"^\| Each job did the same work.* \| (.*) \|$", text, re.M)
+    assert row == ("yes" if checked else "not shown")
+
+
 @pytest.mark.parametrize(
     ("design", "n", "said"),
     [("alternate", 1, ", one cell"), ("alternate", 2, ", two cells"), ("alternate", 3, ""),

@@ -29,7 +29,7 @@ def rate(study: Study) -> Sheet:
     chosen = sorted(several, key=lambda w: (-len(arms[w]), -sets[w]))[:3]
     chosen = chosen or list(study.fullest("rate", 4))
     if not chosen:
-        return choose.nothing(sheet, "Throughput against the number of jobs", choose.NO_SET)
+        return choose.nothing(sheet, "Throughput against the number of jobs", study.lacking())
     _rate_title(study, sheet, chosen[0])
     drawn = choose.strokes(e.method for w in chosen for e in found[w])
     sheet.text("subtitle", f"{drawn}; grey line: the fastest way alone that was measured")
@@ -90,7 +90,7 @@ def epoch_time(study: Study) -> Sheet:
     found = study.fullest("epoch_time")
     title = "Epoch time of each job, by method and number of jobs"
     if not found:
-        return choose.nothing(sheet, title, choose.NO_SET)
+        return choose.nothing(sheet, title, study.lacking())
     over = study.alike("rate_over_naive", arm=study.arm, method="mps")
     most = [max(over[w], key=lambda e: e.jobs) for w in found if over.get(w)]
     faster = [e for e in most if e.jobs > 1 and (e.low or e.value) > 1]
@@ -138,7 +138,7 @@ def activity(study: Study) -> Sheet:
     found = study.fullest("gract", 5)
     title = "GPU activity and power against the number of jobs"
     if not found:
-        return choose.nothing(sheet, title, choose.NO_GPU)
+        return choose.nothing(sheet, title, study.lacking("gract", choose.NO_GPU))
     plain = {q: study.alike(q, arm=study.arm, method="naive") for q in ("gract", "smact")}
     busy, work = ([e for w in found for e in of.get(w, ()) if e.jobs > 1] for of in plain.values())
     if busy and work and (least := min(busy, key=value)).value >= 0.9:

@@ -18,7 +18,8 @@ def memory(study: Study) -> Sheet:
     sheet = Sheet(columns=1, height=3.0)
     found = study.fullest("memory")
     if not found:
-        return choose.nothing(sheet, "GPU memory against the number of jobs", choose.NO_MEMORY)
+        why = study.lacking("memory", choose.NO_MEMORY)
+        return choose.nothing(sheet, "GPU memory against the number of jobs", why)
     most = max((e for each in found.values() for e in each), key=value)
     card = study.t.get("capacity", **place(most))
     sheet.basis(most)
@@ -43,7 +44,8 @@ def repeatability(study: Study) -> Sheet:
     found = study.fullest("rate_cv")
     title = "How well throughput repeats on one host"
     if not found:
-        return choose.nothing(sheet, title, "no host has two replicates of a set of jobs alike")
+        why = f"no host has two replicates of a set of jobs alike in {labels.arm(study.arm)}"
+        return choose.nothing(sheet, title, why)
     alone, together = (study.t.get("count", name=f"cv_{name}") for name in ("alone", "together"))
     if alone and together:
         sheet.basis(alone, together)

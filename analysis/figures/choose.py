@@ -22,7 +22,7 @@ SIGNS = ("o", "s", "^", "D", "v", "P")
 MOST = 6  # panels of a figure, or lines of a panel
 NO_GPU = "this study has no readings of a GPU"
 NO_MEMORY = "no GPU memory was read: there was no GPU, or all sets took turns"
-NO_SET = "no set of jobs alike was measured"
+NO_SET = "no set of jobs alike was measured in {}"
 # A row for each name, numbers across, relative to one job alone.
 ROWS = {"xscale": "log", "rows": "yes"}
 
@@ -53,6 +53,13 @@ class Study:
         if "real" in kinds:
             return "real data" if len(kinds) == 1 else "partly generated data"
         return "generated data" if kinds else ""
+
+    def lacking(self, quantity: str = "", why: str = NO_SET) -> str:
+        """Why there is nothing to draw in the figures' arm: `why` where the study has no number of
+        the quantity at all, else that it has none of sets in this arm.
+        """
+        known = any(e.value is not None for e in self.t.of(quantity)) if quantity else False
+        return (NO_SET if known else why).format(labels.arm(self.arm))
 
     def alike(self, quantity: str, **where: str) -> dict[str, list[Estimate]]:
         """Of sets of one workload without variants, in plain windows: workload → its numbers."""

@@ -21,8 +21,10 @@ def against_slowdown(study: Study) -> Sheet:
     found = {w: [e for e in of if e.jobs > 1] for w, of in study.fullest("stp").items()}
     if not found:
         title = "Throughput gain against what it costs the slowest job"
-        return choose.nothing(sheet, title, choose.NO_SET)
-    best = [max(each, key=value) for each in found.values()]
+        return choose.nothing(sheet, title, study.lacking())
+    # Of any method: those that are not drawn count, too.
+    alike = study.alike("stp", arm=study.arm)
+    best = [max((e for e in alike[w] if e.jobs > 1), key=value) for w in found]
     most, least = max(best, key=value), min(best, key=value)
     text = f"{under(most)} do {labels.number(most.value)} times the work of one job at a time"
     if most.id != least.id:
@@ -123,7 +125,8 @@ def gaps_and_overlap(study: Study) -> Sheet:
     }
     sets = [s for each in shown.values() for s, _ in each]
     if not sets:
-        return choose.nothing(sheet, title, f"{choose.NO_GPU}, so there is no S")
+        why = study.lacking("s", f"{choose.NO_GPU}, so there is no S")
+        return choose.nothing(sheet, title, why)
     most = max(sets, key=value)
     busy = ((s, study.t.get("gract", **place(s))) for s in sets)
     full = [s for s, gract in busy if gract and gract.value >= FULL]
@@ -134,10 +137,10 @@ def gaps_and_overlap(study: Study) -> Sheet:
         title += f"{labels.number(gap.value)} times, "
         title += f"overlapping kernels up to {labels.number(most.value)} times"
         sheet.basis(gap, most)
-        plain = [s for s in sets if s.method == "naive"]
-        if most.method == "mps" and plain and all((s.high or s.value) < 1 for s in plain):
+        others = [s for s in sets if s.method != "mps"]
+        if most.method == "mps" and others and all((s.high or s.value) < 1 for s in others):
             title += ", and only under MPS"
-            sheet.basis(*plain)
+            sheet.basis(*others)
     sheet.text("title", title)
     said = "Filled: S, what overlap on the GPU wins. Open: STP, with the host's gaps filled besides"
     sheet.text("subtitle", said)

@@ -29,7 +29,8 @@ def sheet(study: Study) -> Sheet:
     left = [e for e in study.t.of("reclaimed", arm=study.arm) if e.method in METHODS]
     title = "Mixes: slowdown of each job and throughput gain of the set"
     if not gains and not left:
-        return choose.nothing(made, title, "no mix of different jobs was measured")
+        arm = labels.arm(study.arm)
+        return choose.nothing(made, title, f"no mix of different jobs was measured in {arm}")
     if best := [e for e in gains if e.method == "mps"]:
         made.basis(*best)
         title = f"Under MPS, mixes gain {choose.times(best)}"
