@@ -397,6 +397,6 @@ def run(given: Namespace) -> str:
         scope(estimates)[0],
         legend,
         unmeasured(estimates, found),
-        "All sets: " * bool(said) + " ".join(said),
+        "All advice: " * bool(said) + " ".join(said),
     )
     return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])

@@ -138,7 +138,7 @@ def activity(study: Study) -> Sheet:
     found = study.fullest("gract", 5)
     title = "GPU activity and power against the number of jobs"
     if not found:
-        return choose.nothing(sheet, title, study.lacking("gract", choose.NO_GPU))
+        return choose.nothing(sheet, title, study.lacking(choose.NO_GPU))
     plain = {q: study.alike(q, arm=study.arm, method="naive") for q in ("gract", "smact")}
     busy, work = ([e for w in found for e in of.get(w, ()) if e.jobs > 1] for of in plain.values())
     if busy and work and (least := min(busy, key=value)).value >= 0.9:

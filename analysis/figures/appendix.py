@@ -18,7 +18,7 @@ def memory(study: Study) -> Sheet:
     sheet = Sheet(columns=1, height=3.0)
     found = study.fullest("memory")
     if not found:
-        why = study.lacking("memory", choose.NO_MEMORY)
+        why = study.lacking(choose.NO_MEMORY)
         return choose.nothing(sheet, "GPU memory against the number of jobs", why)
     most = max((e for each in found.values() for e in each), key=value)
     card = study.t.get("capacity", **place(most))
@@ -44,7 +44,7 @@ def repeatability(study: Study) -> Sheet:
     found = study.fullest("rate_cv")
     title = "How well throughput repeats on one host"
     if not found:
-        why = f"no host has two replicates of a set of jobs alike in {labels.arm(study.arm)}"
+        why = study.lacking("no host has two replicates of a set of jobs alike")
         return choose.nothing(sheet, title, why)
     alone, together = (study.t.get("count", name=f"cv_{name}") for name in ("alone", "together"))
     if alone and together:
@@ -82,7 +82,8 @@ def against_host(study: Study) -> Sheet:
     }
     if not found:
         title = "MPS over plain processes, against the speed of one job alone"
-        return choose.nothing(sheet, title, "no two sets took turns with one job alone")
+        why = study.lacking("no two sets took turns with one job alone")
+        return choose.nothing(sheet, title, why)
     # The set whose gain differs most between its slowest and its fastest job alone.
     e = max(found, key=lambda e: abs(math.log(found[e][-1][1].value / found[e][0][1].value)))
     (slow, low), *_, (fast, high) = [*found[e], found[e][-1]]

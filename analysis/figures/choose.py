@@ -21,8 +21,7 @@ HUES = ("#0B5394", "#5C9BD5", "#2A9D8F", "#E0A224", "#A1372D", "#555555")
 SIGNS = ("o", "s", "^", "D", "v", "P")
 MOST = 6  # panels of a figure, or lines of a panel
 NO_GPU = "this study has no readings of a GPU"
-NO_MEMORY = "no GPU memory was read: there was no GPU, or all sets took turns"
-NO_SET = "no set of jobs alike was measured in {}"
+NO_MEMORY = "GPU memory could not be read: there was no GPU, or all sets took turns"
 # A row for each name, numbers across, relative to one job alone.
 ROWS = {"xscale": "log", "rows": "yes"}
 
@@ -54,12 +53,10 @@ class Study:
             return "real data" if len(kinds) == 1 else "partly generated data"
         return "generated data" if kinds else ""
 
-    def lacking(self, quantity: str = "", why: str = NO_SET) -> str:
-        """Why there is nothing to draw in the figures' arm: `why` where the study has no number of
-        the quantity at all, else that it has none of sets in this arm.
-        """
-        known = any(e.value is not None for e in self.t.of(quantity)) if quantity else False
-        return (NO_SET if known else why).format(labels.arm(self.arm))
+    def lacking(self, why: str = "") -> str:
+        """Why there is nothing to draw: no set was measured in the figures' arm, or else `why`."""
+        none = f"no set of jobs alike was measured in {labels.arm(self.arm)}"
+        return why if why and self.fullest("stp") else none
 
     def alike(self, quantity: str, **where: str) -> dict[str, list[Estimate]]:
         """Of sets of one workload without variants, in plain windows: workload → its numbers."""

@@ -125,7 +125,7 @@ def gaps_and_overlap(study: Study) -> Sheet:
     }
     sets = [s for each in shown.values() for s, _ in each]
     if not sets:
-        why = study.lacking("s", f"{choose.NO_GPU}, so there is no S")
+        why = study.lacking(f"{choose.NO_GPU}, so there is no S")
         return choose.nothing(sheet, title, why)
     most = max(sets, key=value)
     busy = ((s, study.t.get("gract", **place(s))) for s in sets)

@@ -25,7 +25,7 @@ def sheet(study: Study) -> Sheet:
                     pairs.setdefault((workload, way), both)
     if not pairs:
         title = "Gains reported by the paper's authors against ours"
-        why = f"no set was measured in {labels.arm(study.arm)} that they report"
+        why = study.lacking("no set was measured that they report")
         return choose.nothing(made, title, why)
     made.text("title", _title([pair for both in pairs.values() for pair in both]))
     said = "A line joins the sets of one job. Filled: SUIT25, open: LEC22 (batch size not stated), "
