@@ -283,10 +283,9 @@ def _advice(
     best = min(allowed, key=lambda option: option.costs, default=None)
     near = [option for option in allowed if option.work * NEAR >= best.work]
     knee = min(near, key=lambda option: (option.costs[1], option.costs), default=None)
-    gentler = (o for o in allowed if o.costs[1] < knee.costs[1])
+    nearly = (o for o in allowed if o.work * NEAR * CLOSE >= best.work)
+    gentler = (o for o in nearly if o.costs[1] < knee.costs[1])
     close = max(gentler, key=lambda option: option.work, default=None)
-    if close and close.work * NEAR * CLOSE < best.work:
-        close = None
     sets = [option for option in allowed if option.n > 1]
     shared = knee if knee in sets else min(sets, key=lambda o: o.costs, default=None)
     exceeding = []
@@ -347,9 +346,8 @@ def unmeasured(estimates: Estimates, found: Iterable[Advice]) -> str:
 
 
 def table(advice: Advice, but: Collection[str] = ()) -> str:
-    """One job for a terminal: what is advised, then its options, with `*` on the Pareto set.
-
-    Columns without a value are left out, and caveats in `but`.
+    """One job for a terminal: what is advised, without caveats in `but`, then its options, with `*`
+    on the Pareto set.
     """
     head = ("", "samples/s", "throughput gain", "slowest takes", "memory", "S", "over fastest")
     rows = [(*head, "hosts")]
