@@ -472,16 +472,18 @@ def test_apply_then_take_away_changes_nothing(key, seeds, spec):
 # -- in use, no rights, a lost card ---------------------------------------------------------------
 
 
-def test_instances_that_somebody_computes_on_stay(bench, sleepers):
-    bench.fill(IDLE)
-    pid = sleepers()
-    machine.occupy(bench.folder, pid, machine.mig_uuids(bench.folder)[0])
-    said = rf"others compute on it: PID {pid} \(python.*\); so its MIG mode and its instances stay$"
-    bench.refuses(PAIR, Company, said)
-    bench.leave(pid)
-    machine.fail(bench.folder, "nvmlDeviceGetComputeRunningProcesses", **NEVER)
-    bench.refuses(PAIR, NotInForce, "does not tell who computes on .*, so its MIG mode and")
-    assert bench.untouched()
+@pytest.mark.parametrize("mode", [False, True])
+def test_a_card_that_somebody_computes_on_stays_as_it_is(mode, sleepers):
+    with benches("h200_141", mig=mode) as made:
+        made.fill(IDLE if mode else [])
+        pid = sleepers()
+        machine.occupy(made.folder, pid, *machine.mig_uuids(made.folder)[:1])
+        stay = "so its MIG mode and its instances stay$"
+        made.refuses(PAIR, Company, rf"others compute on it: PID {pid} \(python.*\); {stay}")
+        made.leave(pid)
+        machine.fail(made.folder, "nvmlDeviceGetComputeRunningProcesses", **NEVER)
+        made.refuses(PAIR, NotInForce, "does not tell who computes on .*, so its MIG mode and")
+        assert made.untouched()
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -545,7 +547,7 @@ ON = "MIG mode is on on NVIDIA H200, and this method needs the whole card; an ad
 KEPT = "MIG instances that are there on NVIDIA H200 would have to go: 3g.71gb at 4:4"
 KEEP = {
     "mig": (False, [], PAIR, OFF, SWITCHES),
-    **{m: (True, [], alike(2, m), ON, SWITCHES) for m in ("naive", "naive_again", "mps_equal")},
+    **{m: (True, IDLE, alike(2, m), ON, SWITCHES) for m in ("naive", "naive_again", "mps_equal")},
     "instances": (True, IDLE, PAIR, KEPT, "mig_mode=switch allows the workflow to take them down"),
     "more": (
         True,
@@ -558,7 +560,7 @@ KEEP = {
 
 
 @pytest.mark.parametrize("case", KEEP)
-def test_mode_and_instances_are_kept_unless_the_configuration_says_switch(
+def test_mode_and_instances_are_kept_or_switched_and_put_back_as_the_configuration_says(
     case, tmp_path, short_tmp
 ):
     mode, there, spec, begins, told = KEEP[case]
@@ -572,22 +574,12 @@ def test_mode_and_instances_are_kept_unless_the_configuration_says_switch(
             with methods.enter(spec, made.device, tmp_path):
                 raise AssertionError
         assert made.untouched()
-        with methods.enter(spec, made.device, tmp_path, switch=True):
-            assert made.state != found
-        assert made.state == found
-
-
-@pytest.mark.parametrize("mode", [False, True])
-def test_the_mode_is_switched_for_a_cell_and_put_back_with_its_layout(mode, tmp_path, short_tmp):
-    """A part of the card for each where it is off; all of it where others had divided it."""
-    with benches("h200_141", mig=mode) as made:
-        made.fill(IDLE if mode else [])
-        found, spec = made.state, alike(2, "naive" if mode else "mig")
         with methods.enter(spec, made.device, tmp_path, switch=True) as sharing:
+            divided = spec["method"] == "mig"
             there, layout = made.state
-            assert there == (not mode, not mode) and len(layout) == (0 if mode else 2)
+            assert there == (divided, divided) and len(layout) == divided * len(spec["members"])
             visible = sharing.environment(0)["CUDA_VISIBLE_DEVICES"]
-            assert visible.startswith(made.device.uuid if mode else "MIG-")
+            assert visible.startswith("MIG-" if divided else made.device.uuid)
             assert len(made.journals) == 1
         assert made.state == found and not made.journals
 
@@ -633,12 +625,6 @@ def test_a_mode_that_waits_for_a_reset_is_an_administrators_and_stays(off):
             Unsupported,
             "^MIG: no permission on NVIDIA H200 for switching MIG mode on; it takes root",
         ),
-        (
-            {},
-            ("nvmlDeviceGetComputeRunningProcesses", NEVER),
-            NotInForce,
-            "does not tell who computes on NVIDIA H200",
-        ),
     ],
 )
 def test_a_mode_that_cannot_be_switched_is_told_and_stays(setting, failing, error, said):
@@ -646,13 +632,6 @@ def test_a_mode_that_cannot_be_switched_is_told_and_stays(setting, failing, erro
         if failing:
             machine.fail(made.folder, failing[0], **failing[1])
         made.refuses(PAIR, error, said)
-
-
-def test_a_mode_is_not_switched_under_who_computes_on_the_card(off, sleepers):
-    pid = sleepers()
-    machine.occupy(off.folder, pid)
-    off.refuses(PAIR, Company, rf"others compute on it: PID {pid} ")
-    assert off.untouched()
 
 
 def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later(off):
@@ -664,9 +643,6 @@ def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later(off):
     machine.configure(off.folder, needs_reset=False)
     mig_restore.recover(off.device)
     assert off.empty(False)
-
-
-# -- keep: what is there stays --------------------------------------------------------------------
 
 
 # -- signals in the teardown ----------------------------------------------------------------------
@@ -909,7 +885,7 @@ def test_a_killed_run_is_not_made_good_while_others_compute(off, sleepers):
     with pytest.raises(Company, match=sentence):
         mig_restore.recover(off.device)
     assert machine.changes(off.folder) == 0 and off.journals
-    (off.folder / "processes" / str(pid)).unlink()
+    off.leave(pid)
     mig_restore.recover(off.device)
     assert off.empty(False)
 

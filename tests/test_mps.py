@@ -141,55 +141,6 @@ def test_members_that_the_daemon_lists_are_verified(member, tmp_path):
     assert GPU.uuid in (tmp_path / "mps" / "control.log").read_text()
 
 
-def test_a_server_that_is_another_one_at_the_end_fails_the_cell(member, tmp_path):
-    with methods.enter(SPEC, GPU, tmp_path) as sharing:
-        join(sharing, member)
-        first = sharing.witness(said(member))["server"]
-        server = psutil.Process(first)
-        server.kill()
-        await_end(server)
-        sharing.daemon.ask("get_server_list")  # the stand-in forgets the server's clients
-        join(sharing, member)
-        with pytest.raises(NotInForce, match=f"the server was PID {first} and is now PID"):
-            sharing.witness(said(member))
-
-
-def test_nvml_has_a_say_only_where_it_shows_the_server_under_its_pid(member, tmp_path, shown):
-    with methods.enter(SPEC, GPU, tmp_path) as sharing:
-        join(sharing, member)
-        evidence = sharing.witness(said(member))
-        assert evidence["nvml_agrees"] is None
-        server = evidence["server"]
-        shown |= {"compute": [server, member], "mps": [member]}
-        assert sharing.witness(said(member))["nvml_agrees"] is True
-        shown["mps"] = []
-        with pytest.raises(NotInForce, match="is not among NVML's MPS clients"):
-            sharing.witness(said(member))
-
-
-def test_release_ends_one_client_and_leaves_its_process_and_its_neighbour(member, tmp_path):
-    with methods.enter(SPEC, GPU, tmp_path) as sharing:
-        join(sharing, os.getpid(), member)
-        sharing.release(member)
-        assert sharing.witness(said(os.getpid()))["clients"] == [os.getpid()]
-        assert psutil.pid_exists(member)
-
-
-def test_a_witness_of_nobody_tells_of_the_server(member, tmp_path):
-    with methods.enter(SPEC, GPU, tmp_path) as sharing:
-        with pytest.raises(NotInForce, match="the daemon lists none"):
-            sharing.witness({})
-        join(sharing, member)
-        server = sharing.witness(said(member))["server"]
-        found = sharing.witness({})
-        assert (found["verified"], found["server"], found["status"]) == (None, server, "ACTIVE")
-        (sharing.daemon.pipe / "fault").touch()
-        with pytest.raises(NotInForce, match="is FAULT"):
-            sharing.witness({})
-        sharing.release(member)  # the last client of the server at fault
-        assert sharing.witness({})["status"] == "ACTIVE"
-
-
 def test_release_takes_a_bounded_time(monkeypatch):
     monkeypatch.setattr(mps, "RELEASE_S", 0.3)
     given = []
@@ -210,12 +161,14 @@ def test_release_takes_a_bounded_time(monkeypatch):
 PLACE = Place(GPU.uuid, 132)
 
 
-def sharing_of(*members: dict, place: Place = PLACE, method: str = "mps_equal") -> mps.Clients:
+def sharing_of(
+    *members: dict, place: Place = PLACE, method: str = "mps_equal", status: str = "ACTIVE"
+) -> mps.Clients:
     """Mps over a daemon that lists the PIDs 7, 8, … as clients of server 5."""
     clients = "".join(f"{7 + index}\n" for index in range(len(members)))
     answers = {
         "get_server_list": "5\n",
-        "get_server_status 5": "ACTIVE\n",
+        "get_server_status 5": f"{status}\n",
         "get_client_list 5": clients,
         "get_default_client_priority": "0\n",
     }
@@ -255,11 +208,37 @@ def test_a_member_that_is_elsewhere_or_limited_unasked_fails_the_cell(changes, s
     assert not_in_force(sharing_of({}, {}, method="mps"), found) == sentence
 
 
-@pytest.mark.parametrize("answer", ["", "Server 5 not found\n", "4\n5\n"])
-def test_a_daemon_that_does_not_list_one_server_fails_the_cell(answer):
+ONE = "MPS: one server was expected"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        *((answer, ONE) for answer in ("", "Server 5 not found\n", "4\n5\n")),
+        ("6\n", "MPS: the server was PID 5 and is now PID 6"),
+    ],
+)
+def test_a_daemon_that_does_not_list_its_one_server_fails_the_cell(answer, says):
     sharing = sharing_of({})
+    sharing.witness(reports(132))
     sharing.daemon.ask = {"get_server_list": answer}.get
-    assert "one server was expected" in not_in_force(sharing, reports(132))
+    assert not_in_force(sharing, reports(132)).startswith(says)
+
+
+def test_of_a_server_whose_clients_have_left_its_status_is_told():
+    found = sharing_of({}).witness({})
+    assert (found["verified"], found["server"], found["status"]) == (None, 5, "ACTIVE")
+    said = not_in_force(sharing_of({}, status="FAULT"), {})
+    assert said == "MPS: server 5 is FAULT, not ACTIVE"
+
+
+def test_nvml_has_a_say_only_where_it_shows_the_server_under_its_pid(shown):
+    sharing = sharing_of({})
+    assert sharing.witness(reports(132))["nvml_agrees"] is None
+    shown |= {"compute": [5, 7], "mps": [7]}
+    assert sharing.witness(reports(132))["nvml_agrees"] is True
+    shown["mps"] = []
+    assert "is not among NVML's MPS clients" in not_in_force(sharing, reports(132))
 
 
 def test_limits_and_priorities_reach_the_member_that_they_are_for():
