@@ -114,3 +114,19 @@ def studio(tmp_path, data):
     left = [process.cmdline() for process in made.alive()]
     made.kill_all()
     assert not left
+
+
+@pytest.fixture
+def sleepers():
+    """Starts processes that do nothing until they are ended; gives their PIDs."""
+    started = []
+
+    def start() -> int:
+        process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+        started.append(process)
+        return process.pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

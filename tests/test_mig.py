@@ -174,22 +174,6 @@ def off():
 
 
 @pytest.fixture
-def sleepers():
-    """Starts processes that do nothing until they are ended."""
-    started = []
-
-    def start() -> int:
-        process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-        started.append(process)
-        return process.pid
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture
 def stranger() -> Iterator[int]:
     """A process that is no descendant of this one."""
     command = ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"]

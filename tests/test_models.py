@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
 
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +31,7 @@ from models.jobs.vision import VisionJob, build_model  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from models.serve import call_trainer  # noqa: E402
 from tests.fakes.data import FakeClicks, FakeImages  # noqa: E402
+from tests.test_processes import assert_gone  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def fake_data(monkeypatch):
     )
 
 
-def train_member(spec: dict, stop_at: str = "progress", go: bool = True):
+def train_member(spec: dict, stop_at: str = "progress"):
     """main() over real pipes in a thread; (exit code, events, what steps.npz holds or None)."""
     events_read, events_write = os.pipe()
     commands_read, commands_write = os.pipe()
@@ -82,24 +82,19 @@ def train_member(spec: dict, stop_at: str = "progress", go: bool = True):
 
     thread = threading.Thread(target=member)
     thread.start()
-    open_end = True
     with os.fdopen(events_read) as lines:
         for line in lines:
             event = json.loads(line)
             events.append(event)
-            if event["event"] in ("built", "tuned"):
-                os.write(commands_write, b"tune\n" if event["event"] == "built" else b"warm\n")
-            elif event["event"] == "warm" and go:
-                os.write(commands_write, b"go\n")
-            elif event["event"] == "warm":
-                os.close(commands_write)
-                open_end = False
+            if answer := {"built": b"tune\n", "tuned": b"warm\n", "warm": b"go\n"}.get(
+                event["event"]
+            ):
+                os.write(commands_write, answer)
             elif stop_at in (event["event"], f"{event['event']} {event.get('epoch')}"):
                 os.write(commands_write, b"stop\n")
                 stop_at = None
     thread.join()
-    if open_end:
-        os.close(commands_write)
+    os.close(commands_write)
     steps = Path(spec["folder"]) / "steps.npz"
     return code[0], events, dict(np.load(steps)) if steps.exists() else None
 
@@ -172,12 +167,6 @@ def test_a_paced_member_listens_while_it_waits(tmp_path):
     os.close(commands)
 
 
-def test_end_of_file_before_go_stops_with_nothing_counted(tmp_path):
-    code, events, steps = train_member(member_spec(tmp_path), go=False)
-    assert code == 0 and events[-1]["event"] == "stopped" and events[-1]["steps"] == 0
-    assert len(steps["end_ns"]) == 0 and len(steps["loss"]) == 2
-
-
 @pytest.mark.parametrize("last", [0, 1, 2])
 def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypatch, last):
     told, made, rested, step = [], [], [], VisionJob.step
@@ -194,6 +183,8 @@ def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypat
     assert train.main(member_spec(tmp_path), channel) == 0
     assert told == [*["built", "tuned", "warm"][: last + 1], "stopped"]
     assert rested == [0, 1, 4][: last + 1] and len(made) == rested[-1]
+    steps = np.load(tmp_path / "steps.npz")  # what came before `go` counts nothing
+    assert len(steps["end_ns"]) == 0 and len(steps["loss"]) == (rested[-1] + 1) // 2
 
 
 def test_warm_up_lasts_its_seconds_from_the_end_of_its_first_step(tmp_path, monkeypatch):
@@ -476,13 +467,11 @@ def test_a_memory_cap_gives_a_real_out_of_memory(forked):
 
 def test_loader_workers_die_with_a_killed_member(forked):
     child, _ = forked
-    workers = [psutil.Process(int(pid)) for pid in child.stdout.readline().split()]
+    workers = [int(pid) for pid in child.stdout.readline().split()]
     assert len(workers) >= 2
     child.send_signal(signal.SIGKILL)
     child.wait()
-    gone, alive = psutil.wait_procs(workers, timeout=10)
-    # an orphan may wait as a zombie where no init reaps
-    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    assert_gone(*workers)
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(0, 1), (1, 3)])

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tests.test_processes import assert_gone
 from workflow.collocation import gpu, methods
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence as method_evidence
@@ -59,18 +60,6 @@ def programs() -> list[psutil.Process]:
         if pipe.startswith(tempfile.gettempdir()) and process.name().startswith("nvidia-cuda-mps"):
             found.append(process)
     return found
-
-
-def ended(process: psutil.Process) -> bool:
-    """A zombie has ended: nobody may be there to reap an orphan."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def await_end(process: psutil.Process) -> None:
-    deadline = time.monotonic() + 10
-    while not ended(process) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert ended(process)
 
 
 def folders() -> list[Path]:
@@ -116,10 +105,8 @@ def join(sharing: mps.Clients, *pids: int) -> None:
 
 
 @pytest.fixture
-def member():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process.pid
-        process.kill()
+def member(sleepers) -> int:
+    return sleepers()
 
 
 def test_members_that_the_daemon_lists_are_verified(member, tmp_path):
@@ -133,11 +120,10 @@ def test_members_that_the_daemon_lists_are_verified(member, tmp_path):
         assert evidence["verified"] is True
         assert evidence["status"] == "ACTIVE"
         assert evidence["clients"] == sorted([os.getpid(), member])
-        server = psutil.Process(evidence["server"])
         assert evidence["devices"] == {0: GPU.uuid, 1: GPU.uuid}
         assert sharing.witness(said(member))["server"] == evidence["server"]
     assert not folders()
-    assert ended(server)
+    assert_gone(evidence["server"])
     assert GPU.uuid in (tmp_path / "mps" / "control.log").read_text()
 
 

@@ -4,7 +4,6 @@ The cells are run by their own command, with torch-free members, on the CPU or o
 tests/fakes; what the sampler itself does is tested elsewhere.
 """
 
-import contextlib
 import json
 import math
 import signal
@@ -603,33 +602,23 @@ def started(studio: Studio, cell: str, running) -> None:
     until(lambda: "started:" in studio.log(cell), lambda: running.output)
 
 
-@contextlib.contextmanager
-def stranger(studio: Studio):
-    """Somebody else's process on the card."""
-    process = subprocess.Popen(["sleep", "60"])
-    try:
-        machine.occupy(studio.card, process.pid)
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
 def is_seen(studio: Studio, pid: int) -> bool:
     """By the sampler, in a list of the card's processes."""
     [telling] = studio.folder.rglob("telemetry.jsonl")
     return str(pid) in telling.read_text()
 
 
-def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place):
+def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place, sleepers):
     place.with_card()
     cell = prepared(place, "mps", window_s=4.0)  # on a busy machine, too, he comes within it
     running = place.conduct(cell)
     started(place, cell, running)
     busy(place)
-    with stranger(place) as pid:
-        until(lambda: is_seen(place, pid), lambda: "the lists are read twice a second")
-        time.sleep(1)  # or he is one who starts on another GPU
+    pid = sleepers()
+    machine.occupy(place.card, pid)
+    until(lambda: is_seen(place, pid), lambda: "the lists are read twice a second")
+    time.sleep(1)  # or he is one who starts on another GPU
+    (place.card / "processes" / str(pid)).unlink()
     assert running.end().code == 0, running.output
     record = place.record(cell)
     telemetry = record["telemetry"]
