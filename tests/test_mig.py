@@ -370,21 +370,6 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(bench):
         assert bench.state == found and not bench.journals
 
 
-def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next():
-    with benches() as made:
-        made.fill(IDLE)
-        found, status, at = made.state, None, 0
-        while status != 0:
-            at += 1
-            for after in (False, True) if at == 16 else (False,):
-                status = in_a_killed_process(made, at, after, lambda: made.applied(CLUMSY))
-                assert status == (-signal.SIGKILL if at <= 16 else 0)
-                assert bool(made.journals) == (at <= 16)
-                mig_restore.recover(made.device)
-                assert made.state == found and not made.journals
-    assert at == 17
-
-
 def in_a_killed_process(bench: Bench, at: int, after: bool, enter) -> int:
     """How a process ends that is killed at its `at`-th change, before or after it."""
     machine.configure(bench.folder, kill={"at": at, "after": after})
@@ -671,17 +656,17 @@ def another_thread():
 
 
 @pytest.mark.parametrize(
-    ("call", "number"),
+    ("place", "call", "number"),
     [
-        ("nvmlComputeInstanceDestroy", signal.SIGINT),
-        ("nvmlDeviceSetMigMode", signal.SIGTERM),
-        ("nvmlDeviceSetMigMode", signal.SIGHUP),
+        (pynvml, "nvmlComputeInstanceDestroy", signal.SIGINT),
+        (pynvml, "nvmlDeviceSetMigMode", signal.SIGTERM),
+        (mps_daemon.Daemon, "ask", signal.SIGHUP),
     ],
 )
-def test_a_signal_while_the_card_is_put_back_waits(
-    off, number, call, interruptible, another_thread, monkeypatch
+def test_a_signal_while_a_method_is_taken_down_waits(
+    off, place, call, number, interruptible, another_thread, short_tmp, monkeypatch, tmp_path
 ):
-    real, now = getattr(pynvml, call), off.folder / "now"
+    real, now = getattr(place, call), off.folder / "now"
 
     def interrupted(*arguments):
         if now.exists():
@@ -689,31 +674,13 @@ def test_a_signal_while_the_card_is_put_back_waits(
             send_from_elsewhere(number)
         return real(*arguments)
 
-    monkeypatch.setattr(pynvml, call, interrupted)
+    monkeypatch.setattr(place, call, interrupted)
     apart.CHILD.end()
     with pytest.raises(Interrupted):
-        with off.applied(PAIR):
+        with methods.enter(alike(3, "mig_mps"), off.device, tmp_path, switch=True):
             now.touch()
     assert not now.exists() and off.empty(False)
-
-
-def test_a_signal_while_a_daemon_is_ended_waits(
-    hopper, short_tmp, interruptible, another_thread, monkeypatch
-):
-    real = mps_daemon.Daemon.ask
-
-    def interrupted(daemon, command, seconds=None):
-        if command.startswith("quit"):
-            send_from_elsewhere(signal.SIGHUP)
-        return real(daemon, command, seconds)
-
-    monkeypatch.setattr(mps_daemon.Daemon, "ask", interrupted)
-    with pytest.raises(Interrupted):
-        with mps_daemon.running(hopper.device.uuid, hopper.folder / "mps") as daemon:
-            pid = int((daemon.pipe / "nvidia-cuda-mps-control.pid").read_text())
-            os.kill(pid, 0)
-    assert driver.birth(pid) is None
-    assert not daemon.pipe.exists()
+    assert not [p for p in psutil.Process().children() if p.name() == mps_daemon.CONTROL]
 
 
 def test_signals_mean_afterwards_what_they_meant_before(interruptible):
@@ -754,30 +721,32 @@ def test_a_signal_that_comes_first_is_delivered_afterwards_too(interruptible, mo
 # -- after a killed run ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", [False, True])
-def test_a_killed_run_that_had_switched_the_mode_is_put_back_without_leave_to_switch(
-    mode, tmp_path, short_tmp
-):
-    """And until then nobody is told that the mode is wrong: the next cell will find it right."""
-    spec = alike(2, "naive") if mode else PAIR
-    for at in range(1, 30):
-        with benches("h200_141", mig=mode) as made:
-            made.fill([(0, 0, 8, [7])] if mode else [])
-            found = made.state
+KILLED = {  # the card, whether MIG mode is on, what is there; what two cells ask for; changes
+    "instances": ("a100_40", True, IDLE, CLUMSY, PAIR, 16),
+    "mode on": ("h200_141", False, [], PAIR, alike(1, "naive"), 10),
+    "mode off": ("h200_141", True, [(0, 0, 8, [7])], alike(2, "naive"), alike(1, "mig_7g"), 6),
+}
 
-            def enter(device=made.device):
-                return methods.enter(spec, device, tmp_path, switch=True)
 
-            status = in_a_killed_process(made, at, False, enter)
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL
-            other = alike(1, "naive") if not mode else alike(1, "mig_7g")
-            assert methods.refusal(other, made.device) is None
-            with methods.enter(other, made.device, tmp_path):
+@pytest.mark.parametrize("case", KILLED)
+def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next(case, tmp_path, short_tmp):
+    """Without leave to switch; and nobody is told that the mode or the instances are wrong."""
+    key, mode, there, spec, after, changes = KILLED[case]
+    with benches(key, mig=mode) as made:
+        made.fill(there)
+        found = made.state
+
+        def enter():
+            return methods.enter(spec, made.device, tmp_path, switch=True)
+
+        assert in_a_killed_process(made, changes + 1, False, enter) == 0
+        assert made.state == found and not made.journals
+        for at, late in [*((at, False) for at in range(1, changes + 1)), (changes, True)]:
+            assert in_a_killed_process(made, at, late, enter) == -signal.SIGKILL
+            assert made.journals and methods.refusal(after, made.device) is None
+            with suppress(Unsupported), methods.enter(after, made.device, tmp_path):
                 pass
             assert made.state == found and not made.journals
-    assert at > 6
 
 
 def test_what_somebody_made_since_is_not_destroyed(bench):
