@@ -291,6 +291,12 @@ class Studio:
         command = [sys.executable, "-m", "workflow.collocation.cell.run", job.name]
         return self._start(command, environment)
 
+    def measured(self, cell: str, seconds: float = PATIENCE, **environment: str) -> dict:
+        """The record of such an attempt."""
+        run = self.conduct(cell, **environment).end(seconds)
+        assert run.code == 0, run.output
+        return self.record(cell)
+
     def task(self, cell: str) -> Task:
         """An attempt at a cell as it was planned last, to be run without Snakemake."""
         name, _, attempt = cell.rpartition("/a")
@@ -315,11 +321,13 @@ class Studio:
             }
         )
 
-    def write_job(self, cell: str, spec: CellSpec) -> None:
-        """Plan an attempt at a cell of which nobody has heard."""
-        path = self.results / "jobs" / f"{cell}.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"spec": spec.model_dump(mode="json")}))
+    def write_job(self, cell: str, spec: CellSpec, digits: Path) -> None:
+        """Plan an attempt at a cell without Snakemake; its digits are ready in that folder."""
+        job, ready = self.results / "jobs" / f"{cell}.json", self.results / "ready" / "digits.json"
+        for path in (job, ready):
+            path.parent.mkdir(parents=True)
+        job.write_text(json.dumps({"spec": spec.model_dump(mode="json")}))
+        ready.write_text(json.dumps({"dataset": "digits", "path": str(digits)}))
 
     def plan(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
         """`make plan`."""

@@ -9,8 +9,8 @@ import os
 import random
 import re
 import signal
-import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,9 +28,8 @@ from tests.studio import PATIENCE, Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
 from workflow.collocation.cell.cores import plan_cores, plan_sides
 from workflow.collocation.cell.members import member_specs
-from workflow.collocation.cell.task import Task
 from workflow.collocation.processes.server import Server
-from workflow.collocation.schema.study import Sampling, Study
+from workflow.collocation.schema.study import Study
 from workflow.collocation.schema.workloads import VisionWorkload
 from workflow.collocation.study import fits
 from workflow.collocation.study.duration import Estimates
@@ -143,56 +142,25 @@ def test_sides_train_on_the_same_cores():
 # -- one cell, by its own command ------------------------------------------------------------------
 
 
-class Job(Studio):
-    """A cell on the CPU, without Snakemake."""
-
-    @property
-    def cell_folder(self) -> Path:
-        return self.folder / "a1"
-
-    @property
-    def words(self) -> str:
-        """What its conductor has said so far."""
-        log = self.cell_folder / "log" / "conductor.log"
-        return log.read_text() if log.exists() else ""
-
-    def begin(self, cell: Cell, trainer: str = "tests.torchfree") -> Running:
-        self.folder.mkdir()
-        [ready] = self.data.rglob("manifest.json")
-        told = {"dataset": "digits", "path": str(ready.parent)}
-        (self.folder / "digits.json").write_text(json.dumps(told))
-        task = {"study": "s", "cell": cell.id, "spec": cell.spec, "gpu": "cpu", "trainer": trainer}
-        task |= {"output": self.cell_folder / "run.json", "telemetry": Sampling(source="off")}
-        Task(**task, data=[self.folder / "digits.json"]).write(self.folder / "job.json")
-        command = [sys.executable, "-m", "workflow.collocation.cell.run", "job.json"]
-        return self._start(command, {})
-
-    def measured(self, *arguments) -> dict:
-        run = self.begin(*arguments).end()
-        assert run.code == 0, run.output
-        return self.read()
-
-    def read(self) -> dict:
-        return json.loads((self.cell_folder / "run.json").read_text())
-
-    def begun(self, cell: Cell) -> Running:
-        """One whose first slice goes on."""
-        running = self.begin(cell)
-        until(lambda: "held:" in self.words, lambda: running.output)
-        return running
-
-    def pids(self) -> list[int]:
-        logs = sorted(self.cell_folder.glob("log/member*.log"))
-        return [int(re.search(r"in process (\d+)", log.read_text())[1]) for log in logs]
-
-
 @pytest.fixture
-def job(tmp_path, data) -> Job:
-    made = Job(tmp_path / "work", data, tmp_path / "locks")
-    yield made
-    left = [process.cmdline() for process in made.alive()]
-    made.kill_all()
-    assert not left
+def begin(studio) -> Callable[..., tuple[str, Running]]:
+    """Begins an attempt at a cell on the CPU, without Snakemake; gives its name."""
+
+    def begin(cell: Cell, trainer: str = "tests.torchfree") -> tuple[str, Running]:
+        [ready] = studio.data.rglob("manifest.json")
+        studio.settings = {"trainer": trainer, "telemetry": {"source": "off"}}
+        attempt = f"{cell.id}/a1"
+        studio.write_job(attempt, cell.spec, ready.parent)
+        return attempt, studio.conduct(attempt)
+
+    return begin
+
+
+def ended(studio: Studio, attempt: str, running: Running) -> dict:
+    """The record of an attempt that has begun."""
+    run = running.end()
+    assert run.code == 0, run.output
+    return studio.record(attempt)
 
 
 def assert_in_turns(record: dict, folder: Path) -> None:
@@ -249,7 +217,7 @@ def assert_understood(record: dict, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("trainer", ["tests.torchfree", "models.train"])
-def test_sides_never_train_in_each_others_slices(job, trainer):
+def test_sides_never_train_in_each_others_slices(studio, begin, trainer):
     """Of torch's members too, which train what the catalogue's smallest does."""
     if trainer == "models.train":
         tiny = {"model": "test_resnet", "model_args": {}, "input": {"samples": 512}}
@@ -258,13 +226,15 @@ def test_sides_never_train_in_each_others_slices(job, trainer):
         [cell] = expand(Study.model_validate(study(measure=TURNS, ladders=[ladder])), entries)
     else:
         [cell] = planned(2, ["alone", "naive", "naive"])
-    record = job.measured(cell, trainer)
+    attempt, running = begin(cell, trainer)
+    record = ended(studio, attempt, running)
     assert record["status"] == "completed", record["reason"]
     assert [w["name"] for w in record["windows"]] == ["alone", "naive", "naive_2"][
         : len(record["windows"])
     ]
-    assert_in_turns(record, job.cell_folder)
-    assert_understood(record, job.cell_folder)
+    folder = (studio.folder / studio.path(attempt)).parent
+    assert_in_turns(record, folder)
+    assert_understood(record, folder)
     assert record["method"]["verified"] is True
 
 
@@ -276,30 +246,32 @@ def test_sides_never_train_in_each_others_slices(job, trainer):
         ("unheld", "failed", r"^alternate: member 0 \(unheld\) does not know the command 'hold'"),
     ],
 )
-def test_without_one_of_its_members_a_cell_has_no_rates(job, of, status, says):
+def test_without_one_of_its_members_a_cell_has_no_rates(studio, begin, of, status, says):
     [cell] = planned(2, ["naive", "naive"], of=of)
-    record = job.measured(cell)
+    record = ended(studio, *begin(cell))
     assert record["status"] == status and re.search(says, record["reason"]), record["reason"]
     assert record["windows"] == [] and not any(m["windows"] for m in record["members"])
 
 
-def test_a_member_that_is_killed_while_it_is_held_ends_the_cell(job):
+def test_a_member_that_is_killed_while_it_is_held_ends_the_cell(studio, begin):
     [cell] = planned(1, ["naive", "naive"], measure={"slice_s": 600.0})
-    running = job.begun(cell)
+    attempt, running = begin(cell)
+    until(lambda: "held:" in studio.log(attempt), lambda: running.output)
     first = random.Random(cell.spec.seed).sample(range(2), 2)[0]
-    os.kill(job.pids()[1 - first], signal.SIGKILL)
-    assert running.end().code == 0
-    record = job.read()
+    [log] = studio.results.rglob(f"member{1 - first}.log")
+    os.kill(int(re.search(r"in process (\d+)", log.read_text())[1]), signal.SIGKILL)
+    record = ended(studio, attempt, running)
     assert record["reason"].startswith(f"member {1 - first} (a), window: ended by signal 9")
     assert record["members"][first]["status"] == "completed" and not record["windows"]
 
 
-def test_an_interruption_while_members_are_held_leaves_nothing(job):
+def test_an_interruption_while_members_are_held_leaves_nothing(studio, begin):
     [cell] = planned(2, ["alone", "naive"], measure={"slice_s": 600.0})
-    running = job.begun(cell)
+    attempt, running = begin(cell)
+    until(lambda: "held:" in studio.log(attempt), lambda: running.output)
     running.process.send_signal(signal.SIGINT)
     assert running.end().code == 128 + signal.SIGINT
-    assert not (job.cell_folder / "run.json").exists()
+    assert not studio.records()
 
 
 def given_cpu(pid: int) -> tuple[int, float]:

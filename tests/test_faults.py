@@ -341,13 +341,6 @@ def next_cell(name: str) -> str:
     return pair("mps" if method == "mps_tiny" else method, block)  # where nothing fits
 
 
-def measured(studio: Studio, cell: str, **environment: str) -> dict:
-    """The record of an attempt at a cell."""
-    run = studio.conduct(cell, **environment).end(LONG)
-    assert run.code == 0, run.output
-    return studio.record(cell)
-
-
 def assert_fine(record: dict) -> None:
     """Completed by all its members, its method proven at both ends."""
     assert record["status"] == "completed", record["reason"]
@@ -387,13 +380,13 @@ def foreign_daemon(on: Machine, studio: Studio) -> Iterator[dict]:
 
 
 @contextlib.contextmanager
-def visitor(on: Machine, studio: Studio, **environment: str) -> Iterator[Callable[[], int]]:
+def visitor(on: Machine, studio: Studio) -> Iterator[Callable[[], int]]:
     """Somebody's process; what is given has it compute on the card, and says its PID."""
     turn = "print(flush=True); input()"
     code = "\n".join([on.imports, turn, on.use_the_card, turn])
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        env=studio.environment(CUDA_VISIBLE_DEVICES=on.uuid(studio), **environment),
+        env=studio.environment(CUDA_VISIBLE_DEVICES=on.uuid(studio)),
         cwd=REPOSITORY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -409,13 +402,6 @@ def visitor(on: Machine, studio: Studio, **environment: str) -> Iterator[Callabl
         yield come
         assert process.poll() is None  # nobody has ended it
         process.kill()
-
-
-@contextlib.contextmanager
-def stranger(on: Machine, studio: Studio, **environment: str) -> Iterator[dict]:
-    """Somebody's process that computes on the card; its PID is to be named."""
-    with visitor(on, studio, **environment) as come:
-        yield {"pid": come()}
 
 
 @contextlib.contextmanager
@@ -452,7 +438,7 @@ def test_a_cell_that_cannot_begin_says_why(on, spare, attempts, hindrance):
     method, status, reason = HINDRANCES[hindrance]
     with hindrance(on, spare) as found:
         cell = f"{pair(method, 1)}/a{next(attempts)}"
-        record = measured(spare, cell, **found.get("environment", {}))
+        record = spare.measured(cell, LONG, **found.get("environment", {}))
     assert (record["status"], record["members"]) == (status, [])
     assert record["phase"] == ("setup" if status == "failed" else None)
     assert re.search(reason.format(**found), record["reason"]), record["reason"]
@@ -467,7 +453,8 @@ NAIVE_AND_MPS = {"workloads": ["small"], "counts": {1: ["naive"], 2: ["mps"]}}
 def test_others_on_the_card_are_waited_for_as_long_as_is_asked_and_cost_no_attempt(on):
     """A run gives up once on those who stay, and the next one carries on when they have gone."""
     studio = on.studio([NAIVE_AND_MPS], blocks=1)
-    with stranger(on, studio) as found:
+    with visitor(on, studio) as come:
+        pid = come()
         run = studio.measure(config={"wait": "1s"})
         assert not studio.records()
         running = studio.start("--until", "collocate", config={"wait": "2m"})
@@ -475,7 +462,7 @@ def test_others_on_the_card_are_waited_for_as_long_as_is_asked_and_cost_no_attem
         until(lambda: words in running.output, lambda: running.output)
         planned = studio.plan().output
     assert run.code == 1, run.output
-    who = rf"others compute on it: PID {found['pid']} \(python\S*, owner \w+\)"
+    who = rf"others compute on it: PID {pid} \(python\S*, owner \w+\)"
     left = rf"^2 cells are left: a cell needs the GPU to itself, and {who}; the same command "
     assert re.search(left, run.output, re.M), run.output
     assert run.output.count("waiting for the GPU") == 1
@@ -483,7 +470,7 @@ def test_others_on_the_card_are_waited_for_as_long_as_is_asked_and_cost_no_attem
     assert "2 to run now" in planned
     run = running.end(LONG)
     assert run.code == 0, run.output
-    assert run.output.count(f"PID {found['pid']} (") == 1
+    assert run.output.count(f"PID {pid} (") == 1
     records = studio.records()
     assert {cell.rpartition("/")[2] for cell in records} == {"a1"} and len(records) == 2
     for record in records.values():
@@ -524,7 +511,7 @@ def test_what_a_killed_conductor_leaves_is_swept_by_the_next_cell_which_complete
     assert running.end().code != 0
     assert not (spare.folder / spare.path(cell)).exists()
     assert list(spare.folder.glob("mps-*"))
-    assert_fine(measured(spare, cell))
+    assert_fine(spare.measured(cell, LONG))
     on.assert_as_found(spare)
 
 
@@ -544,14 +531,14 @@ def test_a_card_that_cannot_be_put_back_fails_the_cell_and_keeps_what_was_measur
 ):
     machine.fail(spare.card, "nvmlGpuInstanceDestroy", on=True)
     try:
-        record = measured(spare, f"{pair('mig', 1)}/a{next(attempts)}")
+        record = spare.measured(f"{pair('mig', 1)}/a{next(attempts)}", LONG)
         assert (record["status"], record["phase"]) == ("failed", "stop"), record["reason"]
         assert "could not be put back as it was found, with MIG mode off" in record["reason"]
         assert record["method"]["verified"] is True
         assert all(m["windows"]["window"]["samples_per_s"] > 0 for m in record["members"])
     finally:
         machine.configure(spare.card, failures=[])
-    assert_fine(measured(spare, f"{pair('mig', 1)}/a{next(attempts)}"))
+    assert_fine(spare.measured(f"{pair('mig', 1)}/a{next(attempts)}", LONG))
     on.assert_as_found(spare)
 
 

@@ -452,8 +452,6 @@ def test_naive_is_not_in_force_where_a_member_is_elsewhere(nvml, naive):
     sentence = rf"^naive: member 0 \(PID 20\) runs on {UUIDS[0]}, not on {UUIDS[1]}$"
     with pytest.raises(NotInForce, match=sentence):
         naive.witness({**said(20, 10), **said(20, device_uuid=UUIDS[0])})
-    with pytest.raises(NotInForce, match=r"^naive: member 0 \(PID 20\) did not say which device"):
-        naive.witness(said(20, device_uuid=None))
 
 
 def test_what_a_member_started_itself_is_nobody_elses(nvml, naive, monkeypatch):

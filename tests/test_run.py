@@ -200,12 +200,6 @@ def test_a_driver_that_falls_silent_spends_no_attempt(cell, method, tmp_path, in
     assert prepared.task.ended == record.reason
 
 
-def test_a_task_is_read_as_it_was_written(cell, tmp_path):
-    task = cell(session="visit", deadline=7.0).task
-    task.write(tmp_path / "jobs" / "job.json")
-    assert Task.read(tmp_path / "jobs" / "job.json") == task
-
-
 # -- where nothing is measured ---------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ The cells are run by their own command, with torch-free members, on the CPU or o
 tests/fakes; what the sampler itself does is tested elsewhere.
 """
 
-import json
 import math
 import signal
 import subprocess
@@ -198,17 +197,6 @@ def test_a_member_that_has_left_is_not_in_the_window_after():
     assert (found["before"].members, found["after"].members) == ({"0": used}, {})
     host = found["after"].host
     assert (host["cpu_busy"], host["memory_used"], host["load1"]) == (1.5, 100, None)
-
-
-def test_without_a_gpu_there_are_no_numbers_of_one():
-    lines = watched(source=None)
-    lines.gpu, lines.seen = [], []
-    telemetry, flags = told(lines, Facts(gpu=False))
-    window = telemetry.windows["window"]
-    assert (telemetry.status, telemetry.source, flags) == ("complete", None, [])
-    assert (window.entities, window.series, window.energy) == ({}, {}, None)
-    assert (telemetry.idle, telemetry.throttled, telemetry.strangers) == ({}, {}, None)
-    assert window.members and window.host
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -528,12 +516,9 @@ def prepared(
     cells = expand(Study.model_validate(content), planned)
     cell = next(cell for cell in cells if cell.n == (1 + others if others else members))
     studio.write(workloads, **{STUDY: content})
-    studio.write_job(f"{cell.id}/a1", cell.spec)
-    ready = studio.results / "ready" / "digits.json"
-    ready.parent.mkdir(parents=True)
+    studio.write_job(f"{cell.id}/a1", cell.spec, studio.data)
     studio.data.mkdir(parents=True)
     (studio.data / "manifest.json").touch()
-    ready.write_text(json.dumps({"dataset": "digits", "path": str(studio.data)}))
     return f"{cell.id}/a1"
 
 
@@ -546,12 +531,6 @@ def place(tmp_path_factory):
     left = [process.cmdline() for process in made.alive()]
     made.kill_all()
     assert not left
-
-
-def conducted(studio: Studio, cell: str) -> dict:
-    result = studio.conduct(cell).end()
-    assert result.code == 0, result.output
-    return studio.record(cell)
 
 
 def table_of(studio: Studio, cell: str, name: str):
@@ -573,17 +552,18 @@ def assert_members_went_on(studio: Studio, cell: str) -> None:
 
 def test_a_cell_without_a_gpu_has_all_of_its_host(place):
     cell = prepared(place, kind="departure", window_s=0.6, settle_s=0.3)
-    record = conducted(place, cell)
+    record = place.measured(cell)
     telemetry = record["telemetry"]
     assert (record["status"], record["flags"]) == ("completed", [])
     assert (telemetry["status"], telemetry["source"]) == ("complete", None)
+    assert (telemetry["idle"], telemetry["throttled"], telemetry["strangers"]) == ({}, {}, None)
     assert sorted(record["files"]) == ["host.parquet", "member.parquet", "steps.parquet"]
     assert {name: list(found["members"]) for name, found in telemetry["windows"].items()} == {
         "before": ["0", "1"],
         "after": ["0"],  # the last one leaves
     }
     for window in telemetry["windows"].values():
-        assert window["entities"] == {} and window["energy"] is None
+        assert window["entities"] == window["series"] == {} and window["energy"] is None
         assert window["host"]["cpu_busy"] > 0 and window["host"]["memory_used"] > 0
         for values in window["members"].values():
             assert values["cpu"] is not None and values["rss"] > 0
@@ -646,7 +626,7 @@ def test_under_mig_the_instances_are_read_and_summed_up(place):
     place.with_card(mig=True, gpm_refresh_ms=100)
     cell = prepared(place, "mig", window_s=0.8)
     busy(place)
-    record = conducted(place, cell)
+    record = place.measured(cell)
     telemetry = record["telemetry"]
     assert (record["status"], telemetry["status"]) == ("completed", "complete"), telemetry["reason"]
     assert telemetry["strangers"] == [] and record["flags"] == []
@@ -736,7 +716,7 @@ def test_a_driver_that_never_answers_the_conductor_ends_in_a_record_or_a_line(pl
 def test_the_window_of_whole_epochs_ends_when_the_first_member_has_them(place):
     place.with_card()
     cell = prepared(place, others=1, kind="epochs", epochs=40)
-    record = conducted(place, cell)
+    record = place.measured(cell)
     telemetry, [window] = record["telemetry"], record["windows"]
     spent = [sum(epoch["train_s"] for epoch in m["epochs"]) for m in record["members"]]
     assert max(spent) > 2 * min(spent) and window["seconds"] < max(spent) / 1.5
