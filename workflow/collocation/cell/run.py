@@ -73,8 +73,8 @@ def main(argv: list[str] | None = None) -> int:
             shutil.rmtree(folder)
         (folder / "log").mkdir(parents=True)
         place = task.place, task.left_s, task.estimate_s
-        live = task.given_up and task.given_up.with_name("live")
-        display = Display(name, folder / "log" / "conductor.log", *place, live)
+        run = task.given_up and task.given_up.parent
+        display = Display(name, folder / "log" / "conductor.log", *place, run)
         display.show(lambda: "starting")
         try:
             record = Run(task, display).record()
