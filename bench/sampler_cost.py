@@ -38,7 +38,7 @@ from workflow.collocation.processes.server import Server
 from workflow.collocation.schema.load import load_config
 from workflow.collocation.schema.study import Sampling
 from workflow.collocation.study.grid import Cell
-from workflow.collocation.telemetry.watch import Silent, Watch
+from workflow.collocation.telemetry.watch import Watch
 
 OFF, ON = "off", "ours"
 ORDER = (OFF, ON, ON, OFF)  # of a block: reads the same from both ends
@@ -153,7 +153,8 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
         server = stack.enter_context(Server(folder / "server.log"))
         conductor = Launch(
             *(server, sharing, specs, cell.spec.measure, folder, display, TIMEOUTS),
-            *(Silent(), Neighbours(device, cell.spec)),
+            Watch(folder, folder / "log", None, [], {"source": "off"}, None),
+            Neighbours(device, cell.spec),
             args=args,
             device=device,
             folder=folder,

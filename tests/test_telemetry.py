@@ -467,7 +467,7 @@ def observed(tmp_path, lines: Lines, monkeypatch) -> observation.Observation:
     display = Display("cell", tmp_path / "log" / "conductor.log")
     settings = {"source": "off", "hz": 10}
     made = observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, display)
-    made.off = False
+    made.watch.off = False
     monkeypatch.setattr(made.watch, "end", lambda: lines, raising=False)
     return made
 

@@ -15,7 +15,7 @@ from workflow.collocation.methods import Sharing
 from workflow.collocation.methods.evidence import owner
 from workflow.collocation.telemetry.lines import one_line
 from workflow.collocation.telemetry.values import File, Telemetry, Window
-from workflow.collocation.telemetry.watch import Silent, Watch
+from workflow.collocation.telemetry.watch import Watch
 
 IDLE_ROWS, IDLE_S = 3, 4.0  # of a card before members are built, and how long to wait for them
 
@@ -38,24 +38,19 @@ class Observation:
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
-        self.off = self.settings["source"] == "off"
         self.instances = self.sharing.instances() if self.device else {}
-        self.watch = (
-            Silent()
-            if self.off
-            else Watch(
-                self.scratch,
-                self.folder / "log" / "sampler.log",
-                self.device.uuid if self.device else None,
-                ["gpu", *self.instances] if self.device else [],
-                self.settings,
-                cores.spare(self.core_sets),
-            )
+        self.watch = Watch(
+            self.scratch,
+            self.folder / "log" / "sampler.log",
+            self.device.uuid if self.device else None,
+            ["gpu", *self.instances] if self.device else [],
+            self.settings,
+            cores.spare(self.core_sets),
         )
 
     def see_idle(self) -> None:
         """Wait until card or machine has been seen without members for a moment."""
-        if self.off:
+        if self.watch.off:
             return
         kind, least = ("gpu", IDLE_ROWS) if self.device else ("host", 1)
         while self.watch.rows(kind) < least and time.monotonic() < self.began + IDLE_S:
@@ -68,7 +63,7 @@ class Observation:
 
         pids: of all members. Raises OSError where the files cannot be written: a disk is full.
         """
-        if self.off:
+        if self.watch.off:
             return Telemetry(status="off"), [], {}
         lines = self.watch.end()
         try:

@@ -29,9 +29,10 @@ class Watch:
 
     folder: where its lines go until they are read. log: file that takes what it prints.
     gpu_uuid: the card, None on a machine without. entities: "gpu" and, under MIG, "gi:<id>" of the
-    instances. settings: {"source": "auto" | "gpm" | "dcgm" | "nvml", "hz": …}. cores: where it may
-    run, None for anywhere. program: the module that is started. To be made on a thread that
-    outlives it, the main one: the kernel kills the sampler when that thread ends.
+    instances. settings: {"source": "auto" | "gpm" | "dcgm" | "nvml" | "off", "hz": …}; with "off"
+    nothing is started. cores: where it may run, None for anywhere. program: the module that is
+    started. To be made on a thread that outlives it, the main one: the kernel kills the sampler
+    when that thread ends.
 
     problem: what was wrong with it, or how it ended. linger_s: how long members should go on when a
     window has closed, for its last readings.
@@ -48,11 +49,14 @@ class Watch:
         program: str = PROGRAM,
     ):
         self.problem: str | None = None
-        self.linger_s = LINGER_S
+        self.off = settings["source"] == "off"
+        self.linger_s = 0.0 if self.off else LINGER_S
         self._output, self._log = folder / "telemetry.jsonl", log
-        self._lines: Lines | None = None
+        self._lines = Lines() if self.off else None
         self._phases = [(time.monotonic_ns(), "idle")]
         self._process: subprocess.Popen | None = None
+        if self.off:
+            return
         config = settings | {
             "output": str(self._output.resolve()),
             "gpu": gpu_uuid,
@@ -176,14 +180,3 @@ class Watch:
         if self._process.poll() is None:
             with suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-
-
-class Silent(Watch):
-    """Where telemetry is off: takes what Watch takes, and has no lines."""
-
-    def __init__(self):
-        self.problem, self.linger_s = None, 0.0
-        self._process, self._lines, self._phases = None, Lines(), []
-
-    def busy(self) -> None:
-        return None
