@@ -6,15 +6,12 @@ share the device with it.
 
 import os
 import time
-import traceback
 from array import array
 from bisect import bisect_left
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import torch
-from torch.profiler import profile
 
 from models.clock import save_steps, step_clock, typical_step_s
 from models.device import device_facts
@@ -22,7 +19,7 @@ from models.graph import GraphedStep
 from models.inputs import open_input, steps_of
 from models.jobs.base import find
 from models.process import process_age, set_up
-from models.protocol import Channel, first_line
+from models.protocol import Channel
 
 PROGRESS_NS = 500_000_000
 
@@ -65,7 +62,7 @@ class Member:
         self.step = 0  # from the first warm-up step
         self.go_step = self.go_ns = None
         self.stopping = False
-        self.trace_steps = self.reported_ns = 0
+        self.reported_ns = 0
 
     def run(self) -> None:
         self.build()
@@ -77,8 +74,6 @@ class Member:
                 part()
         self.phase = "stop"
         self.stop()
-        if self.trace_steps:
-            self.trace()
 
     # -- build -----------------------------------------------------------------------------
 
@@ -117,7 +112,7 @@ class Member:
             resident_bytes=self.input.bytes + (self.validation.bytes if self.validation else 0),
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
-            commands=["tune", "trace", "hold"],
+            commands=["tune", "hold"],
             seconds=dict(zip(("fork", "device", "data", "model"), (fork_s, *took), strict=True)),
             **facts,
         )
@@ -159,18 +154,14 @@ class Member:
                     return
 
     def told_to_stop(self, seconds: float = 0.0) -> bool:
-        """Waits at most so long for a command; remembers a stop, and steps to trace after it, and
-        rests while it is to be held.
-        """
+        """Waits at most so long for a command; remembers a stop, rests while it is to be held."""
         if not self.stopping and (command := self.channel.poll(seconds)):
             self.heed(command)
         return self.stopping
 
     def heed(self, command: str) -> None:
-        word, _, steps = command.partition(" ")
-        self.stopping = word in ("stop", "trace")
-        self.trace_steps = int(steps) if word == "trace" else 0
-        if word == "hold":
+        self.stopping = command == "stop"
+        if command == "hold":
             self.hold()
 
     def hold(self) -> None:
@@ -313,25 +304,3 @@ class Member:
             data_wait_share=share,
             file=file,
         )
-
-    def trace(self) -> None:
-        """More steps under torch.profiler, then wait for `stop`; what was measured is told already.
-
-        Emits `traced` with the file, a gzipped Chrome trace in the member's folder; with a message
-        where it failed.
-        """
-        self.stopping, self.go_ns = False, None  # nothing is reported of these steps
-        try:
-            self.fresh_record()
-            with profile() as profiler:
-                self.train(self.trace_steps)
-                self.synchronise()
-            target = Path(self.spec["folder"]) / "trace.json.gz"
-            profiler.export_chrome_trace(str(target))
-            told = {"file": target.name}
-        except Exception as error:
-            traceback.print_exc()
-            told = {"message": f"{type(error).__name__}: {first_line(str(error))}"}
-        self.channel.emit("traced", **told)
-        while not self.stopping:
-            self.stopping = self.channel.wait() == "stop"

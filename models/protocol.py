@@ -2,14 +2,13 @@
 
 Events, in this order: `forked` (pid), `built` (parameters, memory, device), `tuned` (seconds),
 `warm` (steps), `started`, any number of `progress` (steps, samples, loss), `epoch` and `held`,
-`done` where its work is a number of steps, `stopped` (steps, file), `traced`. `error` (class,
-message, phase, out_of_memory, unsupported) may come at any time; `exited` (code, signal) is the
-last, told by the fork server.
+`done` where its work is a number of steps, `stopped` (steps, file). `error` (class, message, phase,
+out_of_memory, unsupported) may come at any time; `exited` (code, signal) is the last, told by the
+fork server.
 
-Commands: `go`; `stop`, or `trace N` in place of it. A member whose `built` lists "tune" among its
-commands rests until it is told to `tune`, which is its first step, and then until `warm`. One that
-lists "hold" can be told so after `go`: it finishes what is under way, says `held`, and blocks until
-`resume`.
+Commands: `go`, `stop`. A member whose `built` lists "tune" among its commands rests until it is
+told to `tune`, which is its first step, and then until `warm`. One that lists "hold" can be told so
+after `go`: it finishes what is under way, says `held`, and blocks until `resume`.
 """
 
 import ctypes

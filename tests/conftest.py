@@ -32,7 +32,7 @@ LONG = (
     "test_mig",
     "test_explorer",
     "test_data",
-    "test_trace",
+    "test_tune",
     "test_mps",
     "test_mig_layout",
     "test_telemetry_sources",

@@ -115,7 +115,7 @@ def test_what_is_known_of_a_device(nvml):
     device, memory = first(), 80 * 2**30
     assert device == gpu.Device(UUIDS[0], "Card 0", 0, memory, "580.1", (9, 0), None, 132)
     told = {"uuid": UUIDS[0], "name": "Card 0", "memory_bytes": memory, "driver": "580.1"}
-    assert device.record() == told
+    assert Gpu.model_validate(device, from_attributes=True) == Gpu(**told, sm_count=132)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_readings_and_what_a_driver_does_not_tell(nvml):
     nvml.missing = {f"nvmlDeviceGet{name}" for name in names}
     device = first(1)  # in MIG mode NVML tells a card's memory to administrators only
     assert (device.index, device.memory_bytes) == (1, None)
-    assert Gpu(**device.record()).memory_bytes is None
+    assert Gpu.model_validate(device, from_attributes=True).memory_bytes is None
     assert device.processes() == {"compute": [3, 9], "mps": None}
     assert nvidia.memory_free(device.uuid) is nvidia.mig_enabled(device) is None
     nvml.missing = {"nvmlDeviceGetHandleByUUID"}

@@ -95,11 +95,11 @@ class Method:
                 raise self.on_leave
 
 
-def run_of(folder: Path, planned: Cell, digits: Path | None = None, **told) -> run.Run:
+def run_of(folder: Path, planned: Cell, **told) -> run.Run:
     """Of a cell whose dataset is said to be ready, in a folder of its own; told: of its task."""
     (folder / "manifest.json").touch()
     ready = folder / "ready.json"
-    ready.write_text(json.dumps({"dataset": "digits", "path": str(digits or folder)}))
+    ready.write_text(json.dumps({"dataset": "digits", "path": str(folder)}))
     which = {"study": "s", "cell": planned.id, "spec": planned.spec, "data": [ready]}
     how = {"gpu": "cpu", "trainer": "tests.torchfree", "telemetry": Sampling(source="off")}
     task = Task(**which, **how, output=folder / "a1" / "run.json").model_copy(update=told)

@@ -289,7 +289,7 @@ def test_a_record_that_is_bent_stops_no_planning(place, bent):
 
 
 def test_the_file_of_a_job_says_what_the_job_needs(place):
-    session = open_session(place | {"budget": "1h", "trace": 3, "timeout": {"stop": 7}})
+    session = open_session(place | {"budget": "1h", "wait": "3m", "timeout": {"stop": 7}})
     jobs.write(session, "name of a server")
     [job] = session.jobs
     path = Path("results", STUDY, "jobs", f"{job.path}.json")
@@ -298,7 +298,7 @@ def test_the_file_of_a_job_says_what_the_job_needs(place):
     assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
     assert task.spec.to_json() == job.cell.spec.to_json()
     assert (task.session, task.preloaded, task.place) == ("visit", "name of a server", "1/1")
-    assert (task.trace, task.timeout, task.deadline) == (3, {"stop": 7}, session.deadline)
+    assert (task.wait, task.timeout, task.deadline) == ("3m", {"stop": 7}, session.deadline)
     assert [str(data) for data in task.data] == session.datasets.ready_files()
     other = Path("results", STUDY, "jobs", "of", "yesterday.json")
     other.parent.mkdir()

@@ -32,7 +32,7 @@ KILLS = 3  # as many signals, then one that has not ended is left behind
 POLL_S = 0.2
 # Phase → what a person reads of it, and the event of members that are done with it.
 NOW = {"build": ("building", "built"), "warm": ("warming up", "warm"), "window": ("measuring", "")}
-NOW |= {"tune": ("tuning", "tuned"), "trace": ("tracing", ""), "stop": ("stopping", "exited")}
+NOW |= {"tune": ("tuning", "tuned"), "stop": ("stopping", "exited")}
 
 
 class CellOver(Exception):
@@ -46,7 +46,6 @@ class Conductor:
     specs: one member spec each. sharing: the method's Sharing. timeouts: seconds by phase.
     watch: who is told of members, phases and windows (telemetry.watch).
     neighbours: looks at the machine's other GPUs, as what is measured begins and ends.
-    trace: steps that one member is to trace after the last window.
     """
 
     server: Server
@@ -58,7 +57,6 @@ class Conductor:
     timeouts: dict[str, float]
     watch: object
     neighbours: Neighbours
-    trace: int = 0
     members: list[Tracked] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
@@ -66,7 +64,6 @@ class Conductor:
     phase: str = "build"
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
-    traced: Path | None = None  # what was asked for by `trace`
     held_up: float = 0.0  # share of a CPU quota's periods, while measured, in which it was used up
 
     def run(self) -> None:
@@ -82,8 +79,6 @@ class Conductor:
             self._ask("barrier")
             self._timed("window_s", self._measure)
             self._ask("end")
-            if self.trace:
-                self._timed("trace_s", self._trace)
         except CellOver:
             self._ask_after_fault()
             self._timed("stop_s", lambda: self._stop(cut_short=True))
@@ -333,31 +328,6 @@ class Conductor:
         self.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
         while (left := closed + self.watch.linger_s - time.monotonic()) > 0:
             self._pump(math.inf, "window", [], left)
-
-    # -- the trace ------------------------------------------------------------------------------
-
-    def _trace(self) -> None:
-        """Have the first member trace some steps while the others train on.
-
-        It accounts for its work before, so that nothing which comes of tracing is a fault.
-        """
-        member = self.alive[0]
-        if "trace" not in member.events["built"].get("commands", []):
-            self.display.say("no trace: the trainer knows no such command")
-            return
-        member.stopping = member.tracing = True
-        self.server.send(member.member, f"trace {self.trace}")
-        deadline = time.monotonic() + self.timeouts["stop"]
-        while "traced" not in member.events and not member.gone:
-            self._take_in()
-            if time.monotonic() > deadline:
-                self._end_late([member], "did not stop within its time-out", "stop")
-                break
-        told = member.events.get("traced", {"message": f"member {member.member} gave none"})
-        if "file" in told:
-            self.traced = Path(self.specs[member.member]["folder"]) / told["file"]
-        else:
-            self.display.say(f"no trace: {told['message']}")
 
     # -- the end --------------------------------------------------------------------------------
 

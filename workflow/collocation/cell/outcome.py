@@ -39,7 +39,6 @@ class Tracked:
     error: str | None = None
     ended_ns: int | None = None  # when it ended badly, on the monotonic clock
     stopping: bool = False  # it was told to stop
-    tracing: bool = False  # and to trace some steps after that, which is no part of its work
     gone: bool = False
 
     @property
@@ -72,8 +71,6 @@ class Tracked:
         elif kind == "epoch":
             frame = ("event", "member", "t")
             self.epochs.append({key: value for key, value in event.items() if key not in frame})
-        elif kind == "stopped" and self.tracing:
-            self.status = self.status or "completed"
         elif kind == "error":
             self.end(
                 "out_of_memory" if event.get("out_of_memory") else "failed",

@@ -30,7 +30,6 @@ from workflow.collocation.cell.progress import Display, summary
 from workflow.collocation.cell.record import (
     FAULTS,
     CellName,
-    File,
     Gpu,
     MethodEvidence,
     Record,
@@ -272,7 +271,7 @@ class Run:
             )
             conductor = (Alternation if self.spec.measure.kind == "alternate" else Conductor)(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
-                *(observation.watch, Neighbours(self.device, self.spec), self.task.trace),
+                *(observation.watch, Neighbours(self.device, self.spec)),
             )
             observation.see_idle()
             conductor.run()
@@ -349,19 +348,13 @@ class Run:
         self.timing["write_s"] = round(time.monotonic() - began, 3)
 
     def _observe(self, observation: Observation, conductor: Conductor) -> None:
-        """What the sampler saw, and the files of it beside run.json, and of a trace."""
+        """What the sampler saw, and the files of it beside run.json."""
         began = time.monotonic()
         pids = {member.pid for member in conductor.members if member.pid}
         self.fields["telemetry"], flags, files = observation.account(conductor.windows, pids)
         self.fields["flags"] += flags
         self.fields["files"] |= files
         self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
-        if trace := conductor.traced:
-            try:
-                target = trace.rename(self.folder / trace.name)
-                self.fields["files"][target.name] = File.of(target)
-            except OSError as error:  # one that is lost fails no cell
-                self.display.say(f"no trace: {error}")
 
 
 def _verified(evidence: dict) -> bool | None:

@@ -37,7 +37,6 @@ class Task(Strict):
     data: list[Path] = []
     timeout: dict[Timed, float] = {}
     telemetry: Sampling = Sampling()
-    trace: int = 0
     session: str | None = None
     machine: str | None = None
     code: tuple[str, str] | None = None

@@ -372,9 +372,6 @@ class Config(Strict):
         {}, description="phase of a cell → seconds", examples=[{"build": 900, "window": 900}]
     )
     telemetry: Sampling = Field(Sampling(), description="what watches a cell")
-    trace: StrictInt = Field(
-        0, ge=0, le=1000, description="steps of the first member to trace after the last window"
-    )
     session: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$",

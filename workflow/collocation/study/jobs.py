@@ -27,7 +27,7 @@ from workflow.collocation.schema.workloads import Trained
 from workflow.collocation.study.session import Session
 
 # Of config, to jobs.
-TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "trace", "wait"}
+TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "wait"}
 CHECK_S = 300  # for the import of torch and of somebody's own code
 REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
