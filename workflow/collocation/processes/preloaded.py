@@ -80,10 +80,7 @@ def connect(name: str) -> tuple[socket.socket, psutil.Process]:
         process = psutil.Process(int(pid))
         if killed(process.pid):
             raise OSError(f"the preloaded server, process {pid}, outlives SIGKILL")
-    except psutil.NoSuchProcess as error:
+    except (psutil.NoSuchProcess, OSError) as error:
         connection.close()
         raise OSError(str(error)) from None
-    except OSError:
-        connection.close()
-        raise
     return connection, process

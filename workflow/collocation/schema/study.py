@@ -230,19 +230,11 @@ class Study(Strict):
         return self.cores_for_workload.get(workload, self.cores_for)
 
     @model_validator(mode="after")
-    def _not_empty(self):
-        if not self.ladders and not self.mixes:
+    def _has_groups_whose_methods_exist(self):
+        if not self.groups():
             raise ValueError("a study needs at least one entry under 'ladders' or 'mixes'")
-        return self
-
-    @model_validator(mode="after")
-    def _idle_is_a_control(self):
         if self.measure.other_gpus == "idle":
             raise ValueError("measure.other_gpus: 'idle' is for ladders and mixes; allowed: any")
-        return self
-
-    @model_validator(mode="after")
-    def _methods_exist(self):
         if taken := [name for name in self.variants if name in METHODS]:
             raise ValueError(f"variants.{taken[0]}: is a method already; give it another name")
         for where, group in self.groups():
@@ -260,17 +252,11 @@ class Study(Strict):
         return self
 
     @model_validator(mode="after")
-    def _sides_can_take_turns(self):
-        for where, group in self.groups():
-            if self.kind(group) != "alternate":
-                continue
-            require_turns(where, self.measure, group.measure, group.scenarios())
-        return self
-
-    @model_validator(mode="after")
     def _groups_have_what_their_kind_needs(self):
         for where, group in self.groups():
             kind, mix = self.kind(group), isinstance(group, Mix)
+            if kind == "alternate":
+                require_turns(where, self.measure, group.measure, group.scenarios())
             if kind == "departure" and group.least < 2:
                 raise ValueError(f"{where}: a departure needs at least 2 members; allowed: 2 to 48")
             if kind == "completion" and not mix:
