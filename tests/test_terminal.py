@@ -15,7 +15,6 @@ import pytest
 
 from tests.fakes import machine
 from tests.studio import PATIENCE, REPOSITORY, alone, study, workload
-from workflow.collocation.cell import progress
 from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.study.terminal import Hush
@@ -139,7 +138,8 @@ def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(studio)
 
 
 def test_what_is_left_is_told_by_how_long_this_runs_cells_took(tmp_path, capsys):
-    displays = [Display(f"c{n}", tmp_path / f"{n}.log", "", 1200, 20, tmp_path) for n in (1, 2)]
+    live = tmp_path / "live"
+    displays = [Display(f"c{n}", tmp_path / f"{n}.log", "", 1200, 20, live) for n in (1, 2)]
     told = []
     for display, seconds in zip(displays, (5, 15), strict=True):
         display.say("on")
@@ -147,20 +147,6 @@ def test_what_is_left_is_told_by_how_long_this_runs_cells_took(tmp_path, capsys)
         display.say("done")
         told += re.findall(r"then about (\d+) min", capsys.readouterr().err)
     assert told == ["20", "5", "5", "10"]
-
-
-def test_of_cells_that_run_side_by_side_one_has_the_line_that_lives(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(progress, "REFRESH_S", 0.0)
-    one, other = (Display(f"c{n}", tmp_path / f"{n}.log", run=tmp_path) for n in (1, 2))
-    for display in (one, other, one):
-        display.show(lambda: "measuring")
-    said = capsys.readouterr().err
-    assert said.count("c1: measuring") == 2 and "c2" not in said
-    one.close()
-    other.show(lambda: "measuring")
-    assert "c2: measuring" in capsys.readouterr().err
-    other.close()
 
 
 CALLED = "CalledProcessError in file \"x.smk\", line 3:\nCommand 'set -eu; exec y' "

@@ -1,6 +1,5 @@
 """What a person sees of a running cell: at a terminal one line that lives, else plain lines."""
 
-import fcntl
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ CLEAR = "\r\x1b[K"
 
 class Display:
     """Lines of one cell. place: its place in the run ('3/20'); estimate_s: how long it will take;
-    left_s: what follows it; run: a folder of the run's, by which its cells know of each other.
+    left_s: what follows it; live: a folder by which cells that run side by side share a line.
     Both times are as foreseen, and told as far off as those of the run's cells were so far.
     """
 
@@ -28,7 +27,7 @@ class Display:
         place: str = "",
         left_s: float = 0.0,
         estimate_s: float = 0.0,
-        run: Path | None = None,
+        live: Path | None = None,
     ):
         self.place, self.cell = f"[{place}] " if place else "", cell
         self.name = f"{self.place}{cell}"
@@ -36,8 +35,8 @@ class Display:
         self.log = log.open("a", buffering=1)
         self.started = time.monotonic()
         self._due = self.started if sys.stderr.isatty() else float("inf")
-        self._line = run and (run / "line").open("w")  # locked by the cell that has the line
-        self._took = run / "took" if run else Path(os.devnull)
+        self._live = live and live / str(os.getpid())
+        self._took = live.with_name("took") if live else Path(os.devnull)
 
     def say(self, text: str, loud: bool = True) -> None:
         """A line in the log; on stderr too if `loud`."""
@@ -50,28 +49,28 @@ class Display:
             _write(f"{self.name}: {short}{left}\n")
 
     def show(self, what: Callable[[], str]) -> None:
-        """Have the line that lives say `what()`: asked once a second, at a terminal only. Of cells
-        that run side by side one has it.
-        """
+        """Have the line that lives say `what()`: asked once a second, at a terminal only."""
         now = time.monotonic()
         if now < self._due:
             return
         self._due = now + REFRESH_S
-        try:
-            if self._line:
-                fcntl.flock(self._line, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return
         said, off = what(), self._off()
         left = max(self.started + self.estimate_s * off - now, 0) + self.left_s * off
-        told = f"; about {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
+        others, longest = self._others(f"{self.place}{said}", time.time() + left)
+        told = f"; about {f'{longest:.0f} s' if longest < 90 else f'{longest / 60:.0f} min'} left"
         try:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
         except OSError:
             columns = 80
-        room = max(columns - len(told) - len(self.place) - len(said) - 4, 0)
-        cell = self.cell if len(self.cell) <= room else f"…{self.cell[len(self.cell) - room + 1 :]}"
-        _write(f"{CLEAR}{self.place}{cell}: {said}{told}")
+        room = columns - 1 - len(told)
+        if others:
+            each = max(room // len(others) - 3, 1)
+            line = " | ".join(t if len(t) <= each else f"{t[: each - 1]}…" for t in others)
+        else:
+            room, cell = max(room - len(self.place) - len(said) - 3, 0), self.cell
+            cell = cell if len(cell) <= room else f"…{cell[len(cell) - room + 1 :]}"
+            line = f"{self.place}{cell}: {said}"
+        _write(f"{CLEAR}{line}{told}")
 
     def took(self, seconds: float) -> None:
         """What the cell took in all: tells of those that follow."""
@@ -86,10 +85,30 @@ class Display:
             return took / foreseen
         return 1.0
 
+    def _others(self, own: str, end: float) -> tuple[list[str], float]:
+        """What all cells that run now say, this one's `own` among them, none if it is alone; and
+        after how many seconds the last of them and what follows them ends. end: a Unix time.
+        """
+        if self._live is None:
+            return [], end - time.time()
+        now, found = time.time(), {"": (end, own)}
+        with suppress(OSError):  # of a full disk
+            self._live.parent.mkdir(exist_ok=True)
+            self._live.write_text(f"{end} {own}")
+            for path in self._live.parent.iterdir():
+                with suppress(FileNotFoundError, ValueError):  # it has just ended; is being written
+                    then, text = path.read_text().split(" ", 1)
+                    if now - path.stat().st_mtime < 3 * REFRESH_S:  # or it was killed
+                        found[path.name] = float(then), text
+            del found[""]
+        ends = [then for then, _ in found.values()]
+        texts = sorted(text for _, text in found.values())
+        return texts if len(texts) > 1 else [], max(max(ends, default=end) - now, 0)
+
     def close(self) -> None:
         self._clear()
-        if self._line:
-            self._line.close()
+        if self._live:
+            self._live.unlink(missing_ok=True)
         self.log.close()
 
     def _clear(self) -> None:

@@ -71,8 +71,8 @@ def main(argv: list[str] | None = None) -> int:
             shutil.rmtree(folder)
         (folder / "log").mkdir(parents=True)
         place = task.place, task.left_s, task.estimate_s
-        run = task.given_up and task.given_up.parent
-        display = Display(name, folder / "log" / "conductor.log", *place, run)
+        live = task.given_up and task.given_up.with_name("live")
+        display = Display(name, folder / "log" / "conductor.log", *place, live)
         display.show(lambda: "starting")
         try:
             record = Run(task, display).record()
