@@ -12,6 +12,7 @@ from workflow.collocation import gpu, methods
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.members import member_specs
 from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.methods.base import Sharing
 from workflow.collocation.schema.load import load_workloads
 from workflow.collocation.schema.study import CONFIG, Study
 from workflow.collocation.study.grid import Cell, expand
@@ -81,7 +82,7 @@ def prepare(cell: Cell, data: Path) -> Path:
 @contextmanager
 def entered(
     cell: Cell, ready: Path, device: gpu.Device | None, folder: Path
-) -> Iterator[tuple[methods.Sharing, list[dict]]]:
+) -> Iterator[tuple[Sharing, list[dict]]]:
     """Hold the device and set the cell's method up; with it the specs of its members.
 
     ready: as `prepare` gives it. Raises Company, NotInForce or Unsupported.

@@ -8,7 +8,7 @@ import pytest
 from tests.studio import study, workload
 from workflow.collocation import gpu, methods
 from workflow.collocation.cell import refusal
-from workflow.collocation.methods.base import Method, Sharing, register
+from workflow.collocation.methods.base import METHODS, MOST_MEMBERS, Method, Sharing, register
 from workflow.collocation.methods.evidence import Report
 from workflow.collocation.schema.study import Study
 from workflow.collocation.schema.workloads import VisionWorkload
@@ -44,7 +44,7 @@ class Turns(Sharing):
 def toy():
     register(InTurn("in_turn", least=2, most=3))
     yield
-    del methods.METHODS["in_turn"]
+    del METHODS["in_turn"]
 
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
@@ -95,10 +95,10 @@ def test_a_variant_is_its_method_with_limits_of_the_study():
 
 
 def test_every_method_says_what_it_is():
-    for name, method in methods.METHODS.items():
+    for name, method in METHODS.items():
         assert (method.name, methods.named(name)) == (name, method)
         assert name.split("_")[0] == method.family
-        assert 1 <= method.least <= method.most <= methods.MOST_MEMBERS
+        assert 1 <= method.least <= method.most <= MOST_MEMBERS
         assert method.limits is None or set(dict(method.limits)) == set(method.takes)
 
 

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from tests.fakes import driver, machine
 from workflow.collocation import gpu, methods
 from workflow.collocation.gpu import apart
-from workflow.collocation.methods import evidence, mps_daemon
+from workflow.collocation.methods import base, evidence, mps_daemon
 from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
 from workflow.collocation.methods.mig import card as mig_card
 from workflow.collocation.methods.mig import layout as mig_layout
@@ -1056,6 +1056,6 @@ def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
     with benches("h200_141", mig=False) as off:
         assert "does not fit" in methods.refusal(alike(8), off.device, switch=True)
         with pytest.raises(Unsupported, match="does not fit"):
-            with methods.METHODS["mig"].enter(alike(8), off.device, Path(short_tmp), switch=True):
+            with base.METHODS["mig"].enter(alike(8), off.device, Path(short_tmp), switch=True):
                 pass
     assert machine.changes(hopper.folder) == 0

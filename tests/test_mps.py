@@ -26,12 +26,13 @@ from workflow.collocation import gpu, methods
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods import evidence as method_evidence
 from workflow.collocation.methods import mps, mps_daemon
+from workflow.collocation.methods.base import METHODS
 from workflow.collocation.methods.evidence import Company, NotInForce, Place, Report, Unsupported
 from workflow.collocation.methods.naive import Plain
 from workflow.collocation.methods.sides import Together
 
 ROOT = Path(__file__).parent.parent
-MPS = methods.METHODS["mps"]
+MPS = METHODS["mps"]
 SPEC = {"method": "mps", "members": [{"workload": "a"}] * 3}
 UUID = f"GPU-{uuid.uuid4()}"  # another run of these tests must not be company
 TOTAL_MB = 141 * 1024

@@ -11,7 +11,7 @@ from pathlib import Path
 from workflow.collocation.cell import cores
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.gpu import Device
-from workflow.collocation.methods import Sharing
+from workflow.collocation.methods.base import Sharing
 from workflow.collocation.methods.evidence import owner
 from workflow.collocation.telemetry.lines import one_line
 from workflow.collocation.telemetry.values import File, Telemetry, Window

@@ -1,4 +1,4 @@
-"""How members share a GPU: `METHODS` by name, and what all have in common around them.
+"""How members share a GPU: `base.METHODS` by name, and what all have in common around them.
 
 `refusal` says, without changing anything, why a method cannot run here. `enter` gives a context
 manager; inside it the method is set up, and on every way out it is torn down.
@@ -15,21 +15,10 @@ from workflow.collocation.gpu import Device, nvidia
 from workflow.collocation.methods import naive, mps, mig, mps_daemon, sides  # noqa: F401
 
 # isort: on
-from workflow.collocation.methods.base import METHODS, MOST_MEMBERS, Method, Sharing, named
+from workflow.collocation.methods.base import Sharing, named
 from workflow.collocation.methods.evidence import Unsupported, refuse_company
-from workflow.collocation.methods.limits import Limits
-from workflow.collocation.methods.mig import divided, recover, wrong_mode
-
-__all__ = [
-    "METHODS",
-    "MOST_MEMBERS",
-    "Limits",
-    "Method",
-    "Sharing",
-    "enter",
-    "named",
-    "refusal",
-]
+from workflow.collocation.methods.mig.card import divided, wrong_mode
+from workflow.collocation.methods.mig.restore import recover
 
 
 def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | None:

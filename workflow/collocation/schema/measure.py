@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictInt
 
 from workflow.collocation.errors import Strict
-from workflow.collocation.methods import MOST_MEMBERS
+from workflow.collocation.methods.base import MOST_MEMBERS
 from workflow.collocation.methods.sides import PLAIN
 
 KINDS = ("window", "epochs", "departure", "completion", "alternate")

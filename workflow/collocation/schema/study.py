@@ -21,8 +21,8 @@ from pydantic import (
 
 from workflow.collocation import ROOT
 from workflow.collocation.errors import Strict, not_allowed
-from workflow.collocation.methods import METHODS, MOST_MEMBERS, Limits
-from workflow.collocation.methods.limits import Name
+from workflow.collocation.methods.base import METHODS, MOST_MEMBERS
+from workflow.collocation.methods.limits import Limits, Name
 from workflow.collocation.methods.sides import ALONE, SIDES
 from workflow.collocation.schema.measure import Measure, Positive, Scenario, require_turns
 

@@ -23,7 +23,7 @@ from workflow.collocation.gpu import nvidia
 from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_folder
 from workflow.collocation.methods import mps_daemon
 from workflow.collocation.methods.evidence import Company, refuse_company
-from workflow.collocation.methods.mig import how_to_switch
+from workflow.collocation.methods.mig.nvml import how_to_switch
 from workflow.collocation.schema.load import load_config, read_values
 from workflow.collocation.schema.study import Config
 from workflow.collocation.study.jobs import TRAINING, absent

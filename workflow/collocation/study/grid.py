@@ -9,8 +9,7 @@ from functools import cached_property
 
 from workflow.collocation.cell.spec import ArmSpec, CellSpec, MeasureSpec, MemberSpec
 from workflow.collocation.errors import ConfigError
-from workflow.collocation.methods import named
-from workflow.collocation.methods.base import JOIN
+from workflow.collocation.methods.base import JOIN, named
 from workflow.collocation.methods.sides import sides
 from workflow.collocation.schema.study import ARMS, Ladder, Mix, Study
 from workflow.collocation.schema.workloads import Workload

@@ -17,8 +17,10 @@ from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.methods.base import named
 from workflow.collocation.methods.evidence import NotInForce, Unsupported
-from workflow.collocation.methods.mig import Mig, how_to_switch, read
+from workflow.collocation.methods.mig import Mig
+from workflow.collocation.methods.mig.card import read
 from workflow.collocation.methods.mig.layout import Card, placement_text, plan
+from workflow.collocation.methods.mig.nvml import how_to_switch
 from workflow.collocation.schema.load import check, load_config, read_values, read_yaml
 from workflow.collocation.study import costs, fits
 from workflow.collocation.study.duration import Estimates

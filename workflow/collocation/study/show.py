@@ -12,7 +12,7 @@ from workflow.collocation import cpus
 from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.record import MEASURED, RESULTS
 from workflow.collocation.errors import ConfigError, NotInForce
-from workflow.collocation.methods import named
+from workflow.collocation.methods.base import named
 from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import read_values
 from workflow.collocation.study import costs, fits, pending

@@ -4,7 +4,7 @@ The members are told the UUID of a MIG device, and say on which they found thems
 many SMs. Under mig_mps, members share a MIG device as clients of an MPS daemon of its own.
 
 layout plans, pure; card reads a card's MIG state and changes it for a cell; restore puts back what
-was found, also after a kill; nvml asks NVIDIA's library. Others need what `__all__` names.
+was found, also after a kill; nvml asks NVIDIA's library.
 
 Experimental: all this ran on a simulated card (tests/fakes), and reading on an H200; no card was
 switched or divided by it yet.
@@ -24,10 +24,6 @@ from workflow.collocation.methods.evidence import NotInForce, Place, Report, Uns
 from workflow.collocation.methods.mig import card, nvml
 from workflow.collocation.methods.mig.card import Seat, Seats, divided, read, wrong_mode
 from workflow.collocation.methods.mig.layout import Layout, plan
-from workflow.collocation.methods.mig.nvml import how_to_switch
-from workflow.collocation.methods.mig.restore import recover
-
-__all__ = ["Mig", "divided", "how_to_switch", "read", "recover", "wrong_mode"]
 
 
 @dataclass(frozen=True)
