@@ -30,7 +30,7 @@ from workflow.collocation.study.session import open_session
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.series import Series
-from workflow.collocation.telemetry.summary import Facts, summarise
+from workflow.collocation.telemetry.summary import Facts, Summary
 from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import METRICS
 
@@ -79,7 +79,7 @@ def watched(
 
 def told(lines: Lines, facts: Facts = GPU, windows=(WINDOW,)):
     """Telemetry and flags; what they give is a valid record's."""
-    telemetry, flags = summarise(lines, list(windows), facts)
+    telemetry, flags = Summary(lines, list(windows), facts).telemetry()
     type(telemetry).model_validate(telemetry.model_dump())
     return telemetry, flags
 

@@ -69,7 +69,7 @@ class Observation:
         try:
             # Arrow, which the conductor imports while the fork server starts
             from workflow.collocation.telemetry import files
-            from workflow.collocation.telemetry.summary import Facts, summarise
+            from workflow.collocation.telemetry.summary import Facts, Summary
 
             members = range(len(self.core_sets) if self.device else 0)
             facts = Facts(
@@ -80,7 +80,7 @@ class Observation:
                 own=frozenset(pids | (self.sharing.own_pids() if self.device else set())),
                 owner=owner,
             )
-            telemetry, flags = summarise(lines, windows, facts)
+            telemetry, flags = Summary(lines, windows, facts).telemetry()
             written = files.write(self.folder, lines, windows)
         except OSError:
             raise

@@ -75,11 +75,6 @@ class Facts:
     owner: Callable[[int], str] = "PID {}".format
 
 
-def summarise(lines: Lines, windows: list[Window], facts: Facts) -> tuple[Telemetry, list[str]]:
-    """What the record says of these windows, and the flags that follow."""
-    return Summary(lines, windows, facts).telemetry()
-
-
 class Summary:
     """The lines of one cell, by what they are about."""
 
@@ -102,6 +97,7 @@ class Summary:
         self.idle = self._idle()
 
     def telemetry(self) -> tuple[Telemetry, list[str]]:
+        """What the record says of these windows, and the flags that follow."""
         found = {window.name: self._window(window) for window in self.windows}
         activity = [said for window in self.windows for said in self._disagree(window)]
         apart = (self._energy_apart(window, found[window.name].energy) for window in self.windows)
