@@ -334,26 +334,3 @@ def test_a_killed_one_takes_its_members_and_no_later_cell(tmp_path):
             assert server.wait(None) == []
             assert_gone(*(member.pid for member in server.members.values()))
         assert trains_by_its_own(tmp_path, name)
-
-
-HOLDER = """
-import signal, sys
-from pathlib import Path
-from workflow.collocation.processes.preloaded import hold
-with hold("tests.torchfree", Path(sys.argv[1])) as name:
-    print(name, flush=True)
-    signal.pause()
-"""
-
-
-def test_all_ends_with_who_holds_it(tmp_path):
-    with script(HOLDER, tmp_path / "preloaded.log") as holder:
-        name = holder.stdout.readline().strip()
-        [process] = psutil.Process(holder.pid).children()
-        with Server(tmp_path / "server.log", TRAINER, name) as server:
-            run = Run(server, tmp_path)
-            run.start(0)
-            run.until_all("warm", 0)
-            holder.kill()
-            run.until_all("exited", 0)
-            assert_gone(process.pid, server.members[0].pid)

@@ -283,12 +283,6 @@ def test_members_die_with_the_server(run):
         run.start(3)
 
 
-def test_a_trainer_that_cannot_be_imported(tmp_path):
-    with Server(tmp_path / "server.log", trainer="tests.no_such_trainer") as server:
-        with pytest.raises(RuntimeError, match="has ended: ModuleNotFoundError: No module named"):
-            Run(server, tmp_path).start(0)
-
-
 CONDUCTOR = """
 import json, sys
 from workflow.collocation.processes.server import Server

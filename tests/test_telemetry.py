@@ -91,17 +91,6 @@ def rows(*values, every: int = S) -> list[dict]:
     return [{"t": index * every, "v": {"x": value}} for index, value in enumerate(values)]
 
 
-@pytest.mark.parametrize("found", [[], rows(None, None), rows(math.nan, None, math.inf)])
-def test_what_is_missing_is_none(found):
-    series = Series(found, ["x"])
-    for value in (series.mean, series.rate, series.growth, series.integral):
-        assert value("x", 0, 10 * S) is None
-    assert series.longest_gap(0, 10 * S, any_of=["x"]) == math.inf
-    one = Series(rows(4.0), ["x"])  # a reading, but no rate
-    assert (one.mean("x", 0, S), one.mean("x", S, 2 * S), one.rate("x", 0, S)) == (4.0, None, None)
-    assert one.growth("x", S, 2 * S) is None  # one reading before, none after
-
-
 def test_a_rate_counts_for_as_long_as_it_is_a_mean_over():
     series = Series(rows(None, 1.0, 2.0, None, 3.0), ["x"])  # the last one covers two seconds
     assert series.rate("x", 0, 4 * S) == pytest.approx((1 + 2 + 3 * 2) / 4)
