@@ -639,12 +639,6 @@ def interruptible():
         signal.signal(number, handler)
 
 
-def send_from_elsewhere(number: int) -> None:
-    """From another process, while another thread of this one is there to receive it."""
-    pid = os.getppid() if apart.CHILD.inside else os.getpid()
-    subprocess.run(["sh", "-c", f"kill -{int(number)} {pid}"], check=True)
-
-
 @pytest.fixture
 def another_thread():
     """A thread with its own signal mask, as a numerical library has them."""
@@ -672,7 +666,8 @@ def test_a_signal_while_a_method_is_taken_down_waits(
     def interrupted(*arguments):
         if now.exists():
             now.unlink()
-            send_from_elsewhere(number)
+            pid = os.getppid() if apart.CHILD.inside else os.getpid()
+            subprocess.run(["sh", "-c", f"kill -{int(number)} {pid}"], check=True)  # from elsewhere
         return real(*arguments)
 
     monkeypatch.setattr(place, call, interrupted)

@@ -136,10 +136,6 @@ def forge(folder: Path, attempt: Attempt, change=None, **columns) -> None:
         digest = {"sha256": manifest.sha256(file), "bytes": file.stat().st_size}
         record["files"][file.name] = digest
     path.write_text(json.dumps(record))
-    relist(folder)
-
-
-def relist(folder: Path) -> None:
     manifest.write(folder, manifest.digests(folder))
 
 

@@ -451,20 +451,14 @@ def test_telemetry_that_is_off_starts_nothing_and_says_so(tmp_path, monkeypatch)
     assert (flags, written, list(tmp_path.iterdir())) == ([], {}, [])
 
 
-def observed(tmp_path, lines: Lines, monkeypatch) -> observation.Observation:
+def test_an_error_in_telemetry_costs_the_cell_nothing_else(tmp_path, monkeypatch):
     (tmp_path / "log").mkdir()
     display = Display("cell", tmp_path / "log" / "conductor.log")
-    settings = {"source": "off", "hz": 10}
-    made = observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, display)
+    settings, lines = {"source": "off", "hz": 10}, watched(source=None)
+    gone = tmp_path / "gone"
+    made = observation.Observation(settings, None, None, [[0]], gone, tmp_path, display)
     made.watch.off = False
     monkeypatch.setattr(made.watch, "end", lambda: lines, raising=False)
-    return made
-
-
-def test_an_error_in_telemetry_costs_the_cell_nothing_else(tmp_path, monkeypatch):
-    lines = watched(source=None)
-    made = observed(tmp_path, lines, monkeypatch)
-    made.folder = tmp_path / "gone"
     with pytest.raises(OSError):  # a full disk is no fault of telemetry
         made.account([WINDOW], {7})
     lines.host[3] = {"t": "never"}
@@ -571,12 +565,6 @@ def started(studio: Studio, cell: str, running) -> None:
     until(lambda: "started:" in studio.log(cell), lambda: running.output)
 
 
-def is_seen(studio: Studio, pid: int) -> bool:
-    """By the sampler, in a list of the card's processes."""
-    [telling] = studio.folder.rglob("telemetry.jsonl")
-    return str(pid) in telling.read_text()
-
-
 def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place, sleepers):
     place.with_card()
     cell = prepared(place, "mps", window_s=4.0)  # on a busy machine, too, he comes within it
@@ -585,7 +573,8 @@ def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place, sleepers):
     busy(place)
     pid = sleepers()
     machine.occupy(place.card, pid)
-    until(lambda: is_seen(place, pid), lambda: "the lists are read twice a second")
+    [telling] = place.folder.rglob("telemetry.jsonl")
+    until(lambda: str(pid) in telling.read_text(), lambda: "the lists are read twice a second")
     time.sleep(1)  # or he is one who starts on another GPU
     (place.card / "processes" / str(pid)).unlink()
     assert running.end().code == 0, running.output
