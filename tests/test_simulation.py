@@ -183,6 +183,23 @@ def test_the_fastest_way_alone_is_found_whatever_the_host():
         assert over.value == pytest.approx(rate / best, rel=0.25)
 
 
+def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
+    """It joins those of the set and of the job alone; a host that measured each once has none."""
+    arms, hits = {ARM: 1.0, "graph": 3.0}, []
+    jobs = [replace(job, arms=arms) for job in (*LAUNCH, *BUSY)]
+    for seed in range(12):
+        study, estimates = built(Design(jobs, counts=(7,)), seed)
+        for e in estimates.values():
+            if e.quantity == "over_fastest" and e.host and e.jobs == 7 and e.arm == ARM:
+                one = e.scenario.replace("7x_", "1x_")
+                rate = study.true["rate", e.scenario, e.arm, e.method, e.host]
+                best = study.true["rate", one, "graph", "naive", e.host]
+                hits.append(e.low <= rate / best <= e.high)
+    assert len(hits) > 300 and 0.93 <= sum(hits) / len(hits) <= 0.99
+    _, estimates = built(Design(jobs, counts=(7,), blocks=1), 1)
+    assert all(e.low is None for e in estimates.values() if e.quantity == "over_fastest")
+
+
 def rules(quantity, scenario, method, **bound):
     """One claim with one test of one set."""
     count, job = scenario.split("x_", 1)

@@ -11,7 +11,7 @@ from statistics import median, stdev
 from analysis.estimates.intervals import mean, over_hosts
 from analysis.estimates.quantities import LOG
 from analysis.estimates.runs import COMPLETED
-from analysis.estimates.schema import NONE, RANGE, Estimate, Replicate, described
+from analysis.estimates.schema import INTERVAL, NONE, RANGE, Estimate, Replicate, described
 from analysis.names import ALONE_VARIANTS, PAPER_ARM, parse_scenario
 from analysis.records import flags
 
@@ -32,8 +32,8 @@ def over_fastest(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
 
     Of a set that is written in that way it is STP. Of any other each replicate is divided by the
     host's mean of that rate; where the host has not measured it, by the mean over hosts, which the
-    note says. The divisor is the same for all replicates of a host, so no interval is given. Jobs
-    of which one way of writing was measured have no such number.
+    note says. Its interval joins those of the two rates (see `_joined`). Jobs of which one way of
+    writing was measured have no such number.
     """
     alone = {(e.arm, e.scenario, e.host): e for e in estimates if _is_alone_rate(e)}
     ways = Counter(scenario for _, scenario, host in alone if not host)
@@ -72,7 +72,10 @@ def over_fastest(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
             if elsewhere:
                 note += ", its mean over hosts where a host did not measure it"
             found = _shares(rates, counts, bases)
-            single.append(_of_host("over_fastest", [*rates.values()], found, job="", note=note))
+            about = {"job": "", "note": note}
+            if len(parts) == 1 and not elsewhere:
+                about |= _joined(*rates.values(), *bases.values())
+            single.append(_of_host("over_fastest", [*rates.values()], found, **about))
         if single:
             yield from [*single, over_hosts(single)]
 
@@ -95,8 +98,22 @@ def _shares(
     return tuple(found)
 
 
+def _joined(over: Estimate, under: Estimate) -> dict[str, object]:
+    """The interval of a ratio of two numbers of a host, from theirs; nothing where one has none.
+
+    On logs the half widths add up as squares (MOVER: Zou and Donner, 2008), as if the two were
+    measured apart; where they share what changes from block to block, it is too wide.
+    """
+    if {over.spread, under.spread} != {INTERVAL}:
+        return {}
+    ratio = over.value / under.value
+    down = math.hypot(math.log(over.value / over.low), math.log(under.high / under.value))
+    up = math.hypot(math.log(over.high / over.value), math.log(under.value / under.low))
+    return {"low": ratio * math.exp(-down), "high": ratio * math.exp(up), "spread": INTERVAL}
+
+
 def _of_host(
-    quantity: str, of: Sequence[Estimate], found: tuple[Replicate, ...], **more: str
+    quantity: str, of: Sequence[Estimate], found: tuple[Replicate, ...], **more: object
 ) -> Estimate:
     """A ratio on one host, made of these numbers, where the first of them stands."""
     about = {"n": len(found), "flags": flags.union(e.flags for e in of), "replicates": found}
@@ -127,7 +144,8 @@ def over_paper(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
         replicates = tuple(
             Replicate(r.cell, r.value / base.value, r.value, base.value, over) for r in e.replicates
         )
-        grouped[arm, scenario].append(_of_host("alone_over_paper", [e, base], replicates))
+        ratio = _of_host("alone_over_paper", [e, base], replicates, **_joined(e, base))
+        grouped[arm, scenario].append(ratio)
     for single in grouped.values():
         yield from [*single, over_hosts(single)]
 

@@ -46,7 +46,7 @@ def gains(estimates: Estimates) -> Table:
         count = labels.scenario(e.scenario) if parsed.mixed else str(parsed.n)
         job = labels.scenario(e.scenario, count=False)
         alone = numbers(estimates, one, "rate:bare", "gract")
-        of = numbers(estimates, place(e), "stp:span", "s", "over_fastest", "slowdown_worst")
+        of = numbers(estimates, place(e), "stp:span", "s", "over_fastest:span", "slowdown_worst")
         table.rows.append((job, labels.arm(e.arm), *alone, f"{count} {way(e.method)}", *of))
     return table
 

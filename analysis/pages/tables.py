@@ -129,7 +129,7 @@ def alone(estimates: Estimates) -> Table:
     """Every job alone, as plain process, written in each way that was planned."""
     columns = ("job", "written", "samples/s", "GRACT", "SMACT", "GPU memory")
     table = Table((*columns, "over the fastest way alone", "replicates", "outcome"))
-    names = ("rate:bare_span", "gract", "smact", "memory", "over_fastest", "rate:how_many")
+    names = ("rate:bare_span", "gract", "smact", "memory", "over_fastest:span", "rate:how_many")
     planned = [e for e in estimates.of("outcome", method="naive") if e.jobs == 1]
     for e in sorted(planned, key=by_job):
         rate = estimates.get("rate", **place(e))
@@ -150,8 +150,8 @@ def sets(estimates: Estimates) -> Table:
     """Every set that was measured, and jobs alone under another method: the table of means."""
     columns = ("job", "written", "jobs", "method", "samples/s", "STP", "S", "gaps", "over fastest")
     columns += ("slowest takes", "GRACT", "memory", "mJ/sample", "edge error")
-    names = ("rate:bare", "stp:span", "s:span", "gaps", "over_fastest", "slowdown_worst", "gract")
-    names += ("memory", "energy_per_sample:milli", "energy_edge_error:share")
+    names = ("rate:bare", "stp:span", "s:span", "gaps", "over_fastest:span", "slowdown_worst")
+    names = (*names, "gract", "memory", "energy_per_sample:milli", "energy_edge_error:share")
     table = Table(columns, by=2)
     for e, window in _completed(estimates):
         if e.jobs > 1 or e.method != "naive" or window == "epochs":
