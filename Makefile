@@ -16,7 +16,7 @@
 # make readme    write README.md and the generated pages of docs/ from the study that ships: STUDY=h200
 # make explain   the cells and arithmetic behind a published number: make explain ID=stp:... STUDY=h200
 # make advise    how many of a job, by which method: make advise STUDY=h200 SLOWDOWN=2 MEMORY=80
-# make plan      what would run, minutes by claim: make plan STUDY=kick BUDGET=25m; on another card
+# make plan      what would run, minutes by claim and figure: make plan STUDY=kick BUDGET=25m; on another card
 #                with CARD=tests/cards/FILE, on this one with CARD=here: what will not fit, every MIG layout
 # make doctor    what measuring needs of this machine, how noisy it is, and what to do; exit 1 if it cannot
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;

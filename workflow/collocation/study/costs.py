@@ -1,7 +1,7 @@
-"""What each verdict still costs: cells to measure, and minutes on one GPU.
+"""What each verdict and each figure still costs: cells to measure, and minutes on one GPU.
 
-config/claims.yaml says which sets each claim compares. The tests hold them against the cells that
-the analysis has its numbers from.
+config/claims.yaml says which sets each claim compares. The tests hold them, and the figures' below,
+against the cells that the analysis has its numbers from.
 """
 
 import textwrap
@@ -12,9 +12,11 @@ from typing import NamedTuple
 from analysis.rules import Need, Test, read
 from workflow.collocation import ROOT
 from workflow.collocation.methods.sides import sides
+from workflow.collocation.schema.study import ARMS
 from workflow.collocation.study.grid import Cell
 
 CLAIMS = ROOT / "config" / "claims.yaml"
+PAPER = next(iter(ARMS))
 WAYS = ("naive", "mps", "mig")
 ROW = "{:9.1f}  {:5}  {}"
 
@@ -26,6 +28,29 @@ class Set(NamedTuple):
     variant: str
     arm: str
     method: str
+
+    @property
+    def alike(self) -> bool:
+        return len(self.jobs) == 1 and not self.variant and self.method != "naive_again"
+
+
+# Each figure draws all sets of a kind.
+FIGURES = {
+    "all sets of one job": (lambda each: each.alike, ["where_to_share"]),
+    "all sets of one job by naive, mps and mig": (
+        lambda each: each.alike and each.method in WAYS,
+        ["rate_against_n"],
+    ),
+    "the paper's sets of one job by naive, mps and mig": (
+        lambda each: each.alike and each.method in WAYS and each.arm == PAPER,
+        ["gain_against_slowdown", "epoch_time", "gaps_and_overlap", "activity"]
+        + ["reported_against_measured", "memory", "repeatability", "mps_against_host"],
+    ),
+    "all mixes and departures": (
+        lambda each: len(each.jobs) > 1 and each.variant in ("", "departure"),
+        ["mixes_and_departures"],
+    ),
+}
 
 
 def _cells(rule: Need | Test, by_set: Mapping[Set, set[str]]) -> list[set[str]]:
@@ -79,6 +104,14 @@ def of_claims(by_set: Mapping[Set, set[str]]) -> dict[str, list[set[str]]]:
     }
 
 
+def of_figures(by_set: Mapping[Set, set[str]]) -> dict[str, set[str]]:
+    """Kind of sets → the cells of the figures that draw all of them."""
+    return {
+        kind: set().union(*(cells for each, cells in by_set.items() if drawn(each)))
+        for kind, (drawn, _) in FIGURES.items()
+    }
+
+
 def lines(cells: list[Cell], seconds: Mapping[str, float], impossible: set[str]) -> list[str]:
     """A table, cheapest first, or nothing if nothing is to run.
 
@@ -101,9 +134,15 @@ def lines(cells: list[Cell], seconds: Mapping[str, float], impossible: set[str])
             rest["nothing more to measure"].append(claim)
         else:
             rows[run].append(claim)
+    for kind, needed in of_figures(by_set).items():
+        if run := to_run(needed):
+            rows[run].append(f"{', '.join(FIGURES[kind][1])} ({kind})")
     if not rows:
         return []
-    told = ["", "minutes of one GPU, and cells, that each claim still needs:"]
+    told = [
+        "",
+        "minutes of one GPU, and cells, that each claim and figure still needs:",
+    ]
     cost = {run: sum(map(seconds.get, run)) / 60 for run in rows}
     for run in sorted(rows, key=cost.get):
         row = ROW.format(cost[run], len(run), ", ".join(rows[run]))

@@ -119,7 +119,7 @@ def table(session: Session) -> str:
 
 
 def _costs(session: Session, jobs: list[pending.Job]) -> list[str]:
-    """What verdicts still need of these jobs."""
+    """What verdicts and figures still need of these jobs."""
     seconds = {job.cell.id: job.estimate_s for job in jobs if not session.refusal(job.cell)}
     none = {
         cell.id
