@@ -71,7 +71,8 @@ def repeatability(study: Study) -> Sheet:
 def against_host(study: Study) -> Sheet:
     """MPS over plain processes against the speed of one job alone, a sign per alternating cell.
 
-    The job alone took turns with both sets, so its speed says how fast the host launched then.
+    The job alone took turns with both sets: where it waits for its host, its speed tells that of
+    the host at the time.
     """
     sheet = Sheet(columns=1, height=4.0)
     found = {
@@ -93,8 +94,9 @@ def against_host(study: Study) -> Sheet:
         text += f"{labels.number(high.value)} times where it does {labels.number(fast)}"
     sheet.basis(e)
     sheet.text("title", text)
-    said = "A sign is one cell, in which the three took turns; further right, its host launched "
-    sheet.text("subtitle", said + "faster")
+    first, *others = study.t.hosts() or [""]
+    said = f". Filled: host {first}; open: {', '.join(others)}" if others else ""
+    sheet.text("subtitle", f"A sign is one cell, in which these sets took turns{said}")
     own = {"xlabel": "samples/s of one job alone in that cell", "xscale": "log", "yscale": "log"}
     own |= {"ylabel": "work under MPS over that of plain processes", "names": "right"}
     panel = sheet.panel("cells", **own)
@@ -103,11 +105,15 @@ def against_host(study: Study) -> Sheet:
     sizes = sorted({e.jobs for e in found})
     for e, cells in found.items():
         hue, sign = jobs.index(e.scenario.partition("x_")[2]), sizes.index(e.jobs)
-        style = {"colour": choose.HUES[hue % choose.MOST], "line": "-"}
-        style["marker"] = choose.SIGNS[sign % choose.MOST]
+        style = {
+            "colour": choose.HUES[hue % choose.MOST],
+            "marker": choose.SIGNS[sign % choose.MOST],
+        }
+        on_first = {r.cell for h in study.t.on_hosts(e) if h.host == first for r in h.replicates}
         for alone, replicate in cells:
             end = labels.scenario(e.scenario) if alone == cells[-1][0] else ""
-            sheet.cell(panel, e, replicate, alone, end=end, **style)
+            fill = "" if replicate.cell in on_first or not others else "open"
+            sheet.cell(panel, e, replicate, alone, end=end, fill=fill, **style)
     return choose.footers(study, sheet)
 
 

@@ -44,7 +44,9 @@ def _axis(axes: Axes, name: str, panel: dict, points: list[dict]) -> None:
     elif axis.get_scale() == "log":
         decades = math.log10(high / low)
         wide = (1, 2, 5) if decades < 2.3 else (1, 3)
-        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if decades < 1.3 else wide))
+        narrow = (1, 1.5, 2, 3, 4, 5, 7) if decades < 1 else (1, 1.5, 2, 3, 5, 7)
+        locator = LogLocator(subs=narrow if decades < 1.3 else wide)
+        axis.set_major_locator(MaxNLocator(4, steps=ROUND) if decades < 0.3 else locator)
     else:
         axis.set_major_locator(MaxNLocator(5, steps=ROUND))
     axis.set_minor_locator(NullLocator())

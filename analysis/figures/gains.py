@@ -65,19 +65,20 @@ def where_to_share(study: Study) -> Sheet:
     sheet = Sheet(columns=1, height=3.9)
     title = "Where to share: how many SMs a job alone keeps at work, and how much memory it takes"
     best = {(a.job, a.arm): a.shared.stp for a in advise(study.t) if a.shared}
-    points = [
-        (workload, e, memory, best.get((workload, e.arm)))
+    alone = [
+        (workload, e, study.t.get("memory", **place(e)), best.get((workload, e.arm)))
         for workload, each in study.alike("smact", method="naive").items()
         for e in each
-        if e.jobs == 1 and (memory := study.t.get("memory", **place(e)))
+        if e.jobs == 1
     ]
+    points = [point for point in alone if point[2]]
     if not points:
         return choose.nothing(sheet, title, choose.NO_MEMORY)
     if len(points) > NAMED and best:
         points = [point for point in points if point[-1]]
     idle = [b for _, e, _, b in points if b and e.value < HALF]
     busy = [b for _, e, _, b in points if b and e.value >= HALF]
-    if idle and busy:
+    if min(len(idle), len(busy)) > 1:
         title = "Where one job keeps less than half of the SMs at work, its best set "
         title += f"({_sizes(idle)}) does {choose.times(idle)} its work; "
         title += f"where it keeps more ({_sizes(busy)}), {choose.times(busy)}"
@@ -101,7 +102,12 @@ def where_to_share(study: Study) -> Sheet:
             style = look(b) | {"line": "", "fill": look(e)["fill"]}
             sheet.basis(b)
         sheet.point(panel, memory, f"{workload} {e.arm}", at=e, end=text, **style)
-    return choose.footers(study, sheet, study.t.arms())
+    choose.footers(study, sheet, study.t.arms())
+    if hidden := [
+        f"{labels.job(w)}, {labels.arm(e.arm)}" for w, e, memory, _ in alone if not memory
+    ]:
+        sheet.text("footer", f"Not drawn, for their memory is not known: {'; '.join(hidden)}.")
+    return sheet
 
 
 def _sizes(sets: list[Estimate]) -> str:

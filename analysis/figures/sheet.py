@@ -74,7 +74,7 @@ class Sheet:
 
     def cell(self, panel: str, e, replicate, x: float, **fields) -> None:
         """One cell's part in a number, at x."""
-        own = {"value": replicate.value, "low": None, "high": None, "spread": "none", "n": 1}
+        own = {"value": replicate.value, "low": None, "high": None, "spread": "", "n": 1}
         self.point(panel, e, e.id, x, **fields)
         self.rows[-1] |= own | {"note": replicate.cell}
 
