@@ -63,6 +63,13 @@ def test_who_has_not_chosen_a_study_is_told_of_kick(session, study):
     assert ("--config study=kick" in show.banner(session)) == (study == "auto")
 
 
+def test_the_plan_says_which_sets_are_measured_in_turns(tmp_path):
+    blocks = {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}}
+    said = show.table(planned(tmp_path, [TURNS, blocks]))
+    assert "\n  2x_plain/paper_step: " in said and "alone, naive in turns" in said
+    assert "\n  3x_plain/paper_step: naive in blocks" in said
+
+
 def ends(session: Session, *statuses: str) -> list[Path]:
     """Write run.json of the jobs, in order."""
     paths = [session.cells_folder / job.path / "run.json" for job in session.jobs]

@@ -12,7 +12,7 @@ from workflow.collocation import cpus
 from workflow.collocation.cell.failure import trail
 from workflow.collocation.cell.record import MEASURED, RESULTS
 from workflow.collocation.errors import ConfigError, NotInForce
-from workflow.collocation.methods.base import named
+from workflow.collocation.methods.base import JOIN, named
 from workflow.collocation.processes import environment
 from workflow.collocation.schema.load import read_values
 from workflow.collocation.study import costs, fits, pending
@@ -104,6 +104,7 @@ def table(session: Session) -> str:
     if refused:
         lines += ["", "cells that will be 'unsupported':"]
         lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
+    lines += _in_turns(session)
     lines += _costs(session, jobs)
     if session.device:
         measured = {**shipped(), **session.attempts}
@@ -128,6 +129,25 @@ def _costs(session: Session, jobs: list[pending.Job]) -> list[str]:
         and not any(attempt.status in MEASURED for attempt in session.attempts.get(cell.id, ()))
     }
     return costs.lines(session.cells, seconds, none)
+
+
+def _in_turns(session: Session) -> list[str]:
+    """Of each set how it is measured, where a study has some whose sides take turns in one cell."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for cell in session.cells:
+        kind = cell.spec.measure.kind
+        if kind == "alternate" or (kind == "window" and cell.n > 1):
+            how = "in turns" if kind == "alternate" else "in blocks"
+            name = f"{cell.scenario.replace('--alternate', '')}/{cell.arm}"
+            methods = found.setdefault(name, {}).setdefault(how, {})
+            methods[cell.method.replace(JOIN, ", ")] = None
+    if not any("in turns" in how for how in found.values()):
+        return []
+    lines = ["", "sides that take turns in one cell, and cells of their own in blocks:"]
+    for name, how in sorted(found.items()):
+        said = (f"{', '.join(methods)} {which}" for which, methods in how.items())
+        lines.append(f"  {name}: {'; '.join(said)}")
+    return lines
 
 
 def faults(session: Session) -> list[str]:
