@@ -113,7 +113,7 @@ def refusal(wanted) -> str:
 
 def test_what_is_known_of_a_device(nvml):
     device, memory = first(), 80 * 2**30
-    assert device == gpu.Device(UUIDS[0], "Card 0", 0, memory, "580.1", (9, 0), None, 132)
+    assert device == gpu.Nvidia(UUIDS[0], "Card 0", 0, memory, "580.1", (9, 0), None, 132)
     told = {"uuid": UUIDS[0], "name": "Card 0", "memory_bytes": memory, "driver": "580.1"}
     assert Gpu.model_validate(device, from_attributes=True) == Gpu(**told, sm_count=132)
 
@@ -468,7 +468,7 @@ def test_naive_one_that_is_leaving_the_card_is_given_time(nvml, naive, monkeypat
     monkeypatch.setattr(evidence, "GRACE_S", 60.0)
     answers = iter([[4001, 4002, 4003]] * 2)
     monkeypatch.setattr(
-        gpu.Device, "processes", lambda device: {"compute": next(answers, [4001, 4002]), "mps": []}
+        gpu.Nvidia, "processes", lambda device: {"compute": next(answers, [4001, 4002]), "mps": []}
     )
     assert naive.witness(said(20, 10))["compute"] == [4001, 4002]
 

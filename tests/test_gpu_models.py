@@ -303,7 +303,7 @@ def limited(tmp_path, monkeypatch):
         pytest.skip(f"no {mps_daemon.CONTROL}")
     (card,) = gpu.find(models_device.device_facts(set_up(SPEC))["device_uuid"])
     # This very process computes on the card, and is none of the members.
-    monkeypatch.setattr(gpu.Device, "processes", lambda device: {"compute": None, "mps": None})
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": None, "mps": None})
     with mps_daemon.running(card.uuid, tmp_path / "mps") as daemon:
         place = Place(card.uuid, card.sm_count)
         yield lambda **limits: mps.Clients(card, daemon, {0: limits}, place, "mps_equal")

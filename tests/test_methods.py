@@ -104,7 +104,7 @@ def test_every_method_says_what_it_is():
 
 # -- what an arm asks for --------------------------------------------------------------------------
 
-CARD = gpu.Device("GPU-0", "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
+CARD = gpu.Nvidia("GPU-0", "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
 THERE = {"find_spec": lambda name: name, "which": lambda name: name, "Python.h": lambda path: True}
 
 

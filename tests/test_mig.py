@@ -27,14 +27,13 @@ from hypothesis import strategies as st
 from tests.fakes import driver, machine
 from workflow.collocation import gpu, methods
 from workflow.collocation.gpu import apart
-from workflow.collocation.methods import base, evidence, mps_daemon
+from workflow.collocation.methods import base, evidence, mps_daemon, undisturbed
 from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
 from workflow.collocation.methods.mig import card as mig_card
 from workflow.collocation.methods.mig import layout as mig_layout
 from workflow.collocation.methods.mig import nvml as mig_nvml
 from workflow.collocation.methods.mig import restore as mig_restore
 from workflow.collocation.methods.mig.layout import Card
-from workflow.collocation.processes import ties
 from workflow.collocation.schema.load import check, read_yaml
 
 TABLES = {
@@ -625,7 +624,7 @@ class Interrupted(BaseException):
 @pytest.fixture
 def interruptible():
     """A handler that raises, for the signals that end a cell."""
-    before = {number: signal.getsignal(number) for number in ties.ENDING}
+    before = {number: signal.getsignal(number) for number in undisturbed.ENDING}
 
     def interrupt(number, frame):
         for other in before:
@@ -680,21 +679,21 @@ def test_a_signal_while_a_method_is_taken_down_waits(
 
 
 def test_signals_mean_afterwards_what_they_meant_before(interruptible):
-    handlers = [signal.getsignal(number) for number in ties.ENDING]
+    handlers = [signal.getsignal(number) for number in undisturbed.ENDING]
     with pytest.raises(ValueError):
-        with ties.undisturbed():
+        with undisturbed.undisturbed():
             raise ValueError
-    assert [signal.getsignal(number) for number in ties.ENDING] == handlers
+    assert [signal.getsignal(number) for number in undisturbed.ENDING] == handlers
     done = []
     with pytest.raises(Interrupted):
-        with ties.undisturbed():
-            for number in ties.ENDING:
+        with undisturbed.undisturbed():
+            for number in undisturbed.ENDING:
                 signal.raise_signal(number)
             done.append("all")
     assert done == ["all"]
-    ignored = [signal.getsignal(number) for number in ties.ENDING]
+    ignored = [signal.getsignal(number) for number in undisturbed.ENDING]
     assert ignored == [signal.SIG_IGN] * 3  # as the handler left it
-    with ties.undisturbed():
+    with undisturbed.undisturbed():
         signal.raise_signal(signal.SIGTERM)
 
 
@@ -707,9 +706,9 @@ def test_a_signal_that_comes_first_is_delivered_afterwards_too(interruptible, mo
             signal.raise_signal(signal.SIGTERM)
         return real(number)
 
-    monkeypatch.setattr(ties.signal, "getsignal", late)
+    monkeypatch.setattr(undisturbed.signal, "getsignal", late)
     with pytest.raises(Interrupted):
-        with ties.undisturbed():
+        with undisturbed.undisturbed():
             done.append("work")
     assert done == ["signal", "work"]
 

@@ -36,7 +36,7 @@ MPS = METHODS["mps"]
 SPEC = {"method": "mps", "members": [{"workload": "a"}] * 3}
 UUID = f"GPU-{uuid.uuid4()}"  # another run of these tests must not be company
 TOTAL_MB = 141 * 1024
-GPU = gpu.Device(
+GPU = gpu.Nvidia(
     UUID, "a card that is not there", 7654, TOTAL_MB * 2**20, "0", (9, 0), None, sm_count=132
 )
 OTHER = "GPU-00000000-1111-2222-3333-444444444444"
@@ -46,7 +46,7 @@ OTHER = "GPU-00000000-1111-2222-3333-444444444444"
 def shown(monkeypatch) -> dict:
     """What NVML lists of the card: processes that compute, and MPS clients."""
     lists = {"compute": [], "mps": []}
-    monkeypatch.setattr(gpu.Device, "processes", lambda device: lists)
+    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: lists)
     return lists
 
 
@@ -75,7 +75,7 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", os.pathsep.join([*bins, os.environ["PATH"]]))
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        monkeypatch.setattr(gpu.Device, "processes", lambda device: {"compute": [], "mps": []})
+        monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": [], "mps": []})
         monkeypatch.setattr(nvidia, "memory_free", lambda uuid: 130 * 2**30)
         monkeypatch.setattr(method_evidence, "GRACE_S", 0.0)
         every = method_evidence._daemons

@@ -42,10 +42,11 @@ from workflow.collocation.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.apart import Silent
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.methods.evidence import Company, Unsupported, refuse_company
+from workflow.collocation.methods.undisturbed import ENDING
 from workflow.collocation.processes import environment
 from workflow.collocation.processes.preloaded import stamp
 from workflow.collocation.processes.server import Server
-from workflow.collocation.processes.ties import ENDING, end_with_parent
+from workflow.collocation.processes.ties import end_with_parent
 from workflow.collocation.telemetry.lines import one_line
 
 HELD_UP = 0.01  # share of a CPU quota's periods: more of them in a window are worth a flag
@@ -116,7 +117,7 @@ class Run:
             ),
             "spec": self.spec.to_json(),
             "method": MethodEvidence(name=method),
-            "gpu": self.device and Gpu.model_validate(self.device, from_attributes=True),
+            "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": host,
             "provenance": provenance.collect(
                 self.device.driver if self.device else None, task.session, task.machine

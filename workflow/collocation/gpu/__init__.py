@@ -6,9 +6,10 @@ from pathlib import Path
 
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.apart import leave_out
-from workflow.collocation.gpu.nvidia import Device, find, silence
+from workflow.collocation.gpu.device import Device
+from workflow.collocation.gpu.nvidia import Nvidia, find, silence
 
-__all__ = ["Device", "find", "find_devices", "leave_out", "torch_build"]
+__all__ = ["Device", "Nvidia", "find", "find_devices", "leave_out", "torch_build"]
 
 
 def find_devices(wanted: str | int) -> tuple[list[Device], str]:

@@ -12,6 +12,7 @@ import pynvml
 
 from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.apart import Silent, apart, leave_out, left_out
+from workflow.collocation.gpu.device import Device
 
 # By compute capability, as CUDA's own samples have it (helper_cuda.h).
 CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128}
@@ -28,30 +29,13 @@ MOST = {
 
 
 @dataclass(frozen=True)
-class Device:
-    """One physical GPU. `index` is NVML's, `capability` the CUDA compute capability, `bus` the
-    card's place on the PCI bus, by which CUDA may count.
+class Nvidia(Device):
+    """bus: the card's place on the PCI bus, by which CUDA may count."""
 
-    `sm_count`: SMs of the whole card; it and `memory_bytes` are null where unknown: in MIG mode
-    NVML tells the card's memory to administrators only.
-    """
-
-    uuid: str
-    name: str
-    index: int
-    memory_bytes: int | None
-    driver: str
-    capability: tuple[int, int]
-    numa_node: int | None
-    sm_count: int | None = None
     bus: str = field(default="", compare=False)
 
     @apart()
     def processes(self) -> dict[str, list[int] | None]:
-        """PIDs on the card: all that "compute", and those that are "mps" clients; null where not
-        readable. In a container they may be the host's PIDs.
-        """
-
         def pids(ask) -> list[int] | None:
             return _read(self.uuid, lambda h: sorted(entry.pid for entry in ask(h)))
 
@@ -61,7 +45,7 @@ class Device:
         }
 
 
-def find(wanted: str | int | None = "auto") -> list[Device]:
+def find(wanted: str | int | None = "auto") -> list[Nvidia]:
     """The GPUs that may be used: those named, by index or UUID (or its beginning), with commas in
     between; or with 'auto' those that CUDA_VISIBLE_DEVICES shows, all if it is not set. None: all
     of this machine, along the bus, whether or not they may be used.
@@ -85,7 +69,7 @@ def find(wanted: str | int | None = "auto") -> list[Device]:
         source, names = VISIBLE, os.environ.get(VISIBLE)
         if not devices or names is None:
             return devices
-    given: list[Device] = []
+    given: list[Nvidia] = []
     for name in names.split(","):
         name, what = name.strip(), "names several GPUs"
         if wanted != "auto":
@@ -118,7 +102,7 @@ def silence() -> str:
     return f"the NVIDIA driver does not answer for GPU {which}, which is left out" if which else ""
 
 
-def _trouble(found: list, part: bool, what: str, devices: list[Device], source: str) -> str:
+def _trouble(found: list, part: bool, what: str, devices: list[Nvidia], source: str) -> str:
     """Why a name is none of one GPU, and which would be."""
     if not found or part:
         what = f"is no GPU{', but a part of one,' if part else ''} of this machine"
@@ -145,7 +129,7 @@ def shows(environment: Mapping[str, str], device: Device) -> bool:
     return False
 
 
-def _meant(name: str, environment: Mapping[str, str], devices: list[Device]) -> list[Device]:
+def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> list[Nvidia]:
     """The cards that CUDA may mean by an entry of CUDA_VISIBLE_DEVICES, or by a part of one.
 
     A UUID may be cut short. An index counts along the bus where CUDA_DEVICE_ORDER says so; or else
@@ -162,7 +146,7 @@ def _meant(name: str, environment: Mapping[str, str], devices: list[Device]) -> 
     return [d for d in devices if name.startswith("GPU-") and d.uuid.startswith(name)]
 
 
-def _devices() -> list[Device]:
+def _devices() -> list[Nvidia]:
     """All cards that answer: a lost one must not hide the others, nor one that is silent. Raises
     NVMLError; Silent if all are.
     """
@@ -186,10 +170,10 @@ def _count() -> int:
 
 
 @apart()
-def _device(index: int) -> Device:
+def _device(index: int) -> Nvidia:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return Device(
+    return Nvidia(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         name=pynvml.nvmlDeviceGetName(handle),
         index=index,

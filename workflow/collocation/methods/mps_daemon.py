@@ -22,7 +22,8 @@ import psutil
 
 from workflow.collocation.gpu.lock import open_plain
 from workflow.collocation.methods.evidence import CONTROL, PIPE_FOLDER, Company, NotInForce
-from workflow.collocation.processes.ties import end_with_parent, lives, undisturbed
+from workflow.collocation.methods.undisturbed import undisturbed
+from workflow.collocation.processes.ties import end_with_parent, lives
 
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
 PREFIX, MARK = "mps-", "collocation-study"

@@ -1,11 +1,9 @@
-"""How processes hang together: who ends with whom, who has ended, what is not to be cut short."""
+"""How processes hang together: who ends with whom, and who has ended."""
 
 import ctypes
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -47,43 +45,3 @@ def killed(pid: int) -> bool:
         pending = status.partition("ShdPnd:")[2].split()[0]
         return bool(int(pending, 16) >> signal.SIGKILL - 1 & 1)
     return False
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """A stretch in which what was changed is put back: inside, the ENDING signals are only noted;
-    the first that came is delivered afterwards.
-
-    What is done inside has to be bounded in time. No signal mask does this: it holds for one
-    thread, and what a numerical library's thread receives, Python handles in the main thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers never run here
-        return
-    came: list[int] = []
-    before: dict[int, object] = {}
-    on_its_way = None
-
-    def hear(number: int, frame) -> None:
-        came.append(number)
-
-    while True:
-        try:
-            for number in ENDING:
-                if (found := signal.getsignal(number)) is not hear:
-                    before[number] = found
-                    signal.signal(number, hear)
-            break
-        except BaseException as error:  # of a handler that was still in force
-            on_its_way = on_its_way or error
-    try:
-        yield
-    finally:
-        with ExitStack() as last:
-            if came and not on_its_way:
-                last.callback(signal.raise_signal, came[0])
-            for number, handler in before.items():
-                # What was not installed from Python is not known to it.
-                last.callback(signal.signal, number, handler or signal.SIG_DFL)
-        if on_its_way:
-            raise on_its_way

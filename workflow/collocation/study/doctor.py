@@ -69,7 +69,7 @@ class Doctor:
 
     def __init__(self, config: Config):
         self.config = config
-        self.device: gpu.Device | None = None
+        self.device: nvidia.Nvidia | None = None
 
     def checks(self) -> dict[str, Callable[[], Finding]]:
         names = ("python", "torch", "gpu", "company", "mps", "mig", "telemetry", "locks", "disk")

@@ -22,7 +22,7 @@ from workflow.collocation.gpu.lock import lock_folder
 from workflow.collocation.methods.evidence import Company, NotInForce, refuse_company
 from workflow.collocation.methods.mig import nvml
 from workflow.collocation.methods.mig.nvml import Instance, State, in_words
-from workflow.collocation.processes.ties import undisturbed
+from workflow.collocation.methods.undisturbed import undisturbed
 
 BOOT, MODULE = Path("/proc/sys/kernel/random/boot_id"), Path("/sys/module/nvidia")
 # Before each new try at putting back, for the driver to see that the members have ended.
