@@ -52,9 +52,12 @@ def banner(session: Session) -> str:
             f"(snakemake: --cores all --resources gpu={many}) uses all"
         )
     if session.sealed and not session.measuring:
+        left = len(session.cells) - done
         lines.append(
-            f"sealed: it ships as it is, {len(session.cells) - done} cells not measured; "
-            "'--config measure=true' (make: CONFIG=measure=true) measures them"
+            f"sealed, so nothing is measured, and {left} cells are left; '--config measure=true' "
+            "(make: CONFIG=measure=true) measures them"
+            if left
+            else "sealed: all its cells are measured"
         )
     if session.sealed:
         study = f"STUDY={session.name}"
