@@ -387,7 +387,7 @@ def run(given: Namespace) -> str:
     legend = "* no other set is better in throughput, slowdown and memory."
     every = [option for each in found for option in each.options]
     if any(option.s for option in every):
-        legend += " S: the factor that kernels side by side win."
+        legend += " S: the factor that kernels side by side win; an idle GPU lowers it."
     if any(option.over_fastest for option in every):
         legend += "\nOver fastest: over one job alone in the fastest way it was written."
     said = common(found)

@@ -111,7 +111,8 @@ def markdown(found: Sequence[Pair], names: Sequence[str], about: Sequence[str]) 
     lines += ["", f"{summary(found)}.", ""]
     lines += [
         "In parentheses: least to most over hosts; in brackets: the 95 % interval of one host. "
-        "Each study's gains are relative to its own jobs alone."
+        "Each study's gains are relative to its own jobs alone. *Apart*: the spreads have nothing "
+        "in common; *overlap*: they have; *differs* and *same* are verdicts of the claims."
     ]
     for quantity in dict.fromkeys(pair.a.quantity for pair in found):
         some = [pair for pair in found if pair.a.quantity == quantity]

@@ -6,6 +6,7 @@ import math
 
 from analysis import labels
 from analysis.choose import place, value
+from analysis.estimates.intervals import FEW
 from analysis.estimates.schema import Estimate, Replicate
 from analysis.figures import choose
 from analysis.figures.against_n import COUNTS
@@ -47,7 +48,8 @@ def repeatability(study: Study) -> Sheet:
         why = study.lacking("no host has two replicates of a set of jobs alike")
         return choose.nothing(sheet, title, why)
     alone, together = (study.t.get("count", name=f"cv_{name}") for name in ("alone", "together"))
-    if alone and together:
+    several = [e.jobs > 1 for e in study.t.of("rate_cv")]
+    if alone and together and min(map(several.count, (True, False))) >= FEW:
         sheet.basis(alone, together)
         title = f"Repeated runs on one host differ by {100 * alone.value:.1f} % for jobs alone "
         title += f"and {100 * together.value:.1f} % for sets (medians)"
