@@ -81,11 +81,12 @@ def job(workload: str) -> str:
         return workload.replace("_", " ")
     name, batch, more = match.groups()
     words = [word for word in name.split("_") if word not in _DATASETS] or [name]
+    text = " ".join(words)
     for key, label in _MODELS.items():
         if words[0].startswith(key):
-            words[0] = label + words[0].removeprefix(key)
+            sizes = "".join(f"-{word.upper()}" for word in words[1:])
+            text = label + words[0].removeprefix(key) + sizes
             break
-    text = words[0] + "".join(f"-{w.upper()}" for w in words[1:])
     return f"{text} b{batch}" + (f", {more.replace('_', ' ')}" if more else "")
 
 

@@ -474,3 +474,15 @@ def test_what_readme_says_of_compiled_jobs_is_what_that_study_measured():
             arms.get("over_fastest", **at),
         ):
             assert labels.number(e.value).rstrip("k") in said, e.id
+
+
+@pytest.mark.parametrize(
+    ("workload", "name"),
+    [
+        ("efficientnetv2_s_imagenet64_b128", "EfficientNetV2-S b128"),
+        ("resnet26_cifar10_b128_roomy", "ResNet26 b128, roomy"),
+        ("my_convnext_cifar10_b64", "my convnext b64"),
+    ],
+)
+def test_what_a_job_is_called(workload, name):
+    assert labels.job(workload) == name
