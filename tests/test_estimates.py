@@ -501,7 +501,10 @@ def test_explaining_names_every_cell_and_the_arithmetic(rich):
             for r in e.replicates:
                 assert r.cell in text
                 assert all(cell in text for cell in r.over.split())
-            assert all(h.host in text for h in table.on_hosts(e) if not e.host)
+            on = table.on_hosts(e) if not e.host else []
+            assert all(h.host in text for h in on)
+            for host, cell in ((h.host, r.cell) for h in on[1:] for r in h.replicates):
+                assert re.search(rf"{re.escape(cell)}\b.*, on {host}$", text, re.M), e.id
 
 
 @pytest.mark.parametrize(

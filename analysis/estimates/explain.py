@@ -48,7 +48,7 @@ def explain(estimates: Estimates, identity: str) -> str:
     for label, text in (
         ("measured by", measured.get(e.design, "")),
         ("status", e.status),
-        ("flags", e.flags),
+        ("flags (docs/telemetry.md)", e.flags),
         ("note", e.note),
     ):
         if text:
@@ -62,11 +62,12 @@ def explain(estimates: Estimates, identity: str) -> str:
         kind = "geometric mean of" if known.scale == LOG else "mean of"
         kind = _KINDS.get(e.quantity, kind if len(e.replicates) > 1 else "from")
         lines.append(f"  {kind}:")
+    hosts = {r.cell: f", on {h.host}" for h in on for r in h.replicates} if on[1:] else {}
     for r in e.replicates:
         sum_ = f" = {r.numerator:.6g} / {r.denominator:.6g}" if r.denominator else ""
         over = f"  over {r.over}" if r.over else ""
         over = " (sides of one cell)" if r.over == r.cell else over
-        lines.append(f"    {r.value:.6g}{sum_}  {r.cell}{over}")
+        lines.append(f"    {r.value:.6g}{sum_}  {r.cell}{over}{hosts.get(r.cell, '')}")
         if r.batches:
             each = " ".join(f"{value:.5g}" for value in r.batches)
             lines.append(f"      its rounds in {len(r.batches)} batches, which the interval is of:")
