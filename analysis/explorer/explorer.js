@@ -118,19 +118,20 @@ function questions() {
 // -- advice -----------------------------------------------------------------------------------
 
 const how = (set) => held.methods[set.method].phrase;
+const times = (number) => `${number.span.replace(/, \w+ cells?$/, "$&,")} times`;
 
 function sentences(set, job) {
   const { rate, stp, over_fastest: over, slowdown_worst: slow, memory, capacity } = set.numbers;
   const found = [];
-  const gained = stp ? `${stp.span.replace(/, \w+ cells?$/, "$&,")} times what one job alone does` : "";
+  const gained = stp ? `${times(stp)} what one job alone does` : "";
   if (set.n === 1)
     found.push(rate ? `One job alone processes ${rate.span}.` : "");
   else if (rate)
     found.push(`Together they process ${rate.span}${gained ? `: ${gained}` : ""}.`);
   else if (gained) found.push(`Together they do ${gained}, each job counted against itself alone.`);
   if (over && job.fastest && job.fastest.arm !== held.arms[set.arm])
-    found.push(`That is ${over.span.replace(/, \w+ cells?$/, "$&,")} times the fastest measured way to run one job alone (${job.fastest.arm}).`);
-  if (slow && set.n > 1) found.push(`The slowest job takes ${slow.span.replace(/, \w+ cells?$/, "$&,")} times as long as alone.`);
+    found.push(`That is ${times(over)} the fastest measured way to run one job alone (${job.fastest.arm}).`);
+  if (slow && set.n > 1) found.push(`The slowest job takes ${times(slow)} as long as alone.`);
   if (memory) found.push(`${memory.text}${capacity ? ` of ${capacity.text}` : ""} of GPU memory are in use.`);
   else if (stp?.design) found.push(held.untold);
   return found.filter(Boolean).join(" ");
@@ -157,7 +158,7 @@ function advice(sets, job) {
     if (!set || said.has(set)) return;
     said.add(set);
     const { stp, slowdown_worst: slow, memory } = set.numbers;
-    const told = [stp && `${stp.span.replace(/, \w+ cells?$/, "$&,")} times what one job alone does`, slow && `the slowest job takes ${slow.text} times as long as alone`, memory?.text];
+    const told = [stp && `${times(stp)} what one job alone does`, slow && `the slowest job takes ${slow.text} times as long as alone`, memory?.text];
     words.push(el("p", {}, `${why}: `, link({ set: set === top ? "" : key(set) }, name(set)), `, ${told.filter(Boolean).join(", ")}.`));
   };
   also(`For ${wanted()}`, top);

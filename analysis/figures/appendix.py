@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from analysis import labels
 from analysis.choose import place, value
@@ -48,8 +49,8 @@ def repeatability(study: Study) -> Sheet:
         why = study.lacking("no host has two replicates of a set of jobs alike")
         return choose.nothing(sheet, title, why)
     alone, together = (study.t.get("count", name=f"cv_{name}") for name in ("alone", "together"))
-    several = [e.jobs > 1 for e in study.t.of("rate_cv")]
-    if alone and together and min(map(several.count, (True, False))) >= FEW:
+    sets = [e.jobs > 1 for e in study.t.of("rate_cv")]
+    if alone and together and sets.count(True) >= FEW and sets.count(False) >= FEW:
         sheet.basis(alone, together)
         title = f"Repeated runs on one host differ by {100 * alone.value:.1f} % for jobs alone "
         title += f"and {100 * together.value:.1f} % for sets (medians)"
@@ -77,19 +78,19 @@ def against_host(study: Study) -> Sheet:
     the host at the time.
     """
     sheet = Sheet(columns=1, height=4.0)
-    found = {
-        e: cells
-        for each in study.alike("rate_over_naive", arm=study.arm, method="mps").values()
+    found = [
+        (workload, e, cells)
+        for workload, each in study.alike("rate_over_naive", arm=study.arm, method="mps").items()
         for e in each
-        if e.jobs > 1 and (cells := _with_one_alone(study, e))
-    }
+        if e.jobs > 1 and (cells := _with_one_alone(study, workload, e))
+    ]
     if not found:
         title = "MPS over plain processes, against the speed of one job alone"
         why = study.lacking("no two sets took turns with one job alone")
         return choose.nothing(sheet, title, why)
     # The set whose gain differs most between its slowest and its fastest job alone.
-    e = max(found, key=lambda e: abs(math.log(found[e][-1][1].value / found[e][0][1].value)))
-    (slow, low), *_, (fast, high) = [*found[e], found[e][-1]]
+    _, e, cells = max(found, key=lambda each: _change(each[-1]))
+    (slow, low), (fast, high) = cells[0], cells[-1]
     text = f"{under(e)} do {labels.number(low.value)} times the work of plain ones"
     if fast > slow:
         text += f" where one alone does {labels.number(slow)} samples/s, and "
@@ -103,27 +104,29 @@ def against_host(study: Study) -> Sheet:
     own |= {"ylabel": "work under MPS over that of plain processes", "names": "right"}
     panel = sheet.panel("cells", **own)
     sheet.line(panel)
-    jobs = list(dict.fromkeys(e.scenario.partition("x_")[2] for e in found))
-    sizes = sorted({e.jobs for e in found})
-    for e, cells in found.items():
-        hue, sign = jobs.index(e.scenario.partition("x_")[2]), sizes.index(e.jobs)
-        style = {
-            "colour": choose.HUES[hue % choose.MOST],
-            "marker": choose.SIGNS[sign % choose.MOST],
-        }
+    jobs = list(dict.fromkeys(workload for workload, *_ in found))
+    sizes = sorted({e.jobs for _, e, _ in found})
+    for workload, e, cells in found:
+        style = {"colour": choose.HUES[jobs.index(workload) % choose.MOST]}
+        style["marker"] = choose.SIGNS[sizes.index(e.jobs) % choose.MOST]
         on_first = {r.cell for h in study.t.on_hosts(e) if h.host == first for r in h.replicates}
-        for alone, replicate in cells:
+        for alone, r in cells:
             end = labels.scenario(e.scenario) if alone == cells[-1][0] else ""
-            fill = "" if replicate.cell in on_first or not others else "open"
-            sheet.cell(panel, e, replicate, alone, end=end, fill=fill, **style)
+            fill = "" if r.cell in on_first or not others else "open"
+            one = replace(e, value=r.value, low=None, high=None, spread="", n=1, note=r.cell)
+            sheet.point(panel, one, e.id, alone, end=end, fill=fill, **style)
     return choose.footers(study, sheet)
 
 
-def _with_one_alone(study: Study, e: Estimate) -> list[tuple[float, Replicate]]:
+def _change(cells: list[tuple[float, Replicate]]) -> float:
+    """How far a gain differs between the slowest and the fastest job alone."""
+    return abs(math.log(cells[-1][1].value / cells[0][1].value))
+
+
+def _with_one_alone(study: Study, workload: str, e: Estimate) -> list[tuple[float, Replicate]]:
     """Each cell of a gain in which one job alone had its turns too: that job's samples/s, and the
     gain; slowest first.
     """
-    own = {"scenario": f"1x_{e.scenario.partition('x_')[2]}", "arm": e.arm, "method": "naive"}
-    rate = study.t.get("rate", **own)
+    rate = study.t.get("rate", scenario=f"1x_{workload}", arm=e.arm, method="naive")
     alone = {r.cell: r.value for r in rate.replicates} if rate else {}
     return sorted((alone[r.cell], r) for r in e.replicates if r.cell in alone)

@@ -72,12 +72,6 @@ class Sheet:
         where = {"x_id": at.id, "x": at.value, "x_low": at.low, "x_high": at.high} if at else {}
         self._add("point", e, panel=panel, series=series, **{"x": x} | where, **fields)
 
-    def cell(self, panel: str, e, replicate, x: float, **fields) -> None:
-        """One cell's part in a number, at x."""
-        own = {"value": replicate.value, "low": None, "high": None, "spread": "", "n": 1}
-        self.point(panel, e, e.id, x, **fields)
-        self.rows[-1] |= own | {"note": replicate.cell}
-
     def csv(self) -> str:
         """As text; the same rows give the same text."""
         out = io.StringIO()
