@@ -516,3 +516,13 @@ def test_a_started_program_does_not_inherit_the_lock(locks):
     finally:
         child.kill()
         child.wait()
+
+
+def test_folder_lock_refuses_and_names_the_holder(tmp_path):
+    folder = tmp_path / "results" / "smoke"
+    with lock.folder_lock(folder, {"pid": 7, "user": "ada"}):
+        with pytest.raises(lock.Busy, match=r"smoke is in use by pid 7, user ada"):
+            with lock.folder_lock(folder, {"pid": 8}):
+                pass
+    with lock.folder_lock(folder, {"pid": 8}):
+        pass

@@ -718,3 +718,14 @@ def test_a_cells_command_takes_config_and_its_spec_does_not(place):
         source="off", hz=20
     )
     assert "telemetry" not in session.jobs[0].cell.spec.to_json()
+
+
+@pytest.mark.parametrize("found", [[], rows(None, None), rows(math.nan, None, math.inf)])
+def test_what_is_missing_is_none(found):
+    series = Series(found, ["x"])
+    for value in (series.mean, series.rate, series.growth, series.integral):
+        assert value("x", 0, 10 * S) is None
+    assert series.longest_gap(0, 10 * S, any_of=["x"]) == math.inf
+    one = Series(rows(4.0), ["x"])  # a reading, but no rate
+    assert (one.mean("x", 0, S), one.mean("x", S, 2 * S), one.rate("x", 0, S)) == (4.0, None, None)
+    assert one.growth("x", S, 2 * S) is None  # one reading before, none after
