@@ -10,7 +10,7 @@ from analysis import labels
 from analysis.estimates.intervals import FEW
 from analysis.estimates.schema import BLOCKS, INTERVAL, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE, ARMS, CONTROL_ARM, TWIN, parse_scenario
+from analysis.names import ALTERNATE, ARMS, CONTROL_ARMS, TWIN, parse_scenario
 
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
@@ -48,7 +48,7 @@ def unmeasured(estimates: Estimates, jobs: Iterable[str]) -> str:
     alone = [{e.arm for e in estimates.of("rate", scenario=f"1x_{job}", method="naive", window="")}
              for job in jobs]  # fmt: skip
     lacking = (arm for arm in ARMS if not all(arm in known for known in alone))
-    return "; ".join(labels.arm(arm) for arm in lacking if arm != CONTROL_ARM)
+    return "; ".join(labels.arm(arm) for arm in lacking if arm not in CONTROL_ARMS)
 
 
 def wavers(estimates: Estimates, point: Estimate) -> bool:

@@ -187,7 +187,7 @@ class Member:
 
     def tune(self) -> None:
         """The first step, of a graph the steps until it is captured, while the others rest: in it
-        cuDNN tries out kernels for each of our threads and keeps those that are fastest then, and
+        cuDNN chooses kernels for each of our threads, as a rule those that are fastest then, and
         what is to be compiled is.
         """
         began = time.monotonic()

@@ -12,7 +12,7 @@ from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import INTERVAL, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE, ARMS, CONTROL_ARM
+from analysis.names import ALTERNATE, ARMS, CONTROL_ARMS
 from analysis.pages import choose
 
 JOB = "resnet26_cifar10_b32"
@@ -240,7 +240,7 @@ def test_what_gave_no_number_is_told():
 def test_ways_in_which_a_job_was_not_measured_alone_are_named(lacks, tmp_path, capsys):
     """One job alone in such a way may do more than the set that is advised."""
     rows = LARGE[len(ALONE) :]
-    for arm in {*ARMS} - {CONTROL_ARM, *lacks}:
+    for arm in {*ARMS} - {*CONTROL_ARMS, *lacks}:
         rows += option(1, 1.0, method="naive", rate=9.0, arm=arm)
     schema.write(rows, tmp_path / "estimates.parquet")
     assert analysis(["advise", "--folder", str(tmp_path)]) == 0

@@ -13,7 +13,7 @@ from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import (
     COMPLETION,
-    CONTROL_ARM,
+    CONTROL_ARMS,
     PAPER_ARM,
     TWIN,
     arm_order,
@@ -220,7 +220,7 @@ def foremost(advised: Iterable[Advice]) -> list[Advice]:
 
 def _does(advice: Advice) -> tuple[bool, float, float]:
     rate = advice.knee.rate
-    return advice.arm != CONTROL_ARM, rate.value if rate else 0.0, advice.knee.stp.value
+    return advice.arm not in CONTROL_ARMS, rate.value if rate else 0.0, advice.knee.stp.value
 
 
 def knee(advised: Iterable[Advice], job: str, arm: str) -> Option:

@@ -42,7 +42,7 @@ class MeasureSpec(Measure):
 
 class ArmSpec(Strict):
     """How the members' step is written. backward: on whose thread that pass is launched.
-    compile: by torch.compile.
+    compile: by torch.compile. cudnn_benchmark: cuDNN tries kernels out, and keeps the fastest.
     """
 
     precision: str
@@ -51,6 +51,7 @@ class ArmSpec(Strict):
     cuda_graph: bool
     backward: Literal["autograd", "caller"] = "autograd"
     compile: bool = False
+    cudnn_benchmark: bool = True
 
 
 class MemberSpec(Strict):

@@ -34,11 +34,12 @@ Dataset = Literal[DATASETS]
 
 # How well a job is written; docs/arms.md says each in words. `backward`: the thread that
 # launches the backward pass, autograd's own or the caller's. A graph's replay has neither, so
-# `graph` and `compile` keep the default.
+# `graph` and `compile` keep the default. `cudnn_benchmark`: whether cuDNN tries kernels out.
 _EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}
 _BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
 ARMS = {
     "paper_step": {**_EAGER, "sync": True},
+    "paper_default": {**_EAGER, "sync": True, "cudnn_benchmark": False},
     "eager": {**_EAGER, "backward": "caller"},
     "bf16": {**_BF16, "backward": "caller"},
     "bf16_autograd": _BF16,
