@@ -32,6 +32,8 @@ from models.protocol import Channel  # noqa: E402
 from models.serve import call_trainer  # noqa: E402
 from tests.fakes.data import FakeClicks, FakeImages  # noqa: E402
 from tests.test_processes import assert_gone  # noqa: E402
+from workflow.collocation.cell.spec import ArmSpec  # noqa: E402
+from workflow.collocation.schema.study import ARMS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
@@ -204,6 +206,21 @@ def test_warm_up_lasts_its_seconds_from_the_end_of_its_first_step(tmp_path, monk
     assert code == 0 and warm["steps"] > 4 and warm["t"] - ends[0] >= 400_000_000
     assert len(ends) == warm["steps"] + n
     assert steps["loss_step"].tolist() == list(range(0, warm["steps"] + n, 2))
+
+
+@pytest.mark.parametrize("arm", ["paper_step", "paper_default"])
+def test_cudnn_tries_kernels_out_if_the_arm_says_so(tmp_path, monkeypatch, arm):
+    seen, step = set(), VisionJob.step
+
+    def looked_at(job, batch):
+        seen.add(torch.backends.cudnn.benchmark)
+        return step(job, batch)
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", arm != "paper_step")
+    monkeypatch.setattr(VisionJob, "step", looked_at)
+    spec = member_spec(tmp_path, **ArmSpec(**ARMS[arm]).model_dump(), **TINY)
+    code, *_ = train_member(spec)
+    assert code == 0 and seen == {arm == "paper_step"}
 
 
 def test_bf16_runs_on_the_cpu(tmp_path):

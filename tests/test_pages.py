@@ -15,6 +15,7 @@ from analysis.estimates.build import build
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
 from analysis.estimates.table import Estimates
+from analysis.names import ARMS, METHODS
 from analysis.pages import choose, render, tables
 from analysis.pages.book import Book, PageError, only_published, plain
 from tests.simulator import BUSY_GAINS, Design, Job, Noise, simulate
@@ -456,6 +457,27 @@ def test_what_docs_say_of_mps_over_plain_is_what_that_study_measured():
             said = [f"{v:.{digits}f}" for v in (e.value, e.low, e.high)] if e else []
             cell = rows[labels.job(job)].split(" | ")[(2, 3, 7).index(count) + 1]
             assert not e or NUMBER.findall(cell)[:3] == said, e.id
+
+
+def test_what_docs_say_of_the_h100_is_what_both_studies_measured():
+    here, there = (
+        Estimates.read(REPOSITORY / f"results/{study}/estimates.parquet")
+        for study in ("h200", "h100")
+    )
+    rows = [row.split(" | ") for row in (REPOSITORY / "docs/h100.md").read_text().splitlines()]
+    arms = {labels.arm(arm): arm for arm in ARMS}
+    methods = {labels.method(method): method for method in METHODS}
+    jobs = {labels.job(it): it for it in (e.scenario.partition("x_")[2] for e in there) if it}
+    written = ""
+    for first, said, *values in [row for row in rows if len(row) == 7][2:]:
+        written = first.strip("| ") or written
+        job, arm = written.split(", ")
+        count, method = re.fullmatch(r"(\d) (?:under )?(.+)", said).groups()
+        at = {"arm": arms[arm], "method": methods[method], "scenario": f"{count}x_{jobs[job]}"}
+        found = [of.get(name, **at) for name in ("s", "stp") for of in (here, there)]
+        told = [f"{v:.2f}" for e in found[:2] for v in (e.value, e.low, e.high)]
+        told += [f"{e.value:.2f}" for e in (*found[2:], there.get("gract", **at))]
+        assert NUMBER.findall(" ".join(values)) == told, said
 
 
 def test_what_readme_says_of_compiled_jobs_is_what_that_study_measured():

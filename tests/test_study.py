@@ -123,7 +123,7 @@ def test_every_key_says_what_it_is_and_what_it_may_be(path):
 # Where what stands instead (YAML), and words of the sentence that says so.
 STUDY_MISTAKES = r"""
 replicats: 3 | replicats: unknown key | did you mean 'replicates'?
-arms: [fast] | arms.0: 'fast' | allowed: paper_step, eager,
+arms: [fast] | arms.0: 'fast' | allowed: paper_step, paper_default,
 datasets: {cifar: {}} | datasets.cifar | digits | 'cifar10'?
 cores_for_workload: {resnet: 2} | cores_for_workload: 'resnet' is not allowed | SMALL
 measure: {kind: completion} | ladders.0: a completion is measured of 'mixes' only
@@ -143,7 +143,7 @@ ladders.0.counts: {2: [mig_7g]} | 'mig_7g' holds at most 1 member(s), not 2 | \
 ladders.0.counts: {2: [mig_mps]} | ladders.0: 'mig_mps' needs at least 3 members, not 2
 ladders.0: {workloads: [SMALL], counts: {2: [naive]}, arms: [graph], input: files} | \
     ladders.0.arms: 'graph' captures the whole step in a CUDA graph, and not that of | \
-    loader processes read its files | allowed: paper_step, eager, bf16, bf16_autograd
+    loader processes read its files | allowed: paper_step, paper_default, eager, bf16, bf16_autograd
 mixes.0.members: {nothing_like_it: 1} | \
     mixes.0.members: unknown workload 'nothing_like_it' | allowed: SMALL, 
 mixes.0.members: {SMALL: 48, LARGE: 1} | mixes.0: 49 members | at most 48
@@ -206,7 +206,7 @@ def test_unknown_study():
     refused(
         lambda: load_study(STUDIES, "papr", WORKLOADS),
         "--config: study: 'papr' is not in config/studies",
-        "archive, arms, h200, kick, methods, neighbours, paper, smoke, tuning",
+        "archive, arms, h100, h200, kick, methods, neighbours, paper, smoke, tuning",
         "; did you mean 'paper'?",
     )
 
