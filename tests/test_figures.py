@@ -121,6 +121,14 @@ def test_mps_is_drawn_over_plain_by_the_job_alone_of_the_same_cell():
     assert [*drawn.values()] == sorted(drawn.values())
 
 
+def test_hosts_that_drew_no_sign_are_not_named_beside_mps_over_plain():
+    found = STUDIES["turns"]
+    hosts = [e for e in found if e.quantity == "count" and e.name == "host_cells"]
+    elsewhere = replace(hosts[0], host="h9")
+    (said,) = SHEETS["mps_against_host"](Study(Estimates([*found, elsewhere]), "s")).of("subtitle")
+    assert [e.host in said["label"] for e in (*hosts, elsewhere)] == [True, True, False]
+
+
 @pytest.mark.parametrize(("name", "lacks"), [("activity", "gract"), ("gaps_and_overlap", "s"),
                                             ("memory", "memory"), ("epoch_time", "")])  # fmt: skip
 def test_nothing_to_draw_has_the_reason_that_is_true(name, lacks):
