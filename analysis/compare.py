@@ -17,12 +17,13 @@ from pathlib import Path
 
 from analysis import labels
 from analysis.estimates.quantities import QUANTITIES
-from analysis.estimates.schema import NONE, Estimate
+from analysis.estimates.schema import BLOCKS, BOTH, NONE, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import TWIN
+from analysis.names import ALTERNATE, TWIN
 from analysis.pages import html
 from analysis.pages.book import plain
 from analysis.pages.tables import Number, Table
+from analysis.rules import Verdict
 
 CLAIM = "claim"
 COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "energy_per_sample")
@@ -43,6 +44,8 @@ class Pair:
             return SAME if self.a.status == self.b.status else OTHER
         if NONE in (self.a.spread, self.b.spread):
             return UNKNOWN
+        if labels.span(self.a) == labels.span(self.b):
+            return SAME
         apart = self.a.high < self.b.low or self.b.high < self.a.low
         return APART if apart else OVERLAP
 
@@ -57,7 +60,8 @@ class Pair:
 
 
 def pairs(a: Estimates, b: Estimates, quantities: Sequence[str] = COMPARED) -> list[Pair]:
-    """Measured numbers of whole sets over all hosts that stand under one id in both, and verdicts.
+    """Measured numbers of whole sets over all hosts that stand under one id in both, and verdicts
+    that at least one has; no gain of a job alone over itself.
 
     Raises ValueError where the two have no number in common.
     """
@@ -65,11 +69,17 @@ def pairs(a: Estimates, b: Estimates, quantities: Sequence[str] = COMPARED) -> l
         Pair(e, b[e.id])
         for quantity in quantities
         for e in a.of(quantity, window="", job="")
-        if e.method != TWIN and e.id in b and None not in (e.value, b[e.id].value)
+        if e.method != TWIN
+        and e.id in b
+        and None not in (e.value, b[e.id].value)
+        and not e.value == b[e.id].value == 1
     ]
     if not found:
         raise ValueError(f"nothing in common: A has {_contents(a)}; B has {_contents(b)}")
-    return found + [Pair(e, b[e.id]) for e in a.of(CLAIM) if e.id in b]
+    verdicts = [Pair(e, b[e.id]) for e in a.of(CLAIM) if e.id in b]
+    return found + [
+        pair for pair in verdicts if {pair.a.status, pair.b.status} != {Verdict.NOT_TESTABLE}
+    ]
 
 
 def _contents(estimates: Estimates) -> str:
@@ -79,10 +89,14 @@ def _contents(estimates: Estimates) -> str:
     return f"{', '.join(jobs)} ({', '.join(arms)})" if len(done) else "no completed set"
 
 
-def hosts(estimates: Estimates) -> str:
-    """`2 hosts (NVIDIA H200)`, from the notes of the study's hosts."""
+def about(estimates: Estimates) -> str:
+    """`2 hosts (NVIDIA H200), sets in turns`: from the notes of the study's hosts, and designs."""
     count = len(estimates.hosts())
-    return f"{count} host{'' if count == 1 else 's'} ({', '.join(estimates.hardware())})"
+    found = {e.design for e in estimates.of("rate", window="", job="") if e.jobs > 1}
+    ways = {ALTERNATE: "sets in turns", BLOCKS: "sets in cells of their own"}
+    told = " and ".join(text for way, text in ways.items() if found & {way, BOTH})
+    where = f"{count} host{'' if count == 1 else 's'} ({', '.join(estimates.hardware())})"
+    return ", ".join(filter(None, (where, told)))
 
 
 def table(found: Sequence[Pair]) -> Table:
@@ -98,21 +112,27 @@ def table(found: Sequence[Pair]) -> Table:
 
 
 def summary(found: Sequence[Pair]) -> str:
-    """`89 in both: 12 apart, 1 differs, 4 no spread, 70 overlap, 2 same`: verdicts among them."""
-    words = Counter(pair.word for pair in found)
-    counts = ", ".join(f"{words[word]} {word}" for word in ORDER if words[word])
-    return f"{len(found)} in both: {counts}"
+    """`86 numbers in both: 12 apart, 4 no spread, 70 overlap; 3 verdicts: 1 differs, 2 same`."""
+    said = []
+    for what in ("numbers in both", "verdicts"):
+        some = [pair for pair in found if (pair.a.quantity == CLAIM) == (what == "verdicts")]
+        words = Counter(pair.word for pair in some)
+        counts = ", ".join(f"{words[word]} {word}" for word in ORDER if words[word])
+        said += [f"{len(some)} {what}: {counts}"] * bool(some)
+    return "; ".join(said)
 
 
-def markdown(found: Sequence[Pair], names: Sequence[str], about: Sequence[str]) -> str:
+def markdown(found: Sequence[Pair], names: Sequence[str], studies: Sequence[str]) -> str:
     """compare.md: what the two are, then a table for each quantity, what differs first."""
     lines = [f"# {plain(names[0])} and {plain(names[1])}, side by side", ""]
-    lines += [f"- {s}: {plain(n)}, {plain(h)}" for s, n, h in zip("AB", names, about, strict=True)]
+    lines += [
+        f"- {s}: {plain(n)}, {plain(h)}" for s, n, h in zip("AB", names, studies, strict=True)
+    ]
     lines += ["", f"{summary(found)}.", ""]
     lines += [
         "In parentheses: least to most over hosts; in brackets: the 95 % interval of one host. "
         "Each study's gains are relative to its own jobs alone. *Apart*: the spreads have nothing "
-        "in common; *overlap*: they have; *differs* and *same* are verdicts of the claims."
+        "in common; *overlap*: they have; *same*: they read alike. *Differs* is of verdicts."
     ]
     for quantity in dict.fromkeys(pair.a.quantity for pair in found):
         some = [pair for pair in found if pair.a.quantity == quantity]
@@ -131,7 +151,7 @@ def compare(a: Path, b: Path, output: Path) -> str:
     names = (str(a), str(b)) if names[0] == names[1] else names
     read = [Estimates.read(folder / "estimates.parquet") for folder in (a, b)]
     found = pairs(*read)
-    text = markdown(found, names, [hosts(each) for each in read])
+    text = markdown(found, names, [about(each) for each in read])
     page = html.page(text, " and ".join(names), {})
     output.mkdir(parents=True, exist_ok=True)
     for suffix, content in (("md", text), ("csv", table(found).csv()), ("html", page)):

@@ -99,7 +99,9 @@ def test_the_table_has_the_numbers_of_both(studies):
 def test_the_page_says_what_differs_first(studies, capsys):
     assert run(*studies) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == ("6 in both: 1 apart, 1 differs, 1 no spread, 2 overlap, 1 same")
+    assert said[0] == (
+        "4 numbers in both: 1 apart, 1 no spread, 2 overlap; 2 verdicts: 1 differs, 1 same"
+    )
     assert said[1].endswith("compare.md") and len(said) == 2
     text = (studies[2] / "compare.md").read_text()
     assert "- A: a, 1 host (Card A)" in text and labels.span(A[0]) in text.replace("\\", "")
@@ -107,6 +109,26 @@ def test_the_page_says_what_differs_first(studies, capsys):
     assert gains.index("| apart |") < gains.index("| no spread |") < gains.index("| overlap |")
     page = (studies[2] / "compare.html").read_text()
     assert "<td>depends on the host</td>" in page and "b|x" in page and "http" not in page
+
+
+def test_what_nobody_needs_to_compare_is_left_out_and_what_reads_alike_is_the_same():
+    one = [measured("stp", 1, "naive", 1.0, 0.1), verdict("C3", "not testable")]
+    also = measured("s", 7, "mps", 1.5, 0.1, design="alternate")
+    near = replace(also, value=1.5001, design="blocks")
+    found = compare.pairs(Estimates([*one, also]), Estimates([*one, near]))
+    assert [(pair.a.id, pair.word) for pair in found] == [(also.id, "same")]
+    tested = [*one, verdict("C3", "holds")]
+    assert len(compare.pairs(Estimates([also, one[1]]), Estimates([near, tested[2]]))) == 2
+
+
+def test_the_page_says_how_sets_were_measured(tmp_path, studies):
+    rates = [
+        replace(measured("rate", 7, "mps", 9.0, 1.0), design=way) for way in ("blocks", "both")
+    ]
+    pair = [folder(tmp_path / way.design, [way]) for way in rates]
+    assert run(*pair, studies[2]) == 0
+    text = (studies[2] / "compare.md").read_text()
+    assert "sets in cells of their own" in text and "sets in turns and sets in cells" in text
 
 
 def test_studies_without_anything_in_common_say_what_each_has(studies, capsys):

@@ -15,7 +15,7 @@ from analysis.estimates.build import build
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.names import ARMS, METHODS
+from analysis.names import METHODS
 from analysis.pages import choose, render, tables
 from analysis.pages.book import Book, PageError, only_published, plain
 from tests.simulator import BUSY_GAINS, Design, Job, Noise, simulate
@@ -219,6 +219,16 @@ def test_the_fastest_way_alone_is_told_with_the_best_set_and_what_was_not_measur
     assert row[-1] == "; ".join(map(labels.arm, lacks))
     alone = [row[:2] for row in study.tables["alone"].rows]
     assert alone == [("thick b8", "paper style"), *(("thin b32", labels.arm(arm)) for arm in arms)]
+
+
+def test_the_best_set_does_most_samples_and_not_most_over_a_slow_job_alone():
+    of = {"quantity": "stp", "scenario": "2x_thin_b32", "arm": "paper_step", "method": "mps"}
+    found = simulated(replace(DESIGN, hosts=1))
+    high = [replace(e, value=50.0) if of.items() <= vars(e).items() else e for e in found]
+    for each in (found, high):
+        rows = choose.gains(Estimates(each)).rows
+        best = {row[:2]: row[4] for row in rows}
+        assert best["thin b32", "paper style"] == "7 under MPS"
 
 
 @pytest.mark.parametrize("gract, said", [(0.97, "7 × thin b32"), (0.99, "")])
@@ -465,19 +475,21 @@ def test_what_docs_say_of_the_h100_is_what_both_studies_measured():
         for study in ("h200", "h100")
     )
     rows = [row.split(" | ") for row in (REPOSITORY / "docs/h100.md").read_text().splitlines()]
-    arms = {labels.arm(arm): arm for arm in ARMS}
     methods = {labels.method(method): method for method in METHODS}
     jobs = {labels.job(it): it for it in (e.scenario.partition("x_")[2] for e in there) if it}
-    written = ""
-    for first, said, *values in [row for row in rows if len(row) == 7][2:]:
-        written = first.strip("| ") or written
-        job, arm = written.split(", ")
+    job = ""
+    for first, said, *values in [row for row in rows if len(row) == 9][2:]:
+        job = first.strip("| ") or job
         count, method = re.fullmatch(r"(\d) (?:under )?(.+)", said).groups()
-        at = {"arm": arms[arm], "method": methods[method], "scenario": f"{count}x_{jobs[job]}"}
-        found = [of.get(name, **at) for name in ("s", "stp") for of in (here, there)]
-        told = [f"{v:.2f}" for e in found[:2] for v in (e.value, e.low, e.high)]
-        told += [f"{e.value:.2f}" for e in (*found[2:], there.get("gract", **at))]
-        assert NUMBER.findall(" ".join(values)) == told, said
+        at = {"arm": "paper_step", "method": methods[method], "scenario": f"{count}x_{jobs[job]}"}
+        found = {
+            name: [of.get(name, **at) for of in (here, there)] for name in ("s", "stp", "rate")
+        }
+        told = [f"{v:.2f}" for e in found["s"] for v in (e.value, e.low, e.high)]
+        told += [f"{e.value:.2f}" for e in found["stp"]]
+        told += [labels.number(e.value).rstrip("k") for e in found["rate"]]
+        told += [f"{there.get('gract', **at).value:.2f}"]
+        assert NUMBER.findall(" ".join(values)) == told, f"{job}, {said}"
 
 
 def test_what_readme_says_of_compiled_jobs_is_what_that_study_measured():

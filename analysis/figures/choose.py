@@ -62,17 +62,19 @@ class Study:
         """Of sets of one workload without variants, in plain windows: workload → its numbers."""
         return choose.copies(self.t, quantity, **where)
 
-    def fullest(self, quantity: str, most: int = MOST) -> dict[str, list[Estimate]]:
+    def fullest(
+        self, quantity: str, most: int = MOST, share: float = 1 / 3
+    ) -> dict[str, list[Estimate]]:
         """The workloads with the most sets of two jobs or more, at most so many, in their order.
 
-        A workload with a third of the sets of another, or fewer, is left out.
+        A workload with so small a share of the sets of another, or less, is left out.
         """
         found = {
             workload: [e for e in numbers if e.method in WAYS]
             for workload, numbers in self.alike(quantity, arm=self.arm).items()
         }
         sets = {w: sum(e.jobs > 1 for e in numbers) for w, numbers in found.items()}
-        least = max(sets.values(), default=0) / 3
+        least = max(sets.values(), default=0) * share
         ranked = sorted((w for w in found if sets[w] > least), key=lambda w: -sets[w])
         return {w: found[w] for w in found if w in ranked[:most]}
 

@@ -120,7 +120,7 @@ def gaps_and_overlap(study: Study) -> Sheet:
     """S and STP of the largest set of each job: what overlap wins, and what filling gaps adds."""
     sheet = Sheet(columns=1, row_height=0.17)
     title = "Throughput gain (STP), and what of it overlap on the GPU wins (S)"
-    found = study.fullest("s")
+    found = study.fullest("s", share=0)
     shown = {
         workload: [
             (each[-1], gain)

@@ -34,11 +34,18 @@ def _family(e: Estimate) -> tuple[str, str, str]:
 
 
 def gains(estimates: Estimates) -> Table:
-    """A row for each job (and mix) and arm: alone, and its set with the highest STP."""
+    """A row for each job (and mix) and arm: alone, and the set that does most: samples/s, as STPs
+    of several cells are over jobs alone that differ; of a mix the STP.
+    """
     columns = ("job", "written", "alone, samples/s", "GPU busy alone", "best set", "STP", "S")
     table = Table((*columns, "over the fastest way alone", "slowest job takes"))
     found = [e for e in estimates.of("stp", window="") if e.jobs > 1 and e.method != TWIN]
-    best = [max(of, key=value) for _, of in groupby(sorted(found, key=_family), key=_family)]
+
+    def does(e: Estimate) -> tuple[float, float]:
+        rate = estimates.get("rate", **place(e))
+        return rate.value if rate else 0.0, e.value
+
+    best = [max(of, key=does) for _, of in groupby(sorted(found, key=_family), key=_family)]
     for e in sorted(best, key=lambda e: (arm_order(e.arm), -e.value)):
         parsed = parse_scenario(e.scenario)
         one = "" if parsed.mixed else scenario_id({parsed.parts[0][0]: 1}, parsed.variant)

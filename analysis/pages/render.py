@@ -131,7 +131,9 @@ def closing_lines(folder: Path) -> str:
     advised = [] if on_cpu(estimates) else advice.advise(estimates)
     found = choose.foremost(advised)
     if found:
-        lines.append("How many of a job should share the GPU (all of it: advice.md):")
+        lines.append(
+            "How many of a job should share the GPU, in the way of writing that does most:"
+        )
     for each in found[:8]:
         arm = f", {labels.arm(each.arm)}" if len(estimates.arms()) > 1 else ""
         said = each.sentences()
@@ -146,7 +148,9 @@ def closing_lines(folder: Path) -> str:
         told = [f"{book.val(e, 0)} {e.note.removeprefix('cells ')}" for e in others if e.value]
         told.insert(0, f"{book.val(done, 0)} are completed")
         lines.append(f"Of {book.val(cells, 0)} planned cells {', '.join(told)}.")
-    lines.append(f"Read in {folder}: advice.md, findings.md, claims.md, belief.md, explorer.html")
+    lines.append(
+        f"Read in {folder}: advice.md (all ways), findings.md, claims.md, belief.md, explorer.html"
+    )
     there = "" if folder.parent == Path("results") else f" CONFIG=results={folder.parent}"
     lines.append(f"Where a number comes from: make explain STUDY={folder.name}{there} ID=...")
     return "\n".join(lines)
