@@ -54,8 +54,8 @@ def banner(session: Session) -> str:
     if session.sealed and not session.measuring:
         left = len(session.cells) - done
         lines.append(
-            f"sealed, so nothing is measured, and {left} cells are left (see not_run.txt); '--config measure=true' "
-            "(make: CONFIG=measure=true) measures them"
+            f"sealed, so nothing is measured, and {left} cells are left (see not_run.txt); "
+            "'--config measure=true' (make: CONFIG=measure=true) measures them"
             if left
             else "sealed: all its cells are measured"
         )
