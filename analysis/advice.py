@@ -360,16 +360,16 @@ def table(advice: Advice, but: Collection[str] = ()) -> str:
         rate = labels.number(option.rate.value) if option.rate else "–"
         mark = choose.TURNS * (option.stp.id in turned)
         rows.append((name, rate, labels.span(option.stp) + mark, *cells))
-    columns = zip(*rows, strict=True)
-    rows = list(zip(*(c for c in columns if {*c[1:]} != {"–"}), strict=True))
+    rows = list(zip(*(c for c in zip(*rows, strict=True) if {*c[1:]} != {"–"}), strict=True))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{labels.job(advice.job)}, {labels.arm(advice.arm)}"]
     lines += [f"  {sentence}" for sentence in advice.sentences(but)]
     for name, *cells in rows:
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append("  " + "  ".join([name.ljust(widths[0]), *numbers]).rstrip())
-    if turned:
-        lines.append(f"  {choose.TURNED}")
+    lines += [f"  {choose.TURNED}"] * bool(turned)
+    above = [o.label for o in advice.options if flags.ABOVE_COUNT in flags.split(o.stp.flags)]
+    lines += [f"  {each}: {flags.meaning(flags.ABOVE_COUNT)}; read S." for each in above]
     if advice.missing:
         name = "{0.jobs} {1} ({2})".format
         absent = (name(e, labels.method(e.method), labels.status(e.status)) for e in advice.missing)

@@ -228,6 +228,12 @@ def test_mixes_variants_the_twin_and_partial_gpus_are_no_options():
     assert found.ids == one(LARGE).ids
 
 
+def test_the_command_says_which_gain_is_above_the_number_of_jobs():
+    rows = [replace(e, flags="above_count") if e.scenario.startswith("2x") else e for e in LARGE]
+    said = [line for line in advice.table(one(rows)).splitlines() if "ran slow" in line]
+    assert len(said) == 1 and said[0].startswith("  2 under MPS: more than the number of jobs")
+
+
 def test_what_gave_no_number_is_told():
     where = {"scenario": f"2x_{JOB}", "arm": "paper_step", "method": "mig"}
     found = one([*LARGE, Estimate("outcome", **where, status="unsupported", value=0.0)])

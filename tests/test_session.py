@@ -65,7 +65,9 @@ def test_who_has_not_chosen_a_study_is_told_of_kick(session, study):
 
 def test_the_plan_says_which_sets_are_measured_in_turns(tmp_path):
     blocks = {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}}
-    said = show.table(planned(tmp_path, [TURNS, blocks]))
+    session = planned(tmp_path, [TURNS, blocks])
+    assert "4 to run now (1 of them 'unsupported')" in show.banner(session).splitlines()[1]
+    said = show.table(session)
     assert "\n  2x_plain/paper_step: " in said and "alone, naive in turns" in said
     assert "\n  3x_plain/paper_step: naive in blocks" in said
 

@@ -32,6 +32,8 @@ def banner(session: Session) -> str:
     if session.remote:
         where = f"a cluster's {'GPUs' if session.on_gpu else 'CPUs'}"
     said = [f"{len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"]
+    if refused := sum(session.refusal(job.cell) is not None for job in session.jobs):
+        said[0] += f" ({refused} of them 'unsupported')"
     if session.elsewhere:
         said.append(f"{len(session.elsewhere)} merged from elsewhere")
     if session.later:
