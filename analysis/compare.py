@@ -28,7 +28,9 @@ from analysis.rules import Verdict
 CLAIM = "claim"
 COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "energy_per_sample")
 OVERLAP, APART, UNKNOWN, SAME, OTHER = "overlap", "apart", "no spread", "same", "differs"
-ORDER = (APART, OTHER, UNKNOWN, OVERLAP, SAME)  # what differs comes first
+OPEN = "open"  # of a claim that is not decided in both
+ORDER = (APART, OTHER, UNKNOWN, OPEN, OVERLAP, SAME)  # what differs comes first
+DECIDED = {Verdict.HOLDS, Verdict.CONTRADICTED, Verdict.DEPENDS}
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Pair:
     @property
     def word(self) -> str:
         if self.a.quantity == CLAIM:
-            return SAME if self.a.status == self.b.status else OTHER
+            both = {self.a.status, self.b.status}
+            return SAME if len(both) == 1 else OTHER if both <= DECIDED else OPEN
         if NONE in (self.a.spread, self.b.spread):
             return UNKNOWN
         if labels.span(self.a) == labels.span(self.b):
@@ -132,7 +135,8 @@ def markdown(found: Sequence[Pair], names: Sequence[str], studies: Sequence[str]
     lines += [
         "In parentheses: least to most over hosts; in brackets: the 95 % interval of one host. "
         "Each study's gains are relative to its own jobs alone. *Apart*: the spreads have nothing "
-        "in common; *overlap*: they have; *same*: they read alike. *Differs* is of verdicts."
+        "in common; *overlap*: they have; *same*: they read alike. "
+        "Of verdicts, *differs* says that both studies decide the claim, *open* that they do not."
     ]
     for quantity in dict.fromkeys(pair.a.quantity for pair in found):
         some = [pair for pair in found if pair.a.quantity == quantity]
