@@ -18,7 +18,6 @@ from analysis.choose import place, scope, way
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import ALTERNATE, TWIN, method_order, parse_scenario
-from analysis.records import flags
 
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
@@ -182,10 +181,8 @@ class Advice:
                 "The sets were not all measured on the same hosts, and hosts differ: part of what "
                 "sets them apart may be the host."
             )
-        if self.shared and flags.ABOVE_COUNT in flags.split(self.shared.stp.flags):
-            said = flags.meaning(flags.ABOVE_COUNT)
-            read = "; read S" if self.shared.s else ""
-            found.append(f"{labels.number(self.shared.stp.value)} times is {said}{read}.")
+        if self.shared and (said := choose.above_count(self.shared.stp, self.shared.s)):
+            found.append(f"{labels.number(self.shared.stp.value)} times is {said}.")
         if self.untold:
             found.append(UNTOLD)
         return found
@@ -368,8 +365,9 @@ def table(advice: Advice, but: Collection[str] = ()) -> str:
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append("  " + "  ".join([name.ljust(widths[0]), *numbers]).rstrip())
     lines += [f"  {choose.TURNED}"] * bool(turned)
-    above = [o.label for o in advice.options if flags.ABOVE_COUNT in flags.split(o.stp.flags)]
-    lines += [f"  {each}: {flags.meaning(flags.ABOVE_COUNT)}; read S." for each in above]
+    for option in advice.options:
+        if option != advice.shared and (said := choose.above_count(option.stp, option.s)):
+            lines.append(f"  {option.label}: {said}.")
     if advice.missing:
         name = "{0.jobs} {1} ({2})".format
         absent = (name(e, labels.method(e.method), labels.status(e.status)) for e in advice.missing)

@@ -11,6 +11,7 @@ from analysis.estimates.intervals import FEW
 from analysis.estimates.schema import BLOCKS, INTERVAL, Estimate
 from analysis.estimates.table import Estimates
 from analysis.names import ALTERNATE, ARMS, CONTROL_ARMS, TWIN, parse_scenario
+from analysis.records import flags
 
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
@@ -49,6 +50,13 @@ def unmeasured(estimates: Estimates, jobs: Iterable[str]) -> str:
              for job in jobs]  # fmt: skip
     lacking = (arm for arm in ARMS if not all(arm in known for known in alone))
     return "; ".join(labels.arm(arm) for arm in lacking if arm not in CONTROL_ARMS)
+
+
+def above_count(stp: Estimate, s: Estimate | None) -> str:
+    """That a gain is above the number of jobs, and what to read instead; or ""."""
+    if flags.ABOVE_COUNT not in flags.split(stp.flags):
+        return ""
+    return flags.meaning(flags.ABOVE_COUNT) + "; read S" * bool(s)
 
 
 def wavers(estimates: Estimates, point: Estimate) -> bool:

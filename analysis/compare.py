@@ -41,9 +41,13 @@ class Pair:
     b: Estimate
 
     @property
+    def verdicts(self) -> set[str]:
+        return {self.a.status, self.b.status}
+
+    @property
     def word(self) -> str:
         if self.a.quantity == CLAIM:
-            both = {self.a.status, self.b.status}
+            both = self.verdicts
             return SAME if len(both) == 1 else OTHER if both <= DECIDED else OPEN
         if NONE in (self.a.spread, self.b.spread):
             return UNKNOWN
@@ -75,14 +79,12 @@ def pairs(a: Estimates, b: Estimates, quantities: Sequence[str] = COMPARED) -> l
         if e.method != TWIN
         and e.id in b
         and None not in (e.value, b[e.id].value)
-        and not e.value == b[e.id].value == 1
+        and not (e.over_itself and b[e.id].over_itself)
     ]
     if not found:
         raise ValueError(f"nothing in common: A has {_contents(a)}; B has {_contents(b)}")
-    verdicts = [Pair(e, b[e.id]) for e in a.of(CLAIM) if e.id in b]
-    return found + [
-        pair for pair in verdicts if {pair.a.status, pair.b.status} != {Verdict.NOT_TESTABLE}
-    ]
+    claims = [Pair(e, b[e.id]) for e in a.of(CLAIM) if e.id in b]
+    return found + [pair for pair in claims if pair.verdicts != {Verdict.NOT_TESTABLE}]
 
 
 def _contents(estimates: Estimates) -> str:

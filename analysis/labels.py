@@ -147,8 +147,8 @@ def span(e: Estimate | None) -> str:
     if e is None or e.value is None:
         return "–"
     text = number(e.value, e.unit)
-    if e.jobs == 1 and e.value == 1 and e.low == e.high:
-        return text  # one job over itself
+    if e.over_itself:
+        return text
     if e.spread == INTERVAL:
         few = {1: ", one cell", 2: ", two cells"}.get(e.n, "") if e.design == ALTERNATE else ""
         return f"{text} [{number(e.low)}, {number(e.high)}]{few}"

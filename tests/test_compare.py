@@ -112,7 +112,7 @@ def test_the_page_says_what_differs_first(studies, capsys):
 
 
 def test_what_nobody_needs_to_compare_is_left_out_and_what_reads_alike_is_the_same():
-    one = [measured("stp", 1, "naive", 1.0, 0.1), verdict("C3", "not testable")]
+    one = [measured("stp", 1, "naive", 1.0), verdict("C3", "not testable")]
     also = measured("s", 7, "mps", 1.5, 0.1, design="alternate")
     near = replace(also, value=1.5001, design="blocks")
     found = compare.pairs(Estimates([*one, also]), Estimates([*one, near]))

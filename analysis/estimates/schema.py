@@ -88,6 +88,11 @@ class Estimate:
         return parse_scenario(self.scenario).n if self.scenario else 0
 
     @property
+    def over_itself(self) -> bool:
+        """True if it is one job's, over the same job: 1, without a spread."""
+        return self.jobs == 1 and self.value == 1 and self.low == self.high
+
+    @property
     def cells(self) -> tuple[str, ...]:
         """The cells of its replicates."""
         return tuple(replicate.cell for replicate in self.replicates)

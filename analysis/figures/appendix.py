@@ -98,7 +98,7 @@ def against_host(study: Study) -> Sheet:
     sheet.basis(e)
     sheet.text("title", text)
     present = {each.host for _, e, _ in found for each in study.t.on_hosts(e)}
-    first, *others = [host for host in study.t.hosts() if host in present]
+    first, *others = [host for host in study.t.hosts() if host in present] or [""]
     said = f". Filled: host {first}; open: {', '.join(others)}" if others else ""
     sheet.text("subtitle", f"A sign is one cell, in which these sets took turns{said}")
     own = {"xlabel": "samples/s of one job alone in that cell", "xscale": "log", "yscale": "log"}
