@@ -128,6 +128,27 @@ def test_cores_are_divided_as_the_study_says_whatever_else_it_holds(counts, said
     assert {(m.workload, m.cores_of) for m in members} == set(shares.items())
 
 
+def test_graphs_that_have_the_gpu_to_themselves_are_visited():
+    """Plain processes beside each other make the GPU switch contexts without being asked."""
+    counts = {1: ["naive", "mps"], 3: ["naive", "mps", "mig"]}
+    turns = {2: ["alone", "mps"], 3: ["mps", "mps_equal"]}
+    ladders = [
+        {"workloads": [SMALL], "counts": counts},
+        {"workloads": [A], "counts": turns, "measure": {"kind": "alternate"}},
+    ]
+    arms = ["bf16", "graph", "compile"]
+    cells = expand(small_study(ladders=ladders, mixes=[], arms=arms, replicates=1), WORKLOADS)
+    visited = {(c.n, c.method) for c in cells if c.spec.measure.visit}
+    assert visited == {
+        *((1, "naive"), (1, "mps"), (3, "mps"), (3, "mig")),
+        (6, "mps-mps_equal"),
+    }
+    assert {c.arm for c in cells if c.spec.measure.visit} == {"graph", "compile"}
+    assert all(
+        ("visit" in c.spec.to_json()["measure"]) == (c.spec.measure.visit or False) for c in cells
+    )
+
+
 def test_a_completion_gives_each_member_its_work():
     mix = {"members": {SMALL: 2, A: 1}, "methods": ["naive"], "work": {SMALL: 30, A: 7}}
     mixes = [mix | {"measure": {"kind": "completion"}}]

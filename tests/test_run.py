@@ -69,6 +69,7 @@ class Method:
         self.released: list[tuple[int, str]] = []  # PID and its state at that time
         self.release_s = 0.0
         self.switch: list[bool] = []
+        self.place = lambda member: ""
 
     def refusal(self, spec, device, switch):
         self.switch.append(switch)
@@ -85,7 +86,7 @@ class Method:
             raise self.on_enter
         try:
             yield SimpleNamespace(
-                environment=lambda member: {},
+                environment=lambda member: {"CUDA_VISIBLE_DEVICES": self.place(member)},
                 instances=dict,
                 witness=lambda reports: self.witness(reports),
                 release=self.release,
@@ -128,6 +129,40 @@ def method(monkeypatch) -> Method:
 
 def ending(record: Record) -> tuple:
     return record.status, record.phase, record.reason
+
+
+def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
+    cell, method, tmp_path, monkeypatch
+):
+    """Members 0 and 1 on two MIG devices, of which the second cannot be visited."""
+    asked = []
+
+    def visit(environment: dict) -> str | None:
+        asked.append(("visit", environment))
+        return "cuInit: CUDA_ERROR_X" if environment["CUDA_VISIBLE_DEVICES"] == "MIG-1" else None
+
+    def witness(reports: dict) -> dict:
+        asked.append(("witness", None))
+        return {"verified": True}
+
+    monkeypatch.setattr(conductor, "visit", visit)
+    method.witness, method.place = witness, "MIG-{}".format
+    assert "unvisited" not in cell().record().flags
+    assert asked == [("witness", None)] * 2
+
+    asked.clear()
+    shutil.rmtree(tmp_path / "a1")
+    task = cell()
+    task.spec = task.spec.with_measure(visit=True)
+    record = task.record()
+    assert record.status == "completed" and record.flags == ["unvisited"]
+    there = [
+        {"CUDA_VISIBLE_DEVICES": f"MIG-{i}", "CUDA_MPS_PIPE_DIRECTORY": "/proc/no-mps"}
+        for i in range(2)
+    ]
+    visits = [("visit", environment) for environment in there]
+    assert asked == [*visits, ("witness", None), ("witness", None)]
+    assert "cuInit: CUDA_ERROR_X" in (tmp_path / "a1" / "log" / "conductor.log").read_text()
 
 
 def test_who_is_held_up_by_a_cpu_quota_is_flagged(cell, method, tmp_path, monkeypatch):

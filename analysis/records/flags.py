@@ -22,13 +22,15 @@ CORES_SHARED, HYPERTHREADS_SHARED = "cores_shared", "hyperthreads_shared"
 CPU_THROTTLED = "cpu_throttled"
 # A member stood still for over a fifth of the window: its rate is of the steps that it made.
 STALLED = "stalled"
+# No other process could open CUDA before the window: CUDA graphs may have run at the lower speed.
+UNVISITED = "unvisited"
 # Of what was seen of it.
 INCOMPLETE, DISAGREES = "telemetry_incomplete", "telemetry_disagrees"
 ENERGY_DISAGREES = "energy_disagrees"
 TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
 # A rate with one of these is not what the cell's name says.
 SUSPECT = (UNSTEADY, UNEVEN, UNVERIFIED, MIXED_CODE, MIXED_DATA)
-SUSPECT += (THROTTLED, CPU_THROTTLED, SHARED_GPU, STALLED)
+SUSPECT += (THROTTLED, CPU_THROTTLED, SHARED_GPU, STALLED, UNVISITED)
 KNOWN = (*SUSPECT, ABOVE_COUNT, POWER_CAPPED, CORES_SHARED, HYPERTHREADS_SHARED, *TELEMETRY)
 
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
@@ -46,6 +48,7 @@ _MEANING = {
     POWER_CAPPED: "GPU held at its power limit",
     CPU_THROTTLED: "processes held up by a CPU quota",
     STALLED: "a job made no step for over a fifth of the window",
+    UNVISITED: "graphs may have run 5 to 10 % slower: no other process could open CUDA",
     SHARED_GPU: "somebody else's process on the GPU",
     CORES_SHARED: "members share CPUs",
     HYPERTHREADS_SHARED: "members share physical cores",

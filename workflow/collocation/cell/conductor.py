@@ -17,7 +17,15 @@ from workflow.collocation.cell.neighbours import Neighbours
 from workflow.collocation.cell.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.cell.progress import Display
 from workflow.collocation.cell.spec import MeasureSpec
-from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
+from workflow.collocation.gpu.visit import visit
+from workflow.collocation.methods.evidence import (
+    NO_DAEMON,
+    PIPE_FOLDER,
+    Company,
+    NotInForce,
+    Report,
+    Unsupported,
+)
 from workflow.collocation.processes.server import Server
 from workflow.collocation.telemetry.values import Window
 
@@ -64,6 +72,7 @@ class Conductor:
     phase: str = "build"
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
+    unvisited: str | None = None  # why the visit that the measure asks for did not come about
     held_up: float = 0.0  # share of a CPU quota's periods, while measured, in which it was used up
 
     def run(self) -> None:
@@ -76,6 +85,7 @@ class Conductor:
             self._timed("build_s", self._build)
             self._timed("tune_s", self._tune)
             self._timed("warm_s", lambda: self._reach("warm", "warm"))
+            self._visit()
             self._ask("barrier")
             self._timed("window_s", self._measure)
             self._ask("end")
@@ -137,6 +147,19 @@ class Conductor:
                 self._pump(deadline, "warm", late)
         for member in able:
             self.server.send(member.member, "warm")
+
+    def _visit(self) -> None:
+        """Have the GPU, or each MIG device, leave the members' context for a moment."""
+        if not self.measure.visit:
+            return
+        began = time.monotonic()
+        environments = (self.sharing.environment(member.member) for member in self.alive)
+        for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
+            why = visit({"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON})
+            if why and not self.unvisited:
+                self.unvisited = why
+                self.display.say(f"nobody could visit {place}: {why}", loud=False)
+        self.timing["visit_s"] = round(time.monotonic() - began, 3)
 
     def _reach(self, event: str, phase: str, deadline: float | None = None) -> None:
         """Wait until every living member has sent `event`."""

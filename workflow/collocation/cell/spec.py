@@ -30,10 +30,12 @@ MISSING = object()
 
 class MeasureSpec(Measure):
     """How the cell is measured. departs: of a departure, the member that leaves, and with it those
-    of the same workload if others stay.
+    of the same workload if others stay. visit: once all are warm another process opens CUDA, and
+    ends (gpu.visit says why).
     """
 
     departs: int | None = None
+    visit: bool | None = None
 
     def to_json(self) -> dict:
         """Only the keys that matter for this kind."""

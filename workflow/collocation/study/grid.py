@@ -181,6 +181,8 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
         seed=study.seed,
         datasets={name: sizes for name, sizes in study.datasets.items() if name in trained},
     )
+    if spec.arm.cuda_graph and named(method).processes(spec.to_json()) == 1:
+        spec = spec.with_measure(visit=True)  # plain processes visit each other
     scenario = _scenario(names, measure, members[0].job.input.mode, all_cores)
     return Cell(scenario, arm, method, replicate, spec)
 
