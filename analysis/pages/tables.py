@@ -27,6 +27,7 @@ from analysis.records import flags
 # tests/test_pages.py holds the rows of drills against tests/test_faults.py.
 ISOLATION = Path(__file__).with_name("isolation.csv")
 STAR = r"\*"  # in Markdown
+SLOWER, BY_IT = "‡", ("rate", "stp", "s", "over_fastest")  # the mark, and the quantities it marks
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,16 @@ class Number:
     how: str = "num"
 
     def spelt(self, book: Book, turns: set[str]) -> Told:
-        """As text, with `*` where it is a gain that no set can have, and `†` if its id is given."""
+        """As text, with `*` where it is a gain that no set can have, `‡` where graphs may have run
+        slower than they can, and `†` if its id is given.
+        """
         text = getattr(book, self.how)(self.of)
         if self.of is None or self.how == "how_many":
             return text
-        above = flags.ABOVE_COUNT in flags.split(self.of.flags)
-        return Told(text + STAR * above + TURNS * (self.of.id in turns))
+        found = flags.split(self.of.flags)
+        slower = flags.UNVISITED in found and self.of.quantity in BY_IT
+        text += STAR * (flags.ABOVE_COUNT in found) + SLOWER * slower
+        return Told(text + TURNS * (self.of.id in turns))
 
     def full(self) -> list[str]:
         """Value, low and high with all their digits; "" for what is not there."""
@@ -82,6 +87,8 @@ class Table:
         if STAR in "".join(chain(*spelt)):
             read = "; read S" if "S" in lines[0] else ""
             text += ["", f"{STAR} {flags.meaning(flags.ABOVE_COUNT)}{read}."]
+        if SLOWER in "".join(chain(*spelt)):
+            text += ["", f"{SLOWER} {flags.meaning(flags.UNVISITED)}."]
         if turns:
             text += ["", TURNED]
         return Told("\n".join(text))

@@ -22,7 +22,8 @@ CORES_SHARED, HYPERTHREADS_SHARED = "cores_shared", "hyperthreads_shared"
 CPU_THROTTLED = "cpu_throttled"
 # A member stood still for over a fifth of the window: its rate is of the steps that it made.
 STALLED = "stalled"
-# No other process could open CUDA before the window: CUDA graphs may have run at the lower speed.
+# Graphs that had the GPU to themselves, where no other process opened CUDA before the window: none
+# could, which the runner says, or the record is from before that was done (`visited`).
 UNVISITED = "unvisited"
 # Of what was seen of it.
 INCOMPLETE, DISAGREES = "telemetry_incomplete", "telemetry_disagrees"
@@ -48,7 +49,7 @@ _MEANING = {
     POWER_CAPPED: "GPU held at its power limit",
     CPU_THROTTLED: "processes held up by a CPU quota",
     STALLED: "a job made no step for over a fifth of the window",
-    UNVISITED: "graphs may have run 5 to 10 % slower: no other process could open CUDA",
+    UNVISITED: "CUDA graphs may have run up to 10 % slower: no other process had opened CUDA",
     SHARED_GPU: "somebody else's process on the GPU",
     CORES_SHARED: "members share CPUs",
     HYPERTHREADS_SHARED: "members share physical cores",

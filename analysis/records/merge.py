@@ -11,7 +11,7 @@ from statistics import fmean
 
 import pyarrow as pa
 
-from analysis.names import ALTERNATE, BEFORE, COMPLETION, sides_of
+from analysis.names import ALTERNATE, BEFORE, COMPLETION, family_of, sides_of
 from analysis.records import flags, headlines, slices, survivor
 from analysis.records.attempts import select_attempts
 from analysis.records.losses import loss_checks, members_of
@@ -71,7 +71,7 @@ def _cell_columns(record: dict) -> dict:
         "driver": gpu.get("driver"),
         "hardware": gpu.get("name") or (record.get("host") or {}).get("cpu"),
         "device": device_of(record),
-        "flags": ";".join(record.get("flags") or []),
+        "flags": ";".join([*(record.get("flags") or []), *[flags.UNVISITED] * _unvisited(spec)]),
         "method_verified": (record.get("method") or {}).get("verified"),
         **{key: versions.get(key) for key in ("torch", "timm", "python")},
         **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
@@ -80,6 +80,16 @@ def _cell_columns(record: dict) -> dict:
         "other_gpus_busy": (record.get("host") or {}).get("other_gpus_busy"),
         **headlines.of_cell(record),
     }
+
+
+def _unvisited(spec: dict) -> bool:
+    """Whether a CUDA graph had the GPU to itself, and no visit was asked for: an older record."""
+    measure = spec.get("measure") or {}
+    plain = family_of(spec.get("method") or "naive") == "naive" and len(spec["members"]) > 1
+    beside = plain or measure.get("kind") == "alternate"
+    return (
+        bool((spec.get("arm") or {}).get("cuda_graph")) and not beside and not measure.get("visit")
+    )
 
 
 def _member_columns(record: dict, member: dict) -> dict:
