@@ -1,7 +1,9 @@
 """Pages: every number on them is published; they are made of any study; README is what ships."""
 
 import csv
+import json
 import re
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -508,6 +510,55 @@ def test_what_readme_says_of_compiled_jobs_is_what_that_study_measured():
             arms.get("over_fastest", **at),
         ):
             assert labels.number(e.value).rstrip("k") in said, e.id
+
+
+def test_what_readme_says_of_the_graph_that_was_measured_anew_is_what_that_study_measured():
+    readme = (REPOSITORY / "README.md").read_text()
+    at = {"arm": "graph", "scenario": "7x_resnet26_cifar10_b128", "method": "mps"}
+    before, anew = (
+        labels.number(
+            Estimates.read(REPOSITORY / f"results/{study}/estimates.parquet").get("stp", **at).value
+        )
+        for study in ("h200", "arms")
+    )
+    assert f"measured anew, {before} is {anew}." in readme
+
+
+def test_what_docs_say_of_visits_is_what_cells_without_and_with_one_measured():
+    """Windows without one are in docs/visits.tar.gz, those with one in results/arms."""
+    with tarfile.open(REPOSITORY / "docs/visits.tar.gz") as archive:
+        names = [name for name in archive.getnames() if name.endswith("run.json")]
+        without = [json.load(archive.extractfile(name)) for name in names]
+    cells = (REPOSITORY / "results/arms/cells").glob("*/*/*/r*/a*/run.json")
+    found: tuple[dict, dict] = {}, {}
+    for record in [*without, *(json.loads(path.read_text()) for path in cells)]:
+        cell, measure = record["cell"], record["spec"]["measure"]
+        if record["spec"]["arm"]["cuda_graph"] and measure["kind"] == "window":
+            count, _, job = cell["scenario"].partition("x_")
+            rates = [member["windows"]["window"] for member in record["members"]]
+            place = labels.job(job), cell["arm"], int(count)
+            found["visit" in measure][place] = (
+                rates[0]["step_ms_p50"],
+                sum(rate["samples_per_s"] for rate in rates),
+            )
+    page = (REPOSITORY / "docs/arms.md").read_text()
+    rows = [row.split(" | ") for row in page.partition("| | a window without")[2].splitlines()]
+    told = 0
+    for first, *values in [row for row in rows if len(row) == 4]:
+        if not (named := re.match(r"\| (?:(\d) )?(.+), `(\w+)`", first)):
+            continue
+        count, job, arm = named.groups()
+        for said, those in zip(values[:2], found, strict=True):
+            (job,) = {name for name, *_ in those if name.startswith(job)} & {
+                job,
+                f"{job}-SMALL b2048",
+            }
+            one = those[job, arm, 1]
+            value = those[job, arm, int(count)][1] / one[1] if count else one[0]
+            decimals = len(said.partition(".")[2])
+            assert said == f"{value:.{decimals}f}", first
+            told += 1
+    assert told >= 20
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ from analysis.records import flags
 # tests/test_pages.py holds the rows of drills against tests/test_faults.py.
 ISOLATION = Path(__file__).with_name("isolation.csv")
 STAR = r"\*"  # in Markdown
-SLOWER, BY_IT = "‡", ("rate", "stp", "s", "over_fastest")  # the mark, and the quantities it marks
+SLOWER = "‡"
+BY_IT = ("rate", "fastest_rate", "device_rate", "stp", "s", "slowdown", "over_fastest")  # it marks
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ _MEANING = {
     POWER_CAPPED: "GPU held at its power limit",
     CPU_THROTTLED: "processes held up by a CPU quota",
     STALLED: "a job made no step for over a fifth of the window",
-    UNVISITED: "CUDA graphs may have run up to 10 % slower: no other process had opened CUDA",
+    UNVISITED: "no other process opened CUDA: a graph alone may be up to 10 % too slow, gains over "
+    "it too high",
     SHARED_GPU: "somebody else's process on the GPU",
     CORES_SHARED: "members share CPUs",
     HYPERTHREADS_SHARED: "members share physical cores",

@@ -71,7 +71,7 @@ def _cell_columns(record: dict) -> dict:
         "driver": gpu.get("driver"),
         "hardware": gpu.get("name") or (record.get("host") or {}).get("cpu"),
         "device": device_of(record),
-        "flags": ";".join([*(record.get("flags") or []), *[flags.UNVISITED] * _unvisited(spec)]),
+        "flags": ";".join([*(record.get("flags") or []), *[flags.UNVISITED] * _unvisited(record)]),
         "method_verified": (record.get("method") or {}).get("verified"),
         **{key: versions.get(key) for key in ("torch", "timm", "python")},
         **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
@@ -82,13 +82,14 @@ def _cell_columns(record: dict) -> dict:
     }
 
 
-def _unvisited(spec: dict) -> bool:
+def _unvisited(record: dict) -> bool:
     """Whether a CUDA graph had the GPU to itself, and no visit was asked for: an older record."""
-    measure = spec.get("measure") or {}
-    plain = family_of(spec.get("method") or "naive") == "naive" and len(spec["members"]) > 1
-    beside = plain or measure.get("kind") == "alternate"
+    cell, spec = record["cell"], record["spec"]
+    graph, measure = (spec.get("arm") or {}).get("cuda_graph"), spec.get("measure") or {}
+    plain = family_of(cell["method"]) == "naive" and len(spec["members"]) > 1
+    beside = plain or measure.get("kind") == ALTERNATE
     return (
-        bool((spec.get("arm") or {}).get("cuda_graph")) and not beside and not measure.get("visit")
+        bool(graph) and record.get("status") == "completed" and not (beside or measure.get("visit"))
     )
 
 
