@@ -251,6 +251,22 @@ def test_sets_under_mps_begin_at_the_plain_job_alone_and_other_ways_are_points()
     assert list(lines.values()) == [[(1, 500.0), (7, 900.0)]] and len(drawn) == len(ways)
 
 
+def test_each_job_that_was_written_in_several_ways_has_a_panel_and_the_largest_gain_the_title():
+    found, gains = [], {"a_b1": 1.1, "b_b1": 1.3, "c_b1": 1.9, "d_b1": 1.2, "e_b1": 1.0}
+    for job, gain in gains.items():
+        one, seven = f"1x_{job}", {"scenario": f"7x_{job}", "method": "mps"}
+        for arm, rate in (("graph", 10.0), ("compile", 20.0)):
+            found.append(number("rate", rate, scenario=one, method="naive", arm=arm))
+            found.append(number("rate", gain * rate, arm=arm, **seven))
+        found.append(number("over_fastest", gain, arm="compile", **seven))
+        found.append(number("fastest_rate", 20.0, scenario=one, method="naive", arm="compile"))
+    sheet = SHEETS["rate_against_n"](Study(Estimates(found), "arms"))
+    panels = [row["panel"] for row in sheet.of("panel")]
+    assert panels[0] == "c_b1" and sorted(set(panels)) == sorted(gains)
+    (title,) = (row["label"] for row in sheet.of("title"))
+    assert "1.90 times" in title
+
+
 @pytest.mark.parametrize("jobs", [3, 20])
 def test_of_many_jobs_only_those_measured_in_sets_are_named(jobs):
     found = [e for e in a_study() if LARGE_JOB not in e.scenario and e.arm == "paper_step"]

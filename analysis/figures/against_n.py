@@ -26,13 +26,15 @@ def rate(study: Study) -> Sheet:
     arms = {w: {e.arm for e in numbers} for w, numbers in found.items()}
     several = [w for w in found if len(arms[w]) > 1 and any(e.jobs > 1 for e in found[w])]
     sets = {w: sum(e.jobs > 1 for e in found[w]) for w in several}
-    chosen = sorted(several, key=lambda w: (-len(arms[w]), -sets[w]))[:3]
+    gains = {w: max(map(value, numbers)) for w, numbers in study.alike("over_fastest").items()}
+    chosen = sorted(several, key=lambda w: (-len(arms[w]), -sets[w], -gains.get(w, 0)))
     chosen = chosen or list(study.fullest("rate", 4))
     if not chosen:
         return choose.nothing(sheet, "Throughput against the number of jobs", study.lacking())
     _rate_title(study, sheet, chosen[0])
     drawn = choose.strokes(e.method for w in chosen for e in found[w])
-    sheet.text("subtitle", f"{drawn}; grey line: the fastest way alone that was measured")
+    which = "Jobs written in several ways. " * bool(several)
+    sheet.text("subtitle", f"{which}{drawn}; grey line: the fastest way alone")
     for number, workload in enumerate(chosen):
         own = {"title": labels.job(workload), "format": "k", "zero": "yes"}
         own["wide"] = "yes" if number == 0 and len(chosen) % 2 else ""
