@@ -156,6 +156,7 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
     task.spec = task.spec.with_measure(visit=True)
     record = task.record()
     assert record.status == "completed" and record.flags == ["unvisited"]
+    assert record.host["unvisited"] == "cuInit: CUDA_ERROR_X"
     there = [
         {"CUDA_VISIBLE_DEVICES": f"MIG-{i}", "CUDA_MPS_PIPE_DIRECTORY": "/proc/no-mps"}
         for i in range(2)

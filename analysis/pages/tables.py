@@ -28,7 +28,7 @@ from analysis.records import flags
 ISOLATION = Path(__file__).with_name("isolation.csv")
 STAR = r"\*"  # in Markdown
 SLOWER = "‡"
-BY_IT = ("rate", "fastest_rate", "device_rate", "stp", "s", "slowdown", "over_fastest")  # it marks
+BY_IT = ("rate", "fastest_rate", "device_rate", "stp", "s", "over_fastest")  # it marks
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,9 @@ class Run:
             self.fields["host"] |= conductor.neighbours.account()
             self.fields["host"]["cpu_throttled"] = round(conductor.held_up, 3)
             self.fields["flags"] += ["cpu_throttled"] * (conductor.held_up > HELD_UP)
-            self.fields["flags"] += ["unvisited"] * bool(conductor.unvisited)
+            if conductor.unvisited:
+                self.fields["flags"].append("unvisited")
+                self.fields["host"]["unvisited"] = conductor.unvisited
             self._account(conductor, scratch)
             self._observe(observation, conductor)
 

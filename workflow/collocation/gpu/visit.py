@@ -1,7 +1,7 @@
 """A visit: another process opens CUDA where members are, does a little work there, and ends.
 
 So the GPU leaves the members' context once and comes back to it. Until it has, a context that has
-the GPU to itself replays CUDA graphs more slowly: on an H200 by 5 to 10 % (docs/arms.md). NVIDIA
+the GPU to itself replays CUDA graphs more slowly: on an H200 by up to 10 % (docs/arms.md). NVIDIA
 documents nothing of it.
 """
 
