@@ -85,10 +85,11 @@ class Table:
         lines = [[self.columns[i] for i in kept], ["---" for _ in kept]]
         lines += [[row[i] for i in kept] for row in spelt]
         text = [f"| {' | '.join(line)} |" for line in lines]
-        if STAR in "".join(chain(*spelt)):
+        marks = "".join(chain(*spelt))
+        if STAR in marks:
             read = "; read S" if "S" in lines[0] else ""
             text += ["", f"{STAR} {flags.meaning(flags.ABOVE_COUNT)}{read}."]
-        if SLOWER in "".join(chain(*spelt)):
+        if SLOWER in marks:
             text += ["", f"{SLOWER} {flags.meaning(flags.UNVISITED)}."]
         if turns:
             text += ["", TURNED]

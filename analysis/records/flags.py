@@ -1,7 +1,8 @@
 """Flags of a cell: what a reader should know before trusting its numbers.
 
-The runner's own flags (cores_shared, throttled, ...) stand in run.json; two more follow from what
-one cell measured. Others follow from several cells: analysis.estimates sets those.
+The runner's own flags (cores_shared, throttled, ...) stand in run.json; three more follow from
+what one cell measured, or was asked for. Others follow from several cells: analysis.estimates
+sets those.
 """
 
 from __future__ import annotations
