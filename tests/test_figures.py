@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 ALL = (*NAMES, *APPENDIX)
 SMALL_JOB, LARGE_JOB = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
 MIX = f"1x_{LARGE_JOB}+2x_{SMALL_JOB}"
+LEFT = (f"{MIX}--departure", f"3x_{LARGE_JOB}+1x_{SMALL_JOB}--departure")
 
 
 def number(quantity: str, value: float, hosts: int = 2, **where: object) -> Estimate:
@@ -51,7 +52,7 @@ OFF = {"unsupported": "MIG mode is off; switch it on"}
 def a_study(hosts: int = 2, blocks: int = 3, **changes) -> list[Estimate]:
     """A study with two jobs, two ways of writing, a mix, a departure, reported values."""
     ends = {(f"7x_{job.name}", "mig"): "unsupported" for job in JOBS}
-    design = {"counts": (2, 3, 7), "mixes": (MIX, f"{MIX}--departure"), "ends": ends}
+    design = {"counts": (2, 3, 7), "mixes": (MIX, LEFT[0]), "ends": ends}
     design |= {"methods": ("naive", "mps", "mig"), "hosts": hosts, "blocks": blocks} | changes
     study = simulate(Design(JOBS, **design), 1)
     found = [replace(e, note=OFF.get(e.status, e.note)) for e in build(study.rows, study.plan, {})]
@@ -66,7 +67,7 @@ STUDIES = {
     "turns": a_study(blocks=1, **TURNS),
     "two hosts": a_study(),
     "one host": a_study(hosts=1),
-    "one replicate": a_study(hosts=1, blocks=1),
+    "one replicate": a_study(hosts=1, blocks=1, mixes=(MIX, *LEFT)),
     "CPU": cpu(a_study(hosts=1, blocks=1, methods=("naive",), ends={})),
     "empty": [],
 }

@@ -74,7 +74,8 @@ def _mixes(made: Sheet, gains: list[Estimate], slowdowns: list[Estimate]) -> Non
 
 def _departures(made: Sheet, left: list[Estimate]) -> None:
     mixes = {e.scenario: labels.scenario(e.scenario.split("--")[0]) for e in left}
-    own = {"title": f"one leaves: {'; '.join(mixes.values())}", "rows": "yes", "wide": "yes"}
+    title = "others leave" if len(mixes) > 1 else f"others leave: {mixes[left[0].scenario]}"
+    own = {"title": title, "rows": "yes", "wide": "yes"}
     xlabel = "speed of those that stay, over their speed before"
     panel = made.panel("departure", **own, xlabel=xlabel)
     made.line(panel)

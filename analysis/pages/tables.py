@@ -124,7 +124,7 @@ def _completed(estimates: Estimates) -> Iterable[tuple[Estimate, str]]:
                 yield outcome, window
 
 
-_WINDOWS = {BEFORE: ", before a job left", AFTER: ", after it left", "epochs": ", whole epochs"}
+_WINDOWS = {BEFORE: ", before others left", AFTER: ", after they left", "epochs": ", whole epochs"}
 
 
 def numbers(estimates: Estimates, where: dict[str, str], *names: str) -> Iterator[Number]:
