@@ -14,7 +14,8 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     Options: arm, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows (list of
     per-member dicts of window → rate, in place of rates; lists are rates of slices), epochs,
     losses (per member), source, drift and drift_error (of every window), flags, limits (in every
-    member's spec), verified, sm_count, uuids, telemetry, sitting, gpu_memory (bytes).
+    member's spec), verified, sm_count, uuids, telemetry, sitting, gpu_memory (bytes), digest (of
+        the code).
     """
     parsed, sides = parse_scenario(scenario), sides_of(scenario, method)
     sets = [parse_scenario(side.scenario) for side in sides.values()] or [parsed]
@@ -61,7 +62,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     card = {"uuid": gpu, "name": options.get("gpu_name", "Test GPU"), "driver": "580.1"}
     data = {"dataset": "images", "source": options.get("source", "synthetic")}
     versions = {"torch": "2.11", "timm": "1.0"}
-    provenance = {"digest": "d1", "versions": versions, "machine": "m1"}
+    provenance = {"digest": options.get("digest", "d1"), "versions": versions, "machine": "m1"}
     return {
         "schema_version": 1,
         "study": options.get("study", "records"),

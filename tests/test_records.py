@@ -399,6 +399,16 @@ def test_a_stray_alone_run_is_no_reference():
     assert found["2x_a/paper_step/mps"][0] == DIFFERS
 
 
+def test_members_are_held_against_alone_runs_of_their_own_code_where_there_are_any():
+    """Another version may draw other weights."""
+    old = [*alone_runs(*[[7.0, 6.0, 5.0]] * 3), pair([7.0, 6.0, 5.0])]
+    new = [record("1x_a", replicate=i, losses=[[6.0, 5.0, 4.0]], digest="new") for i in (4, 5)]
+    new += [pair([6.0, 5.0, 4.0], replicate=2, digest="new")]
+    found = checks_of(*old, *new)
+    assert {verdict for verdict, _ in found.values()} == {AGREES}
+    assert checks_of(*old, new[-1])["2x_a/paper_step/mps/r2"][0] == DIFFERS
+
+
 @pytest.mark.parametrize("other", [{"arm": "bf16"}, {"source": "real"}, {"limits": {"seed": 1}}])
 def test_only_members_of_a_kind_are_held_against_each_other(other):
     found = checks_of(*alone_runs([7.0, 6.0, 5.0], [7.0, 6.0, 5.0]), pair([1.0, 1.0, 1.0], **other))

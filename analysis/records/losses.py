@@ -1,7 +1,8 @@
 """Was the same work done? Each member's losses against those of alone runs of its workload.
 
 Members of equal workload, arm, input, seed, data source and GPU model train on the same batches
-from the same weights. The median of their alone runs' losses, step by step, is the reference. The
+from the same weights. The median of their alone runs' losses, step by step, is the reference: of
+runs of the same code, where there are any, since another version may draw other weights. The
 first loss says whether weights and batch are the same, the early ones whether the member learns as
 the alone runs do. Later ones say little: training magnifies rounding, and each process rounds in
 its own way.
@@ -38,12 +39,13 @@ Check = tuple[str, float | None]
 @dataclass(frozen=True)
 class Member:
     """A member's early losses by step, NaN where not finite: `name` is its (cell, attempt, member),
-    `kind` what those have in common that may be held against each other, `sms` the number of SMs
-    it saw.
+    `kind` what those have in common that may be held against each other, `code` the digest of the
+    code that ran it, `sms` the number of SMs it saw.
     """
 
     name: tuple[str, int, int]
     kind: tuple
+    code: str | None
     alone: bool
     sms: int | None
     losses: dict[int, float]
@@ -94,6 +96,7 @@ def members_of(record: dict) -> list[Member]:
     """Raises KeyError, TypeError, ValueError where the record is not as it should be."""
     spec, cell = record["spec"], record["cell"]
     sources = {d.get("dataset"): d.get("source") for d in record.get("data") or []}
+    code = (record.get("provenance") or {}).get("digest")
     found = []
     for member in record.get("members") or []:
         own, loss = spec["members"][member["member"]], member.get("loss") or {}
@@ -111,7 +114,7 @@ def members_of(record: dict) -> list[Member]:
         for step, value in zip(loss.get("step") or [], loss.get("value") or [], strict=False):
             if step < EARLY_STEPS:  # null is JSON's spelling of NaN
                 early.setdefault(step, math.nan if value is None else float(value))
-        found.append(Member(name, kind, alone, member.get("sm_count"), early))
+        found.append(Member(name, kind, code, alone, member.get("sm_count"), early))
     return found
 
 
@@ -134,9 +137,11 @@ def loss_checks(members: Iterable[Member]) -> dict[tuple[str, int, int], Check]:
         else:
             checks[member.name] = NO_LOSS, None
     for alike in kinds.values():
-        alone = [member for member in alike if member.alone]
-        check = Reference(alone).check if alone else lambda _: (NO_ALONE, None)
-        checks |= {member.name: check(member) for member in alike}
-        if len(alone) == 1 and checks[alone[0].name][0] == AGREES:
-            checks[alone[0].name] = ITSELF, None
+        everyone = [member for member in alike if member.alone]
+        for code in {member.code for member in alike}:
+            alone = [member for member in everyone if member.code == code] or everyone
+            check = Reference(alone).check if alone else lambda _: (NO_ALONE, None)
+            checks |= {member.name: check(member) for member in alike if member.code == code}
+            if len(alone) == 1 and checks.get(alone[0].name, (None,))[0] == AGREES:
+                checks[alone[0].name] = ITSELF, None
     return checks
