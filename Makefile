@@ -47,7 +47,7 @@ SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
 RESULTS = $(patsubst results=%,%,$(or $(filter results=%,$(CONFIG)),results=results))
 MANY = $(GPUS:all=1000)
 BESIDE = $(if $(GPUS),--cores all --resources gpu=$(MANY))
-QUIET = $(PY) -m workflow.collocation.study.terminal
+QUIET = $(PY) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
@@ -99,10 +99,10 @@ artifact contribute: $(BASE)
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
 plan: $(BASE)
-	@$(QUIET) workflow.collocation.study.$(if $(CARD),mig_plan,show) --config $(SETTINGS) $(if $(CARD),$(if $(filter-out here,$(CARD)),--card $(CARD)),$(if $(GPUS),--gpus $(MANY)))
+	@$(QUIET) workflow.collocation.plan.$(if $(CARD),mig_plan,show) --config $(SETTINGS) $(if $(CARD),$(if $(filter-out here,$(CARD)),--card $(CARD)),$(if $(GPUS),--gpus $(MANY)))
 
 doctor: $(TRAIN)
-	@$(QUIET) workflow.collocation.study.doctor --config $(SETTINGS)
+	@$(QUIET) workflow.collocation.plan.doctor --config $(SETTINGS)
 
 test: lint
 	@mkdir -p build && $(PY) -m release verify > build/verify.txt || { cat build/verify.txt; exit 1; }
@@ -132,7 +132,7 @@ format: $(DEV)
 	$(PY) -m snakefmt Snakefile workflow
 
 schemas: $(BASE)
-	$(PY) -m workflow.collocation.schema.study
+	$(PY) -m workflow.collocation.spec.study
 
 bench: $(TRAIN)
 	$(PY) -m bench $(BENCH)

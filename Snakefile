@@ -3,7 +3,7 @@
 #   snakemake                                    the study 'paper', or 'smoke' without a GPU
 #   snakemake figures --config measure=false     figures and tables of what is there; plans no cell
 #
-# What still has to run is decided by workflow/collocation/study/pending.py, from the run.json files.
+# What still has to run is decided by workflow/collocation/plan/pending.py, from the run.json files.
 
 import sys
 
@@ -15,7 +15,7 @@ if not Path(workflow.basedir, "workflow", "collocation").is_dir():
     raise WorkflowError("no module of another workflow: clone this repository and run it there")
 sys.path.insert(0, workflow.basedir)
 
-from workflow.collocation.study import terminal
+from workflow.collocation.plan import terminal
 
 terminal.hush(workflow)
 

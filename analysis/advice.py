@@ -17,7 +17,7 @@ from analysis import choose, labels
 from analysis.choose import place, scope, way
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE, TWIN, method_order, parse_scenario
+from workflow.collocation.spec.names import ALTERNATE, TWIN, method_order, parse_scenario
 
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it

@@ -10,8 +10,8 @@ from analysis import labels
 from analysis.estimates.intervals import FEW
 from analysis.estimates.schema import BLOCKS, INTERVAL, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE, ARMS, CONTROL_ARMS, TWIN, parse_scenario
 from analysis.records import flags
+from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS, TWIN, parse_scenario
 
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.

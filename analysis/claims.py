@@ -15,7 +15,6 @@ from analysis.choose import PARTNER, place, wavers
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import NONE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.names import Scenario, parse_scenario, scenario_id
 from analysis.rules import (
     Claim,
     ClaimsError,
@@ -28,6 +27,7 @@ from analysis.rules import (
     over_hosts,
     read,
 )
+from workflow.collocation.spec.names import Scenario, parse_scenario, scenario_id
 
 __all__ = ["ClaimsError", "Judged", "Rules", "Verdict", "judged", "read", "verdicts"]
 

@@ -19,11 +19,11 @@ from analysis import labels
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import BLOCKS, BOTH, NONE, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE, TWIN
 from analysis.pages import html
 from analysis.pages.book import plain
 from analysis.pages.tables import Number, Table
 from analysis.rules import Verdict
+from workflow.collocation.spec.names import ALTERNATE, TWIN
 
 CLAIM = "claim"
 COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "energy_per_sample")

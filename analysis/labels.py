@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate
-from analysis.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
+from workflow.collocation.spec.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
 
 _MODELS = {
     "resnet": "ResNet",

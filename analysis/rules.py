@@ -26,7 +26,7 @@ from pydantic import (
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.reported import SOURCES
 from analysis.estimates.schema import INTERVAL, Estimate
-from analysis.names import AFTER, BEFORE, COMPLETION, METHODS, PAPER_ARM
+from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, METHODS, PAPER_ARM
 
 Method = Literal[METHODS[1:]]  # `serial` is computed, never run
 Count = Annotated[StrictInt, Field(ge=1)]

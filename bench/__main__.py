@@ -25,12 +25,12 @@ from bench import sampler_cost, scale, survivors
 from bench.bare_loop import measure
 from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, entered, in_short, prepare
 from workflow.collocation import gpu
-from workflow.collocation.cell.task import Task
 from workflow.collocation.gpu import find_devices
-from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
-from workflow.collocation.processes import environment
-from workflow.collocation.schema.load import load_config
-from workflow.collocation.study.grid import Cell
+from workflow.collocation.run import environment
+from workflow.collocation.run.task import Task
+from workflow.collocation.sharing.evidence import Company, NotInForce, Report, Unsupported
+from workflow.collocation.spec.grid import Cell
+from workflow.collocation.spec.load import load_config
 
 OTHERS = {"sampler": sampler_cost.main, "scale": scale.main, "survivors": survivors.main}
 COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
@@ -48,7 +48,7 @@ def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> di
         gpu=device.uuid if device else "cpu",
         data=[ready],
     ).write(job)
-    command = [sys.executable, "-m", "workflow.collocation.cell.run", str(job)]
+    command = [sys.executable, "-m", "workflow.collocation.run.cell", str(job)]
     run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(f"bench: {cell.id} ended with exit code {run.returncode}\n{run.stderr}")

@@ -134,7 +134,7 @@ def measure(
     settle_s: seconds between the barrier and the measured ones. Raises RuntimeError when a process
     fails.
     """
-    # As models.serve has it: importing torch must not make a context that no fork survives.
+    # As models.fork_server has it: importing torch must not make a context that no fork survives.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.collocation import gpu, methods
-from workflow.collocation.cell import cores
-from workflow.collocation.cell.members import member_specs
+from workflow.collocation import gpu
+from workflow.collocation import sharing as methods
+from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.methods.base import Sharing
-from workflow.collocation.schema.load import load_workloads
-from workflow.collocation.schema.study import CONFIG, Study
-from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.run.members import member_specs
+from workflow.collocation.sharing.base import Sharing
+from workflow.collocation.spec.grid import Cell, expand
+from workflow.collocation.spec.load import load_workloads
+from workflow.collocation.spec.study import CONFIG, Study
 
 WARMUP_S, SETTLE_S = 1.0, 0.5
 

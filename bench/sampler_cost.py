@@ -27,17 +27,17 @@ from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG
 from bench.cases import CPU_CASES, Case, cell_of, entered, in_short, prepare
 from workflow.collocation import gpu
-from workflow.collocation.cell import cores, steps
-from workflow.collocation.cell.conductor import TIMEOUTS, Conductor
-from workflow.collocation.cell.neighbours import Neighbours
-from workflow.collocation.cell.progress import Display
-from workflow.collocation.digest import code_digest
-from workflow.collocation.gpu import find_devices
-from workflow.collocation.methods.evidence import Company, NotInForce, Unsupported
-from workflow.collocation.processes.server import Server
-from workflow.collocation.schema.load import load_config
-from workflow.collocation.schema.study import Sampling
-from workflow.collocation.study.grid import Cell
+from workflow.collocation.gpu import cores, find_devices
+from workflow.collocation.record import step_times as steps
+from workflow.collocation.record.source_digest import code_digest
+from workflow.collocation.run.conductor import TIMEOUTS, Conductor
+from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.neighbours import Neighbours
+from workflow.collocation.run.progress import Display
+from workflow.collocation.sharing.evidence import Company, NotInForce, Unsupported
+from workflow.collocation.spec.grid import Cell
+from workflow.collocation.spec.load import load_config
+from workflow.collocation.spec.study import Sampling
 from workflow.collocation.telemetry.watch import Watch
 
 OFF, ON = "off", "ours"

@@ -23,9 +23,10 @@ from pathlib import Path
 
 import yaml
 
-from workflow.collocation import ROOT, provenance
-from workflow.collocation.schema.load import load_study, load_workloads, read_yaml
-from workflow.collocation.study import grid
+from workflow.collocation import ROOT
+from workflow.collocation.record import provenance
+from workflow.collocation.spec import grid
+from workflow.collocation.spec.load import load_study, load_workloads, read_yaml
 
 NAME = "large"
 ANALYSIS = ("merge", "estimate", "figures --data-only", "pages")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.names import ALTERNATE, COMPLETION
 from analysis.records.safe import read_json, read_table
 from release import readings, slices
 from release.contents import RUN, Attempt, one_line
-from workflow.collocation.cell import steps
-from workflow.collocation.cell.record import Record
+from workflow.collocation.record import step_times as steps
+from workflow.collocation.record.run_json import Record
+from workflow.collocation.spec.names import ALTERNATE, COMPLETION
 
 STEPS = "steps.parquet"
 LEAST_STEPS = 8  # of a member, for its times to be unlike any other's

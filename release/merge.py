@@ -23,15 +23,15 @@ from analysis.records.safe import MOST_TABLE, printable, read_bytes, read_json
 from release import contents, manifest, verify
 from release.cells import STEPS
 from release.contents import RUN, Attempt, one_line
-from workflow.collocation.cell.record import FAULTS, RESULTS
-from workflow.collocation.cell.spec import changes, digest
-from workflow.collocation.errors import ConfigError
 from workflow.collocation.gpu.lock import Busy, folder_lock
-from workflow.collocation.schema.load import read_values
-from workflow.collocation.study.attempts import scan
-from workflow.collocation.study.grid import ELSEWHERE, Cell
-from workflow.collocation.study.jobs import holder
-from workflow.collocation.study.session import Session, open_session
+from workflow.collocation.plan.attempts import scan
+from workflow.collocation.plan.jobs import holder
+from workflow.collocation.plan.session import Session, open_session
+from workflow.collocation.record.run_json import FAULTS, RESULTS
+from workflow.collocation.spec.cell import changes, digest
+from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.spec.grid import ELSEWHERE, Cell
+from workflow.collocation.spec.load import read_values
 
 STAGED = ".merge"  # below the study's folder: what is not checked yet
 NAMED = 3  # settings that differ

@@ -7,11 +7,11 @@ from statistics import median
 
 import numpy as np
 
-from analysis.names import ALTERNATE, ANCHOR, parse_scenario
 from analysis.records.safe import read_json, read_text
 from release import contents
 from release.cells import Checked
 from release.contents import NOT_RUN, PLAN, RUNS, one_line
+from workflow.collocation.spec.names import ALTERNATE, ANCHOR, parse_scenario
 
 # Relative, at step 0 and later, as training on a GPU repeats less and less; and median deviations.
 LOSS_APART, LATER_APART, SPREADS = 0.1, 0.3, 6.0

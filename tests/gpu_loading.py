@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from workflow.collocation import ROOT, gpu
-from workflow.collocation.methods.evidence import PIPE_FOLDER
+from workflow.collocation.sharing.evidence import PIPE_FOLDER
 from workflow.collocation.telemetry.sampler import Source
 
 LEAD_S = 0.4  # of a load before it is looked at, and after: counters are refreshed every 100 ms

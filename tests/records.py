@@ -2,8 +2,8 @@
 
 from statistics import fmean
 
-from analysis.names import parse_scenario, sides_of
 from analysis.records import merge
+from workflow.collocation.spec.names import parse_scenario, sides_of
 
 TRAIN_SIZE = 50_000
 

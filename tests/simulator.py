@@ -17,8 +17,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.names import AFTER, ALTERNATE, BEFORE, COMPLETION, parse_scenario, sides_of
 from analysis.records.schema import SCHEMA
+from workflow.collocation.spec.names import (
+    AFTER,
+    ALTERNATE,
+    BEFORE,
+    COMPLETION,
+    parse_scenario,
+    sides_of,
+)
 
 ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "paper_step", "window", 6.0, 50_000, 32
 CARD, MEMORY = "Simulated GPU", 80e9

@@ -25,8 +25,8 @@ import yaml
 
 from tests import warm
 from tests.fakes import machine
-from workflow.collocation.cell.spec import CellSpec
-from workflow.collocation.cell.task import Task
+from workflow.collocation.run.task import Task
+from workflow.collocation.spec.cell import CellSpec
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATIENCE = 240.0  # seconds, for a busy machine; nothing waits that long when all is well
@@ -288,7 +288,7 @@ class Studio:
         """One attempt at a cell without Snakemake, by the command that its job runs."""
         job = self.folder / f"job-{uuid.uuid4().hex[:8]}.json"
         self.task(cell).write(job)
-        command = [sys.executable, "-m", "workflow.collocation.cell.run", job.name]
+        command = [sys.executable, "-m", "workflow.collocation.run.cell", job.name]
         return self._start(command, environment)
 
     def measured(self, cell: str, seconds: float = PATIENCE, **environment: str) -> dict:
@@ -331,7 +331,7 @@ class Studio:
 
     def plan(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
         """`make plan`."""
-        command = [sys.executable, "-m", "workflow.collocation.study.show", *arguments]
+        command = [sys.executable, "-m", "workflow.collocation.plan.show", *arguments]
         command += ["--config", *self.config(**(config or {}))]
         return self._start(command, environment).end()
 

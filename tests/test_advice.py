@@ -12,8 +12,8 @@ from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import INTERVAL, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE, ARMS, CONTROL_ARMS
 from analysis.pages import choose
+from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS
 
 JOB = "resnet26_cifar10_b32"
 

@@ -26,14 +26,14 @@ from release import slices
 from tests.lies import lies
 from tests.studio import PATIENCE, Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
-from workflow.collocation.cell.cores import plan_cores, plan_sides
-from workflow.collocation.cell.members import member_specs
-from workflow.collocation.processes.server import Server
-from workflow.collocation.schema.study import Study
-from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study import fits
-from workflow.collocation.study.duration import Estimates
-from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.gpu.cores import plan_cores, plan_sides
+from workflow.collocation.plan import fits
+from workflow.collocation.plan.duration import Estimates
+from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.members import member_specs
+from workflow.collocation.spec.grid import Cell, expand
+from workflow.collocation.spec.study import Study
+from workflow.collocation.spec.workloads import VisionWorkload
 
 TURNS = {"kind": "alternate", "slices": 4, "slice_s": 0.15, "drop_s": 0.05, "warmup_s": 0}
 WORKLOADS = {

@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 from bench import __main__ as bench  # noqa: E402
 from bench import bare_loop, sampler_cost, survivors  # noqa: E402
 from bench.cases import TINY  # noqa: E402
-from workflow.collocation.cell.cores import Cpu, plan_cores  # noqa: E402
-from workflow.collocation.cell.members import member_specs  # noqa: E402
-from workflow.collocation.methods.evidence import NotInForce, Report  # noqa: E402
+from workflow.collocation.gpu.cores import Cpu, plan_cores  # noqa: E402
+from workflow.collocation.run.members import member_specs  # noqa: E402
+from workflow.collocation.sharing.evidence import NotInForce, Report  # noqa: E402
 
 PAIR = bench.Case(TINY, "paper_step", "naive", 2, 2)
 
@@ -107,7 +107,7 @@ def test_a_bare_run_whose_method_is_not_in_force_ends_the_bench(
     def enter(spec, device, log):
         yield SimpleNamespace(environment=lambda member: {}, witness=witness)
 
-    monkeypatch.setattr("workflow.collocation.methods.enter", enter)
+    monkeypatch.setattr("workflow.collocation.sharing.enter", enter)
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
     cell = quick(bench.Case(TINY, "paper_step", "mps", 2, 2))
     if error:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.collocation import cpus as counted
-from workflow.collocation.cell.cores import Cpu, plan_cores, topology
+from workflow.collocation.gpu import cpus as counted
+from workflow.collocation.gpu.cores import Cpu, plan_cores, topology
 
 
 def machine(nodes: int, cores: int, threads: int) -> list[Cpu]:
@@ -174,10 +174,10 @@ def test_under_a_quota_no_more_cores_are_planned_than_it_allows(cpus, members, m
 
 IN_A_GROUP = """
 import json, time
-from workflow.collocation import provenance
-from workflow.collocation.cell.cores import plan_cores
+from workflow.collocation.record import provenance
+from workflow.collocation.gpu.cores import plan_cores
 print(json.dumps([plan_cores(["all"])[0], provenance.host()]))
-from workflow.collocation import cpus
+from workflow.collocation.gpu import cpus
 before, patience = cpus.periods(), time.monotonic() + 120
 while cpus.periods()[1] == before[1] and time.monotonic() < patience:
     pass

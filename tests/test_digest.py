@@ -5,8 +5,10 @@ import subprocess
 
 import pytest
 
-from workflow.collocation import ROOT, digest, provenance
-from workflow.collocation.digest import code_digest, tree
+from workflow.collocation import ROOT
+from workflow.collocation.record import provenance
+from workflow.collocation.record import source_digest as digest
+from workflow.collocation.record.source_digest import code_digest, tree
 
 SOURCE = '''
 """A module."""
@@ -100,8 +102,8 @@ def repository(tmp_path):
     files = {
         "models/train.py": "steps = 1\n",
         "models/data/digits.py": "size = 8\n",
-        "workflow/collocation/cell/run.py": "wait = 2\n",
-        "workflow/collocation/study/show.py": "width = 80\n",
+        "workflow/collocation/run/cell.py": "wait = 2\n",
+        "workflow/collocation/plan/show.py": "width = 80\n",
         "analysis/merging/merge.py": "rows = 3\n",
         "tests/test_run.py": "assert True\n",
         "README.md": "words\n",
@@ -114,14 +116,14 @@ def repository(tmp_path):
 
 def test_what_trains_or_measures_enters_the_digest_and_nothing_else_does(repository):
     before = code_digest(repository)
-    beside = "workflow/collocation/study/show.py"
+    beside = "workflow/collocation/plan/show.py"
     for name in ("analysis/merging/merge.py", "tests/test_run.py", "README.md", beside):
         (repository / name).write_text("changed = True\n")
     (repository / "models" / "notes.md").write_text("words\n")
     (repository / "models" / "train.py").write_text("# the number of steps\nsteps = 1\n")
     assert code_digest(repository) == before and len(before) == 16
     seen = [before]
-    for name in ("models/train.py", "models/data/digits.py", "workflow/collocation/cell/run.py"):
+    for name in ("models/train.py", "models/data/digits.py", "workflow/collocation/run/cell.py"):
         path = repository / name
         path.write_text("changed = True\n")
         seen.append(code_digest(repository))

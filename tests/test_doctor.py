@@ -8,11 +8,11 @@ import pytest
 
 from tests.fakes import machine
 from workflow.collocation import gpu
-from workflow.collocation.errors import NotInForce
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.schema.study import Config
-from workflow.collocation.study import doctor
-from workflow.collocation.study.doctor import FAIL, OK, WARN, Doctor
+from workflow.collocation.plan import doctor
+from workflow.collocation.plan.doctor import FAIL, OK, WARN, Doctor
+from workflow.collocation.spec.errors import NotInForce
+from workflow.collocation.spec.study import Config
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ ENDS = {
     "ctrl_c_twice": twice,
     "lost_terminal": to_group(signal.SIGHUP),
     "kill_snakemake": kill(None),
-    "kill_conductor": kill("workflow.collocation.cell.run"),
+    "kill_conductor": kill("workflow.collocation.run.cell"),
 }
 
 
@@ -117,7 +117,7 @@ def test_an_end_in_mid_cell_leaves_nothing_behind(interrupted, name):
     studio, cell = interrupted, block(1 + list(ENDS).index(name))
     with studio.held(cell, *studio.only(cell)) as (running, _):
         # The preloaded server and two members.
-        assert len(running.descendants("models.serve")) == 3
+        assert len(running.descendants("models.fork_server")) == 3
         ENDS[name](running)
         studio.assert_no_orphans()
         result = running.end()
@@ -128,7 +128,7 @@ def test_an_end_in_mid_cell_leaves_nothing_behind(interrupted, name):
 def test_a_killed_fork_server_fails_the_cell(interrupted):
     studio, cell = interrupted, block(len(ENDS) + 1)
     with studio.held(cell, *studio.only(cell)) as (running, _):
-        server, *members = running.descendants("models.serve")
+        server, *members = running.descendants("models.fork_server")
         assert {member.ppid() for member in members} == {server.pid}
         server.send_signal(signal.SIGKILL)
         assert running.end().code == 0
@@ -225,7 +225,7 @@ class Standstill:
     def _find(self, running: Running) -> psutil.Process | None:
         """The process that is to stand still, once the phase is reached."""
         if self.phase == "import":
-            return next(iter(running.descendants("models.serve")), None)
+            return next(iter(running.descendants("models.fork_server")), None)
         log = (self.studio.folder / self.studio.path(self.cell)).with_name("log")
         member = log / "member0.log"
         reached = (
@@ -238,7 +238,7 @@ class Standstill:
         if self.kind == "daemon":
             named = [p for p in running.descendants() if p.name().startswith("nvidia-cuda-mps")]
             return named[0]
-        servers = running.descendants("models.serve")  # and members
+        servers = running.descendants("models.fork_server")  # and members
         return {
             "server": lambda: servers[0],
             "member": lambda: servers[1],

@@ -8,9 +8,9 @@ from markdown_it import MarkdownIt
 from analysis.estimates.schema import Estimate
 from analysis.estimates.schema import write as write_estimates
 from analysis.figures.sheet import Sheet
-from analysis.names import no_formula
 from analysis.pages.book import plain
 from tests.test_hostile import SOURCE, run
+from workflow.collocation.spec.names import no_formula
 
 NASTY = (
     "<script>alert(1)</script>",

@@ -21,11 +21,11 @@ from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG, QUANTITIES, SHARE
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import parse_scenario
 from analysis.records import merge
 from analysis.records.schema import SCHEMA
 from tests.records import record
 from tests.simulator import ARM, BUSY_GAINS, CARD, Design, Job, Noise, simulate
+from workflow.collocation.spec.names import parse_scenario
 
 THIN, WIDE = Job("thin_b32", 3000, 0.2), Job("wide_b32", 700, 0.97, BUSY_GAINS, memory=9.0)
 PAIR = "1x_thin_b32+1x_wide_b32"

@@ -16,8 +16,8 @@ from analysis.estimates import schema
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, Replicate, described
 from analysis.estimates.table import Estimates
 from analysis.explorer import command
-from analysis.names import ALTERNATE
 from tests.browser import Browser
+from workflow.collocation.spec.names import ALTERNATE
 
 JOB, OTHER, MIX = "resnet26_cifar10_b32", "resnet152_imagenet_b32", "1x_a_b8+2x_c_b8"
 NASTY = '</script><script>document.title = "broken"</script><img src=x onerror="alert(1)">'

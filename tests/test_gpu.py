@@ -14,12 +14,14 @@ import psutil
 import pynvml
 import pytest
 
-from workflow.collocation import gpu, methods
-from workflow.collocation.cell.record import Gpu
-from workflow.collocation.gpu import apart, nvidia
-from workflow.collocation.methods import evidence, mps_daemon
-from workflow.collocation.methods.evidence import Company, NotInForce, Report
-from workflow.collocation.schema.load import ConfigError
+from workflow.collocation import gpu
+from workflow.collocation import sharing as methods
+from workflow.collocation.gpu import nvidia
+from workflow.collocation.gpu import nvml_subprocess as apart
+from workflow.collocation.record.run_json import Gpu
+from workflow.collocation.sharing import evidence, mps_daemon
+from workflow.collocation.sharing.evidence import Company, NotInForce, Report
+from workflow.collocation.spec.load import ConfigError
 
 UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
 NAIVE = {"method": "naive", "members": [{"workload": "a"}]}

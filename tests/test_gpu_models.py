@@ -28,8 +28,8 @@ from models.jobs.vision import VisionJob  # noqa: E402
 from models.member import Losses, Member  # noqa: E402
 from models.process import set_up  # noqa: E402
 from workflow.collocation import gpu  # noqa: E402
-from workflow.collocation.methods import mps, mps_daemon  # noqa: E402
-from workflow.collocation.methods.evidence import NotInForce, Place, Report  # noqa: E402
+from workflow.collocation.sharing import mps, mps_daemon  # noqa: E402
+from workflow.collocation.sharing.evidence import NotInForce, Place, Report  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 gpu.find(None)  # forks the process that asks the driver, before compiling has this one ask it too

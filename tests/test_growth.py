@@ -10,20 +10,21 @@ from pydantic import create_model
 from tests.test_pending import READ, attempt, by_id, possible
 from tests.test_plan import SMALL, STUDIES, WORKLOADS, A, small_study
 from workflow.collocation import ROOT
-from workflow.collocation.cell import spec as specs
-from workflow.collocation.cell.record import MEASURED
-from workflow.collocation.cell.spec import CellSpec, changes, digest
-from workflow.collocation.schema.measure import Measure
-from workflow.collocation.schema.study import Study
-from workflow.collocation.schema.workloads import (
+from workflow.collocation.plan import pending
+from workflow.collocation.plan.attempts import scan
+from workflow.collocation.record.run_json import MEASURED
+from workflow.collocation.spec import cell as specs
+from workflow.collocation.spec import grid
+from workflow.collocation.spec.cell import CellSpec, changes, digest
+from workflow.collocation.spec.grid import expand
+from workflow.collocation.spec.measure import Measure
+from workflow.collocation.spec.study import Study
+from workflow.collocation.spec.workloads import (
     KINDS,
     CommandWorkload,
     OwnWorkload,
     VisionWorkload,
 )
-from workflow.collocation.study import grid, pending
-from workflow.collocation.study.attempts import scan
-from workflow.collocation.study.grid import expand
 
 LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
 

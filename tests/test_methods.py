@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.studio import study, workload
-from workflow.collocation import gpu, methods
-from workflow.collocation.cell import refusal
-from workflow.collocation.methods.base import METHODS, MOST_MEMBERS, Method, Sharing, register
-from workflow.collocation.methods.evidence import Report
-from workflow.collocation.schema.study import Study
-from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation import gpu
+from workflow.collocation import sharing as methods
+from workflow.collocation.run import refusal
+from workflow.collocation.sharing.base import METHODS, MOST_MEMBERS, Method, Sharing, register
+from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.spec.grid import Cell, expand
+from workflow.collocation.spec.study import Study
+from workflow.collocation.spec.workloads import VisionWorkload
 
 
 @dataclass(frozen=True)

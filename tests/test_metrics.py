@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.estimates import metrics
-from analysis.names import method_order
+from workflow.collocation.spec.names import method_order
 
 rate = st.floats(1e-3, 1e6)
 shares = st.lists(st.floats(0.01, 2.0), min_size=1, max_size=8)

@@ -25,16 +25,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import driver, machine
-from workflow.collocation import gpu, methods
-from workflow.collocation.gpu import apart
-from workflow.collocation.methods import base, evidence, mps_daemon, undisturbed
-from workflow.collocation.methods.evidence import Company, NotInForce, Report, Unsupported
-from workflow.collocation.methods.mig import card as mig_card
-from workflow.collocation.methods.mig import layout as mig_layout
-from workflow.collocation.methods.mig import nvml as mig_nvml
-from workflow.collocation.methods.mig import restore as mig_restore
-from workflow.collocation.methods.mig.layout import Card
-from workflow.collocation.schema.load import check, read_yaml
+from workflow.collocation import gpu
+from workflow.collocation import sharing as methods
+from workflow.collocation.gpu import nvml_subprocess as apart
+from workflow.collocation.sharing import base, evidence, mps_daemon
+from workflow.collocation.sharing import defer_signals as undisturbed
+from workflow.collocation.sharing.evidence import Company, NotInForce, Report, Unsupported
+from workflow.collocation.sharing.mig import card as mig_card
+from workflow.collocation.sharing.mig import layout as mig_layout
+from workflow.collocation.sharing.mig import nvml as mig_nvml
+from workflow.collocation.sharing.mig import restore as mig_restore
+from workflow.collocation.sharing.mig.layout import Card
+from workflow.collocation.spec.load import check, read_yaml
 
 TABLES = {
     path.stem: check(Card, read_yaml(path), str(path))

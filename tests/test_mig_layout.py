@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from tests.fakes import machine
 from tests.studio import REPOSITORY
 from workflow.collocation import gpu
-from workflow.collocation.methods.evidence import Unsupported
-from workflow.collocation.methods.mig.layout import Card, Layout, plan
-from workflow.collocation.schema.load import (
+from workflow.collocation.plan import mig_plan
+from workflow.collocation.sharing.evidence import Unsupported
+from workflow.collocation.sharing.mig.layout import Card, Layout, plan
+from workflow.collocation.spec.grid import expand
+from workflow.collocation.spec.load import (
     check,
     load_study,
     load_workloads,
     read_yaml,
 )
-from workflow.collocation.schema.study import CONFIG
-from workflow.collocation.study import mig_plan
-from workflow.collocation.study.grid import expand
+from workflow.collocation.spec.study import CONFIG
 
 
 def load_card(path: Path) -> Card:

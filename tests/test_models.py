@@ -23,17 +23,17 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from models import clock, device, inputs, member, process, train  # noqa: E402
+from models.fork_server import call_trainer  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
 from models.jobs import base, dlrm  # noqa: E402
 from models.jobs.base import find  # noqa: E402
 from models.jobs.dlrm import DlrmJob, table_rows  # noqa: E402
 from models.jobs.vision import VisionJob, build_model  # noqa: E402
 from models.protocol import Channel  # noqa: E402
-from models.serve import call_trainer  # noqa: E402
 from tests.fakes.data import FakeClicks, FakeImages  # noqa: E402
 from tests.test_processes import assert_gone  # noqa: E402
-from workflow.collocation.cell.spec import ArmSpec  # noqa: E402
-from workflow.collocation.schema.study import ARMS  # noqa: E402
+from workflow.collocation.spec.cell import ArmSpec  # noqa: E402
+from workflow.collocation.spec.study import ARMS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
@@ -425,7 +425,7 @@ FORKED = """
     from models import train
     from models.inputs import FileImages
     from models.protocol import Channel
-    from models.serve import call_trainer
+    from models.fork_server import call_trainer
     from tests.fakes.data import FakeImages
 
     if (capped := os.fork()) == 0:

@@ -22,14 +22,15 @@ import psutil
 import pytest
 
 from tests.test_processes import assert_gone
-from workflow.collocation import gpu, methods
+from workflow.collocation import gpu
+from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.methods import evidence as method_evidence
-from workflow.collocation.methods import mps, mps_daemon
-from workflow.collocation.methods.base import METHODS
-from workflow.collocation.methods.evidence import Company, NotInForce, Place, Report, Unsupported
-from workflow.collocation.methods.naive import Plain
-from workflow.collocation.methods.sides import Together
+from workflow.collocation.sharing import evidence as method_evidence
+from workflow.collocation.sharing import mps, mps_daemon
+from workflow.collocation.sharing.base import METHODS
+from workflow.collocation.sharing.conditions import Together
+from workflow.collocation.sharing.evidence import Company, NotInForce, Place, Report, Unsupported
+from workflow.collocation.sharing.naive import Plain
 
 ROOT = Path(__file__).parent.parent
 MPS = METHODS["mps"]
@@ -557,7 +558,7 @@ def test_only_a_mark_of_ours_that_nobody_holds_is_swept():
         made.append(Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX)))
         make(made[-1] / mps_daemon.MARK)
     dead, *others = made
-    code = "from workflow.collocation.methods import mps_daemon; mps_daemon.sweep()"
+    code = "from workflow.collocation.sharing import mps_daemon; mps_daemon.sweep()"
     surroundings = os.environ | {"TMPDIR": tempfile.gettempdir()}
     with (made[-1] / mps_daemon.MARK).open("w") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from workflow.collocation.cell.outcome import Tracked, cell_status
-from workflow.collocation.cell.record import Member
-from workflow.collocation.methods.evidence import Report
+from workflow.collocation.record.run_json import Member
+from workflow.collocation.run.outcome import Tracked, cell_status
+from workflow.collocation.sharing.evidence import Report
 
 BUILT = {"event": "built", "member": 0, "t": 1, "parameters": 12, "threads": 2, "cores": [0, 1]}
 WARM = {"event": "warm", "member": 0, "t": 2, "steps": 20, "step_s": 0.1, "input_share": 0.02}

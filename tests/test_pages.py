@@ -17,11 +17,11 @@ from analysis.estimates.build import build
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.names import METHODS
 from analysis.pages import choose, render, tables
 from analysis.pages.book import Book, PageError, only_published, plain
 from tests.simulator import BUSY_GAINS, Design, Job, Noise, simulate
 from tests.studio import REPOSITORY
+from workflow.collocation.spec.names import METHODS
 
 RULES = REPOSITORY / "config/claims.yaml"
 MIX = "1x_thin_b32+1x_thick_b8"

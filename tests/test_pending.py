@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_plan import SMALL, WORKLOADS, A, small_study
-from workflow.collocation.cell.record import FAULTS, MEASURED, RESULTS
-from workflow.collocation.study import pending
-from workflow.collocation.study.attempts import Attempt
-from workflow.collocation.study.duration import Estimates
-from workflow.collocation.study.grid import Cell, expand
-from workflow.collocation.study.pending import Job, within
+from workflow.collocation.plan import pending
+from workflow.collocation.plan.attempts import Attempt
+from workflow.collocation.plan.duration import Estimates
+from workflow.collocation.plan.pending import Job, within
+from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS
+from workflow.collocation.spec.grid import Cell, expand
 
 # -- pending: a world of cells, attempts and devices -----------------------------------------------
 

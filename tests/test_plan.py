@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from analysis import claims, figures
 from analysis.estimates.table import Estimates
-from analysis.names import TWIN
 from workflow.collocation import ROOT
-from workflow.collocation.cell.spec import CellSpec, digest
-from workflow.collocation.schema.load import ConfigError, load_study, load_workloads
-from workflow.collocation.schema.measure import KINDS
-from workflow.collocation.schema.study import CONFIG, Study
-from workflow.collocation.study import costs, show
-from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.plan import costs, show
+from workflow.collocation.spec.cell import CellSpec, digest
+from workflow.collocation.spec.grid import Cell, expand
+from workflow.collocation.spec.load import ConfigError, load_study, load_workloads
+from workflow.collocation.spec.measure import KINDS
+from workflow.collocation.spec.names import TWIN
+from workflow.collocation.spec.study import CONFIG, Study
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))

@@ -13,9 +13,9 @@ import pytest
 from tests.studio import freezer
 from tests.test_processes import CONDUCTOR, PATIENCE, Run, assert_gone, descriptors, script
 from workflow.collocation import ROOT
-from workflow.collocation.processes import server as servers
-from workflow.collocation.processes.preloaded import hold, stamp
-from workflow.collocation.processes.server import Server, offspring
+from workflow.collocation.run import fork_client as servers
+from workflow.collocation.run.fork_client import Server, offspring
+from workflow.collocation.run.preloaded import hold, stamp
 
 TRAINER = "tests.torchfree"
 KNOWN = {"digest": "d", "versions": {"torch": "2.1", "driver": None}}

@@ -22,8 +22,8 @@ import pytest
 from models.protocol import Channel
 from workflow.collocation import ROOT as REPOSITORY
 from workflow.collocation.gpu import lock
-from workflow.collocation.processes.environment import account, server_environment
-from workflow.collocation.processes.server import Server
+from workflow.collocation.run.environment import account, server_environment
+from workflow.collocation.run.fork_client import Server
 
 PATIENCE = 20.0  # seconds, for a busy machine; nothing below waits that long when all is well
 
@@ -285,7 +285,7 @@ def test_members_die_with_the_server(run):
 
 CONDUCTOR = """
 import json, sys
-from workflow.collocation.processes.server import Server
+from workflow.collocation.run.fork_client import Server
 folder, *name = sys.argv[1:]
 with Server(folder + "/server.log", "tests.torchfree", *name) as server:
     for index, args in enumerate([{}, {"hang": "build"}, {"hang": "warm"}]):

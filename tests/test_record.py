@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow.collocation.cell.record import CellName, Gpu, MethodEvidence, Record, write
-from workflow.collocation.study.attempts import scan
+from workflow.collocation.plan.attempts import scan
+from workflow.collocation.record.run_json import CellName, Gpu, MethodEvidence, Record, write
 
 CELL = "2x_a/paper_step/naive/r1"
 

@@ -18,7 +18,7 @@ from analysis.records import flags, losses, merge, schema
 from analysis.records.losses import AGREES, DIFFERS, ITSELF
 from analysis.records.slices import LAG_NS
 from tests.records import TRAIN_SIZE, merged, record, telemetry
-from workflow.collocation.cell import steps
+from workflow.collocation.record import step_times as steps
 from workflow.collocation.telemetry import series
 
 

@@ -35,12 +35,12 @@ from release import (
 from release.contents import Attempt
 from tests import warm
 from tests.studio import REPOSITORY
-from workflow.collocation.cell.steps import slices_rate
 from workflow.collocation.gpu.lock import folder_lock
-from workflow.collocation.study.attempts import scan
-from workflow.collocation.study.jobs import write_plan
-from workflow.collocation.study.session import open_session
-from workflow.collocation.study.show import banner
+from workflow.collocation.plan.attempts import scan
+from workflow.collocation.plan.jobs import write_plan
+from workflow.collocation.plan.session import open_session
+from workflow.collocation.plan.show import banner
+from workflow.collocation.record.step_times import slices_rate
 from workflow.collocation.telemetry.series import LAG_NS
 
 SOURCE = REPOSITORY / "results" / "h200"

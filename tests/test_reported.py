@@ -7,8 +7,8 @@ import yaml
 
 from analysis.estimates import reported
 from analysis.estimates.table import Estimates
-from analysis.names import scenario_id
 from tests.studio import REPOSITORY
+from workflow.collocation.spec.names import scenario_id
 
 PATH = REPOSITORY / "config" / "reported.csv"
 S, L = "resnet26_cifar10_b32", "resnet152_imagenet_b32"

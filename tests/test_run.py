@@ -21,17 +21,18 @@ import psutil
 import pytest
 
 from tests.studio import SHORT, study, workload
-from workflow.collocation.cell import conductor, refusal, run, waiting
-from workflow.collocation.cell.progress import Display
-from workflow.collocation.cell.record import Record
-from workflow.collocation.cell.task import Task
-from workflow.collocation.gpu.apart import Silent
 from workflow.collocation.gpu.lock import Held
-from workflow.collocation.methods.evidence import Company, NotInForce, Unsupported
-from workflow.collocation.processes import server
-from workflow.collocation.schema.study import Sampling, Study
-from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.gpu.nvml_subprocess import Silent
+from workflow.collocation.record.run_json import Record
+from workflow.collocation.run import cell as run
+from workflow.collocation.run import conductor, refusal, waiting
+from workflow.collocation.run import fork_client as server
+from workflow.collocation.run.progress import Display
+from workflow.collocation.run.task import Task
+from workflow.collocation.sharing.evidence import Company, NotInForce, Unsupported
+from workflow.collocation.spec.grid import Cell, expand
+from workflow.collocation.spec.study import Sampling, Study
+from workflow.collocation.spec.workloads import VisionWorkload
 
 DIES = {"die": {"phase": "window", "signal": int(signal.SIGKILL)}}
 WORKLOADS = {

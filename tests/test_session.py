@@ -13,18 +13,18 @@ from models import hook
 from tests.studio import PLAIN, STUDY, alone, study, workload
 from tests.test_record import make
 from workflow.collocation import ROOT
-from workflow.collocation.cell.record import Gpu, write
-from workflow.collocation.cell.task import Task
-from workflow.collocation.errors import ConfigError
-from workflow.collocation.schema.study import Config, Study
-from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study import jobs, pending, show
-from workflow.collocation.study import session as session_module
-from workflow.collocation.study.attempts import scan
-from workflow.collocation.study.duration import Estimates
-from workflow.collocation.study.grid import expand
-from workflow.collocation.study.posted import open_posted
-from workflow.collocation.study.session import Session, open_session
+from workflow.collocation.plan import jobs, pending, show
+from workflow.collocation.plan import session as session_module
+from workflow.collocation.plan.attempts import scan
+from workflow.collocation.plan.duration import Estimates
+from workflow.collocation.plan.posted import open_posted
+from workflow.collocation.plan.session import Session, open_session
+from workflow.collocation.record.run_json import Gpu, write
+from workflow.collocation.run.task import Task
+from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.spec.grid import expand
+from workflow.collocation.spec.study import Config, Study
+from workflow.collocation.spec.workloads import VisionWorkload
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
 

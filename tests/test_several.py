@@ -20,10 +20,10 @@ from analysis.neighbours import disturb
 from tests.fakes import machine
 from tests.studio import Studio, alone, study, until, workload
 from tests.test_terminal import at_terminal, screen
-from workflow.collocation.cell import neighbours
-from workflow.collocation.cell.cores import Cpu, share_of
-from workflow.collocation.gpu.apart import Silent
-from workflow.collocation.methods.evidence import Company
+from workflow.collocation.gpu.cores import Cpu, share_of
+from workflow.collocation.gpu.nvml_subprocess import Silent
+from workflow.collocation.run import neighbours
+from workflow.collocation.sharing.evidence import Company
 
 ALL = ["--cores", "all", "--resources", "gpu=9", "--until", "collocate"]
 
@@ -212,7 +212,7 @@ def test_a_card_that_this_shell_hides_keeps_its_share(several):
     """A share is of all cards, so two shells with a card each have no core in common."""
     environment = several.environment(CUDA_DEVICE_ORDER="PCI_BUS_ID")
     code = "import os; from workflow.collocation import gpu; "
-    code += "from workflow.collocation.cell import cores; cores.keep_to_share(gpu.find()[0]); "
+    code += "from workflow.collocation.run import cores; cores.keep_to_share(gpu.find()[0]); "
     code += "print(sorted(os.sched_getaffinity(0)))"
     said = [
         subprocess.check_output(

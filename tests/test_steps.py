@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.collocation.cell import steps
+from workflow.collocation.record import step_times as steps
 from workflow.collocation.telemetry.values import File, Window
 
 MS = 1_000_000

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workflow.collocation.schema import load as settings
-from workflow.collocation.schema.load import ConfigError, load_config, load_study, load_workloads
-from workflow.collocation.schema.study import (
+from workflow.collocation.spec import load as settings
+from workflow.collocation.spec.load import ConfigError, load_config, load_study, load_workloads
+from workflow.collocation.spec.study import (
     CONFIG,
     METHODS,
     SCHEMAS,

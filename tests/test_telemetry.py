@@ -17,16 +17,16 @@ import pytest
 
 from tests.fakes import machine
 from tests.studio import SHORT, STUDY, Studio, study, until, workload
-from workflow.collocation.cell import observation
-from workflow.collocation.cell.cores import Cpu, spare
-from workflow.collocation.cell.progress import Display
-from workflow.collocation.cell.record import Record
-from workflow.collocation.cell.task import Task
-from workflow.collocation.schema.study import Sampling, Study
-from workflow.collocation.schema.workloads import VisionWorkload
-from workflow.collocation.study import jobs
-from workflow.collocation.study.grid import expand
-from workflow.collocation.study.session import open_session
+from workflow.collocation.gpu.cores import Cpu, spare
+from workflow.collocation.plan import jobs
+from workflow.collocation.plan.session import open_session
+from workflow.collocation.record.run_json import Record
+from workflow.collocation.run import observation
+from workflow.collocation.run.progress import Display
+from workflow.collocation.run.task import Task
+from workflow.collocation.spec.grid import expand
+from workflow.collocation.spec.study import Sampling, Study
+from workflow.collocation.spec.workloads import VisionWorkload
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.series import Series

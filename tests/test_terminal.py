@@ -15,9 +15,9 @@ import pytest
 
 from tests.fakes import machine
 from tests.studio import PATIENCE, REPOSITORY, alone, study, workload
-from workflow.collocation.cell.failure import trail
-from workflow.collocation.cell.progress import Display
-from workflow.collocation.study.terminal import Hush
+from workflow.collocation.plan.terminal import Hush
+from workflow.collocation.run.failure import trail
+from workflow.collocation.run.progress import Display
 
 CHATTER = ("Job stats", "Select jobs", "Execute ", "Finished jobid", "steps (", "Building DAG")
 CHATTER += ("Removing output", "RuleException", "WorkflowError", "Elapsed time", "rule collocate")
@@ -28,7 +28,7 @@ def at_terminal(studio, *arguments: str, stop_at: str = "", wait_s: float = 0.0,
 
     Returns the exit code, and what came before and after that, as bytes of the terminal.
     """
-    command = [sys.executable, "-m", "workflow.collocation.study.terminal", "snakemake"]
+    command = [sys.executable, "-m", "workflow.collocation.plan.terminal", "snakemake"]
     command += ["--snakefile", str(REPOSITORY / "Snakefile"), "--directory", ".", "--cores", "1"]
     command += ["--config", *studio.config(**config), *arguments]
     ours, theirs = pty.openpty()
@@ -94,7 +94,7 @@ def test_who_reads_the_first_lines_of_a_plan_alone_sees_no_traceback():
     """As `make plan | head`: nobody reads what comes, from the first line on."""
     there, gone = os.pipe()
     os.close(there)
-    module = "workflow.collocation.study."
+    module = "workflow.collocation.plan."
     command = [sys.executable, "-m", f"{module}terminal", f"{module}show", "--config"]
     command += ["study=methods", "gpu=cpu"]
     run = subprocess.run(command, cwd=REPOSITORY, stdout=gone, stderr=subprocess.PIPE, text=True)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from workflow.collocation.gpu import visit
+from workflow.collocation.gpu import second_context as visit
 
 
 class Driver:

@@ -15,8 +15,8 @@ from analysis.estimates.replicates import Value, values
 from analysis.estimates.runs import COMPLETED, PLAIN, Run
 from analysis.estimates.schema import BLOCKS, INTERVAL, NONE, Estimate, described
 from analysis.estimates.study import counts, outcomes, provenance
-from analysis.names import ALTERNATE, ANCHOR
 from analysis.records import flags
+from workflow.collocation.spec.names import ALTERNATE, ANCHOR
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from analysis.estimates.intervals import mean, over_hosts
 from analysis.estimates.quantities import LOG
 from analysis.estimates.runs import COMPLETED
 from analysis.estimates.schema import INTERVAL, NONE, RANGE, Estimate, Replicate, described
-from analysis.names import ALONE_VARIANTS, PAPER_ARM, parse_scenario
 from analysis.records import flags
+from workflow.collocation.spec.names import ALONE_VARIANTS, PAPER_ARM, parse_scenario
 
 
 def fastest_alone(estimates: Sequence[Estimate]) -> dict[str, Estimate]:

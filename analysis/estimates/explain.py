@@ -13,7 +13,7 @@ from argparse import Namespace
 from analysis.estimates.quantities import LOG, QUANTITIES
 from analysis.estimates.schema import BOTH, INTERVAL, MEASURED, RANGE, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import ALTERNATE
+from workflow.collocation.spec.names import ALTERNATE
 
 # What makes these numbers of their replicates; others are means of them.
 _KINDS = {

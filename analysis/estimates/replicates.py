@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from analysis.estimates import metrics, slices
 from analysis.estimates.runs import COMPLETED, Run
 from analysis.estimates.schema import Replicate
-from analysis.names import AFTER, BEFORE, COMPLETION, OTHERS_IDLE, family_of
+from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, OTHERS_IDLE, family_of
 
 GB = 1e9
 COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second

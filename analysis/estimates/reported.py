@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from analysis.estimates.schema import Estimate, described
-from analysis.names import METHODS, PAPER_ARM, scenario_id
+from workflow.collocation.spec.names import METHODS, PAPER_ARM, scenario_id
 
 STAMP = "reported"
 SOURCES = {

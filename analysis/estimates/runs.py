@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from analysis.names import ALONE_VARIANTS, ANCHOR, Scenario, Side, parse_scenario, sides_of
 from analysis.records import flags
 from analysis.records.safe import MOST_ROWS, read_table
 from analysis.records.schema import SCHEMA
+from workflow.collocation.spec.names import (
+    ALONE_VARIANTS,
+    ANCHOR,
+    Scenario,
+    Side,
+    parse_scenario,
+    sides_of,
+)
 
 PLAIN = "window"  # the window of a cell that has one only
 COMPLETED, NOT_RUN = "completed", "not_run"

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from analysis.estimates.quantities import QUANTITIES
-from analysis.names import parse_scenario
 from analysis.records import schema as records
 from analysis.records.safe import MOST_ROWS, read_table
+from workflow.collocation.spec.names import parse_scenario
 
 MEASURED = "measured"
 # What low and high are: a 95 % interval of one host, least and most over hosts, or nothing.
 INTERVAL, RANGE, NONE = "interval", "range", "none"
-# How a number was measured (analysis.names.ALTERNATE: its sides took turns in one cell).
+# How a number was measured (BOTH: its sides took turns in one cell).
 BLOCKS, BOTH = "blocks", "both"
 
 

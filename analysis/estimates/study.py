@@ -11,7 +11,7 @@ from analysis.estimates import runs as of_runs
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.runs import COMPLETED, NOT_RUN, PLAIN, Host, Run
 from analysis.estimates.schema import RANGE, Estimate, Replicate, described
-from analysis.names import ALTERNATE, Side, parse_scenario, sides_of
+from workflow.collocation.spec.names import ALTERNATE, Side, parse_scenario, sides_of
 
 
 def outcomes(runs: Sequence[Run], expected: Iterable[Mapping]) -> list[Estimate]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from analysis.estimates import schema
 from analysis.estimates.schema import MEASURED, Estimate
-from analysis.names import Scenario, arm_order, method_order, parse_scenario
+from workflow.collocation.spec.names import Scenario, arm_order, method_order, parse_scenario
 
 
 class Estimates:

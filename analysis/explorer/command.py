@@ -18,7 +18,7 @@ from analysis.choose import on_cpu, place, scope, way
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import BLOCKS, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import TWIN, arm_order, family_of, method_order, parse_scenario
+from workflow.collocation.spec.names import TWIN, arm_order, family_of, method_order, parse_scenario
 
 HERE = Path(__file__).parent
 TABLE = ("rate", "stp", "s", "over_fastest", "slowdown_worst", "memory", "gract")

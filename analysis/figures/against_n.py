@@ -10,7 +10,7 @@ from analysis.estimates.schema import Estimate
 from analysis.figures import choose
 from analysis.figures.choose import Study, by_method, under
 from analysis.figures.sheet import Sheet
-from analysis.names import arm_order
+from workflow.collocation.spec.names import arm_order
 
 COUNTS = {"xlabel": "jobs on the GPU", "xscale": "log", "xticks": "points", "names": "right"}
 METRICS = {"gract": ("GRACT", "#222222", "o"), "smact": ("SMACT", "#2A9D8F", "s")}

@@ -11,7 +11,7 @@ from analysis import choose, labels
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate
 from analysis.estimates.table import Estimates
 from analysis.figures.sheet import Sheet
-from analysis.names import PAPER_ARM, family_of, parse_scenario
+from workflow.collocation.spec.names import PAPER_ARM, family_of, parse_scenario
 
 # Methods that are drawn, and how their lines look. Shares of SMs under MPS are in tables.
 WAYS = ("naive", "mps", "mig")

@@ -7,7 +7,7 @@ from analysis.estimates.schema import RANGE, Estimate
 from analysis.figures import choose
 from analysis.figures.choose import Study
 from analysis.figures.sheet import Sheet
-from analysis.names import parse_scenario
+from workflow.collocation.spec.names import parse_scenario
 
 METHODS = (*choose.WAYS, "mps_equal")
 

@@ -14,7 +14,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.names import FORMULA, no_formula
+from workflow.collocation.spec.names import FORMULA, no_formula
 
 COLUMNS = ("id", "x_id", "kind", "panel", "series", "label", "end", "colour", "marker", "line")
 COLUMNS += ("fill", "x", "x_low", "x_high", "value", "low", "high", "spread", "n", "note")

@@ -11,7 +11,9 @@ from analysis.choose import copies, place, unmeasured, value, way
 from analysis.claims import Judged, TestJudged
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import (
+from analysis.pages.tables import Number, Table, by_job, numbers
+from analysis.records import flags
+from workflow.collocation.spec.names import (
     COMPLETION,
     CONTROL_ARMS,
     PAPER_ARM,
@@ -21,8 +23,6 @@ from analysis.names import (
     parse_scenario,
     scenario_id,
 )
-from analysis.pages.tables import Number, Table, by_job, numbers
-from analysis.records import flags
 
 NO_WAIT = 0.98  # GRACT of a set that does not wait for its host
 MOSTLY = 0.5  # of what hosts differ by: less remains while the GPU is busy, so most is waiting

@@ -13,7 +13,9 @@ from analysis import labels
 from analysis.choose import TURNED, TURNS, place, turned
 from analysis.estimates.schema import MEASURED, NONE, Estimate
 from analysis.estimates.table import Estimates
-from analysis.names import (
+from analysis.pages.book import Book, Told, plain
+from analysis.records import flags
+from workflow.collocation.spec.names import (
     AFTER,
     BEFORE,
     COMPLETION,
@@ -21,8 +23,6 @@ from analysis.names import (
     no_formula,
     parse_scenario,
 )
-from analysis.pages.book import Book, Told, plain
-from analysis.records import flags
 
 # tests/test_pages.py holds the rows of drills against tests/test_faults.py.
 ISOLATION = Path(__file__).with_name("isolation.csv")

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.names import parse_scenario, sides_of
 from analysis.records.records import is_baseline
+from workflow.collocation.spec.names import parse_scenario, sides_of
 
 AGREES, DIFFERS = "agrees", "differs"
 NO_ALONE, NO_LOSS = "no alone run", "no loss recorded"

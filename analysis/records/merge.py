@@ -11,7 +11,6 @@ from statistics import fmean
 
 import pyarrow as pa
 
-from analysis.names import ALTERNATE, BEFORE, COMPLETION, family_of, sides_of
 from analysis.records import flags, headlines, slices, survivor
 from analysis.records.attempts import select_attempts
 from analysis.records.losses import loss_checks, members_of
@@ -26,6 +25,7 @@ from analysis.records.records import (
     read_records,
 )
 from analysis.records.schema import SCHEMA, write
+from workflow.collocation.spec.names import ALTERNATE, BEFORE, COMPLETION, family_of, sides_of
 
 
 def rows_of(record: dict, current: bool = True) -> list[dict]:

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from analysis.names import ALONE_VARIANTS, parse_scenario
 from analysis.records.safe import one_line, printable, read_text
+from workflow.collocation.spec.names import ALONE_VARIANTS, parse_scenario
 
 SCHEMA_VERSION = 1
 

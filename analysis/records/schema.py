@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from analysis.names import FORMULA
+from workflow.collocation.spec.names import FORMULA
 
 _TYPES = {
     "text": pa.string(),

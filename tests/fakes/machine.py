@@ -86,7 +86,9 @@ def installed(folder: Path) -> Iterator[None]:
     """Have this process's own nvidia-ml-py find the machine's library instead of NVIDIA's, and so
     the process that asks for it (gpu.apart).
     """
-    from workflow.collocation.gpu import apart  # trainers, which import this, need it not
+    from workflow.collocation.gpu import (
+        nvml_subprocess as apart,  # trainers, which import this, need it not
+    )
 
     child, apart.CHILD = apart.CHILD, apart.Child()
     before = pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache

@@ -17,11 +17,11 @@ from tests.soak.plan import Fault
 from tests.studio import Running, Studio
 
 POLL_S = 0.03
-SERVER = "models.serve"
+SERVER = "models.fork_server"
 # Parent → child, of those whose command line is the fork server's.
 SERVED_BY = {"conductor": "server", "server": "member", "preloaded": "member"}
 ROLES = {
-    "workflow.collocation.cell.run": "conductor",
+    "workflow.collocation.run.cell": "conductor",
     "workflow.collocation.telemetry.sampler": "sampler",
     "analysis": "analysis",
 }

@@ -22,4 +22,4 @@ rule collocate:
     params:
         job=f"{STUDY}/jobs/{{job}}.json",
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal workflow.collocation.cell.run {params.job:q}'
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.plan.terminal workflow.collocation.run.cell {params.job:q}'

@@ -8,13 +8,13 @@ from pathlib import Path
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 from analysis import code, figures as drawn, neighbours, pages
-from workflow.collocation.errors import ConfigError, NotInForce
+from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
-from workflow.collocation.provenance import machine_alias
-from workflow.collocation.study import jobs
-from workflow.collocation.study.show import banner
-from workflow.collocation.study.posted import open_posted
-from workflow.collocation.study.session import open_session
+from workflow.collocation.record.provenance import machine_alias
+from workflow.collocation.plan import jobs
+from workflow.collocation.plan.show import banner
+from workflow.collocation.plan.posted import open_posted
+from workflow.collocation.plan.session import open_session
 
 # No rule names an environment: planning, jobs and the server that they share are of one Python, whose
 # versions a record names.

@@ -10,5 +10,5 @@ rule dataset:
     params:
         arguments=lambda wildcards: SESSION.datasets.arguments(wildcards.dataset),
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal models.data prepare {params.arguments} --ready {output.ready:q}'
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.plan.terminal models.data prepare {params.arguments} --ready {output.ready:q}'
         " > {log:q}"

@@ -69,4 +69,4 @@ rule complete:
     params:
         settings=SESSION.settings(),
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.study.terminal workflow.collocation.study.show --check --config {params.settings}'
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.plan.terminal workflow.collocation.plan.show --check --config {params.settings}'

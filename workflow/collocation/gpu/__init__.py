@@ -4,10 +4,10 @@ import importlib.util
 import re
 from pathlib import Path
 
-from workflow.collocation.errors import ConfigError
-from workflow.collocation.gpu.apart import leave_out
 from workflow.collocation.gpu.device import Device
 from workflow.collocation.gpu.nvidia import Nvidia, find, silence
+from workflow.collocation.gpu.nvml_subprocess import leave_out
+from workflow.collocation.spec.errors import ConfigError
 
 __all__ = ["Device", "Nvidia", "find", "find_devices", "leave_out", "torch_build"]
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.collocation.errors import printable
+from workflow.collocation.spec.errors import printable
 
 POLL_S = 0.2
 REMIND_S = 30.0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pynvml
 
-from workflow.collocation.errors import ConfigError
-from workflow.collocation.gpu.apart import Silent, apart, leave_out, left_out
 from workflow.collocation.gpu.device import Device
+from workflow.collocation.gpu.nvml_subprocess import Silent, apart, leave_out, left_out
+from workflow.collocation.spec.errors import ConfigError
 
 # By compute capability, as CUDA's own samples have it (helper_cuda.h).
 CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128}

@@ -1,0 +1,231 @@
+"""Fork server: imports the trainer once, then forks one training process (member) per request.
+
+    python -m models.fork_server --trainer models.train --listen FD
+
+FD is a listening AF_UNIX SOCK_SEQPACKET socket. Each process of this user that connects gets
+members of its own; a packet is a JSON object.
+Out: {"pid": n, "t": s}: the import is done, and was at s (seconds of the monotonic clock).
+In:  {"start": spec} with two descriptors (the member's socket, log), and one that the member and
+     what it forks keep open for as long as they live, if there is any: the lock of the device;
+     {"kill": member, "signal": n}.
+What becomes of members is told on their sockets: see models/protocol.py.
+
+The members of a connection are killed at its end. The server dies with the process that made its
+socket, members die with the server. It never touches CUDA or NVML: a CUDA context does not survive
+a fork.
+"""
+
+import argparse
+import contextlib
+import errno
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from select import select
+
+from models.protocol import Channel, die_with_parent, to_line
+
+
+@dataclass(eq=False)
+class Member:
+    """A process that was forked for a conductor; `channel` is its socket."""
+
+    pid: int
+    index: int
+    conductor: socket.socket
+    channel: int
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Signal the process and those that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def ended(self, **how) -> None:
+        """Tell how it ended; a conductor that reads nothing must not hold up the others."""
+        with contextlib.suppress(OSError), socket.socket(fileno=self.channel) as channel:
+            line = b"\n" + to_line("exited", self.index, **how)  # it may have died in mid-line
+            channel.send(line, socket.MSG_DONTWAIT)
+
+
+class ForkServer:
+    """Serves all conductors that connect to `listener`."""
+
+    def __init__(self, listener: socket.socket, main: Callable):
+        self.listener, self.main = listener, main
+        self.conductors: set[socket.socket] = set()
+        self.members: dict[int, Member] = {}  # by pidfd, which is readable once it has ended
+
+    def serve(self) -> None:
+        hello = json.dumps({"pid": os.getpid(), "t": time.monotonic()}).encode()
+        while True:
+            readable, _, _ = select([self.listener, *self.conductors, *self.members], [], [])
+            for ended in self.members.keys() & set(readable):
+                self.reap(ended)
+            for conductor in self.conductors & set(readable):
+                self.answer(conductor)
+            if self.listener in readable:
+                self.welcome(hello)
+
+    def welcome(self, hello: bytes) -> None:
+        try:
+            conductor, _ = self.listener.accept()
+        except OSError:  # no descriptor left: who waits is let in later
+            return
+        if peer(conductor)[1] != os.getuid():
+            conductor.close()
+            return
+        self.conductors.add(conductor)
+        with contextlib.suppress(ConnectionError):
+            conductor.send(hello)
+
+    def answer(self, conductor: socket.socket) -> None:
+        """Carry out one request, or what the end of the connection asks for."""
+        request, fds = {}, []
+        try:
+            data, fds, flags, _ = socket.recv_fds(conductor, 1 << 18, 3, socket.MSG_CMSG_CLOEXEC)
+            if flags & socket.MSG_CTRUNC:
+                raise OSError(errno.EMFILE, "no descriptor left for a member's")
+            request = json.loads(data) if data else {}
+            if "start" in request:
+                self.start(conductor, request["start"], *fds)
+                return
+        except ConnectionResetError:
+            request = {}
+        except (OSError, ValueError):  # of one cell, whose end it is: the others are served on
+            traceback.print_exc()
+            request = {}
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        for member in self.members.values():  # one that has just ended is in here no more
+            if member.conductor is conductor and request.get("kill") in (None, member.index):
+                member.kill(request.get("signal", signal.SIGKILL))
+        if not request:
+            self.conductors.discard(conductor)
+            conductor.close()
+
+    def start(
+        self, conductor: socket.socket, spec: dict, channel: int, log: int, *kept: int
+    ) -> None:
+        server, pid = os.getpid(), 0
+        try:
+            pid = os.fork()
+            if pid == 0:
+                run_member(self.main, spec, server, channel, log, *kept)
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:  # nothing left of something: the member's failure, not ours
+            if pid:  # nobody would hear of its end
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            Channel(spec["member"], channel, channel).error("ForkFailed", str(error))
+            Member(0, spec["member"], conductor, channel).ended(code=None, signal=None)
+        else:
+            with contextlib.suppress(OSError):  # the child does the same; whoever comes first
+                os.setpgid(pid, pid)
+            self.members[pidfd] = Member(pid, spec["member"], conductor, channel)
+        for fd in (log, *kept):
+            os.close(fd)
+
+    def reap(self, pidfd: int) -> None:
+        member = self.members.pop(pidfd)
+        os.close(pidfd)
+        member.kill()  # workers that it left. Until the wait below nobody else can have this pid
+        code = os.waitstatus_to_exitcode(os.waitpid(member.pid, 0)[1])
+        member.ended(code=code if code >= 0 else None, signal=-code if code < 0 else None)
+
+
+def run_member(main: Callable, spec: dict, server: int, channel: int, log: int, *kept: int) -> None:
+    """Become the member that `spec` describes, and leave `kept` open; never returns."""
+    code = 1
+    try:
+        die_with_parent(server)
+        os.setpgid(0, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        # Held here, another's socket or the server's would never see its end of file.
+        for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+            if fd > 2 and fd not in (channel, *kept):
+                with contextlib.suppress(OSError):  # the listing's own descriptor is closed already
+                    os.close(fd)
+        for name, value in spec.get("environment", {}).items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        tempfile.tempdir = None  # to be found anew
+        spec = spec | {"kept": kept}  # a script is to keep it too
+        told = Channel(spec["member"], channel, channel)
+        told.emit("forked", pid=os.getpid())
+        code = call_trainer(main, spec, told)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):  # a full disk must not change the exit code
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def call_trainer(main: Callable, spec: dict, channel: Channel) -> int:
+    """The trainer's exit code; an exception becomes an `error` event and code 1, or 3 of memory."""
+    try:
+        return int(main(spec, channel))
+    except BaseException as error:
+        out_of_memory = getattr(error, "out_of_memory", isinstance(error, MemoryError))
+        phase = getattr(error, "phase", "build")
+        unsupported = getattr(error, "unsupported", False)
+        with contextlib.suppress(ConnectionError):  # no conductor: the log still gets it
+            channel.error(type(error).__name__, str(error), phase, out_of_memory, unsupported)
+        with contextlib.suppress(OSError):  # nor may a full disk hide what happened
+            traceback.print_exc()
+        return 3 if out_of_memory else 1
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """PID and user of who connected to us, or made the listening socket."""
+    layout = struct.Struct("3i")  # pid, uid, gid
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+    return layout.unpack(data)[:2]
+
+
+def load(name: str) -> Callable:
+    """Import a trainer and all that its members need, to be shared with them."""
+    # Torch's plain availability check initialises CUDA, the one by NVML does not.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    gc.disable()  # importing makes millions of objects and no garbage: a third of the time
+    trainer = importlib.import_module(name)
+    trainer.preload()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        sys.exit(f"{name}: preload() initialised CUDA; no forked member could use it")
+    gc.freeze()  # what is imported stays shared between members, untouched by their collectors
+    gc.enable()
+    return trainer.main
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trainer", default="models.train", metavar="MODULE")
+    parser.add_argument("--listen", type=int, required=True, metavar="FD")
+    arguments = parser.parse_args()
+    listener = socket.socket(fileno=arguments.listen)
+    os.set_inheritable(arguments.listen, False)
+    die_with_parent(peer(listener)[0])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a member's memory is no result
+    ForkServer(listener, load(arguments.trainer)).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Questions to the NVIDIA driver, asked by a process of their own.
+
+A call into the driver may never come back. Its thread can then not be killed, keeps its whole
+process from ending, and hears no signal. So who has a question forks a child for it, at the first
+one, and gives up on a late answer: the child is left behind, and no more is asked, but for the list
+of cards.
+"""
+
+import atexit
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+import pynvml
+
+from workflow.collocation.run.process_lifetime import ENDING, end_with_parent
+from workflow.collocation.spec.errors import NotInForce
+
+ANSWER_S = 20.0
+END_S = 2.0  # for the kernel to end a child that was killed
+
+
+class Silent(NotInForce):
+    """The driver did not answer in time, or whoever asked it has ended."""
+
+
+def apart(seconds: float | None = None) -> Callable:
+    """Have the child call a function that asks NVML, and wait so long (ANSWER_S) for what it gives
+    or raises.
+
+    What goes there and back is pickled: handles mean nothing outside the child. Raises Silent, too.
+    """
+
+    def decorate(question: Callable) -> Callable:
+        @wraps(question)
+        def ask(*arguments):
+            if CHILD.inside:
+                return question(*arguments)
+            return CHILD.ask((ask, arguments), ANSWER_S if seconds is None else seconds)
+
+        return ask
+
+    return decorate
+
+
+def left_out() -> dict[int, Silent]:
+    """Cards that were silent, by index, and how."""
+    return CHILD.left_out
+
+
+def leave_out(index: int, silent: Silent) -> None:
+    """Ask on, by another child, but not this card."""
+    CHILD.left_out[index], CHILD.silent = silent, None
+
+
+class Child:
+    """The process that asks. `inside` is true there."""
+
+    inside = False
+    pid = owner = 0
+    silent: Silent | None = None  # once the driver did not answer
+    number = 0  # of the question: the answer to one that was interrupted may still come
+    until = 0.0  # on the monotonic clock, when the child has to be done
+    pipe: Connection
+
+    def __init__(self):
+        self.left_out: dict[int, Silent] = {}
+
+    def ask(self, question: tuple[Callable, tuple], seconds: float):
+        """Raises what the question raises there, or Silent."""
+        if self.owner != os.getpid():  # nobody's yet, or of who forked us
+            self.owner, self.pid, self.silent = os.getpid(), 0, None
+        if self.silent:
+            raise self.silent
+        if not self.pid:
+            self._start()
+        self.number += 1
+        self.until = max(self.until, time.monotonic() + seconds)
+        number = 0
+        try:
+            self.pipe.send((self.number, question))
+            while number != self.number:
+                if not self.pipe.poll(max(self.until - time.monotonic(), 0)):
+                    self._give_up(question[0].__name__, seconds)
+                number, good, answer, text = self.pipe.recv()
+        except (EOFError, OSError):
+            self.end()  # the next question starts another
+            name = question[0].__name__
+            raise Silent(f"the process that asks the NVIDIA driver ended at '{name}'") from None
+        self.until = 0.0
+        if good:
+            return answer
+        if isinstance(answer, pynvml.NVMLError):  # whose words the library has, and that is there
+            pynvml.NVMLError._errcode_to_string.setdefault(answer.value, text)
+        raise answer
+
+    def end(self) -> bool:
+        """Kill the child, if there is one; whether it has ended."""
+        if self.owner != os.getpid() or not self.pid:
+            return True
+        self.pipe.close()
+        deadline = time.monotonic() + END_S
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            while not os.waitpid(self.pid, os.WNOHANG)[0]:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.005)
+        self.pid = 0
+        return True
+
+    def _give_up(self, name: str, seconds: float) -> NoReturn:
+        pid = self.pid
+        stuck = "" if self.end() else f"; PID {pid} is stuck in it"
+        words = f"the NVIDIA driver does not answer: nothing on '{name}' within {seconds:.0f} s"
+        self.silent = Silent(words + stuck)
+        raise self.silent
+
+    def _start(self) -> None:
+        self.until = 0.0
+        self.pipe, theirs = Pipe()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # for ever there
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self._serve(theirs)
+            finally:
+                os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
+
+    def _serve(self, pipe: Connection) -> NoReturn:
+        """Answer until the parent has gone."""
+        end_with_parent(self.owner)
+        # Nothing of the parent's is held: its locks, a terminal, a pipe whose end somebody awaits.
+        gc.freeze()  # file objects that are never collected close no number that is used anew
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(null, fd)
+        for path in Path("/proc/self/fd").iterdir():
+            if (fd := int(path.name)) not in (0, 1, 2, pipe.fileno()):
+                with suppress(OSError):
+                    os.close(fd)
+        self.inside = True
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+        while True:
+            number, (question, arguments) = pipe.recv()
+            try:
+                pipe.send((number, True, question(*arguments), ""))
+            except Exception as error:
+                pipe.send((number, False, error, str(error)))
+
+
+CHILD = Child()
+atexit.register(lambda: CHILD.end())  # or a container without an init keeps a zombie for each cell

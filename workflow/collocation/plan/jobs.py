@@ -1,0 +1,190 @@
+"""What the jobs of a session find, and what it writes in its study's folder and sweeps from it.
+
+Jobs find an environment, a file each that says all that they need, and a warm server.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from workflow.collocation import ROOT
+from workflow.collocation.plan.session import Session
+from workflow.collocation.record import provenance
+from workflow.collocation.record.source_digest import code, code_digest
+from workflow.collocation.run.environment import server_environment
+from workflow.collocation.run.preloaded import hold, stamp
+from workflow.collocation.run.task import Task
+from workflow.collocation.run.waiting import LATE
+from workflow.collocation.spec.workloads import Trained
+
+# Of config, to jobs.
+TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "wait"}
+CHECK_S = 300  # for the import of torch and of somebody's own code
+REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
+TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
+
+
+def set_environment() -> None:
+    """What jobs inherit: this Python, this repository to import from."""
+    path = [str(ROOT), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    os.environ["PYTHONSAFEPATH"] = "1"  # not from the working directory: it may be a clone
+    os.environ["PYTHON"] = sys.executable
+
+
+def obstacle(session: Session) -> str:
+    """Why its jobs cannot begin, a line for each reason; empty if they can."""
+    trained = session.jobs and session.config.trainer == "models.train"
+    if trained and (missing := absent(TRAINING)):
+        return (
+            f"{len(session.jobs)} cells to run, but not installed: {', '.join(missing)}; "
+            "'make study' installs what measuring needs, 'make figures' needs none of it"
+        )
+    if any(path.exists() for path in session.coming):
+        return "another run has just finished cells of this study; start again"
+    return "\n".join(mistakes(session))
+
+
+def absent(packages: Iterable[str]) -> list[str]:
+    return [name for name in packages if importlib.util.find_spec(name) is None]
+
+
+def mistakes(session: Session) -> list[str]:
+    """One line for each model, class or script of the jobs' workloads that is not there.
+
+    Own code is imported, by a process that has torch; of timm's models a look at its files will do,
+    where they have the name.
+    """
+    jobs = [job.cell.spec for job in session.jobs if session.refusal(job.cell) is None]
+    wanted = {member.workload: member.job for spec in jobs for member in spec.members}
+    found = {name: job.missing for name, job in wanted.items()}
+    if session.config.trainer == "models.train":
+        ask = {n: job for n, job in wanted.items() if isinstance(job, Trained) and _doubtful(job)}
+        found |= _asked({name: job.model_dump(mode="json") for name, job in ask.items()})
+    source = session.config.workloads
+    return [f"{source}: {n}.{key}: {said}" for n, of in found.items() for key, said in of.items()]
+
+
+def _doubtful(job: Trained) -> bool:
+    """Whether it names code of the user's, or a model that no file of timm's registers as usual."""
+    return bool(job.own_code) or job.kind == "vision" and job.model.split(".")[0] not in _timms()
+
+
+@cache
+def _timms() -> set[str]:
+    spec = importlib.util.find_spec("timm")
+    files = Path(spec.origin).with_name("models").glob("*.py") if spec else ()
+    return {name for file in files for name in REGISTERED.findall(file.read_text())}
+
+
+def _asked(workloads: dict[str, dict]) -> dict[str, dict[str, str]]:
+    """What models.check says of them: workload → key → sentence."""
+    if not workloads:
+        return {}
+    command = [sys.executable, "-P", "-m", "models.check"]
+    options = {"env": server_environment(), "capture_output": True, "text": True}
+    try:
+        run = subprocess.run(command, input=json.dumps(workloads), timeout=CHECK_S, **options)
+        return json.loads(run.stdout)
+    except subprocess.TimeoutExpired:
+        said = f"not imported within {CHECK_S} s"
+    except ValueError:  # its code has ended the process
+        last = run.stderr.strip().rpartition("\n")[2][:300]
+        said = f"the import ended its process with {run.returncode}: {last}"
+    return dict.fromkeys(workloads, {"model": said})
+
+
+def preloaded(session: Session) -> AbstractContextManager[str | None]:
+    """The name of a server with one import of the trainer, where more than one job will train."""
+    training = [job for job in session.jobs if session.refusal(job.cell) is None]
+    if len(training) < 2:
+        return nullcontext()
+    trainer = session.config.trainer
+    known = {"digest": code_digest(), "versions": provenance.versions(None)}
+    return hold(trainer, session.folder / "log" / "preloaded.log", stamp(trainer, known))
+
+
+def holder(session: Session) -> dict:
+    """What a lock says of this invocation."""
+    return {"pid": os.getpid(), "user": psutil.Process().username(), "study": session.name}
+
+
+def write_plan(session: Session) -> None:
+    """plan.json, runs.txt: what analysis may expect, and where it is."""
+    session.folder.mkdir(parents=True, exist_ok=True)
+    (session.folder / "plan.json").write_text(session.expected)
+    (session.folder / "runs.txt").write_text("".join(f"{path}\n" for path in session.run_files()))
+
+
+def write(session: Session, preloaded: str | None) -> None:
+    """A file for each job; those of earlier runs go.
+
+    preloaded: the name of the server that has imported the trainer.
+    """
+    shutil.rmtree(session.folder / "jobs", ignore_errors=True)
+    common = {
+        "study": session.name,
+        "needs_gpu": session.on_gpu if session.remote else session.device is not None,
+        "data": session.datasets.ready_files(),
+        "session": session.id,
+        "machine": None if session.remote else provenance.machine_alias(),
+        "code": code(),
+        "preloaded": preloaded,
+        "deadline": session.deadline,
+        **session.config.model_dump(include=TOLD),
+    }
+    if session.remote and not session.on_gpu:
+        common["gpu"] = "cpu"  # whatever there is
+    left = dict.fromkeys((job.device for job in session.jobs), 0.0)  # of the jobs that follow
+    for place, job in reversed([*enumerate(session.jobs, 1)]):
+        if session.usable[1:]:  # else a job finds the one there is
+            common["gpu"] = job.device
+        with_it = job.spend(left, job.estimate_s)
+        task = Task(
+            cell=job.cell.id,
+            attempt=job.attempt,
+            output=session.cells_folder / job.path / "run.json",
+            spec=job.cell.spec,
+            place=f"{place}/{len(session.jobs)}",
+            left_s=round(with_it - job.estimate_s),
+            estimate_s=round(job.estimate_s),
+            given_up=session.folder / "jobs" / f"given_up-{session.keys.index(job.device)}",
+            **common,
+        )
+        task.write(session.folder / "jobs" / f"{job.path}.json")
+
+
+def sweep_postponed(session: Session) -> tuple[str, bool]:
+    """Remove the markers of cells that were left for later: nothing was measured of them.
+
+    A study that lacks them is not complete. Gives what to tell of cells that are left and why,
+    empty if none is, and whether something else than the budget was in their way.
+    """
+    written = {path: json.loads(path.read_text()) for path in session.coming if path.exists()}
+    swept = {path: said for path, said in written.items() if said["status"] == "postponed"}
+    for path in swept:
+        path.unlink()
+    turns = [said for path, said in written.items() if "--alternate/" in path.as_posix()]
+    full = sum(said["status"] == "out_of_memory" for said in turns)
+    told = ""
+    if full:
+        told = f"{full} cells have no room for all sides at once: the same command measures their "
+        told += "sets in cells of their own"
+    if told or swept or session.later:
+        (session.folder / "complete").unlink(missing_ok=True)
+    if not swept and not session.later:
+        return told, False
+    reasons = {said.get("reason") for said in swept.values()} - {None, LATE}
+    why = f": {'; '.join(sorted(reasons))}; " if reasons else " for later (budget): "
+    number = len(swept) + len(session.later)
+    return f"{number} cells are left{why}the same command carries on", bool(reasons)

@@ -1,0 +1,278 @@
+"""What is pending: a study's cells and what has been measured → the jobs to run. Pure functions.
+
+It is planned from the run.json files when the Snakefile is read, and not left to Snakemake's own
+metadata, which a clone, a zip or a folder brought back from another machine does not have.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import cycle
+
+from workflow.collocation.plan.attempts import Attempt
+from workflow.collocation.plan.duration import Estimates
+from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS
+from workflow.collocation.spec.cell import changes
+from workflow.collocation.spec.grid import Cell
+
+NEW = "not measured yet"
+NAMED = 3  # settings that have changed; of more the number is given
+UNKNOWN = "the GPU of block "  # a device's key, until a job has it
+REFUSED_S = 2.0  # a cell that will be 'unsupported'
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pending cell: which attempt it will be, why it runs, and its place in the order."""
+
+    cell: Cell
+    attempt: int
+    why: str
+    rank: int
+    estimate_s: float
+    device: str = ""  # that it is to run on: a GPU's UUID, or as cpu_key says
+
+    @property
+    def path(self) -> str:
+        """The attempt's folder below results/<study>/cells."""
+        return f"{self.cell.id}/a{self.attempt}"
+
+    def spend(self, spent: dict[str, float], seconds: float) -> float:
+        """Add the job to the time that each device has spent; when it ends. Beside idle GPUs it
+        takes them all.
+        """
+        its = [each for each in spent if self.cell.beside_idle or each == self.device]
+        end = max(spent[each] for each in its) + seconds
+        spent.update(dict.fromkeys(its, end))
+        return end
+
+    @property
+    def memory_mb(self) -> int:
+        """Main memory that it is to be given: a conductor with its server, and members."""
+        return 4096 * (1 + self.cell.n)
+
+
+def places(
+    cells: list[Cell],
+    attempts: dict[str, list[Attempt]],
+    devices: list[str],
+    most: int = 1,
+    stale: Callable[[Attempt], bool] = lambda attempt: False,
+) -> dict[int, str]:
+    """Block → the device that it runs on: the one of `devices` on which most of it was measured, or
+    else one of the first `most`, in turn, those first on which least is to be done.
+    """
+    measured: dict[int, Counter] = {cell.replicate: Counter() for cell in cells}
+    unfinished = set()
+    for cell in cells if devices[1:] else ():
+        counted = [attempt for attempt in same(cell, attempts) if not stale(attempt)]
+        there = [a.device for a in counted if a.status in MEASURED and a.device in devices]
+        measured[cell.replicate].update(there)
+        if _newest(counted) is None:
+            unfinished.add(cell.replicate)
+    begun = {block: max(sorted(on), key=on.get) for block, on in measured.items() if on}
+    busy = Counter(begun[block] for block in unfinished & begun.keys())
+    free = cycle(sorted(devices[:most], key=busy.__getitem__))
+    return {block: begun.get(block) or next(free) for block in sorted(measured)}
+
+
+def unknown(block: int) -> str:
+    """The key of the device that a cluster will give a block."""
+    return f"{UNKNOWN}{block}"
+
+
+def jobs(
+    cells: list[Cell],
+    attempts: dict[str, list[Attempt]],
+    place: str | Mapping[int, str],
+    refusal: Callable[[Cell], str | None],
+    most: int = 3,
+    stale: Callable[[Attempt], bool] = lambda attempt: False,
+    estimates: Estimates | None = None,
+    on_gpu: bool | None = None,
+) -> list[Job]:
+    """The cells that still have to run, in order.
+
+    place: the device (GPU UUID or 'cpu'), or each block's; `unknown` of a block that a cluster will
+    give one. attempts: what `attempts.scan` found. refusal: why a cell's method cannot run here, or
+    None. most: how often a cell that failed is tried. stale: attempts to measure again although
+    they are results (another trainer, say); if they failed they do not count. A block's baselines
+    are measured on the device on which the block goes on, and a cell that was measured on another
+    one without its baselines is measured here again, with them. on_gpu: whether the cells are a
+    GPU's; then what was tried without one is as if it had not been, and the other way round. By
+    default it is as `place` says.
+    """
+    if isinstance(place, str):
+        place = dict.fromkeys((cell.replicate for cell in cells), place)
+    if on_gpu is None:
+        on_gpu = not any(device.startswith("cpu") for device in place.values())
+    alike = {
+        cell.id: [a for a in attempts.get(cell.id, []) if not a.content or a.on_gpu == on_gpu]
+        for cell in cells
+    }
+    tried = {cell.id: same(cell, alike) for cell in cells}
+    why = {
+        cell.id: _why(cell, tried[cell.id], alike[cell.id], refusal, most, stale) for cell in cells
+    }
+    for cell in cells:
+        if not why[cell.id] and refusal(cell) is None:
+            why[cell.id] = _stranded(cell, tried, place[cell.replicate], most)
+    for cell in cells:
+        device = place[cell.replicate]
+        runs = why[cell.id] and refusal(cell) is None
+        last = _newest(tried[cell.id])
+        if runs or (last and last.status in MEASURED and last.device == device):
+            for needed in cell.needs & tried.keys():
+                if not why[needed] and not _answered_on(tried[needed], device, most):
+                    why[needed] = f"baseline on {device}"
+    estimates = estimates or Estimates(attempts)
+    return [
+        Job(
+            cell=cell,
+            attempt=_next(attempts.get(cell.id, [])),
+            why=why[cell.id],
+            rank=rank,
+            estimate_s=REFUSED_S if refusal(cell) else estimates.of(cell),
+            device=place[cell.replicate],
+        )
+        for rank, cell in enumerate(cells)
+        if why[cell.id]
+    ]
+
+
+def same(cell: Cell, attempts: dict[str, list[Attempt]]) -> list[Attempt]:
+    """Attempts at a cell as it is planned now, oldest first."""
+    return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.digest]
+
+
+def _why(cell, tried, others, refusal, most, stale) -> str | None:
+    """Why a cell must run, or None. others: all attempts, also at the cell as it once was."""
+    wanted = _lacks(cell, tried, others, refusal, most, stale)
+    faults = [attempt for attempt in _faults(tried) if not stale(attempt)]
+    if wanted and faults:
+        return f"{faults[-1].status}, trying again" if len(faults) < most else None
+    return wanted
+
+
+def _lacks(cell, tried, others, refusal, most, stale) -> str | None:
+    """Why a cell has no answer, or one that is to be had again; None if it has one."""
+    if last := _newest(tried):
+        if last.status == "unsupported":
+            possible = refusal(cell) is None and sum(a.refused_when_tried for a in tried) < most
+            return "is possible now" if possible else None
+        return "measured with another trainer or version" if stale(last) else None
+    if any(attempt.content is None for attempt in others):
+        return "its run.json is corrupt"
+    before = [a.content["spec"] for a in others if a.status != "postponed"]
+    return f"its settings changed: {_changed(before[-1], cell)}" if before else NEW
+
+
+def _changed(before: dict, cell: Cell) -> str:
+    """The first few settings in which an earlier spec of a cell differs."""
+    found = changes(before, cell.spec.to_json())
+    more = len(found) - NAMED
+    return ", ".join(found[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _faults(tried: list[Attempt]) -> list[Attempt]:
+    """Attempts that failed or timed out since the newest result."""
+    faults: list[Attempt] = []
+    for attempt in tried:
+        if attempt.status in RESULTS:
+            faults = []
+        elif attempt.status in FAULTS:
+            faults.append(attempt)
+    return faults
+
+
+def _newest(tried: list[Attempt]) -> Attempt | None:
+    """The newest answer."""
+    return next((attempt for attempt in reversed(tried) if attempt.status in RESULTS), None)
+
+
+def full(attempts: dict[str, list[Attempt]]) -> set[str]:
+    """Ids of the cells whose newest answer is that memory did not suffice."""
+    newest = ((cell, _newest(tried)) for cell, tried in attempts.items())
+    return {cell for cell, last in newest if last and last.status == "out_of_memory"}
+
+
+def refused(tried: list[Attempt]) -> str | None:
+    """Why its newest answer is that it cannot be measured; None if it is another."""
+    last = _newest(tried)
+    return (last.content["reason"] if last.status == "unsupported" else None) if last else None
+
+
+def _stranded(cell, tried, device, most) -> str | None:
+    """Why a cell is of no use: a baseline of it is missing on the other device it ran on."""
+    done = [attempt for attempt in tried[cell.id] if attempt.status in MEASURED]
+    if not done or done[-1].device == device or len(_faults(tried[cell.id])) >= most:
+        return None
+    where = done[-1].device
+    for needed in cell.needs & tried.keys():
+        if device.startswith(UNKNOWN) and _answered_on(tried[needed], device, most):
+            continue
+        if not any(a.status in MEASURED and a.device == where for a in tried[needed]):
+            return f"no baseline on {where}, where it was measured"
+    return None
+
+
+def _answered_on(tried, device, most) -> bool:
+    """It was measured there, or failed there as often as it is tried; on an unknown one: it is
+    measured on none any more.
+    """
+    if device.startswith(UNKNOWN):
+        return bool(refused(tried)) or len(_faults(tried)) >= most
+    there = [attempt for attempt in tried if attempt.device == device]
+    return bool(_newest(there)) or len(_faults(there)) >= most
+
+
+def _next(attempts: list[Attempt]) -> int:
+    return max((attempt.number for attempt in attempts), default=0) + 1
+
+
+def exhausted(
+    cells: list[Cell], attempts: dict[str, list[Attempt]]
+) -> list[tuple[Cell, Attempt, int]]:
+    """Cells that failed since their newest result, if any: (cell, newest fault, how many)."""
+    found = ((cell, _faults(same(cell, attempts))) for cell in cells)
+    return [(cell, faults[-1], len(faults)) for cell, faults in found if faults]
+
+
+def finished(
+    cells: list[Cell], attempts: dict[str, list[Attempt]], sealed: bool = False
+) -> list[Attempt]:
+    """The attempts that analysis reads: all that were made at the cells as they are planned now.
+
+    A sealed study is an input: all its records count whatever today's study and catalogue say.
+    """
+    found = [same(cell, attempts) for cell in cells]
+    if sealed:
+        planned = {cell.id: None for cell in cells}
+        others = sorted(attempts.keys() - planned.keys(), reverse=True)
+        others.sort(key=lambda name: int(name.rpartition("/r")[2]))  # as results/h200 was sealed
+        found = [attempts.get(name, []) for name in (*planned, *others)]
+    return [
+        attempt
+        for tried in found
+        for attempt in tried
+        if attempt.content and attempt.status != "postponed"
+    ]
+
+
+def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job]]:
+    """Split jobs into those that fit a budget in seconds and the rest, both in order.
+
+    Devices work side by side. A job brings the baselines that it waits for: without them its time
+    would be spent in vain.
+    """
+    if budget_s is None:
+        return jobs, []
+    by_id = {job.cell.id: job for job in jobs}
+    chosen: set[str] = set()
+    spent = dict.fromkeys((job.device for job in jobs), 0.0)
+    for job in jobs:
+        bundle = ({job.cell.id} | (job.cell.needs & by_id.keys())) - chosen
+        if job.spend(spent, sum(by_id[name].estimate_s for name in bundle)) <= budget_s:
+            chosen |= bundle
+    fits = [job for job in jobs if job.cell.id in chosen]
+    return fits, [job for job in jobs if job.cell.id not in chosen]

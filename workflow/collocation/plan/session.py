@@ -1,0 +1,367 @@
+"""One invocation of the workflow: config → study, device, cells, and what is to run now.
+
+It writes nothing: see jobs.py.
+"""
+
+import hashlib
+import json
+import math
+import shlex
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+from workflow.collocation import ROOT, gpu
+from workflow.collocation.gpu import cpus, find_devices
+from workflow.collocation.plan import pending
+from workflow.collocation.plan.attempts import Attempt, cpu_key, scan
+from workflow.collocation.plan.datasets import Datasets
+from workflow.collocation.plan.duration import Estimates
+from workflow.collocation.record import provenance
+from workflow.collocation.record.run_json import MEASURED
+from workflow.collocation.record.source_digest import code_digest, own_digest
+from workflow.collocation.run.conductor import TIMEOUTS
+from workflow.collocation.run.refusal import refusal
+from workflow.collocation.spec import grid
+from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.spec.grid import Cell
+from workflow.collocation.spec.load import load_config, load_study, load_workloads
+from workflow.collocation.spec.study import Config, Study, seconds
+
+MANIFEST = "MANIFEST.sha256"  # of a study that ships; see release/
+
+
+@dataclass
+class Session:
+    """What this invocation is about. Build it with `open_session`."""
+
+    config: Config
+    name: str
+    why: str
+    study: Study
+    cells: list[Cell]
+    usable: list[gpu.Device]  # GPUs that it may use; none: the CPU
+    attempts: dict[str, list[Attempt]]
+    gpus: int = 1  # how many it uses at once
+    no_gpu: str = ""  # why there is none, or one was left out
+    remote: bool = False  # its jobs run on a cluster's machines, each on the device it is given
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    deadline: float | None = None  # Unix time at which the budget ends
+    elsewhere: list[Cell] = field(default_factory=list)  # of blocks that were merged in
+    jobs: list[pending.Job] = field(default_factory=list)
+    later: list[pending.Job] = field(default_factory=list)
+    _refusals: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> list[gpu.Device]:
+        """The GPUs that it uses: the first ones, and those on which blocks were begun."""
+        begun = {job.device for job in self.jobs}
+        return [d for i, d in enumerate(self.usable) if i < self.gpus or d.uuid in begun]
+
+    @property
+    def device(self) -> gpu.Device | None:
+        """The first of its GPUs."""
+        return next(iter(self.usable), None)
+
+    @property
+    def keys(self) -> list[str]:
+        """Of its devices, as records and locks name them; elsewhere, one for each block."""
+        if self.remote:
+            return [*self.places.values()]
+        return [each.uuid for each in self.usable] or [cpu_key(provenance.machine_alias())]
+
+    @cached_property
+    def places(self) -> dict[int, str]:
+        """Block → key of the device that it runs on."""
+        if self.remote:
+            return {cell.replicate: pending.unknown(cell.replicate) for cell in self.cells}
+        return pending.places(self.cells, self.attempts, self.keys, self.gpus, self.stale)
+
+    @cached_property
+    def stale(self) -> Callable[[Attempt], bool]:
+        """Whether an attempt is to be made again, as config's `rerun` has it."""
+        mismatched = self.config.rerun == "mismatched"
+        return _stale(self.device) if mismatched else lambda attempt: False
+
+    @property
+    def seconds(self) -> float:
+        """What its jobs will take, devices side by side."""
+        spent = dict.fromkeys((job.device for job in self.jobs), 0.0)
+        return max((job.spend(spent, job.estimate_s) for job in self.jobs), default=0.0)
+
+    @property
+    def measuring(self) -> bool:
+        """Whether cells may be planned: a sealed study is an input unless config says otherwise."""
+        return not self.sealed if self.config.measure is None else self.config.measure
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the study ships: its folder has a manifest (`make seal`)."""
+        return (self.folder / MANIFEST).exists()
+
+    @cached_property
+    def on_gpu(self) -> bool:
+        """Whether its cells are a GPU's: one is here, or the study holds cells of one, or is made
+        for one. What a CPU measured never stands for those.
+        """
+        made_for_one = not self.study.cpu and self.config.gpu != "cpu"
+        return self.device is not None or self.holds_gpu_cells or made_for_one
+
+    @cached_property
+    def holds_gpu_cells(self) -> bool:
+        return any(attempt.on_gpu for tried in self.attempts.values() for attempt in tried)
+
+    @property
+    def forbidden(self) -> str | None:
+        """Why its jobs must not run here, and what to do; None if they may."""
+        if not self.jobs or not self.on_gpu or self.device is not None:
+            return None
+        if self.remote and self.config.gpu != "cpu":
+            return None
+        said = f"study '{self.name}' is made for a GPU"
+        then = "'--config gpu=cpu' (make: CONFIG=gpu=cpu) measures it on the CPU all the same"
+        if self.holds_gpu_cells:
+            said = f"study '{self.name}' holds cells of a GPU"
+            then = "'--config gpu=cpu results=FOLDER' measures it on the CPU, in another folder"
+        return f"{said}, and none is used here ({self.no_gpu}); {then}"
+
+    # -- paths, relative to the working directory -----------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.results, self.name)
+
+    @property
+    def cells_folder(self) -> Path:
+        return self.folder / "cells"
+
+    @property
+    def measured(self) -> list[str]:
+        """run.json of every attempt that exists and counts."""
+        counted = [*self.cells, *self.elsewhere]
+        found = pending.finished(counted, self.attempts, self.sealed)
+        return [attempt.path.as_posix() for attempt in found]
+
+    @property
+    def coming(self) -> list[Path]:
+        """run.json of every job to run."""
+        return [self.cells_folder / job.path / "run.json" for job in self.jobs]
+
+    def run_files(self) -> list[str]:
+        """Both."""
+        return [*self.measured, *(path.as_posix() for path in self.coming)]
+
+    @cached_property
+    def job_at(self) -> dict[str, pending.Job]:
+        """By its attempt's folder below results/<study>/cells."""
+        return {job.path: job for job in self.jobs}
+
+    @property
+    def threads(self) -> int:
+        """Cores that Snakemake counts for a cell: its GPUs' cells are to fit side by side."""
+        if not self.devices:
+            return self.study.cores_for
+        return max(1, min(self.study.cores_for, cpus.usable() // len(self.devices)))
+
+    def on_card(self, number: int) -> Callable:
+        """For Snakemake: how many of the GPU with this number a job takes, 1 or 0. One that wants
+        the others idle takes all.
+        """
+        its, jobs = self.devices[number].uuid, self.job_at.items()
+        alone = {path for path, job in jobs if job.cell.beside_idle}
+        taken = alone | {path for path, job in jobs if job.device == its}
+        return lambda wildcards: int(wildcards.job in taken)
+
+    def block(self, kinds: dict[str, str]) -> Callable:
+        """For Snakemake: the name of a job's block. It is one job of a cluster, so that its cells
+        run one after the other on one GPU. kinds: gets what --group-components calls it.
+        """
+        names = {path: f"block{job.cell.replicate}" for path, job in self.job_at.items()}
+        kinds |= dict.fromkeys(names.values(), "block")
+        return lambda wildcards: names[wildcards.job]
+
+    def needed(self, path: str) -> list[str]:
+        """What says that the data of a job are ready. Raises ConfigError of a cell that is not to
+        be measured now: a rule's job begins by taking away what it makes.
+        """
+        if path not in self.job_at:
+            record = (self.cells_folder / path / "run.json").as_posix()
+            if record in self.measured:
+                raise ConfigError(f"nothing to do: {record} is measured already")
+            raise ConfigError(f"{record} is not to be measured now: 'make plan' lists what is")
+        return self.datasets.ready_files()
+
+    def runtime_min(self, path: str) -> int:
+        """Minutes after which a job may be ended from outside: its own time-outs come before."""
+        phases = TIMEOUTS | self.config.timeout
+        own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
+        job = self.job_at[path]
+        if self.remote and job is not self._leads.get(job.cell.replicate):  # one hangs at most
+            return math.ceil(2 * job.estimate_s / 60) + 1
+        return math.ceil((3 * job.estimate_s + own) / 60)
+
+    @cached_property
+    def _leads(self) -> dict[int, pending.Job]:
+        """The first job of each block: a cluster runs a block under one time limit."""
+        return {job.cell.replicate: job for job in reversed(self.jobs)}
+
+    def refusal(self, cell: Cell) -> str | None:
+        """Why the cell cannot run here and now, or None. The card is asked once a cell.
+
+        A card elsewhere cannot be asked: what its job said last stands.
+        """
+        if self.remote and self.on_gpu:
+            tried = pending.same(cell, self.attempts)
+            return pending.refused([attempt for attempt in tried if attempt.on_gpu])
+        if cell.id not in self._refusals:
+            switch, its = self.config.mig_mode == "switch", self.places.get(cell.replicate)
+            device = next((each for each in self.usable if each.uuid == its), self.device)
+            self._refusals[cell.id] = refusal(cell.spec, device, switch)
+        return self._refusals[cell.id]
+
+    @cached_property
+    def datasets(self) -> Datasets:
+        """The datasets that the jobs need."""
+        sizes: dict[str, set[int]] = {}
+        for job in self.jobs:
+            if self.refusal(job.cell) is None:
+                for member in job.cell.spec.members:
+                    if member.job.dataset:
+                        sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
+        return Datasets(self.config, self.study, self.folder, sizes)
+
+    def settings(self) -> str:
+        """This session's config as KEY=VALUE arguments, quoted for a shell."""
+        values = self.config.model_dump(exclude_none=True)
+        return shlex.join(f"{key}={json.dumps(value)}" for key, value in values.items())
+
+    def mismatched(self) -> list[Attempt]:
+        """Measured attempts that today's code or versions would not reproduce as they are."""
+        stale, found = _stale(self.device), pending.finished(self.cells, self.attempts)
+        return [attempt for attempt in found if attempt.status in MEASURED and stale(attempt)]
+
+    @cached_property
+    def expected(self) -> str:
+        """What analysis may expect, as JSON: a line a cell."""
+        keys = ("id", "scenario", "arm", "method", "replicate", "n")
+        cells = [
+            {key: getattr(cell, key) for key in keys}
+            | {
+                "workloads": [member.workload for member in cell.spec.members],
+                "measure": cell.spec.measure.kind,
+            }
+            for cell in (*self.cells, *self.elsewhere)
+        ]
+        return "[\n" + ",\n".join(json.dumps(cell) for cell in cells) + "\n]\n"
+
+    @property
+    def plan_digest(self) -> str:
+        """A changed plan draws its holes anew."""
+        return hashlib.sha256(self.expected.encode()).hexdigest()[:8]
+
+    @property
+    def merged(self) -> bool:
+        """Whether runs.parquet is there with all that this invocation measured: it may have been
+        asked for some cells alone.
+        """
+        runs = self.folder / "runs.parquet"
+        written = [path.stat().st_mtime_ns for path in self.coming if path.exists()]
+        return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
+
+
+def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
+    """Read and check everything; plan what runs now, on `gpus` GPUs at most. Raises ConfigError.
+
+    remote: the jobs are for a cluster: nothing of this machine's devices is used.
+    """
+    config = load_config(values)
+    if remote and config.study == "auto":
+        raise ConfigError("study: auto looks at this machine, and the jobs run elsewhere; name one")
+    if remote and config.gpu not in ("auto", "cpu"):
+        raise ConfigError(f"gpu: {config.gpu!r} is for this machine; elsewhere allowed: auto, cpu")
+    deadline = config.budget and round(time.time() + seconds(config.budget))
+    workloads = load_workloads(find_file(config.workloads), config.modules)
+    devices, why_not = [], "its jobs run elsewhere"
+    if not remote:
+        devices, why_not = find_devices(config.gpu)
+    name, why = _choose(config, *(("paper", "a CUDA machine") if devices else ("smoke", why_not)))
+    study = load_study(find_file(config.studies), name, workloads)
+    digests = {
+        key: own_digest(each.own_code.values(), each.own_files) for key, each in workloads.items()
+    }
+    sources = {key: digest for key, digest in digests.items() if digest}
+    attempts = scan(Path(config.results, name, "cells"))
+    cells = grid.expand(study, workloads, sources, pending.full(attempts))
+    if remote and any(cell.beside_idle for cell in cells):
+        raise ConfigError(f"study '{name}': other_gpus: 'idle' holds on one machine; allowed: any")
+    session = Session(
+        *(config, name, why, study, cells, devices, attempts),
+        gpus=max(gpus, 1),
+        no_gpu=why_not,
+        remote=remote,
+        deadline=deadline,
+        elsewhere=grid.elsewhere(cells, attempts),
+    )
+    session.id = config.session or session.id
+    if session.measuring:
+        _plan(session)
+    return session
+
+
+def _plan(session: Session) -> None:
+    """What runs now: the cells that fit the budget."""
+    config, attempts = session.config, session.attempts
+    jobs = pending.jobs(
+        session.cells,
+        attempts,
+        session.places,
+        session.refusal,
+        config.attempts,
+        session.stale,
+        Estimates(attempts, shipped, session.on_gpu),
+        session.on_gpu,
+    )
+    left = None if config.budget is None else seconds(config.budget)
+    session.jobs, session.later = pending.within(jobs, left)
+
+
+def shipped(kind: str = "*/*/*") -> dict[str, list[Attempt]]:
+    """What was measured in the studies that ship with this repository, of scenario/arm/method."""
+    found: dict[str, list[Attempt]] = {}
+    for manifest in (ROOT / "results").glob(f"*/{MANIFEST}"):
+        for cell, attempts in scan(manifest.parent / "cells", kind).items():
+            found.setdefault(cell, []).extend(attempts)
+    return found
+
+
+def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
+    """The study and why: as asked for, or the one for this machine; to draw, one that is there."""
+    name, why = (here, because) if config.study == "auto" else (config.study, "as asked for")
+    if config.measure is not False:
+        return name, why
+    known = {path.stem for path in find_file(config.studies).glob("*.yaml")}
+    found = sorted(path.parent.name for path in Path(config.results).glob("*/cells"))
+    found = [study for study in found if study in known]  # a contributed bundle is for comparing
+    if name in found:
+        return name, why
+    if config.study == "auto" and len(found) == 1:
+        return found[0], "the one that is there"
+    raise ConfigError(
+        f"study: {config.results}/{name} holds no results; there are: {', '.join(found) or 'none'}"
+    )
+
+
+def _stale(device: gpu.Device | None):
+    @cache
+    def today():
+        return code_digest(), provenance.versions(device.driver if device else None)
+
+    return lambda attempt: bool(provenance.mismatches(attempt.content, *today()))
+
+
+def find_file(path: str) -> Path:
+    """A config path as given, from the working directory, or else from the repository."""
+    return Path(path) if Path(path).exists() else ROOT / path

@@ -1,1 +1,0 @@
-"""The members' processes: the fork server that starts them, and their pipes."""

@@ -1,0 +1,1 @@
+"""What one cell says: run.json, step times and provenance, read and written here only."""

@@ -1,0 +1,187 @@
+"""From the members' step times to rates, and to the cell's steps.parquet."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from workflow.collocation.record.run_json import Loss, Rate
+from workflow.collocation.telemetry.files import arrow
+from workflow.collocation.telemetry.values import File, Window
+
+TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
+LOSSES_KEPT = 100
+# A third of a window in so many parts: each longer than what makes neighbouring steps alike.
+BATCHES = 10
+# A member stood still if it made no step for over this share of a window, this many seconds, and
+# this many of its own steps: a busy machine's hiccup is shorter, a slow step as long as the others.
+STALL, STALL_S, STALL_STEPS = 0.2, 0.5, 5
+
+
+def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
+    """What one member did in the window [start_ns, stop_ns).
+
+    end_ns: int64 [steps], when each step had finished on the device. Throughput counts the steps
+    between the first and the last step end in the window, so that it does not depend on where in
+    a step the window opens. drift: mean step of the last third / of the first third - 1;
+    drift_error: its standard error, None below BATCHES steps a third.
+    """
+    inside = end_ns[(end_ns >= start_ns) & (end_ns < stop_ns)]
+    if len(inside) < 2:
+        return Rate(steps=len(inside), samples_per_s=None)
+    took = np.diff(inside) / 1e6
+    third = len(took) // 3
+    ends = (took[:third], took[-third:])
+    p50, p95, p99 = np.percentile(took, [50, 95, 99])
+    return Rate(
+        steps=len(inside),
+        samples_per_s=float(batch_size * len(took) / (took.sum() / 1e3)),
+        step_ms_p50=float(p50),
+        step_ms_p95=float(p95),
+        step_ms_p99=float(p99),
+        drift=float(ends[1].mean() / ends[0].mean() - 1) if third else None,
+        drift_error=_drift_error(*ends) if third >= BATCHES else None,
+    )
+
+
+def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
+    """Standard error of the ratio of two means, of step times (> 0), by batch means.
+
+    Steps are no independent draws: neighbours are slow together, which their own scatter hides.
+    """
+    relative = 0.0
+    for steps in (first, last):
+        means = [batch.mean() for batch in np.array_split(steps, BATCHES)]
+        relative += np.var(means, ddof=1) / BATCHES / steps.mean() ** 2
+    return float(last.mean() / first.mean() * np.sqrt(relative))
+
+
+def in_window(
+    window: Window, end_ns: np.ndarray, batch_size: int, epochs: list[dict], drop_s: float = 0.0
+) -> Rate:
+    """What one member did in a window of the cell's. drop_s: of a slice, before what counts."""
+    if window.name == "epochs":
+        return epochs_rate(epochs, batch_size)
+    if window.spans:
+        return slices_rate(end_ns, window.spans, round(drop_s * 1e9), batch_size)
+    found = rate(end_ns, window.start_ns, window.end_ns, batch_size)
+    if window.name == "completion":  # whose end is alone, and faster
+        found.drift = found.drift_error = None
+    return found
+
+
+def slices_rate(
+    end_ns: np.ndarray, spans: list[tuple[int, int]], drop_ns: int, batch_size: int
+) -> Rate:
+    """What one member did in what counts of its slices, each resumed `drop_ns` before.
+
+    Slices are short, so steps that a span cuts count by the share of them that lies in it.
+    """
+    done, took = [], []
+    resumed = [start - drop_ns for start, _ in spans] + [np.iinfo(np.int64).max]
+    for (start, stop), since, until in zip(spans, resumed, resumed[1:], strict=False):
+        first, last = np.searchsorted(end_ns, [since, until], side="right")
+        ended = end_ns[first:last]
+        began = np.concatenate([[since], ended])[:-1]  # a step begins where the one before ends
+        done.append(fluid(began, ended, start, stop))
+        whole = (began >= start) & (ended <= stop)
+        took.append((ended - began)[whole] / 1e6)
+    seconds = [(stop - start) / 1e9 for start, stop in spans]
+    took = np.concatenate(took)
+    p50, p95, p99 = np.percentile(took, [50, 95, 99]) if len(took) else (None,) * 3
+    return Rate(
+        steps=sum(int(np.sum((end_ns > start) & (end_ns <= stop))) for start, stop in spans),
+        samples_per_s=batch_size * sum(done) / sum(seconds),
+        step_ms_p50=p50,
+        step_ms_p95=p95,
+        step_ms_p99=p99,
+        slices=[batch_size * each / s for each, s in zip(done, seconds, strict=True)],
+    )
+
+
+def fluid(began: np.ndarray, ended: np.ndarray, start: int, stop: int) -> float:
+    """Steps made in (start, stop], each by the share of it that lies there."""
+    took, inside = ended - began, np.minimum(ended, stop) - np.maximum(began, start)
+    at_once = (took == 0) & (ended > start) & (ended <= stop)  # as their clock saw it
+    share = np.maximum(inside, 0) / np.maximum(took, 1)
+    return float(np.where(took > 0, share, at_once).sum())
+
+
+def stalled(window: Window, end_ns: np.ndarray) -> bool:
+    """Whether a member stood still for a part of the window, of which its rate may not tell: that
+    is of the time from its first to its last step end there. Of slices their own rates tell.
+    """
+    if window.spans:
+        return False
+    if window.name in ("epochs", "completion"):  # where it also validates, or waits for others
+        return False
+    inside = end_ns[(end_ns >= window.start_ns) & (end_ns < window.end_ns)]
+    took = np.diff(np.concatenate([[window.start_ns], inside, [window.end_ns]])) / 1e9
+    longest = max(STALL * window.seconds, STALL_S, STALL_STEPS * float(np.median(took)))
+    return bool(took.max() > longest)
+
+
+def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:
+    """What one member did in its full epochs: training samples over training time."""
+    took = sum(epoch["train_s"] for epoch in epochs)
+    samples = sum(epoch["samples"] for epoch in epochs)
+    return Rate(steps=samples // batch_size, samples_per_s=samples / took if took else None)
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a member's steps.npz, which is whole once the member has said `stopped`."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def losses(arrays: dict[str, np.ndarray]) -> Loss:
+    """The first losses by global step; a loss that is not finite is null."""
+    step, value = arrays["loss_step"][:LOSSES_KEPT], arrays["loss"][:LOSSES_KEPT]
+    return Loss(
+        step=[int(s) for s in step],
+        value=[round(float(v), 6) if np.isfinite(v) else None for v in value],
+    )
+
+
+def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int) -> File:
+    """Write steps.parquet: member, tick (since origin_ns, one clock for all) and loss of each step.
+
+    members: the arrays of steps.npz and `first_step`, the global number of the first step. Losses
+    of warm-up steps precede the table and stand in run.json. Returns size and hash.
+    """
+    member, tick, loss = [], [], []
+    for index, arrays in sorted(members.items()):
+        end = arrays["end_ns"]
+        member.append(np.full(len(end), index, dtype=np.int16))
+        tick.append((end - origin_ns) // TICK_NS)
+        loss.append(_by_step(arrays, len(end)))
+    schema = pa.schema(
+        [
+            pa.field("member", pa.int16()),
+            pa.field("tick", pa.int64(), metadata={"unit": "10 us", "source": "step end"}),
+            pa.field("loss", pa.float32(), metadata={"unit": "1", "source": "training loss"}),
+        ],
+        metadata={"tick_ns": str(TICK_NS), "origin_ns": str(origin_ns)},
+    )
+    columns = [
+        arrow(np.concatenate(column), kind)
+        for column, kind in zip((member, tick, loss), schema.types, strict=True)
+    ]
+    pq.write_table(
+        pa.Table.from_arrays(columns, schema=schema),
+        path,
+        compression="zstd",
+        use_dictionary=["member"],
+        column_encoding={"tick": "DELTA_BINARY_PACKED"},
+    )
+    return File.of(path)
+
+
+def _by_step(arrays: dict[str, np.ndarray], steps: int) -> np.ndarray:
+    """Losses laid beside the steps since go (the last `steps` global steps); NaN where not kept."""
+    column = np.full(steps, np.nan, dtype=np.float32)
+    at = arrays["loss_step"] - arrays["first_step"]
+    kept = (at >= 0) & (at < steps)
+    column[at[kept]] = arrays["loss"][kept]
+    return column

@@ -1,0 +1,388 @@
+"""Run one cell: `python -m workflow.collocation.run.cell JOB.JSON`, a file as in cell/task.py.
+
+lock → set the method up → start members → barrier → measure → witness → tear down → write.
+Exits 0 whenever run.json was written, whatever its status; an interrupted cell leaves no run.json.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+
+from workflow.collocation import sharing as methods
+from workflow.collocation.gpu import cores
+from workflow.collocation.gpu.lock import Held, device_lock
+from workflow.collocation.gpu.nvml_subprocess import Silent
+from workflow.collocation.record import provenance
+from workflow.collocation.record import source_digest as digest
+from workflow.collocation.record.run_json import (
+    FAULTS,
+    CellName,
+    Gpu,
+    MethodEvidence,
+    Record,
+    write,
+)
+from workflow.collocation.run import environment
+from workflow.collocation.run.conductor import TIMEOUTS, Conductor
+from workflow.collocation.run.failure import trail
+from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.interleaving import Alternation
+from workflow.collocation.run.members import member_specs
+from workflow.collocation.run.neighbours import Neighbours
+from workflow.collocation.run.observation import Observation
+from workflow.collocation.run.preloaded import stamp
+from workflow.collocation.run.process_lifetime import end_with_parent
+from workflow.collocation.run.progress import Display, summary
+from workflow.collocation.run.refusal import refusal
+from workflow.collocation.run.task import Task
+from workflow.collocation.run.waiting import Patience, Postponed, device_of
+from workflow.collocation.sharing.defer_signals import ENDING
+from workflow.collocation.sharing.evidence import Company, Unsupported, refuse_company
+from workflow.collocation.spec.errors import ConfigError, NotInForce
+from workflow.collocation.telemetry.lines import one_line
+
+HELD_UP = 0.01  # share of a CPU quota's periods: more of them in a window are worth a flag
+TRIES = 4  # at a cell, while others come to the card again and again
+
+
+class Interrupted(BaseException):
+    """Somebody wants this to end now: the signal's number."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", type=Path, help="the job's file, as results/<study>/jobs holds them")
+    path = parser.parse_args(argv).job
+    end_with_parent(os.getppid(), signal.SIGTERM)  # of Snakemake's, to clean up
+    for number in ENDING:
+        signal.signal(number, _interrupt)
+    name = str(path)
+    try:
+        task = Task.read(path)
+        name, folder = task.cell, task.output.parent
+        if folder.exists():  # without run.json it is nothing: left by an interrupted attempt
+            shutil.rmtree(folder)
+        (folder / "log").mkdir(parents=True)
+        place = task.place, task.left_s, task.estimate_s
+        live = task.given_up and task.given_up.with_name("live")
+        display = Display(name, folder / "log" / "conductor.log", *place, live)
+        display.show(lambda: "starting")
+        try:
+            record = Run(task, display).record()
+            write(task.output, record)
+        finally:
+            display.close()
+    except Interrupted as interrupted:
+        print(f"{name}: interrupted, will run again", file=sys.stderr)
+        return 128 + interrupted.args[0]
+    except (ConfigError, NotInForce, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class Run:
+    """From a job's file to its Record."""
+
+    def __init__(self, task: Task, display: Display):
+        self.task, self.folder, self.display = task, task.output.parent, display
+        self.spec = task.spec
+        self.device, self.lost = device_of(task)
+        self.patience = Patience(task, display, self.device)
+        self.switch = task.mig_mode == "switch"
+        if task.code:
+            digest.remember(*task.code)
+        host = provenance.host()  # of all cores
+        self.most = cores.keep_to_share(self.device)
+        self.timing: dict[str, float] = {}
+        self.left = ""  # who of ours did not end
+        scenario, arm, method, replicate = task.cell.split("/")
+        self.known = {
+            "study": task.study,
+            "cell": CellName(
+                id=task.cell,
+                scenario=scenario,
+                arm=arm,
+                method=method,
+                replicate=int(replicate[1:]),
+                attempt=task.attempt,
+            ),
+            "spec": self.spec.to_json(),
+            "method": MethodEvidence(name=method),
+            "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
+            "host": host,
+            "provenance": provenance.collect(
+                self.device.driver if self.device else None, task.session, task.machine
+            )
+            | {"environment": environment.account()},
+            "timing": self.timing,
+        }
+        self.fields = self.known | {"files": {}}
+
+    def record(self) -> Record:
+        try:
+            if self.lost:
+                self.patience.give_up(self.lost)
+            self._answer()
+        except Postponed as postponed:
+            self._forget()
+            self._ended("postponed", str(postponed), None)
+        except (ConfigError, OSError):
+            raise  # nothing is wrong with the cell: the set-up, or a disk
+        except Exception as error:
+            self.display.say(traceback.format_exc(), loud=False)
+            if interrupted := _interrupted(error):
+                raise interrupted from None
+            self._broke(error)
+        self.timing["total_s"] = round(time.time() - psutil.Process().create_time(), 3)
+        record = Record(**self.fields)
+        if record.status == "completed":
+            self.display.took(self.timing["total_s"] - self.timing.get("lock_wait_s", 0))
+        # Why a run has given up it says itself, once, when it ends.
+        self.display.say(summary(record), loud=self.task.ended is None)
+        if record.status in FAULTS:
+            self.display.say(trail(self.folder, record.reason))
+        return record
+
+    def _answer(self) -> None:
+        """Measure, or say why it cannot run here. Raises Postponed."""
+        try:
+            if reason := refusal(self.spec, self.device, self.switch):
+                self._ended("unsupported", reason, None)
+            else:
+                self._measure()
+        except Silent as silent:  # a driver that answers no cell
+            if "members" in self.fields or not self.task.needs_gpu:
+                raise
+            self.patience.give_up(str(silent))
+
+    def _ended(self, status: str, reason: str | None, phase: str | None) -> None:
+        self.fields.update(status=status, reason=reason, phase=phase)
+
+    def _broke(self, error: Exception) -> None:
+        """An error that is no member's: of the set-up, or after the measurement, of its end.
+
+        What was measured stays in the record, but a cell that did not end well is no result.
+        """
+        said = isinstance(error, NotInForce | Unsupported)
+        sentence = str(error) if said else one_line(error)
+        if "members" not in self.fields:
+            self._ended("failed", sentence, "setup")
+            return
+        status = self.fields["status"] if self.fields["status"] in FAULTS else "failed"
+        reason = "; ".join(filter(None, (self.fields["reason"], sentence)))
+        self._ended(status, reason, self.fields["phase"] or "stop")
+
+    def _measure(self) -> None:
+        """Hold the device, and collocate while nobody else has it. Raises Postponed."""
+        self.patience.check()
+        own = {"pid": os.getpid(), "user": psutil.Process().username()}
+        holder = own | {"study": self.task.study, "cell": self.task.cell}
+        key = self.device.uuid if self.device else "cpu"
+        say, look = self.patience.say_lock, self.patience.for_lock
+        with device_lock(key, holder, say, look) as held:
+            began = time.monotonic() - held.waited_s
+            for _ in range(TRIES):
+                self.timing["lock_wait_s"] = round(time.monotonic() - began, 3)
+                self.patience.check()
+                try:
+                    return self._try(held)
+                except Company as company:
+                    self._forget()
+                    self.patience.for_company(company)
+                    why = str(company)
+        raise Postponed(why)
+
+    def _try(self, held: Held) -> None:
+        """Collocate. Raises Company if others had the card, too: then nothing of it counts."""
+        datasets = self._datasets()
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            self._collocate(datasets, Path(scratch), held)
+        if self.device is None or self.left:  # or our own are on the card
+            return
+        if self.fields["status"] in (*FAULTS, "out_of_memory"):  # by others, or a lost card?
+            if lost := device_of(self.task)[1]:
+                self.patience.give_up(lost)
+            refuse_company(self.device)
+
+    def _forget(self) -> None:
+        """What a try has found."""
+        for name in self.fields["files"]:
+            (self.folder / name).unlink()
+        for name in self.timing.keys() - {"lock_wait_s"}:
+            del self.timing[name]
+        self.fields = self.known | {"files": {}}
+
+    def _datasets(self) -> dict[str, dict]:
+        """Dataset name → what `python -m models.data prepare` said of it."""
+        ready = [json.loads(path.read_text()) for path in self.task.data]
+        needed = {member.job.dataset for member in self.spec.members} - {None}
+        named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
+        if missing := needed - named.keys():
+            raise ConfigError(f"the job's data name no prepared dataset '{missing.pop()}'")
+        self.fields["data"] = [
+            {key: value for key, value in entry.items() if key != "path"}
+            for entry in named.values()
+        ]
+        return named
+
+    def _collocate(self, datasets: dict[str, dict], scratch: Path, held: Held) -> None:
+        core_sets, self.fields["flags"] = cores.plan_sides(
+            self.spec.shares(), self.device and self.device.numa_node, self.most
+        )
+        log = self.folder / "log"
+        with ExitStack() as stack:
+            try:
+                sharing = stack.enter_context(
+                    methods.enter(self.spec.to_json(), self.device, log, self.switch)
+                )
+            except Silent:
+                raise
+            except (NotInForce, Unsupported) as error:
+                status = "failed" if isinstance(error, NotInForce) else "unsupported"
+                self._ended(status, str(error), "setup")
+                return
+            settings = self.task.telemetry.model_dump()
+            observation = Observation(
+                settings, self.device, sharing, core_sets, self.folder, scratch, self.display
+            )
+            stack.enter_context(observation.watch)
+            timeouts = TIMEOUTS | self.task.timeout
+            trainer, patience = self.task.trainer, timeouts["build"]
+            server = Server(log / "server.log", trainer, self._preloaded(), patience, held.fd)
+            stack.callback(self._tell_left, server, held)
+            stack.enter_context(server)
+            import workflow.collocation.telemetry.files  # noqa: F401 (Arrow, as torch is imported)
+
+            specs = member_specs(
+                self.spec,
+                "cuda" if self.device else "cpu",
+                core_sets,
+                [sharing.environment(index) for index in range(len(core_sets))],
+                datasets,
+                scratch,
+            )
+            conductor = (Alternation if self.spec.measure.kind == "alternate" else Conductor)(
+                *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
+                *(observation.watch, Neighbours(self.device, self.spec)),
+            )
+            observation.see_idle()
+            conductor.run()
+            if server.why_own:
+                self.display.say(f"a fork server of its own: {server.why_own}", loud=False)
+            self.fields["provenance"]["server"] = server.origin
+            self.timing["server_s"] = round(server.import_s, 3)
+            self.timing.update(conductor.timing)
+            self._ended(*conductor.outcome())
+            self.fields["host"] |= conductor.neighbours.account()
+            self.fields["host"]["cpu_throttled"] = round(conductor.held_up, 3)
+            self.fields["flags"] += ["cpu_throttled"] * (conductor.held_up > HELD_UP)
+            if conductor.unvisited:
+                self.fields["flags"].append("unvisited")
+                self.fields["host"]["unvisited"] = conductor.unvisited
+            self._account(conductor, scratch)
+            self._observe(observation, conductor)
+
+    def _tell_left(self, server: Server, held: Held) -> None:
+        """Once the members should have ended: whom we had to kill, and who would not end."""
+        for process in server.killed:
+            self.display.say(f"the fork server, process {process.pid}, was silent and was killed")
+        if server.left:
+            self.left = f"process {', '.join(map(str, server.left))}"
+            held.say(stuck=f"{self.left}, which SIGKILL does not end")
+            self.display.say(
+                f"{self.left} outlives SIGKILL and was left behind; it may keep the device's lock"
+            )
+
+    def _preloaded(self) -> str | None:
+        """The server of this run that has imported what this cell would, if there is one."""
+        name, ours = self.task.preloaded, stamp(self.task.trainer, self.fields["provenance"])
+        if name and not name.endswith(ours):
+            self.display.say("the preloaded server has other code or environment", loud=False)
+            return None
+        return name
+
+    def _account(self, conductor: Conductor, scratch: Path) -> None:
+        """Members' step times → rates, and the files beside run.json."""
+        from workflow.collocation.record import step_times as steps
+
+        began = time.monotonic()
+        found, members, stalled = {}, [], False
+        for tracked in conductor.members:
+            member = tracked.record()
+            members.append(member)
+            # Without `stopped` the file may be half of one; without `warm` it holds no step.
+            if not tracked.events.keys() >= {"warm", "stopped"}:
+                continue
+            try:
+                arrays = steps.load(scratch / str(tracked.member) / "steps.npz")
+            except (OSError, ValueError) as error:
+                member.status, member.error = "failed", f"its step times: {error}"
+                self._ended("failed", f"member {member.member}: {member.error}", "stop")
+                continue
+            arrays["first_step"] = tracked.events["warm"]["steps"]
+            found[tracked.member] = arrays
+            member.loss = steps.losses(arrays)
+            there = conductor.windows[: 1 if tracked.status == "departed" else None]
+            end_ns, drop_s = arrays["end_ns"], self.spec.measure.drop_s
+            for window in [window for window in there if window.has(tracked.member)]:
+                rate = steps.in_window(window, end_ns, tracked.batch_size, tracked.epochs, drop_s)
+                member.windows[window.name] = rate
+                stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
+        self.fields["flags"] += ["stalled"] * stalled
+        evidence = conductor.evidence
+        self.fields.update(
+            members=members,
+            windows=conductor.windows,
+            method=MethodEvidence(
+                name=self.spec.method, verified=_verified(evidence), evidence=evidence
+            ),
+        )
+        if conductor.windows and found:
+            path, origin = self.folder / "steps.parquet", conductor.windows[0].start_ns
+            self.fields["files"][path.name] = steps.write(path, found, origin)
+        self.timing["write_s"] = round(time.monotonic() - began, 3)
+
+    def _observe(self, observation: Observation, conductor: Conductor) -> None:
+        """What the sampler saw, and the files of it beside run.json."""
+        began = time.monotonic()
+        pids = {member.pid for member in conductor.members if member.pid}
+        self.fields["telemetry"], flags, files = observation.account(conductor.windows, pids)
+        self.fields["flags"] += flags
+        self.fields["files"] |= files
+        self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
+
+
+def _verified(evidence: dict) -> bool | None:
+    """True if every witness was, false if one was not, null if one could not tell or none was."""
+    answers = [entry.get("verified") for entry in evidence.values()]
+    if False in answers:
+        return False
+    return all(answers) or None if answers else None
+
+
+def _interrupted(error: BaseException | None) -> Interrupted | None:
+    """The interruption that an error of the way out came on top of, if there was one."""
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__context__
+    return error
+
+
+def _interrupt(number: int, frame) -> None:
+    for stopping in ENDING:  # one is enough: the teardown is bounded and not to be disturbed
+        signal.signal(stopping, signal.SIG_IGN)
+    raise Interrupted(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""How long a cell waits for its device, and what becomes of those after it if that is in vain."""
+
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+from workflow.collocation.gpu import Device, find_devices
+from workflow.collocation.run.process_lifetime import stopped
+from workflow.collocation.run.progress import Display
+from workflow.collocation.run.task import Task
+from workflow.collocation.sharing.evidence import Company, refuse_company
+from workflow.collocation.spec.errors import ConfigError, NotInForce
+from workflow.collocation.spec.study import seconds
+
+LATE = "the time budget is used up"
+LOOK_S = 1.0  # between two looks at who else is on the card
+
+
+class Postponed(Exception):
+    """The cell is not measured now, which costs no attempt; with this sentence."""
+
+
+def device_of(task: Task) -> tuple[Device | None, str | None]:
+    """The GPU, None where there is none; and why, if the cell was planned for one, or if no cell
+    of this run is measured any more.
+
+    Raises ConfigError, or NotInForce where the driver does not answer, if it was not.
+    """
+    if task.ended is not None:  # it may be for want of the GPU
+        return None, task.ended
+    try:
+        devices, why_not = find_devices(task.gpu)
+    except (ConfigError, NotInForce) as error:
+        if not task.needs_gpu:
+            raise
+        devices, why_not = [], str(error)
+    device = next(iter(devices), None)
+    lost = task.needs_gpu and device is None
+    return device, f"planned for a GPU, and there is none now: {why_not}" if lost else None
+
+
+@dataclass
+class Patience:
+    """A cell's, whose task says how much it has: `wait` for others on the card, and a deadline.
+
+    Who has waited in vain leaves the reason in the file `task.given_up`, and no cell of this run
+    waits again.
+    """
+
+    task: Task
+    display: Display
+    device: Device | None
+    hopeless_from: float | None = None  # since when whoever holds the lock may never let it go
+
+    def give_up(self, why: str) -> NoReturn:
+        """Neither this cell nor any after it is measured in this run."""
+        if self.task.given_up is not None and self.task.ended is None:
+            self.task.given_up.write_text(why)
+        raise Postponed(why)
+
+    def check(self) -> None:
+        """Raise Postponed if the run has given up, or the cell would outlast the time budget."""
+        if self.task.ended is not None:
+            raise Postponed(self.task.ended)
+        deadline = self.task.deadline
+        if deadline is not None and time.time() + self.task.estimate_s > deadline:
+            raise Postponed(LATE)
+
+    def say_lock(self, holder: dict) -> None:
+        """Say who holds the device's lock."""
+        self.display.say(f"waiting for {self._held(holder)}")
+
+    def for_lock(self, holder: dict) -> None:
+        """Raise Postponed if the device's lock is to be waited for no longer.
+
+        Another cell ends some time, and is waited for. A process that is stuck, or that a cell left
+        behind, which the holder's words tell, may never end, nor one that somebody stopped.
+        """
+        self.check()
+        self.display.show(lambda: f"waiting for {self._held(holder)}")
+        pid, now = holder.get("pid"), time.monotonic()
+        if "stuck" not in holder and not (isinstance(pid, int) and stopped(pid)):
+            self.hopeless_from = None
+            return
+        self.hopeless_from = now if self.hopeless_from is None else self.hopeless_from
+        if now - self.hopeless_from > seconds(self.task.wait):
+            self.give_up(f"waited {self.task.wait} for {self._held(holder)}")
+
+    def for_company(self, company: Company) -> None:
+        """Wait until nobody else has the card; raises Postponed."""
+        self.display.say(f"waiting for the GPU, {self.task.wait} at most: {company}")
+        until = time.monotonic() + seconds(self.task.wait)
+        while True:
+            try:
+                return refuse_company(self.device)
+            except Company as still:
+                self.check()
+                self.display.show(lambda: "waiting for the GPU, which others use")
+                if time.monotonic() > until:
+                    self.give_up(str(still))
+            time.sleep(LOOK_S)
+
+    def _held(self, holder: dict) -> str:
+        who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
+        return f"the {'GPU' if self.device else 'CPU'}, held by {who}"

@@ -1,0 +1,56 @@
+"""How members share a GPU: `base.METHODS` by name, and what all have in common around them.
+
+`refusal` says, without changing anything, why a method cannot run here. `enter` gives a context
+manager; inside it the method is set up, and on every way out it is torn down.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from workflow.collocation.gpu import Device, nvidia
+
+# isort: off
+# The order is that in which people are told of them.
+from workflow.collocation.sharing import naive, mps, mig, mps_daemon, conditions as sides  # noqa: F401
+
+# isort: on
+from workflow.collocation.sharing.base import Sharing, named
+from workflow.collocation.sharing.evidence import Unsupported, refuse_company
+from workflow.collocation.sharing.mig.card import divided, wrong_mode
+from workflow.collocation.sharing.mig.restore import recover
+
+
+def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | None:
+    """Why the cell's method cannot run on this machine, or None. Reads only.
+
+    switch: the card's MIG mode and layout may be changed for a cell.
+    """
+    method = named(spec["method"])
+    reason = method.refusal(spec, device, switch)
+    if not reason and device is not None and not method.parts:
+        reason = wrong_mode(device, False, switch)
+    if not reason and device is not None:
+        reason = nvidia.too_many(device, method.processes(spec))
+    return f"{reason}; {method.experimental}" if reason and method.experimental else reason
+
+
+@contextmanager
+def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) -> Iterator[Sharing]:
+    """Set the cell's method up; `log` is the folder for what the method's own programs print.
+
+    To be entered by who holds the device's lock. Raises Company, NotInForce or Unsupported;
+    NotInForce, too, if afterwards the card could not be put back as it was.
+    """
+    if device is not None:
+        mps_daemon.sweep()  # a server that a killed run left would share the card with this one
+        recover(device)  # and a layout that it left would not be the one found
+    if reason := refusal(spec, device, switch):
+        raise Unsupported(reason)
+    method = named(spec["method"])
+    with ExitStack() as stack:
+        if device is not None:
+            refuse_company(device)
+            if not method.parts:
+                stack.enter_context(divided(device, None, switch))
+        yield stack.enter_context(method.enter(spec, device, log, switch))

@@ -1,0 +1,1 @@
+"""Config, catalogue, studies, cells and their names, as typed data; everybody may import it."""

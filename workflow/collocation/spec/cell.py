@@ -1,0 +1,188 @@
+"""All that decides what a cell measures: typed from the grid to run.json, flat JSON in there.
+
+Two specs are the same if their digests are. A digest leaves out what is as by default, so that a
+field that is added with a default measures nothing again; the default has to be what was done
+before there was the field (schema/study says why it is not, of `tune`). Where the same spec comes
+to mean something else, VERSION counts on.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from itertools import groupby
+from typing import Literal
+
+from pydantic import BaseModel
+
+from workflow.collocation.spec.errors import Strict
+from workflow.collocation.spec.measure import BESIDE as OTHERS
+from workflow.collocation.spec.measure import Measure
+from workflow.collocation.spec.study import Sizes
+from workflow.collocation.spec.workloads import AnyWorkload, ItsOwn, VisionWorkload, model_of
+
+VERSION = 1  # of what a spec means: another one measures all cells again
+FIRST = 1  # of specs that name none
+FIRST_KIND = "vision"  # of members that name none
+BESIDE = {"description", "input"}  # of a workload: told by others, or otherwise
+MISSING = object()
+
+
+class MeasureSpec(Measure):
+    """How the cell is measured. departs: of a departure, the member that leaves, and with it those
+    of the same workload if others stay. visit: once all are warm another process opens CUDA, and
+    ends (gpu.visit says why).
+    """
+
+    departs: int | None = None
+    visit: bool | None = None
+
+    def to_json(self) -> dict:
+        """Only the keys that matter for this kind."""
+        return self.model_dump(exclude=OTHERS[self.kind], exclude_none=True)
+
+
+class ArmSpec(Strict):
+    """How the members' step is written. backward: on whose thread that pass is launched.
+    compile: by torch.compile. cudnn_benchmark: cuDNN tries kernels out, and keeps the fastest.
+    """
+
+    precision: str
+    channels_last: bool
+    sync: bool
+    cuda_graph: bool
+    backward: Literal["autograd", "caller"] = "autograd"
+    compile: bool = False
+    cudnn_benchmark: bool = True
+
+
+class MemberSpec(Strict):
+    """One job of the set. `job` is what it trains: its workload, with the keys of its kind, as this
+    cell runs it.
+
+    cores_of: the machine's cores divided by this; None: all of them. source: digest of the code of
+    a model of the user's own. sm_percent, pinned_memory_mb, priority, slice: what its method gives
+    it. work: steps, of a completion. side: which of those that alternate it belongs to.
+    """
+
+    workload: str
+    job: AnyWorkload
+    cores_of: int | None
+    source: str | None = None
+    sm_percent: float | None = None
+    pinned_memory_mb: int | None = None
+    priority: int | None = None
+    slice: str | None = None
+    work: int | None = None
+    side: int | None = None
+
+    def to_json(self) -> dict:
+        job = self.job.model_dump(exclude=BESIDE) | {"input": self.job.input.resolved()}
+        return self.model_dump(exclude={"job"}, exclude_defaults=True) | job
+
+
+class CellSpec(Strict):
+    """What a cell measures. `datasets`: sizes to generate, by name, where the study says them."""
+
+    members: tuple[MemberSpec, ...]
+    arm: ArmSpec
+    method: str
+    measure: MeasureSpec
+    seed: int
+    datasets: dict[str, Sizes]
+    version: int = VERSION
+
+    def to_json(self) -> dict:
+        """As it stands in run.json."""
+        members = [member.to_json() for member in self.members]
+        flat = self.model_dump(exclude={"members", "measure"})
+        return {"members": members, "measure": self.measure.to_json(), **flat}
+
+    @property
+    def digest(self) -> str:
+        return digest(self.to_json())
+
+    def shares(self) -> list[list[int | str]]:
+        """What `cores.plan_sides` takes: into how many shares cores are divided, or "all", for each
+        member; a list for each side.
+        """
+        sides = groupby(self.members, key=lambda member: member.side)
+        return [[member.cores_of or "all" for member in side] for _, side in sides]
+
+    def with_measure(self, **changes) -> "CellSpec":
+        """The same but for how it is measured."""
+        return self.model_copy(update={"measure": self.measure.model_copy(update=changes)})
+
+
+def digest(flat: dict) -> str:
+    """SHA-256 (16 hex digits) over a spec, as it stands in run.json, without what is as by default.
+
+    Of a record's spec too, whatever it holds: a setting that is not known here counts.
+    """
+    default = _defaults(flat)
+    settings = sorted(
+        (json.dumps(path), value)
+        for path, value in _leaves(flat)
+        if value != default.get(path, MISSING)
+    )
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def changes(before: dict, now: dict) -> list[str]:
+    """What differs between two specs as in run.json: 'batch_size 32 → 64'."""
+    given = dict.fromkeys(path for flat in (now, before) for path, _ in _leaves(flat))
+    old, new = (_defaults(flat) | dict(_leaves(flat)) for flat in (before, now))
+    found = ((_name(path), old.get(path, MISSING), new.get(path, MISSING)) for path in given)
+    said = (f"{name} {_shown(was)} → {_shown(will)}" for name, was, will in found if was != will)
+    return list(dict.fromkeys(said))
+
+
+def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    elif path == ("members",) and isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, index))
+    else:  # a number is the same as 20 and as 20.0
+        whole = isinstance(value, float) and value.is_integer()
+        yield path, int(value) if whole else value
+
+
+def _defaults(flat: dict) -> dict[tuple, object]:
+    """Path → the value that a spec which does not name it means."""
+    found = {"version": FIRST, "arm": _default(ArmSpec), "measure": _default(MeasureSpec)}
+    paths = dict(_leaves(found))
+    for index, member in enumerate(flat.get("members") or ()):
+        if isinstance(member, dict):
+            of_kind = defaults(str(member.get("kind", FIRST_KIND)))
+            paths |= {("members", index, *path): value for path, value in of_kind}
+    return paths
+
+
+@cache
+def defaults(kind: str) -> list[tuple[tuple, object]]:
+    """The same of a member with that kind of job."""
+    try:
+        model = model_of(kind)
+    except KeyError:  # not known here: its name makes the difference
+        model = VisionWorkload
+    member = {"input": ItsOwn().model_dump()} | _default(model) | _default(MemberSpec)
+    told = {key: value for key, value in member.items() if key not in BESIDE - {"input"}}
+    return [*_leaves(told), *_leaves(model.formerly)]
+
+
+def _default(model: type[BaseModel]) -> dict:
+    """What need not be given of a model, and its value."""
+    given = {n: f.get_default() for n, f in model.model_fields.items() if not f.is_required()}
+    return model.model_construct(**given).model_dump(include=given.keys())
+
+
+def _name(path: tuple) -> str:
+    """members, 0, optimizer, base_lr → optimizer.base_lr; measure, window_s → window_s."""
+    outer = {"members": 2, "measure": 1, "arm": 1}.get(path[0], 0)
+    return ".".join(map(str, path[outer:] or path))
+
+
+def _shown(value) -> str:
+    return "none" if value is MISSING or value is None else json.dumps(value).strip('"')

@@ -1,0 +1,283 @@
+"""What the catalogue may say: a workload's keys, by its kind.
+
+One model for each kind of job. Its keys are its own: a key of another kind is refused.
+"""
+
+import re
+from pathlib import Path
+from shutil import which
+from typing import ClassVar, Literal
+
+from pydantic import Field, JsonValue, StrictInt, field_validator
+
+from workflow.collocation.run import environment
+from workflow.collocation.spec.errors import Strict, meant
+from workflow.collocation.spec.measure import Positive
+from workflow.collocation.spec.study import DATASETS
+
+OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+PYTHON = ("python", "python3")  # the study's own, for a command
+IMAGES = tuple(name for name in DATASETS if name != "criteo")
+
+
+class Optimizer(Strict):
+    """SGD as timm's train.py defaults run it; lr = base_lr * batch_size / base_batch."""
+
+    name: Literal["sgd"] = Field("sgd", description="the one that there is")
+    base_lr: float = Field(0.1, gt=0, description="learning rate at base_batch")
+    base_batch: Positive = Field(256, description="samples that base_lr is for")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum")
+    nesterov: bool = Field(True, description="Nesterov's momentum")
+    weight_decay: float = Field(2e-5, ge=0, description="of all weights but biases and norms")
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate")
+    schedule_epochs: Positive = Field(300, description="of the cosine, however few are trained")
+
+
+class DlrmOptimizer(Strict):
+    """Plain SGD at a constant rate; lr = base_lr * batch_size / base_batch."""
+
+    base_lr: float = Field(1.0, gt=0, description="learning rate at base_batch")
+    base_batch: Positive = Field(2048, description="samples that base_lr is for")
+
+
+class Input(Strict):
+    """Where a batch comes from: image files through a DataLoader, or a subset on the device."""
+
+    mode: Literal["resident", "files"] = Field("resident", description="on the device, or files")
+    samples: Positive = Field(1024, description="resident: size of the subset")
+    workers: StrictInt = Field(4, ge=0, description="files: loader processes of each job")
+
+    def resolved(self) -> dict:
+        """Only the keys that matter in this mode, so that the other one changes no cell."""
+        key = "samples" if self.mode == "resident" else "workers"
+        return {"mode": self.mode, key: getattr(self, key)}
+
+
+class Workload(Strict):
+    """One training job of the catalogue: what every kind has."""
+
+    uncaptured: ClassVar[str] = ""  # why no CUDA graph can hold its step
+    formerly: ClassVar[dict] = {}  # keys that specs of the kind once had, and their one value
+
+    description: str = Field("", description="for people", examples=["ResNet26 on CIFAR-10"])
+    kind: str = Field(description="kind of job", examples=["vision"])
+    batch_size: Positive = Field(description="samples (or tokens) of a step", examples=[128])
+    warmup_steps: StrictInt = Field(20, ge=3, description="steps before the barrier, at least")
+
+    def no_graph(self, mode: str) -> str:
+        """Why no CUDA graph can hold its step with this mode of input; empty where one can."""
+        files = "loader processes read its files, which no replay can"
+        return self.uncaptured or (files if mode == "files" else "")
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        """Key → `module:name` of the user's own code: its cells run again when that changes."""
+        return {}
+
+    @property
+    def own_files(self) -> list[Path]:
+        """Files of the user's own code, likewise."""
+        return []
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Key → what it names that is not there, in a sentence."""
+        return {}
+
+
+class Trained(Workload):
+    """What jobs that models/ trains have in common."""
+
+    model: str = Field(
+        description="timm's name, or module:function", examples=["resnet26", "my_models:tiny_net"]
+    )
+    model_args: dict[str, JsonValue] = Field(
+        {}, description="its keyword arguments", examples=[{"width": 4}]
+    )
+    dataset: Literal[DATASETS] = Field(description="what it is trained on", examples=["cifar10"])
+    input: Input = Field(Input(), description="where batches come from")
+    pace_ms: float | None = Field(
+        None, gt=0, description="from one step's start to the next, at least", examples=[9.5]
+    )
+    ballast_mb: Positive | None = Field(
+        None, description="memory of the device that it holds and does not use", examples=[22000]
+    )
+    memory_limit_mb: Positive | None = Field(
+        None, description="on the CPU: cap on what the process allocates", examples=[64]
+    )
+
+    @field_validator("model")
+    @classmethod
+    def _model_is_a_name(cls, model):
+        if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", model):
+            raise ValueError("give a timm model name or module:function")
+        return model
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        return {key: name for key in ("kind", "model") if ":" in (name := getattr(self, key))}
+
+
+class VisionWorkload(Trained):
+    """An image classifier."""
+
+    kind: Literal["vision"] = Field("vision", description="an image classifier")
+    dataset: Literal[IMAGES] = Field(description="images to train on", examples=["cifar10"])
+    input_size: StrictInt = Field(ge=8, description="pixels", examples=[32])
+    classes: Positive = Field(1000, description="outputs of the model's head")
+    optimizer: Optimizer = Field(Optimizer(), description="how weights are updated")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the loss")
+
+    @field_validator("model_args")
+    @classmethod
+    def _weights_are_drawn(cls, given, info):
+        """Older versions of timm unpickle what they load, from any URL that is given."""
+        loads = [key for key in given if key.startswith(("pretrained", "checkpoint"))]
+        if loads and ":" not in info.data.get("model", ""):
+            raise ValueError(f"'{loads[0]}' is not allowed; weights are drawn from the seed")
+        return given
+
+
+class DlrmWorkload(Trained):
+    """A recommender with embedding tables. model_args: dim, bottom, top, max_rows, tables."""
+
+    formerly: ClassVar[dict] = {
+        "input_size": 0,
+        "classes": 1000,
+        "label_smoothing": 0.1,
+        "optimizer": {
+            "name": "sgd",
+            "momentum": 0.0,
+            "nesterov": False,
+            "weight_decay": 0.0,
+            "schedule": "constant",
+            "schedule_epochs": 300,
+        },
+    }
+    input_size: ClassVar[int] = 0  # it has no images
+
+    kind: Literal["dlrm"] = Field(description="a recommender")
+    model: Literal["dlrm"] = Field("dlrm", description="facebookresearch's")
+    dataset: Literal["criteo"] = Field("criteo", description="clicks")
+    optimizer: DlrmOptimizer = Field(DlrmOptimizer(), description="how weights are updated")
+
+
+class OwnWorkload(Trained):
+    """A kind of your own: `module:Class`, a models.jobs.base.Job. Its keys are `model_args`."""
+
+    uncaptured: ClassVar[str] = "nobody has tried it with a kind of your own"
+
+    kind: str = Field(pattern=OWN_KIND, description="module:Class", examples=["my_jobs:Toy"])
+    model: str = Field("own", description="as the class takes it")
+    input_size: StrictInt = Field(0, ge=0, description="pixels, of image datasets")
+    optimizer: Optimizer = Field(Optimizer(), description="as the class takes it")
+
+
+class ItsOwn(Strict):
+    """The input of a job that the study does not feed."""
+
+    mode: Literal["own"] = "own"
+
+    def resolved(self) -> dict:
+        return {"mode": self.mode}
+
+
+class CommandWorkload(Workload):
+    """Somebody's own training script, run as it is (models/jobs/command.py)."""
+
+    uncaptured: ClassVar[str] = "a script of your own runs unchanged"
+    dataset: ClassVar[None] = None
+    input: ClassVar[ItsOwn] = ItsOwn()
+
+    kind: Literal["command"] = Field(description="somebody's own script")
+    run: list[str] = Field(
+        min_length=1,
+        description="program and arguments; {seed} and {batch_size} are filled in, python is ours",
+        examples=[["python", "train.py", "--epochs", "100", "--seed", "{seed}"]],
+    )
+    folder: str = Field(".", description="working directory, from where the study is run")
+    steps: str = Field(
+        "hook",
+        description="'hook': the script calls models.hook.step; else a regular expression: each "
+        "line of its output that matches is a step, or its group 'step' says how many were made",
+        examples=["hook", r"loss: [\d.]+$", r" (?P<step>\d+)/\d+ \["],
+    )
+    environment: dict[str, str | None] = Field(
+        {},
+        description="variables for it; null: the value that it has here, which is not recorded",
+        examples=[{"CUDA_LAUNCH_BLOCKING": 1, "WANDB_API_KEY": None}],
+    )
+    sync: bool = Field(False, description="hook: wait for the GPU at the end of each step")
+    unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _words(cls, run):
+        if not isinstance(run, list):
+            raise ValueError("give a list such as [python, train.py, --epochs, 100]")
+        return list(map(_text, run))
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _texts(cls, given):
+        return {n: _text(v) for n, v in given.items()} if isinstance(given, dict) else given
+
+    @field_validator("environment")
+    @classmethod
+    def _are_the_scripts(cls, given):
+        for name, value in given.items():
+            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise ValueError(f"{name!r} names no variable")
+            if environment.OF_THE_STUDY.fullmatch(name):
+                raise ValueError(f"{name} is the study's to set; leave it out")
+            if value is None and environment.TELLING.fullmatch(name):
+                raise ValueError(f"{name} changes what is measured; give its value")
+        return given
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_are_found(cls, steps):
+        try:
+            re.compile(steps)
+        except re.error as error:
+            raise ValueError(f"give hook or a regular expression; this is none: {error}") from None
+        return steps
+
+    @property
+    def own_files(self) -> list[Path]:
+        words = [word for word in self.run if re.fullmatch(r"\w[\w./-]{,99}", word)]
+        return [path for word in words if (path := Path(self.folder, word)).is_file()]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        if not Path(self.folder).is_dir():
+            return {"folder": f"'{self.folder}' is no folder"}
+        word, *words = self.run
+        if word in PYTHON:
+            word = words[0] if words and re.fullmatch(r"\w[\w./-]*", words[0]) else "."
+        bare = "/" not in word and word is self.run[0]  # sought on PATH, and not in the folder
+        if which(word) if bare else Path(self.folder, word).exists():
+            return {}
+        files = [path.name for path in Path(self.folder).iterdir()]
+        return {"run": f"'{word}' is not in '{self.folder}'{meant(word, files)}"}
+
+
+def _text(value):
+    """YAML reads 100 as a number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if number else value
+
+
+KINDS: dict[str, type[Workload]] = {
+    "vision": VisionWorkload,
+    "dlrm": DlrmWorkload,
+    "command": CommandWorkload,
+}
+
+
+def model_of(kind: str) -> type[Workload]:
+    """The keys of that kind. Raises KeyError for an unknown one."""
+    return OwnWorkload if re.match(OWN_KIND, kind) else KINDS[kind]
+
+
+AnyWorkload = VisionWorkload | DlrmWorkload | CommandWorkload | OwnWorkload
