@@ -3,10 +3,7 @@
 What fits is found here a second time, in another way: by trying all sets of places.
 """
 
-import json
-import re
 from collections import Counter
-from contextlib import ExitStack
 from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
@@ -15,10 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes import machine
 from tests.studio import REPOSITORY
-from workflow.collocation import gpu
-from workflow.collocation.plan import mig_plan
 from workflow.collocation.sharing.evidence import Unsupported
 from workflow.collocation.sharing.mig.layout import Card, Layout, plan
 from workflow.collocation.spec.grid import expand
@@ -364,16 +358,7 @@ def test_a_table_says_where_each_row_comes_from(path):
     assert len({p.id for p in card.profiles}) == len(card.profiles)
 
 
-def test_a_mistake_in_a_table_names_file_and_key(tmp_path, capsys):
-    table = json.loads((REPOSITORY / "tests/cards/h200_141.json").read_text())
-    table["profiles"][1].update(placements=[[0]])
-    path = tmp_path / "card.json"
-    path.write_text(json.dumps(table))
-    assert mig_plan.main(["--card", str(path)]) == 2
-    assert capsys.readouterr().err.startswith(f"{path}: profiles.1.placements.0.1: is missing")
-
-
-# -- the paper's study, and make plan CARD=… ------------------------------------------------------
+# -- the paper's study ----------------------------------------------------------------------------
 
 
 def paper_cells() -> dict[tuple[str, str], dict]:
@@ -395,101 +380,3 @@ def test_every_layout_of_the_paper_fits_on_cards_with_seven_slices(name):
     )
     assert found[f"3x_{B}+1x_{A}", "mig"] == f"3x {two} + {one}"
     assert found[f"2x_{B}+2x_{A}", "mig"] == f"2x {two} + 2x {one}"
-
-
-def printed(capsys, *arguments: str) -> str:
-    assert mig_plan.main(list(arguments)) == 0
-    return capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["a30", "h200_141"])
-def test_mig_plan_shows_every_cell_once_in_a_hundred_columns(name, capsys):
-    page = printed(capsys, "--config", "study=paper", "--card", f"tests/cards/{name}.json")
-    lines = page.splitlines()
-    assert all(len(line) <= 100 for line in lines)
-    cells = paper_cells()
-    assert all(lines.count(scenario) == 1 for scenario, _ in cells)
-    assert all(f"  {method}" in page for _, method in cells)
-    assert "MIG mode: not known" in page
-    mig = [cell for cell in PAPER if cell.method.startswith("mig")]
-    none = [c.method for c in mig if planned(cells[c.scenario, c.method], CARDS[name]) is None]
-    told = " ".join(page.split()).partition("'unsupported', for reasons below: ")[2]
-    assert all(f"{count} {method}" in told for method, count in Counter(none).items())
-    assert bool(none) == bool(told) == (name == "a30")
-
-
-def test_a_plan_for_a_card_tells_minutes_and_what_will_not_fit_by_what_was_measured(capsys):
-    pages = {}
-    for name in ("a100_40", "h200_141"):
-        page = printed(capsys, "--config", "study=paper", "--card", f"tests/cards/{name}.json")
-        told = pages[name] = " ".join(page.split("MIG layouts")[0].split())
-        assert re.match(rf"study 'paper' on {CARDS[name].name}: \d+ cells, about [\d.]+ h", told)
-        assert "how much memory is not known of: " in told
-        assert re.search(r" \d+\.\d +\d+ C3a", told), "what a verdict costs"
-    small, large = pages.values()
-    # The peaks are the shipped study's: 10.8 GiB for ResNet152, and half a GiB for its context.
-    set_of = "3x_resnet152_imagenet_b32/paper_step"
-    assert f"{set_of}: a job takes 11.3 GiB, 2g.10gb has 9.6 (mig)" in small
-    set_of = "7x_resnet152_imagenet_b32/paper_step"
-    assert f"{set_of}: 7 jobs take 78.9 GiB, the card has 39.2 (" in small
-    assert "resnet152_imagenet_b32/" not in large and "1g.18gb has 16" in large
-    methods = Counter(cell.method for cell in PAPER)
-    assert all(f" {count} {method}" in small for method, count in methods.items())
-
-
-def test_mig_plan_of_a_study_without_mig_cells(tmp_path, capsys):
-    job = "workloads: [resnet26_cifar10_b32], counts: {1: [naive]}"
-    (tmp_path / "plain.yaml").write_text(f"description: d\nladders: [{{{job}}}]\n")
-    settings = ["study=plain", f"studies={tmp_path}"]
-    page = printed(capsys, "--config", *settings, "--card", str(TABLES[0]))
-    assert "has no MIG cells" in page
-
-
-@pytest.fixture
-def on_card(tmp_path):
-    """A function that makes this process see a card, and gives its folder."""
-    with ExitStack() as stack:
-
-        def see(name: str = "h200_141", **settings) -> Path:
-            machine.create(tmp_path / "machine", name, **settings)
-            stack.enter_context(machine.installed(tmp_path / "machine"))
-            return tmp_path / "machine"
-
-        yield see
-
-
-@pytest.mark.parametrize(
-    ("name", "mig", "said"),
-    [
-        ("h200_141", True, "  MIG mode: on\n"),
-        ("a100_40", False, "mig_mode=switch does not, for that may reset such a card\n"),
-    ],
-)
-def test_the_plan_reads_this_card_and_its_mode(name, mig, said, on_card, capsys):
-    on_card(name, mig=mig)
-    page = printed(capsys, "--config", "study=kick")
-    assert f"on {CARDS[name].name}\n  profile table: read from the card GPU-" in page
-    assert said in page.replace("\n    ", " ")
-    assert "  MIG is experimental: it has divided a simulated card only\n\n" in page
-
-
-@pytest.mark.parametrize(
-    ("card", "said"),
-    [
-        (None, "there is no NVIDIA GPU to read"),
-        ("h200", "h200: no such file; "),
-        ({"name": "none"}, "NVIDIA X has no MIG; "),
-        ({"permission": False}, "MIG: no permission on NVIDIA H200 for reading its profiles; "),
-        ({"secret": True}, "which profiles NVIDIA H200 offers is not known until MIG mode is on; "),
-    ],
-)
-def test_mig_plan_without_profiles_names_the_tables(on_card, monkeypatch, capsys, card, said):
-    file = ["--card", card] if card == "h200" else []
-    if card is None:
-        monkeypatch.setattr(gpu, "find", lambda wanted: [])
-    elif not file:
-        on_card(**card)
-    assert mig_plan.main(file) == 2
-    told = capsys.readouterr()
-    assert said in told.err and told.err.count("\n") == 1 and not told.out
-    assert "--card (CARD=FILE in make): tests/cards/" in told.err

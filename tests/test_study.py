@@ -93,7 +93,7 @@ def test_exported_schemas_are_those_of_the_models(tmp_path):
     write_schemas(tmp_path)
     fresh = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     shipped = {path.name: json.loads(path.read_text()) for path in SCHEMAS.iterdir()}
-    assert shipped == fresh, "'make schemas' writes them"
+    assert shipped == fresh, "python -m workflow.collocation.spec.study writes them"
     assert len(shipped) == 3
 
 

@@ -8,11 +8,11 @@ rule figures:
 
 
 rule draw:
-    # One process for all: a figure whose data have not changed is not drawn again.
+    # One process for all.
     input:
         estimates=ESTIMATES,
     output:
-        update(FIGURES),
+        FIGURES,
     log:
         f"{STUDY}/log/draw.log",
     priority: 1
@@ -21,7 +21,7 @@ rule draw:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {params.folder:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} figures --folder {params.folder:q} > {log:q}'
 
 
 rule write_pages:
@@ -30,11 +30,11 @@ rule write_pages:
         estimates=ESTIMATES,
         claims=CLAIMS,
     output:
-        update(PAGES),
+        PAGES,
     log:
         f"{STUDY}/log/write_pages.log",
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'

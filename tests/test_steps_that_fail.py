@@ -1,0 +1,167 @@
+"""A step that ends badly, a clock that is wrong, code that changes: nothing stale is published."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+
+import pyarrow.parquet
+import pytest
+
+from tests.studio import REPOSITORY, alone, study, until, workload
+
+CELL = "1x_plain/paper_step/naive"
+
+
+@pytest.fixture(scope="module")
+def measured(module_studio):
+    """A study of two replicates: one was measured and published, and then the other's cell."""
+    studio = module_studio()
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    assert studio.snakemake().code == 0
+    studio.write_study("drill", study(ladders=alone("plain"), replicates=2))
+    assert studio.measure().code == 0
+    return studio
+
+
+def cells_published(studio) -> int:
+    table = pyarrow.parquet.read_table(studio.results / "estimates.parquet").to_pylist()
+    [row] = [row for row in table if row["id"] == f"rate:{CELL}"]
+    return row["n"]
+
+
+@pytest.mark.parametrize("step", ["merge", "telemetry", "estimate", "figures", "pages"])
+def test_what_a_killed_step_makes_is_made_by_the_next_run(measured, tmp_path, step):
+    """Also where tables, figures and pages of an earlier state are there."""
+    studio = measured.copy(tmp_path / "copy")
+    run = studio.start()
+
+    def killed() -> bool:
+        found = [p for p in run.descendants("analysis") if step in p.cmdline()]
+        for process in found[:1]:
+            process.kill()
+        return bool(found) or run.process.poll() is not None
+
+    until(killed, lambda: run.output)
+    ended = run.end()
+    assert ended.code == 1 and not (studio.results / "complete").exists(), ended.output
+    assert re.search(rf"ended by SIGKILL: analysis .*\b{step}\b", ended.output), ended.output
+    again = studio.snakemake()
+    assert again.code == 0 and (studio.results / "complete").exists(), again.output
+    assert cells_published(studio) == 2
+    assert "2 of 2" in (studio.results / "findings.md").read_text()
+    made = {path: path.stat().st_mtime for path in studio.results.glob("figures/*")}
+    assert min(made.values()) >= (studio.results / "estimates.parquet").stat().st_mtime
+
+
+def test_a_clock_that_was_set_back_costs_no_cell(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
+    assert studio.snakemake("--until", "dataset").code == 0
+    ahead = time.time() + 7200
+    for path in studio.results.glob("ready/*.json"):
+        os.utime(path, (ahead, ahead))
+    assert studio.measure(f"{CELL}/r1/a1").code == 0
+    os.utime(studio.folder / studio.path(f"{CELL}/r1/a1"), (ahead, ahead))
+    run = studio.snakemake()
+    assert run.code == 0 and cells_published(studio) == 2, run.output
+    assert len(studio.records()) == 2
+
+
+def test_a_step_with_other_code_than_the_run_began_with_is_refused(measured, tmp_path):
+    studio = measured.copy(tmp_path / "copy")
+    code = tmp_path / "code"
+    ignored = shutil.ignore_patterns(".git", "results", "build", ".venv", ".hypothesis")
+    shutil.copytree(REPOSITORY, code, ignore=ignored)
+    module = code / "analysis" / "__main__.py"
+    before = module.read_bytes()
+    run = studio.start(snakefile=code / "Snakefile")
+    until(lambda: "merging" in run.output or run.process.poll() is not None, lambda: run.output)
+    module.write_bytes(before + b"# changed\n")
+    ended = run.end()
+    assert ended.code == 1 and "has changed since this run began" in ended.output
+    module.write_bytes(before)
+    assert studio.snakemake(snakefile=code / "Snakefile").code == 0
+    assert cells_published(studio) == 2
+
+
+def test_a_cell_longer_than_the_budget_is_measured_and_the_rest_is_left(studio):
+    """As after a record that says that a cell took eight hours."""
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
+    assert studio.measure(f"{CELL}/r1/a1").code == 0
+    path = studio.folder / studio.path(f"{CELL}/r1/a1")
+    record = json.loads(path.read_text())
+    for seconds in (8 * 3600, -259_193):
+        record["timing"]["total_s"] = seconds
+        path.write_text(json.dumps(record))
+        before = len(studio.records())
+        run = studio.measure(config={"budget": "10m"})
+        assert run.code == 0 and len(studio.records()) == before + 1, run.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"results": "gs:there"}, "results: "),
+        ({"data": "br{ace}"}, "data: "),
+    ],
+)
+def test_a_folder_whose_name_others_read_in_another_way_is_refused(studio, settings, said):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    run = studio.measure(config=settings)
+    assert run.code == 1 and said in run.output and len(run.output.splitlines()) == 1, run.output
+
+
+def test_a_tilde_is_the_home_folder(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    home = studio.folder / "home"
+    home.mkdir()
+    environment = {"HOME": str(home), "XDG_CACHE_HOME": str(studio.folder / "cache")}
+    run = studio.snakemake(config={"results": "~/mine"}, **environment)
+    assert run.code == 0 and (home / "mine/drill/complete").exists(), run.output
+    assert not (studio.folder / "~").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--no-hooks"], "--no-hooks is not supported"),
+        (["nosuch"], "nosuch"),
+    ],
+)
+def test_what_cannot_be_done_is_told_before_anything_runs(studio, arguments, said):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    run = (
+        studio.snakemake(*arguments) if arguments[0][0] == "-" else studio.snakemake("--", "nosuch")
+    )
+    assert run.code == 1 and said in run.output and not studio.records(), run.output
+    assert "Traceback" not in run.output
+
+
+def test_a_yaml_file_that_is_too_deep_is_one_line(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    (studio.folder / "studies/drill.yaml").write_bytes(b"a: " + b"[" * 20_000)
+    run = studio.plan()
+    assert run.code == 2 and run.output.startswith("studies/drill.yaml: "), run.output[-300:]
+    assert len(run.output.splitlines()) == 1
+
+
+def test_a_home_that_may_not_be_written_is_no_obstacle(studio):
+    studio.cold = True
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    run = studio.measure(HOME="/proc/nowhere", XDG_CACHE_HOME="")
+    assert run.code == 0 and len(studio.records()) == 1, run.output
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_leaves_no_traceback_however_often(studio, times):
+    lasting = study(ladders=alone("plain"), measure={"kind": "window", "window_s": 3})
+    studio.write({"plain": workload()}, drill=lasting)
+    run = studio.start("--until", "collocate")
+    until(lambda: f"{CELL}/r1" in run.output, lambda: run.output)
+    for _ in range(times):
+        run.signal_group(signal.SIGINT)
+        time.sleep(0.3)
+    ended = run.end()
+    assert ended.code in (1, 130) and "Traceback" not in ended.output, ended.output
