@@ -14,6 +14,7 @@ from pathlib import Path
 
 from workflow.collocation.gpu import cpus
 from workflow.collocation.gpu.second_context import visit
+from workflow.collocation.record.values import Window
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
@@ -27,7 +28,6 @@ from workflow.collocation.sharing.evidence import (
     Unsupported,
 )
 from workflow.collocation.spec.cell import MeasureSpec
-from workflow.collocation.telemetry.values import Window
 
 # Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
 # epochs how long a member may show no progress.
