@@ -360,7 +360,7 @@ def test_catalogues_that_are_none(catalogue, content, words):
         ({"studdy": "x"}, ["studdy: unknown key", "did you mean 'study'?"]),
         ({"source": "fake"}, ["source: 'fake'", "allowed: auto, real, synthetic"]),
         ({"budget": "soon"}, ["budget: give a time such as 90s, 25m or 2h"]),
-        ({"results": "a{b}"}, ["results: ", "[^{}]"]),
+        ({"results": "a{b}"}, ["results: ", "[^{}:]"]),
         ({"gpu": 1.5}, ["gpu: 1.5 is not allowed; allowed: auto, an index, a UUID, cpu"]),
         ({"timeout": {"biuld": 3}}, ["timeout.biuld: ", "stop", "did you mean 'build'?"]),
         ({"rerun": "all"}, ["rerun: 'all'", "allowed: none, mismatched"]),

@@ -7,7 +7,7 @@ from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.record.run_json import MEASURED
 from workflow.collocation.spec.grid import Cell
 
-# Where no cell like it was measured: start-up on an H200, 6 to 25 s where jobs choose their kernels.
+# Where no cell like it was measured: 6 to 25 s on an H200, where jobs choose their kernels.
 OVERHEAD_S = 9.0
 PER_MEMBER_S = {"together": 0.6, "turn": 3.5}
 UNKNOWN_WORK_S = 20.0  # an epoch, or a fixed amount of work

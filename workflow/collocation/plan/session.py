@@ -302,8 +302,8 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
 
 
 def open_posted(values: dict) -> Session:
-    """For a job of a cluster, which reads the Snakefile again: it plans nothing, and knows the cells
-    that the first session has written files for. Raises ConfigError.
+    """For a job of a cluster, which reads the Snakefile again. Nothing is planned: its cells are
+    those that the first session has written files for. Raises ConfigError.
     """
     config = load_config(values)
     workloads = load_workloads(find_file(config.workloads), config.modules)

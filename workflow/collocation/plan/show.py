@@ -90,7 +90,7 @@ def _notes(session: Session) -> list[str]:
 
 
 def table(session: Session) -> str:
-    """`make plan`: every cell to run in order, by when it is done, and what will not be measured."""
+    """`make plan`: every cell to run in order, when it is done, and what will not be measured."""
     jobs = [*session.jobs, *session.later]
     spent = dict.fromkeys((job.device for job in jobs), 0.0)
     lines = [banner(session)]

@@ -79,7 +79,7 @@ def _end(kind, error, trace) -> None:
 
 
 def _have_a_cache() -> None:
-    """Snakemake wants a cache in the home folder; where that is read-only, it is beside the rest."""
+    """Snakemake wants a cache in the home folder; if that is read-only, it is beside the rest."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
