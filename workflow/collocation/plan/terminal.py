@@ -16,6 +16,7 @@ from pathlib import Path
 
 INTERRUPTED = "interrupted; the same command carries on"
 ENDED = re.compile(r"CalledProcessError.*(?:exit status (\d+)|died with <Signals\.(\w+))", re.S)
+LAST_WORD = re.compile(r"(\S+)' (?:died|returned)")  # of a command: its log, or the file of its job
 REFUSED = re.compile(r"ConfigError: (.+)")  # raised by an input function of a rule
 OURS = 126  # commands that end with a status up to this one have said why
 # How Snakemake repeats at the end that a job has failed.
@@ -39,8 +40,7 @@ class Quiet(logging.Filter):
         if getattr(record, "exception", "") == "RuleException" and (found := ENDED.search(said)):
             status, name = found.groups()
             known = name in ("SIGINT", "SIGTERM") or status in ("130", "143")
-            rule = re.search(r"'exec .* -m (?:workflow\S+terminal )?(.+?)'", said, re.S)
-            record.msg = f"ended by {name or f'exit status {status}'}: {rule[1] if rule else said}"
+            record.msg = f"ended by {name or f'exit status {status}'}: {LAST_WORD.search(said)[1]}"
             return not known and not (status and int(status) <= OURS)
         return record.levelno >= logging.WARNING and not said.startswith(ECHOES)
 
