@@ -513,9 +513,6 @@ def test_what_is_no_reason_to_refuse_and_is_left_alone(foreign, monkeypatch, tmp
 def test_only_a_mark_of_ours_that_nobody_holds_is_swept():
     """What others made in the temporary folder is skipped, and not waited for."""
 
-    def link(mark: Path) -> None:
-        mark.symlink_to(ROOT / "README.md")
-
     def foreign(mark: Path) -> None:
         mark.touch()
         if os.getuid() == 0:
@@ -524,7 +521,7 @@ def test_only_a_mark_of_ours_that_nobody_holds_is_swept():
             mark.rename(mark.with_name("unmarked"))
 
     made = []
-    for make in (Path.touch, link, Path.mkdir, foreign, Path.touch):
+    for make in (Path.touch, Path.mkdir, foreign, Path.touch):
         made.append(Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX)))
         make(made[-1] / mps_daemon.MARK)
     dead, *others = made

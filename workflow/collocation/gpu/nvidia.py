@@ -75,7 +75,7 @@ class Nvidia(Device):
         if VISIBLE not in environment:
             return True
         try:
-            devices = _devices()
+            devices = _devices() or [self]
         except DriverError:
             devices = [self]
         for name in map(str.strip, environment[VISIBLE].split(",")):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation.gpu.second_context import second_context
+from workflow.collocation.record.values import Window
+from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
@@ -26,7 +28,6 @@ from workflow.collocation.sharing.evidence import (
     Unsupported,
 )
 from workflow.collocation.spec.cell import MeasureSpec
-from workflow.collocation.telemetry.values import Window
 
 # Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
 # epochs how long a member may show no progress.
@@ -153,7 +154,8 @@ class Conductor:
         began = time.monotonic()
         environments = (self.sharing.environment(member.member) for member in self.alive)
         for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
-            why = second_context({"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON})
+            there = {"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON}
+            why = second_context(server_environment() | there)
             if why and not self.unvisited:
                 self.unvisited = why
                 self.display.say(f"nobody could visit {place}: {why}", loud=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import gpu
-from workflow.collocation.run.fork_client import offspring
+from workflow.collocation.process_lifetime import offspring
 from workflow.collocation.spec.errors import NotInForce, printable
 
 CONTROL = "nvidia-cuda-mps-control"

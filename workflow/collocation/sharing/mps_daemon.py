@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.run.process_lifetime import end_with_parent, lives
+from workflow.collocation.process_lifetime import end_with_parent, lives
 from workflow.collocation.sharing.defer_signals import defer_signals
 from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, GpuBusy, NotInForce
 
