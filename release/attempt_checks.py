@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 from analysis.records.safe import one_line, read_json, read_table
 from release.manifest import RUN, Attempt
 from workflow.collocation.record import step_times
-from workflow.collocation.record.run_json import Rate, Record
+from workflow.collocation.record.run_json import Rate, Record, Window
 from workflow.collocation.spec.names import ALTERNATE
 from workflow.collocation.telemetry.series import Series
-from workflow.collocation.telemetry.values import Window
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS
 
 STEPS = "steps.parquet"
@@ -170,13 +169,12 @@ def _rate(place: str, said: Mapping, ways: list[Rate], tick_ns: int, size: int) 
     near = SLICED if slack else 2 * tick_ns / 1e9 * rate / (size * (steps - 1)) + 1e-9
     if not any(abs(rate / way.samples_per_s - 1) <= near for way in ways):
         yield f"{place}.samples_per_s is {rate}, {STEPS} gives {ways[0].samples_per_s}"
-    if all(
-        abs((way.step_ms_p50 or 0) - (said["step_ms_p50"] or 0)) > 2e-6 * tick_ns for way in ways
-    ):
-        yield f"{place}.step_ms_p50 is {said['step_ms_p50']}, {STEPS} gives {ways[0].step_ms_p50}"
-    for number, slice_rate in enumerate(said.get("slices") or ()):
-        if all(abs(slice_rate - way.slices[number]) > SLICED * max(rate, size) for way in ways):
-            yield f"{place}.slices[{number}] is {slice_rate}, {STEPS} gives {ways[0].slices[number]}"
+    p50, slices = said["step_ms_p50"] or 0, said.get("slices") or ()
+    if all(abs((way.step_ms_p50 or 0) - p50) > 2e-6 * tick_ns for way in ways):
+        yield f"{place}.step_ms_p50 is {p50}, {STEPS} gives {ways[0].step_ms_p50}"
+    for at, value in enumerate(slices):
+        if all(abs(value - way.slices[at]) > SLICED * max(rate, size) for way in ways):
+            yield f"{place}.slices[{at}] is {value}, {STEPS} gives {ways[0].slices[at]}"
 
 
 def _telemetry(folder: Path, record: Mapping) -> Iterator[str]:

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from release.contents import Attempt
 
 from release import cells, manifest
+from release.manifest import Attempt
 
 RESULTS = ("completed", "out_of_memory", "unsupported")
 FAULTS = ("failed", "timed_out")
