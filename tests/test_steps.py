@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow.collocation.record import step_times as steps
-from workflow.collocation.telemetry.values import File, Window
+from workflow.collocation.record.values import File, Window
 
 MS = 1_000_000
 ORIGIN = 5_000_000_000_000

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from workflow.collocation.telemetry.values import File, Part, Telemetry, Window
+from workflow.collocation.record.values import File, Part, Telemetry, Window
 
 SCHEMA_VERSION = 1
 MEASURED = ("completed", "out_of_memory")

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workflow.collocation.record.parquet import arrow
 from workflow.collocation.record.run_json import Loss, Rate
-from workflow.collocation.telemetry.files import arrow
-from workflow.collocation.telemetry.values import File, Window
+from workflow.collocation.record.values import File, Window
 
 TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100

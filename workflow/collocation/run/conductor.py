@@ -14,6 +14,8 @@ from pathlib import Path
 
 from workflow.collocation.gpu import cpus
 from workflow.collocation.gpu.second_context import visit
+from workflow.collocation.record.values import Window
+from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
@@ -27,7 +29,6 @@ from workflow.collocation.sharing.evidence import (
     Unsupported,
 )
 from workflow.collocation.spec.cell import MeasureSpec
-from workflow.collocation.telemetry.values import Window
 
 # Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
 # epochs how long a member may show no progress.
@@ -155,7 +156,8 @@ class Conductor:
         began = time.monotonic()
         environments = (self.sharing.environment(member.member) for member in self.alive)
         for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
-            why = visit({"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON})
+            there = {"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON}
+            why = visit(server_environment() | there)
             if why and not self.unvisited:
                 self.unvisited = why
                 self.display.say(f"nobody could visit {place}: {why}", loud=False)

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workflow.collocation.record.parquet import arrow, dictionary
+from workflow.collocation.record.values import File, Window
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.series import Series
-from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 
 METRICS_OF = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
@@ -55,7 +56,7 @@ def _table(name: str, rows: list[dict], lines: Lines, origin_ns: int) -> pa.Tabl
     columns = [arrow(series.t - origin_ns, pa.int64())]
     for label, values in labels.items():
         numbers = label == "member"
-        columns.append(arrow(np.array(values), pa.int16()) if numbers else _labelled(values))
+        columns.append(arrow(np.array(values), pa.int16()) if numbers else dictionary(values))
         fields.append(pa.field(label, columns[-1].type))
     for metric in METRICS_OF[name]:
         about = {"unit": metric.unit, "kind": metric.kind, "source": _source(name, metric, lines)}
@@ -75,22 +76,3 @@ def _type(metric: Metric) -> pa.DataType:
     if metric.unit in ("B", "bitmask"):
         return pa.int64()
     return pa.float64() if metric.kind == "counter" else pa.float32()
-
-
-def _labelled(values: list[str | None]) -> pa.DictionaryArray:
-    """A dictionary column, made without pa.array for the reason that `arrow` gives."""
-    known = list(dict.fromkeys(value for value in values if value is not None))
-    codes = [known.index(value) if value is not None else None for value in values]
-    encoded = [value.encode() for value in known]
-    ends = pa.py_buffer(np.cumsum([0, *map(len, encoded)], dtype=np.int32))
-    texts = pa.StringArray.from_buffers(len(known), ends, pa.py_buffer(b"".join(encoded)))
-    return pa.DictionaryArray.from_arrays(arrow(np.array(codes, float), pa.int32()), texts)
-
-
-def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """The column with null for NaN; pa.array would have every cell wait until it loaded pandas."""
-    missing = np.isnan(column)
-    there = np.packbits(~missing, bitorder="little")
-    values = np.where(missing, 0, column)
-    values = np.ascontiguousarray(values, kind.to_pandas_dtype())  # numpy's, in spite of its name
-    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])
