@@ -11,7 +11,6 @@
 # make verify    do the published numbers follow from the raw files? STUDY=h200; by default all studies that ship
 # make doctor    what this machine lacks for measuring, and what to do about it; exits with 1 if it cannot measure
 # make artifact  one archive of code, raw and derived results, with instructions: STUDY=h200 OUT=FILE
-# make contribute   an anonymous, checked bundle of a study that was measured elsewhere: STUDY=x OUT=FILE
 # make merge     take in cells of the same study that were measured elsewhere: FROM=FOLDER_OR_BUNDLE
 # make seal      check a finished study, and list its files with their hashes, so that it can ship: STUDY=h200
 # make readme    write README.md and the generated pages of docs/ from a study that ships: STUDY=h200
@@ -47,7 +46,7 @@ QUIET = $(PY) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute merge seal readme explain advise plan doctor test test-slurm lint format bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact merge seal readme explain advise plan doctor test test-slurm lint format bench wheelhouse clean
 
 help:
 	@sed -n '/^[^#]/q; s/^# \{0,1\}//p' Makefile
@@ -88,7 +87,7 @@ explain advise: $(BASE)
 	@$(call named)
 	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY))
 
-artifact contribute: $(BASE)
+artifact: $(BASE)
 	@$(call named)
 	@$(PY) -m release $@ $(RESULTS)/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
 

@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections import Counter
 
-from workflow.collocation.gpu import cpus
+from workflow.collocation.gpu import cores
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.session import Session, open_session
 from workflow.collocation.record.run_json import RESULTS
@@ -32,7 +32,7 @@ def _where(session: Session) -> str:
     if session.devices[1:]:
         names = ", ".join({device.name: None for device in session.devices})
         return f"{len(session.devices)} GPUs, {names}"
-    return session.device.name if session.device else f"CPU, {cpus.usable()} cores"
+    return session.device.name if session.device else f"CPU, {cores.usable()} cores"
 
 
 def _counts(session: Session) -> str:

@@ -97,7 +97,8 @@ def main() -> None:
         try:
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it may be closed
+                sys.stdout.flush()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C has nothing left to end
         sys.exit(130)
