@@ -209,7 +209,7 @@ def test_errors_out_of_memory_and_garbage_are_told(run):
     error = run.last(0, "error")
     found = error["class"], error["phase"], error["out_of_memory"]
     assert found == ("PhaseError", "build", False)
-    assert error["message"] == "asked to fail in build"  # without advice
+    assert error["message"] == "asked to fail in build (größer)"  # without advice
     assert "Traceback" in run.server.members[0].log.read_text()
     assert run.last(1, "error")["out_of_memory"]
     assert run.last(1, "error")["phase"] == "warm"
