@@ -31,7 +31,7 @@ from workflow.collocation.run import conductor, waiting
 from workflow.collocation.run import fork_client as server
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
-from workflow.collocation.sharing.evidence import Company, NotInForce, Unsupported
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.study import Sampling, Study
 from workflow.collocation.spec.workloads import VisionWorkload
@@ -150,7 +150,7 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
         asked.append(("witness", None))
         return {"verified": True}
 
-    monkeypatch.setattr(conductor, "visit", visit)
+    monkeypatch.setattr(conductor, "second_context", visit)
     method.witness, method.place = witness, "MIG-{}".format
     assert "unvisited" not in cell().record().flags
     assert asked == [("witness", None)] * 2
@@ -318,11 +318,11 @@ def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch
 
     def others(device):
         seen.append(device)
-        raise Company("others compute on it")
+        raise GpuBusy("others compute on it")
 
     seen = []
-    monkeypatch.setattr(run, "refuse_company", others)
-    monkeypatch.setattr(waiting, "refuse_company", lambda device: None)  # gone again
+    monkeypatch.setattr(run, "require_free", others)
+    monkeypatch.setattr(waiting, "require_free", lambda device: None)  # gone again
     prepared = cell("naive", "1x_plain+1x_dies")
     prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, state=dict)
     record = prepared.record()

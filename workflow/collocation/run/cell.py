@@ -43,7 +43,7 @@ from workflow.collocation.run.progress import Display, summary
 from workflow.collocation.run.task import Task, member_specs
 from workflow.collocation.run.waiting import Patience, Postponed, device_of, refusal
 from workflow.collocation.sharing.defer_signals import ENDING
-from workflow.collocation.sharing.evidence import Company, Unsupported, refuse_company
+from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.telemetry.lines import one_line
 
@@ -201,14 +201,14 @@ class Run:
                 self.patience.check()
                 try:
                     return self._try(held)
-                except Company as company:
+                except GpuBusy as company:
                     self._forget()
                     self.patience.for_company(company)
                     why = str(company)
         raise Postponed(why)
 
     def _try(self, held: Held) -> None:
-        """Collocate. Raises Company if others had the card, too: then nothing of it counts."""
+        """Collocate. Raises GpuBusy if others had the card, too: then nothing of it counts."""
         datasets = self._datasets()
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             self._collocate(datasets, Path(scratch), held)
@@ -217,7 +217,7 @@ class Run:
         if self.fields["status"] in (*FAULTS, "out_of_memory"):  # by others, or a lost card?
             if lost := device_of(self.task)[1]:
                 self.patience.give_up(lost)
-            refuse_company(self.device)
+            require_free(self.device)
 
     def _forget(self) -> None:
         """What a try has found."""

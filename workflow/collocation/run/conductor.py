@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow.collocation.gpu.second_context import visit
+from workflow.collocation.gpu.second_context import second_context
 from workflow.collocation.record.values import Window
 from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
@@ -21,7 +21,7 @@ from workflow.collocation.run.progress import Display
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
     PIPE_FOLDER,
-    Company,
+    GpuBusy,
     NotInForce,
     Report,
     Unsupported,
@@ -75,7 +75,7 @@ class Conductor:
         """Go through all phases. Afterwards every member has ended and carries its status.
 
         An interruption passes through here at once: the server's context ends the members. Raises
-        Company if others came to the card: then nothing of this counts.
+        GpuBusy if others came to the card: then nothing of this counts.
         """
         try:
             self._timed("build_s", self._build)
@@ -88,7 +88,7 @@ class Conductor:
         except CellOver:
             self._ask_after_fault()
             self._timed("stop_s", lambda: self._stop(cut_short=True))
-        except Company:
+        except GpuBusy:
             self._stop(cut_short=True)
             raise
         except NotInForce as error:
@@ -152,7 +152,7 @@ class Conductor:
         environments = (self.sharing.environment(member.member) for member in self.alive)
         for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
             there = {"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON}
-            why = visit(server_environment() | there)
+            why = second_context(server_environment() | there)
             if why and not self.unvisited:
                 self.unvisited = why
                 self.display.say(f"nobody could visit {place}: {why}", loud=False)
@@ -208,7 +208,7 @@ class Conductor:
     # -- the method's evidence ------------------------------------------------------------------
 
     def _ask(self, when: str) -> None:
-        """Have the method witnessed for the members that live. Raises NotInForce or Company."""
+        """Have the method witnessed for the members that live. Raises NotInForce or GpuBusy."""
         try:
             self.evidence[when] = self.sharing.witness(self._reports())
         except (NotInForce, Unsupported) as error:  # members run: "cannot run here" is no answer
@@ -222,7 +222,7 @@ class Conductor:
             self._take_in()
         # Before the first member is built there is nothing that a method could show.
         if self._reports() or "barrier" in self.evidence:
-            with suppress(NotInForce, Company):  # of company the cell is asked once more
+            with suppress(NotInForce, GpuBusy):  # of company the cell is asked once more
                 self._ask("fault")
 
     def _reports(self) -> dict[int, Report]:
