@@ -20,9 +20,8 @@ import torch
 
 from models.clock import save_steps, typical_step_s
 from models.device import device_facts
-from models.jobs.base import register
-from models.jobs.told import Hooked, Output, each, tree
-from models.process import process_age, says_out_of_memory
+from models.jobs.script_steps import Hooked, Output, each, tree
+from models.process import says_out_of_memory
 from models.protocol import Channel, die_with_parent
 
 PROGRESS_S = 0.5
@@ -32,11 +31,10 @@ GRACE_S = 5.0  # for the script to end by itself after SIGTERM
 TAIL = 20  # lines of output in which the reason of an end is sought
 
 
-class Told(Exception):
+class Stopped(Exception):
     """The conductor said stop."""
 
 
-@register("command")
 class Command:
     """A script between `build` and `stop`; `phase` says where it is."""
 
@@ -45,13 +43,9 @@ class Command:
         self.child: subprocess.Popen | None = None
         self.go_step: int | None = None
 
-    @classmethod
-    def member(cls, spec: dict, channel: Channel) -> "Command":
-        return cls(spec, channel)
-
     def run(self) -> None:
         try:
-            with suppress(Told):
+            with suppress(Stopped):
                 self.build()
                 self.phase = "warm"
                 self.warm_up()
@@ -69,13 +63,13 @@ class Command:
 
     def build(self) -> None:
         """Start the script and wait for its first step."""
-        spec, seconds = self.spec, {"fork": round(process_age(), 2)}
-        began = time.monotonic()
+        spec, began = self.spec, time.monotonic()
+        seconds = {"fork": round(began - spec["forked_s"], 2)}
         if spec.get("cores"):
             os.sched_setaffinity(0, spec["cores"])
         facts = probe(torch.device(spec["device"]))
         seconds["device"] = round(time.monotonic() - began, 4)
-        self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec["steps"], spec)
+        self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec)
         self.start()
         while not self.steps.done:
             self.look(LOOK_S)
@@ -122,8 +116,8 @@ class Command:
     def look(self, seconds: float | None) -> str | None:
         """Wait at most so long for news; a command, if that is what came.
 
-        Raises Told when told to stop, and RuntimeError if the script has ended, with what it said
-        last.
+        Raises Stopped when told to stop, and RuntimeError, with what it said last, if the script
+        has ended.
         """
         news = select.poll()
         for source in (self.channel.commands, self.ended, self.steps.source):
@@ -135,7 +129,7 @@ class Command:
             raise RuntimeError(self.how_it_ended())
         command = self.channel.poll()
         if command == "stop":
-            raise Told
+            raise Stopped
         return command
 
     def how_it_ended(self) -> str:
