@@ -338,7 +338,7 @@ def unmeasured(estimates: Estimates, found: Iterable[Advice]) -> str:
         return ""
     return (
         f"Some or all of these jobs were not measured alone in these ways: {ways}. Written so, one "
-        "job alone may do more than a set that is advised here: see docs/methods.md."
+        "job alone may do more than a set that is advised here: see docs/arms.md."
     )
 
 
