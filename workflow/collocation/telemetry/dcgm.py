@@ -17,7 +17,7 @@ import time
 from functools import partial
 from statistics import fmean
 
-from workflow.collocation.run.process_lifetime import end_with_parent
+from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.telemetry.metrics import METRICS, Unavailable
 
 DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they answer N/A or 0
