@@ -11,11 +11,9 @@ import pyarrow.compute as pc
 
 from analysis.records.safe import read_table
 from release.contents import RUN
-from workflow.collocation.telemetry.series import Series
+from workflow.collocation.record.series import Series
 from workflow.collocation.telemetry.summary import ACTIVITY, CHECKED_S
-from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS
 
-TOLD = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
 SINGLE = 1e-5  # relative: sums of single-precision readings
 # Relative, and absolute for ratios: where it was measured, the ends of the pair were known.
 APART, APART_RATIO = 0.05, 0.01
@@ -81,11 +79,11 @@ def _energy(place: str, seen: dict, idle: float | None, gpu: Readings, *ends: in
         follows["idle_joules"] = None if idle is None else idle * seconds
         follows["above_idle_joules"] = energy["joules"] - energy["idle_joules"]
     if energy.get("integrated_joules") is not None:
-        follows["integrated_joules"] = gpu.integral("power", *ends)
+        follows["integrated_joules"] = gpu.integral("power", ends)
     for name, value in follows.items():
         if value is None or not abs(energy[name] - value) <= SINGLE * max(abs(value), 1):
             yield f"{place}.{name} is {energy[name]}, the readings give {value}"
-    grown, told = gpu.growth("energy", *ends), energy["joules"]
+    grown, told = gpu.growth("energy", ends), energy["joules"]
     if seconds >= CHECKED_S and (grown is None or abs(told - grown) > EDGES * abs(grown)):
         yield f"{place}.joules is {told}, the counter in gpu.parquet grew by {grown}"
 
@@ -94,15 +92,17 @@ class Readings(Series):
     """The rows of one thing in a telemetry file. Times are ns of the members' clock."""
 
     def __init__(self, file: str, table: pa.Table, values: dict[str, object]):
-        self.file, self.kinds = file, {metric.name: metric.kind for metric in TOLD[file]}
-        super().__init__([], (n for n in table.schema.names if self.kinds.get(n) == "rate"))
         for key, value in values.items():
             table = table.filter(pc.equal(table[key].cast(pa.string()), str(value)))
         if "window" in table.schema.names:  # looked at once, after a window: no part of the series
             table = table.filter(table["window"].is_null())
-        self.t = table["t_ns"].to_numpy() + int(table.schema.metadata[b"origin_ns"])
-        for name in self.kinds.keys() & {*table.schema.names}:
-            self._columns[name] = table[name].to_numpy(zero_copy_only=False).astype(float)
+        of = Series.of_table(table)
+        super().__init__(of.t, of.columns, of.rates)
+        self.file = file
+        kinds = ((field.name, field.metadata) for field in table.schema)
+        self.kinds = {
+            name: (about or {}).get(b"kind", b"counter").decode() for name, about in kinds
+        }
 
     def apart(self, place: str, told: dict, over: tuple) -> Iterator[str]:
         """Sentences: means over the window that are not what the series gives. over: its ends, and

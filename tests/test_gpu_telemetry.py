@@ -16,9 +16,9 @@ from tests.gpu_loading import Load, load, running, span_of, spinning
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.sharing import mps_daemon
+from workflow.collocation.telemetry.metrics import Unavailable
 from workflow.collocation.telemetry.nvml import Card
 from workflow.collocation.telemetry.sampler import Source, open_source
-from workflow.collocation.telemetry.vocabulary import Unavailable
 
 CARD = next(iter(gpu.find()), None)
 pytestmark = [

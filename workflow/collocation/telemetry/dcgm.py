@@ -133,7 +133,7 @@ def _gpu_id(listing: str, uuid: str) -> int | None:
 
 def _instance_ids(hierarchy: str, uuid: str) -> list[tuple[str, str]]:
     """NVML's id and DCGM's of each GPU instance of this card, from `dcgmi discovery -c`."""
-    cards = hierarchy.split("| GPU ")
+    cards = re.split(r"^\| GPU \d+", hierarchy, flags=re.M)
     return [found for card in cards if uuid in card.split() for found in INSTANCE.findall(card)]
 
 

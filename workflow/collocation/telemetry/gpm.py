@@ -12,12 +12,11 @@ from contextlib import suppress
 
 import pynvml
 
-from workflow.collocation.telemetry.metrics import METRICS, Unavailable
+from workflow.collocation.telemetry.metrics import METRICS, Metric, Unavailable
 
 FIRST_S = 0.2  # between the two samples that show whether the card answers
 LEAST_NS = 100_000_000  # between two samples of a pair
 DOUBT_S = 0.15  # a closer pair in which nothing happened was not refreshed: even asking is traffic
-GIVEN = [metric for metric in METRICS if metric.gpm]
 ACTIVITY = [metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"]
 
 
@@ -59,10 +58,11 @@ class Gpm:
                 raise Unavailable("the card has no GPM counters (Hopper and newer have)")
             begin = self.open()
             time.sleep(FIRST_S)
-            answer = self.span(begin, self.open())
+            end = self.open()
         except pynvml.NVMLError as error:
             raise Unavailable(f"GPM fails ({error})") from None
-        if not answer:
+        self._metrics = [m for m in METRICS if m.gpm and self._knows(m, begin["gpu"], end["gpu"])]
+        if not self.span(begin, end):
             raise Unavailable("GPM gives no metric of two samples")
 
     def tick(self) -> dict[str, dict[str, float | None]]:
@@ -97,25 +97,34 @@ class Gpm:
         """Look at nothing any more."""
         self._last = {}
 
+    def _knows(self, metric: Metric, older: _Sample, newer: _Sample) -> bool:
+        """Of a metric that it does not know, an older driver may refuse the whole call."""
+        with suppress(pynvml.NVMLError):
+            return bool(self._evaluate([metric], older, newer))
+        return False
+
     def _rates(self, older: _Sample, newer: _Sample) -> dict | None:
         """Metric → value in our unit; None when the counters were not refreshed in between."""
-        rates, seconds = self._evaluate(older, newer), (newer.t_ns - older.t_ns) / 1e9
+        rates, seconds = (
+            self._evaluate(self._metrics, older, newer),
+            (newer.t_ns - older.t_ns) / 1e9,
+        )
         if rates.get("ctxsw_requests") is not None:  # a count over the pair
             rates["ctxsw_requests"] /= seconds
         unknown = all(rates.get(name) is None for name in ACTIVITY)
         return None if unknown or (seconds < DOUBT_S and not any(rates.values())) else rates
 
-    def _evaluate(self, older: _Sample, newer: _Sample) -> dict[str, float | None]:
+    def _evaluate(self, metrics: list[Metric], older: _Sample, newer: _Sample) -> dict:
         """A value for each metric of this pair; None for one that NVML does not give, or as NaN."""
         request = self._request
-        request.numMetrics = len(GIVEN)
+        request.numMetrics = len(metrics)
         request.sample1, request.sample2 = older.buffer, newer.buffer
-        for index, metric in enumerate(GIVEN):
+        for index, metric in enumerate(metrics):
             request.metrics[index].metricId = metric.gpm
             request.metrics[index].nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlGpmMetricsGet(request)
-        rates = dict.fromkeys(metric.name for metric in GIVEN)
-        for metric, answer in zip(GIVEN, request.metrics, strict=False):
+        rates = dict.fromkeys(metric.name for metric in metrics)
+        for metric, answer in zip(metrics, request.metrics, strict=False):
             if answer.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(answer.value):
                 rates[metric.name] = answer.value * metric.gpm_scale
         return rates

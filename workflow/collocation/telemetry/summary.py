@@ -169,13 +169,8 @@ class Summary:
     def _pair(self, entity: str, window: Window) -> dict | None:
         """The span line of this window, if it does span it."""
         span = self.pairs.get((window.name, entity))
-        if (
-            span
-            and _near(span["start_ns"], window.start_ns)
-            and _near(span["end_ns"], window.end_ns)
-        ):
-            return span
-        return None
+        near = span and _near((span["start_ns"], span["end_ns"]), window)
+        return span if near else None
 
     def _energy(self, window: Window) -> Energy | None:
         opened = self.edges.get(f"{window.name}:open")
