@@ -23,7 +23,7 @@ from tests.test_terminal import at_terminal, screen
 from workflow.collocation.gpu.cores import Cpu, share_of
 from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.run import neighbours
-from workflow.collocation.sharing.evidence import Company
+from workflow.collocation.sharing.evidence import GpuBusy
 
 ALL = ["--cores", "all", "--resources", "gpu=9", "--until", "collocate"]
 
@@ -161,7 +161,7 @@ def test_the_least_of_two_looks_at_the_other_gpus_counts(monkeypatch, looks, lea
         used = rest == "idle" and any(
             listed for look in looks for listed in look if listed != ["silent"]
         )
-        with pytest.raises(Company, match="idle") if used else nullcontext():
+        with pytest.raises(GpuBusy, match="idle") if used else nullcontext():
             for look in looks:
                 others = list(map(Another, range(len(look)), look))
                 monkeypatch.setattr(neighbours, "find", lambda _, there=others: ["ours", *there])
@@ -212,7 +212,7 @@ def test_a_card_that_this_shell_hides_keeps_its_share(several):
     """A share is of all cards, so two shells with a card each have no core in common."""
     environment = several.environment(CUDA_DEVICE_ORDER="PCI_BUS_ID")
     code = "import os; from workflow.collocation import gpu; "
-    code += "from workflow.collocation.run import cores; cores.keep_to_share(gpu.find()[0]); "
+    code += "from workflow.collocation.gpu import cores; cores.keep_to_share(gpu.find()[0]); "
     code += "print(sorted(os.sched_getaffinity(0)))"
     said = [
         subprocess.check_output(
