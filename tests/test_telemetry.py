@@ -249,6 +249,21 @@ def test_energy_is_the_counters_mean_power_for_the_windows_length():
     assert energy.above_idle_joules == pytest.approx(2200)
 
 
+@pytest.mark.parametrize(
+    ("joules", "scatter", "apart"),
+    [(3900.0, 0, True), (4130.0, 0, True), (3900.0, 60, False), (3300.0, 60, True)],
+)
+def test_energy_that_power_readings_contradict_is_flagged(joules, scatter, apart):
+    """Of power readings that scatter 3 standard errors of the mean are allowed: 18 W, or 6 %."""
+    lines = watched()
+    for index, row in enumerate(lines.gpu):
+        row["v"]["power"] += scatter * (-1) ** index
+    lines.marks[-1] = mark(12.06, "window:close", joules)
+    telemetry, flags = told(lines)
+    assert flags == (["energy_disagrees"] if apart else [])
+    assert len(telemetry.disagree) == apart
+
+
 LATE, NONE = mark(12.7, "window:close", 4200.0), mark(12.01, "window:close")
 FELL = mark(12.01, "window:close", 3.0)
 

@@ -5,7 +5,7 @@ Pure: nothing is read but the arguments. A value that is missing is None.
 A headline comes from one pair of GPM samples that spans the window; the series must agree with it.
 Of slices that alternate there is no such pair, and no energy: the series is all.
 Energy is the GPU's own counter, which moves in steps: its mean power between two readings at the
-very time it changed, times the window's length.
+very time it changed, times the window's length; the power readings, integrated, must agree.
 """
 
 import math
@@ -40,6 +40,7 @@ NEAR_NS = 500_000_000  # how far a pair or an edge may lie from its window's end
 STAY_S = 0.75  # more than one look at the card's processes (watch.SLOW_HZ)
 CHECKED_S = 2.0  # in a shorter window, its ends weigh too much for a check
 APART, APART_SHARE = 0.02, 0.002  # relative, and absolute
+ENERGY_APART = 0.03  # relative
 KNOWN = 0.9  # of the time, for a series to be held against a pair
 
 # Bit of the clocks event reasons → its name.
@@ -105,10 +106,14 @@ class Summary:
         """What the record says of these windows, and the flags that follow."""
         found = {window.name: self._window(window) for window in self.windows}
         disagree = [said for window in self.windows for said in self._disagree(window)]
+        energy = [
+            said for w in self.windows for said in self._energy_apart(w, found[w.name].energy)
+        ]
         throttled, strangers, reason = self._throttled(), self._strangers(), self._incomplete()
         flags = {
             "telemetry_incomplete": reason,
             "telemetry_disagrees": disagree,
+            "energy_disagrees": energy,
             "throttled": THROTTLING & throttled.keys(),
             "power_capped": "sw_power_cap" in throttled,
             "shared_gpu": strangers,
@@ -120,7 +125,7 @@ class Summary:
             hz=self.head.get("hz"),
             idle=self.idle,
             windows=found,
-            disagree=disagree,
+            disagree=disagree + energy,
             throttled=throttled,
             strangers=strangers,
             sampler=self._sampler(),
@@ -267,6 +272,21 @@ class Summary:
                             f"{mean:.4f} by the series"
                         )
         return found
+
+    def _energy_apart(self, window: Window, found: WindowTelemetry) -> list[str]:
+        """A sentence where the counter and the integrated power readings differ by more than
+        ENERGY_APART and by more than three standard errors of the readings' mean.
+        """
+        energy = found.energy
+        if energy is None or energy.integrated_joules is None or window.seconds < CHECKED_S:
+            return []
+        joules, integrated = energy.joules, energy.integrated_joules
+        readings = self.gpu.readings("power", [window.ends])
+        scatter = 3 * readings.std() / len(readings) ** 0.5 * window.seconds
+        if abs(joules - integrated) <= max(ENERGY_APART * joules, scatter):
+            return []
+        said = f"{joules:.1f} J by the GPU's counter and {integrated:.1f} J by its power readings"
+        return [f"{window.name}: {said}"]
 
     def _throttled(self) -> dict[str, float]:
         """Reason → share of all windows' samples in which it held the clocks down."""
