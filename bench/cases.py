@@ -12,7 +12,7 @@ from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.run.members import member_specs
+from workflow.collocation.run.task import member_specs
 from workflow.collocation.sharing.base import Sharing
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.load import load_workloads

@@ -32,7 +32,6 @@ from workflow.collocation.record import step_times as steps
 from workflow.collocation.record.source_digest import code_digest
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.progress import Display
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
 from workflow.collocation.spec.grid import Cell
@@ -154,7 +153,6 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
         conductor = Launch(
             *(server, sharing, specs, cell.spec.measure, folder, display, TIMEOUTS),
             Watch(folder, folder / "log", None, [], {"source": "off"}, None),
-            Neighbours(device, cell.spec),
             args=args,
             device=device,
             folder=folder,
