@@ -1,7 +1,7 @@
 """Fill wheelhouse/ with what a GPU node that has its own torch still needs to run the workflow.
 
 The node is expected to have torch, torchvision, timm, pillow and scikit-learn, and unless --all is
-given also numpy, scipy, pyarrow and matplotlib. The pins are those of constraints.txt.
+given also numpy, scipy, pandas, pyarrow and matplotlib. The pins are those of constraints.txt.
 """
 
 import argparse
@@ -20,11 +20,13 @@ WANTED = (
     "pyyaml",
     "psutil",
     "nvidia-ml-py",
-    "tabulate",
+    "altair",
+    "vl-convert-python",
+    "adjusttext",
     "markdown-it-py",
     "jinja2",
 )
-SCIENTIFIC = ("numpy", "scipy", "pyarrow", "matplotlib")
+SCIENTIFIC = ("numpy", "scipy", "pyarrow", "matplotlib", "pandas")
 LEFT_OUT = {"pulp"}  # 16 MB for the ILP scheduler, which profiles/default does not use
 SOURCE_ONLY = {"connection-pool"}  # pure Python, published without a wheel
 
