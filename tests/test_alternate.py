@@ -30,7 +30,7 @@ from workflow.collocation.gpu.cores import plan_cores, plan_sides
 from workflow.collocation.plan import fits
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.members import member_specs
+from workflow.collocation.run.task import member_specs
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.study import Study
 from workflow.collocation.spec.workloads import VisionWorkload
