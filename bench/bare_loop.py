@@ -94,7 +94,7 @@ def process(spec: dict, seconds: float, settle_s: float, wire) -> None:
     synchronize()  # makes the context
     facts = device_facts(device)
     dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
-    source = open_input(VisionJob, dataset, "train", spec, device)
+    source = open_input(VisionJob, dataset, spec, device)
     train = make_step(spec, source, device)
     numbers = count()
 

@@ -10,7 +10,6 @@ from array import array
 from bisect import bisect_left
 from itertools import count
 
-import numpy as np
 import torch
 
 from models.clock import save_steps, step_clock, typical_step_s
@@ -48,11 +47,6 @@ class Losses:
         inside = slice(bisect_left(self.steps, first), bisect_left(self.steps, end))
         return [float(value) for value in self._values[inside]]
 
-    def latest(self, end: int) -> float | None:
-        """The last loss kept of a step before `end`, which have finished; None if there is none."""
-        count = bisect_left(self.steps, end)
-        return float(self._values[count - 1]) if count else None
-
 
 class Member:
     """A training process between `build` and `stop`; `phase` says where it is."""
@@ -79,25 +73,19 @@ class Member:
     # -- build -----------------------------------------------------------------------------
 
     def build(self) -> None:
-        spec, laps = self.spec, [time.monotonic()]
-        fork_s = round(laps[0] - spec["forked_s"], 2)
+        spec = self.spec
         self.device = set_up(spec)
         facts = device_facts(self.device)
-        laps.append(time.monotonic())
         dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
         kind = find(spec["kind"])
         kind.check(spec, dataset)
         self.input = open_input(kind, dataset, spec, self.device)
         self.epoch_steps = max(dataset.nominal_train_size // spec["batch_size"], 1)
-        self.synchronise()
-        laps.append(time.monotonic())
         self.job = kind(spec, self.device)
         self.losses = Losses(spec["loss_every"], self.device)
         ballast = 2**20 * (spec.get("ballast_mb") or 0)
         self.ballast = torch.empty(ballast, dtype=torch.uint8, device=self.device)
         self.synchronise()
-        laps.append(time.monotonic())
-        took = [round(seconds, 4) for seconds in np.diff(laps).tolist()]
         parameters = list(self.job.model.parameters())
         self.channel.emit(
             "built",
@@ -108,7 +96,6 @@ class Member:
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
             commands=["tune", "hold"],
-            seconds=dict(zip(("fork", "device", "data", "model"), (fork_s, *took), strict=True)),
             **facts,
         )
         self.fresh_record()
@@ -164,7 +151,7 @@ class Member:
         began = time.monotonic_ns()
         self.clock.finish()
         self.synchronise()
-        self.channel.emit("held", steps=len(self.clock.end_ns))
+        self.channel.emit("held")
         self.heed(self.channel.wait())
         self.clock.resume()
         self.held_ns += time.monotonic_ns() - began
@@ -175,8 +162,7 @@ class Member:
         if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
             return
         self.reported_ns, steps = now, len(self.clock.end_ns)
-        loss, samples = self.losses.latest(self.go_step + steps), steps * self.spec["batch_size"]
-        self.channel.emit("progress", steps=steps, samples=samples, loss=loss)
+        self.channel.emit("progress", steps=steps, samples=steps * self.spec["batch_size"])
 
     # -- warm-up, window, end --------------------------------------------------------------
 
@@ -185,14 +171,13 @@ class Member:
         cuDNN chooses kernels for each of our threads, as a rule those that are fastest then, and
         what is to be compiled is.
         """
-        began = time.monotonic()
         self.stepper, self.source, steps = self.job, self.input, 1
         if self.spec["cuda_graph"]:
             self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
             steps = self.stepper.first_steps
         self.train(steps)
         self.clock.finish()
-        self.channel.emit("tuned", seconds=round(time.monotonic() - began, 4))
+        self.channel.emit("tuned")
 
     def warm_up(self) -> None:
         """The first steps beside the others, untimed by them: allocation, filling of the loaders.
@@ -211,7 +196,7 @@ class Member:
         share = None
         if step_s and self.spec["input"]["mode"] == "resident":
             share = self.input_seconds() / step_s
-        self.channel.emit("warm", steps=self.step, step_s=step_s, input_share=share)
+        self.channel.emit("warm", steps=self.step, input_share=share)
 
     def input_seconds(self, batches: int = 10) -> float:
         """Seconds to produce one resident batch by itself; of a graph, the work captured for it."""
@@ -251,14 +236,11 @@ class Member:
             share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.held_ns)
         end_ns, losses = self.clock.end_ns, self.losses
         kept = losses.steps, losses.between(0, self.step)
-        file = save_steps(self.spec["folder"], end_ns, self.wait_ns, *kept)
-        steps = len(end_ns)
+        save_steps(self.spec["folder"], end_ns, self.wait_ns, *kept)
         self.channel.emit(
             "stopped",
-            steps=steps,
-            samples=steps * self.spec["batch_size"],
+            steps=len(end_ns),
             memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
             memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
             data_wait_share=share,
-            file=file,
         )

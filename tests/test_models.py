@@ -52,7 +52,7 @@ def member_spec(folder: Path, /, **changes) -> dict:
     spec |= {"data": {"name": "fake", "path": str(folder)}, "folder": str(folder)}
     spec |= {"input": {"mode": "resident", "samples": 10_000}, "device": "cpu", "threads": 1}
     spec |= {"cores": sorted(os.sched_getaffinity(0)), "environment": {}, "warmup_steps": 4}
-    spec |= {"memory_limit_bytes": None, "loss_every": 2, "forked_s": time.monotonic()}
+    spec |= {"memory_limit_bytes": None, "loss_every": 2}
     return {**spec, **changes}
 
 
@@ -126,13 +126,12 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
     assert built["parameters"] * 4 == built["parameter_bytes"] > 0
     assert built["resident_bytes"] == 96 * (3 * 40 * 40 + 8)
     assert built["cores"] == sorted(os.sched_getaffinity(0)) and built["threads"] == 1
-    facts = ("device_name", "device_uuid", "sm_count", "sm_source", "memory_free")
-    assert [built[fact] for fact in facts] == ["cpu", None, None, None, None]
-    assert "tune" in built["commands"] and named(events, "tuned")["seconds"] > 0
-    assert warm["steps"] == 4 and warm["step_s"] > 0 and 0 < warm["input_share"] < 1
+    facts = ("device_uuid", "sm_count", "sm_source", "memory_free")
+    assert [built[fact] for fact in facts] == [None] * 4 and "tune" in built["commands"]
+    assert warm["steps"] == 4 and 0 < warm["input_share"] < 1
     n = stopped["steps"]
     assert len(steps["end_ns"]) == len(steps["wait_ns"]) == n > 0
-    assert stopped["samples"] == 16 * n and stopped["data_wait_share"] is None
+    assert stopped["data_wait_share"] is None
     assert (np.diff(steps["end_ns"]) > 0).all()
     assert named(events, "started")["t"] < steps["end_ns"][0] <= steps["end_ns"][-1] < stopped["t"]
     assert steps["loss_step"].tolist() == list(range(0, 4 + n, 2))
@@ -289,12 +288,12 @@ AFFINITY = {"sm_count": 18, "sm_source": "affinity"}
 )
 def test_a_device_is_what_cuda_says_it_is(monkeypatch, driver, visible, uuid, sms):
     """Of a card of 132 SMs, as torch knows it; who cannot count his own SMs says none."""
-    properties = SimpleNamespace(name="H200", uuid="of-torch", multi_processor_count=132)
+    properties = SimpleNamespace(uuid="of-torch", multi_processor_count=132)
     monkeypatch.setattr(device, "_driver", lambda: driver)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (600, 1000))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    seen = {"device_name": "H200", "device_uuid": uuid, "memory_free": 600}
+    seen = {"device_uuid": uuid, "memory_free": 600}
     seen |= {"sm_count": None, "sm_source": None} | sms
     assert device.device_facts(torch.device("cuda")) == seen
 

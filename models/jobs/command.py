@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from models.clock import save_steps, typical_step_s
+from models.clock import save_steps
 from models.device import device_facts
 from models.jobs.script_steps import Hooked, Output, each, tree
 from models.process import says_out_of_memory
@@ -63,28 +63,23 @@ class Command:
 
     def build(self) -> None:
         """Start the script and wait for its first step."""
-        spec, began = self.spec, time.monotonic()
-        seconds = {"fork": round(began - spec["forked_s"], 2)}
+        spec = self.spec
         if spec.get("cores"):
             os.sched_setaffinity(0, spec["cores"])
         facts = probe(torch.device(spec["device"]))
-        seconds["device"] = round(time.monotonic() - began, 4)
         self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec)
         self.start()
         while not self.steps.done:
             self.look(LOOK_S)
         said = {name: value for name, value in self.steps.facts.items() if value is not None}
         facts |= {"script": self.child.pid} | said
-        seconds["script"] = round(time.monotonic() - began - seconds["device"], 4)
         self.channel.emit(
             "built",
             **facts,
             pid=os.getpid(),
             threads=spec["threads"],
             cores=sorted(os.sched_getaffinity(0)),
-            unit=spec["unit"],
             commands=[],
-            seconds=seconds,
         )
 
     def start(self) -> None:
@@ -155,8 +150,7 @@ class Command:
         while not steps.hold():
             self.look(LOOK_S)
         self.look(0)
-        step_s = typical_step_s(steps.arrays(0, steps.done)[0])
-        self.channel.emit("warm", steps=steps.done, step_s=step_s)
+        self.channel.emit("warm", steps=steps.done)
 
     def go(self) -> None:
         """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
@@ -169,7 +163,7 @@ class Command:
             made = steps.done - self.go_step
             if not done and time.monotonic() - told >= PROGRESS_S:
                 told, samples = time.monotonic(), made * self.spec["batch_size"]
-                self.channel.emit("progress", steps=made, samples=samples, loss=steps.loss())
+                self.channel.emit("progress", steps=made, samples=samples)
             if not done and made == work:
                 done = True
                 self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])
@@ -181,13 +175,8 @@ class Command:
         self.end()
         first = end if self.go_step is None else self.go_step
         end_ns, *losses = self.steps.arrays(first, end)
-        file = save_steps(self.spec["folder"], end_ns, [0] * (end - first), *losses)
-        self.channel.emit(
-            "stopped",
-            steps=end - first,
-            samples=(end - first) * self.spec["batch_size"],
-            file=file,
-        )
+        save_steps(self.spec["folder"], end_ns, [0] * (end - first), *losses)
+        self.channel.emit("stopped", steps=end - first)
 
     def rest(self) -> None:
         """Hold the script again and let the GPU finish its work: under MPS, a process that ends

@@ -96,9 +96,6 @@ class Output:
         """Times of steps first ≤ step < end; the steps and values of losses that were kept."""
         return self.end_ns[first:end], [], []
 
-    def loss(self) -> None:
-        """The newest loss: none is known."""
-
 
 class Hooked:
     """The same of a script in which models/hook.py tells of steps, in memory that we share."""
@@ -144,12 +141,6 @@ class Hooked:
         """Times of steps first ≤ step < end; the steps and values of losses of all before end."""
         kept = [n for n in range(0, end, self.every) if not np.isnan(self.losses[n])]
         return self.times[first:end], kept, [self.losses[n] for n in kept]
-
-    def loss(self) -> float | None:
-        """The newest loss that was kept."""
-        newest = (self.done - 1) // self.every * self.every
-        value = self.losses[newest] if self.done else float("nan")
-        return None if np.isnan(value) else value
 
 
 def tree(pid: int) -> list[psutil.Process]:
