@@ -57,7 +57,9 @@ def main() -> int:
     parser.add_argument("--platform", nargs="+", required=True, help="wheel platforms it accepts")
     parser.add_argument("--all", action="store_true", help="numpy and what draws, too")
     args = parser.parse_args()
-    pins = {name_of(line): line.strip() for line in CONSTRAINTS.read_text("utf-8").splitlines() if line}
+    pins = {
+        name_of(line): line.strip() for line in CONSTRAINTS.read_text("utf-8").splitlines() if line
+    }
     names = closure(WANTED + (SCIENTIFIC + DRAWING if args.all else ()))
     FOLDER.mkdir(exist_ok=True)
     for wheel in FOLDER.glob("*.whl"):
