@@ -56,7 +56,7 @@ WORK = {"other": 60, "plain": 40}
 CATALOGUE = {"plain": workload(), "other": workload(step_s=0.012)}
 
 
-OWN_CELL = "1x_my_net--epochs/paper_step/naive/r1/a1"
+OWN_CELL = "1x_my_net/paper_step/naive/r1/a1"
 OWN_NET = """from torch import nn
 
 
@@ -227,8 +227,7 @@ def test_a_workload_and_a_kind_of_ones_own_train_for_real(studio):
     """A catalogue entry with module:function, and one of a kind that is a module; measured by the
     real trainer on the CPU.
     """
-    epochs = {"measure": {"kind": "epochs", "epochs": 2}}
-    ladders = [*alone("toy"), alone("my_net")[0] | epochs]
+    ladders = [*alone("toy"), *alone("my_net")]
     toy = {"kind": "toy:Toy", "dataset": "digits", "input_size": 32, "batch_size": 32}
     toy |= {"model_args": {"outputs": 10}, "input": {"samples": 1437}}
     own = workload() | {"model": "mine:net", "model_args": {"width": 4}}
@@ -243,7 +242,7 @@ def test_a_workload_and_a_kind_of_ones_own_train_for_real(studio):
     net, toy = map(studio.record, cells)
     assert (net["status"], toy["status"]) == ("completed",) * 2, (net["reason"], toy["reason"])
     assert net["members"][0]["parameters"] == 4 * 3 * 9 + 4 + (4 * 15 * 15 + 1) * 10
-    assert net["members"][0]["epochs"][1]["accuracy"] > 0.5  # of ten digits
+    assert net["members"][0]["loss"]["value"][-1] < 2.3  # of ten digits
     assert net["data"][0]["source"] == "real"
     (member,) = toy["members"]
     assert member["parameters"] == 3 * 38 * 38 * 10 + 10 and member["loss"]["value"][-1] < 1.5
