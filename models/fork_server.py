@@ -120,7 +120,7 @@ class ForkServer:
         self, conductor: socket.socket, spec: dict, channel: int, log: int, *kept: int
     ) -> None:
         server, pid = os.getpid(), 0
-        spec["kept"] = kept  # a script is to keep it, too
+        spec |= {"kept": kept, "forked_s": time.monotonic()}  # a script keeps those open, too
         try:
             pid = os.fork()
             if pid == 0:

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left
 from itertools import count
 
+import numpy as np
 import torch
 
 from models.clock import save_steps, step_clock, typical_step_s
@@ -73,19 +74,24 @@ class Member:
     # -- build -----------------------------------------------------------------------------
 
     def build(self) -> None:
-        spec = self.spec
+        spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
         self.device = set_up(spec)
         facts = device_facts(self.device)
+        laps.append(time.monotonic())
         dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
         kind = find(spec["kind"])
         kind.check(spec, dataset)
         self.input = open_input(kind, dataset, spec, self.device)
         self.epoch_steps = max(dataset.nominal_train_size // spec["batch_size"], 1)
+        self.synchronise()
+        laps.append(time.monotonic())
         self.job = kind(spec, self.device)
         self.losses = Losses(spec["loss_every"], self.device)
         ballast = 2**20 * (spec.get("ballast_mb") or 0)
         self.ballast = torch.empty(ballast, dtype=torch.uint8, device=self.device)
         self.synchronise()
+        laps.append(time.monotonic())
+        took = np.diff(laps).round(4).tolist()
         parameters = list(self.job.model.parameters())
         self.channel.emit(
             "built",
@@ -96,6 +102,7 @@ class Member:
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
             commands=["tune", "hold"],
+            seconds=dict(zip(("fork", "device", "data", "model"), took, strict=True)),
             **facts,
         )
         self.fresh_record()
@@ -171,13 +178,14 @@ class Member:
         cuDNN chooses kernels for each of our threads, as a rule those that are fastest then, and
         what is to be compiled is.
         """
+        began = time.monotonic()
         self.stepper, self.source, steps = self.job, self.input, 1
         if self.spec["cuda_graph"]:
             self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
             steps = self.stepper.first_steps
         self.train(steps)
         self.clock.finish()
-        self.channel.emit("tuned")
+        self.channel.emit("tuned", seconds=round(time.monotonic() - began, 4))
 
     def warm_up(self) -> None:
         """The first steps beside the others, untimed by them: allocation, filling of the loaders.

@@ -121,7 +121,7 @@ def copied(whole, tmp_path):
     ("config", "expected"),
     [
         ({"budgte": "1h"}, r"config\.yaml or --config: budgte: .*allowed: .*budget"),
-        ({"gpu": 7}, "gpu: 7"),  # no reason to measure on the CPU
+        ({"gpu": 7}, "gpu: '7'"),  # no reason to measure on the CPU
         ({"measure": "false"}, "drill holds no results; there are: none"),
     ],
 )

@@ -52,7 +52,7 @@ def member_spec(folder: Path, /, **changes) -> dict:
     spec |= {"data": {"name": "fake", "path": str(folder)}, "folder": str(folder)}
     spec |= {"input": {"mode": "resident", "samples": 10_000}, "device": "cpu", "threads": 1}
     spec |= {"cores": sorted(os.sched_getaffinity(0)), "environment": {}, "warmup_steps": 4}
-    spec |= {"memory_limit_bytes": None, "loss_every": 2}
+    spec |= {"memory_limit_bytes": None, "loss_every": 2, "forked_s": time.monotonic()}
     return {**spec, **changes}
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import psutil
@@ -232,6 +233,7 @@ def test_a_script_dies_with_the_process_that_started_it():
     printing = "import time; print('loss', 1, flush=True); time.sleep(600)"
     spec = {"run": ["python", "-c", printing], "steps": "loss", "directory": ".", "batch_size": 1}
     spec |= {"seed": 0, "device": "cpu", "threads": 1, "unit": "samples", "sync": False}
+    spec["forked_s"] = time.monotonic()
     heard, told = os.pipe()
     if (parent := os.fork()) == 0:
         with contextlib.suppress(BaseException):

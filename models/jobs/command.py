@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -63,16 +64,19 @@ class Command:
 
     def build(self) -> None:
         """Start the script and wait for its first step."""
-        spec = self.spec
+        spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
         if spec.get("cores"):
             os.sched_setaffinity(0, spec["cores"])
         facts = probe(torch.device(spec["device"]))
+        laps.append(time.monotonic())
         self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec)
         self.start()
         while not self.steps.done:
             self.look(LOOK_S)
         said = {name: value for name, value in self.steps.facts.items() if value is not None}
         facts |= {"script": self.child.pid} | said
+        laps.append(time.monotonic())
+        took = [round(later - earlier, 4) for earlier, later in pairwise(laps)]
         self.channel.emit(
             "built",
             **facts,
@@ -80,6 +84,7 @@ class Command:
             threads=spec["threads"],
             cores=sorted(os.sched_getaffinity(0)),
             commands=[],
+            seconds=dict(zip(("fork", "device", "script"), took, strict=True)),
         )
 
     def start(self) -> None:
