@@ -6,13 +6,11 @@ import numpy as np
 class FakeImages:
     """40 px images whose brightness tells their class."""
 
-    classes, train_size, validation_size = 4, 96, 24
-    nominal_train_size, nominal_validation_size = 160, 40
+    classes, nominal_train_size = 4, 160
 
-    def resident(self, split, input_size, samples):
-        n = min(samples, self.train_size if split == "train" else self.validation_size)
-        labels = np.arange(n) % self.classes
-        noise = np.random.default_rng(0).integers(0, 40, (n, 3, 40, 40))
+    def resident(self, input_size, samples):
+        labels = np.arange(min(samples, 96)) % self.classes
+        noise = np.random.default_rng(0).integers(0, 40, (len(labels), 3, 40, 40))
         images = (noise + labels[:, None, None, None] * 60).astype(np.uint8)
         return {"images": images, "labels": labels}
 
@@ -20,10 +18,9 @@ class FakeImages:
 class FakeClicks:
     """Rows whose label follows one dense value and one id."""
 
-    classes, train_size, validation_size = 2, 4096, 512
-    nominal_train_size, nominal_validation_size = 4096, 512
+    classes, nominal_train_size = 2, 4096
 
-    def resident(self, split, input_size, samples):
+    def resident(self, input_size, samples):
         rng = np.random.default_rng(0)
         dense = rng.normal(size=(samples, 13)).astype(np.float32)
         sparse = rng.integers(0, 2**32, (samples, 26))
