@@ -8,7 +8,6 @@ reason in run.json, the neighbour's fate, no process left, the card as it was, t
 import contextlib
 import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -200,10 +199,6 @@ class Machine:
         with driver.Card(studio.card).open() as state:
             return state["uuid"]
 
-    def broken_control(self, studio: Studio) -> dict[str, str]:
-        """An environment in which no MPS daemon starts."""
-        return {"FAKE_MPS": "broken"}
-
     def assert_as_found(self, studio: Studio) -> None:
         """Nothing runs, nobody is on the card, and its MIG state is the one that was there."""
         studio.assert_no_orphans()
@@ -252,14 +247,6 @@ import threading; threading.Thread(target=compute, daemon=True).start()
 
     def uuid(self, studio: Studio) -> str:
         return self.device.uuid
-
-    def broken_control(self, studio: Studio) -> dict[str, str]:
-        folder = studio.folder / "broken"
-        folder.mkdir()
-        program = folder / "nvidia-cuda-mps-control"
-        program.write_text("#!/bin/sh\necho 'Cannot start' >&2\nexit 1\n")
-        program.chmod(0o755)
-        return {"PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
 
     def assert_as_found(self, studio: Studio) -> None:
         studio.assert_no_orphans()
@@ -353,32 +340,6 @@ def assert_fine(record: dict) -> None:
         assert member["sm_source"] and member["memory_free"] > 0
 
 
-# -- cells that cannot begin -----------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def foreign_daemon(on: Machine, studio: Studio) -> Iterator[dict]:
-    """Somebody's own MPS daemon for this card; its PID is to be named."""
-    pipe = studio.folder / "foreign"
-    pipe.mkdir()
-    environment = studio.environment(
-        CUDA_VISIBLE_DEVICES=on.uuid(studio),
-        CUDA_MPS_PIPE_DIRECTORY=str(pipe),
-        CUDA_MPS_LOG_DIRECTORY=str(pipe),
-    )
-    control = shutil.which("nvidia-cuda-mps-control", path=environment["PATH"])
-    with subprocess.Popen([control, "-f"], env=environment, stdin=subprocess.DEVNULL) as daemon:
-        try:
-            until((pipe / "nvidia-cuda-mps-control.pid").exists, lambda: "no foreign daemon")
-            yield {"pid": daemon.pid}
-            assert daemon.poll() is None  # nobody has ended it
-            subprocess.run([control], input="quit\n", text=True, env=environment, check=True)
-        except BaseException:
-            daemon.kill()
-            raise
-    shutil.rmtree(pipe)
-
-
 @contextlib.contextmanager
 def visitor(on: Machine, studio: Studio) -> Iterator[Callable[[], int]]:
     """Somebody's process; what is given has it compute on the card, and says its PID."""
@@ -404,20 +365,6 @@ def visitor(on: Machine, studio: Studio) -> Iterator[Callable[[], int]]:
         process.kill()
 
 
-@contextlib.contextmanager
-def broken_control(on: Machine, studio: Studio) -> Iterator[dict]:
-    """A daemon that does not start."""
-    yield {"environment": on.broken_control(studio)}
-
-
-# What is there → the method of the cell, its status, and the reason that it ends with.
-OURS = "^a cell needs the GPU to itself, and "
-HINDRANCES = {
-    foreign_daemon: ("naive", "postponed", f"{OURS}another MPS daemon serves it: PID {{pid}} "),
-    broken_control: ("mps", "failed", "^the MPS daemon did not start: "),
-}
-
-
 @pytest.fixture(scope="module")
 def spare(on) -> Studio:
     """A study on this machine of which no cell has run."""
@@ -431,18 +378,6 @@ def spare(on) -> Studio:
 def attempts() -> Iterator[int]:
     """Numbers of attempts: a cell may be tried again and again."""
     return itertools.count(1)
-
-
-@pytest.mark.parametrize("hindrance", HINDRANCES)
-def test_a_cell_that_cannot_begin_says_why(on, spare, attempts, hindrance):
-    method, status, reason = HINDRANCES[hindrance]
-    with hindrance(on, spare) as found:
-        cell = f"{pair(method, 1)}/a{next(attempts)}"
-        record = spare.measured(cell, LONG, **found.get("environment", {}))
-    assert (record["status"], record["members"]) == (status, [])
-    assert record["phase"] == ("setup" if status == "failed" else None)
-    assert re.search(reason.format(**found), record["reason"]), record["reason"]
-    on.assert_as_found(spare)
 
 
 # -- others on the card ----------------------------------------------------------------------------
@@ -524,22 +459,6 @@ def divisible(on) -> Machine:
     if "mig" not in on.methods:
         pytest.skip("the MIG mode of this machine's GPU is not to be switched")
     return on
-
-
-def test_a_card_that_cannot_be_put_back_fails_the_cell_and_keeps_what_was_measured(
-    on, divisible, spare, attempts
-):
-    machine.fail(spare.card, "nvmlGpuInstanceDestroy", on=True)
-    try:
-        record = spare.measured(f"{pair('mig', 1)}/a{next(attempts)}", LONG)
-        assert (record["status"], record["phase"]) == ("failed", "stop"), record["reason"]
-        assert "could not be put back as it was found, with MIG mode off" in record["reason"]
-        assert record["method"]["verified"] is True
-        assert all(m["windows"]["window"]["samples_per_s"] > 0 for m in record["members"])
-    finally:
-        machine.configure(spare.card, failures=[])
-    assert_fine(spare.measured(f"{pair('mig', 1)}/a{next(attempts)}", LONG))
-    on.assert_as_found(spare)
 
 
 # -- whole studies ---------------------------------------------------------------------------------

@@ -3,12 +3,11 @@
 import contextlib
 import json
 import os
-import socket
 
 import psutil
 import pytest
 
-from tests.test_processes import CONDUCTOR, PATIENCE, Run, assert_gone, descriptors, script
+from tests.test_processes import CONDUCTOR, Run, assert_gone, descriptors, script
 from workflow.collocation import ROOT
 from workflow.collocation.process_lifetime import offspring
 from workflow.collocation.run.fork_client import Server
@@ -148,28 +147,6 @@ def test_one_that_does_not_answer_is_killed_so_that_one_cell_alone_waits(tmp_pat
         why = f"(process {process.pid}) does not answer, and was killed"
         assert (server.origin, server.why_own) == ("own", why)
         assert "Connection refused" in trains_by_its_own(tmp_path, name)
-
-
-@contextlib.contextmanager
-def somebody_else():
-    """Another user, in what the kernel notes of who connects or listens."""
-    if os.getuid():
-        pytest.skip("only root can be another user")
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-def test_other_users_get_nothing(tmp_path):
-    with held(tmp_path) as (name, _):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            with somebody_else():
-                connection.connect(f"\0{name.partition(':')[2]}")
-            connection.settimeout(PATIENCE)
-            assert connection.recv(100) == b""
-        trains_by(tmp_path, name)
 
 
 # --- what ends with what ---

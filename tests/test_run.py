@@ -28,7 +28,6 @@ from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.run import cell as run
 from workflow.collocation.run import conductor, waiting
-from workflow.collocation.run import fork_client as server
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
@@ -449,16 +448,6 @@ def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(cell, m
     assert record.status == "timed_out"
     assert method.released == [(record.members[1].pid, psutil.STATUS_SLEEPING)]
     assert (record.members[1].signal, record.members[0].status) == (signal.SIGABRT, "completed")
-
-
-def test_a_member_that_outlives_sigkill_is_left_behind_and_named(cell, method, monkeypatch):
-    monkeypatch.setattr(conductor, "KILL_S", 0.2)
-    monkeypatch.setattr(server, "_kill_group", lambda *_: None)  # until its server ends it
-    record = cell("naive", "1x_plain+1x_hangs").record()
-    stuck = record.members[1]
-    assert (record.status, record.members[0].status) == ("timed_out", "completed")
-    assert stuck.error.endswith(f"; process {stuck.pid} outlives SIGKILL and was left behind")
-    assert stuck.error in record.reason
 
 
 def test_a_neighbour_that_does_not_stop_after_a_fault_has_hung(cell, method, monkeypatch):
