@@ -199,20 +199,6 @@ def test_scripts_are_merged_and_estimated(measured):
     assert len(ratio)
 
 
-def test_a_changed_script_is_measured_again(measured):
-    studio, _ = measured
-
-    def to_run() -> int:
-        return int(re.search(r"(\d+) to run now", studio.plan().output)[1])
-
-    path = studio.folder / "theirs" / "train.py"
-    path.write_text(TRAIN + "\n# a comment\n")
-    assert to_run() == 1  # the one that failed
-    path.write_text(TRAIN.replace("0.1", "0.2"))
-    assert to_run() > 1
-    path.write_text(TRAIN)
-
-
 def test_a_projects_own_package_of_the_name_models_is_the_one_that_its_script_finds(
     tmp_path, monkeypatch
 ):
