@@ -81,52 +81,6 @@ def test_one_import_serves_one_cell_after_another(tmp_path):
     assert descriptors() == before
 
 
-REPORTER = """
-import gc, json, os, resource, sys, tempfile
-from pathlib import Path
-
-def preload():
-    os.environ["SET_BY_IMPORT"] = "yes"
-
-def main(spec, channel):
-    status = Path("/proc/self/status").read_text().splitlines()
-    limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT")}
-    print(json.dumps({
-        "environment": dict(os.environ),
-        "directory": os.getcwd(),
-        "temporary": tempfile.gettempdir(),
-        "path": sys.path,
-        "groups": [os.getpgid(pid) == pid for pid in (os.getpid(), os.getppid())],
-        "limits": {name: resource.getrlimit(limit) for name, limit in limits.items()},
-        "status": [line for line in status if line.startswith(("Sig", "Umask", "Threads"))],
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "input": os.readlink("/proc/self/fd/0"),
-        "frozen": gc.get_freeze_count() > 1000,
-    }))
-    return 0
-"""
-
-
-def test_members_find_what_a_server_of_the_cells_own_would_give_them(tmp_path, monkeypatch):
-    """Asked with other values for what an import does not look at."""
-    (tmp_path / "reporter.py").write_text(REPORTER)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    reports = {}
-    with held(tmp_path, "reporter") as (name, _):
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        for origin, asked in (("own", None), ("zygote", name)):
-            log = tmp_path / f"{origin}.log"
-            with Server(tmp_path / "server.log", "reporter", asked) as server:
-                server.start({"member": 0, "environment": {"OF_THE_MEMBER": "yes"}}, log)
-                Run(server, tmp_path).until_all("exited", 0)
-            assert server.origin == origin
-            reports[origin] = json.loads(log.read_text())
-    assert reports["zygote"] == reports["own"]
-    assert reports["zygote"]["environment"]["OF_THE_MEMBER"] == "yes"
-    assert reports["zygote"]["temporary"] == str(tmp_path)
-    assert reports["zygote"]["limits"]["RLIMIT_CORE"] == [0, 0]
-
-
 def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch):
     """Asked while it still imports; the cell's own server then says what is wrong."""
     (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
