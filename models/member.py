@@ -158,7 +158,7 @@ class Member:
         began = time.monotonic_ns()
         self.clock.finish()
         self.synchronise()
-        self.channel.emit("held")
+        self.channel.emit("held", steps=len(self.clock.end_ns))
         self.heed(self.channel.wait())
         self.clock.resume()
         self.held_ns += time.monotonic_ns() - began
