@@ -32,7 +32,7 @@ STYLE = {
     "axes.titlelocation": "left", "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
     "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.4,
     "lines.markersize": 4.5, "svg.hashsalt": "figures", "pdf.fonttype": 42,
-    "legend.fontsize": SMALL, "legend.frameon": False, "backend": "agg",
+    "text.parse_math": False, "legend.fontsize": SMALL, "legend.frameon": False, "backend": "agg",
 }  # fmt: skip
 # No date and no version: the same data give the same bytes.
 METADATA = {

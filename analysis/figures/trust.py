@@ -74,5 +74,5 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     found = [table.get(estimates, "count", name=name) for name in ("cv_alone", "cv_together")]
     if all(found):
         one, sets = (f"{100 * e.value:.1f} %" for e in found)
-        title = f"On one machine throughput varies by {one} alone, {sets} in sets"
+        title = f"Throughput repeats within {one} alone, {sets} in sets"
     return Drawing(title, shown, drawn)

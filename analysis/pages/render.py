@@ -1,14 +1,14 @@
 """estimates.parquet → what people read: pages, their tables as CSV, and the report's HTML.
 
 python -m analysis pages --folder results/h200            the study's own files
-python -m analysis pages --folder results/h200 --readme   README.md and docs/quantities.md
+python -m analysis pages --folder results/h200 --readme   README.md and docs/claims.md
 """
 
 from __future__ import annotations
 
 import csv
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from analysis import advice, claims, estimates, labels
 from analysis.choose import on_cpu, scope, update
-from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import Estimates
 from analysis.figures import INDEX
 from analysis.pages import PAGES, TABLES, advised, contents, html, judged, spelling, tables
@@ -32,7 +31,7 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_NO_QUANTITIES = ("count", "claim", "bench")  # rows of estimates.parquet of other kinds
+SPELLINGS = (spelling.num, spelling.bare, spelling.span, spelling.share, spelling.percent)
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
 
 
@@ -69,8 +68,18 @@ class Study:
         with path.open(encoding="utf-8", newline="") as file:
             return {row["figure"]: row for row in csv.DictReader(file)}
 
-    def page(self, template: str, **more: object) -> str:
-        """A template as Markdown."""
+    def page(self, template: str, docs: bool = False) -> str:
+        """A template as Markdown; docs: the short form, for docs/."""
+
+        def spelt(spell: spelling.Spell) -> Callable[[object], str]:
+            """It spells a row, or the number of an id. Raises ValueError where there is none."""
+
+            def of(e: object) -> str:
+                if isinstance(e, str) and e not in self.estimates.index:
+                    raise ValueError(f"no number has the id {e!r}")
+                return spell(estimates.at(self.estimates, e) if isinstance(e, str) else e)
+
+            return of
 
         def get(quantity: str, **where: str) -> estimates.Row | None:
             return estimates.get(self.estimates, quantity, **where)
@@ -87,20 +96,19 @@ class Study:
             "advised": advised,
             "table": tables.markdown,
             "get": get,
-            "at": lambda identity: estimates.at(self.estimates, identity),
             "of": lambda quantity, **where: estimates.of(self.estimates, quantity, **where),
             "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
             "count": count,
-            "as": spelling,
+            **{spell.__name__: spelt(spell) for spell in SPELLINGS},
+            "docs": docs,
             "flat": plain,
             "labels": labels,
             "picture": lambda name: (
                 _PICTURE.format(**figures[name]) if figures.get(name, {}).get("title") else ""
             ),
             "not_drawn": [name for name, row in figures.items() if not row["title"]],
-            "quantities": [q for name, q in QUANTITIES.items() if name not in _NO_QUANTITIES],
         }
-        text = ENVIRONMENT.get_template(f"{template}.md.j2").render(context | more)
+        text = ENVIRONMENT.get_template(f"{template}.md.j2").render(context)
         return text.strip() + "\n"
 
     def outputs(self) -> Iterator[tuple[str, str]]:
@@ -117,8 +125,8 @@ class Study:
 def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
     """(file name relative to the repository, content) of README.md and what docs/ show of it."""
     study = Study(folder, rules)
-    yield "README.md", study.page("readme", base=f"results/{study.name}/")
-    yield "docs/quantities.md", study.page("quantities")
+    yield "README.md", study.page("readme")
+    yield "docs/claims.md", study.page("claims", docs=True)
 
 
 def closing_lines(folder: Path) -> str:

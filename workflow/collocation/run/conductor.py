@@ -316,14 +316,13 @@ class Conductor:
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
     def _now(self) -> str:
-        """For who watches: the phase, members, what they do, how busy the GPU is."""
+        """For who watches: the phase, members, what they do."""
         what, event = NOW[self.phase]
         count = sum(event in m.events for m in self.members) if event else len(self.alive)
         said = f"{what} {count} of {len(self.specs)} members"
         if self.phase == "window":
             said += f", {self._pace()}"
-        busy = self.watch.busy()
-        return said if busy is None else f"{said}, GPU {busy:.0%}"
+        return said
 
     def _pace(self) -> str:
         """Samples/s of all members since go."""
