@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
+from analysis.neighbours import disturb
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.estimates.schema import INTERVAL, Estimate, rows, write
-from analysis.neighbours import disturb
 from tests.fakes import machine
 from tests.studio import Studio, alone, study, until, workload
 from tests.test_terminal import at_terminal, screen

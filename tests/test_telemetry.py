@@ -21,6 +21,7 @@ from workflow.collocation.gpu.cores import Cpu, spare
 from workflow.collocation.plan import jobs
 from workflow.collocation.plan.session import open_session
 from workflow.collocation.record.run_json import Record
+from workflow.collocation.record.values import File, Window
 from workflow.collocation.run import observation
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
@@ -31,7 +32,6 @@ from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.series import Series
 from workflow.collocation.telemetry.summary import Facts, Summary
-from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import METRICS
 
 S = 1_000_000_000

@@ -11,9 +11,9 @@ from analysis.__main__ import main as analysis
 from analysis.records import schema
 from analysis.records import telemetry as series
 from tests.records import merged, record, telemetry
+from workflow.collocation.record.values import Telemetry, Window
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
-from workflow.collocation.telemetry.values import Telemetry, Window
 from workflow.collocation.telemetry.vocabulary import METRICS
 
 # -- columns of runs.parquet --------------------------------------------------------------------

@@ -9,9 +9,9 @@ import random
 import time
 from dataclasses import dataclass
 
+from workflow.collocation.record.values import Window
 from workflow.collocation.run.conductor import CellOver, Conductor
 from workflow.collocation.sharing.evidence import NotInForce
-from workflow.collocation.telemetry.values import Window
 
 
 @dataclass

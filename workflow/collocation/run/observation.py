@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation.gpu import Device, cores
+from workflow.collocation.record.values import File, Telemetry, Window
 from workflow.collocation.run.progress import Display
 from workflow.collocation.sharing.base import Sharing
 from workflow.collocation.sharing.evidence import owner
 from workflow.collocation.telemetry.lines import one_line
-from workflow.collocation.telemetry.values import File, Telemetry, Window
 from workflow.collocation.telemetry.watch import Watch
 
 IDLE_ROWS, IDLE_S = 3, 4.0  # of a card before members are built, and how long to wait for them

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue, StrictInt, field_validator
 
-from workflow.collocation.run import environment
+from workflow.collocation.spec.environment import OF_THE_STUDY, TELLING
 from workflow.collocation.spec.errors import Strict, meant
-from workflow.collocation.spec.measure import Positive
-from workflow.collocation.spec.study import DATASETS
+from workflow.collocation.spec.limits import Positive
 
+DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
 OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 PYTHON = ("python", "python3")  # the study's own, for a command
 IMAGES = tuple(name for name in DATASETS if name != "criteo")
@@ -228,9 +228,9 @@ class CommandWorkload(Workload):
         for name, value in given.items():
             if not re.fullmatch(r"[A-Za-z_]\w*", name):
                 raise ValueError(f"{name!r} names no variable")
-            if environment.OF_THE_STUDY.fullmatch(name):
+            if OF_THE_STUDY.fullmatch(name):
                 raise ValueError(f"{name} is the study's to set; leave it out")
-            if value is None and environment.TELLING.fullmatch(name):
+            if value is None and TELLING.fullmatch(name):
                 raise ValueError(f"{name} changes what is measured; give its value")
         return given
 

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workflow.collocation.record.step_times import arrow
+from workflow.collocation.record.values import File, Window
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.series import Series
-from workflow.collocation.telemetry.values import File, Window
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 
 METRICS_OF = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
@@ -85,12 +86,3 @@ def _labelled(values: list[str | None]) -> pa.DictionaryArray:
     ends = pa.py_buffer(np.cumsum([0, *map(len, encoded)], dtype=np.int32))
     texts = pa.StringArray.from_buffers(len(known), ends, pa.py_buffer(b"".join(encoded)))
     return pa.DictionaryArray.from_arrays(arrow(np.array(codes, float), pa.int32()), texts)
-
-
-def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """The column with null for NaN; pa.array would have every cell wait until it loaded pandas."""
-    missing = np.isnan(column)
-    there = np.packbits(~missing, bitorder="little")
-    values = np.where(missing, 0, column)
-    values = np.ascontiguousarray(values, kind.to_pandas_dtype())  # numpy's, in spite of its name
-    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pynvml
 
-from workflow.collocation.telemetry.lines import Lines
-from workflow.collocation.telemetry.series import Series
-from workflow.collocation.telemetry.values import (
+from workflow.collocation.record.values import (
     Energy,
     Sampler,
     Telemetry,
@@ -26,6 +24,8 @@ from workflow.collocation.telemetry.values import (
     Window,
     WindowTelemetry,
 )
+from workflow.collocation.telemetry.lines import Lines
+from workflow.collocation.telemetry.series import Series
 from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
