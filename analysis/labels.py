@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 
-from analysis.estimates.schema import INTERVAL, RANGE, Estimate
+from analysis.estimates.schema import INTERVAL, NONE, RANGE, Estimate
 from workflow.collocation.spec.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
 
 _MODELS = {
@@ -121,7 +122,7 @@ def status(name: str) -> str:
 
 def number(value: float | None, unit: str = "") -> str:
     """Three digits, thousands as k from 10,000 on: `57.9k samples/s`, `1.64`, `26.1 GB`."""
-    if value is None:
+    if value is None or math.isnan(value):
         return "–"
     if abs(value) >= 9_999.5:
         text = f"{value / 1e6:.3g}M" if abs(value) >= 999_500 else f"{value / 1e3:.3g}k"
@@ -144,14 +145,14 @@ def span(e: Estimate | None) -> str:
     `1.30 [1.30, 1.31]` has the 95 % interval of one host, or of what `, one cell` tells of itself;
     `6.74 (6.19 to 7.34)` the range over hosts, `8.08 (one replicate)` neither.
     """
-    if e is None or e.value is None:
+    if e is None or e.value is None or math.isnan(e.value):
         return "–"
     text = number(e.value, e.unit)
-    if e.over_itself:
-        return text
+    if e.jobs == 1 and e.value == 1 and (e.spread == NONE or e.low == e.high):
+        return text  # one job over itself
     if e.spread == INTERVAL:
         few = {1: ", one cell", 2: ", two cells"}.get(e.n, "") if e.design == ALTERNATE else ""
         return f"{text} [{number(e.low)}, {number(e.high)}]{few}"
     if e.spread == RANGE:
         return f"{text} ({number(e.low)} to {number(e.high)})"
-    return f"{text} (one replicate)" if e.n == 1 and e.replicates else text
+    return f"{text} (one replicate)" if e.n == 1 and len(e.replicates) else text

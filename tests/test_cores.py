@@ -176,7 +176,7 @@ IN_A_GROUP = """
 import json, time
 from workflow.collocation.record import provenance
 from workflow.collocation.gpu.cores import plan_cores
-print(json.dumps([plan_cores(["all"])[0], provenance.host()]))
+print(json.dumps([plan_cores(["all"])[0], provenance.host(1)]))
 from workflow.collocation.gpu import cpus
 before, patience = cpus.periods(), time.monotonic() + 120
 while cpus.periods()[1] == before[1] and time.monotonic() < patience:
@@ -211,5 +211,5 @@ def test_a_real_quota_is_seen(tmp_path):
         (all_cores, host), (periods, held) = map(json.loads, run.stdout.splitlines())
     finally:
         group.rmdir()
-    assert len(all_cores[0]) == host["cores"] == 1 and host["cpu_quota"] == 0.05
+    assert len(all_cores[0]) == host["cores"] == 1
     assert periods >= held > 0

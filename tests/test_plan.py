@@ -298,8 +298,8 @@ LADDER = {"workloads": [A], "counts": {2: ["mps"]}}
             {f"1x_{SMALL}+1x_{A}": 10, f"1x_{A}": 3, f"1x_{SMALL}": 10},
         ),
         (
-            {"ladders": [LADDER], "measure": {"kind": "epochs"}},
-            {f"2x_{A}--epochs": "epochs", f"1x_{A}": 10},
+            {"ladders": [LADDER], "measure": {"kind": "departure"}},
+            {f"2x_{A}--departure": "departure", f"1x_{A}": 10},
         ),
         (
             {"ladders": [LADDER | {"input": "files"}]},

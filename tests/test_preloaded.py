@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.studio import freezer
 from tests.test_processes import CONDUCTOR, PATIENCE, Run, assert_gone, descriptors, script
 from workflow.collocation import ROOT
+from workflow.collocation.process_lifetime import offspring
 from workflow.collocation.run import fork_client as servers
-from workflow.collocation.run.fork_client import Server, offspring
+from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.preloaded import hold, stamp
 
 TRAINER = "tests.torchfree"
@@ -194,20 +194,6 @@ def test_one_that_was_stopped_is_killed_so_that_one_cell_alone_waits(tmp_path, m
         why = trains_by_its_own(tmp_path, name)
         assert why == f"(process {process.pid}) does not answer, and was killed"
         assert "Connection refused" in trains_by_its_own(tmp_path, name)
-
-
-def test_one_in_state_d_is_left_behind_and_one_cell_alone_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "IDLE_S", 0.3)
-    with freezer() as frozen, held(tmp_path) as (name, process):
-        frozen.freeze(process.pid)
-        with Server(tmp_path / "server.log", TRAINER, name) as server:
-            train(server, tmp_path)
-        assert (server.origin, server.left) == ("own", [process.pid])
-        assert server.why_own == f"(process {process.pid}) does not answer, and was killed"
-        monkeypatch.setattr(servers, "IDLE_S", PATIENCE)
-        why = trains_by_its_own(tmp_path, name)
-        assert why == f"the preloaded server, process {process.pid}, outlives SIGKILL"
-        frozen.thaw()
 
 
 def test_one_that_is_still_importing_is_waited_for(tmp_path, monkeypatch):

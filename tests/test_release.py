@@ -40,8 +40,8 @@ from workflow.collocation.plan.attempts import scan
 from workflow.collocation.plan.jobs import write_plan
 from workflow.collocation.plan.session import open_session
 from workflow.collocation.plan.show import banner
+from workflow.collocation.record.slices import LAG_NS
 from workflow.collocation.record.step_times import slices_rate
-from workflow.collocation.telemetry.series import LAG_NS
 
 SOURCE = REPOSITORY / "results" / "h200"
 SETS = ("1x_resnet152_imagenet_b32", "2x_resnet152_imagenet_b32", "7x_resnet152_imagenet_b32")

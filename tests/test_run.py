@@ -139,7 +139,8 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
     asked = []
 
     def visit(environment: dict) -> str | None:
-        asked.append(("visit", environment))
+        names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
+        asked.append(("visit", {name: environment[name] for name in names}))
         return "cuInit: CUDA_ERROR_X" if environment["CUDA_VISIBLE_DEVICES"] == "MIG-1" else None
 
     def witness(reports: dict) -> dict:

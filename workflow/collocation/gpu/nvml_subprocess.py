@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import pynvml
 
-from workflow.collocation.run.process_lifetime import ENDING, end_with_parent
+from workflow.collocation.process_lifetime import ENDING, end_with_parent
 from workflow.collocation.spec.errors import NotInForce
 
 ANSWER_S = 20.0

@@ -12,8 +12,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 
-from workflow.collocation.run.environment import server_environment
-from workflow.collocation.run.process_lifetime import end_with_parent
+from workflow.collocation.process_lifetime import end_with_parent
 
 VISIT_S = 30.0  # for all of it, which takes less than one
 END_S = 2.0  # for the kernel to end a visitor that was killed
@@ -23,12 +22,12 @@ BYTES = 1 << 20  # that it writes
 def visit(environment: dict[str, str]) -> str | None:
     """Why nobody could visit, or None.
 
-    environment: what says where, as for a member that is no client of an MPS daemon: such a client
-    would be in the context that is to be left.
+    environment: all that it finds, with what says where; no client of an MPS daemon, which would be
+    in the context that is to be left.
     """
     visitor = subprocess.Popen(
         [sys.executable, "-m", __name__],
-        env=server_environment() | environment,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

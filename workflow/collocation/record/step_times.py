@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workflow.collocation.record.parquet import arrow
 from workflow.collocation.record.run_json import Loss, Rate
 from workflow.collocation.record.values import File, Window
 from workflow.collocation.spec.names import COMPLETION
@@ -175,15 +176,6 @@ def read(table: pa.Table) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     member, end_ns = table["member"].to_numpy(), table["tick"].to_numpy() * tick_ns + origin_ns
     loss = table["loss"].to_numpy()
     return {int(m): (end_ns[member == m], loss[member == m]) for m in np.unique(member)}
-
-
-def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """The column with null for NaN; pa.array would have every cell wait until it loaded pandas."""
-    missing = np.isnan(column)
-    there = np.packbits(~missing, bitorder="little")
-    values = np.where(missing, 0, column)
-    values = np.ascontiguousarray(values, kind.to_pandas_dtype())  # numpy's, in spite of its name
-    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])
 
 
 def _by_step(arrays: dict[str, np.ndarray], steps: int) -> np.ndarray:

@@ -22,6 +22,7 @@ from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores, cpus
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
+from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.record import provenance
 from workflow.collocation.record import source_digest as digest
 from workflow.collocation.record.run_json import (
@@ -41,7 +42,6 @@ from workflow.collocation.run.members import member_specs
 from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.observation import Observation
 from workflow.collocation.run.preloaded import stamp
-from workflow.collocation.run.process_lifetime import end_with_parent
 from workflow.collocation.run.progress import Display, summary
 from workflow.collocation.run.refusal import refusal
 from workflow.collocation.run.task import Task

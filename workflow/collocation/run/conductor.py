@@ -14,6 +14,7 @@ from pathlib import Path
 from workflow.collocation.gpu import cpus
 from workflow.collocation.gpu.second_context import visit
 from workflow.collocation.record.values import Window
+from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
@@ -154,7 +155,8 @@ class Conductor:
         began = time.monotonic()
         environments = (self.sharing.environment(member.member) for member in self.alive)
         for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
-            why = visit({"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON})
+            there = {"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON}
+            why = visit(server_environment() | there)
             if why and not self.unvisited:
                 self.unvisited = why
                 self.display.say(f"nobody could visit {place}: {why}", loud=False)

@@ -10,7 +10,7 @@ import os
 import re
 
 from workflow.collocation import ROOT
-from workflow.collocation.spec.environment import OF_THE_STUDY, OURS, TELLING
+from workflow.collocation.spec.variables import OF_THE_STUDY, OURS, TELLING
 
 # What a job's environment may have otherwise than Snakemake's; none of it changes an import.
 APART = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")

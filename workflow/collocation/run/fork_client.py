@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
+from workflow.collocation.process_lifetime import MEMBERS, lives
 from workflow.collocation.run import preloaded
 from workflow.collocation.run.environment import APART
-from workflow.collocation.run.process_lifetime import lives
 
 LOOK_S = 0.2
 IDLE_S = 60.0  # for one that was started for others, and does nothing that would be an import
@@ -305,10 +305,10 @@ class Server:
         if event["event"] == "forked":
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.process = psutil.Process(event["pid"])
-            _forked.add(event["pid"])
+            MEMBERS.add(event["pid"])
         elif event["event"] == "exited":
             member.exited, member.code, member.signal = True, event["code"], event["signal"]
-            _forked.discard(member.pid)
+            MEMBERS.discard(member.pid)
             self._selector.unregister(member.channel)
             member.channel.close()
         return [event]
@@ -335,19 +335,6 @@ class Server:
             if not self.left or time.monotonic() > until:
                 return
             time.sleep(LOOK_S / 10)
-
-
-_forked: set[int] = set()  # PIDs of our members; their parent need not be a child of ours
-
-
-def offspring() -> list[psutil.Process]:
-    """Every process that lives because of this one: its own, its members and theirs."""
-    found = psutil.Process().children(recursive=True)
-    for pid in _forked:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member = psutil.Process(pid)
-            found += [member, *member.children(recursive=True)]
-    return found
 
 
 def _kill_group(member: Member, number: int = signal.SIGKILL) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.run.environment import APART, OURS, server_environment
-from workflow.collocation.run.process_lifetime import killed
+from workflow.collocation.run.environment import APART, server_environment
+from workflow.collocation.spec.variables import OURS
 
 BACKLOG = 16  # cells that may ask while it imports
 END_S = 0.5  # for the kernel to take it down; what does not end by then is left behind
@@ -68,7 +68,7 @@ def hold(trainer: str, log: Path, code: str = "") -> Iterator[str]:
 
 
 def connect(name: str) -> tuple[socket.socket, psutil.Process]:
-    """A connection to the fork server. Raises OSError if it is gone, somebody else's or doomed."""
+    """A connection to the fork server. Raises OSError if it is gone or somebody else's."""
     pid, _, name = name.partition(":")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(END_S)
@@ -78,8 +78,6 @@ def connect(name: str) -> tuple[socket.socket, psutil.Process]:
         if struct.unpack("3i", credentials)[1] != os.getuid():
             raise PermissionError("the preloaded server is another user's")
         process = psutil.Process(int(pid))
-        if killed(process.pid):
-            raise OSError(f"the preloaded server, process {pid}, outlives SIGKILL")
     except (psutil.NoSuchProcess, OSError) as error:
         connection.close()
         raise OSError(str(error)) from None

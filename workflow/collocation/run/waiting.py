@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from workflow.collocation.gpu import Device, find_devices
-from workflow.collocation.run.process_lifetime import stopped
+from workflow.collocation.process_lifetime import stopped
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import Company, refuse_company

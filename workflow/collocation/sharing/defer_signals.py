@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from workflow.collocation.run.process_lifetime import ENDING
+from workflow.collocation.process_lifetime import ENDING
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import psutil
 
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.run.fork_client import offspring
+from workflow.collocation.process_lifetime import offspring
 from workflow.collocation.spec.errors import NotInForce, printable
 
 CONTROL = "nvidia-cuda-mps-control"

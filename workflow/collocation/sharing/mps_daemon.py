@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation.gpu.lock import open_plain
-from workflow.collocation.run.process_lifetime import end_with_parent, lives
+from workflow.collocation.process_lifetime import end_with_parent, lives
 from workflow.collocation.sharing.defer_signals import undisturbed
 from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, Company, NotInForce
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from workflow.collocation.run.process_lifetime import end_with_parent
+from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.telemetry.vocabulary import METRICS, SourceLost, Unavailable
 
 DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they answer N/A or 0

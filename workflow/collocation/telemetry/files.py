@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflow.collocation.record.step_times import arrow
+from workflow.collocation.record.parquet import arrow, dictionary
 from workflow.collocation.record.values import File, Window
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.series import Series
@@ -56,7 +56,7 @@ def _table(name: str, rows: list[dict], lines: Lines, origin_ns: int) -> pa.Tabl
     columns = [arrow(series.t - origin_ns, pa.int64())]
     for label, values in labels.items():
         numbers = label == "member"
-        columns.append(arrow(np.array(values), pa.int16()) if numbers else _labelled(values))
+        columns.append(arrow(np.array(values), pa.int16()) if numbers else dictionary(values))
         fields.append(pa.field(label, columns[-1].type))
     for metric in METRICS_OF[name]:
         about = {"unit": metric.unit, "kind": metric.kind, "source": _source(name, metric, lines)}
@@ -76,13 +76,3 @@ def _type(metric: Metric) -> pa.DataType:
     if metric.unit in ("B", "bitmask"):
         return pa.int64()
     return pa.float64() if metric.kind == "counter" else pa.float32()
-
-
-def _labelled(values: list[str | None]) -> pa.DictionaryArray:
-    """A dictionary column, made without pa.array for the reason that `arrow` gives."""
-    known = list(dict.fromkeys(value for value in values if value is not None))
-    codes = [known.index(value) if value is not None else None for value in values]
-    encoded = [value.encode() for value in known]
-    ends = pa.py_buffer(np.cumsum([0, *map(len, encoded)], dtype=np.int32))
-    texts = pa.StringArray.from_buffers(len(known), ends, pa.py_buffer(b"".join(encoded)))
-    return pa.DictionaryArray.from_arrays(arrow(np.array(codes, float), pa.int32()), texts)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.run.process_lifetime import lives
+from workflow.collocation.process_lifetime import lives
 
 ALWAYS = ("pid", "status", "cpu_times", "memory_info", "num_threads")  # refused to nobody
 LOOK = (*ALWAYS, "io_counters")

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from workflow.collocation.run.process_lifetime import end_with_parent
+from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.telemetry.dcgm import Dcgm
 from workflow.collocation.telemetry.gpm import Gpm
 from workflow.collocation.telemetry.host import Machine, Members

@@ -1,4 +1,4 @@
-"""Environment variables by what they are for: which count for a measurement, which are ours."""
+"""Environment variables that matter to a measurement, by name."""
 
 import re
 
@@ -10,7 +10,7 @@ TELLING = re.compile(
     r"|OPENBLAS|BLIS|MALLOC|TCMALLOC|LD)_\w{1,60}"
     r"|GLIBC_TUNABLES|PYTHON(OPTIMIZE|MALLOC|DEVMODE|HASHSEED|_GIL|_JIT)"
 )
-# Which device, MPS, how many threads.
+# Set by the study itself: which device, MPS, how many threads.
 OF_THE_STUDY = re.compile(
     r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_MPS_.*|.*_NUM_THREADS|" + OURS + ".*"
 )
