@@ -86,7 +86,7 @@ def entered(
 ) -> Iterator[tuple[Sharing, list[dict]]]:
     """Hold the device and set the cell's method up; with it the specs of its members.
 
-    ready: as `prepare` gives it. Raises Company, NotInForce or Unsupported.
+    ready: as `prepare` gives it. Raises GpuBusy, NotInForce or Unsupported.
     """
     dataset = json.loads(ready.read_text())
     sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)

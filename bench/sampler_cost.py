@@ -34,7 +34,7 @@ from workflow.collocation.run.conductor import TIMEOUTS, Conductor
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.progress import Display
-from workflow.collocation.sharing.evidence import Company, NotInForce, Unsupported
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
 from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.load import load_config
 from workflow.collocation.spec.study import Sampling
@@ -148,7 +148,7 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
         stack.callback(display.close)
         try:
             sharing, specs = stack.enter_context(entered(cell, ready, device, folder))
-        except (Company, NotInForce, Unsupported) as error:
+        except (GpuBusy, NotInForce, Unsupported) as error:
             raise BenchError(f"{cell.id}: {error}") from error
         server = stack.enter_context(Server(folder / "server.log"))
         conductor = Launch(

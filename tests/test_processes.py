@@ -1,18 +1,13 @@
 """Members, fork server, the conductor's side of them, locks: what starts, ends, is left over."""
 
-import errno
 import fcntl
 import json
 import os
 import signal
-import socket
-import stat
 import subprocess
 import sys
 import textwrap
 import time
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +16,6 @@ import pytest
 
 from models.protocol import Channel
 from workflow.collocation import ROOT as REPOSITORY
-from workflow.collocation.gpu import lock
 from workflow.collocation.run.environment import account, server_environment
 from workflow.collocation.run.fork_client import Server
 
@@ -364,165 +358,3 @@ def test_channel_splits_commands_and_reads_end_of_file_as_stop():
     assert event == {"event": "progress", "member": 4, "steps": 1, "loss": None}
     for fd in (events, their_events, their_commands):
         os.close(fd)
-
-
-# --- locks ---
-
-HOLDER = """
-import sys
-from workflow.collocation.gpu.lock import device_lock
-with device_lock("GPU-1/x", {"pid": 1234, "cell": "a"}, print):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def locks(tmp_path, monkeypatch) -> Path:
-    """The folder of the machine's device locks."""
-    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
-    return tmp_path / "locks"
-
-
-def test_device_lock_names_its_holder_and_is_free_at_its_death(locks):
-    told = []
-    with script(HOLDER, stdin=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == "held\n"
-
-        def on_wait(other: dict) -> None:
-            told.append(other)
-            holder.kill()
-
-        with lock.device_lock("cpu", {}, pytest.fail):  # another device
-            pass
-        with lock.device_lock("GPU-1/x", {"pid": 1}, on_wait) as held:
-            assert held.waited_s > 0
-            assert {path.name for path in locks.iterdir()} == {"GPU-1_x.lock", "cpu.lock"}
-    assert told == [{"pid": 1234, "cell": "a"}]
-    with lock.device_lock("GPU-1/x", {}, pytest.fail):
-        pass
-
-
-def test_lock_files_are_for_all_users_and_opened_without_creating(locks, monkeypatch):
-    before = os.umask(0o077)
-    try:
-        with lock.device_lock("cpu", {}, pytest.fail):
-            pass
-        assert os.umask(0o077) == 0o077
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(locks.stat().st_mode) == 0o1777
-    assert stat.S_IMODE((locks / "cpu.lock").stat().st_mode) == 0o666
-    real, denied = os.open, []
-
-    def protected(path, flags, *mode):
-        """As the kernel does with another user's file in a sticky folder (fs.protected_regular)."""
-        if denied or flags & os.O_CREAT and Path(path).exists():
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, flags, *mode)
-
-    monkeypatch.setattr(os, "open", protected)
-    with lock.device_lock("cpu", {}, pytest.fail):
-        pass
-    denied.append("it is private")
-    said = r"cpu\.lock cannot be locked: Permission denied; remove it, "
-    with pytest.raises(OSError, match=said), lock.device_lock("cpu", {}, pytest.fail):
-        pass
-
-
-def test_a_lock_file_removed_meanwhile_is_not_trusted(locks):
-    with ExitStack() as holder:
-        holder.enter_context(lock.device_lock("cpu", {"pid": 1}, pytest.fail))
-
-        def on_wait(_: dict) -> None:
-            (locks / "cpu.lock").unlink()  # as a cleaner of temporary files does
-            holder.close()
-
-        with lock.device_lock("cpu", {"pid": 2}, on_wait):
-            assert json.loads((locks / "cpu.lock").read_text()) == {"pid": 2}
-
-
-def plant_name(path: Path, make) -> None:
-    path.with_suffix(".own").write_text("ours")
-    make(path, path.with_suffix(".own"))
-
-
-def plant_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(os.path.relpath(path))
-
-
-# By the file's name in the folder: what locks it, and what to set to have it elsewhere.
-LOCKS = {
-    "cpu.lock": (lambda _: lock.device_lock("cpu", {}, pytest.fail), "COLLOCATION_LOCK_DIR"),
-    ".lock": (lambda folder: lock.folder_lock(folder, {}), "results"),
-}
-PLANTS = [os.mkfifo, Path.mkdir, plant_socket]
-PLANTS += [partial(plant_name, make=make) for make in (Path.symlink_to, Path.hardlink_to)]
-
-
-@pytest.mark.parametrize("plant", PLANTS)
-@pytest.mark.parametrize("name", LOCKS)
-def test_what_is_no_lock_file_is_named_and_not_touched(locks, plant, name):
-    """Where all may write, anybody can have made it."""
-    lock_it, way_out = LOCKS[name]
-    locks.mkdir()
-    plant(locks / name)
-    with pytest.raises(OSError) as caught, lock_it(locks):
-        pass
-    said = str(caught.value)
-    assert said.startswith(f"{locks / name} cannot be locked: ") and "\n" not in said
-    assert "; remove it, or set " in said and way_out in said
-    own = (locks / name).with_suffix(".own")
-    assert not own.exists() or own.read_text() == "ours"
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_named_with_the_way_out(locks, monkeypatch, number):
-    def refuse(fd, operation):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    for name, (lock_it, way_out) in LOCKS.items():
-        with pytest.raises(OSError) as caught, lock_it(locks):
-            pass
-        said = str(caught.value)
-        assert said.startswith(f"{locks / name} cannot be locked: its file system has no locks (")
-        assert f"set {way_out} to another folder, on a local disk" in said
-
-
-ESCAPES = b'{"user": "eve\\u001b[2J\\u202e", "\\u0007": 1, "x": [[1]]}'
-
-
-@pytest.mark.parametrize(
-    "words", [ESCAPES, b"[" * 1500, b'{"user": "' + b"a" * 10**6 + b'"}', b'["eve"]', b"\xff"]
-)
-def test_a_holders_words_are_read_with_care(locks, words):
-    heard, told = [], {"user": "eve?[2J?", "?": 1} if words == ESCAPES else {}
-    with ExitStack() as holder:
-        holder.enter_context(lock.device_lock("cpu", {}, pytest.fail))
-        (locks / "cpu.lock").write_bytes(words)
-        with lock.device_lock("cpu", {}, lambda other: (heard.append(other), holder.close())):
-            pass
-    assert heard == [told]
-
-
-def test_a_started_program_does_not_inherit_the_lock(locks):
-    with lock.device_lock("cpu", {}, pytest.fail):
-        child = subprocess.Popen(["sleep", "60"], close_fds=False)
-    try:
-        with lock.device_lock("cpu", {}, pytest.fail):
-            pass
-    finally:
-        child.kill()
-        child.wait()
-
-
-def test_folder_lock_refuses_and_names_the_holder(tmp_path):
-    folder = tmp_path / "results" / "smoke"
-    with lock.folder_lock(folder, {"pid": 7, "user": "ada"}):
-        with pytest.raises(lock.Busy, match=r"smoke is in use by pid 7, user ada"):
-            with lock.folder_lock(folder, {"pid": 8}):
-                pass
-    with lock.folder_lock(folder, {"pid": 8}):
-        pass

@@ -29,7 +29,7 @@ from workflow.collocation.run import conductor, refusal, waiting
 from workflow.collocation.run import fork_client as server
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
-from workflow.collocation.sharing.evidence import Company, NotInForce, Unsupported
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.study import Sampling, Study
 from workflow.collocation.spec.workloads import VisionWorkload
@@ -147,7 +147,7 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
         asked.append(("witness", None))
         return {"verified": True}
 
-    monkeypatch.setattr(conductor, "visit", visit)
+    monkeypatch.setattr(conductor, "second_context", visit)
     method.witness, method.place = witness, "MIG-{}".format
     assert "unvisited" not in cell().record().flags
     assert asked == [("witness", None)] * 2
@@ -166,17 +166,6 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
     visits = [("visit", environment) for environment in there]
     assert asked == [*visits, ("witness", None), ("witness", None)]
     assert "cuInit: CUDA_ERROR_X" in (tmp_path / "a1" / "log" / "conductor.log").read_text()
-
-
-def test_who_is_held_up_by_a_cpu_quota_is_flagged(cell, method, tmp_path, monkeypatch):
-    """Periods of the quota and those in which it was used up, before and after what is measured."""
-    told = iter([(500, 30), (600, 34), (600, 34), (700, 35)])
-    monkeypatch.setattr(conductor.cpus, "periods", told.__next__)
-    record = cell().record()
-    assert record.flags[-1:] == ["cpu_throttled"] and record.host["cpu_throttled"] == 0.04
-    shutil.rmtree(tmp_path / "a1")
-    record = cell().record()
-    assert "cpu_throttled" not in record.flags and record.host["cpu_throttled"] == 0.01
 
 
 # -- the file of a job -----------------------------------------------------------------------------
@@ -295,11 +284,11 @@ def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch
 
     def others(device):
         seen.append(device)
-        raise Company("others compute on it")
+        raise GpuBusy("others compute on it")
 
     seen = []
-    monkeypatch.setattr(run, "refuse_company", others)
-    monkeypatch.setattr(waiting, "refuse_company", lambda device: None)  # gone again
+    monkeypatch.setattr(run, "require_free", others)
+    monkeypatch.setattr(waiting, "require_free", lambda device: None)  # gone again
     prepared = cell("naive", "1x_plain+1x_dies")
     prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, state=dict)
     record = prepared.record()

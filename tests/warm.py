@@ -32,7 +32,7 @@ from release import derive
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # They import; none computes, for threads would not outlive a fork.
-MODULES = [f"release.{name}" for name in ("verify", "contribute", "merge", "seal", "artifact")]
+MODULES = [f"release.{name}" for name in ("verify", "merge", "bundle")]
 MODULES += ["analysis.compare", "scipy.stats", "analysis.records.merge", "analysis.publish"]
 MODULES += ["analysis.records.telemetry", "analysis.pages"]
 MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs", "workflow.collocation.plan.posted"]

@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections import Counter
 
-from workflow.collocation.gpu import cpus
+from workflow.collocation.gpu import cores
 from workflow.collocation.plan import costs, fits, pending
 from workflow.collocation.plan.session import Session, open_session, shipped
 from workflow.collocation.record.run_json import MEASURED, RESULTS
@@ -27,7 +27,7 @@ def banner(session: Session) -> str:
         for cell in session.cells
     )
     minutes = session.seconds / 60
-    where = session.device.name if session.device else f"CPU, {cpus.usable()} cores"
+    where = session.device.name if session.device else f"CPU, {cores.usable()} cores"
     if session.devices[1:]:
         where = f"{len(session.devices)} GPUs, {', '.join({d.name: None for d in session.devices})}"
     if session.remote:

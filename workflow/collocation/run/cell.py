@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import sharing as methods
-from workflow.collocation.gpu import cores, cpus
+from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.process_lifetime import end_with_parent
@@ -47,11 +47,10 @@ from workflow.collocation.run.refusal import refusal
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import Patience, Postponed, device_of
 from workflow.collocation.sharing.defer_signals import ENDING
-from workflow.collocation.sharing.evidence import Company, Unsupported, refuse_company
+from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.telemetry.lines import one_line
 
-HELD_UP = 0.01  # share of a CPU quota's periods: more of them in a window are worth a flag
 TRIES = 4  # at a cell, while others come to the card again and again
 
 
@@ -102,7 +101,7 @@ class Run:
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
-        host = provenance.host(cpus.usable())  # of all cores
+        host = provenance.host(cores.usable(), cores.quota())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         self.left = ""  # who of ours did not end
@@ -197,14 +196,14 @@ class Run:
                 self.patience.check()
                 try:
                     return self._try(held)
-                except Company as company:
+                except GpuBusy as company:
                     self._forget()
                     self.patience.for_company(company)
                     why = str(company)
         raise Postponed(why)
 
     def _try(self, held: Held) -> None:
-        """Collocate. Raises Company if others had the card, too: then nothing of it counts."""
+        """Collocate. Raises GpuBusy if others had the card, too: then nothing of it counts."""
         datasets = self._datasets()
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             self._collocate(datasets, Path(scratch), held)
@@ -213,7 +212,7 @@ class Run:
         if self.fields["status"] in (*FAULTS, "out_of_memory"):  # by others, or a lost card?
             if lost := device_of(self.task)[1]:
                 self.patience.give_up(lost)
-            refuse_company(self.device)
+            require_free(self.device)
 
     def _forget(self) -> None:
         """What a try has found."""
@@ -285,8 +284,6 @@ class Run:
             self.timing.update(conductor.timing)
             self._ended(*conductor.outcome())
             self.fields["host"] |= conductor.neighbours.account()
-            self.fields["host"]["cpu_throttled"] = round(conductor.held_up, 3)
-            self.fields["flags"] += ["cpu_throttled"] * (conductor.held_up > HELD_UP)
             if conductor.unvisited:
                 self.fields["flags"].append("unvisited")
                 self.fields["host"]["unvisited"] = conductor.unvisited

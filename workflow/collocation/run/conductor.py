@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow.collocation.gpu import cpus
-from workflow.collocation.gpu.second_context import visit
+from workflow.collocation.gpu.second_context import second_context
 from workflow.collocation.record.values import Window
 from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
@@ -22,7 +21,7 @@ from workflow.collocation.run.progress import Display
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
     PIPE_FOLDER,
-    Company,
+    GpuBusy,
     NotInForce,
     Report,
     Unsupported,
@@ -73,13 +72,12 @@ class Conductor:
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
     unvisited: str | None = None  # why the visit that the measure asks for did not come about
-    held_up: float = 0.0  # share of a CPU quota's periods, while measured, in which it was used up
 
     def run(self) -> None:
         """Go through all phases. Afterwards every member has ended and carries its status.
 
         An interruption passes through here at once: the server's context ends the members. Raises
-        Company if others came to the card: then nothing of this counts.
+        GpuBusy if others came to the card: then nothing of this counts.
         """
         try:
             self._timed("build_s", self._build)
@@ -92,7 +90,7 @@ class Conductor:
         except CellOver:
             self._ask_after_fault()
             self._timed("stop_s", lambda: self._stop(cut_short=True))
-        except Company:
+        except GpuBusy:
             self._stop(cut_short=True)
             raise
         except NotInForce as error:
@@ -156,7 +154,7 @@ class Conductor:
         environments = (self.sharing.environment(member.member) for member in self.alive)
         for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
             there = {"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON}
-            why = visit(server_environment() | there)
+            why = second_context(server_environment() | there)
             if why and not self.unvisited:
                 self.unvisited = why
                 self.display.say(f"nobody could visit {place}: {why}", loud=False)
@@ -212,7 +210,7 @@ class Conductor:
     # -- the method's evidence ------------------------------------------------------------------
 
     def _ask(self, when: str) -> None:
-        """Have the method witnessed for the members that live. Raises NotInForce or Company."""
+        """Have the method witnessed for the members that live. Raises NotInForce or GpuBusy."""
         try:
             self.evidence[when] = self.sharing.witness(self._reports())
         except (NotInForce, Unsupported) as error:  # members run: "cannot run here" is no answer
@@ -226,7 +224,7 @@ class Conductor:
             self._take_in()
         # Before the first member is built there is nothing that a method could show.
         if self._reports() or "barrier" in self.evidence:
-            with suppress(NotInForce, Company):  # of company the cell is asked once more
+            with suppress(NotInForce, GpuBusy):  # of company the cell is asked once more
                 self._ask("fault")
 
     def _reports(self) -> dict[int, Report]:
@@ -235,10 +233,7 @@ class Conductor:
     # -- the measures ---------------------------------------------------------------------
 
     def _measure(self) -> None:
-        before = cpus.periods()
         self._train()
-        periods, held = (now - then for now, then in zip(cpus.periods(), before, strict=True))
-        self.held_up = held / periods if periods else 0.0
         self.neighbours.look()
 
     def _train(self) -> None:

@@ -8,7 +8,7 @@ from workflow.collocation.gpu import Device, find_devices
 from workflow.collocation.process_lifetime import stopped
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
-from workflow.collocation.sharing.evidence import Company, refuse_company
+from workflow.collocation.sharing.evidence import GpuBusy, require_free
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.study import seconds
 
@@ -86,14 +86,14 @@ class Patience:
         if now - self.hopeless_from > seconds(self.task.wait):
             self.give_up(f"waited {self.task.wait} for {self._held(holder)}")
 
-    def for_company(self, company: Company) -> None:
+    def for_company(self, company: GpuBusy) -> None:
         """Wait until nobody else has the card; raises Postponed."""
         self.display.say(f"waiting for the GPU, {self.task.wait} at most: {company}")
         until = time.monotonic() + seconds(self.task.wait)
         while True:
             try:
-                return refuse_company(self.device)
-            except Company as still:
+                return require_free(self.device)
+            except GpuBusy as still:
                 self.check()
                 self.display.show(lambda: "waiting for the GPU, which others use")
                 if time.monotonic() > until:
