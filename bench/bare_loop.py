@@ -33,7 +33,7 @@ def process(spec: dict, seconds: float, wire) -> None:
     synchronize()  # makes the context
     facts = device_facts(device)
     dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
-    source = open_input(VisionJob, dataset, "train", spec, device)
+    source = open_input(VisionJob, dataset, spec, device)
     import timm  # which a CPU build of torch bears once `models` is imported
 
     layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
