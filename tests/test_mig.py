@@ -414,7 +414,7 @@ def any_layout(bench: Bench, seeds: list[int]) -> list[tuple]:
     return chosen
 
 
-METHODS = ("mig", "mig_shared", "mig_1g2x", "mig_mps", "mig_3g", "mig_2g")
+METHODS = ("mig", "mig_shared", "mig_1g2x", "mig_3g", "mig_2g")
 mixes = st.lists(st.sampled_from("1234").map("{}g".format), min_size=1).map(lambda z: mix(*z))
 
 
@@ -673,7 +673,7 @@ def test_a_signal_while_a_method_is_taken_down_waits(
     monkeypatch.setattr(place, call, interrupted)
     nvml_subprocess.CHILD.end()
     with pytest.raises(Interrupted):
-        with methods.enter(alike(3, "mig_mps"), off.device, tmp_path, switch=True):
+        with methods.enter(alike(3, "mig"), off.device, tmp_path, switch=True):
             now.touch()
     assert not now.exists() and off.empty(False)
     assert not [p for p in psutil.Process().children() if p.name() == mps_daemon.CONTROL]
@@ -993,45 +993,11 @@ def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(hopper, cell)
     assert sharing.witness(reports)["verified"] is True
 
 
-def test_mps_inside_mig_has_a_daemon_for_each_instance(hopper, cell, tmp_path):
-    sharing, pids = cell(alike(5, "mig_mps"))
-    environments = [sharing.environment(member) for member in range(5)]
-    pipes = [environment["CUDA_MPS_PIPE_DIRECTORY"] for environment in environments]
-    devices = [environment["CUDA_VISIBLE_DEVICES"] for environment in environments]
-    assert len(set(pipes)) == len(set(devices)) == 2
-    assert pipes[0] == pipes[2] == pipes[4] and devices[1] == devices[3] != devices[0]
-    # One daemon never had a client, which says nothing of the other's.
-    first = {member: report(hopper, sharing, member, pids[member]) for member in (0, 2)}
-    facts = sharing.witness(first)
-    assert facts["verified"] is True and list(facts["mps"]) == [devices[0]]
-    nowhere = {"CUDA_MPS_PIPE_DIRECTORY": str(hopper.folder)}
-    outside = report(hopper, sharing, 4, pids[4], environment=nowhere)
-    with pytest.raises(NotInForce, match=r"^MPS: member 4 .* is not among server \d+'s clients"):
-        sharing.witness(first | {4: outside})
-    reports = reports_of(hopper, sharing, pids)
-    facts = json.loads(json.dumps(sharing.witness(reports)))
-    assert facts["verified"] is facts["nvml_agrees"] is True
-    assert facts["layout"] == "2x 3g.71gb"
-    assert sorted(facts["nvml_mps"]) == sorted(pids)
-    clients = {uuid: served["clients"] for uuid, served in facts["mps"].items()}
-    assert clients == {devices[0]: sorted(pids[0::2]), devices[1]: sorted(pids[1::2])}
-    assert len({served["server"] for served in facts["mps"].values()}) == 2
-    assert sorted(path.name for path in (tmp_path / "mps").iterdir()) == ["0", "1"]
-    sharing.release(pids[1])
-    left = [len(list(Path(pipes[member], "clients").iterdir())) for member in (0, 1)]
-    assert left == [3, 1]
-    limited = report(hopper, sharing, 2, pids[2], sm_count=12)
-    with pytest.raises(NotInForce, match=r"^mig_mps: member 2 .* can use 12 SMs; its instance"):
-        sharing.witness({2: limited})
-
-
 # -- what is refused beforehand -------------------------------------------------------------------
 
 
-def test_refusals_come_in_order(hopper, short_tmp, monkeypatch):
+def test_refusals_come_in_order(hopper, short_tmp):
     assert "does not fit" in methods.refusal(alike(8), hopper.device)
-    monkeypatch.setenv("PATH", "")
-    assert methods.refusal(alike(3, "mig_mps"), hopper.device).endswith(f"not on PATH{MARK}")
     with benches("h200_141", mig=False) as off:
         assert "does not fit" in methods.refusal(alike(8), off.device, switch=True)
         with pytest.raises(Unsupported, match="does not fit"):

@@ -326,7 +326,6 @@ def test_in_how_many_units_a_card_counts_its_memory_changes_no_plan():
     assert refusal(spec, FINER).startswith("mig: 5x 1g2x does not fit on ")
 
 
-SERVED = [{"workload": name, "slice": text} for name, text in [("b", "2g")] * 2 + [("a", "1g")]]
 SEATS = [  # profile's slices and start of each part, its compute instances; the members' seats
     (
         mix("mig", "1g", "2g", "3g", "1g"),
@@ -335,13 +334,6 @@ SEATS = [  # profile's slices and start of each part, its compute instances; the
     ),
     (mix("mig", "1g", "1g2x"), [(1, 0, (1,)), (1, 2, (1,))], ((1, 0), (0, 0))),  # by memory
     (mix("mig_shared", "2c.7g", "4c.7g", "1c.7g"), [(7, 0, (4, 2, 1))], ((0, 1), (0, 0), (0, 2))),
-    (alike("mig_mps", 5), [(3, 0, (3,)), (3, 4, (3,))], ((0, 0), (1, 0)) * 2 + ((0, 0),)),
-    # Each workload of a mix has one instance.
-    (
-        {"method": "mig_mps", "members": SERVED},
-        [(2, 0, (2,)), (1, 2, (1,))],
-        ((0, 0), (0, 0), (1, 0)),
-    ),
 ]
 
 

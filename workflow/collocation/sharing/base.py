@@ -12,10 +12,8 @@ from typing import ClassVar
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.sharing.evidence import Report
-from workflow.collocation.spec.limits import Limits
-
-JOIN = "-"  # between the methods of sides, in the name of a cell's that has some
-MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
+from workflow.collocation.spec import methods
+from workflow.collocation.spec.names import JOIN
 
 
 class Sharing(ABC):
@@ -60,14 +58,10 @@ class Sharing(ABC):
 class Method(ABC):
     """A way to share a GPU.
 
-    name: as studies, run.json and folders have it. limits: what it limits each member to.
-    least, most: members, of copies of one workload and of all.
+    name: as studies, run.json and folders have it.
     """
 
     name: str
-    limits: Limits | None = None
-    least: int = 1
-    most: int = MOST_MEMBERS
 
     family: ClassVar[str]  # what it is a kind of
     takes: ClassVar[tuple[str, ...]] = ()  # the limits that a study's variants of it may set
@@ -100,8 +94,11 @@ class Method(ABC):
 METHODS: dict[str, Method] = {}  # by name, in the order in which people are told of them
 
 
-def register(*methods: Method) -> None:
-    METHODS.update((method.name, method) for method in methods)
+def register(*found: Method, bounds: methods.Bounds | None = None) -> None:
+    """Make methods known; bounds: of one that spec.methods does not name, what a study may ask."""
+    for method in found:
+        METHODS[method.name] = method
+        methods.METHODS.setdefault(method.name, bounds or methods.Bounds())
 
 
 def named(name: str) -> Method:

@@ -4,42 +4,16 @@ Such a cell's method is named after its sides, "alone-naive-mps". Plain members 
 private MPS daemon may be on a card together; each side is proven for its own members.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation import gpu
 from workflow.collocation.sharing import mps, mps_daemon, naive
-from workflow.collocation.sharing.base import JOIN, METHODS, Method, Sharing, named
+from workflow.collocation.sharing.base import Method, Sharing, named
 from workflow.collocation.sharing.evidence import Place, Report
-
-ALONE = "alone"  # one job, plain; in a mix a side for each workload
-PLAIN = (ALONE, "naive")
-SIDES = ("naive", *(each.name for each in METHODS.values() if each.family == "mps"))
-
-
-@dataclass(frozen=True)
-class Side:
-    """`name`: as records have it. `job`: the workload of one that is alone."""
-
-    name: str
-    method: str
-    job: str | None = None
-
-
-def sides(method: str, workloads: Iterable[str]) -> list[Side]:
-    """The sides of a cell with these workloads, by its method's name."""
-    jobs, found = list(dict.fromkeys(workloads)), {}
-    for word in method.split(JOIN):
-        for job in jobs if word == ALONE else [None]:
-            name = first = f"{word}:{job}" if job and jobs[1:] else word
-            number = 1
-            while name in found:
-                number += 1
-                name = f"{first}_{number}"
-            found[name] = Side(name, "naive" if word == ALONE else word, job)
-    return list(found.values())
+from workflow.collocation.spec.names import PLAIN, Side, sides
 
 
 @dataclass(frozen=True)

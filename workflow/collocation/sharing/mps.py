@@ -17,7 +17,7 @@ from workflow.collocation import gpu
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method, Sharing, register
 from workflow.collocation.sharing.evidence import NotInForce, Place, Report, called, known_as
-from workflow.collocation.spec.limits import TAKES, Limits
+from workflow.collocation.spec.limits import TAKES
 
 RELEASE_S = 4.0
 # SMs are given in pairs that share a TPC, fewer rather than more, but never fewer than the least of
@@ -232,6 +232,6 @@ def _pids(answer: str) -> list[int]:
 
 register(
     Mps("mps"),
-    Mps("mps_equal", Limits(sm_percent="equal")),
-    Mps("mps_overlap", Limits(sm_percent="overlap")),
+    Mps("mps_equal"),
+    Mps("mps_overlap"),
 )

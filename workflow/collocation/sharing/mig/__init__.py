@@ -188,9 +188,7 @@ class Instances(Sharing):
 
 
 register(
-    Mig("mig", most=7),
-    *(Mig(f"mig_{slice}", most=1, slice=slice) for slice in ("7g", "4g", "3g", "2g", "1g")),
-    Mig("mig_1g2x", most=4, slice="1g2x"),  # a GPU has memory for 4 that have the double of it
-    Mig("mig_shared", most=7, shared=True),
-    Mig("mig_mps", least=3, served=True),  # with fewer copies, nobody shares an instance
+    Mig("mig"),
+    *(Mig(f"mig_{slice}", slice=slice) for slice in ("7g", "4g", "3g", "2g", "1g", "1g2x")),
+    Mig("mig_shared", shared=True),
 )
