@@ -81,3 +81,5 @@ rule make_report:
 rule report:
     input:
         multiext(f"{STUDY}/report", ".zip", ".html"),
+    shell:
+        "echo 'The report, to be opened in a browser: '{input:q}"
