@@ -154,7 +154,7 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
         conductor = Launch(
             *(server, sharing, specs, cell.spec.measure, folder, display, TIMEOUTS),
             Watch(folder, folder / "log", None, [], {"source": "off"}, None),
-            Neighbours(device, cell.spec),
+            Neighbours(device),
             args=args,
             device=device,
             folder=folder,

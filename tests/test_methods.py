@@ -9,8 +9,9 @@ from tests.studio import study, workload
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
 from workflow.collocation.run import refusal
-from workflow.collocation.sharing.base import METHODS, MOST_MEMBERS, Method, Sharing, register
+from workflow.collocation.sharing.base import METHODS, Method, Sharing, register
 from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.spec import methods as planned_methods
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.study import Study
 from workflow.collocation.spec.workloads import VisionWorkload
@@ -43,9 +44,9 @@ class Turns(Sharing):
 
 @pytest.fixture
 def toy():
-    register(InTurn("in_turn", least=2, most=3))
+    register(InTurn("in_turn"), bounds=planned_methods.Bounds(least=2, most=3))
     yield
-    del METHODS["in_turn"]
+    del METHODS["in_turn"], planned_methods.METHODS["in_turn"]
 
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
@@ -99,8 +100,7 @@ def test_every_method_says_what_it_is():
     for name, method in METHODS.items():
         assert (method.name, methods.named(name)) == (name, method)
         assert name.split("_")[0] == method.family
-        assert 1 <= method.least <= method.most <= MOST_MEMBERS
-        assert method.limits is None or set(dict(method.limits)) == set(method.takes)
+    assert METHODS.keys() == planned_methods.METHODS.keys()
 
 
 # -- what an arm asks for --------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import itertools
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from tests.test_plan import SMALL, WORKLOADS, A, small_study
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.plan.duration import Estimates
-from workflow.collocation.plan.pending import Job, within
+from workflow.collocation.plan.pending import within
 from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS
 from workflow.collocation.spec.grid import Cell, expand
 
@@ -382,8 +381,8 @@ def test_estimates_are_what_other_replicates_took():
         entry.content["timing"]["lock_wait_s"] = 1.0
     found[TWIN.id] += [attempt(TWIN, 4, "failed"), attempt(TWIN, 5, "corrupt")]
     assert Estimates(found).of(THREE) == 60.0  # the median, less the waiting
-    epochs = {"kind": "epochs", "epochs": 2}
-    found[TWIN.id].append(attempt(TWIN, 6, "completed", spec=READ[TWIN.id] | {"measure": epochs}))
+    other = {"kind": "departure"}
+    found[TWIN.id].append(attempt(TWIN, 6, "completed", spec=READ[TWIN.id] | {"measure": other}))
     assert Estimates(found).of(THREE) == 60.0
     untimed = attempt(TWIN, 7, "completed")
     del untimed.content["timing"]
@@ -445,7 +444,7 @@ def test_what_ended_after_another_time_says_nothing_of_other_cells(unlike):
     assert estimates.of(THREE) == NO_WORD.of(THREE) and estimates.of(OTHER) >= 1
 
 
-@pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
+@pytest.mark.parametrize("measure", ["window", "departure"])
 def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     ladders = [{"workloads": [A], "counts": {2: ["mps"], 7: ["mps"]}, "measure": {"kind": measure}}]
     cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
@@ -455,13 +454,10 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     assert 10 < NO_WORD.of(two) < NO_WORD.of(seven)
 
 
-@pytest.mark.parametrize(
-    ("measure", "took_s"),
-    [({"kind": "window", "window_s": 2}, (3.6, 7.4)), ({"kind": "epochs", "epochs": 3}, (6.7, 19))],
-)
-def test_without_a_gpu_tiny_models_take_seconds_and_what_they_took_is_known_better(measure, took_s):
+def test_without_a_gpu_tiny_models_take_seconds_and_what_they_took_is_known_better():
     """took_s: cells of smoke on two cores, from the quickest to the slowest."""
-    measure |= {"warmup_s": 0.3, "settle_s": 0.2}
+    took_s = 3.6, 7.4
+    measure = {"kind": "window", "window_s": 2, "warmup_s": 0.3, "settle_s": 0.2}
     ladders = [{"workloads": [A], "counts": {2: ["naive"]}, "measure": measure}]
     cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
     cell = next(c for c in cells if c.n == 2 and c.spec.measure.kind == measure["kind"])
@@ -499,12 +495,3 @@ def test_a_budget_is_for_each_device():
     assert pending.within(jobs, longest) == (jobs, [])
     same = [replace(job, device="GPU-a") for job in jobs]
     assert pending.within(same, longest) == (same[:1], same[1:])
-
-
-def test_a_job_beside_idle_gpus_takes_the_time_of_all():
-    def job(device, beside_idle=False):
-        return Job(SimpleNamespace(beside_idle=beside_idle), 1, "", 0, 5.0, device)
-
-    spent = {"a": 0.0, "b": 0.0}
-    assert [job(on).spend(spent, 5.0) for on in "aab"] == [5.0, 10.0, 5.0]
-    assert job("b", beside_idle=True).spend(spent, 5.0) == 15.0 and spent == {"a": 15.0, "b": 15.0}

@@ -693,17 +693,6 @@ def test_a_driver_that_never_answers_the_conductor_ends_in_a_record_or_a_line(pl
     place.assert_no_orphans()
 
 
-def test_the_window_of_whole_epochs_ends_when_the_first_member_has_them(place):
-    place.with_card()
-    cell = prepared(place, others=1, kind="epochs", epochs=40)
-    record = place.measured(cell)
-    telemetry, [window] = record["telemetry"], record["windows"]
-    spent = [sum(epoch["train_s"] for epoch in m["epochs"]) for m in record["members"]]
-    assert max(spent) > 2 * min(spent) and window["seconds"] < max(spent) / 1.5
-    assert (window["name"], telemetry["status"]) == ("epochs", "complete"), telemetry["reason"]
-    assert_members_went_on(place, cell)
-
-
 # -- config ----------------------------------------------------------------------------------------
 
 

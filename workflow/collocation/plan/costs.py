@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from analysis.rules import Need, Test, read
 from workflow.collocation import ROOT
-from workflow.collocation.sharing.conditions import sides
 from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.study import ARMS
+from workflow.collocation.spec.names import ARMS, sides
 
 CLAIMS = ROOT / "config" / "claims.yaml"
 PAPER = next(iter(ARMS))

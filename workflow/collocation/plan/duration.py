@@ -125,6 +125,6 @@ def _windows(spec: dict, guess: float) -> float:
         sides = len({member.get("side") for member in spec["members"]})
         turns = sides * measure.get("slices", 0) * measure.get("slice_s", 0.0)
         return turns + measure.get("warmup_s", 0)
-    times = {"departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
+    times = {"departure": 2, "completion": 2}
     windows = times.get(measure.get("kind"), 1) * measure.get("window_s", guess * EPOCH_S)
     return windows + measure.get("settle_s", 0) + measure.get("warmup_s", 0)

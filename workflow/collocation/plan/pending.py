@@ -38,13 +38,9 @@ class Job:
         return f"{self.cell.id}/a{self.attempt}"
 
     def spend(self, spent: dict[str, float], seconds: float) -> float:
-        """Add the job to the time that each device has spent; when it ends. Beside idle GPUs it
-        takes them all.
-        """
-        its = [each for each in spent if self.cell.beside_idle or each == self.device]
-        end = max(spent[each] for each in its) + seconds
-        spent.update(dict.fromkeys(its, end))
-        return end
+        """Add the job to the time that each device has spent; when it ends."""
+        spent[self.device] += seconds
+        return spent[self.device]
 
     @property
     def memory_mb(self) -> int:

@@ -167,12 +167,9 @@ class Session:
         return max(1, min(self.study.cores_for, cores.usable() // len(self.devices)))
 
     def on_card(self, number: int) -> Callable:
-        """For Snakemake: how many of the GPU with this number a job takes, 1 or 0. One that wants
-        the others idle takes all.
-        """
-        its, jobs = self.devices[number].uuid, self.job_at.items()
-        alone = {path for path, job in jobs if job.cell.beside_idle}
-        taken = alone | {path for path, job in jobs if job.device == its}
+        """For Snakemake: how many of the GPU with this number a job takes, 1 or 0."""
+        its = self.devices[number].uuid
+        taken = {path for path, job in self.job_at.items() if job.device == its}
         return lambda wildcards: int(wildcards.job in taken)
 
     def block(self, kinds: dict[str, str]) -> Callable:
@@ -295,8 +292,6 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     sources = {key: digest for key, digest in digests.items() if digest}
     attempts = scan(Path(config.results, name, "cells"))
     cells = grid.expand(study, workloads, sources, pending.full(attempts))
-    if remote and any(cell.beside_idle for cell in cells):
-        raise ConfigError(f"study '{name}': other_gpus: 'idle' holds on one machine; allowed: any")
     session = Session(
         *(config, name, why, study, cells, devices, attempts),
         gpus=max(gpus, 1),

@@ -14,9 +14,10 @@ from workflow.collocation.plan.session import Session, open_session, shipped
 from workflow.collocation.record.run_json import MEASURED, RESULTS
 from workflow.collocation.run import environment
 from workflow.collocation.run.failure import trail
-from workflow.collocation.sharing.base import JOIN, named
+from workflow.collocation.sharing.base import named
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.load import read_values
+from workflow.collocation.spec.names import JOIN
 
 
 def banner(session: Session) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import sharing as methods
-from workflow.collocation.gpu import cores
+from workflow.collocation.gpu import cores, cpus
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.process_lifetime import end_with_parent
@@ -101,7 +101,7 @@ class Run:
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
-        host = provenance.host()  # of all cores
+        host = provenance.host(cpus.usable())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         self.left = ""  # who of ours did not end
@@ -273,7 +273,7 @@ class Run:
             )
             conductor = (Alternation if self.spec.measure.kind == "alternate" else Conductor)(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
-                *(observation.watch, Neighbours(self.device, self.spec)),
+                *(observation.watch, Neighbours(self.device)),
             )
             observation.see_idle()
             conductor.run()
@@ -333,7 +333,7 @@ class Run:
             there = conductor.windows[: 1 if tracked.status == "departed" else None]
             end_ns, drop_s = arrays["end_ns"], self.spec.measure.drop_s
             for window in [window for window in there if window.has(tracked.member)]:
-                rate = steps.in_window(window, end_ns, tracked.batch_size, tracked.epochs, drop_s)
+                rate = steps.in_window(window, end_ns, tracked.batch_size, drop_s)
                 member.windows[window.name] = rate
                 stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
         self.fields["flags"] += ["stalled"] * stalled

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from workflow.collocation.gpu import Device, find, leave_out
 from workflow.collocation.gpu.nvml_subprocess import Silent
-from workflow.collocation.sharing.evidence import GpuBusy
-from workflow.collocation.spec.cell import CellSpec
 from workflow.collocation.spec.errors import NotInForce
 
 
@@ -17,11 +15,10 @@ class Neighbours:
     """
 
     device: Device | None
-    spec: CellSpec
     busy: list[int | None] = field(default_factory=list)
 
     def look(self) -> None:
-        """Count once more. Raises GpuBusy where they have to be idle and are not."""
+        """Count once more."""
         if self.device is None:
             return
         try:
@@ -32,8 +29,6 @@ class Neighbours:
             return
         seen = [self._used(card) for card in others]
         self.busy.append(None if None in seen else sum(seen))
-        if self.spec.measure.other_gpus == "idle" and self.busy[-1]:
-            raise GpuBusy(f"this cell needs the other GPUs idle, and {self.busy[-1]} are used")
 
     def account(self) -> dict[str, int | None]:
         """For run.json: the least that were seen busy; None where one look told nothing."""

@@ -6,9 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-# A rate may be of a time that ended so much earlier: on an H200 the first readings of a slice of
-# one job, after one of seven, were up to 0.71, and later ones 0.23.
-LAG_NS = 100_000_000
+from workflow.collocation.record.slices import activity
 
 
 class Series:
@@ -60,18 +58,10 @@ class Series:
         return float(np.average(np.nan_to_num(values), weights=weights))
 
     def rate_within(self, name: str, pieces: list[tuple[int, int]]) -> float | None:
-        """Mean over the rows of which each lies in one of these stretches as a whole, LAG_NS after
-        its start or later.
-        """
+        """Mean over the rows of which each lies in one of these slices as a whole."""
         rows, since, until = self.spans
-        starts, ends = np.array(pieces).T
-        starts = starts + LAG_NS
-        piece = np.searchsorted(starts, since, side="right") - 1
-        values = self.column(name)[rows]
-        there = (piece >= 0) & (until <= ends[piece]) & (until > since) & np.isfinite(values)
-        if not there.any():
-            return None
-        return float(np.average(values[there], weights=(until - since)[there]))
+        sums, took = activity(since, until, self.column(name)[rows], pieces)
+        return float(sums.sum() / took.sum()) if took.any() else None
 
     def over(self, name: str, ends: tuple[int, int], pieces: list | None) -> float | None:
         """Mean over a window: of a rate by how long it was so, of a gauge over the readings. Of
