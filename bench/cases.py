@@ -93,7 +93,7 @@ def entered(
     key, holder = device.uuid if device else "cpu", {"study": "bench", "cell": cell.id}
     with (
         device_lock(key, holder, lambda other: print(f"waiting for the device: {other}")),
-        methods.enter(cell.spec.to_json(), device, folder) as sharing,
+        methods.enter(cell.spec, device, folder) as sharing,
     ):
         environments = [sharing.environment(index) for index in range(cell.n)]
         where, named = "cuda" if device else "cpu", {dataset["dataset"]: dataset}

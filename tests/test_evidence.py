@@ -115,7 +115,10 @@ def test_the_daemons_list_tells_who_is_a_client(clients, words):
 
 @pytest.mark.parametrize(
     ("uuid", "words"),
-    [("GPU-9", "runs on GPU-9, not on GPU-0"), (None, "did not say which device it runs on; GPU-0")],
+    [
+        ("GPU-9", "runs on GPU-9, not on GPU-0"),
+        (None, "did not say which device it runs on; GPU-0"),
+    ],
 )
 def test_a_member_on_another_device_fails_the_cell(uuid, words):
     lying = OURS | {1: replace(OURS[1], device_uuid=uuid)}

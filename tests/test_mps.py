@@ -142,7 +142,8 @@ def test_what_a_card_with_unknown_groups_of_sms_gives_is_proof_only_if_none_is_m
 
 
 @pytest.mark.parametrize(
-    ("free", "proven"), [(130 * 2**30, True), (2 * 2**30 + 1, True), (2 * 2**30, None), (None, None)]
+    ("free", "proven"),
+    [(130 * 2**30, True), (2 * 2**30 + 1, True), (2 * 2**30, None), (None, None)],
 )
 def test_a_memory_limit_shows_where_the_card_has_more_than_the_member_sees(free, proven):
     card, report = replace(GPU, free=free), sees(132, 1_609_144_176)  # read on an H200

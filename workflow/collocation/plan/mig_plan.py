@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
+from workflow.collocation.sharing.mig.card import read
+from workflow.collocation.sharing.mig.layout import Card, placement_text, plan
+
 from workflow.collocation import ROOT, gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.plan import costs, fits
@@ -20,9 +23,7 @@ from workflow.collocation.plan.session import open_session, shipped
 from workflow.collocation.sharing.base import named
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported
 from workflow.collocation.sharing.mig import Mig
-from workflow.collocation.sharing.mig.card import read
-from workflow.collocation.sharing.mig.layout import Card, placement_text, plan
-from workflow.collocation.sharing.mig.nvml import how_to_switch
+from workflow.collocation.sharing.mig_nvml import how_to_switch
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.load import check, load_config, read_values, read_yaml

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import sharing as methods
-from workflow.collocation.gpu import cores, cpus
+from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.process_lifetime import end_with_parent
@@ -101,7 +101,7 @@ class Run:
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
-        host = provenance.host(cpus.usable())  # of all cores
+        host = provenance.host(cores.usable())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         self.left = ""  # who of ours did not end
@@ -243,7 +243,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 sharing = stack.enter_context(
-                    methods.enter(self.spec.to_json(), self.device, log, self.switch)
+                    methods.enter(self.spec, self.device, log, self.switch)
                 )
             except Silent:
                 raise

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,7 @@ def require_free(device: Device) -> None:
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
                 f"{owner(process.pid)}, pipe folder {pipe}"
             )
-    require_members("", device, {})
+    _awaited(device, lambda listed, late: _strangers(listed, set()))
 
 
 def require_members(
@@ -115,24 +115,33 @@ def require_members(
     """
     clients = clients or {}
     pids = [report.pid for report in (*plain.values(), *clients.values())]
+    ours = names_of([*pids, server] if server else pids)
+
+    def wrong(listed: Listed, late: bool) -> Exception | None:
+        if not pids:  # those that failed may be slow to leave
+            return None
+        if not ours & set(listed["compute"] or []):
+            return _wrong_numbers(method, listed, pids, len(clients), late)
+        # A member that failed and is slow to end is no stranger.
+        ending = names_of(process.pid for process in offspring()) if late else set()
+        return _wrong_names(method, listed, plain, clients) or _strangers(listed, ours | ending)
+
+    return _awaited(device, wrong)
+
+
+def _awaited(device: Device, wrong: Callable[[Listed, bool], Exception | None]) -> Listed:
+    """What NVML lists, once nothing is wrong with it; raises what is wrong if it stays so."""
     deadline = time.monotonic() + GRACE_S
     while True:
         listed, late = device.processes(), time.monotonic() > deadline
-        names = names_of([*pids, server] if server else pids)
-        if not pids or names & set(listed["compute"] or []):
-            error = _wrong_names(method, listed, plain, clients, names, late)
-        else:
-            error = _wrong_numbers(method, listed, pids, len(clients), late)
-        if error is None:
+        if not (error := wrong(listed, late)):
             return listed
         if late:
             raise error
         time.sleep(0.2)
 
 
-def _wrong_names(
-    method: str, listed: Listed, plain: Reports, clients: Reports, names: set[int], late: bool
-) -> Exception | None:
+def _wrong_names(method: str, listed: Listed, plain: Reports, clients: Reports) -> Exception | None:
     compute, mps = listed["compute"] or [], listed["mps"]
     if absent := among(plain, compute, False):
         return NotInForce(
@@ -142,13 +151,14 @@ def _wrong_names(
         return NotInForce(f"{method}: NVML does not list as MPS clients: {', '.join(absent)}")
     if joined := among(plain, mps or [], True):
         return NotInForce(f"{method}: NVML lists MPS clients on the card: {', '.join(joined)}")
-    strangers = {*compute, *(mps or [])} - names
-    if late and (plain or clients):  # a member that failed and is slow to end is no stranger
-        strangers -= names_of(process.pid for process in offspring())
-    if not strangers:
-        return None
-    owners = ", ".join(owner(pid) for pid in sorted(strangers))
-    return GpuBusy(f"a cell needs the GPU to itself, and others compute on it: {owners}")
+    return None
+
+
+def _strangers(listed: Listed, ours: set[int]) -> Exception | None:
+    others = {*(listed["compute"] or []), *(listed["mps"] or [])} - ours
+    owners = ", ".join(owner(pid) for pid in sorted(others))
+    sentence = f"a cell needs the GPU to itself, and others compute on it: {owners}"
+    return GpuBusy(sentence) if others else None
 
 
 def _wrong_numbers(

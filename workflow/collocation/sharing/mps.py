@@ -73,7 +73,9 @@ class Clients(Sharing):
 
     def environment(self, member: int) -> dict[str, str]:
         given = {key: getattr(self.members[member], key) for key in SET_BY}
-        limits = {n: form.format(given[k]) for k, (n, form) in SET_BY.items() if given[k] is not None}
+        limits = {
+            n: form.format(given[k]) for k, (n, form) in SET_BY.items() if given[k] is not None
+        }
         return self.daemon.environment | limits
 
     def witness(self, reports: dict[int, Report], plain: Reports | None = None) -> dict:
