@@ -63,7 +63,7 @@ NAIVE = [
     ([4001, 4002], [4003], (NotInForce, "2 processes and 1 MPS clients; the cell has 2 members")),
     ([4001, 4002, 4003], [], (GpuBusy, "NVML lists 3 processes and 0 MPS clients; the cell has 2")),
     ([4001], [], (NotInForce, "NVML lists 1 processes")),
-    ([20], [], (NotInForce, "does not list among the processes [20]: member 1 (PID 10)")),
+    ([20], [], (NotInForce, "not among NVML's processes [20]: member 1 (PID 10)")),
     ([20, 10, US], [], (GpuBusy, f"others compute on it: PID {US} (")),
     ([20, 10], [US], (GpuBusy, f"others compute on it: PID {US} (")),
 ]
@@ -72,8 +72,8 @@ TOGETHER = [
     ([4001, 4002, 4003], [4001], True),
     ([], [], None),
     ([5, 20, 10], [20, 10], (NotInForce, "MPS clients on the card: member 1 (PID 10)")),
-    ([5, 20, 10], [], (NotInForce, "does not list as MPS clients: member 0 (PID 20)")),
-    ([5, 20], [20], (NotInForce, "does not list among the processes [5, 20]: member 1 (PID 10)")),
+    ([5, 20, 10], [], (NotInForce, "not among NVML's MPS clients []: member 0 (PID 20)")),
+    ([5, 20], [20], (NotInForce, "not among NVML's processes [5, 20]: member 1 (PID 10)")),
     ([5, 20, 10, 1], [20], (GpuBusy, "others compute on it: PID 1 ")),
     ([1, 2, 3, 4], [4001], (GpuBusy, "4 processes and 1 MPS clients; the cell has 2 members")),
     ([4001, 4002, 4003], [4001, 4002], (NotInForce, "the cell has 2 members, 1 of them clients")),
@@ -106,7 +106,10 @@ def test_nvml_lists_the_members_and_nobody_else(method, compute, clients, expect
 
 @pytest.mark.parametrize(
     ("clients", "words"),
-    [([], "MPS: no clients of server 5 []: member 0 "), ([20, 10], "server 5 unplanned: member 1")],
+    [
+        ([], "MPS: not among server 5's clients []: member 0 "),
+        ([20, 10], "server 5's clients, not planned so: member 1"),
+    ],
 )
 def test_the_daemons_list_tells_who_is_a_client(clients, words):
     with pytest.raises(NotInForce, match=re.escape(words)):

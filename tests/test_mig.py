@@ -672,7 +672,7 @@ def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, enter
     place = hopper.folder / "processes" / str(pids[1])
     content = place.read_text()
     place.unlink()
-    with pytest.raises(NotInForce, match=r"^mig: NVML does not list among .*: member 1 "):
+    with pytest.raises(NotInForce, match=r"^mig: not among NVML's processes .*: member 1 "):
         it.witness(reports)
     machine.configure(hopper.folder, host_pids=2**22)  # as in a container: it cannot be told
     facts = it.witness(reports)

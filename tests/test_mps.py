@@ -34,7 +34,7 @@ GPU = FakeCard(uuid=f"GPU-{uuid.uuid4()}")  # another run of these tests must no
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch):
+def machine(monkeypatch, tmp_path):  # which is elsewhere
     """The stand-in on PATH, and a short folder for sockets, in which nothing is left."""
     with tempfile.TemporaryDirectory(prefix="t-") as folder:
         bins = [str(ROOT / "tests" / "fakes"), str(Path(sys.executable).parent)]

@@ -144,11 +144,9 @@ def _awaited(device: Device, wrong: Callable[[Listed, bool], Exception | None]) 
 def _wrong_names(method: str, listed: Listed, plain: Reports, clients: Reports) -> Exception | None:
     compute, mps = listed["compute"] or [], listed["mps"]
     if absent := among(plain, compute, False):
-        return NotInForce(
-            f"{method}: NVML does not list among the processes {compute}: {', '.join(absent)}"
-        )
+        return NotInForce(f"{method}: not among NVML's processes {compute}: {', '.join(absent)}")
     if mps is not None and (absent := among(clients, mps, False)):
-        return NotInForce(f"{method}: NVML does not list as MPS clients: {', '.join(absent)}")
+        return NotInForce(f"{method}: not among NVML's MPS clients {mps}: {', '.join(absent)}")
     if joined := among(plain, mps or [], True):
         return NotInForce(f"{method}: NVML lists MPS clients on the card: {', '.join(joined)}")
     return None

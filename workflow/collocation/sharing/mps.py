@@ -87,9 +87,13 @@ class Clients(Sharing):
             raise NotInForce(f"MPS: server {server} is {status or 'without status'}, not ACTIVE")
         clients = _pids(self.daemon.ask(f"get_client_list {server}"))
         if absent := evidence.among(reports, clients, False):
-            raise NotInForce(f"MPS: no clients of server {server} {clients}: {', '.join(absent)}")
+            raise NotInForce(
+                f"MPS: not among server {server}'s clients {clients}: {', '.join(absent)}"
+            )
         if joined := evidence.among(plain or {}, clients, True):
-            raise NotInForce(f"MPS: clients of server {server} unplanned: {', '.join(joined)}")
+            raise NotInForce(
+                f"MPS: among server {server}'s clients, not planned so: {', '.join(joined)}"
+            )
         self.names |= evidence.names_of([server, *(report.pid for report in reports.values())])
         self.listed = evidence.require_members(
             self.method, self.device, plain or {}, reports, server
