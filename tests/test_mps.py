@@ -296,6 +296,27 @@ def test_only_a_mark_of_ours_that_nobody_holds_is_swept():
         shutil.rmtree(folder)
 
 
+KILLED = """
+import sys
+from pathlib import Path
+from workflow.collocation.sharing import mps_daemon
+with mps_daemon.running("GPU-0", Path(sys.argv[1])):
+    print("runs", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_daemon_ends_with_who_started_it(tmp_path):
+    command, pipe = [sys.executable, "-c", KILLED, str(tmp_path)], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as conductor:
+        assert conductor.stdout.readline() == "runs\n"
+        [daemon] = programs()
+        conductor.kill()
+    assert_gone(daemon.pid)
+    mps_daemon.sweep()  # the next cell takes the folder away
+    assert not folders()
+
+
 def test_the_daemon_may_open_many_files_and_has_no_limits_of_the_users_shell(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -305,6 +326,7 @@ def test_the_daemon_may_open_many_files_and_has_no_limits_of_the_users_shell(tmp
             [daemon] = programs()
             assert daemon.rlimit(psutil.RLIMIT_NOFILE) == (min(hard, 16384), hard)
             assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in daemon.environ()
+            assert os.getpgid(daemon.pid) != os.getpgid(0)  # a terminal's Ctrl-C is ours
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
