@@ -51,13 +51,14 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
     return found + [name for name in here if before.get(name) != current.get(name)]
 
 
-def host(cores: int) -> dict:
-    """CPU model and memory of this machine, and how many cores we may use."""
+def host(cores: int, cpu_quota: float | None) -> dict:
+    """CPU model and memory of this machine, and the cores and CPU quota that we have."""
     found = (line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
     _, _, model = next(found, "").partition(":")
     return {
         "cpu": model.strip() or platform.processor() or platform.machine(),
         "cores": cores,
+        "cpu_quota": cpu_quota,
         "memory_bytes": psutil.virtual_memory().total,
     }
 
@@ -121,3 +122,11 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return run.stdout.strip() or None if run.returncode == 0 else None
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a file; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

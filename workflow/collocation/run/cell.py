@@ -101,7 +101,7 @@ class Run:
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
-        host = provenance.host(cores.usable())  # of all cores
+        host = provenance.host(cores.usable(), cores.quota())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         self.left = ""  # who of ours did not end
