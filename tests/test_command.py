@@ -69,7 +69,7 @@ from models.jobs.base import Job
 
 
 class Rows:  # of a digit's pixels
-    def __init__(self, arrays, spec, device, validation):
+    def __init__(self, arrays, spec, device):
         images = torch.tensor(arrays["images"], dtype=torch.float32, device=device)
         self.rows, self.size = images.flatten(1) / 255, spec["batch_size"]
         self.labels = torch.tensor(arrays["labels"], device=device)
@@ -89,9 +89,6 @@ class Toy(Job):
 
     def loss(self, batch):
         return torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
-
-    def evaluate(self, batch):
-        return (self.model(batch[0]).argmax(1) == batch[1]).sum()
 """
 
 
@@ -122,7 +119,7 @@ def copied(whole, tmp_path):
     ("config", "expected"),
     [
         ({"budgte": "1h"}, r"config\.yaml or --config: budgte: .*allowed: .*budget"),
-        ({"gpu": 7}, "gpu: 7"),  # no reason to measure on the CPU
+        ({"gpu": 7}, "gpu: '7'"),  # no reason to measure on the CPU
         ({"measure": "false"}, "drill holds no results; there are: none"),
     ],
 )

@@ -16,7 +16,7 @@ from analysis.records import flags, losses, merge, schema
 from analysis.records.losses import AGREES, DIFFERS, ITSELF
 from tests.records import TRAIN_SIZE, merged, record, telemetry
 from workflow.collocation.record import step_times as steps
-from workflow.collocation.record.slices import LAG_NS
+from workflow.collocation.record.series import LAG_NS
 
 
 def on_disk(folder, *records):
@@ -67,7 +67,9 @@ def test_a_row_of_an_alternating_cell_has_its_slices_and_how_busy_the_gpu_was_in
     times = [0, 100, 200, 400, 500, 610, 700, 2010, 2110, 2200]
     readings = {"t_ns": [LAG_NS // 100 * t for t in times], "entity": ["gpu"] * 10}
     readings["gract"] = [0.9, 0.8, 0.2, 0.5, 1.0, 0.9, 0.7, 1.0, 0.9, 0.3]
-    table = pa.table(readings).replace_schema_metadata({"origin_ns": "0"})
+    kinds = {"gract": {"kind": "rate"}}
+    fields = [pa.field(n, pa.array(of).type, metadata=kinds.get(n)) for n, of in readings.items()]
+    table = pa.table(readings, schema=pa.schema(fields, metadata={"origin_ns": "0"}))
     pq.write_table(table, tmp_path / "gpu.parquet")
     rows = {row.window: row for row in merged(cell).itertuples()}
     assert [list(rows[side].slices) for side in ("alone", "mps")] == [[900, 1100], [800, 0]]

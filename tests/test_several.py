@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -17,8 +16,6 @@ from tests.fakes import machine
 from tests.studio import Studio, study, until, workload
 from tests.test_terminal import at_terminal, screen
 from workflow.collocation.gpu.cores import Cpu, share_of
-from workflow.collocation.gpu.nvml_subprocess import Silent
-from workflow.collocation.run import neighbours
 
 ALL = ["--cores", "all", "--resources", "gpu=9", "--until", "collocate"]
 
@@ -44,7 +41,7 @@ def cards(studio) -> list[str]:
     return [json.loads((each / "state.json").read_text())["uuid"] for each in there]
 
 
-def test_blocks_run_side_by_side_each_on_one_card_and_one_line_lives_for_both(several):
+def test_blocks_run_side_by_side_each_on_one_card(several):
     first, other = (f"1x_plain/paper_step/naive/r{block}/a1" for block in (1, 2))
     hold = several.folder / "hold"
     hold.touch()
@@ -68,8 +65,7 @@ def test_blocks_run_side_by_side_each_on_one_card_and_one_line_lives_for_both(se
     one, other = cores.values()
     assert not one & other or os.cpu_count() < 2
     living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
-    both = r"\[\d/4\] .+ \| \[\d/4\] .+; about \d+ s left"
-    assert any(re.fullmatch(both, line) for line in living), seen
+    assert any(re.fullmatch(r"\[\d/4\] .+; about \d+ s left", line) for line in living), seen
     assert sum("completed in" in line for line in screen(seen)) == 4, seen
 
 
@@ -92,42 +88,6 @@ def test_a_block_stays_on_its_card_and_one_that_somebody_uses_keeps_no_other_wai
     assert len(done) == 4 and {r["status"] for r in done} == {"completed"}
     places = {(r["cell"]["replicate"], r["gpu"]["uuid"]) for r in done}
     assert places == {(1, first), (2, second)}
-
-
-@dataclass
-class Another:
-    """A GPU of which NVML lists these processes; ["silent"]: it gives no answer."""
-
-    index: int
-    listed: list | None
-
-    def processes(self) -> dict:
-        if self.listed == ["silent"]:
-            raise Silent("nothing within 20 s")
-        return {"compute": self.listed}
-
-
-@pytest.mark.parametrize(
-    "looks, least",
-    [
-        ([[[], []], [[], []]], 0),
-        ([[[7], []], [[7], [8]]], 1),
-        ([[[], []], [[7], []]], 0),
-        ([[[7], None], [[7], []]], None),
-        ([[["silent"], []]], None),
-        ([[], []], "unknown"),
-    ],
-)
-def test_the_least_of_two_looks_at_the_other_gpus_counts(monkeypatch, looks, least):
-    left = []
-    monkeypatch.setattr(neighbours, "leave_out", lambda index, silent: left.append(index))
-    seen = neighbours.Neighbours("ours")
-    for look in looks:
-        others = list(map(Another, range(len(look)), look))
-        monkeypatch.setattr(neighbours, "find", lambda _, there=others: ["ours", *there])
-        seen.look()
-    assert seen.account() == ({} if least == "unknown" else {"other_gpus_busy": least})
-    assert set(left) == ({0} if [["silent"], []] in looks else set())
 
 
 def test_only_cards_that_may_be_used_are(several):

@@ -114,8 +114,7 @@ def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
     """(file name relative to the repository, content) of README.md and docs/ that show a study."""
     study = Study(folder, rules)
     yield "README.md", study.page("readme", f"results/{study.name}/", docs=True)
-    for name in ("findings", "alone", "claims", "quantities"):
-        yield f"docs/{name}.md", study.page(name, f"../results/{study.name}/", docs=True)
+    yield "docs/claims.md", study.page("claims", f"../results/{study.name}/", docs=True)
 
 
 def closing_lines(folder: Path) -> str:

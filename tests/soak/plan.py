@@ -23,7 +23,6 @@ LADDERS = {
     "pair": {"counts": {2: ["naive", "mps", "mps_equal"]}},
     "three": {"counts": {3: ["mps"]}},
     "parts": {"counts": {2: ["mig"]}},
-    "epochs": {"counts": {2: ["naive"]}, "measure": {"kind": "epochs", "epochs": 3}},
     "departure": {"counts": {2: ["mps"]}, "measure": {"kind": "departure"}},
     "turns": {"counts": {2: ["alone", "naive", "mps"]}, "measure": TURNS},
 }

@@ -15,7 +15,6 @@ from workflow.collocation.gpu.second_context import second_context
 from workflow.collocation.record.values import Window
 from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.run.progress import Display
 from workflow.collocation.sharing.evidence import (
@@ -52,7 +51,6 @@ class Conductor:
 
     specs: one member spec each. sharing: the method's Sharing. timeouts: seconds by phase.
     watch: who is told of members, phases and windows (telemetry.watch).
-    neighbours: looks at the machine's other GPUs, as what is measured begins and ends.
     """
 
     server: Server
@@ -63,7 +61,6 @@ class Conductor:
     display: Display
     timeouts: dict[str, float]
     watch: object
-    neighbours: Neighbours
     members: list[Tracked] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
@@ -233,16 +230,11 @@ class Conductor:
     # -- the measures ---------------------------------------------------------------------
 
     def _measure(self) -> None:
-        self._train()
-        self.neighbours.look()
-
-    def _train(self) -> None:
         for member in self.alive:
             self.server.send(member.member, "go")
         self._reach("started", "window")
         started = max(member.events["started"]["t"] for member in self.alive)
         settled = started + int(self.measure.settle_s * 1e9)
-        self.neighbours.look()
         if self.measure.kind == "completion":  # who is early waits idly for the others
             self._work("completion", started)
         elif self.measure.kind == "departure":
@@ -309,14 +301,13 @@ class Conductor:
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
     def _now(self) -> str:
-        """For who watches: the phase, members, what they do, how busy the GPU is."""
+        """For who watches: the phase, members, what they do."""
         what, event = NOW[self.phase]
         count = sum(event in m.events for m in self.members) if event else len(self.alive)
         said = f"{what} {count} of {len(self.specs)} members"
         if self.phase == "window":
             said += f", {self._pace()}"
-        busy = self.watch.busy()
-        return said if busy is None else f"{said}, GPU {busy:.0%}"
+        return said
 
     def _pace(self) -> str:
         """Samples/s of all members since go."""
@@ -350,7 +341,6 @@ class Conductor:
         deadline, kills = time.monotonic() + grace, 0
         while left := [member for member in self.members if not member.gone]:
             self._take_in()
-            self.server.check()
             if all(member.status == "timed_out" for member in left) and not kills:
                 deadline = min(deadline, time.monotonic() + KILL_S)  # nobody has to be waited for
             if time.monotonic() < deadline:

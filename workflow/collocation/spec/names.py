@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-# How well a job is written, in the order of figures and tables; docs/arms.md says each in words.
+# How well a job is written, in the order of figures and tables; docs/methods.md says each in words.
 # The first is written as the paper's jobs. `backward`: the thread that launches the backward pass,
 # autograd's own or the caller's; a graph's replay has neither, so `graph` and `compile` keep the
 # default. `cudnn_benchmark`: whether cuDNN tries kernels out.
