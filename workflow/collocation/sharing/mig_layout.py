@@ -11,24 +11,22 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from workflow.collocation.sharing.base import named
 from workflow.collocation.sharing.evidence import Unsupported
-from workflow.collocation.spec.errors import Strict
+from workflow.collocation.spec.cell import CellSpec
 
 # A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
 COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
 SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
 
 
-class Profile(Strict):
+@dataclass(frozen=True)
+class Profile:
     """One GPU-instance profile of a card; unknown numbers are None.
 
-    index: NVML_GPU_INSTANCE_PROFILE_*; id: what nvidia-smi calls it by; name: such as "3g.71gb".
-    slices: of SMs; sm_count: SMs; memory_mib: MiB; most: how many instances at once.
-    placements: (start, size) in memory slices. source: where the numbers come from.
+    id: what nvidia-smi calls it by; name: such as "3g.71gb". slices: of SMs; sm_count: SMs;
+    memory_mib: MiB; most: how many instances at once. placements: (start, size) in memory slices.
     """
 
-    index: int
     id: int
     name: str
     slices: int
@@ -36,7 +34,6 @@ class Profile(Strict):
     memory_mib: int | None
     most: int
     placements: tuple[tuple[int, int], ...]
-    source: str = ""
 
     @property
     def plain(self) -> bool:
@@ -49,13 +46,12 @@ class Profile(Strict):
         return max((size for _, size in self.placements), default=0)
 
 
-class Card(Strict):
-    """A card's profile table. recorded: read from a card, not taken from documents."""
+@dataclass(frozen=True)
+class Card:
+    """A card's profile table."""
 
     name: str
     profiles: tuple[Profile, ...]
-    recorded: bool = False
-    source: str = ""
 
     @property
     def plain(self) -> list[Profile]:
@@ -79,9 +75,8 @@ class Card(Strict):
 
     @property
     def offers(self) -> str:
-        """What, how often and where, and of how many slices."""
-        each = [f"{p.most}x {p.name} at {placement_text(p.placements)}" for p in self.plain]
-        return f"{', '.join(reversed(each))}, of {self.slices} SM slices in all"
+        each = [f"{profile.most}x {profile.name}" for profile in reversed(self.plain)]
+        return f"{', '.join(each)}, of {self.slices} SM slices in all"
 
 
 @dataclass(frozen=True)
@@ -122,40 +117,37 @@ class Layout:
         return tally(str(self.parts[index]) for index in first_used)
 
 
-# What a member, or members with a claim in common, need: a GPU instance, and compute slices of it.
+# What a member needs: a GPU instance, and compute slices of it.
 Wanted = tuple[Profile, int]
 
 
-def plan(spec: dict, card: Card) -> Layout:
+def plan(spec: CellSpec, card: Card) -> Layout:
     """How to divide the card as a cell's spec needs it: largest instances first, each as low as it
     goes. Raises Unsupported: one line with what was wanted, and what the card offers.
     """
     try:
         return _planned(spec, card)
     except Unsupported as reason:
-        raise Unsupported(f"{spec['method']}: {reason}") from None
+        raise Unsupported(f"{spec.method}: {reason}") from None
 
 
-def _planned(spec: dict, card: Card) -> Layout:
-    method, members = named(spec["method"]), spec["members"]
-    mixed = "slice" in members[0]  # each says what it needs, instead of all taking what fits
-    keys = list(range(len(members)))
-    if method.served:  # only as clients of MPS do members have a claim in common
-        keys = [member["workload"] if mixed else key % 2 for key, member in enumerate(members)]
-    claims = list(dict.fromkeys(keys))
-    if mixed or method.slice:
-        texts = {k: method.slice or m["slice"] for k, m in zip(keys, members, strict=True)}
-        wanted = [_profile(texts[claim], card) for claim in claims]
-    elif method.shared:  # equal parts of the largest GPU instance, as large as they can be
+def _planned(spec: CellSpec, card: Card) -> Layout:
+    _, _, how = spec.method.partition("_")  # mig: "", mig_shared: "shared", or a slice such as 7g
+    shared, count = how == "shared", len(spec.members)
+    if spec.members[0].slice:  # of a mix each member says what it needs
+        wanted = [_profile(member.slice, card) for member in spec.members]
+    elif how and not shared:
+        wanted = [_profile(how, card)] * count
+    elif shared:  # equal parts of the largest GPU instance, as large as they can be
         largest = card.plain[0]
-        fit = [slices for slices in COMPUTE[largest.slices] if len(claims) * slices <= card.slices]
-        wanted = [(largest, max(fit, default=1))] * len(claims)
+        fit = [slices for slices in COMPUTE[largest.slices] if count * slices <= card.slices]
+        wanted = [(largest, max(fit, default=1))] * count
     else:  # the best profile of which so many fit
-        fit = [one for one in card.plain if _places([one] * len(claims), card)]
+        fit = [one for one in card.plain if _places([one] * count, card)]
         best = fit[0] if fit else card.plain[-1]
-        wanted = [(best, best.slices)] * len(claims)
+        wanted = [(best, best.slices)] * count
     packed = _packed(wanted)
-    if method.shared and len(packed) > 1:
+    if shared and len(packed) > 1:
         raise Unsupported(f"{_said(wanted, card)} do not fit in one GPU instance of {card.name}")
     profiles = [wanted[inside[0]][0] for inside in packed]
     places = _places(profiles, card)
@@ -165,8 +157,8 @@ def _planned(spec: dict, card: Card) -> Layout:
         Part(profile, *place, tuple(wanted[index][1] for index in inside))
         for profile, place, inside in zip(profiles, places, packed, strict=True)
     )
-    seats = {claims[index]: (p, n) for p, part in enumerate(packed) for n, index in enumerate(part)}
-    return Layout(parts, tuple(seats[key] for key in keys))
+    seats = {index: (p, n) for p, inside in enumerate(packed) for n, index in enumerate(inside)}
+    return Layout(parts, tuple(seats[member] for member in range(count)))
 
 
 def _profile(text: str, card: Card) -> Wanted:
@@ -246,11 +238,3 @@ def _said(wanted: list[Wanted], card: Card) -> str:
         "1g2x" if card.double(p) else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g"
         for p, c in wanted
     )
-
-
-def placement_text(places: Iterable[tuple[int, int]]) -> str:
-    """(start, size) of several instances as nvidia-smi writes it: '{0,2,4}:2'."""
-    starts: dict[int, list[int]] = {}
-    for start, size in places:
-        starts.setdefault(size, []).append(start)
-    return " ".join(f"{{{','.join(map(str, at))}}}:{size}" for size, at in starts.items())
