@@ -15,15 +15,14 @@
 # make readme    write README.md and the generated pages of docs/ from the study that ships: STUDY=h200
 # make explain   the cells and arithmetic behind a published number: make explain ID=stp:... STUDY=h200
 # make advise    how many of a job, by which method: make advise STUDY=h200 SLOWDOWN=2 MEMORY=80
-# make plan      what would run, minutes by claim and figure: make plan STUDY=kick BUDGET=25m; on another card
-#                with CARD=tests/cards/FILE, on this one with CARD=here: what will not fit, every MIG layout
+# make plan      what would run, minutes by claim and figure: make plan STUDY=kick BUDGET=25m
 # make doctor    what measuring needs of this machine, how noisy it is, and what to do; exit 1 if it cannot
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
 #                BENCH="--sampler 20": what monitoring costs
 # make schemas   write config models as JSON Schema
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, SEED, MINUTES, PYTHON, VENV.
+# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, SLOWDOWN, MEMORY, TABLE, BENCH, SEED, MINUTES, PYTHON, VENV.
 # `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
 
 PYTHON ?= python3
@@ -98,7 +97,7 @@ artifact: $(BASE)
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
 plan: $(BASE)
-	@$(QUIET) workflow.collocation.plan.$(if $(CARD),mig_plan,show) --config $(SETTINGS) $(if $(CARD),$(if $(filter-out here,$(CARD)),--card $(CARD)),$(if $(GPUS),--gpus $(MANY)))
+	@$(QUIET) workflow.collocation.plan.show --config $(SETTINGS) $(if $(GPUS),--gpus $(MANY))
 
 doctor: $(TRAIN)
 	@$(QUIET) workflow.collocation.plan.doctor --config $(SETTINGS)

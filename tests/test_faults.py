@@ -51,7 +51,7 @@ class Scenario:
 
 WHO = r"member 1 \(PID \d+\)"
 LIES = {
-    "other_pipe": Scenario("mps", "pipe", rf"^MPS: {WHO} is not among server \d+'s clients "),
+    "other_pipe": Scenario("mps", "pipe", rf"^MPS: not among server \d+'s clients .*: {WHO}"),
     "cap_unset": Scenario(
         "mps_equal", "uncapped", rf"^mps_equal: {WHO} can use (\d+) SMs; 50 % of \1 is "
     ),

@@ -28,7 +28,7 @@ class InTurn(Method):
 
     @contextmanager
     def enter(self, spec, device, log, switch=False):
-        yield Turns(len(spec["members"]))
+        yield Turns(len(spec.members))
 
 
 @dataclass
@@ -61,8 +61,8 @@ def planned(count: int, method: str = "in_turn", **extra) -> Cell:
 
 def test_a_method_of_ones_own_is_planned_and_entered(toy, tmp_path):
     cell = planned(2)
-    assert methods.refusal(cell.spec.to_json(), None) is None
-    with methods.enter(cell.spec.to_json(), None, tmp_path) as sharing:
+    assert methods.refusal(cell.spec, None) is None
+    with methods.enter(cell.spec, None, tmp_path) as sharing:
         assert sharing.environment(1)["TURN"] == "1 of 2"
         assert sharing.witness({1: Report(7, None, None, None)})["turns"] == {1: 7}
         # What a method need not say: nothing to drop, no servers, no instances.
@@ -90,10 +90,8 @@ def test_a_variant_is_its_method_with_limits_of_the_study():
     cell = planned(2, "mps_own", variants={"mps_own": {"sm_percent": 30}})
     assert [member.sm_percent for member in cell.spec.members] == [30, 30]
     found = methods.named("mps_own")
-    assert (found.name, found.family, found.parts) == ("mps_own", "mps", False)
-    assert methods.refusal(cell.spec.to_json(), None) == methods.refusal(
-        planned(2, "mps").spec.to_json(), None
-    )
+    assert (found.name, found.family) == ("mps_own", "mps")
+    assert methods.refusal(cell.spec, None) == methods.refusal(planned(2, "mps").spec, None)
 
 
 def test_every_method_says_what_it_is():

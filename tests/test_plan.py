@@ -1,6 +1,5 @@
 """The grids of the shipped studies, and the laws of a grid and its order."""
 
-import csv
 import itertools
 import json
 import re
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import claims, figures
+from analysis import claims
 from analysis.estimates.table import Estimates
 from workflow.collocation import ROOT
 from workflow.collocation.plan import costs, show
@@ -347,14 +346,8 @@ def test_a_workloads_settings_change_its_cells_only(name, update):
 # -- what verdicts and figures cost ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("study", "nothing_drawn"),
-    [
-        ("h200", {"mps_against_host"}),
-        ("turns", {"memory", "mixes_and_departures", "where_to_share"}),
-    ],
-)
-def test_claims_and_figures_need_the_cells_that_their_numbers_come_from(study, nothing_drawn):
+@pytest.mark.parametrize("study", ["h200", "turns"])
+def test_claims_need_the_cells_that_their_numbers_come_from(study):
     """By the numbers of studies that ship."""
     found = Estimates.read(ROOT / f"results/{study}/estimates.parquet")
 
@@ -375,25 +368,6 @@ def test_claims_and_figures_need_the_cells_that_their_numbers_come_from(study, n
         came_from = set().union(*map(cells_of, read - {""}))
         named = set().union(*planned[each.claim.id])
         assert came_from <= set().union(*(needs[cell] for cell in named)), each.claim.id
-
-    drawn = {name: kind for kind, (_, names) in costs.FIGURES.items() for name in names}
-    assert drawn.keys() == {*figures.NAMES, *figures.APPENDIX}
-    for name, kind in drawn.items():
-        with (ROOT / f"results/{study}/figures/{name}.csv").open() as file:
-            read = {row["id"] for row in csv.DictReader(file)} - {""}
-        came_from = set().union(*map(cells_of, read))
-        named = costs.of_figures(by_set)[kind]
-        assert bool(came_from) != (name in nothing_drawn), name
-        assert came_from <= set().union(*(needs[cell] for cell in named)), name
-
-
-def test_figures_of_mixes_need_no_ladder_and_one_claim_not_the_whole_study():
-    by_set = costs.provided(GRIDS["h200"])
-    planned = costs.of_claims(by_set)
-    drawn = {name: kind for kind, (_, names) in costs.FIGURES.items() for name in names}
-    mixes, ladders = (drawn["mixes_and_departures"], drawn["where_to_share"])
-    assert costs.of_figures(by_set)[mixes].isdisjoint(costs.of_figures(by_set)[ladders])
-    assert planned["C1a"] and len(set().union(*planned["C1a"])) < 40
 
 
 def test_a_plan_shows_minutes_and_cells_of_each_claim_cheapest_first(tmp_path, capsys):

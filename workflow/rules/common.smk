@@ -57,12 +57,8 @@ RECORDS = [
     *map(before_update, SESSION.measured),
     *(path.as_posix() for path in SESSION.coming),
 ]
-FIGURES = expand(
-    "{study}/figures/{figure}.{ending}",
-    study=STUDY,
-    figure=[*drawn.NAMES, *drawn.APPENDIX],
-    ending=["csv", "png", "pdf", "svg"],
-)
+# Which figures there are, a study's data decide: they are listed in this file.
+FIGURES = f"{STUDY}/{drawn.INDEX}"
 PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
 # Who only draws what is there does not say that it is all.
 COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median_high
 
 from workflow.collocation.plan.duration import Attempts
-from workflow.collocation.sharing.base import named
 from workflow.collocation.sharing.evidence import Unsupported
-from workflow.collocation.sharing.mig.layout import Card, plan
+from workflow.collocation.sharing.mig_layout import Card, plan
 from workflow.collocation.spec.grid import Cell
+from workflow.collocation.spec.methods import divides
 
 GIB = 2**30
 # Of the card's memory for a process on it, beside what torch reserves: an H200's.
@@ -30,7 +30,7 @@ def peaks(attempts: Attempts) -> Peaks:
 
 def whole(memory: int | None) -> Callable[[Cell], list[Place]]:
     """Where members of cells that do not divide the card are: together on the whole of it."""
-    return lambda cell: [] if named(cell.method).parts else [([*range(cell.n)], "the card", memory)]
+    return lambda cell: [] if divides(cell.method) else [([*range(cell.n)], "the card", memory)]
 
 
 def divided(card: Card) -> Callable[[Cell], list[Place]]:
@@ -42,8 +42,8 @@ def divided(card: Card) -> Callable[[Cell], list[Place]]:
 
     def places(cell: Cell) -> Iterator[Place]:
         yield from all_of_it(cell)
-        if named(cell.method).parts:
-            layout = plan(cell.spec.to_json(), card)
+        if divides(cell.method):
+            layout = plan(cell.spec, card)
             for index, part in enumerate(layout.parts):
                 members = [m for m, seat in enumerate(layout.seats) if seat[0] == index]
                 yield members, part.profile.name, known[part.profile] or None

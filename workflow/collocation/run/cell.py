@@ -248,7 +248,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 sharing = stack.enter_context(
-                    methods.enter(self.spec.to_json(), self.device, log, self.switch)
+                    methods.enter(self.spec, self.device, log, self.switch)
                 )
             except Silent:
                 raise
