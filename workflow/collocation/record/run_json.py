@@ -142,6 +142,8 @@ class Record(Part):
         jobs = self.spec.get("members")
         if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
             raise ValueError("spec.members is no list of objects")
+        if not all(isinstance(job.get("workload", ""), str) for job in jobs):
+            raise ValueError("spec.members: a workload is no text")
         sides = sides_of(self.cell.scenario, self.cell.method)
         known = sides.keys() or {window.name for window in self.windows}
         for member in self.members:
