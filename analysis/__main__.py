@@ -22,7 +22,6 @@ _RECORDS = (
     ("--list", {"type": Path, "metavar": "FILE", "help": "file with the path of a record a line"}),
     ("runs", {"nargs": "*", "type": Path, "metavar": "RUN.json", "help": "records to read"}),
 )
-_OUTPUTS = {"required": True, "type": Path, "nargs": "+", "action": "extend"}
 # Command → its module, what it does, its arguments. A module's `run` takes them, and returns what
 # is to be printed. It is imported when it is used: drawing needs no more than matplotlib.
 COMMANDS = {
@@ -40,20 +39,12 @@ COMMANDS = {
     ),
     "figures": (
         "figures.command",
-        "the data of all figures, and pictures of those whose data changed",
+        "the figures that a study has data for, each with its data",
         (_FOLDER, ("--data-only", {"action": "store_true", "help": "no pictures"})),
-    ),
-    "draw": (
-        "figures.draw",
-        "one figure, from its data alone",
-        (
-            ("--data", {"required": True, "type": Path, "metavar": "FIGURE.csv"}),
-            ("--output", _OUTPUTS),
-        ),
     ),
     "pages": (
         "pages.render",
-        "findings, claims, advice and tables from the estimates",
+        "results, claims, advice and tables from the estimates",
         (
             _FOLDER,
             _CLAIMS,

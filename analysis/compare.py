@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from analysis import labels
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import BLOCKS, BOTH, NONE, Estimate
 from analysis.estimates.table import Estimates
 from analysis.pages import html
-from analysis.pages.book import plain
-from analysis.pages.tables import Number, Table
+from analysis.pages.spelling import plain
+from analysis.pages.tables import Number, csv
 from analysis.rules import Verdict
 from workflow.collocation.spec.names import ALTERNATE, TWIN
 
@@ -104,16 +106,17 @@ def about(estimates: Estimates) -> str:
     return ", ".join(filter(None, (where, told)))
 
 
-def table(found: Sequence[Pair]) -> Table:
+def table(found: Sequence[Pair]) -> pd.DataFrame:
     """compare.csv."""
-    made = Table(("quantity", "of", "A", "B", "verdict in A", "verdict in B", "spreads"))
+    rows = []
     for pair in found:
         name, a, b, word = pair.texts
         cells = (Number(pair.a), Number(pair.b), "", "")
         if pair.a.quantity == CLAIM:
             cells = (Number(None), Number(None), a, b)
-        made.rows.append((pair.a.quantity, name, *cells, word))
-    return made
+        rows.append((pair.a.quantity, name, *cells, word))
+    columns = ["quantity", "of", "A", "B", "verdict in A", "verdict in B", "spreads"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def summary(found: Sequence[Pair]) -> str:
@@ -160,7 +163,7 @@ def compare(a: Path, b: Path, output: Path) -> str:
     text = markdown(found, names, [about(each) for each in read])
     page = html.page(text, " and ".join(names), {})
     output.mkdir(parents=True, exist_ok=True)
-    for suffix, content in (("md", text), ("csv", table(found).csv()), ("html", page)):
+    for suffix, content in (("md", text), ("csv", csv(table(found))), ("html", page)):
         (output / f"compare.{suffix}").write_text(content, encoding="utf-8")
     return f"{summary(found)}\n{output / 'compare.md'}"
 

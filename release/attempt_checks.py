@@ -19,9 +19,8 @@ from analysis.records.safe import one_line, read_json, read_table
 from release.manifest import RUN, Attempt
 from workflow.collocation.record import step_times
 from workflow.collocation.record.run_json import Rate, Record, Window
+from workflow.collocation.record.series import Series
 from workflow.collocation.spec.names import ALTERNATE
-from workflow.collocation.telemetry.series import Series
-from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS
 
 STEPS = "steps.parquet"
 LEAST_STEPS = 8  # of a member: fewer times may come twice by chance
@@ -139,7 +138,7 @@ def _steps(folder: Path, found: Checked) -> Iterator[str]:
         for name, said in member["windows"].items():
             place = f"{RUN}: members[{member['member']}].windows.{name}"
             ends = ticks[own] * tick_ns + origin_ns
-            ways = _ways(windows[name], ends, tick_ns, size, member["epochs"], drop_s)
+            ways = _ways(windows[name], ends, tick_ns, size, drop_s)
             yield from _rate(place, said, ways, tick_ns, size)
 
 
@@ -206,7 +205,7 @@ def _telemetry(folder: Path, record: Mapping) -> Iterator[str]:
             power = energy["mean_power"] * seen["seconds"]
             if abs(power - energy["joules"]) > SINGLE * max(power, 1):
                 yield f"{place}.energy.joules is {energy['joules']}, mean power gives {power}"
-            integral = readings("gpu", "entity", "gpu").integral("power", *over[0])
+            integral = readings("gpu", "entity", "gpu").integral("power", over[0])
             known = energy.get("integrated_joules")
             if known is not None and (
                 integral is None or abs(known - integral) > SINGLE * max(known, 1)
@@ -217,17 +216,14 @@ def _telemetry(folder: Path, record: Mapping) -> Iterator[str]:
 class Readings(Series):
     """The rows of one thing in a telemetry file. Times are ns of the members' clock."""
 
-    METRICS = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
-
     def __init__(self, file: str, table: pa.Table):
-        self.file = file
-        self.kinds = {metric.name: metric.kind for metric in self.METRICS[file]}
-        super().__init__([], (n for n in table.schema.names if self.kinds.get(n) == "rate"))
         if "window" in table.schema.names:  # looked at once, after a window: no part of the series
             table = table.filter(table["window"].is_null())
-        self.t = table["t_ns"].to_numpy() + int(table.schema.metadata[b"origin_ns"])
-        for name in self.kinds.keys() & {*table.schema.names}:
-            self._columns[name] = table[name].to_numpy(zero_copy_only=False).astype(float)
+        of = Series.of_table(table)
+        super().__init__(of.t, of.columns, of.rates)
+        about = {field.name: field.metadata or {} for field in table.schema}
+        self.kinds = {name: told.get(b"kind", b"counter").decode() for name, told in about.items()}
+        self.file = file
 
     def differ(self, place: str, means: Mapping, over: tuple) -> Iterator[str]:
         """Sentences: means that are not what the series gives; a counter's lie between readings."""

@@ -12,7 +12,7 @@ from analysis.__main__ import main as analysis
 from analysis.estimates import schema
 from analysis.estimates.schema import INTERVAL, Estimate, described
 from analysis.estimates.table import Estimates
-from analysis.pages import choose
+from analysis.pages import advised
 from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS
 
 JOB = "resnet26_cifar10_b32"
@@ -353,5 +353,6 @@ def test_an_interval_that_includes_no_gain_is_told(low):
 
 
 def test_one_at_a_time_is_no_advice_where_sharing_was_not_measured():
-    assert choose.summary([one(ALONE)]).rows[0][2] == "sharing not measured"
-    assert choose.summary([one([*ALONE, *option(2, 0.9, 2.2)])]).rows[0][2] == "one at a time"
+    assert advised.summary([one(ALONE)]).empty and advised.alone_only([one(ALONE)])
+    (row,) = advised.summary([one([*ALONE, *option(2, 0.9, 2.2)])]).itertuples()
+    assert row.run == "one at a time"

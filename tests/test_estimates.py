@@ -21,9 +21,7 @@ from analysis.estimates.intervals import interval
 from analysis.estimates.quantities import LOG, QUANTITIES, SHARE
 from analysis.estimates.schema import Estimate
 from analysis.estimates.table import Estimates
-from analysis.records import merge
 from analysis.records.schema import SCHEMA
-from tests.records import record
 from tests.simulator import ARM, BUSY_GAINS, CARD, Design, Job, Noise, simulate
 from workflow.collocation.spec.names import parse_scenario
 
@@ -210,26 +208,6 @@ def test_a_set_without_its_job_alone_has_a_rate_and_no_gain():
     assert found["rate:7x_thin_b32/paper_step/mps"].n == 3
     assert found["stp:7x_thin_b32/paper_step/mps"].n == 2
     assert found["rate_over_naive:7x_thin_b32/paper_step/mps"].n == 3
-
-
-@pytest.mark.parametrize("busy, found", [(1, [0.8, 0.8]), (0, []), (None, [])])
-def test_a_set_beside_busy_gpus_is_held_against_itself_beside_idle_ones(busy, found):
-    """The control is held against no job alone, which may have been beside a busy one."""
-    cells = {"1x_thin_b32": 1, "2x_thin_b32": busy, "2x_thin_b32--othersidle": 0}
-    made = []
-    for block in (1, 2):
-        for scenario, others in cells.items():
-            rates = {1: [500.0], 2: [400.0 if scenario == "2x_thin_b32" else 500.0] * 2}
-            rates = rates[int(scenario[0])]
-            made.append(record(scenario, replicate=block, rates=rates))
-            made[-1]["host"]["other_gpus_busy"] = others
-    table, problems = merge.merge(made)
-    assert problems == []
-    numbers = {e.id: e for e in build(table.to_pylist(), [], {})}
-    beside = numbers.get("beside_busy:2x_thin_b32/paper_step/naive")
-    assert [r.value for r in beside.replicates] == pytest.approx(found) if found else not beside
-    assert "rate:2x_thin_b32--othersidle/paper_step/naive" in numbers
-    assert "stp:2x_thin_b32--othersidle/paper_step/naive" not in numbers
 
 
 def test_samples_of_unlike_jobs_are_never_added(rich):

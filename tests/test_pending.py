@@ -383,8 +383,8 @@ def test_estimates_are_what_other_replicates_took():
         entry.content["timing"]["lock_wait_s"] = 1.0
     found[TWIN.id] += [attempt(TWIN, 4, "failed"), attempt(TWIN, 5, "corrupt")]
     assert Estimates(found).of(THREE) == 60.0  # the median, less the waiting
-    epochs = {"kind": "epochs", "epochs": 2}
-    found[TWIN.id].append(attempt(TWIN, 6, "completed", spec=READ[TWIN.id] | {"measure": epochs}))
+    other = {"kind": "departure"}
+    found[TWIN.id].append(attempt(TWIN, 6, "completed", spec=READ[TWIN.id] | {"measure": other}))
     assert Estimates(found).of(THREE) == 60.0
     untimed = attempt(TWIN, 7, "completed")
     del untimed.content["timing"]
@@ -405,7 +405,7 @@ def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_b
     assert Estimates(took(THREE, 50.0), lambda kind: shipped).of(THREE) == 50.0
 
 
-@pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
+@pytest.mark.parametrize("measure", ["window", "departure"])
 def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     ladders = [{"workloads": [A], "counts": {2: ["mps"], 7: ["mps"]}, "measure": {"kind": measure}}]
     cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
@@ -415,13 +415,10 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     assert 10 < NO_WORD.of(two) < NO_WORD.of(seven)
 
 
-@pytest.mark.parametrize(
-    ("measure", "took_s"),
-    [({"kind": "window", "window_s": 2}, (3.6, 7.4)), ({"kind": "epochs", "epochs": 3}, (6.7, 19))],
-)
-def test_without_a_gpu_tiny_models_take_seconds_and_what_they_took_is_known_better(measure, took_s):
+def test_without_a_gpu_tiny_models_take_seconds_and_what_they_took_is_known_better():
     """took_s: cells of smoke on two cores, from the quickest to the slowest."""
-    measure |= {"warmup_s": 0.3, "settle_s": 0.2}
+    took_s = 3.6, 7.4
+    measure = {"kind": "window", "window_s": 2, "warmup_s": 0.3, "settle_s": 0.2}
     ladders = [{"workloads": [A], "counts": {2: ["naive"]}, "measure": measure}]
     cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
     cell = next(c for c in cells if c.n == 2 and c.spec.measure.kind == measure["kind"])

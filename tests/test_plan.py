@@ -151,7 +151,7 @@ def test_a_completion_gives_each_member_its_work():
     spec = by_scenario[f"2x_{SMALL}+1x_{A}--completion"]
     assert [member.work for member in spec.members] == [30, 30, 7]
     times = {"warmup_s": 3.0, "settle_s": 1.0}
-    times |= {"tune": "turn", "other_gpus": "any"}
+    times |= {"tune": "turn"}
     assert spec.to_json()["measure"] == {"kind": "completion", **times}
     for alone_cell in (f"1x_{SMALL}", f"1x_{A}"):
         assert by_scenario[alone_cell].measure.kind == "window"
@@ -207,7 +207,7 @@ def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
     cells, study = {cell.id: cell for cell in GRIDS[name]}, STUDIES[name]
     assert len(cells) == len(GRIDS[name])
     for cell in cells.values():
-        assert bool(cell.needs) != (cell.spec.measure.kind == "alternate" or cell.beside_idle)
+        assert bool(cell.needs) != (cell.spec.measure.kind == "alternate")
         for baseline in map(cells.__getitem__, cell.needs):
             assert baseline.needs == {baseline.id} and baseline.n == 1
             assert baseline.spec.measure.kind == "window"
@@ -292,8 +292,8 @@ LADDER = {"workloads": [A], "counts": {2: ["mps"]}}
             {f"1x_{SMALL}+1x_{A}": 10, f"1x_{A}": 3, f"1x_{SMALL}": 10},
         ),
         (
-            {"ladders": [LADDER], "measure": {"kind": "epochs"}},
-            {f"2x_{A}--epochs": "epochs", f"1x_{A}": 10},
+            {"ladders": [LADDER], "measure": {"kind": "departure"}},
+            {f"2x_{A}--departure": "departure", f"1x_{A}": 10},
         ),
         (
             {"ladders": [LADDER | {"input": "files"}]},

@@ -9,9 +9,9 @@ import yaml
 
 from workflow.collocation.spec import load as settings
 from workflow.collocation.spec.load import ConfigError, load_config, load_study, load_workloads
+from workflow.collocation.spec.methods import METHODS
 from workflow.collocation.spec.study import (
     CONFIG,
-    METHODS,
     SCHEMAS,
     Study,
     seconds,
@@ -140,7 +140,6 @@ ladders.0.counts: {8: [naive, mig]} | ladders.0: 'mig' holds at most 7 | not 8 |
     allowed for 8: naive, naive_again, mps,
 ladders.0.counts: {2: [mig_7g]} | 'mig_7g' holds at most 1 member(s), not 2 | \
     allowed for 2: naive, | , mig,
-ladders.0.counts: {2: [mig_mps]} | ladders.0: 'mig_mps' needs at least 3 members, not 2
 ladders.0: {workloads: [SMALL], counts: {2: [naive]}, arms: [graph], input: files} | \
     ladders.0.arms: 'graph' captures the whole step in a CUDA graph, and not that of | \
     loader processes read its files | allowed: paper_step, paper_default, eager, bf16, bf16_autograd
@@ -191,7 +190,6 @@ def test_a_variant_that_forgets_a_member(study):
 def test_the_study_that_the_mistakes_are_made_in_is_right(study):
     assert study(STUDY).replicates == 3
     assert study(change(STUDY, "arms", ["graph"])).arms == ["graph"]
-    assert study(change(STUDY, "measure", {"kind": "epochs"})).measure.epochs == 5
     refused(lambda: study({"description": "x"}), "mine.yaml: ", "'ladders' or 'mixes'")
 
 
@@ -206,7 +204,7 @@ def test_unknown_study():
     refused(
         lambda: load_study(STUDIES, "papr", WORKLOADS),
         "--config: study: 'papr' is not in config/studies",
-        "archive, arms, h100, h200, kick, methods, neighbours, paper, smoke, tuning",
+        "archive, arms, h100, h200, kick, methods, paper, smoke, tuning",
         "; did you mean 'paper'?",
     )
 
@@ -316,7 +314,6 @@ TURNS = {"workloads": ["mine"], "counts": {1: ["alone", "mps"]}, "measure": {"ki
     ("path", "value", "words"),
     [
         ("ladders.0.input", "files", ["ladders.0.input: the command 'mine' reads its own"]),
-        ("measure", {"kind": "epochs"}, ["ladders.0.measure.kind: 'epochs'", "allowed: window"]),
         ("ladders.0", TURNS, ["ladders.0.measure.kind: 'alternate'", "held", "allowed: window"]),
         ("arms", ["paper_step", "bf16"], ["ladders.0.arms: no arm changes the command 'mine'"]),
         ("ladders.0.arms", ["graph"], ["'mine': a script of your own runs unchanged"]),

@@ -48,7 +48,7 @@ def explain(estimates: Estimates, identity: str) -> str:
     for label, text in (
         ("measured by", measured.get(e.design, "")),
         ("status", e.status),
-        ("flags (docs/telemetry.md)", e.flags),
+        ("flags (docs/methods.md)", e.flags),
         ("note", e.note),
     ):
         if text:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from analysis.estimates import metrics, slices
 from analysis.estimates.runs import COMPLETED, Run
 from analysis.estimates.schema import Replicate
-from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, OTHERS_IDLE, family_of
+from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, family_of
 
 GB = 1e9
 COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
@@ -56,11 +56,7 @@ class Company:
         return run.block, run.device, run.arm, scenario, method, window
 
     def alone(self, run: Run) -> list[Run] | None:
-        """Each member's job alone; None where one is missing. Not of a set beside idle GPUs, which
-        is held against the same set beside busy ones: its jobs alone may have been beside such.
-        """
-        if run.scenario.variant == OTHERS_IDLE:
-            return None
+        """Each member's job alone; None where one is missing."""
         found = []
         for member in run.members:
             key = (run.block, run.device, run.arm, member["workload"], member["input_mode"])
@@ -224,10 +220,6 @@ def _against(run: Run, company: Company) -> Iterator[Value]:
         other = company.beside(run, method=method) if run.method != method else None
         if other:
             yield from _over(quantity, run, other, company)
-    if not run.scenario.variant and run.reading("other_gpus_busy"):
-        other = company.beside(run, scenario=f"{run.scenario.id}--{OTHERS_IDLE}")
-        if other is not None and other.reading("other_gpus_busy") == 0:
-            yield from _over("beside_busy", run, other, company)
     if run.method == "naive" and (other := company.beside(run, method="mps")):
         pair = (run.reading("gract"), other.reading("gract"))
         if all(pair):

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
-from analysis import code, figures as drawn, neighbours, pages
+from analysis import code, figures as drawn, pages
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
-from workflow.collocation.record.provenance import machine_alias
 from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner
 from workflow.collocation.plan.session import open_posted, open_session
@@ -60,12 +59,8 @@ RECORDS = [
     *map(before_update, SESSION.measured),
     *(path.as_posix() for path in SESSION.coming),
 ]
-FIGURES = expand(
-    "{study}/figures/{figure}.{ending}",
-    study=STUDY,
-    figure=[*drawn.NAMES, *drawn.APPENDIX],
-    ending=["csv", "png", "pdf", "svg"],
-)
+# Which figures there are, a study's data decide: they are listed in this file.
+FIGURES = f"{STUDY}/{drawn.INDEX}"
 PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
 # Who only draws what is there does not say that it is all.
 COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
@@ -88,9 +83,6 @@ onstart:
         if not said:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
-        if not said and MANY > 1 and SESSION.jobs:
-            bound = SESSION.config.disturbance
-            said = neighbours.disturb(Path(SESSION.config.results), machine_alias(), bound)
     except Busy as busy:
         said = f"study '{SESSION.name}' is being run already: {busy}"
     except (OSError, ValueError) as error:

@@ -8,7 +8,7 @@ rule figures:
 
 
 rule draw:
-    # One process for all.
+    # All figures that the study has data for. Which those are, the file says that is named here.
     input:
         estimates=ESTIMATES,
     output:
@@ -25,9 +25,10 @@ rule draw:
 
 
 rule write_pages:
-    # Findings, claims, advice, tables, and why to believe them.
+    # Results, claims, advice, and why to believe them; their tables.
     input:
         estimates=ESTIMATES,
+        figures=FIGURES,
         claims=CLAIMS,
     output:
         PAGES,

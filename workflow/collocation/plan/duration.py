@@ -10,7 +10,7 @@ from workflow.collocation.spec.grid import Cell
 # Where no cell like it was measured: 6 to 25 s on an H200, where jobs choose their kernels.
 OVERHEAD_S = 9.0
 PER_MEMBER_S = {"together": 0.6, "turn": 3.5}
-UNKNOWN_WORK_S = 20.0  # an epoch, or a fixed amount of work
+UNKNOWN_WORK_S = 20.0  # a fixed amount of work
 ON_CPU = 0.15  # times these guesses: the models of `smoke` are tiny
 LEAST_S = 1.0
 
@@ -64,7 +64,7 @@ class Estimates:
             sides = len({member.get("side") for member in spec["members"]})
             turns = sides * measure.get("slices", 0) * measure.get("slice_s", 0.0)
             return turns + measure.get("warmup_s", 0)
-        times = {"departure": 2, "completion": 2, "epochs": measure.get("epochs", 0)}
+        times = {"departure": 2, "completion": 2}
         each = measure.get("window_s", self._guess * UNKNOWN_WORK_S)
         windows = times.get(measure.get("kind"), 1) * each
         return windows + measure.get("settle_s", 0) + measure.get("warmup_s", 0)

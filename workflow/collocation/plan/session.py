@@ -24,8 +24,8 @@ from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import MEASURED
 from workflow.collocation.record.source_digest import code_digest, own_digest
 from workflow.collocation.run.conductor import TIMEOUTS
-from workflow.collocation.run.refusal import refusal
 from workflow.collocation.run.task import Task
+from workflow.collocation.run.waiting import refusal
 from workflow.collocation.spec import grid
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.grid import Cell

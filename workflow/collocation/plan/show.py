@@ -13,7 +13,7 @@ from workflow.collocation.plan import pending
 from workflow.collocation.plan.session import Session, open_session
 from workflow.collocation.record.run_json import RESULTS
 from workflow.collocation.run import environment
-from workflow.collocation.run.failure import trail
+from workflow.collocation.run.outcome import log_of
 from workflow.collocation.sharing.base import named
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.load import read_values
@@ -121,7 +121,7 @@ def faults(session: Session) -> list[str]:
         then = f"tried again, {most - count} more" if count < most else "not tried again"
         first = (attempt.content["reason"] or "no reason given").splitlines()[0]
         lines.append(f"  {cell.id}: {attempt.status} (attempt {count}; {then}): {first}")
-        lines.append(f"    {trail(attempt.path.parent, first)}")
+        lines.append(f"    log: {log_of(attempt.path.parent, first)}")
     if lines:
         lines.insert(0, f"{len(exhausted)} cells of study '{session.name}' have no result:")
         lines.append(

@@ -7,7 +7,6 @@ end shows as an event, an exit or a time-out of a phase, and nothing can hang.
 import math
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from workflow.collocation.gpu.second_context import second_context
 from workflow.collocation.record.values import Window
 from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.run.progress import Display
 from workflow.collocation.sharing.evidence import (
@@ -53,7 +51,6 @@ class Conductor:
 
     specs: one member spec each. sharing: the method's Sharing. timeouts: seconds by phase.
     watch: who is told of members, phases and windows (telemetry.watch).
-    neighbours: looks at the machine's other GPUs, as what is measured begins and ends.
     """
 
     server: Server
@@ -64,7 +61,6 @@ class Conductor:
     display: Display
     timeouts: dict[str, float]
     watch: object
-    neighbours: Neighbours
     members: list[Tracked] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
@@ -234,22 +230,13 @@ class Conductor:
     # -- the measures ---------------------------------------------------------------------
 
     def _measure(self) -> None:
-        self._train()
-        self.neighbours.look()
-
-    def _train(self) -> None:
         for member in self.alive:
             self.server.send(member.member, "go")
         self._reach("started", "window")
         started = max(member.events["started"]["t"] for member in self.alive)
         settled = started + int(self.measure.settle_s * 1e9)
-        self.neighbours.look()
-        if self.measure.kind == "epochs":
-            # Until all have theirs; those that are early go on training.
-            each = self.measure.epochs
-            self._work("epochs", started, lambda m: len(m.epochs) / each, "epoch", True)
-        elif self.measure.kind == "completion":  # who is early waits idly for the others
-            self._work("completion", started, lambda m: "done" in m.events, "done", False)
+        if self.measure.kind == "completion":  # who is early waits idly for the others
+            self._work("completion", started)
         elif self.measure.kind == "departure":
             self._departure(settled)
         else:
@@ -281,26 +268,16 @@ class Conductor:
         self.watch.close(name)
         self._close_window(name, start_ns, now, time.monotonic())
 
-    def _work(
-        self, name: str, start_ns: int, share: Callable[[Tracked], float], event: str, first: bool
-    ) -> None:
-        """Until every member has done its work, of which `share` tells.
-
-        The window ends with the first one's last `event`, or with that of the last.
-        """
-        closed = None
+    def _work(self, name: str, start_ns: int) -> None:
+        """Until every member has done its work; the window ends with the last one's."""
         self.watch.open(name)
-        while True:
-            late = [member for member in self.alive if share(member) < 1]
-            if closed is None and (len(late) < len(self.alive) if first else not late):
-                self.watch.close(name)
-                closed = time.monotonic()
-            if not late:
-                break
-            stalest = min(self.alive if first else late, key=lambda member: member.heard_ns)
+        while late := [member for member in self.alive if "done" not in member.events]:
+            stalest = min(late, key=lambda member: member.heard_ns)
             self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
-        ends = [member.events[event]["t"] for member in self.alive]
-        self._close_window(name, start_ns, min(ends) if first else max(ends) + 1, closed)
+        self.watch.close(name)
+        closed = time.monotonic()
+        ends = [member.events["done"]["t"] for member in self.alive]
+        self._close_window(name, start_ns, max(ends) + 1, closed)
 
     def _departure(self, start_ns: int) -> None:
         """A window with all, then one member leaves, with those that train the same if others
@@ -324,14 +301,13 @@ class Conductor:
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
     def _now(self) -> str:
-        """For who watches: the phase, members, what they do, how busy the GPU is."""
+        """For who watches: the phase, members, what they do."""
         what, event = NOW[self.phase]
         count = sum(event in m.events for m in self.members) if event else len(self.alive)
         said = f"{what} {count} of {len(self.specs)} members"
         if self.phase == "window":
             said += f", {self._pace()}"
-        busy = self.watch.busy()
-        return said if busy is None else f"{said}, GPU {busy:.0%}"
+        return said
 
     def _pace(self) -> str:
         """Samples/s of all members since go."""
@@ -365,7 +341,6 @@ class Conductor:
         deadline, kills = time.monotonic() + grace, 0
         while left := [member for member in self.members if not member.gone]:
             self._take_in()
-            self.server.check()
             if all(member.status == "timed_out" for member in left) and not kills:
                 deadline = min(deadline, time.monotonic() + KILL_S)  # nobody has to be waited for
             if time.monotonic() < deadline:

@@ -44,6 +44,7 @@ def server_environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts; the default is by speed
         "PYTHONPATH": path,
+        "PYTHONUTF8": "1",  # logs and events are UTF-8, whatever the locale
         "PYTHONUNBUFFERED": "1",  # a killed member's last words reach its log
         "PYTHONFAULTHANDLER": "1",  # and the stack of one that crashes or gets SIGABRT
     }

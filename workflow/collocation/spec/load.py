@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
 from workflow.collocation.spec.errors import ConfigError, allowed, not_allowed
-from workflow.collocation.spec.study import ARMS, Config, Ladder, Study
+from workflow.collocation.spec.names import ALTERNATE, ARMS
+from workflow.collocation.spec.study import Config, Ladder, Study
 from workflow.collocation.spec.workloads import KINDS, Workload, model_of
 
 CONFIG_SOURCE = "config/config.yaml or --config"
@@ -202,12 +203,10 @@ def _check_command(where, group, study, name) -> None:
     """What the study cannot ask of a script that it does not write."""
     if group.input:
         raise ConfigError(f"{where}.input: the command '{name}' reads its own; leave it out")
-    kind = study.kind(group)
-    needs = {"epochs": "that we validate", "alternate": "that can be held between its steps"}
-    if kind in needs:
+    if study.kind(group) == ALTERNATE:
         raise ConfigError(
-            f"{where}.measure.kind: '{kind}' needs a job {needs[kind]}; '{name}' is a command; "
-            "allowed: window, departure, completion"
+            f"{where}.measure.kind: 'alternate' needs a job that can be held between its steps; "
+            f"'{name}' is a command; allowed: window, departure, completion"
         )
     if isinstance(group, Ladder) and len(arms := group.arms or study.arms) > 1:
         raise ConfigError(
