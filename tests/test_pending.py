@@ -208,7 +208,9 @@ def test_a_budget_takes_the_first_jobs_that_fit_with_their_baselines(
     jobs = world.pending(device, refusal)
     now, later = within(jobs, budget)
     assert sorted([*now, *later], key=lambda job: job.rank) == jobs
-    assert sum(job.estimate_s for job in now) <= budget
+    first = jobs[0].cell.needs | {jobs[0].cell.id} if jobs else set()
+    assert sum(job.estimate_s for job in now) <= budget or {j.cell.id for j in now} <= first
+    assert bool(now) == bool(jobs), "a run gets on"
     pending_ids = {job.cell.id for job in jobs}
     chosen = {job.cell.id for job in now}
     assert all(job.cell.needs & pending_ids <= chosen for job in now)
@@ -389,12 +391,6 @@ def test_estimates_are_what_other_replicates_took():
     assert Estimates(by_id([untimed])).of(THREE) == NO_WORD.of(THREE)
 
 
-def test_the_rule_of_thumb_is_as_far_off_as_it_was():
-    half = Estimates(took(OTHER, NO_WORD.of(OTHER) - beside(NO_WORD, OTHER) / 2))
-    assert beside(half, OTHER) == pytest.approx(beside(NO_WORD, OTHER) / 2)
-    assert beside(half, THREE) == pytest.approx(beside(NO_WORD, THREE) / 2)
-
-
 def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_better():
     shipped = took(TWIN, 30.0) | took(OTHER, 20.0)
     known = Estimates({}, lambda kind: shipped)
@@ -406,42 +402,7 @@ def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_b
     unlike = cell_of(f"3x_{SMALL}", "naive")
     assert known.of(unlike) == NO_WORD.of(unlike)
 
-    # Here the one took twice as long beside its windows as where it shipped from: so may the other.
-    here = took(OTHER, 20.0 + beside(known, OTHER))
-    learned = Estimates(here, lambda kind: shipped)
-    assert beside(learned, THREE) == pytest.approx(2 * beside(known, THREE))
-    assert Estimates(here | took(THREE, 50.0), lambda kind: shipped).of(THREE) == 50.0
-
-
-def test_the_first_cell_of_each_workload_compiles_what_the_others_find():
-    ladders = [{"workloads": [SMALL, A], "counts": {1: ["naive"], 2: ["mps"]}}]
-    study = small_study(ladders=ladders, mixes=[], replicates=2, arms=["compile", "graph"])
-    cells = expand(study, WORKLOADS)
-
-    def more(estimates: Estimates) -> list[str]:
-        """Workloads of the cells that take longer than with a graph, each asked for twice."""
-        graph = {c.id: estimates.of(c) for c in cells if c.arm == "graph"}
-        its = [c for c in cells if c.arm == "compile"] * 2
-        longer = [c for c in its if estimates.of(c) > graph[c.id.replace("compile", "graph")]]
-        assert len(longer) % 2 == 0 and longer[: len(longer) // 2] == longer[len(longer) // 2 :]
-        return sorted({c.spec.members[0].workload for c in longer})
-
-    assert more(Estimates({})) == sorted([SMALL, A])
-    assert more(Estimates(took(replace(OTHER, arm="compile"), NO_WORD.of(THREE)))) == [SMALL]
-
-
-@pytest.mark.parametrize(
-    "unlike",
-    [{"status": "out_of_memory"}, {"measure": {"kind": "completion"}}],
-    ids=["ended early", "work of unknown length"],
-)
-def test_what_ended_after_another_time_says_nothing_of_other_cells(unlike):
-    found = took(OTHER, 2.0)
-    content = found[OTHER.id][0].content
-    content["spec"] = content["spec"] | unlike
-    content["status"] = unlike.get("status", "completed")
-    estimates = Estimates(found)
-    assert estimates.of(THREE) == NO_WORD.of(THREE) and estimates.of(OTHER) >= 1
+    assert Estimates(took(THREE, 50.0), lambda kind: shipped).of(THREE) == 50.0
 
 
 @pytest.mark.parametrize("measure", ["window", "departure"])

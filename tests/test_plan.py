@@ -2,16 +2,11 @@
 
 import itertools
 import json
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import claims
-from analysis.estimates.table import Estimates
-from workflow.collocation import ROOT
-from workflow.collocation.plan import costs, show
 from workflow.collocation.spec.cell import CellSpec, digest
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.load import ConfigError, load_study, load_workloads
@@ -341,44 +336,3 @@ def test_a_workloads_settings_change_its_cells_only(name, update):
     for old, new in zip(before, after, strict=True):
         concerned = name in {member.workload for member in old.spec.members}
         assert (old.spec.digest != new.spec.digest) == (concerned and "description" not in update)
-
-
-# -- what verdicts and figures cost ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("study", ["h200", "turns"])
-def test_claims_need_the_cells_that_their_numbers_come_from(study):
-    """By the numbers of studies that ship."""
-    found = Estimates.read(ROOT / f"results/{study}/estimates.parquet")
-
-    def cells_of(identity: str) -> set[str]:
-        every = [found[identity], *found.on_hosts(found[identity])]
-        of = (name for e in every for r in e.replicates for name in (r.cell, *r.over.split()))
-        return {name.rpartition("/a")[0] for name in of}
-
-    by_set = costs.provided(GRIDS[study])
-    needs = {cell.id: {cell.id, *cell.needs} for cell in GRIDS[study]}
-    planned = costs.of_claims(by_set)
-    judged = claims.judged(claims.read(costs.CLAIMS), found)
-    assert list(planned) == [each.claim.id for each in judged]
-    for each in judged:
-        read = {need.id for need in each.needs} | {
-            identity for test in each.tests for cell in test.cells for identity in cell.ids
-        }
-        came_from = set().union(*map(cells_of, read - {""}))
-        named = set().union(*planned[each.claim.id])
-        assert came_from <= set().union(*(needs[cell] for cell in named)), each.claim.id
-
-
-def test_a_plan_shows_minutes_and_cells_of_each_claim_cheapest_first(tmp_path, capsys):
-    """By the command that `make plan` runs, on a machine without a GPU: plain processes only."""
-    settings = ["study=paper", "gpu=cpu", f"results={tmp_path}"]
-    assert show.main(["--config", *settings]) == 0
-    table = capsys.readouterr().out.partition("\nminutes of one GPU, and cells, that")[2]
-    rows = re.findall(r"^ +([\d.]+) +(\d+)  (.+)$", table, re.M)
-    minutes = [float(row[0]) for row in rows]
-    assert minutes == sorted(minutes) and minutes[0] > 0
-    [cells] = [int(row[1]) for row in rows if "C5" in row[2].split(", ")]
-    assert cells == 3 * 3  # replicates of three jobs, of seven, and of one alone
-    assert "C3a" in re.search(r"no numbers here:([^:]+)", table)[1]
-    assert "C11e" not in table.partition("not in this study")[2]

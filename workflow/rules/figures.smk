@@ -12,7 +12,7 @@ rule draw:
     input:
         estimates=ESTIMATES,
     output:
-        update(FIGURES),
+        FIGURES,
     log:
         f"{STUDY}/log/draw.log",
     priority: 1
@@ -21,7 +21,7 @@ rule draw:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {params.folder:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} figures --folder {params.folder:q} > {log:q}'
 
 
 rule write_pages:
@@ -31,11 +31,11 @@ rule write_pages:
         figures=FIGURES,
         claims=CLAIMS,
     output:
-        update(PAGES),
+        PAGES,
     log:
         f"{STUDY}/log/write_pages.log",
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'

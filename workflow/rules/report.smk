@@ -51,7 +51,7 @@ rule explore:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {params.folder:q} --output {output:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} explorer --folder {params.folder:q} --output {output:q} > {log:q}'
 
 
 rule report_contents:

@@ -48,6 +48,8 @@ def read_yaml(path: Path):
         return yaml.load(path.read_bytes(), _UniqueKeys)
     except OSError as error:
         raise ConfigError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ConfigError(f"{_shown(path)}: not valid YAML: nested too deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""

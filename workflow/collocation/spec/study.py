@@ -5,12 +5,14 @@ editors, written by `python -m workflow.collocation.spec.study` and kept equal b
 """
 
 import json
+import os
 import re
 from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     StrictInt,
@@ -301,6 +303,10 @@ def _is_a_time(given):
 Time = Annotated[str, BeforeValidator(_is_a_time)]
 
 
+# Snakemake would read braces in another way than we do, and Arrow a colon.
+Folder = Annotated[str, Field(pattern="^[^{}:]+$"), AfterValidator(os.path.expanduser)]
+
+
 class Config(Strict):
     """config/config.yaml and `--config` on the command line."""
 
@@ -325,10 +331,8 @@ class Config(Strict):
     rerun: Literal["none", "mismatched"] = Field(
         "none", description="mismatched: measure again what other code or versions measured"
     )
-    results: str = Field(
-        "results", pattern="^[^{}]+$", description="folder of what was measured, study by study"
-    )
-    data: str = Field("data", description="folder of datasets")
+    results: Folder = Field("results", description="folder of what was measured, study by study")
+    data: Folder = Field("data", description="folder of datasets")
     workloads: str = Field("config/workloads.yaml", description="the catalogue")
     studies: str = Field("config/studies", description="folder of studies")
     modules: list[ModuleName] = Field(
