@@ -79,7 +79,10 @@ rule make_report:
 
 
 rule report:
+    # Says where the report is.
     input:
         multiext(f"{STUDY}/report", ".zip", ".html"),
+    log:
+        f"{STUDY}/log/report.log",
     shell:
-        "echo 'The report, to be opened in a browser: '{input:q}"
+        "echo 'The report, to be opened in a browser: '{input:q} | tee {log:q}"

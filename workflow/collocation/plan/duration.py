@@ -10,7 +10,7 @@ from workflow.collocation.spec.grid import Cell
 # Where no cell like it was measured: 6 to 25 s on an H200, where jobs choose their kernels.
 OVERHEAD_S = 9.0
 PER_MEMBER_S = {"together": 0.6, "turn": 3.5}
-UNKNOWN_WORK_S = 20.0  # a fixed amount of work
+UNKNOWN_WORK_S = 20.0  # an epoch, or a fixed amount of work
 ON_CPU = 0.15  # times these guesses: the models of `smoke` are tiny
 LEAST_S = 1.0
 
