@@ -21,7 +21,6 @@ LONG = (
     "test_steps_that_fail",
     "test_script",
     "test_several",
-    "test_hostile",
     "test_release",
     "test_simulation",
     "test_telemetry",

@@ -420,6 +420,9 @@ def test_cells_of_other_code_are_told_of_and_measured_again_on_request(copied):
     for cell, record in copied.records().items():
         record["provenance"]["digest"] = "of other code"
         (copied.folder / copied.path(cell)).write_text(json.dumps(record))
+    statuses = [record["status"] for record in copied.records().values()]
+    measured = sum(status in ("completed", "out_of_memory") for status in statuses)
     said = copied.plan().output
-    assert "8 cells were measured with other code or versions" in said and "0 to run now" in said
-    assert "8 to run now" in copied.plan(config={"rerun": "mismatched"}).output
+    assert f"{measured} cells were measured with other code or versions" in said
+    assert "0 to run now" in said
+    assert f"{measured} to run now" in copied.plan(config={"rerun": "mismatched"}).output

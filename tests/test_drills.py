@@ -432,7 +432,7 @@ def test_the_last_job_fails_and_lists_every_cell_without_a_result(faulty):
     assert run.code != 0
     assert f"{len(FAULTS)} cells of study 'drill' have no result:" in run.output
     for name in FAULTS:
-        line = rf"1x_{name}/paper_step/naive/r1: (failed|timed_out) \(attempt 1; tried again next"
+        line = rf"1x_{name}/paper_step/naive/r1: (failed|timed_out) \(attempt 1; tried again, 2 more"
         assert re.search(line, run.output), name
     for name in ("raises", "hangs_warm"):  # said when it happens, and in the end
         where = rf"log: .*/1x_{name}/.*/member0\.log$"
@@ -444,10 +444,8 @@ def test_the_last_job_fails_and_lists_every_cell_without_a_result(faulty):
 
 def test_one_bad_cell_never_costs_the_figures_of_the_others(faulty):
     results = faulty[0].results
-    for figure in ("epoch_time", "gain_against_slowdown"):
-        for ending in ("png", "pdf", "csv"):
-            assert (results / "figures" / f"{figure}.{ending}").stat().st_size > 0
-    assert "plain" in (results / "tables" / "sets.md").read_text()
+    assert (results / "figures" / "index.csv").stat().st_size > 0
+    assert "plain" in (results / "tables" / "sets.csv").read_text(encoding="utf-8")
     assert "1x_killed_warm" in (results / "runs.csv").read_text()
 
 

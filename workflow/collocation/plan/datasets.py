@@ -52,7 +52,7 @@ class Datasets:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 del ready["path"]
                 partial = target.with_name(f".{target.name}.{os.getpid()}")
-                partial.write_text(json.dumps(ready, indent=1) + "\n")
+                partial.write_text(json.dumps(ready, indent=1) + "\n", encoding="utf-8")
                 partial.replace(target)
 
     def arguments(self, name: str) -> str:
@@ -78,7 +78,7 @@ def _usable(path: Path, pin: str | None) -> bool:
 def _read_json(path: Path) -> dict | None:
     """The JSON object in the file, or None where there is none."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

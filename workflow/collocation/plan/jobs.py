@@ -85,7 +85,7 @@ def _doubtful(job: Trained) -> bool:
 def _timms() -> set[str]:
     spec = importlib.util.find_spec("timm")
     files = Path(spec.origin).with_name("models").glob("*.py") if spec else ()
-    return {name for file in files for name in REGISTERED.findall(file.read_text())}
+    return {name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))}
 
 
 def _asked(workloads: dict[str, dict]) -> dict[str, dict[str, str]]:
@@ -184,7 +184,7 @@ def sweep_postponed(session: Session) -> tuple[str, bool]:
     A study that lacks them is not complete. Gives what to tell of cells that are left and why,
     empty if none is, and whether something else than the budget was in their way.
     """
-    written = {path: json.loads(path.read_text()) for path in session.coming if path.exists()}
+    written = {p: json.loads(p.read_bytes()) for p in session.coming if p.exists()}
     swept = {path: said for path, said in written.items() if said["status"] == "postponed"}
     for path in swept:
         path.unlink()

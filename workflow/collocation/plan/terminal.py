@@ -42,7 +42,9 @@ class Quiet(logging.Filter):
             known = name in ("SIGINT", "SIGTERM") or status in ("130", "143")
             record.msg = f"ended by {name or f'exit status {status}'}: {LAST_WORD.search(said)[1]}"
             return not known and not (status and int(status) <= OURS)
-        return record.levelno >= logging.WARNING and not said.startswith(ECHOES)
+        if record.levelno < logging.WARNING:
+            return said.startswith("Nothing to be done")
+        return not said.startswith(ECHOES)
 
 
 def _one_line(record: logging.LogRecord) -> bool:
