@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from analysis.estimates.schema import INTERVAL, NONE, RANGE, Estimate
+from analysis.estimates import INTERVAL, NONE, RANGE, Row
 from workflow.collocation.spec.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
 
 _MODELS = {
@@ -139,7 +139,7 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}" if unit else text
 
 
-def span(e: Estimate | None) -> str:
+def span(e: Row | None) -> str:
     """The number with what is known of its spread.
 
     `1.30 [1.30, 1.31]` has the 95 % interval of one host, or of what `, one cell` tells of itself;

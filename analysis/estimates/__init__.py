@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
+from analysis.quantities import QUANTITIES
+from analysis.records import schema as records
 from analysis.records.safe import MOST_ROWS, read_table
 from workflow.collocation.spec.names import Scenario, arm_order, method_order, parse_scenario
 
@@ -27,6 +31,19 @@ COLUMNS = ("id", "quantity", *PLACE[:5], "host", "source", "name", "value", "low
 COLUMNS += ("spread", "n", "hosts", "unit", "relative_to", "flags", "status", "note", "design")
 COLUMNS += ("replicates",)
 MOST_HOSTS = 1000  # of one study
+_REPLICATE = pa.struct(
+    [
+        ("cell", pa.string()),
+        ("value", pa.float64()),
+        ("numerator", pa.float64()),
+        ("denominator", pa.float64()),
+        ("over", pa.string()),
+        ("batches", pa.list_(pa.float64())),
+    ]
+)
+_TYPES = dict.fromkeys(("value", "low", "high"), pa.float64())
+_TYPES |= {"n": pa.int64(), "hosts": pa.int64(), "replicates": pa.list_(_REPLICATE)}
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
 Row = namedtuple("Row", (*COLUMNS, "jobs"))  # jobs: how many share the GPU; 0 for the whole study
 
 
@@ -55,6 +72,35 @@ def read(path: Path) -> pd.DataFrame:
         ) from error
 
 
+def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of several kinds under COLUMNS, with their ids, units and what they are relative to."""
+    found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()], ignore_index=True)
+    found = found.reindex(columns=COLUMNS)
+    if "source" not in found or not len(found):
+        return found
+    defaults = dict.fromkeys(("n", "hosts"), 0) | {"source": MEASURED, "spread": NONE}
+    texts = set(COLUMNS) - {"value", "low", "high", "replicates", *defaults}
+    found = found.fillna(dict.fromkeys(texts, "") | defaults).astype({"n": int, "hosts": int})
+    known = [QUANTITIES[name] for name in found["quantity"]]
+    for column in ("unit", "relative_to"):
+        own = pd.Series([getattr(quantity, column) for quantity in known], found.index)
+        found[column] = found[column].where(found[column] != "", own)
+    found["replicates"] = [r if isinstance(r, list) else [] for r in found["replicates"]]
+    places = found[["quantity", *PLACE, "host", "source"]].to_dict("records")
+    return found.assign(id=[identity(**place) for place in places])
+
+
+def write(found: pd.DataFrame, output: Path) -> None:
+    """Write estimates.parquet, and beside it a CSV without the replicates, each atomically.
+
+    Raises ValueError where two numbers have one id.
+    """
+    if (twice := found["id"].duplicated()).any():
+        raise ValueError(f"two numbers have the id {found.loc[twice, 'id'].iloc[0]}")
+    made = pa.Table.from_pandas(found[list(COLUMNS)], schema=SCHEMA, preserve_index=False)
+    records.write(made.replace_schema_metadata(), output, only_parquet=["replicates"])
+
+
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
     """With `jobs`, by id, in the order of pages: arm, mixes last, workload, count, method, host."""
     parsed = {s: parse_scenario(s) if s else Scenario("", (), "") for s in set(frame["scenario"])}
@@ -67,6 +113,11 @@ def ordered(frame: pd.DataFrame) -> pd.DataFrame:
     ]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return frame.iloc[order].set_index("id", drop=False).rename_axis(None)
+
+
+def frame_of(found: pd.DataFrame) -> pd.DataFrame:
+    """The frame of the old reader's Estimates; a frame as it is."""
+    return getattr(found, "frame", found)
 
 
 def identity(quantity: str, **where: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from analysis.estimates.quantities import QUANTITIES
+from analysis.quantities import QUANTITIES
 from analysis.records import schema as records
 from analysis.records.safe import MOST_ROWS, read_table
 from workflow.collocation.spec.names import parse_scenario

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
 
-from analysis.estimates import schema
+from analysis.estimates import read, schema
 from analysis.estimates.schema import MEASURED, Estimate
 from workflow.collocation.spec.names import Scenario, arm_order, method_order, parse_scenario
 
@@ -28,7 +28,9 @@ class Estimates:
     @classmethod
     def read(cls, path: Path) -> Estimates:
         """Of an estimates.parquet. Raises OSError or ValueError where it is no such file."""
-        return cls(schema.rows(path))
+        found = cls(schema.rows(path))
+        found.frame = read(path)
+        return found
 
     def __getitem__(self, identity: str) -> Estimate:
         """By id. Raises KeyError."""
