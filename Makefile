@@ -10,7 +10,6 @@
 # make compare   two studies side by side: make compare A=results/x B=results/y; OUT: another folder
 # make verify    do the shipped results follow from the raw files? STUDY=h200; default: all that ship; ALL=1: each artefact
 # make artifact  one archive of code, raw and derived results, and how to evaluate it: STUDY=h200 OUT=FILE
-# make contribute   anonymised, checked bundle of a study measured elsewhere: STUDY=x OUT=FILE
 # make merge     take in cells of the same study from elsewhere: make merge FROM=FOLDER_OR_BUNDLE
 # make seal      check a finished study and make it one that ships: STUDY=h200
 # make readme    write README.md and the generated pages of docs/ from the study that ships: STUDY=h200
@@ -51,7 +50,7 @@ QUIET = $(PY) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact contribute merge seal readme explain advise plan doctor test test-slurm soak lint format schemas bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact merge seal readme explain advise plan doctor test test-slurm soak lint format schemas bench wheelhouse clean
 
 help:
 	@sed -n '/^[^#]/q; s/^# \{0,1\}//p' Makefile
@@ -92,7 +91,7 @@ explain advise: $(BASE)
 	@$(call named)
 	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY))
 
-artifact contribute: $(BASE)
+artifact: $(BASE)
 	@$(call named)
 	@$(PY) -m release $@ $(RESULTS)/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
 

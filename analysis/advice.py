@@ -35,7 +35,7 @@ BESIDES = {"rate": "rate", "slowdown": "slowdown_worst", "memory": "memory"}
 BESIDES |= {"s": "s", "over_fastest": "over_fastest"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Option:
     """One way to run a job: `n` at a time by a method, with its numbers over all hosts.
 
@@ -98,7 +98,7 @@ class Option:
         return f"{self.label} has a throughput gain of {labels.span(self.stp)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Advice:
     """What to do with a job that is written in one way.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from analysis import labels
 from analysis.estimates import BLOCKS, INTERVAL, Row, frame_of, get, hardware, identity, of
 from analysis.intervals import FEW
 from analysis.records import flags
-from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS, parse_scenario
+from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS, TWIN, parse_scenario
 
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
@@ -21,6 +22,17 @@ TURNED = (
     f"{TURNS} the sets compared took turns in one cell (on one host at least); elsewhere each had "
     "a cell of its own, and the host may have changed in between."
 )
+
+
+def copies(estimates: object, quantity: str, **where: str) -> dict[str, list[Row]]:
+    """Of sets of one workload without variants, in plain windows: workload → its numbers."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for e in estimates.of(quantity, **{"window": "", "job": "", "name": ""} | where):
+        scenario = parse_scenario(e.scenario)
+        plain = not scenario.mixed and not scenario.variant and e.method != TWIN
+        if plain and e.value is not None:
+            found[scenario.parts[0][0]].append(e)
+    return found
 
 
 def value(e: Row) -> float:
@@ -85,6 +97,7 @@ def on_cpu(estimates: pd.DataFrame) -> bool:
 
 def caution(estimates: pd.DataFrame) -> str:
     """Why a small study answers little, or ""."""
+    estimates = frame_of(estimates)
     replicates = get(estimates, "count", name="replicates")
     if on_cpu(estimates):
         return (

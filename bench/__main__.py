@@ -28,7 +28,7 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import find_devices
 from workflow.collocation.run import environment
 from workflow.collocation.run.task import Task
-from workflow.collocation.sharing.evidence import Company, NotInForce, Report, Unsupported
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.load import load_config
 
@@ -70,7 +70,7 @@ def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tu
 
             window = cell.spec.measure
             rate = sum(measure(specs, window.window_s, witness, window.settle_s))
-    except (Company, NotInForce, Unsupported) as error:
+    except (GpuBusy, NotInForce, Unsupported) as error:
         sys.exit(f"bench: bare loop as {cell.id}: {error}")
     return rate, seen[0]
 

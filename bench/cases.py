@@ -12,7 +12,7 @@ from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.run.members import member_specs
+from workflow.collocation.run.task import member_specs
 from workflow.collocation.sharing.base import Sharing
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.load import load_workloads
@@ -86,7 +86,7 @@ def entered(
 ) -> Iterator[tuple[Sharing, list[dict]]]:
     """Hold the device and set the cell's method up; with it the specs of its members.
 
-    ready: as `prepare` gives it. Raises Company, NotInForce or Unsupported.
+    ready: as `prepare` gives it. Raises GpuBusy, NotInForce or Unsupported.
     """
     dataset = json.loads(ready.read_text())
     sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)

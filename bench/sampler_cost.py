@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.estimates.intervals import interval
-from analysis.estimates.quantities import LOG
+from analysis.intervals import interval
+from analysis.quantities import LOG
 from bench.cases import CPU_CASES, Case, cell_of, entered, in_short, prepare
 from workflow.collocation import gpu
 from workflow.collocation.gpu import cores, find_devices
@@ -32,9 +32,8 @@ from workflow.collocation.record import step_times as steps
 from workflow.collocation.record.source_digest import code_digest
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.progress import Display
-from workflow.collocation.sharing.evidence import Company, NotInForce, Unsupported
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
 from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.load import load_config
 from workflow.collocation.spec.study import Sampling
@@ -148,13 +147,12 @@ def launch(cell: Cell, ready: Path, device: gpu.Device | None, args) -> list[Seg
         stack.callback(display.close)
         try:
             sharing, specs = stack.enter_context(entered(cell, ready, device, folder))
-        except (Company, NotInForce, Unsupported) as error:
+        except (GpuBusy, NotInForce, Unsupported) as error:
             raise BenchError(f"{cell.id}: {error}") from error
         server = stack.enter_context(Server(folder / "server.log"))
         conductor = Launch(
             *(server, sharing, specs, cell.spec.measure, folder, display, TIMEOUTS),
             Watch(folder, folder / "log", None, [], {"source": "off"}, None),
-            Neighbours(device, cell.spec),
             args=args,
             device=device,
             folder=folder,

@@ -1,6 +1,6 @@
 """One training process: built, warmed up, started with the others, trained until told to stop.
 
-Member spec, events and commands: see docs/architecture.md. A process knows nothing of those that
+Member spec, events and commands: see docs/CONTRIBUTING.md. A process knows nothing of those that
 share the device with it.
 """
 

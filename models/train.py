@@ -7,8 +7,10 @@ from models.protocol import Channel
 
 def preload() -> None:
     """Import what members need and this module has not imported yet; never touches CUDA."""
-    import models.data.pipeline
-    import models.member  # noqa: F401
+    import models.data
+    import models.member  # noqa: F401  (imports models.compat, too)
+
+    import torchvision.datasets  # noqa: F401  # isort: skip
 
 
 def main(spec: dict, channel: Channel) -> int:

@@ -2,20 +2,18 @@
 
 import argparse
 import sys
-from importlib import import_module
 from pathlib import Path
 
 COMMANDS = {
     "verify": "do the shipped results follow from the raw files?",
     "seal": "make a finished study one that ships",
     "artifact": "one archive of code, raw and derived results, and how to evaluate it",
-    "contribute": "an anonymised, checked bundle of a study measured elsewhere",
     "merge": "take in cells of a study that were measured elsewhere",
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command. Its module is imported when it is used."""
+    """Run a command; its module is imported only then."""
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in COMMANDS.items():
@@ -29,17 +27,30 @@ def main(argv: list[str] | None = None) -> int:
             command.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
         elif name != "seal":
             command.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
-    given = vars(parser.parse_args(argv))
-    name, studies = given.pop("command"), given.pop("study")
-    for study in studies:
-        if not (study.is_dir() or name == "merge" and study.is_file()):
+    given = parser.parse_args(argv)
+    for study in given.study:
+        if not (study.is_dir() or given.command == "merge" and study.is_file()):
             there = sorted(path.parent.name for path in study.parent.glob("*/runs.txt"))
             sys.exit(f"there is no {study}; {study.parent} has: {', '.join(there) or 'no study'}")
     try:
-        run = import_module(f"release.{name}").main
-        return run(studies if name == "verify" else studies[0], *given.values())
+        return _run(given)
     except KeyboardInterrupt:
         return 130
+
+
+def _run(given: argparse.Namespace) -> int:
+    if given.command == "verify":
+        from release import verify
+
+        return verify.main(given.study, given.all)
+    if given.command == "merge":
+        from release.merge import merge
+
+        return merge(given.study[0], given.config)
+    from release.bundle import artifact, seal
+
+    study = given.study[0]
+    return seal(study) if given.command == "seal" else artifact(study, given.output)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from release.contents import NOT_RUN, PLAN, RUNS, listed, study_name, write_lines
+from release.manifest import NOT_RUN, PLAN, RUNS, listed, never_ships, study_name, write_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS = ROOT / "config" / "claims.yaml"
-MERGED = ("runs.parquet", "runs.csv", "estimates.parquet", "estimates.csv")  # of a bundle
 PROCESSES = 2  # as many as a small machine has cores
 LIMIT_S = 900
 
@@ -36,16 +35,24 @@ def lay(study: Path, there: Path) -> Path:
     return folder
 
 
-def derive(folder: Path, merged_only: bool) -> None:
-    """Make MERGED, or all that there is, in the folder. Raises ValueError."""
+def derive(folder: Path) -> None:
+    """Make everything in the folder. Raises ValueError."""
     here = Path("results", folder.name)
     of = ["--study", folder.name, "--list", here / RUNS, "--output"]
     of_study = ["--folder", here]
-    _run(folder, ["merge", *of, here / MERGED[0]], ["telemetry", *of, here / "telemetry.parquet"])
+    merge = ["merge", *of, here / "runs.parquet"]
+    _run(folder, merge, ["telemetry", *of, here / "telemetry.parquet"])
     _run(folder, ["estimate", *of_study])
-    if not merged_only:
-        explorer = ["explorer", *of_study, "--output", here / "explorer.html"]
-        _run(folder, ["pages", *of_study], ["figures", "--data-only", *of_study], explorer)
+    explorer = ["explorer", *of_study, "--output", here / "explorer.html"]
+    _run(folder, ["pages", *of_study], ["figures", "--data-only", *of_study], explorer)
+
+
+def made(folder: Path) -> list[str]:
+    """The files that were made in a folder that `lay` laid, whose raw ones are links."""
+    links = ("cells", "datasets", "bench")
+    paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    names = (path.relative_to(folder).as_posix() for path in paths)
+    return sorted(n for n in names if n.partition("/")[0] not in links and not never_ships(n))
 
 
 def _run(folder: Path, *commands: list) -> None:

@@ -1,34 +1,32 @@
 """Do the shipped results follow from the shipped raw files? A line for what does not.
 
-Raw files are held against raw.sha256 and each other, what they tell is computed again from the
-readings. Everything derived is made anew in a temporary folder and compared by value; README.md and
-docs/ too. Ends with 1 if anything differs, with 2 if there was nothing to verify.
+Raw files are held against raw.sha256 and each other; rates and telemetry are computed again from
+step times and readings. Everything derived is made anew in a temporary folder and compared by
+value. Ends with 1 if anything differs, with 2 if there was nothing to verify.
 """
 
-import signal
+import math
+import re
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.records.safe import printable, read_text
-from release import cells, compare, contents, derive, manifest, whole
-from release.contents import Attempt, by_value, is_raw, one_line, owner
-from release.manifest import MANIFEST, RAW
+from analysis.records.safe import one_line, printable, read_table, read_text
+from release import attempt_checks, cross_cell_checks, derive, manifest
+from release.manifest import MANIFEST, RAW, by_value, is_raw
 
 README = "README.md"
 SHOWN = 3  # differences that an artefact's line names
 LIMITS = """\
-What no list of a study's own can prove: that it was measured at all. Who makes up raw files that
-agree with each other, and every list anew, passes; so does who leaves a cell out and says so in
-not_run.txt; so do a copied cell whose step times are blurred by one per cent or two, and losses of
-the warm-up within what they vary by, or after its first steps. Images are held by SHA-256 alone.
-Compare the root above with one that was published, or measure anew (make study, make compare)."""
+What no list of a study's own can prove is that it was measured at all: whoever makes up raw files
+that agree with each other passes. Compare the root above with one that was published, or measure
+anew (make study, make compare)."""
+_NUMBER = re.compile(r"([-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,12 @@ class Line:
     wrong: Sequence[str] = ()
     counted: str = ""
 
-    def text(self, every: bool = False) -> str:
-        """One line; with `every` another for each difference."""
-        artefact = printable(self.artefact)  # no name makes another line, or colours one
+    def text(self) -> str:
         if not self.wrong:
-            return f"ok {artefact}{f' ({self.counted})' if self.counted else ''}"
+            return f"ok {printable(self.artefact)}{f' ({self.counted})' if self.counted else ''}"
         more = ["and more"] if len(self.wrong) > SHOWN else []
-        told = [*map(printable, self.wrong if every else [*self.wrong[:SHOWN], *more])]
-        return f"DIFFERS {artefact}: {(chr(10) + '  ' if every else '; ').join(told)}"
+        said = "; ".join(map(printable, [*self.wrong[:SHOWN], *more]))
+        return f"DIFFERS {printable(self.artefact)}: {said}"
 
 
 def verify(study: Path) -> Iterator[Line]:
@@ -54,53 +50,39 @@ def verify(study: Path) -> Iterator[Line]:
     study, lists = study.resolve(), f"{MANIFEST} and {RAW}"
     try:
         derived_list, raw_list = manifest.read(study / MANIFEST), manifest.read(study / RAW)
-        odd, found = contents.strange(study), manifest.digests(study)
-        if derived_list.pop(RAW, None) != (root := manifest.root(study)):
-            odd.append(f"{RAW} is not the list that {MANIFEST} has")
+        found, root = manifest.digests(study), manifest.root(study)
+        known = {**derived_list, **raw_list}
+        wrong = [] if known.pop(RAW, None) == root else [f"{RAW} is not what {MANIFEST} lists"]
     except (OSError, ValueError) as error:
         yield Line(lists, [one_line(error)])
         return
-    odd += held_against({**derived_list, **raw_list}, found)
-    yield Line(lists, odd, f"{len(found)} files, root {root}")
-    yield from raw(study, found)
-    if contents.strange(study):
-        yield Line("derived results", ["not made anew from a folder that holds such files"])
-    else:
-        yield from derived(study, sorted(found))
-
-
-def held_against(known: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
-    """Sentences: files that are not as the lists have them, but for what is compared by value."""
     for name in sorted({*known, *found}):
         if name not in found:
-            yield f"{owner(name)} is missing"
+            wrong.append(f"{name} is missing")
         elif not by_value(name) and known.get(name) != found[name]:
-            yield f"{owner(name)} is not {'what was sealed' if name in known else 'listed'}"
+            wrong.append(f"{name} is not {'what was sealed' if name in known else 'listed'}")
+    yield Line(lists, wrong, f"{len(found)} files, root {root}")
+    yield from raw(study, found)
+    yield from derived(study, sorted(found))
 
 
 def raw(study: Path, found: Mapping[str, str]) -> Iterator[Line]:
     """The raw files against each other: a line for each attempt that is wrong, one for the rest."""
-    of_attempt = defaultdict(dict)
-    for name, digest in found.items():
-        if of := Attempt.of(name):
-            of_attempt[of[0]][of[1]] = digest
-    checked = examined(study, of_attempt)
+    checked = examined(study, found)
     wrong = [one for one in checked if one.wrong]
     yield from (Line(f"raw files of cell {one.attempt}", one.wrong) for one in wrong)
-    if (said := whole.check(study, checked)) or not wrong:
-        counted = (
-            f"{len(checked)} attempts: rates, losses, telemetry and energy follow from readings"
-        )
-        yield Line("raw files", said, counted)
+    said = cross_cell_checks.check(study, checked)
+    counted = f"{len(checked)} attempts: rates and telemetry follow from readings"
+    yield Line("raw files", said, "" if wrong else counted)
 
 
-def examined(study: Path, digests: Mapping[Attempt, Mapping[str, str]]) -> list[cells.Checked]:
-    """Each attempt, whose files have these SHA-256, against itself."""
-    there = sorted(digests)
-    dies = signal.signal, (signal.SIGINT, signal.SIG_DFL)  # at Ctrl-C, without a word
-    with ProcessPoolExecutor(derive.PROCESSES, get_context("fork"), *dies) as pool:
-        own, size = map(digests.get, there), len(there) // (4 * derive.PROCESSES) + 1
-        return list(pool.map(cells.examine, repeat(study), there, own, chunksize=size))
+def examined(study: Path, found: Mapping[str, str]) -> list[attempt_checks.Checked]:
+    """Each attempt among files with these SHA-256, held against itself."""
+    of = manifest.attempts(found)
+    own = [{file: found[f"{attempt.folder}/{file}"] for file in of[attempt]} for attempt in of]
+    with ProcessPoolExecutor(derive.PROCESSES, get_context("fork")) as pool:
+        size = len(of) // (4 * derive.PROCESSES) + 1
+        return list(pool.map(attempt_checks.examine, repeat(study), of, own, chunksize=size))
 
 
 def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[Line]:
@@ -108,21 +90,22 @@ def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[L
     with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
         try:
             made = derive.lay(study, Path(scratch))
-            derive.derive(made, merged_only=contents.CONTRIBUTED in names)
+            derive.derive(made)
         except Exception as error:  # whatever the folder holds, it is named
             yield Line("derived results", [f"cannot be made: {one_line(error)}"])
             return
         for note in sorted(made.glob("*.unreadable.txt")):
             yield Line(note.name, [f"is left out: {' '.join(read_text(note).split())}"])
         wanted = {name for name in names if by_value(name)}
-        for name in sorted({*wanted, *(n for n in contents.shipped(made) if not is_raw(n))}):
-            if not (made / name).exists():
+        new = {name for name in derive.made(made) if not is_raw(name)}
+        for name in sorted(wanted | new):
+            if name not in new:
                 yield Line(name, ["is derived from nothing here"])
             elif name not in wanted:
                 yield Line(name, ["follows from the raw files, and is not among what ships"])
             else:
-                yield Line(name, compare.files(study / name, made / name))
-        if pages:  # which follow the seal
+                yield Line(name, differences(study / name, made / name))
+        if pages:
             yield from readme(study, made)
 
 
@@ -130,32 +113,73 @@ def readme(study: Path, made: Path) -> Iterator[Line]:
     """README.md and docs/, if they are of this study; one has to repeat the root."""
     from analysis.pages import render  # noqa: PLC0415, for who makes pages only
 
-    root, shown = derive.ROOT, f"STUDY={study.name} ID="  # it may link to other studies, too
+    root = derive.ROOT
+    if study != root / "results" / study.name or f"STUDY={study.name} ID=" not in read_text(
+        root / README
+    ):
+        return
     try:
-        if study != root / "results" / study.name or shown not in read_text(root / README):
-            return
         for name, text in render.shipped(made, derive.CLAIMS):
-            yield Line(name, compare.texts(read_text(root / name), text))
-        told = [root / README, *sorted((root / "docs").glob("*.md"))]
-        if not any(manifest.root(study) in read_text(path) for path in told):
-            yield Line("root", [f"neither {README} nor a page of docs/ repeats it"])
+            yield Line(name, compare(read_text(root / name), text))
     except Exception as error:  # whatever altered files make of it, it is named
         yield Line(README, [f"cannot be compared: {one_line(error)}"])
+    pages = [root / README, *sorted((root / "docs").glob("*.md"))]
+    if not any(manifest.root(study) in read_text(path) for path in pages):
+        yield Line("root", [f"neither {README} nor a page of docs/ repeats it"])
+
+
+def differences(shipped: Path, made: Path) -> list[str]:
+    """Sentences: how two files of one kind differ by value; Parquet is compared as text."""
+    try:
+        return compare(_text(shipped), _text(made))
+    except Exception as error:  # whatever a file holds, it is named
+        return [f"cannot be read: {one_line(error)}"]
+
+
+def _text(path: Path) -> str:
+    if path.suffix != ".parquet":
+        return read_text(path)
+    table = read_table(path)
+    return "\n".join([str([*map(str, table.schema)]), *map(repr, table.to_pylist())])
+
+
+def compare(shipped: str, made: str) -> list[str]:
+    """Sentences: the first lines that differ by more than a part in 10⁹ of a number in them."""
+    if shipped == made:
+        return []
+    pairs = zip_longest(shipped.splitlines(), made.splitlines(), fillvalue="nothing")
+    wrong = ((n, *pair) for n, pair in enumerate(pairs, 1) if not _same(*pair))
+    return [
+        f"line {n}: shipped {one[at : at + 80]!r}, derived {other[at : at + 80]!r} ({one[:80]})"
+        for n, one, other in islice(wrong, SHOWN + 1)
+        for at in [max(_agree(one, other) - 30, 0)]
+    ]
+
+
+def _agree(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+
+
+def _same(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    mine, yours = _NUMBER.split(one), _NUMBER.split(other)  # numbers at odd places
+    return len(mine) == len(yours) and all(
+        a == b or (n % 2 and "." in a and math.isclose(float(a), float(b), rel_tol=1e-9))
+        for n, (a, b) in enumerate(zip(mine, yours, strict=True))
+    )
 
 
 def tell(study: Path, every: bool = False) -> int:
-    """Print a line for each artefact that is wrong, with `every` for all, and one that counts those
-    that are right; how many are wrong.
-    """
-    print(f"{study}:", end="", flush=True)
-    wrong, counted, end = [], [], " "
-    for line in verify(study):
-        (wrong if line.wrong else counted).append(line.counted)
-        if every or line.wrong:
-            print(f"\n{line.text(every)}", end="", flush=True)
-            end = "\n"
-    told = "; ".join(filter(None, counted))
-    print(f"{end}{len(counted)} artefacts follow from the raw files ({told})")
+    """Print a line for each artefact that is wrong, with `every` for all; how many are wrong."""
+    lines = list(verify(study))
+    wrong = [line for line in lines if line.wrong]
+    for line in lines if every else wrong:
+        print(line.text())
+    counted = "; ".join(line.counted for line in lines if line.counted)
+    right = len(lines) - len(wrong)
+    print(f"{study}: {right} artefacts follow from the raw files ({counted})", flush=True)
     return len(wrong)
 
 
@@ -165,9 +189,7 @@ def main(studies: Sequence[Path], every: bool) -> int:
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
-    wrong = 0
-    for study in studies:
-        wrong += tell(study, every)
+    wrong = sum(tell(study, every) for study in studies)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)
     return 1 if wrong else 0

@@ -20,17 +20,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.estimates.build import build
 from analysis.records.merge import merge
 from release import slices
 from tests.lies import lies
+from tests.old_estimates import build
 from tests.studio import PATIENCE, Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
 from workflow.collocation.gpu.cores import plan_cores, plan_sides
 from workflow.collocation.plan import fits
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.members import member_specs
+from workflow.collocation.run.task import member_specs
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.study import Study
 from workflow.collocation.spec.workloads import VisionWorkload

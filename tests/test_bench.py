@@ -19,7 +19,7 @@ from bench import __main__ as bench  # noqa: E402
 from bench import bare_loop, sampler_cost, survivors  # noqa: E402
 from bench.cases import TINY  # noqa: E402
 from workflow.collocation.gpu.cores import Cpu, plan_cores  # noqa: E402
-from workflow.collocation.run.members import member_specs  # noqa: E402
+from workflow.collocation.run.task import member_specs  # noqa: E402
 from workflow.collocation.sharing.evidence import NotInForce, Report  # noqa: E402
 
 PAIR = bench.Case(TINY, "paper_step", "naive", 2, 2)

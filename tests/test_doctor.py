@@ -92,7 +92,7 @@ def test_a_card_that_somebody_uses_or_whose_driver_does_not_answer(card, monkeyp
     def silent(device):
         raise NotInForce("the NVIDIA driver does not answer")
 
-    monkeypatch.setattr(doctor, "refuse_company", silent)
+    monkeypatch.setattr(doctor, "require_free", silent)
     how, said = found.company()
     assert how == FAIL and said.startswith("the NVIDIA driver") and "they" not in said, said
 

@@ -383,7 +383,8 @@ def test_a_gpu_that_is_lost_in_mid_study_is_never_replaced_by_the_cpu(studio):
         hold.unlink()
         over = running.end()
     assert over.code == 1 and "Error" not in over.output, over.output
-    assert "2 cells are left: planned for a GPU, and there is none now: no CUDA" in over.output
+    why = "planned for a GPU, and there is none now: the NVIDIA driver fails: GPU is lost (NVML"
+    assert f"2 cells are left: {why}" in over.output
     assert over.output.count("planned for a GPU") == 1
     assert list(studio.records()) == [f"{CELL}/a1"]  # it was in its window
 
@@ -466,8 +467,8 @@ def test_the_last_job_fails_and_lists_every_cell_without_a_result(faulty):
         line = rf"1x_{name}/paper_step/naive/r1: (failed|timed_out) \(attempt 1; tried again next"
         assert re.search(line, run.output), name
     for name in ("raises", "hangs_warm"):  # said when it happens, and in the end
-        where = rf"1x_{name}/.*/member0\.log, line \d+; at .*torchfree\.py, line \d+, in \w+"
-        assert len(re.findall(where, run.output)) == 2, run.output
+        where = rf"log: .*/1x_{name}/.*/member0\.log$"
+        assert len(re.findall(where, run.output, re.M)) == 2, run.output
     assert "1x_oom_" not in run.output.split("have no result:")[1]
     assert not (studio.results / "complete").exists()
     assert not studio.partial_files()

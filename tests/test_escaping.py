@@ -4,12 +4,12 @@ from html.parser import HTMLParser
 
 import pytest
 from markdown_it import MarkdownIt
+from tests.test_hostile import SOURCE, run
 
 from analysis.estimates.schema import Estimate
 from analysis.estimates.schema import write as write_estimates
 from analysis.figures.sheet import Sheet
 from analysis.pages.book import plain
-from tests.test_hostile import SOURCE, run
 from workflow.collocation.spec.names import no_formula
 
 NASTY = (

@@ -14,7 +14,6 @@ from matplotlib.text import Text
 
 from analysis.__main__ import main as analysis
 from analysis.estimates import schema
-from analysis.estimates.build import build
 from analysis.estimates.schema import Estimate, described
 from analysis.estimates.table import Estimates
 from analysis.figures import APPENDIX, NAMES
@@ -22,6 +21,7 @@ from analysis.figures.choose import WAYS, Study
 from analysis.figures.command import SHEETS, write
 from analysis.figures.draw import SMALL, WIDTH, apart, draw
 from analysis.figures.sheet import COLUMNS, Sheet
+from tests.old_estimates import build
 from tests.simulator import Design, Job, Noise, simulate
 from tests.test_pages import cpu
 

@@ -1,39 +1,33 @@
-"""The GPU as NVML tells it, against a stand-in for pynvml; and what methods make of it."""
+"""The GPU as NVML tells it, against a stand-in for pynvml, and by the process that asks it."""
 
 import os
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Named
 
-import psutil
 import pynvml
 import pytest
 
+from tests.studio import alone, study, workload
 from workflow.collocation import gpu
-from workflow.collocation import sharing as methods
-from workflow.collocation.gpu import nvidia
-from workflow.collocation.gpu import nvml_subprocess as apart
+from workflow.collocation.gpu import nvidia, nvml_subprocess
+from workflow.collocation.gpu.nvml_subprocess import DriverError, Silent
 from workflow.collocation.record.run_json import Gpu
-from workflow.collocation.sharing import evidence, mps_daemon
-from workflow.collocation.sharing.evidence import Company, NotInForce, Report
-from workflow.collocation.spec.load import ConfigError
+from workflow.collocation.spec.errors import ConfigError, NotInForce
 
 UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
-NAIVE = {"method": "naive", "members": [{"workload": "a"}]}
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 class FakeNvml:
-    """Three cards; `missing` names the calls that this driver does not know."""
+    """Three cards, assumed to answer as nvidia-ml-py does. `failing`: what a call raises."""
 
     def __init__(self):
         self.uuids = list(UUIDS)
-        self.missing: set[str] = set()
+        self.failing: dict[str, Exception] = {}
+        self.memory = Named(total=80 * 2**30, used=2**30, free=79 * 2**30)
         self.capability = [9, 0]
         self.cores = 132 * 128
         self.mig = 0
@@ -48,33 +42,23 @@ class FakeNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return uuid if uuid.startswith("MIG-") else self.uuids.index(uuid)
 
-    def profile(self, handle, index):
-        raise NOT_SUPPORTED
-
     def calls(self) -> dict[str, Callable]:
         """By their names less `nvml`; those of a device less `nvmlDeviceGet`."""
-        clocks = {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}
-        memory = Named(total=80 * 2**30, used=2**30, free=79 * 2**30)
         device = {
             "Count": lambda: len(self.uuids),
             "HandleByIndex": lambda index: index,
             "HandleByUUID": self.by_uuid,
             "UUID": lambda handle: self.uuids[handle],
             "Name": lambda handle: self.names[handle],
-            "MemoryInfo": lambda handle: memory,
+            "MemoryInfo": lambda handle: self.memory,
             "CudaComputeCapability": lambda handle: self.capability,
             "NumGpuCores": lambda handle: self.cores,
             "PciInfo": lambda handle: Named(busId=f"0000FFFF:{self.slots[handle]:02X}:00.0"),
             "ComputeMode": lambda handle: self.compute_mode,
-            "Temperature": lambda handle, sensor: 41,
-            "PowerUsage": lambda handle: 123_456,
-            "ClockInfo": lambda handle, clock: clocks[clock],
-            "CurrentClocksEventReasons": lambda handle: 4,
             "ComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.compute],
             "MPSComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.mps],
             "DeviceHandleFromMigDeviceHandle": {"MIG-1": 1, "MIG-2": 2}.__getitem__,
             "MigMode": lambda handle: [self.mig, self.mig],
-            "GpuInstanceProfileInfo": self.profile,
         }
         found = {"nvmlInit": lambda: None, "nvmlSystemGetDriverVersion": lambda: "580.1"}
         return found | {f"nvmlDeviceGet{name}": call for name, call in device.items()}
@@ -86,15 +70,17 @@ def nvml(monkeypatch) -> FakeNvml:
 
     def answer(name, ask):
         def call(*arguments):
-            if name in fake.missing:
-                raise NOT_SUPPORTED
+            if name in fake.failing:
+                raise fake.failing[name]
             return ask(*arguments)
 
         return call
 
     for name, ask in fake.calls().items():
         monkeypatch.setattr(pynvml, name, answer(name, ask))
-    monkeypatch.setattr(apart.CHILD, "inside", True)  # this process is asked, which is the fake's
+    monkeypatch.setattr(nvml_subprocess.CHILD, "inside", True)  # this process is asked
+    monkeypatch.setattr(nvidia, "_LEFT_OUT", {})
+    monkeypatch.setattr(gpu, "torch_build", lambda: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
 
@@ -110,7 +96,7 @@ def refusal(wanted) -> str:
     return str(caught.value)
 
 
-# -- find -----------------------------------------------------------------------------------------
+# -- which GPUs ------------------------------------------------------------------------------------
 
 
 def test_what_is_known_of_a_device(nvml):
@@ -123,21 +109,16 @@ def test_what_is_known_of_a_device(nvml):
 @pytest.mark.parametrize(
     ("capability", "cores", "count"),
     [
-        ((7, 0), 5120, 80),  # V100
         ((8, 0), 6912, 108),  # A100
-        ((8, 0), 3584, 56),  # A30
-        ((8, 6), 10752, 84),  # A40
         ((9, 0), 16896, 132),  # H100, H200
-        ((10, 0), 18944, 148),  # B200
         ((42, 0), 16896, None),  # a card of the future
         ((9, 0), 100, None),  # what no such card has
-        ((9, 0), 0, None),
         ((9, 0), None, None),  # not readable
     ],
 )
 def test_sms_of_a_card_from_its_cores(nvml, capability, cores, count):
     nvml.capability, nvml.cores = list(capability), cores
-    nvml.missing = {"nvmlDeviceGetNumGpuCores"} if cores is None else set()
+    nvml.failing = {"nvmlDeviceGetNumGpuCores": NOT_SUPPORTED} if cores is None else {}
     assert first().sm_count == count
 
 
@@ -148,14 +129,13 @@ def test_sms_of_a_card_from_its_cores(nvml, capability, cores, count):
         *((None, wanted, [1]) for wanted in ("1", UUIDS[1], "GPU-aaaa-1")),
         *((None, wanted, [index]) for wanted, index in ((0, 0), (2, 2), ("GPU-bbbb", 2))),
         (None, "0,2", [0, 2]),
-        ("2", "auto", [2]),
         ("1,0", "auto", [1, 0]),
         ("1,9,0", "auto", [1]),  # as for CUDA, what is not there ends the list
+        ("1,NoDevFiles,0", "auto", [1]),
         (" 1 ,2", "auto", [1, 2]),
-        (UUIDS[2], "auto", [2]),
         ("GPU-bbbb,0", "auto", [2, 0]),
         ("1", "2,2", [2]),  # asked for by name: that one
-        *((hidden, "auto", []) for hidden in ("", "-1", "-1,0")),
+        *((hidden, "auto", []) for hidden in ("", "-1", "-1,0", "NoDevFiles", "none", "void")),
     ],
 )
 @pytest.mark.parametrize("along", [True, False])  # the bus, or cards are of one model
@@ -182,66 +162,163 @@ def test_an_index_that_cuda_counts_is_not_nvmls(nvml, monkeypatch):
     monkeypatch.delenv("CUDA_DEVICE_ORDER")
     nvml.names = ["Card"] * 3
     assert first().uuid == UUIDS[1]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[2])
-    nvml.names = ["Card", "another", "a third"]
-    assert first().uuid == UUIDS[2]
 
 
-def test_one_that_is_not_there(nvml, monkeypatch):
-    for wanted in (3, "7", "GPU-cccc", "H200"):
+def test_a_name_that_is_no_gpu_is_told_with_those_that_are(nvml, monkeypatch):
+    for wanted in (3, "GPU-cccc", "H200"):
         message = refusal(wanted)
         assert message.startswith(f"gpu: '{wanted}' is no GPU of this machine; allowed: 0 (GPU-a")
         assert all(uuid in message for uuid in UUIDS)
     assert refusal("GPU-aaaa").startswith("gpu: 'GPU-aaaa' names several GPUs; allowed: ")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
-    assert refusal("auto").startswith("CUDA_VISIBLE_DEVICES: 'MIG-1234' is no GPU")
     for part in ("MIG-1", f"MIG-{UUIDS[1]}/1/0"):  # such as Slurm gives: of the second card
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", part)
         assert "is no GPU, but a part of one" in refusal("auto")
-        assert refusal(part).startswith(f"gpu: '{part}' is no GPU, but a part of one")
-
-
-def test_no_cards_and_no_driver(nvml):
     nvml.uuids = []
-    assert first() is None
-    assert refusal(0) == "gpu: '0' is no GPU of this machine; allowed: none is there"
-    nvml.missing = {"nvmlInit"}
-    assert first() is None
-    said = "gpu: '1' was asked for, but there is no NVIDIA driver here; allowed: auto, cpu"
-    assert refusal("1") == said
+    assert refusal(0).endswith("is no GPU of this machine; allowed: auto, cpu, for there is none")
+
+
+@pytest.mark.parametrize(
+    ("visible", "shown"),
+    [
+        (None, True),
+        (UUIDS[1], True),
+        (f"0, {UUIDS[1][:10]}", True),
+        ("0,1", True),
+        (f"9,{UUIDS[1]}", False),  # behind what names none
+        *((part, True) for part in (f"MIG-{UUIDS[1]}/1/0", "MIG-1")),
+        *((other, False) for other in ("MIG-2", UUIDS[0], "0", "", "-1")),
+    ],
+)
+def test_whether_a_process_sees_a_card(nvml, visible, shown):
+    nvml.names = ["Card"] * 3
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert gpu.find(1)[0].shown_to(environment) is shown
+
+
+# -- a driver that fails ---------------------------------------------------------------------------
+
+INIT, COUNT, FIRST = "nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"
+
+
+def test_without_nvidias_library_or_a_card_there_is_no_gpu(nvml):
+    for nvml.uuids, nvml.failing in (([], {}), (UUIDS, {INIT: pynvml.NVMLError(12)})):
+        assert gpu.find_devices("auto") == ([], "no CUDA machine")
+        assert refusal("1").startswith("gpu: '1' is no GPU of this machine; allowed: auto, cpu")
+
+
+@pytest.mark.parametrize("call", [INIT, COUNT, FIRST, "nvmlDeviceGetName"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (18, "version mismatch. (NVML error 18); the driver was updated: restart the machine"),
+        (9, "Driver Not Loaded (NVML error 9); load it"),
+        (4, "Insufficient Permissions (NVML error 4)"),
+        (15, "GPU is lost (NVML error 15); 'nvidia-smi' and 'dmesg' may say more"),
+        (999, "Unknown Error (NVML error 999); 'nvidia-smi'"),
+    ],
+)
+def test_a_driver_that_fails_is_told_in_its_words_and_is_no_machine_without_a_gpu(
+    nvml, call, code, words
+):
+    nvml.failing = {call: pynvml.NVMLError(code)}
+    for wanted in ("auto", "1", UUIDS[0]):
+        with pytest.raises(DriverError) as caught:
+            gpu.find_devices(wanted)
+        assert words in str(caught.value) and "gpu=cpu" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert gpu.find_devices("cpu")[0] == []
+
+
+@pytest.mark.parametrize("code", [18, 999])
+def test_no_study_falls_back_to_the_cpu_where_the_driver_fails(studio, code):
+    failing = {"call": "nvmlInitWithFlags", "at": 1, "error": code, "on": True}
+    studio.with_card("h200_141", failures=[failing])
+    of_one = {"ladders": alone("plain"), "replicates": 1}
+    studio.write({"plain": workload()}, drill=study(**of_one), smoke=study(cpu=True, **of_one))
+    for config in ({}, {"study": "auto"}):
+        run = studio.measure(config=config)
+        assert run.code == 1 and f"(NVML error {code})" in run.output, run.output
+        assert "Traceback" not in run.output
+    assert not studio.records()
+
+
+def test_one_card_that_fails_is_left_out_and_named(nvml, monkeypatch):
+    lost, ask = pynvml.NVMLError(15), pynvml.nvmlDeviceGetName
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda h: ask(h) if h != 1 else raise_(lost))
+    devices, said = gpu.find_devices("auto")
+    assert [device.index for device in devices] == [0, 2]
+    assert said.startswith("GPU 1 is left out: the NVIDIA driver fails: GPU is lost")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # CUDA may count without it
+    with pytest.raises(DriverError, match="'1' may be a GPU that fails: GPU 1 is left out"):
+        gpu.find()
+
+
+def raise_(error: Exception):
+    raise error
 
 
 # -- readings -------------------------------------------------------------------------------------
 
 
-def test_readings_and_what_a_driver_does_not_tell(nvml):
+def test_readings(nvml):
     nvml.compute, nvml.mps, nvml.mig = [9, 3], [], 1
     device = first(1)
     assert device.processes() == {"compute": [3, 9], "mps": []}
-    assert nvidia.memory_free(UUIDS[1]) == nvidia.memory_free("MIG-1") == 79 * 2**30
-    assert (nvidia.card_of("MIG-2"), nvidia.mig_enabled(device)) == (UUIDS[2], True)
+    assert device.memory_free() == 79 * 2**30
+    assert nvidia.mig_enabled(device) is True
     nvml.mig = 0
     assert nvidia.mig_enabled(device) is False
-    names = ("MemoryInfo", "MPSComputeRunningProcesses", "MigMode")
-    nvml.missing = {f"nvmlDeviceGet{name}" for name in names}
+
+
+# As nvidia-ml-py raises where the driver is older than the call.
+OLD = pynvml.NVMLLibraryMismatchError("Unversioned function called and the pyNVML version ...")
+
+
+@pytest.mark.parametrize("error", [NOT_SUPPORTED, OLD])
+def test_what_a_driver_does_not_tell_is_unknown(nvml, error):
+    names = ("MemoryInfo", "ComputeRunningProcesses", "MPSComputeRunningProcesses", "MigMode")
+    nvml.failing = {f"nvmlDeviceGet{name}": error for name in names}
     device = first(1)  # in MIG mode NVML tells a card's memory to administrators only
     assert (device.index, device.memory_bytes) == (1, None)
     assert Gpu.model_validate(device, from_attributes=True).memory_bytes is None
-    assert device.processes() == {"compute": [3, 9], "mps": None}
-    assert nvidia.memory_free(device.uuid) is nvidia.mig_enabled(device) is None
-    nvml.missing = {"nvmlDeviceGetHandleByUUID"}
-    assert nvidia.card_of("MIG-2") is None
+    assert device.processes() == {"compute": None, "mps": None}
+    assert device.memory_free() is nvidia.mig_enabled(device) is None
+
+
+def test_a_card_without_memory_of_its_own_has_an_unknown_size(nvml):
+    """Such as a GB10, which shares the CPU's."""
+    nvml.memory = Named(total=0, used=0, free=0)
+    assert first().memory_bytes is first().memory_free() is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "most"),
+    [
+        (pynvml.NVML_COMPUTEMODE_DEFAULT, 99),
+        (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD, 1),
+        (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, 1),  # NVIDIA's advice for MPS
+        (pynvml.NVML_COMPUTEMODE_PROHIBITED, 0),
+        (None, 99),  # not readable
+    ],
+)
+def test_a_compute_mode_that_lets_fewer_compute_is_an_administrators(nvml, mode, most):
+    nvml.compute_mode = mode
+    nvml.failing = {"nvmlDeviceGetComputeMode": NOT_SUPPORTED} if mode is None else {}
+    for processes in (1, 2):
+        reason = first(1).too_many(processes)
+        assert (reason is None) == (processes <= most)
+        assert reason is None or reason.endswith(f"'nvidia-smi -i {UUIDS[1]} -c DEFAULT'")
 
 
 # -- the process that asks -------------------------------------------------------------------------
 
 
-@apart.apart(seconds=0.5)
+@nvml_subprocess.in_subprocess(seconds=0.5)
 def stuck() -> None:
     signal.pause()
 
 
-@apart.apart(seconds=60)
+@nvml_subprocess.in_subprocess(seconds=60)
 def answer(text: str, then=None, wait: float = 0) -> str:
     time.sleep(wait)
     if then:
@@ -251,8 +328,8 @@ def answer(text: str, then=None, wait: float = 0) -> str:
 
 @pytest.fixture
 def child(monkeypatch):
-    made = apart.Child()
-    monkeypatch.setattr(apart, "CHILD", made)
+    made = nvml_subprocess.Child()
+    monkeypatch.setattr(nvml_subprocess, "CHILD", made)
     yield made
     made.end()
 
@@ -260,7 +337,7 @@ def child(monkeypatch):
 @pytest.fixture
 def hanging(nvml, child, monkeypatch) -> set[int]:
     """Cards of which the driver never tells anything, to who asks for one by index."""
-    monkeypatch.setattr(apart, "ANSWER_S", 0.3)
+    monkeypatch.setattr(nvml_subprocess, "ANSWER_S", 0.3)
     found = set()
     ask = pynvml.nvmlDeviceGetHandleByIndex
     hang = lambda index: signal.pause() if index in found else ask(index)  # noqa: E731
@@ -268,36 +345,24 @@ def hanging(nvml, child, monkeypatch) -> set[int]:
     return found
 
 
-SILENT = "the NVIDIA driver does not answer for GPU 1, which is left out"
-
-
-def test_a_card_that_is_silent_is_left_out_and_named(hanging, monkeypatch):
-    monkeypatch.setattr(gpu, "torch_build", lambda: None)
+def test_a_card_that_is_silent_is_left_out_and_named(hanging):
     hanging.add(1)
-    for wanted, indices in (("auto", [0, 2]), (UUIDS[2], [2]), ("1,2", [2]), (0, [0])):
-        devices, said = gpu.find_devices(wanted)
-        assert [device.index for device in devices] == indices and said == SILENT
-    assert [device.index for device in gpu.find(None)] == [0, 2]
+    said = "GPU 1 is left out: the NVIDIA driver does not answer: nothing on '_device' within 0 s"
+    for wanted, indices in (("auto", [0, 2]), (UUIDS[2], [2]), (0, [0])):
+        devices, told = gpu.find_devices(wanted)
+        assert [device.index for device in devices] == indices and told.startswith(said)
     for wanted in (1, UUIDS[1]):  # a job of its own
-        with pytest.raises(apart.Silent, match=SILENT):
+        with pytest.raises(DriverError, match=said):
             gpu.find_devices(wanted)
-    assert refusal(3).startswith("gpu: '3' is no GPU of this machine")
     assert first().processes() == {"compute": [], "mps": []}  # the others are asked on
-    # What CUDA counts is another number where a card is missing.
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with pytest.raises(apart.Silent, match="'1' may be any GPU: the NVIDIA driver does not answer"):
-        gpu.find()
-    assert nvidia.shows({"CUDA_VISIBLE_DEVICES": "0"}, first(0)) is False
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{UUIDS[1]},{UUIDS[2]}")
-    assert [device.index for device in gpu.find()] == [2]
+    assert first(0).shown_to({"CUDA_VISIBLE_DEVICES": "0"}) is False  # CUDA may count it
 
 
-def test_a_driver_that_is_silent_on_all_cards_is_asked_no_more(hanging, child, monkeypatch):
+def test_a_driver_that_is_silent_on_all_cards_is_asked_no_more(hanging):
     hanging |= {0, 1, 2}
     for _ in range(2):
-        with pytest.raises(apart.Silent, match="does not answer: nothing on '_device'"):
+        with pytest.raises(Silent, match="does not answer: nothing on '_device'"):
             gpu.find()
-    assert len(child.left_out) == 3
 
 
 def test_what_the_driver_says_and_refuses_comes_back_as_it_is(child):
@@ -314,11 +379,11 @@ def test_a_question_without_an_answer_is_given_up_and_no_other_is_asked(child, m
     """One that is stuck in the kernel is not ended by SIGKILL; here, nobody hears of its end."""
     assert answer("a") == "a"
     pid = child.pid
-    monkeypatch.setattr(apart, "END_S", 60 if ends else 0.1)
+    monkeypatch.setattr(nvml_subprocess, "END_S", 60 if ends else 0.1)
     if not ends:
-        monkeypatch.setattr(apart.os, "waitpid", lambda pid, options: (0, 0))
+        monkeypatch.setattr(nvml_subprocess.os, "waitpid", lambda pid, options: (0, 0))
     for question in (stuck, lambda: answer("never asked")):
-        with pytest.raises(apart.Silent) as caught:
+        with pytest.raises(Silent) as caught:
             question()
         said = "the NVIDIA driver does not answer: nothing on 'stuck' within 0 s"
         assert str(caught.value) == said + ("" if ends else f"; PID {pid} is stuck in it")
@@ -343,7 +408,7 @@ def test_a_child_that_was_killed_is_told_and_the_next_question_has_another(child
     assert answer("a") == "a"
     first = child.pid
     os.kill(first, signal.SIGKILL)
-    with pytest.raises(apart.Silent, match="the process that asks the NVIDIA driver ended at 'ans"):
+    with pytest.raises(Silent, match="the process that asks the NVIDIA driver ended at 'ans"):
         answer("b")
     assert answer("c") == "c" and child.pid != first
 
@@ -371,153 +436,11 @@ def test_who_is_forked_asks_by_a_child_of_its_own(child):
     assert os.waitpid(forked, 0)[1] == 0 and answer("c") == "c"
 
 
-# -- naive ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def no_daemons(monkeypatch):
-    """Whatever MPS daemons there are on this machine do not concern these cards."""
-    monkeypatch.setattr(mps_daemon, "sweep", lambda: None)
-    monkeypatch.setattr(evidence, "_daemons", lambda: iter(()))
-
-
-@pytest.fixture
-def naive(nvml, tmp_path):
-    with methods.enter(NAIVE, first(1), tmp_path) as sharing:
-        yield sharing
-
-
-def said(*pids: int, **changes) -> dict[int, Report]:
-    """What naive members with these PIDs report when all is as it should be, but for `changes`."""
-    report = Report(pid=0, device_uuid=UUIDS[1], sm_count=132, memory_free=2**30)
-    return {member: replace(report, pid=pid, **changes) for member, pid in enumerate(pids)}
-
-
-def test_naive_is_verified_when_nvml_lists_exactly_the_members(nvml, naive):
-    environment = naive.environment(0)
-    assert environment["CUDA_VISIBLE_DEVICES"] == UUIDS[1]
-    with pytest.raises(OSError):  # nobody can make this one, so no kill leaves one behind
-        Path(environment["CUDA_MPS_PIPE_DIRECTORY"]).mkdir()
-    nvml.compute = [30, 10, 20]
-    assert naive.witness(said(20, 30, 10)) == {
-        "verified": True,
-        "members": [10, 20, 30],
-        "devices": dict.fromkeys(range(3), UUIDS[1]),
-        "compute": [10, 20, 30],
-        "mps": [],
-    }
-
-
-@pytest.mark.parametrize(
-    ("compute", "missing", "members", "verified"),
-    [
-        ([], None, [20, 10], None),  # NVML shows nobody
-        ([], "nvmlDeviceGetComputeRunningProcesses", [20, 10], None),
-        ([4001, 4002], None, [20, 10], True),  # other PIDs, as many
-        ([10, 20], "nvmlDeviceGetMPSComputeRunningProcesses", [20, 10], None),
-        ([4001], None, [], None),  # nobody left
-    ],
-)
-def test_what_nvml_does_not_tell_proves_nothing(nvml, naive, compute, missing, members, verified):
-    nvml.compute, nvml.missing = compute, {missing}
-    assert naive.witness(said(*members))["verified"] is verified
-
-
-HIDDEN = 2**22 + 1  # beyond the kernel's largest PID
-US = os.getpid()
-CLIENTS = (
-    "^naive: NVML lists MPS clients on the card: member 0 .PID 20., "
-    f"PID {HIDDEN} .owner not visible from here.$"
-)
-STRANGER = rf"others compute on it: PID {US} \(.*, owner "
-# What NVML lists, as processes and as MPS clients, beside the members 20 and 10; what is wrong.
-WRONG = [
-    *((compute, [20, HIDDEN], NotInForce, CLIENTS) for compute in ([10, 20], [4001, 4002], [])),
-    ([4001, 4002], [4003], NotInForce, "^naive: NVML lists MPS clients on the card: PID 4003 "),
-    ([4001, 4002, 4003], [], Company, "^naive: NVML lists 3 processes, the cell has 2 members$"),
-    ([4001], [], NotInForce, "^naive: NVML lists 1 process, the cell has 2 members$"),
-    ([20], [], NotInForce, r"^naive: member 1 \(PID 10\) is not among NVML's processes \[20\]$"),
-    *(([10, 20, US], clients, Company, STRANGER) for clients in ([], [US])),
-]
-
-
-@pytest.mark.parametrize(("compute", "clients", "error", "sentence"), WRONG, ids=range(len(WRONG)))
-def test_naive_is_not_in_force(nvml, naive, monkeypatch, compute, clients, error, sentence):
-    monkeypatch.setattr(evidence, "GRACE_S", 0.0)
-    nvml.compute, nvml.mps = compute, clients
-    with pytest.raises(error, match=sentence):
-        naive.witness(said(20, 10))
-
-
-def test_naive_is_not_in_force_where_a_member_is_elsewhere(nvml, naive):
-    nvml.compute = [10, 20]
-    sentence = rf"^naive: member 0 \(PID 20\) runs on {UUIDS[0]}, not on {UUIDS[1]}$"
-    with pytest.raises(NotInForce, match=sentence):
-        naive.witness({**said(20, 10), **said(20, device_uuid=UUIDS[0])})
-
-
-def test_what_a_member_started_itself_is_nobody_elses(nvml, naive, monkeypatch):
-    """Else its cell would be measured again for ever."""
-    monkeypatch.setattr(evidence, "GRACE_S", 0.0)
-    nvml.compute = [4001, 4002]
-    with subprocess.Popen(["sleep", "60"]) as own:
-        with pytest.raises(NotInForce, match="NVML lists 2 processes, the cell has 1 member"):
-            naive.witness(said(os.getpid()))
-        own.kill()
-
-
-def test_naive_one_that_is_leaving_the_card_is_given_time(nvml, naive, monkeypatch):
-    monkeypatch.setattr(evidence, "GRACE_S", 60.0)
-    answers = iter([[4001, 4002, 4003]] * 2)
-    monkeypatch.setattr(
-        gpu.Nvidia, "processes", lambda device: {"compute": next(answers, [4001, 4002]), "mps": []}
-    )
-    assert naive.witness(said(20, 10))["compute"] == [4001, 4002]
-
-
-def test_a_strangers_name_cannot_move_the_cursor(tmp_path):
-    program = tmp_path / "\x1b[2Jbad\u202e"
-    shutil.copy(shutil.which("sleep"), program)
-    with subprocess.Popen([program, "60"]) as process:
-        while psutil.Process(process.pid).name() != program.name:  # not yet
-            time.sleep(0.01)
-        assert f"PID {process.pid} (?[2Jbad?, owner " in evidence.owner(process.pid)
-        process.kill()
-
-
-def test_naive_on_a_machine_without_a_gpu(tmp_path):
-    assert methods.refusal(NAIVE, None) is None
-    with methods.enter(NAIVE, None, tmp_path) as sharing:
-        assert sharing.environment(0) == {"CUDA_VISIBLE_DEVICES": ""}
-        found = sharing.witness(said(5, device_uuid=None, sm_count=None))
-        assert found == {"verified": True, "device": "cpu", "members": [5]}
-
-
-@pytest.mark.parametrize(
-    ("mode", "runs"),  # of these members: plain, plain, as MPS clients
-    [
-        (pynvml.NVML_COMPUTEMODE_DEFAULT, (True, True, True)),
-        (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD, (True, False, True)),
-        (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, (True, False, True)),  # NVIDIA's advice for MPS
-        (pynvml.NVML_COMPUTEMODE_PROHIBITED, (False, False, False)),
-        (None, (True, True, True)),  # not readable
-    ],
-)
-def test_a_compute_mode_that_lets_fewer_compute_is_an_administrators(nvml, monkeypatch, mode, runs):
-    monkeypatch.setattr("shutil.which", lambda name: name)
-    nvml.compute_mode, nvml.missing = mode, {"nvmlDeviceGetComputeMode"} if mode is None else set()
-    for members, method, fine in zip((1, 2, 2), ("naive", "naive_again", "mps"), runs, strict=True):
-        spec = {"method": method, "members": [{"workload": "a"}] * members}
-        reason = methods.refusal(spec, first(1))
-        assert (reason is None) == fine, reason
-        assert fine or reason.endswith(f"'nvidia-smi -i {UUIDS[1]} -c DEFAULT'")
-
-
 # -- who may ask ----------------------------------------------------------------------------------
 
 
 def test_nvidias_library_is_asked_in_three_rooms_only():
-    rooms = ("gpu", "methods", "telemetry")
+    rooms = ("gpu", "sharing", "telemetry")
     for module in (Path(gpu.__file__).parents[1]).rglob("*.py"):
         if module.relative_to(Path(gpu.__file__).parents[1]).parts[0] not in rooms:
             assert "pynvml" not in module.read_text(), module

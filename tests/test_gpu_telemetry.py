@@ -4,21 +4,18 @@ Every load is a process of its own (tests/gpu_loads.py), and this one makes no C
 """
 
 import itertools
-import shutil
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
 from tests.gpu_loading import Load, load, running, span_of, spinning
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.sharing import mps_daemon
+from workflow.collocation.telemetry.metrics import Unavailable
 from workflow.collocation.telemetry.nvml import Card
 from workflow.collocation.telemetry.sampler import Source, open_source
-from workflow.collocation.telemetry.vocabulary import Unavailable
 
 CARD = next(iter(gpu.find()), None)
 pytestmark = [
@@ -112,17 +109,25 @@ def test_a_span_and_the_mean_of_its_ticks_agree(source, matmul):
         assert means[name] == pytest.approx(span[name], rel=0.02, abs=0.002), name
 
 
+def edge(card: Card) -> tuple[int, float]:
+    """When the energy counter next moved (monotonic ns), and to what (J)."""
+    before = card.energy()
+    while (joules := card.energy()) == before:
+        time.sleep(0.001)
+    return time.monotonic_ns(), joules
+
+
 def test_the_energy_counter_and_integrated_power_agree(matmul):
     card = Card(CARD.uuid)
-    if card.edge() is None:
+    if card.energy() is None:
         pytest.skip("the card has no energy counter")
     with running(3.6, matmul):
-        (began, first), readings = card.edge(), []
+        (began, first), readings = edge(card), []
         until = time.monotonic() + 3.0
         while time.monotonic() < until:
             readings.append((time.monotonic(), card.read()["power"]))
             time.sleep(0.1)
-        ended, last = card.edge()
+        ended, last = edge(card)
     seconds = (ended - began) / 1e9
     areas = [(b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(readings)]
     integrated = sum(areas) / (readings[-1][0] - readings[0][0])
@@ -133,27 +138,3 @@ def test_the_energy_counter_and_integrated_power_agree(matmul):
         {"counter": counted, "readings": integrated, "their standard deviation": spread},
     )
     assert integrated == pytest.approx(counted, rel=0.03)
-
-
-def test_context_switches_tell_naive_from_mps(source, tmp_path):
-    if shutil.which(mps_daemon.CONTROL) is None:
-        pytest.skip(f"no {mps_daemon.CONTROL}")
-
-    def two(pipe: object) -> dict[str, float | None]:
-        with ExitStack() as stack:
-            both = [stack.enter_context(load(CARD, "small", pipe=pipe)) for _ in range(2)]
-            with running(1.5, *both):
-                return span_of(source, 1.5)
-
-    (tmp_path / "none").mkdir()
-    naive = two(tmp_path / "none")
-    with mps_daemon.running(CARD.uuid, tmp_path / "mps") as daemon:
-        mps = two(daemon.pipe)
-    show("two naive processes of small kernels", naive)
-    show("two under MPS", mps)
-    told = [(name, naive[name], mps[name]) for name in ("ctxsw_requests", "ctxsw_active")]
-    counting = [(one, other) for _, one, other in told if one or other]
-    if not counting:
-        read = ", ".join(f"{name} {one} and {other}" for name, one, other in told)
-        pytest.skip(f"GPM counts no context switches here: naive and MPS read {read}")
-    assert any((one or 0.0) >= 5 * (other or 0.0) for one, other in counting)

@@ -8,7 +8,7 @@ import pytest
 from tests.studio import study, workload
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
-from workflow.collocation.run import refusal
+from workflow.collocation.run import waiting
 from workflow.collocation.sharing.base import METHODS, MOST_MEMBERS, Method, Sharing, register
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.spec.grid import Cell, expand
@@ -124,9 +124,9 @@ THERE = {"find_spec": lambda name: name, "which": lambda name: name, "Python.h":
 )
 def test_what_an_arm_asks_of_a_machine(monkeypatch, arm, device, lacks, reason):
     there = THERE | dict.fromkeys(lacks, lambda _: None)
-    monkeypatch.setattr(refusal, "find_spec", there["find_spec"])
-    monkeypatch.setattr(refusal.shutil, "which", there["which"])
-    monkeypatch.setattr(refusal.Path, "exists", there["Python.h"])
-    monkeypatch.setattr(refusal.methods, "refusal", lambda *_: None)
-    said = refusal.refusal(planned(1, "naive", arms=[arm]).spec, device)
+    monkeypatch.setattr(waiting, "find_spec", there["find_spec"])
+    monkeypatch.setattr(waiting.shutil, "which", there["which"])
+    monkeypatch.setattr(waiting.Path, "exists", there["Python.h"])
+    monkeypatch.setattr(waiting.methods, "refusal", lambda *_: None)
+    said = waiting.refusal(planned(1, "naive", arms=[arm]).spec, device)
     assert (said or "").startswith(reason or "") and bool(said) == bool(reason)

@@ -27,10 +27,9 @@ from hypothesis import strategies as st
 from tests.fakes import driver, machine
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
-from workflow.collocation.gpu import nvml_subprocess as apart
-from workflow.collocation.sharing import base, evidence, mps_daemon
-from workflow.collocation.sharing import defer_signals as undisturbed
-from workflow.collocation.sharing.evidence import Company, NotInForce, Report, Unsupported
+from workflow.collocation.gpu import nvml_subprocess
+from workflow.collocation.sharing import base, defer_signals, evidence, mps_daemon
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 from workflow.collocation.sharing.mig import card as mig_card
 from workflow.collocation.sharing.mig import layout as mig_layout
 from workflow.collocation.sharing.mig import nvml as mig_nvml
@@ -273,7 +272,7 @@ def test_an_instance_with_a_small_slice_is_not_the_layout_that_was_planned(hoppe
 
 def test_a_driver_that_makes_less_than_was_planned_fails_the_cell(hopper, monkeypatch):
     monkeypatch.setattr(mig_nvml.Instance, "divided", True)  # so it takes the small one
-    apart.CHILD.end()  # the next is as this process is now
+    nvml_subprocess.CHILD.end()  # the next is as this process is now
     assert hopper.refuses(alike(1, "mig_1g2x"), NotInForce) == (
         "MIG: 1g.35gb was created on NVIDIA H200, but there is MIG mode on and 1g.35gb at 0:2, "
         "with compute instances of 16 SMs"
@@ -450,7 +449,7 @@ def test_a_card_that_somebody_computes_on_stays_as_it_is(mode, sleepers):
         pid = sleepers()
         machine.occupy(made.folder, pid, *machine.mig_uuids(made.folder)[:1])
         stay = "so its MIG mode and its instances stay$"
-        made.refuses(PAIR, Company, rf"others compute on it: PID {pid} \(python.*\); {stay}")
+        made.refuses(PAIR, GpuBusy, rf"others compute on it: PID {pid} \(python.*\); {stay}")
         made.leave(pid)
         machine.fail(made.folder, "nvmlDeviceGetComputeRunningProcesses", **NEVER)
         made.refuses(PAIR, NotInForce, "does not tell who computes on .*, so its MIG mode and")
@@ -626,7 +625,7 @@ class Interrupted(BaseException):
 @pytest.fixture
 def interruptible():
     """A handler that raises, for the signals that end a cell."""
-    before = {number: signal.getsignal(number) for number in undisturbed.ENDING}
+    before = {number: signal.getsignal(number) for number in defer_signals.ENDING}
 
     def interrupt(number, frame):
         for other in before:
@@ -667,12 +666,12 @@ def test_a_signal_while_a_method_is_taken_down_waits(
     def interrupted(*arguments):
         if now.exists():
             now.unlink()
-            pid = os.getppid() if apart.CHILD.inside else os.getpid()
+            pid = os.getppid() if nvml_subprocess.CHILD.inside else os.getpid()
             subprocess.run(["sh", "-c", f"kill -{int(number)} {pid}"], check=True)  # from elsewhere
         return real(*arguments)
 
     monkeypatch.setattr(place, call, interrupted)
-    apart.CHILD.end()
+    nvml_subprocess.CHILD.end()
     with pytest.raises(Interrupted):
         with methods.enter(alike(3, "mig_mps"), off.device, tmp_path, switch=True):
             now.touch()
@@ -681,38 +680,22 @@ def test_a_signal_while_a_method_is_taken_down_waits(
 
 
 def test_signals_mean_afterwards_what_they_meant_before(interruptible):
-    handlers = [signal.getsignal(number) for number in undisturbed.ENDING]
+    handlers = [signal.getsignal(number) for number in defer_signals.ENDING]
     with pytest.raises(ValueError):
-        with undisturbed.undisturbed():
+        with defer_signals.defer_signals():
             raise ValueError
-    assert [signal.getsignal(number) for number in undisturbed.ENDING] == handlers
+    assert [signal.getsignal(number) for number in defer_signals.ENDING] == handlers
     done = []
     with pytest.raises(Interrupted):
-        with undisturbed.undisturbed():
-            for number in undisturbed.ENDING:
+        with defer_signals.defer_signals():
+            for number in defer_signals.ENDING:
                 signal.raise_signal(number)
             done.append("all")
     assert done == ["all"]
-    ignored = [signal.getsignal(number) for number in undisturbed.ENDING]
+    ignored = [signal.getsignal(number) for number in defer_signals.ENDING]
     assert ignored == [signal.SIG_IGN] * 3  # as the handler left it
-    with undisturbed.undisturbed():
+    with defer_signals.defer_signals():
         signal.raise_signal(signal.SIGTERM)
-
-
-def test_a_signal_that_comes_first_is_delivered_afterwards_too(interruptible, monkeypatch):
-    real, done = signal.getsignal, []
-
-    def late(number):
-        if not done:
-            done.append("signal")
-            signal.raise_signal(signal.SIGTERM)
-        return real(number)
-
-    monkeypatch.setattr(undisturbed.signal, "getsignal", late)
-    with pytest.raises(Interrupted):
-        with undisturbed.undisturbed():
-            done.append("work")
-    assert done == ["signal", "work"]
 
 
 # -- after a killed run ---------------------------------------------------------------------------
@@ -832,7 +815,7 @@ def test_a_killed_run_is_not_made_good_while_others_compute(off, sleepers):
     pid = sleepers()
     machine.occupy(off.folder, pid)
     sentence = rf"PID {pid} \(.*\); so what a killed run changed is not put back yet$"
-    with pytest.raises(Company, match=sentence):
+    with pytest.raises(GpuBusy, match=sentence):
         mig_restore.recover(off.device)
     assert machine.changes(off.folder) == 0 and off.journals
     off.leave(pid)
@@ -989,7 +972,7 @@ def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, cell,
     machine.configure(hopper.folder, host_pids=0)
     place.write_text(content)
     machine.occupy(hopper.folder, stranger, sharing.seat(0).compute.uuid)
-    with pytest.raises(Company, match=rf"others compute on it: PID {stranger} "):
+    with pytest.raises(GpuBusy, match=rf"others compute on it: PID {stranger} "):
         sharing.witness(reports)
     (hopper.folder / "processes" / str(stranger)).unlink()
     machine.occupy(hopper.folder, pids[0], sharing.seat(0).compute.uuid, "mps")

@@ -4,7 +4,6 @@ How whole cells fare with it, and with what goes wrong, is tested in test_faults
 """
 
 import fcntl
-import itertools
 import os
 import re
 import resource
@@ -24,12 +23,11 @@ import pytest
 from tests.test_processes import assert_gone
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
-from workflow.collocation.gpu import nvidia
 from workflow.collocation.sharing import evidence as method_evidence
 from workflow.collocation.sharing import mps, mps_daemon
 from workflow.collocation.sharing.base import METHODS
 from workflow.collocation.sharing.conditions import Together
-from workflow.collocation.sharing.evidence import Company, NotInForce, Place, Report, Unsupported
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Place, Report, Unsupported
 from workflow.collocation.sharing.naive import Plain
 
 ROOT = Path(__file__).parent.parent
@@ -77,7 +75,7 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": [], "mps": []})
-        monkeypatch.setattr(nvidia, "memory_free", lambda uuid: 130 * 2**30)
+        monkeypatch.setattr(gpu.Nvidia, "memory_free", lambda device: 130 * 2**30)
         monkeypatch.setattr(method_evidence, "GRACE_S", 0.0)
         every = method_evidence._daemons
 
@@ -315,7 +313,7 @@ def test_a_memory_limit_shows_in_what_the_member_sees_free():
 )
 def test_a_memory_limit_shows_only_where_the_card_has_more_than_that(left, why, monkeypatch):
     asked = []
-    monkeypatch.setattr(nvidia, "memory_free", lambda uuid: asked.append(uuid) or left)
+    monkeypatch.setattr(gpu.Nvidia, "memory_free", lambda it: asked.append(it.uuid) or left)
     sharing = sharing_of({}, {"pinned_memory_mb": 2048})
     found = sharing.witness({1: reports(132, 132, memory_free=2**30)[1]})
     assert found["verified"] is (None if why else True)
@@ -348,7 +346,7 @@ def test_where_pids_do_not_compare_their_numbers_have_to(compute, clients, says,
     shown |= {"compute": compute, "mps": clients}
     sharing, found = sharing_of({}, {}), reports(132, 132)
     if says:
-        error = Company if says[0] in "34" else NotInForce  # more than there are: others, too
+        error = GpuBusy if says[0] in "34" else NotInForce  # more than there are: others, too
         assert not_in_force(sharing, found, error) == f"mps_equal: NVML lists {says}"
     else:
         seen = sharing.witness(found)
@@ -382,7 +380,7 @@ def test_plain_members_beside_a_daemon_are_proven_to_be_none_of_its_clients(case
     served.daemon.ask = lambda word: listed if word.startswith("get_client") else ask(word)
     both = Together(Plain(GPU), served, {"mps": [0], "naive": [1]})
     if isinstance(expected, str):
-        error = Company if re.search("others|has 2 members|2 MPS", expected) else NotInForce
+        error = GpuBusy if re.search("others|has 2 members|2 MPS", expected) else NotInForce
         assert expected in not_in_force(both, reports(132, 132), error)
     else:
         found = both.witness(reports(132, 132))
@@ -404,11 +402,11 @@ def test_a_plain_member_is_not_the_daemons_to_drop():
 
 def test_a_stranger_beside_the_members_is_named(shown):
     shown |= {"compute": [5, 7, os.getpid()], "mps": [7]}
-    sentence = not_in_force(sharing_of({}), reports(132), Company)
+    sentence = not_in_force(sharing_of({}), reports(132), GpuBusy)
     begin = "a cell needs the GPU to itself, and others compute on it: PID "
     assert sentence.startswith(f"{begin}{os.getpid()} (") and "(PID 7)" not in sentence
     shown |= {"compute": [5, 7], "mps": [7, os.getpid()]}
-    assert not_in_force(sharing_of({}), reports(132), Company) == sentence
+    assert not_in_force(sharing_of({}), reports(132), GpuBusy) == sentence
 
 
 def test_a_member_that_failed_and_is_slow_to_end_is_no_stranger(member, shown):
@@ -488,34 +486,6 @@ def foreign():
         process.wait()
 
 
-@pytest.mark.parametrize(
-    ("visible", "serves"),
-    [
-        (None, True),  # all cards
-        (GPU.uuid, True),
-        (f"3, {GPU.uuid[:20]}", True),
-        ("0,2", True),
-        (f"9,{GPU.uuid}", False),  # behind what names none
-        (f"MIG-{GPU.uuid}/1/0", True),
-        ("MIG-here", True),
-        *((other, False) for other in ("MIG-there", OTHER, "0,1", "", "-1")),
-    ],
-    ids=itertools.count(),  # the card's UUID is another in each process
-)
-def test_which_daemons_serve_a_card(visible, serves, monkeypatch):
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    cards = [replace(GPU, uuid=f"{OTHER}{n}", name=f"card {n}", bus=f"{n}") for n in range(4)]
-    cards[1:3] = replace(GPU, bus="2"), replace(cards[2], bus="1")  # NVML's order is another
-    monkeypatch.setattr(nvidia, "_devices", lambda: cards)
-    monkeypatch.setattr(nvidia, "card_of", {"MIG-here": GPU.uuid, "MIG-there": OTHER + "3"}.get)
-    along_the_bus = environment | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert nvidia.shows(along_the_bus, GPU) is serves
-    by_index = re.match(r"\d, ?\d", visible or "")
-    assert nvidia.shows(environment, GPU) is (serves and not by_index)
-    cards[:] = [replace(card, name="card") for card in cards]
-    assert nvidia.shows(environment, GPU) is serves
-
-
 def test_what_is_no_reason_to_refuse_and_is_left_alone(foreign, monkeypatch, tmp_path):
     """A daemon of another card, another user's, one that has ended, somebody's question to one."""
     (elsewhere, pipe), (another, _), (dead, _) = map(foreign, (OTHER, GPU.uuid, GPU.uuid))
@@ -529,8 +499,8 @@ def test_what_is_no_reason_to_refuse_and_is_left_alone(foreign, monkeypatch, tmp
             raise psutil.AccessDenied(process.pid)
         return environ(process)
 
-    with pytest.raises(Company, match=f"another MPS daemon serves it: PID {another.pid} "):
-        method_evidence.refuse_company(GPU)
+    with pytest.raises(GpuBusy, match=f"another MPS daemon serves it: PID {another.pid} "):
+        method_evidence.require_free(GPU)
     monkeypatch.setattr(psutil.Process, "environ", environ_of_ours)
     with subprocess.Popen([mps_daemon.CONTROL], stdin=subprocess.PIPE) as question:
         while psutil.Process(question.pid).name() != mps_daemon.CONTROL:
@@ -543,9 +513,6 @@ def test_what_is_no_reason_to_refuse_and_is_left_alone(foreign, monkeypatch, tmp
 def test_only_a_mark_of_ours_that_nobody_holds_is_swept():
     """What others made in the temporary folder is skipped, and not waited for."""
 
-    def link(mark: Path) -> None:
-        mark.symlink_to(ROOT / "README.md")
-
     def foreign(mark: Path) -> None:
         mark.touch()
         if os.getuid() == 0:
@@ -554,7 +521,7 @@ def test_only_a_mark_of_ours_that_nobody_holds_is_swept():
             mark.rename(mark.with_name("unmarked"))
 
     made = []
-    for make in (Path.touch, os.mkfifo, link, Path.mkdir, foreign, Path.touch):
+    for make in (Path.touch, Path.mkdir, foreign, Path.touch):
         made.append(Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX)))
         make(made[-1] / mps_daemon.MARK)
     dead, *others = made

@@ -1,9 +1,7 @@
 """Pages: every number on them is published; they are made of any study; README is what ships."""
 
 import csv
-import json
 import re
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +11,14 @@ from jinja2 import Environment, StrictUndefined, UndefinedError, nodes
 from analysis import claims, labels, pages
 from analysis.__main__ import main as analysis
 from analysis.estimates import schema
-from analysis.estimates.build import build
-from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
 from analysis.estimates.table import Estimates
 from analysis.pages import choose, render, tables
 from analysis.pages.book import Book, PageError, only_published, plain
+from analysis.quantities import QUANTITIES
+from tests.old_estimates import build
 from tests.simulator import BUSY_GAINS, Design, Job, Noise, simulate
 from tests.studio import REPOSITORY
-from workflow.collocation.spec.names import METHODS
 
 RULES = REPOSITORY / "config/claims.yaml"
 MIX = "1x_thin_b32+1x_thick_b8"
@@ -45,7 +42,7 @@ TURNS = (("7x_thin_b32", "alone-naive-mps-naive"), ("1x_thin_b32", "naive-mps-na
 def written(folder: Path, found: list[Estimate]) -> Path:
     """A study's folder with these numbers, and the verdicts on them."""
     found = [described(e) for e in found]
-    found += claims.verdicts(claims.read(RULES), Estimates(found))
+    found += (Estimate(**row) for row in claims.verdicts(claims.read(RULES), Estimates(found)))
     folder.mkdir(parents=True)
     schema.write(found, folder / "estimates.parquet")
     return folder
@@ -404,153 +401,6 @@ def test_what_drills_found_is_what_their_tests_demand():
         assert "fates" not in entry  # by default the neighbour completes
 
 
-def docs() -> list[Path]:
-    return sorted((REPOSITORY / "docs").glob("*.md"))
-
-
-def test_readme_and_docs_are_short():
-    assert (REPOSITORY / "README.md").stat().st_size <= 9 * 1024
-    assert {d.name: d.stat().st_size for d in docs() if d.stat().st_size > 12 * 1024} == {}
-    assert (REPOSITORY / "docs/architecture.md").stat().st_size <= 8 * 1024
-
-
-def test_links_of_readme_and_docs_lead_somewhere():
-    missing = []
-    for page in (REPOSITORY / "README.md", *docs()):
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-            # What a study's own commands write is asked of FILES.
-            inside = re.sub(r"^(\.\./)?results/h200/", "", target)
-            if "://" in target or inside in pages.FILES or inside.startswith("figures/"):
-                continue
-            if not (page.parent / target).exists():
-                missing.append((page.name, target))
-    assert missing == []
-
-
-def test_every_page_of_the_report_has_a_caption():
-    captions = {path.stem for path in (REPOSITORY / "workflow/report").glob("*.rst")}
-    assert captions >= {*pages.PAGES, *pages.TABLES, "explorer", "estimates", "runs", "workflow"}
-
-
-def test_commands_that_readme_and_docs_name_exist():
-    makefile = (REPOSITORY / "Makefile").read_text()
-    named = re.findall(r"^# make ([a-z -]+?)   |^([a-z -]+):", makefile, re.M)
-    known = {*" ".join(map(" ".join, named)).split(), ".venv/.train", ".venv/.slurm"}
-    command = re.compile(r"(?:^|`)make (?:PYTHON=\S+ VENV= )?([a-z./-]+)", re.M)
-    for page in (REPOSITORY / "README.md", *docs()):
-        assert {*command.findall(page.read_text())} <= known, page.name
-
-
-def test_readme_and_docs_show_the_study_that_ships():
-    estimates = Estimates.read(SHIPPED / "estimates.parquet")
-    root = render.Study(SHIPPED, RULES).root
-    for name, text in render.shipped(SHIPPED, RULES):
-        assert (REPOSITORY / name).read_text() == text, f"{name}: run `make readme STUDY=h200`"
-        text = text.replace(f"`{root}`", "")  # a SHA-256, which is no number
-        template = "readme" if name == "README.md" else Path(name).stem
-        if template != "quantities":
-            assert unfounded(text, f"{template}.md.j2", estimates) == set(), name
-
-
-def test_what_docs_say_of_mps_over_plain_is_what_that_study_measured():
-    turns = Estimates.read(REPOSITORY / "results/turns/estimates.parquet")
-    page = (REPOSITORY / "docs/alternating.md").read_text()
-    rows = {row.split(" | ")[0].strip("| "): row for row in page.splitlines()}
-    for job in (
-        "resnet26_cifar10_b32",
-        "efficientnetv2_s_imagenet64_b128",
-        "resnet152_imagenet_b32",
-        "cait_xxs24_imagenet_b128",
-    ):
-        for count in (2, 3, 7):
-            at = {"arm": "paper_step", "scenario": f"{count}x_{job}", "method": "mps"}
-            e = turns.get("rate_over_naive", **at)
-            digits = 3 if e and (e.high - e.low) / e.value < 0.05 else 2
-            said = [f"{v:.{digits}f}" for v in (e.value, e.low, e.high)] if e else []
-            cell = rows[labels.job(job)].split(" | ")[(2, 3, 7).index(count) + 1]
-            assert not e or NUMBER.findall(cell)[:3] == said, e.id
-
-
-def test_what_docs_say_of_the_h100_is_what_both_studies_measured():
-    here, there = (
-        Estimates.read(REPOSITORY / f"results/{study}/estimates.parquet")
-        for study in ("h200", "h100")
-    )
-    rows = [row.split(" | ") for row in (REPOSITORY / "docs/h100.md").read_text().splitlines()]
-    methods = {labels.method(method): method for method in METHODS}
-    jobs = {labels.job(it): it for it in (e.scenario.partition("x_")[2] for e in there) if it}
-    job = ""
-    for first, said, *values in [row for row in rows if len(row) == 9][2:]:
-        job = first.strip("| ") or job
-        count, method = re.fullmatch(r"(\d) (?:under )?(.+)", said).groups()
-        at = {"arm": "paper_step", "method": methods[method], "scenario": f"{count}x_{jobs[job]}"}
-        found = {
-            name: [of.get(name, **at) for of in (here, there)] for name in ("s", "stp", "rate")
-        }
-        told = [f"{v:.2f}" for e in found["s"] for v in (e.value, e.low, e.high)]
-        told += [f"{e.value:.2f}" for e in found["stp"]]
-        told += [labels.number(e.value).rstrip("k") for e in found["rate"]]
-        told += [f"{there.get('gract', **at).value:.2f}"]
-        assert NUMBER.findall(" ".join(values)) == told, f"{job}, {said}"
-
-
-def test_what_readme_says_of_compiled_jobs_is_what_that_study_measured():
-    arms = Estimates.read(REPOSITORY / "results/arms/estimates.parquet")
-    readme = (REPOSITORY / "README.md").read_text()
-    said = NUMBER.findall(readme.partition("*Compiled too*")[2].partition("\n\n")[0])
-    for job, count in {
-        "resnet26_cifar10_b128": 8,
-        "efficientnetv2_s_imagenet64_b128": 8,
-        "resnet152_imagenet_b32": 3,
-        "cait_xxs24_imagenet_b128": 3,
-    }.items():
-        at = {"arm": "compile", "scenario": f"{count}x_{job}", "method": "mps"}
-        for e in (
-            arms.get("fastest_rate", arm="compile", scenario=f"1x_{job}", method="naive"),
-            arms.get("over_fastest", **at),
-        ):
-            assert labels.number(e.value).rstrip("k") in said, e.id
-
-
-def test_what_docs_say_of_visits_is_what_cells_without_and_with_one_measured():
-    """Windows without one are in docs/visits.tar.gz, those with one in results/arms."""
-    with tarfile.open(REPOSITORY / "docs/visits.tar.gz") as archive:
-        names = [
-            name for name in archive.getnames() if re.match("visits/unvisited/.*/run.json", name)
-        ]
-        without = [json.load(archive.extractfile(name)) for name in names]
-    cells = (REPOSITORY / "results/arms/cells").glob("*/*/*/r*/a1/run.json")
-    found: tuple[dict, dict] = {}, {}
-    for record in [*without, *(json.loads(path.read_text()) for path in cells)]:
-        cell, measure = record["cell"], record["spec"]["measure"]
-        if record["spec"]["arm"]["cuda_graph"] and measure["kind"] == "window":
-            count, _, job = cell["scenario"].partition("x_")
-            rates = [member["windows"]["window"] for member in record["members"]]
-            place = labels.job(job), cell["arm"], int(count)
-            found["visit" in measure][place] = (
-                rates[0]["step_ms_p50"],
-                sum(rate["samples_per_s"] for rate in rates),
-            )
-    page = (REPOSITORY / "docs/arms.md").read_text()
-    rows = [row.split(" | ") for row in page.partition("| | a window without")[2].splitlines()]
-    told = 0
-    for first, *values in [row for row in rows if len(row) == 4]:
-        if not (named := re.match(r"\| (?:(\d) )?(.+), `(\w+)`", first)):
-            continue
-        count, job, arm = named.groups()
-        for said, those in zip(values[:2], found, strict=True):
-            (job,) = {name for name, *_ in those if name.startswith(job)} & {
-                job,
-                f"{job}-SMALL b2048",
-            }
-            one = those[job, arm, 1]
-            value = those[job, arm, int(count)][1] / one[1] if count else one[0]
-            decimals = len(said.partition(".")[2])
-            assert said == f"{value:.{decimals}f}", first
-            told += 1
-    assert told >= 20
-
-
 @pytest.mark.parametrize(
     ("workload", "name"),
     [
@@ -561,3 +411,8 @@ def test_what_docs_say_of_visits_is_what_cells_without_and_with_one_measured():
 )
 def test_what_a_job_is_called(workload, name):
     assert labels.job(workload) == name
+
+
+def test_every_page_of_the_report_has_a_caption():
+    captions = {path.stem for path in (REPOSITORY / "workflow/report").glob("*.rst")}
+    assert captions >= {*pages.PAGES, *pages.TABLES, "explorer", "estimates", "runs", "workflow"}

@@ -1,24 +1,20 @@
 """One import for many cells: what the preloaded server does for whom, and what ends with what."""
 
 import contextlib
-import itertools
 import json
 import os
 import socket
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.studio import freezer
 from tests.test_processes import CONDUCTOR, PATIENCE, Run, assert_gone, descriptors, script
 from workflow.collocation import ROOT
-from workflow.collocation.run import fork_client as servers
-from workflow.collocation.run.fork_client import Server, offspring
-from workflow.collocation.run.preloaded import hold, stamp
+from workflow.collocation.process_lifetime import offspring
+from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.preloaded import hold
 
 TRAINER = "tests.torchfree"
-KNOWN = {"digest": "d", "versions": {"torch": "2.1", "driver": None}}
 
 
 @contextlib.contextmanager
@@ -86,26 +82,6 @@ def test_one_import_serves_one_cell_after_another(tmp_path):
     assert descriptors() == before
 
 
-def test_two_cells_at_once_know_nothing_of_each_other(tmp_path):
-    with held(tmp_path) as (name, _):
-        runs = []
-        with contextlib.ExitStack() as stack:
-            for cell in ("one", "other"):
-                (tmp_path / cell).mkdir()
-                server = Server(tmp_path / "server.log", TRAINER, name)
-                runs.append(Run(stack.enter_context(server), tmp_path / cell))
-                runs[-1].start(0)
-            for run in runs:
-                run.until_all("warm", 0)
-            runs[0].server.kill(0)
-            runs[0].until_all("exited", 0)
-            runs[0].server.close()
-            runs[1].server.send_all("stop")
-            runs[1].until_all("exited", 0)
-        ends = [(run.server.members[0].code, run.server.members[0].signal) for run in runs]
-        assert ends == [(None, 9), (0, None)]
-
-
 REPORTER = """
 import gc, json, os, resource, sys, tempfile
 from pathlib import Path
@@ -152,29 +128,6 @@ def test_members_find_what_a_server_of_the_cells_own_would_give_them(tmp_path, m
     assert reports["zygote"]["limits"]["RLIMIT_CORE"] == [0, 0]
 
 
-# --- what is not ---
-
-
-def test_the_stamp_names_all_that_an_import_depends_on(tmp_path, monkeypatch):
-    before = stamp(TRAINER, KNOWN)
-    assert stamp(TRAINER, KNOWN | {"versions": {"torch": "2.1", "driver": "580"}}) == before
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path))
-    assert stamp(TRAINER, KNOWN) == before
-    others = {
-        stamp("other", KNOWN),
-        stamp(TRAINER, KNOWN | {"digest": "e"}),
-        stamp(TRAINER, KNOWN | {"versions": {"torch": "2.2", "driver": None}}),
-    }
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/an/import/could/look/there")
-    others.add(stamp(TRAINER, KNOWN))
-    monkeypatch.delenv("LD_LIBRARY_PATH")
-    monkeypatch.chdir(tmp_path)
-    others.add(stamp(TRAINER, KNOWN))
-    assert len(others - {before}) == 5
-
-
 def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch):
     """Asked while it still imports; the cell's own server then says what is wrong."""
     (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
@@ -187,61 +140,14 @@ def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch
     assert "no_such_module" in log.read_text()
 
 
-def test_one_that_was_stopped_is_killed_so_that_one_cell_alone_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "IDLE_S", 0.3)
+def test_one_that_does_not_answer_is_killed_so_that_one_cell_alone_waits(tmp_path):
     with held(tmp_path) as (name, process):
         process.suspend()
-        why = trains_by_its_own(tmp_path, name)
-        assert why == f"(process {process.pid}) does not answer, and was killed"
-        assert "Connection refused" in trains_by_its_own(tmp_path, name)
-
-
-def test_one_in_state_d_is_left_behind_and_one_cell_alone_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "IDLE_S", 0.3)
-    with freezer() as frozen, held(tmp_path) as (name, process):
-        frozen.freeze(process.pid)
-        with Server(tmp_path / "server.log", TRAINER, name) as server:
+        with Server(tmp_path / "server.log", TRAINER, name, patience=5.0) as server:
             train(server, tmp_path)
-        assert (server.origin, server.left) == ("own", [process.pid])
-        assert server.why_own == f"(process {process.pid}) does not answer, and was killed"
-        monkeypatch.setattr(servers, "IDLE_S", PATIENCE)
-        why = trains_by_its_own(tmp_path, name)
-        assert why == f"the preloaded server, process {process.pid}, outlives SIGKILL"
-        frozen.thaw()
-
-
-def test_one_that_is_still_importing_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "IDLE_S", 0.5)
-    busy = "import time; until = time.monotonic() + 2\nwhile time.monotonic() < until: pass\n"
-    (tmp_path / "slow.py").write_text(f"{busy}from tests.torchfree import main, preload")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
-    with held(tmp_path, "slow") as (name, _):
-        trains_by(tmp_path, name)
-
-
-def test_one_that_hangs_later_is_killed_with_its_members(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "END_S", 0.5)
-    with held(tmp_path) as (name, process):
-        with Server(tmp_path / "server.log", TRAINER, name) as server:
-            run = Run(server, tmp_path)
-            run.start(0, hang="stop")
-            run.until_all("warm", 0)
-            process.suspend()
-            server.close(grace=0.1)
-        assert server.left == []
-        assert_gone(server.members[0].pid)
-        assert trains_by_its_own(tmp_path, name)
-
-
-def test_a_cell_may_end_before_it_is_answered(tmp_path):
-    before = descriptors()
-    with held(tmp_path) as (name, process):
-        process.suspend()
-        with Server(tmp_path / "server.log", TRAINER, name):
-            pass
-        process.resume()
-        trains_by(tmp_path, name)
-    assert descriptors() == before
+        why = f"(process {process.pid}) does not answer, and was killed"
+        assert (server.origin, server.why_own) == ("own", why)
+        assert "Connection refused" in trains_by_its_own(tmp_path, name)
 
 
 @contextlib.contextmanager
@@ -264,44 +170,6 @@ def test_other_users_get_nothing(tmp_path):
             connection.settimeout(PATIENCE)
             assert connection.recv(100) == b""
         trains_by(tmp_path, name)
-
-
-def test_other_users_sockets_are_not_trusted(tmp_path):
-    path = f"gpu-collocation-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(f"\0{path}")
-        with somebody_else():
-            listener.listen(1)
-        assert trains_by_its_own(tmp_path, f"1:{path}") == "the preloaded server is another user's"
-
-
-# Descriptors that are left when a member is asked for → what there is none for any more.
-@pytest.mark.parametrize("left", [0, 1, 2])  # its socket; its log; the handle on its process
-def test_a_server_out_of_descriptors_fails_that_member_alone(tmp_path, left):
-    with held(tmp_path) as (name, process):
-        with Server(tmp_path / "server.log", TRAINER, name) as other:
-            (tmp_path / "other").mkdir()
-            beside = Run(other, tmp_path / "other")
-            beside.start(0)
-            beside.until_all("warm", 0)
-            with Server(tmp_path / "server.log", TRAINER, name) as server:
-                run = Run(server, tmp_path)
-                run.start(1)
-                run.until_all("warm", 1)
-                taken = {int(fd.name) for fd in Path(f"/proc/{process.pid}/fd").iterdir()}
-                free = (fd for fd in itertools.count() if fd not in taken)
-                before = process.rlimit(psutil.RLIMIT_NOFILE)
-                limit = next(itertools.islice(free, left, None))
-                process.rlimit(psutil.RLIMIT_NOFILE, (limit, before[1]))
-                run.start(0)
-                run.until_all("exited", 0)
-                neighbours = {other.members[0].pid, server.members[1].pid}
-                assert {p.pid for p in process.children()} <= neighbours
-                process.rlimit(psutil.RLIMIT_NOFILE, before)
-            trains_by(tmp_path, name)
-            other.send_all("stop")
-            beside.until_all("exited", 0)
-            assert (other.members[0].code, other.members[0].signal) == (0, None)
 
 
 # --- what ends with what ---

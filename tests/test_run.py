@@ -7,8 +7,10 @@ import errno
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,16 +22,16 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from tests.studio import SHORT, study, workload
+from tests.studio import SHORT, alone, study, workload
 from workflow.collocation.gpu.lock import Held
 from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.run import cell as run
-from workflow.collocation.run import conductor, refusal, waiting
+from workflow.collocation.run import conductor, waiting
 from workflow.collocation.run import fork_client as server
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
-from workflow.collocation.sharing.evidence import Company, NotInForce, Unsupported
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.study import Sampling, Study
 from workflow.collocation.spec.workloads import VisionWorkload
@@ -106,7 +108,8 @@ def run_of(folder: Path, planned: Cell, **told) -> run.Run:
     how = {"gpu": "cpu", "trainer": "tests.torchfree", "telemetry": Sampling(source="off")}
     task = Task(**which, **how, output=folder / "a1" / "run.json").model_copy(update=told)
     (folder / "a1" / "log").mkdir(parents=True)
-    return run.Run(task, Display(planned.id, folder / "a1" / "log" / "conductor.log"))
+    display = Display(planned.id, folder / "a1" / "log" / "conductor.log")
+    return run.Run(task, display, time.monotonic())
 
 
 @pytest.fixture
@@ -123,7 +126,7 @@ def cell(tmp_path, monkeypatch):
 @pytest.fixture
 def method(monkeypatch) -> Method:
     made = Method()
-    for asking in (run, refusal):
+    for asking in (run, waiting):
         monkeypatch.setattr(asking, "methods", made)
     return made
 
@@ -139,14 +142,15 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
     asked = []
 
     def visit(environment: dict) -> str | None:
-        asked.append(("visit", environment))
+        names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
+        asked.append(("visit", {name: environment[name] for name in names}))
         return "cuInit: CUDA_ERROR_X" if environment["CUDA_VISIBLE_DEVICES"] == "MIG-1" else None
 
     def witness(reports: dict) -> dict:
         asked.append(("witness", None))
         return {"verified": True}
 
-    monkeypatch.setattr(conductor, "visit", visit)
+    monkeypatch.setattr(conductor, "second_context", visit)
     method.witness, method.place = witness, "MIG-{}".format
     assert "unvisited" not in cell().record().flags
     assert asked == [("witness", None)] * 2
@@ -167,27 +171,14 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
     assert "cuInit: CUDA_ERROR_X" in (tmp_path / "a1" / "log" / "conductor.log").read_text()
 
 
-def test_who_is_held_up_by_a_cpu_quota_is_flagged(cell, method, tmp_path, monkeypatch):
-    """Periods of the quota and those in which it was used up, before and after what is measured."""
-    told = iter([(500, 30), (600, 34), (600, 34), (700, 35)])
-    monkeypatch.setattr(conductor.cpus, "periods", told.__next__)
-    record = cell().record()
-    assert record.flags[-1:] == ["cpu_throttled"] and record.host["cpu_throttled"] == 0.04
-    shutil.rmtree(tmp_path / "a1")
-    record = cell().record()
-    assert "cpu_throttled" not in record.flags and record.host["cpu_throttled"] == 0.01
-
-
 # -- the file of a job -----------------------------------------------------------------------------
 
 
 MISTAKES = {
     "not there": (None, "No such file"),
     "no JSON": ("{", "is no file of a job"),
-    "no object": ("[]", "must map keys to values"),
     "another key": ({"specs": 1}, "specs: unknown key"),
     "no spec": ({"spec": {"members": []}}, "spec.arm: is missing"),
-    "no cell": ({"cell": "2x_plain"}, "cell: "),
 }
 
 
@@ -203,6 +194,46 @@ def test_a_mistake_in_the_file_of_a_job_is_one_line(cell, tmp_path, capsys, mist
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{path}: ") and said in line
     assert not (tmp_path / "a1" / "run.json").exists()
+
+
+def test_a_jobs_file_run_by_hand_deletes_no_measured_attempt(cell, tmp_path, capsys):
+    path, output = tmp_path / "job.json", tmp_path / "a1" / "run.json"
+    cell().task.write(path)
+    output.write_text('{"status": "failed"}')
+    assert run.main([str(path)]) == 1
+    assert "remove it to have it measured again" in capsys.readouterr().err
+    assert output.read_text() == '{"status": "failed"}'
+
+
+def test_what_a_cell_takes_does_not_depend_on_the_clock_on_the_wall(cell, method, monkeypatch):
+    """Which may be set back, or count from another boot in a container."""
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    record = cell().record()
+    assert record.status == "completed" and 0 < record.timing["total_s"] < 60
+
+
+def test_neither_the_locale_nor_a_closed_stdout_costs_a_record(studio):
+    """ASCII only, as under LC_ALL=C, and started with `>&-`; the member's error has an umlaut."""
+    ladders = alone("plain", "raises")
+    studio.write(
+        {"plain": workload(), "raises": workload(error="warm")}, drill=study(ladders=ladders)
+    )
+    assert studio.prepare().code == 0
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for name, status in (("plain", "completed"), ("raises", "failed")):
+        attempt, job = f"1x_{name}/paper_step/naive/r1/a1", studio.folder / f"{name}.json"
+        studio.task(attempt).write(job)
+        command = [sys.executable, "-m", "workflow.collocation.plan.terminal"]
+        command = shlex.join([*command, "workflow.collocation.run.cell", str(job)])
+        ended = subprocess.run(
+            ["sh", "-c", f"exec {command} >&-"],
+            cwd=studio.folder,
+            env=studio.environment(**ascii_only),
+            stderr=subprocess.PIPE,
+        )
+        record = studio.record(attempt)
+        assert (ended.returncode, record["status"]) == (0, status), ended.stderr
+        assert status == "completed" or "größer" in record["reason"]
 
 
 def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without_nor_any_after_it(
@@ -282,23 +313,16 @@ def test_a_method_that_cannot_be_set_up_after_all_says_why(cell, method, error, 
     assert record.members == []
 
 
-@pytest.mark.parametrize(("mode", "switch"), [("keep", False), ("switch", True)])
-def test_mig_mode_is_switched_only_where_config_says_so(cell, method, mode, switch):
-    method.on_enter = Unsupported("enough")
-    cell(mig_mode=mode).record()
-    assert method.switch == [switch, switch]
-
-
 def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch):
     """Nothing of it is kept; it is tried again, and left for later if they come each time."""
 
     def others(device):
         seen.append(device)
-        raise Company("others compute on it")
+        raise GpuBusy("others compute on it")
 
     seen = []
-    monkeypatch.setattr(run, "refuse_company", others)
-    monkeypatch.setattr(waiting, "refuse_company", lambda device: None)  # gone again
+    monkeypatch.setattr(run, "require_free", others)
+    monkeypatch.setattr(waiting, "require_free", lambda device: None)  # gone again
     prepared = cell("naive", "1x_plain+1x_dies")
     prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, state=dict)
     record = prepared.record()
@@ -425,16 +449,6 @@ def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(cell, m
     assert record.status == "timed_out"
     assert method.released == [(record.members[1].pid, psutil.STATUS_SLEEPING)]
     assert (record.members[1].signal, record.members[0].status) == (signal.SIGABRT, "completed")
-
-
-def test_a_method_that_takes_long_to_drop_members_does_not_hold_up_their_end(
-    cell, method, monkeypatch
-):
-    monkeypatch.setattr(conductor, "RELEASE_S", 0.1)
-    method.release_s = 0.2
-    record = cell("naive", "1x_hangs_warm+1x_warms_long", timeout={"warm": 1e-6}).record()
-    assert [member.status for member in record.members] == ["timed_out"] * 2
-    assert len(method.released) == 1
 
 
 def test_a_member_that_outlives_sigkill_is_left_behind_and_named(cell, method, monkeypatch):

@@ -7,23 +7,15 @@ import subprocess
 import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.estimates.schema import INTERVAL, Estimate, rows, write
-from analysis.neighbours import disturb
 from tests.fakes import machine
-from tests.studio import Studio, alone, study, until, workload
+from tests.studio import Studio, study, until, workload
 from tests.test_terminal import at_terminal, screen
 from workflow.collocation.gpu.cores import Cpu, share_of
-from workflow.collocation.gpu.nvml_subprocess import Silent
-from workflow.collocation.run import neighbours
-from workflow.collocation.sharing.evidence import Company
 
 ALL = ["--cores", "all", "--resources", "gpu=9", "--until", "collocate"]
 
@@ -49,7 +41,7 @@ def cards(studio) -> list[str]:
     return [json.loads((each / "state.json").read_text())["uuid"] for each in there]
 
 
-def test_blocks_run_side_by_side_each_on_one_card_and_one_line_lives_for_both(several):
+def test_blocks_run_side_by_side_each_on_one_card(several):
     first, other = (f"1x_plain/paper_step/naive/r{block}/a1" for block in (1, 2))
     hold = several.folder / "hold"
     hold.touch()
@@ -73,8 +65,7 @@ def test_blocks_run_side_by_side_each_on_one_card_and_one_line_lives_for_both(se
     one, other = cores.values()
     assert not one & other or os.cpu_count() < 2
     living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
-    both = r"\[\d/4\] .+ \| \[\d/4\] .+; about \d+ s left"
-    assert any(re.fullmatch(both, line) for line in living), seen
+    assert any(re.fullmatch(r"\[\d/4\] .+; about \d+ s left", line) for line in living), seen
     assert sum("completed in" in line for line in screen(seen)) == 4, seen
 
 
@@ -97,77 +88,6 @@ def test_a_block_stays_on_its_card_and_one_that_somebody_uses_keeps_no_other_wai
     assert len(done) == 4 and {r["status"] for r in done} == {"completed"}
     places = {(r["cell"]["replicate"], r["gpu"]["uuid"]) for r in done}
     assert places == {(1, first), (2, second)}
-
-
-def test_a_control_keeps_the_other_cards_idle_and_disturbed_ones_run_one_at_a_time(several):
-    """A set beside busy and beside idle cards; where those differ, no run uses several at once."""
-    pairs = {"workloads": ["plain"], "counts": {2: ["naive"]}}
-    made = [pairs, pairs | {"measure": {"other_gpus": "idle"}}]
-    several.write_study("drill", study(ladders=made, replicates=2))
-    assert several.start(*ALL[:4], "--until", "estimate").end().code == 0
-    records = several.records()
-    controls = {cell: r for cell, r in records.items() if "othersidle" in cell}
-    assert len(controls) == 2 and {r["status"] for r in records.values()} == {"completed"}
-    for cell, control in controls.items():
-        assert control["host"]["other_gpus_busy"] == 0
-        for other, beside in records.items():
-            if other != cell:
-                assert max(spans(control)[0], spans(beside)[0]) >= min(
-                    spans(control)[1], spans(beside)[1]
-                )
-    path = several.folder / "results" / "drill" / "estimates.parquet"
-    found = list(rows(path))
-    slower = Estimate("beside_busy", "2x_plain", "paper_step", "naive", host="h1", value=0.8)
-    slower = replace(slower, low=0.79, high=0.81, spread=INTERVAL, n=4, hosts=1)
-    write([e for e in found if e.id != slower.id] + [slower], path)
-    several.write_study("drill", study(ladders=[*made, *alone("plain")], replicates=3))
-    run = several.start(*ALL).end()
-    assert run.code == 1 and "a busy GPU of this machine disturbs the others" in run.output
-    here = next(iter(records.values()))["provenance"]["machine"]
-    results = path.parents[1]
-    assert not disturb(results, here, 0.3) and not disturb(results, "another", 0.1)
-
-
-@dataclass
-class Another:
-    """A GPU of which NVML lists these processes; ["silent"]: it gives no answer."""
-
-    index: int
-    listed: list | None
-
-    def processes(self) -> dict:
-        if self.listed == ["silent"]:
-            raise Silent("nothing within 20 s")
-        return {"compute": self.listed}
-
-
-@pytest.mark.parametrize(
-    "looks, least",
-    [
-        ([[[], []], [[], []]], 0),
-        ([[[7], []], [[7], [8]]], 1),
-        ([[[], []], [[7], []]], 0),
-        ([[[7], None], [[7], []]], None),
-        ([[["silent"], []]], None),
-        ([[], []], "unknown"),
-    ],
-)
-def test_the_least_of_two_looks_at_the_other_gpus_counts(monkeypatch, looks, least):
-    left = []
-    monkeypatch.setattr(neighbours, "leave_out", lambda index, silent: left.append(index))
-    for rest in ("any", "idle"):
-        spec = SimpleNamespace(measure=SimpleNamespace(other_gpus=rest))
-        seen = neighbours.Neighbours("ours", spec)
-        used = rest == "idle" and any(
-            listed for look in looks for listed in look if listed != ["silent"]
-        )
-        with pytest.raises(Company, match="idle") if used else nullcontext():
-            for look in looks:
-                others = list(map(Another, range(len(look)), look))
-                monkeypatch.setattr(neighbours, "find", lambda _, there=others: ["ours", *there])
-                seen.look()
-            assert seen.account() == ({} if least == "unknown" else {"other_gpus_busy": least})
-    assert set(left) == ({0} if [["silent"], []] in looks else set())
 
 
 def test_only_cards_that_may_be_used_are(several):
@@ -212,7 +132,7 @@ def test_a_card_that_this_shell_hides_keeps_its_share(several):
     """A share is of all cards, so two shells with a card each have no core in common."""
     environment = several.environment(CUDA_DEVICE_ORDER="PCI_BUS_ID")
     code = "import os; from workflow.collocation import gpu; "
-    code += "from workflow.collocation.run import cores; cores.keep_to_share(gpu.find()[0]); "
+    code += "from workflow.collocation.gpu import cores; cores.keep_to_share(gpu.find()[0]); "
     code += "print(sorted(os.sched_getaffinity(0)))"
     said = [
         subprocess.check_output(

@@ -36,7 +36,8 @@ STALLS = {
     "within": (10, (1000, 1700), True),
     "at its beginning": (10, (-100, 700), True),
     "from then on": (10, (2000, 9000), True),
-    "not for long": (10, (1000, 1400), False),
+    "for a sixth of it": (10, (1000, 1550), True),
+    "not for long": (10, (1000, 1200), False),
     "each step takes as long": (900, None, False),
 }
 

@@ -14,7 +14,7 @@ from tests.records import merged, record, telemetry
 from workflow.collocation.record.values import Telemetry, Window
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
-from workflow.collocation.telemetry.vocabulary import METRICS
+from workflow.collocation.telemetry.metrics import METRICS
 
 # -- columns of runs.parquet --------------------------------------------------------------------
 

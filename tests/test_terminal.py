@@ -16,8 +16,6 @@ import pytest
 from tests.fakes import machine
 from tests.studio import PATIENCE, REPOSITORY, alone, study, workload
 from workflow.collocation.plan.terminal import Hush
-from workflow.collocation.run.failure import trail
-from workflow.collocation.run.progress import Display
 
 CHATTER = ("Job stats", "Select jobs", "Execute ", "Finished jobid", "steps (", "Building DAG")
 CHATTER += ("Removing output", "RuleException", "WorkflowError", "Elapsed time", "rule collocate")
@@ -137,18 +135,6 @@ def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(studio)
     assert not any(word in seen for word in CHATTER)
 
 
-def test_what_is_left_is_told_by_how_long_this_runs_cells_took(tmp_path, capsys):
-    live = tmp_path / "live"
-    displays = [Display(f"c{n}", tmp_path / f"{n}.log", "", 1200, 20, live) for n in (1, 2)]
-    told = []
-    for display, seconds in zip(displays, (5, 15), strict=True):
-        display.say("on")
-        display.took(seconds)
-        display.say("done")
-        told += re.findall(r"then about (\d+) min", capsys.readouterr().err)
-    assert told == ["20", "5", "5", "10"]
-
-
 CALLED = "CalledProcessError in file \"x.smk\", line 3:\nCommand 'set -eu; exec y' "
 
 
@@ -172,33 +158,3 @@ def test_of_a_failed_job_snakemake_says_what_nobody_else_could(how, said):
     other = "MissingOutputException:\nJob 3 completed but 1 output file is missing"
     record = {"levelno": logging.ERROR, "exception": "MissingOutputException", "msg": other}
     assert hush.filter(logging.makeLogRecord(record))
-
-
-OWN = 'Traceback (most recent call last):\n  File "/a/mine/net.py", line 8, in forward\n    x = y\n'
-LIBRARY = '  File "/v/lib/python3.11/site-packages/torch/nn.py", line 99, in f\n    g()\n    ^^^\n'
-HUNG = f"Fatal Python error: Aborted\n\nCurrent thread 0x07 (most recent call first):\n{LIBRARY}"
-HUNG += '  File "/a/mine/net.py", line 7 in wait\n\nThread 0x08 (most recent call first):\n  <no>\n'
-
-
-@pytest.mark.parametrize(
-    ("log", "said"),
-    [
-        (f"ready\n{OWN}{LIBRARY}ValueError: no\n", "line 8; at /a/mine/net.py, line 8, in forward"),
-        (
-            f"{OWN}E: no\n\nDuring handling\n{OWN}B: no\nlast\n",
-            "line 10; at /a/mine/net.py, line 8",
-        ),
-        (HUNG, "line 3; at /a/mine/net.py, line 7, in wait"),
-        (f"Traceback (most recent call last):\n{LIBRARY}E\n", "line 5; at /v/lib/python3.11/site-"),
-        ("one\ntwo\n\n", "line 2"),
-        ("", "which is empty"),
-    ],
-    ids=["raised", "raised_twice", "hung", "library", "words", "silent"],
-)
-def test_a_failure_names_the_members_log_its_line_and_the_line_of_code(tmp_path, log, said):
-    (tmp_path / "log").mkdir()
-    path = tmp_path / "log" / "member2.log"
-    path.write_text(log)
-    found = trail(tmp_path, "member 2 (plain), warm: ValueError: no; the other 1: completed")
-    assert found.startswith(f"log: {path}, {said}"), found
-    assert len(found.splitlines()) == 1

@@ -42,7 +42,7 @@ def preload() -> None:
 
 class PhaseError(RuntimeError):
     def __init__(self, phase: str):
-        super().__init__(f"asked to fail in {phase}\nSet NOTHING=1 to hear no more of it.")
+        super().__init__(f"asked to fail in {phase} (größer)\nSet NOTHING=1 to hear no more of it.")
         self.phase = phase
 
 

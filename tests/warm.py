@@ -32,9 +32,9 @@ from release import derive
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # They import; none computes, for threads would not outlive a fork.
-MODULES = [f"release.{name}" for name in ("verify", "contribute", "merge", "seal", "artifact")]
+MODULES = [f"release.{name}" for name in ("verify", "merge", "bundle")]
 MODULES += ["analysis.compare", "scipy.stats", "analysis.records.merge", "analysis.publish"]
-MODULES += ["analysis.records.telemetry", "analysis.neighbours", "analysis.pages"]
+MODULES += ["analysis.records.telemetry", "analysis.pages"]
 MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs", "workflow.collocation.plan.posted"]
 MODULES += ["workflow.collocation.plan.show", "workflow.collocation.run.cell", "tests.fakes.host"]
 ASKING = threading.Lock()

@@ -76,11 +76,11 @@ def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Rows of several kinds under COLUMNS, with their ids, units and what they are relative to."""
     found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()], ignore_index=True)
     found = found.reindex(columns=COLUMNS)
-    if "source" not in found or not len(found):
-        return found
-    defaults = dict.fromkeys(("n", "hosts"), 0) | {"source": MEASURED, "spread": NONE}
-    texts = set(COLUMNS) - {"value", "low", "high", "replicates", *defaults}
-    found = found.fillna(dict.fromkeys(texts, "") | defaults).astype({"n": int, "hosts": int})
+    empty = dict.fromkeys(COLUMNS, "") | {"n": 0, "hosts": 0, "source": MEASURED, "spread": NONE}
+    for column in set(COLUMNS) - {"value", "low", "high", "replicates"}:
+        known = found[column].astype(object)
+        found[column] = known.where(known.notna(), empty[column])
+    found = found.astype({"n": int, "hosts": int, "value": float, "low": float, "high": float})
     known = [QUANTITIES[name] for name in found["quantity"]]
     for column in ("unit", "relative_to"):
         own = pd.Series([getattr(quantity, column) for quantity in known], found.index)
@@ -169,8 +169,7 @@ def on_hosts(frame: pd.DataFrame, e: Row) -> pd.DataFrame:
 
 def hosts(frame: pd.DataFrame) -> list[str]:
     """Labels of the study's hosts, in the order in which they were first used."""
-    found = set(frame.loc[frame["quantity"] == "count", "host"]) - {""}
-    return sorted(found, key=lambda host: int(re.sub(r"\D", "", host)))
+    return sorted(set(frame["host"]) - {""}, key=lambda host: int(re.sub(r"\D", "", host)))
 
 
 def hardware(frame: pd.DataFrame) -> list[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 
-from analysis.estimates import read, schema
+import pandas as pd
+
+from analysis.estimates import combined, ordered, schema
 from analysis.estimates.schema import MEASURED, Estimate
 from workflow.collocation.spec.names import Scenario, arm_order, method_order, parse_scenario
 
@@ -28,9 +31,13 @@ class Estimates:
     @classmethod
     def read(cls, path: Path) -> Estimates:
         """Of an estimates.parquet. Raises OSError or ValueError where it is no such file."""
-        found = cls(schema.rows(path))
-        found.frame = read(path)
-        return found
+        return cls(schema.rows(path))
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The same as a DataFrame."""
+        rows = [vars(e) | {"replicates": [vars(r) for r in e.replicates]} for e in self]
+        return ordered(combined([pd.DataFrame(rows)]))
 
     def __getitem__(self, identity: str) -> Estimate:
         """By id. Raises KeyError."""

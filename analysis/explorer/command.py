@@ -15,9 +15,9 @@ from string import Template
 
 from analysis import advice, labels
 from analysis.choose import on_cpu, place, scope, way
-from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.schema import BLOCKS, Estimate
 from analysis.estimates.table import Estimates
+from analysis.quantities import QUANTITIES
 from workflow.collocation.spec.names import TWIN, arm_order, family_of, method_order, parse_scenario
 
 HERE = Path(__file__).parent

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from analysis import labels
 from analysis.choose import place, value
-from analysis.estimates.intervals import FEW
 from analysis.estimates.schema import Estimate, Replicate
 from analysis.figures import choose
 from analysis.figures.against_n import COUNTS
 from analysis.figures.choose import Study, by_method, under
 from analysis.figures.sheet import Sheet
+from analysis.intervals import FEW
 
 
 def memory(study: Study) -> Sheet:

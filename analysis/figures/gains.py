@@ -64,7 +64,7 @@ def where_to_share(study: Study) -> Sheet:
     """
     sheet = Sheet(columns=1, height=3.9)
     title = "Where to share: how many SMs a job alone keeps at work, and how much memory it takes"
-    best = {(a.job, a.arm): a.shared.stp for a in advise(study.t) if a.shared}
+    best = {(a.job, a.arm): study.t[a.shared.stp.id] for a in advise(study.t) if a.shared}
     alone = [
         (workload, e, study.t.get("memory", **place(e)), best.get((workload, e.arm)))
         for workload, each in study.alike("smact", method="naive").items()

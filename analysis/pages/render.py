@@ -16,10 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from analysis import advice, claims, labels
 from analysis.choose import on_cpu, scope, update
-from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import Estimates
 from analysis.pages import PAGES, TABLES, choose, html, tables
 from analysis.pages.book import Book, Told, only_published, plain
+from analysis.quantities import QUANTITIES
 
 ROOT, TEMPLATES = Path(__file__).parents[2], Path(__file__).parent / "templates"
 
@@ -114,8 +114,7 @@ def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
     """(file name relative to the repository, content) of README.md and docs/ that show a study."""
     study = Study(folder, rules)
     yield "README.md", study.page("readme", f"results/{study.name}/", docs=True)
-    for name in ("findings", "alone", "claims", "quantities"):
-        yield f"docs/{name}.md", study.page(name, f"../results/{study.name}/", docs=True)
+    yield "docs/claims.md", study.page("claims", f"../results/{study.name}/", docs=True)
 
 
 def closing_lines(folder: Path) -> str:

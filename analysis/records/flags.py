@@ -20,8 +20,7 @@ ABOVE_COUNT = "above_count"
 THROTTLED, POWER_CAPPED, SHARED_GPU = "throttled", "power_capped", "shared_gpu"
 # Of the host: the members had fewer cores, or less of them, than each would have had alone.
 CORES_SHARED, HYPERTHREADS_SHARED = "cores_shared", "hyperthreads_shared"
-CPU_THROTTLED = "cpu_throttled"
-# A member stood still for over a fifth of the window: its rate is of the steps that it made.
+# A member stood still once, for over a twentieth of the window: its rate is too low, or too high.
 STALLED = "stalled"
 # Graphs that had the GPU to themselves, where no other process opened CUDA before the window: none
 # could, which the runner says, or the record is from before that was done (`visited`).
@@ -32,7 +31,7 @@ ENERGY_DISAGREES = "energy_disagrees"
 TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
 # A rate with one of these is not what the cell's name says.
 SUSPECT = (UNSTEADY, UNEVEN, UNVERIFIED, MIXED_CODE, MIXED_DATA)
-SUSPECT += (THROTTLED, CPU_THROTTLED, SHARED_GPU, STALLED, UNVISITED)
+SUSPECT += (THROTTLED, SHARED_GPU, STALLED, UNVISITED)
 KNOWN = (*SUSPECT, ABOVE_COUNT, POWER_CAPPED, CORES_SHARED, HYPERTHREADS_SHARED, *TELEMETRY)
 
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
@@ -48,8 +47,7 @@ _MEANING = {
     MIXED_DATA: "measured on different data sources",
     THROTTLED: "GPU throttled by heat or hardware",
     POWER_CAPPED: "GPU held at its power limit",
-    CPU_THROTTLED: "processes held up by a CPU quota",
-    STALLED: "a job made no step for over a fifth of the window",
+    STALLED: "a job made no step for over a twentieth of the window",
     UNVISITED: "no other process opened CUDA: a graph alone may be up to 10 % too slow, gains over "
     "it too high",
     SHARED_GPU: "somebody else's process on the GPU",

@@ -9,12 +9,10 @@ is derived from real data. A prepared folder has manifest.json and resident-<inp
 
 from pathlib import Path
 
-from models.data.base import Dataset, read_manifest
-from models.data.cifar10 import Cifar10
+from models.data.base import DataError, Dataset, read_manifest
+from models.data.cifar10 import Cifar10, Digits
 from models.data.criteo import Criteo
-from models.data.digits import Digits
 from models.data.imagenet import ImageNet, ImageNet64
-from models.data.storage import DataError
 
 DATASETS: dict[str, type[Dataset]] = {
     cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo)
@@ -26,4 +24,9 @@ __all__ = ["DATASETS", "DataError", "Dataset", "open_dataset"]
 def open_dataset(name: str, path: str | Path) -> Dataset:
     """The dataset prepared in folder `path`; DataError (one line) where there is none."""
     folder = Path(path)
-    return DATASETS[name](folder, read_manifest(name, folder))
+    manifest = read_manifest(name, folder)
+    if manifest is None:
+        raise DataError(
+            f"{name}: {folder} is not prepared; run `python -m models.data prepare {name}`"
+        )
+    return DATASETS[name](folder, manifest)

@@ -1,20 +1,80 @@
-"""Seeded images that a network can learn, and the fitting of images to a fixed side."""
+"""What the image datasets share: torchvision's classes read them, a cache holds a part decoded."""
 
-import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import math
+from abc import abstractmethod
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
 
-TEXTURE_SIDE = 1280
-LONGEST = 1000  # longest side of a photo; leaves the texture room to move
+from models.data.base import DataError, Dataset
+from models.data.folders import make_once
+from models.data.painter import parallel
+
+SPLITS = ("train", "validation")
 
 
-def parallel(function: Callable, items: Iterable) -> list:
-    """Ordered map over the process's cores: threads, as PIL and numpy release the GIL."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(function, items))
+class ImageDataset(Dataset):
+    """Image classification.
+
+    `files` yields (image uint8 [3,S,S], augmented, not normalised; label int).
+    `resident` gives {"images": uint8 [n,3,P,P], "labels": int64 [n]} with P = margin(S).
+    """
+
+    resident_limit: ClassVar[int | None] = None  # most training images in a resident cache
+
+    @abstractmethod
+    def open(self, split: str, transform=None):
+        """A split as torchvision reads it; DataError where the files are damaged."""
+
+    def files(self, split: str, input_size: int):
+        """A split as it is trained on from files."""
+        return self.open(split, image_transform(input_size, split == "train"))
+
+    def count(self) -> dict[str, int]:
+        train, validation = map(self.open, SPLITS)
+        if odd := sorted(set(train.classes) ^ set(validation.classes)):
+            raise DataError(f"{self.data}: class {odd[0]} is not in both train/ and val/")
+        sizes = {"train_size": len(train), "validation_size": len(validation)}
+        return {"classes": len(train.classes), **sizes}
+
+    def prepare_resident(self, input_size: int) -> None:
+        """Decode a seeded random choice of each split to uint8 [n,3,P,P] and its labels."""
+
+        def write(folder: Path) -> None:
+            for number, split in enumerate(SPLITS):
+                source = self.open(split)
+                # Shuffled, so that any leading part holds all classes.
+                order = np.random.default_rng([self.seed, number]).permutation(len(source))
+                order = order[: self.resident_limit]
+                images = decode(source, order, margin(input_size))
+                np.save(folder / f"{split}_images.npy", images)
+                np.save(folder / f"{split}_labels.npy", np.array(source.targets, np.int64)[order])
+
+        cache = self._cache(input_size)
+        make_once(cache, cache.is_dir, write)
+
+    def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
+        """The first `samples` of the cache (all, where there are fewer), memory-mapped."""
+        cache = self._cache(input_size)
+        if not cache.is_dir():
+            raise DataError(
+                f"{self.name}: {self.folder} has no resident cache for input size {input_size}; "
+                f"run `python -m models.data prepare {self.name} --input-size {input_size}`"
+            )
+        return {
+            part: np.load(cache / f"{split}_{part}.npy", mmap_mode="r")[:samples]
+            for part in ("images", "labels")
+        }
+
+    def _cache(self, input_size: int) -> Path:
+        return self.folder / f"resident-{input_size}"
+
+
+def margin(input_size: int) -> int:
+    """Side of a resident image: input size / 0.875 (the usual crop share), up to even."""
+    return 2 * math.ceil(input_size * 4 / 7)
 
 
 def fit(image: Image.Image, side: int) -> np.ndarray:
@@ -29,11 +89,8 @@ def fit(image: Image.Image, side: int) -> np.ndarray:
     pixels = np.asarray(image)
     top, left = (max(0, length - side) // 2 for length in pixels.shape[:2])
     pixels = pixels[top : top + side, left : left + side]
-    missing = [side - length for length in pixels.shape[:2]]
-    if any(missing):
-        around = [(gap // 2, gap - gap // 2) for gap in missing]
-        pixels = np.pad(pixels, (*around, (0, 0)), mode="reflect")
-    return pixels.transpose(2, 0, 1)
+    around = [(missing // 2, missing - missing // 2) for missing in side - np.array(pixels.shape)[:2]]
+    return np.pad(pixels, (*around, (0, 0)), mode="reflect").transpose(2, 0, 1)
 
 
 def decode(source, order: np.ndarray, side: int) -> np.ndarray:
@@ -42,61 +99,27 @@ def decode(source, order: np.ndarray, side: int) -> np.ndarray:
 
     def some(rows: np.ndarray) -> None:
         for row in rows:
-            images[row] = fit(source.image(order[row]), side)
+            images[row] = fit(source[order[row]][0], side)
 
     parallel(some, np.array_split(np.arange(len(order)), len(order) // 64 + 1))
     return images
 
 
-class Painter:
-    """Images of `classes` kinds: a coarse colour template per class under a natural texture.
+def image_transform(input_size: int, training: bool):
+    """PIL image to uint8 [3,S,S], through timm as in the paper (which normalised on the GPU).
 
-    The texture has the 1/f amplitude spectrum of photographs plus grain (so that JPEG and PNG
-    sizes are like theirs); place, contrast and colour cast vary from image to image. All is a
-    function of the seed and of the generator handed in.
+    Training: RandomResizedCrop (scale .08-1, ratio 3/4-4/3, random interpolation), horizontal
+    flip .5, ColorJitter .4. Otherwise: shorter side to S / 0.875, centre crop.
     """
+    from models import compat  # noqa: F401  (before timm)
 
-    def __init__(self, classes: int, seed: int):
-        rng = np.random.default_rng([seed, 1])
-        self._grids = rng.integers(40, 216, (classes, 5, 5, 3), dtype=np.uint8)
-        self._texture = _texture(rng)
+    from timm.data import create_transform  # isort: skip
 
-    def image(self, rng: np.random.Generator, label: int, width: int, height: int) -> np.ndarray:
-        """uint8 [height,width,3]."""
-        top = rng.integers(TEXTURE_SIDE - height)
-        left = rng.integers(TEXTURE_SIDE - width)
-        pixels = self._texture[top : top + height, left : left + width] * np.int16(
-            rng.integers(8, 25)
-        )
-        pixels >>= 4
-        template = Image.fromarray(self._grids[label])
-        template = template.resize((width, height), Image.Resampling.BICUBIC)
-        pixels += np.asarray(template, np.int16)
-        pixels += rng.integers(-24, 25, 3, dtype=np.int16)
-        return np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)
-
-
-def _texture(rng: np.random.Generator) -> np.ndarray:
-    """int16 [side,side,3] of deviation about 36: 1/f luminance, weaker 1/f colour, grain."""
-    side = TEXTURE_SIDE
-    frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None, :])
-    frequency[0, 0] = np.inf
-    planes = []
-    for _ in range(4):
-        phase = rng.uniform(0, 2 * np.pi, frequency.shape)
-        plane = np.fft.irfft2(np.exp(1j * phase) / frequency, (side, side))
-        planes.append(plane / plane.std())
-    luminance, *colours = planes
-    grain = rng.normal(0, 4, (side, side, 1))
-    return (np.stack([34 * luminance + 12 * colour for colour in colours], -1) + grain).astype(
-        np.int16
+    return create_transform(
+        input_size,
+        is_training=training,
+        color_jitter=0.4,
+        interpolation="random" if training else "bilinear",
+        crop_pct=0.875,
+        use_prefetcher=True,
     )
-
-
-def photo_size(rng: np.random.Generator) -> tuple[int, int]:
-    """(width, height) as ImageNet's photographs have: mostly 500 on the longer side, 4:3."""
-    longer = 500
-    if rng.random() < 0.3:
-        longer = int(np.clip(500 * rng.lognormal(0, 0.35), 120, LONGEST))
-    shorter = int(longer / rng.choice([4 / 3, 3 / 2, 1.2, 1.0], p=[0.65, 0.2, 0.05, 0.1]))
-    return (longer, shorter) if rng.random() < 0.88 else (shorter, longer)

@@ -354,8 +354,8 @@ class Library:
     def _kill(self, state: dict, after: bool) -> None:
         kill = state["settings"]["kill"]
         if kill and kill["after"] == after and state["calls"]["change"] == kill["at"]:
-            apart = sys.modules.get("workflow.collocation.gpu.nvml_subprocess")
-            if apart and apart.CHILD.inside:  # it asks for another, who is to be killed
+            asker = sys.modules.get("workflow.collocation.gpu.nvml_subprocess")
+            if asker and asker.CHILD.inside:  # it asks for another, who is to be killed
                 os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 

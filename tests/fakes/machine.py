@@ -84,20 +84,19 @@ def create(
 @contextmanager
 def installed(folder: Path) -> Iterator[None]:
     """Have this process's own nvidia-ml-py find the machine's library instead of NVIDIA's, and so
-    the process that asks for it (gpu.apart).
+    the child that asks it (gpu/nvml_subprocess.py).
     """
-    from workflow.collocation.gpu import (
-        nvml_subprocess as apart,  # trainers, which import this, need it not
-    )
+    from workflow.collocation.gpu import nvidia, nvml_subprocess  # trainers need neither
 
-    child, apart.CHILD = apart.CHILD, apart.Child()
+    child, nvml_subprocess.CHILD = nvml_subprocess.CHILD, nvml_subprocess.Child()
+    nvidia._LEFT_OUT.clear()
     before = pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache
     pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = driver.Library(folder), {}
     try:
         yield
     finally:
-        apart.CHILD.end()
-        apart.CHILD = child
+        nvml_subprocess.CHILD.end()
+        nvml_subprocess.CHILD = child
         pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = before
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from release import cells, manifest
-from release.contents import Attempt
+from release.manifest import Attempt
 
 RESULTS = ("completed", "out_of_memory", "unsupported")
 FAULTS = ("failed", "timed_out")

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
-from analysis import code, figures as drawn, neighbours, pages
+from analysis import code, figures as drawn, pages
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
-from workflow.collocation.record.provenance import machine_alias
 from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner
 from workflow.collocation.plan.posted import open_posted
@@ -86,9 +85,6 @@ onstart:
         if not said:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
-        if not said and MANY > 1 and SESSION.jobs:
-            bound = SESSION.config.disturbance
-            said = neighbours.disturb(Path(SESSION.config.results), machine_alias(), bound)
     except Busy as busy:
         said = f"study '{SESSION.name}' is being run already: {busy}"
     except (OSError, ValueError) as error:

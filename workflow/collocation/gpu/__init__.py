@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 from workflow.collocation.gpu.device import Device
-from workflow.collocation.gpu.nvidia import Nvidia, find, silence
-from workflow.collocation.gpu.nvml_subprocess import leave_out
+from workflow.collocation.gpu.nvidia import Nvidia, find, leave_out, left_out
 from workflow.collocation.spec.errors import ConfigError
 
 __all__ = ["Device", "Nvidia", "find", "find_devices", "leave_out", "torch_build"]
@@ -14,7 +13,7 @@ __all__ = ["Device", "Nvidia", "find", "find_devices", "leave_out", "torch_build
 
 def find_devices(wanted: str | int) -> tuple[list[Device], str]:
     """The GPUs that config's `gpu` names here, and a sentence on why there are none, or on those
-    that were left out. Raises ConfigError, Silent.
+    that were left out. Raises ConfigError; DriverError where the driver fails.
 
     Asked when cells are planned, and by each job where it runs.
     """
@@ -30,7 +29,7 @@ def find_devices(wanted: str | int) -> tuple[list[Device], str]:
                 "allowed: cpu, auto"
             )
         return [], "the installed torch is a CPU build"
-    return devices, silence()
+    return devices, left_out()
 
 
 def torch_build() -> str | None:
@@ -41,5 +40,5 @@ def torch_build() -> str | None:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
-    text = Path(spec.origin).with_name("version.py").read_text()
+    text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     return "cuda" if re.search(r"^cuda\b.*=\s*['\"]", text, re.M) else "cpu"

@@ -1,13 +1,16 @@
-"""Which CPU cores each member of a cell may use."""
+"""How many CPU cores we may use, and which of them each member of a cell gets."""
 
 import os
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.collocation.gpu import Device, cpus, find
+from workflow.collocation.gpu import Device, find
 from workflow.collocation.spec.errors import ConfigError, NotInForce
+
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, order=True)
@@ -17,6 +20,23 @@ class Cpu:
     node: int
     core: int  # number of the physical core's first CPU
     index: int
+
+
+def quota(root: Path = CGROUP) -> float | None:
+    """CPUs that a container's control group allows (`docker run --cpus`); None without a limit."""
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # v2, v1
+        with suppress(OSError, ValueError):  # of no file, and of "max"
+            text = " ".join((root / name).read_text(encoding="utf-8") for name in files)
+            most, period = map(int, text.split())
+            return most / period if most > 0 else None
+    return None
+
+
+def usable(root: Path = CGROUP) -> int:
+    """Whole CPUs that this process can keep busy, at least one."""
+    count = len(os.sched_getaffinity(0))
+    found = quota(root)
+    return count if found is None else max(1, min(count, int(found)))
 
 
 def topology(
@@ -32,7 +52,8 @@ def topology(
         folder = root / f"cpu{index}"
         nodes = [int(entry.name[4:]) for entry in folder.glob("node[0-9]*")]
         siblings = folder / "topology" / "thread_siblings_list"
-        core = int(re.match(r"\d+", siblings.read_text())[0]) if siblings.exists() else index
+        known = siblings.exists()
+        core = int(re.match(r"\d+", siblings.read_text(encoding="utf-8"))[0]) if known else index
         cpus.append(Cpu(nodes[0] if nodes else 0, core, index))
     return sorted(cpus)
 
@@ -54,7 +75,7 @@ def plan_cores(
     only a physical core.
     """
     if available is None:
-        available, most = topology(), most or cpus.usable()
+        available, most = topology(), most or usable()
     order = sorted(available, key=lambda cpu: (cpu.node != numa, cpu))
     threads, place = Counter(), {}
     for cpu in order:
@@ -64,10 +85,7 @@ def plan_cores(
     order = [cpu for cpu in order if cpu in kept]
     used: list[set[Cpu]] = []
     for share in members:
-        if share == "all":
-            used.append(set(order))
-            continue
-        used.append(set(_pick(order, used, _size(order, share))))
+        used.append(set(order if share == "all" else _pick(order, used, _size(order, share))))
 
     flags = []
     if _overlap(used):
@@ -80,7 +98,7 @@ def plan_cores(
 def plan_sides(
     sides: list[list[int | str]], numa: int | None = None, most: int | None = None
 ) -> tuple[list[list[int]], list[str]]:
-    """`plan_cores` for each side of a cell: they train in turns, and on the same cores."""
+    """`plan_cores` for each condition of a cell: they train in turns, and on the same cores."""
     planned = [plan_cores(side, None, numa, most) for side in sides]
     flags = dict.fromkeys(flag for _, found in planned for flag in found)
     return [cores for found, _ in planned for cores in found], list(flags)
@@ -103,7 +121,7 @@ def keep_to_share(device: Device | None) -> int | None:
         return None
     if not places[1:] or device.uuid not in dict(places):
         return None
-    most = max(1, cpus.usable() // len(places))
+    most = max(1, usable() // len(places))
     os.sched_setaffinity(0, share_of(device.uuid, places, topology()))
     return most
 

@@ -1,6 +1,7 @@
-"""What the workflow may ask of a GPU. Who made it is behind this: another maker's is one module."""
+"""What the workflow may ask of a GPU. Each vendor is one module behind it, such as nvidia.py."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -8,8 +9,8 @@ from dataclasses import dataclass
 class Device(ABC):
     """One physical GPU. `index` is its driver's, `capability` the CUDA compute capability.
 
-    `sm_count`: SMs of the whole card; it and `memory_bytes` are null where unknown: in MIG mode
-    NVML tells the card's memory to administrators only.
+    `sm_count` (of the whole card) and `memory_bytes` are None where unknown: in MIG mode NVML tells
+    the card's memory to administrators only, and a card that shares the CPU's memory has none.
     """
 
     uuid: str
@@ -27,6 +28,18 @@ class Device(ABC):
 
     @abstractmethod
     def processes(self) -> dict[str, list[int] | None]:
-        """PIDs on the card: all that "compute", and those that are "mps" clients; null where not
+        """PIDs on the card: all that "compute", and those that are "mps" clients; None where not
         readable. In a container they may be the host's PIDs.
         """
+
+    @abstractmethod
+    def memory_free(self) -> int | None:
+        """Bytes that nobody uses; None where not readable."""
+
+    @abstractmethod
+    def too_many(self, processes: int) -> str | None:
+        """Why the card does not let so many processes compute at once; None if it does."""
+
+    @abstractmethod
+    def shown_to(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment certainly sees the card."""

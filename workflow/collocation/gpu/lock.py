@@ -1,14 +1,12 @@
 """Locks that outlive no process: one per device for the whole machine, one per results folder."""
 
-import errno
 import fcntl
 import json
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from workflow.collocation.spec.errors import printable
 
 POLL_S = 0.2
 REMIND_S = 30.0
-WORDS = 2000  # bytes of a holder's words that are read
+FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Busy(RuntimeError):
@@ -64,12 +62,13 @@ def device_lock(
     may raise to end that. Not reentrant.
     """
     folder = lock_folder()
-    _make_shared(folder)
+    if not folder.is_dir():
+        folder.mkdir()
+        folder.chmod(0o1777)
     path = folder / (re.sub(r"[^A-Za-z0-9._-]", "_", key) + ".lock")
-    began = time.monotonic()
-    remind = began
+    began = remind = time.monotonic()
     while (fd := _try(path, holder)) is None:
-        words = _named(path)
+        words = _words(path)
         on_look(words)
         if time.monotonic() >= remind:
             on_wait(words)
@@ -79,7 +78,7 @@ def device_lock(
         yield Held(fd, holder, time.monotonic() - began)
     finally:
         # A process of ours may hold it yet, and then the words tell of it.
-        if "stuck" not in _named(path):
+        if "stuck" not in _words(path):
             _say(fd, holder | {"stuck": "a process that it started lives on"})
         os.close(fd)
 
@@ -91,7 +90,7 @@ def folder_lock(path: Path, holder: dict) -> Iterator[None]:
     path.mkdir(parents=True, exist_ok=True)
     fd = _try(path / ".lock", holder)
     if fd is None:
-        raise Busy(path, _named(path / ".lock"))
+        raise Busy(path, _words(path / ".lock"))
     try:
         yield
     finally:
@@ -101,30 +100,20 @@ def folder_lock(path: Path, holder: dict) -> Iterator[None]:
 
 def _try(path: Path, holder: dict) -> int | None:
     """The locked descriptor (close-on-exec), or None while somebody else has it."""
-    while True:
-        with ExitStack() as closing:
-            fd = _open(path)
-            closing.callback(os.close, fd)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return None
-            except OSError as error:  # of some network file systems
-                raise _useless(path, f"its file system has no locks ({error.strerror})") from None
-            # Truncated before anything else: a dead holder's words are never read as ours.
-            os.ftruncate(fd, 0)
-            # If a cleaner of temporary files removed it, the one that is there now is to be locked.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), path.stat()):
-                    _say(fd, holder)
-                    closing.pop_all()
-                    return fd
-
-
-def _say(fd: int, holder: dict) -> None:
-    os.ftruncate(fd, 0)
-    with suppress(OSError):  # a full disk costs the name, not the lock
-        os.pwrite(fd, json.dumps(holder).encode(), 0)
+    try:
+        fd = _open(path)
+    except OSError as error:
+        raise _useless(path, f"{error.strerror}; remove it") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except OSError as error:  # of some network file systems
+        os.close(fd)
+        raise _useless(path, f"its file system has no locks ({error.strerror})") from None
+    _say(fd, holder)
+    return fd
 
 
 def _open(path: Path) -> int:
@@ -133,27 +122,19 @@ def _open(path: Path) -> int:
     First without O_CREAT, which the kernel refuses for another user's file in a sticky folder
     (fs.protected_regular).
     """
-    while True:
-        try:
-            with suppress(FileNotFoundError):
-                return open_plain(path, os.O_RDWR)
-            with suppress(FileExistsError), _no_umask():
-                return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o666)
-        except OSError as error:
-            raise _useless(path, f"{error.strerror}; remove it") from None
+    try:
+        return os.open(path, FLAGS)
+    except FileNotFoundError:
+        fd = os.open(path, FLAGS | os.O_CREAT, 0o666)
+    with suppress(PermissionError):  # another user was first
+        os.fchmod(fd, 0o666)
+    return fd
 
 
-def open_plain(path: Path, flags: int) -> int:
-    """A descriptor (close-on-exec) of a plain file, at once. Raises OSError.
-
-    Where all may write, anybody can have put a pipe to wait for, or a link to a file of ours.
-    """
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink < 2:
-        return fd
-    os.close(fd)
-    raise OSError(errno.EINVAL, "Not a plain file of its own")
+def _say(fd: int, holder: dict) -> None:
+    os.ftruncate(fd, 0)  # first: a dead holder's words are never read as ours
+    with suppress(OSError):  # a full disk costs the name, not the lock
+        os.pwrite(fd, json.dumps(holder).encode(), 0)
 
 
 def _useless(path: Path, why: str) -> OSError:
@@ -164,35 +145,13 @@ def _useless(path: Path, why: str) -> OSError:
     )
 
 
-def _make_shared(folder: Path) -> None:
-    with suppress(FileExistsError), _no_umask():
-        folder.mkdir(mode=0o1777)
-    found = folder.lstat()  # in a folder that all may write to, anybody could have made it
-    if not stat.S_ISDIR(found.st_mode):
-        raise OSError(f"{folder} is no folder; remove it, or set COLLOCATION_LOCK_DIR")
-    if found.st_uid not in (0, os.getuid()) and not found.st_mode & stat.S_ISVTX:
-        raise OSError(f"{folder} is another user's without sticky bit; set COLLOCATION_LOCK_DIR")
-
-
-@contextmanager
-def _no_umask() -> Iterator[None]:
-    before = os.umask(0)
+def _words(path: Path) -> dict:
+    """What the present holder wrote; {} if it is still writing, or wrote nothing."""
     try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def _named(path: Path) -> dict:
-    """What the present holder wrote; {} if it is still writing, wrote nothing or is gone again."""
-    try:
-        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as stream:
-            words = json.loads(stream.read(WORDS))
-    except (OSError, ValueError, RecursionError):
+        words = json.loads(path.read_bytes())
+        return {
+            printable(key): printable(value) if isinstance(value, str) else value
+            for key, value in words.items()
+        }
+    except (OSError, ValueError, AttributeError):
         return {}
-    known = words.items() if isinstance(words, dict) else ()  # anybody may have written them
-    return {
-        printable(key): printable(value) if isinstance(value, str) else value
-        for key, value in known
-        if isinstance(value, str | int)
-    }

@@ -1,31 +1,42 @@
-"""An NVIDIA GPU as NVML sees it: which card a study uses, its state, and who computes on it.
+"""NVIDIA GPUs as NVML sees them: which cards a study uses, their state, who computes on them.
 
-Everything here only reads. On a machine without an NVIDIA driver `find` finds none.
+Everything here only reads. On a machine without NVIDIA's library `find` finds none; a driver that
+fails is told in NVML's own words, and never taken for a machine without a GPU.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pynvml
 
 from workflow.collocation.gpu.device import Device
-from workflow.collocation.gpu.nvml_subprocess import Silent, apart, leave_out, left_out
+from workflow.collocation.gpu.nvml_subprocess import DriverError, Silent, ask_again, in_subprocess
 from workflow.collocation.spec.errors import ConfigError
 
+# What pynvml raises: where a driver is older than a call of it, that is no NVMLError.
+NVML_ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
 # By compute capability, as CUDA's own samples have it (helper_cuda.h).
 CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128}
 CORES_PER_SM |= dict.fromkeys([(8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)], 128)
-
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+HIDING = ("", "-1", "NoDevFiles", "none", "void")  # entries that show no GPU; Slurm has NoDevFiles
 # By the compute modes that limit it: how many processes may compute on a card at once.
 MOST = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: ("EXCLUSIVE_THREAD", 1),
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: ("EXCLUSIVE_PROCESS", 1),
     pynvml.NVML_COMPUTEMODE_PROHIBITED: ("PROHIBITED", 0),
 }
+TODO = {  # what helps against an NVML error
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated: restart the machine, or "
+    "the container",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "load it ('modprobe nvidia'), or restart the machine",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not open /dev/nvidia*",
+}
+OTHERWISE = "'nvidia-smi' and 'dmesg' may say more; restart the machine, or the container"
+
+_LEFT_OUT: dict[int, DriverError] = {}  # cards that fail, by index
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class Nvidia(Device):
 
     bus: str = field(default="", compare=False)
 
-    @apart()
+    @in_subprocess()
     def processes(self) -> dict[str, list[int] | None]:
         def pids(ask) -> list[int] | None:
             return _read(self.uuid, lambda h: sorted(entry.pid for entry in ask(h)))
@@ -44,89 +55,92 @@ class Nvidia(Device):
             "mps": pids(pynvml.nvmlDeviceGetMPSComputeRunningProcesses),
         }
 
+    @in_subprocess()
+    def memory_free(self) -> int | None:
+        memory = _read(self.uuid, pynvml.nvmlDeviceGetMemoryInfo)
+        return memory.free if memory and memory.total else None
+
+    def too_many(self, processes: int) -> str | None:
+        """By the compute mode, which is an administrator's."""
+        mode, most = MOST.get(_compute_mode(self.uuid), ("", processes))
+        if processes <= most:
+            return None
+        return (
+            f"compute mode {mode} of {self.name} lets "
+            f"{'one process compute, not several' if most else 'nobody compute'}; "
+            f"an administrator changes it with 'nvidia-smi -i {self.uuid} -c DEFAULT'"
+        )
+
+    def shown_to(self, environment: Mapping[str, str]) -> bool:
+        if VISIBLE not in environment:
+            return True
+        try:
+            devices = _devices() or [self]
+        except DriverError:
+            devices = [self]
+        for name in map(str.strip, environment[VISIBLE].split(",")):
+            cards = _meant(name, environment, devices)
+            if not cards or (name.isdecimal() and _LEFT_OUT):
+                return False  # what stands behind a name that means nothing is hidden
+            if cards == [self]:
+                return True
+        return False
+
+
+# -- which ----------------------------------------------------------------------------------------
+
 
 def find(wanted: str | int | None = "auto") -> list[Nvidia]:
     """The GPUs that may be used: those named, by index or UUID (or its beginning), with commas in
     between; or with 'auto' those that CUDA_VISIBLE_DEVICES shows, all if it is not set. None: all
     of this machine, along the bus, whether or not they may be used.
 
-    'auto' gives none without a driver or a GPU. Raises ConfigError at a name that means no GPU that
-    is there, or several. In CUDA_VISIBLE_DEVICES one behind a good one ends the list, as for CUDA.
-    A GPU that is silent is left out; if nothing else is there, that raises Silent.
+    'auto' gives none without NVIDIA's library or a GPU. A card that fails is left out. Raises
+    ConfigError at a name that means no GPU, or several; DriverError if the driver fails, or none
+    of its cards works.
     """
-    try:
-        devices = _devices()
-    except pynvml.NVMLError:
-        if wanted in ("auto", None):
-            return []
-        raise ConfigError(
-            f"gpu: {wanted!r} was asked for, but there is no NVIDIA driver here; allowed: auto, cpu"
-        ) from None
+    devices = _devices()
     if wanted is None:
         return sorted(devices, key=lambda device: device.bus)
-    source, names = "gpu", str(wanted)
-    if wanted == "auto":
-        source, names = VISIBLE, os.environ.get(VISIBLE)
-        if not devices or names is None:
-            return devices
+    if wanted != "auto":
+        return _named("gpu", str(wanted), devices)
+    shown = os.environ.get(VISIBLE)
+    return devices if not devices or shown is None else _named(VISIBLE, shown, devices)
+
+
+def _named(source: str, names: str, devices: list[Nvidia]) -> list[Nvidia]:
+    """The cards of these names. In CUDA_VISIBLE_DEVICES one that means nothing ends the list, as
+    for CUDA; the first one has to mean something.
+    """
     given: list[Nvidia] = []
-    for name in names.split(","):
-        name, what = name.strip(), "names several GPUs"
-        if wanted != "auto":
-            found = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
-        elif name in ("", "-1"):
-            return given
-        elif name.isdecimal() and left_out():
-            raise Silent(f"{source}: {name!r} may be any GPU: {silence()}")
-        else:
+    for name in map(str.strip, names.split(",")):
+        if source == VISIBLE:
             found = _meant(name, os.environ, devices)
-            if name.isdecimal():
-                what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
-        part = name.startswith("MIG-")
-        if not found and left_out() and (not name.isdecimal() or int(name) in left_out()):
-            continue
-        if len(found) != 1 or part:
-            if given and not found and wanted == "auto":
-                return given
-            raise ConfigError(f"{source}: {name!r} {_trouble(found, part, what, devices, source)}")
-        if found[0] not in given:
-            given += found
-    if not given:
-        raise Silent(f"{source}: {names!r}: {silence()}")
+            if name in HIDING or (given and not found):
+                break
+        else:
+            found = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
+        if _LEFT_OUT and (not found or (source == VISIBLE and name.isdecimal())):
+            raise DriverError(f"{source}: {name!r} may be a GPU that fails: {left_out()}")
+        if len(found) != 1 or name.startswith("MIG-"):
+            raise ConfigError(f"{source}: {name!r} {_trouble(source, name, found, devices)}")
+        given += [card for card in found if card not in given]
     return given
 
 
-def silence() -> str:
-    """A sentence that names the cards that were left out; empty if there are none."""
-    which = ", ".join(map(str, left_out()))
-    return f"the NVIDIA driver does not answer for GPU {which}, which is left out" if which else ""
-
-
-def _trouble(found: list, part: bool, what: str, devices: list[Nvidia], source: str) -> str:
+def _trouble(source: str, name: str, found: list, devices: list[Nvidia]) -> str:
     """Why a name is none of one GPU, and which would be."""
-    if not found or part:
-        what = f"is no GPU{', but a part of one,' if part else ''} of this machine"
-    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices) or "none is there"
-    if source == VISIBLE and len(found) > 1:
+    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+    if found and name.startswith("MIG-"):
+        what = "is no GPU, but a part of one, of this machine"
+    elif not found:
+        what = "is no GPU of this machine"
+    elif source == VISIBLE and name.isdecimal():
+        what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
         known = ", ".join(device.uuid for device in devices)
-    return f"{what}; allowed: {known}"
-
-
-def shows(environment: Mapping[str, str], device: Device) -> bool:
-    """Whether CUDA certainly shows the card to who has this environment."""
-    if VISIBLE not in environment:
-        return True
-    devices = _or_none(_devices) or [device]
-    names = [name.strip() for name in environment[VISIBLE].split(",")]
-    if left_out() and any(map(str.isdecimal, names)):
-        return False
-    for name in names:
-        uuids = [one.uuid for one in _meant(name, environment, devices)]
-        if not uuids:  # what stands behind a name that means nothing is hidden
-            return False
-        if uuids == [device.uuid]:
-            return True
-    return False
+    else:
+        what = "names several GPUs"
+    return f"{what}; allowed: {known or 'auto, cpu, for there is none'}"
 
 
 def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> list[Nvidia]:
@@ -141,35 +155,65 @@ def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> 
             return sorted(devices, key=lambda device: device.bus)[int(name) :][:1]
         return devices if int(name) < len(devices) else []
     if name.startswith("MIG-"):
-        card = card_of(name)
+        card = _card_of(name)
         return [d for d in devices if d.uuid == card or name.startswith(f"MIG-{d.uuid}/")]
     return [d for d in devices if name.startswith("GPU-") and d.uuid.startswith(name)]
 
 
+def left_out() -> str:
+    """A sentence that names the cards that fail; empty if there are none."""
+    return "; ".join(f"GPU {index} is left out: {why}" for index, why in _LEFT_OUT.items())
+
+
+def leave_out(index: int, error: DriverError) -> None:
+    """Use this card no more, and have the others asked on."""
+    _LEFT_OUT[index] = error
+    ask_again()
+
+
 def _devices() -> list[Nvidia]:
-    """All cards that answer: a lost one must not hide the others, nor one that is silent. Raises
-    NVMLError; Silent if all are.
-    """
+    """All cards that work; none without NVIDIA's library. Raises DriverError."""
+    try:
+        count = _count()
+    except pynvml.NVMLError_LibraryNotFound:
+        return []
+    except NVML_ERRORS as error:
+        raise _failure(error) from None
     found = []
-    for index in range(_count()):
-        if index not in left_out():
-            try:
-                found.append(_or_none(lambda i=index: _device(i)))
-            except Silent as silent:
-                leave_out(index, silent)
-                _count()  # is it the card alone?
-    if left_out() and not found:
-        raise next(iter(left_out().values()))
-    return [device for device in found if device]
+    for index in range(count):
+        try:
+            if index not in _LEFT_OUT:
+                found.append(_device(index))
+        except Silent as silent:
+            leave_out(index, silent)
+            _count()  # is it the card alone?
+        except NVML_ERRORS as error:
+            leave_out(index, _failure(error))
+    if _LEFT_OUT and not found:
+        raise next(iter(_LEFT_OUT.values()))
+    return found
 
 
-@apart()
+def _failure(error: Exception) -> DriverError:
+    """NVML's words, and what to do."""
+    code = getattr(error, "value", None)
+    number = "" if code is None else f" (NVML error {code})"
+    return DriverError(
+        f"the NVIDIA driver fails: {' '.join(str(error).split())}{number}; "
+        f"{TODO.get(code, OTHERWISE)}; gpu=cpu measures on the CPU"
+    )
+
+
+# -- readings -------------------------------------------------------------------------------------
+
+
+@in_subprocess()
 def _count() -> int:
     pynvml.nvmlInit()
     return pynvml.nvmlDeviceGetCount()
 
 
-@apart()
+@in_subprocess()
 def _device(index: int) -> Nvidia:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
@@ -177,7 +221,7 @@ def _device(index: int) -> Nvidia:
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         name=pynvml.nvmlDeviceGetName(handle),
         index=index,
-        memory_bytes=_or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        memory_bytes=_or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total) or None,
         driver=pynvml.nvmlSystemGetDriverVersion(),
         capability=capability,
         numa_node=_numa_node(handle),
@@ -198,7 +242,7 @@ def _numa_node(handle) -> int | None:
     domain, rest = _bus(handle).split(":", 1)
     path = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node")
     try:
-        node = int(path.read_text())
+        node = int(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
@@ -210,53 +254,32 @@ def _bus(handle) -> str:
     return (bus.decode() if isinstance(bus, bytes) else bus).lower()
 
 
-def too_many(device: Device, processes: int) -> str | None:
-    """Why the card's compute mode does not let so many processes compute at once; None if it does.
-
-    The mode is an administrator's. A process counts if CUDA has made a context on the card for it.
-    """
-    mode, most = MOST.get(_compute_mode(device.uuid), ("", processes))
-    if processes <= most:
-        return None
-    return (
-        f"compute mode {mode} of {device.name} lets "
-        f"{'one process compute, not several' if most else 'nobody compute'}; "
-        f"an administrator changes it with 'nvidia-smi -i {device.uuid} -c DEFAULT'"
-    )
-
-
-@apart()
+@in_subprocess()
 def _compute_mode(uuid: str) -> int | None:
     return _read(uuid, pynvml.nvmlDeviceGetComputeMode)
 
 
-@apart()
-def memory_free(uuid: str) -> int | None:
-    """Bytes that nobody uses of a GPU or a MIG device; None where NVML does not tell."""
-    return _read(uuid, lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).free)
-
-
-@apart()
-def card_of(mig_uuid: str) -> str | None:
+@in_subprocess()
+def _card_of(mig_uuid: str) -> str | None:
     """The UUID of the card that a MIG device is part of; None where NVML does not know it."""
     card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle
     return _read(mig_uuid, lambda part: pynvml.nvmlDeviceGetUUID(card(part)))
 
 
-@apart()
+@in_subprocess()
 def mig_enabled(device: Device) -> bool | None:
-    """Whether MIG mode is on; None on a card that has no MIG."""
+    """Whether MIG mode is on; None on a card that has no MIG, or where NVML does not tell."""
     return _read(device.uuid, lambda h: bool(pynvml.nvmlDeviceGetMigMode(h)[0]))
 
 
-def _read(uuid: str, read):
+def _read(uuid: str, read: Callable):
     """A reading of a GPU or a MIG device, or None where it does not give it, or is lost."""
     return _or_none(lambda: read(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
 
 
-def _or_none(read):
+def _or_none(read: Callable):
     """What `read` gives, or None where NVML refuses."""
     try:
         return read()
-    except pynvml.NVMLError:
+    except NVML_ERRORS:
         return None

@@ -1,9 +1,8 @@
-"""Questions to the NVIDIA driver, asked by a process of their own.
+"""NVML calls run in a child process, so that a hung driver cannot hang us.
 
 A call into the driver may never come back. Its thread can then not be killed, keeps its whole
-process from ending, and hears no signal. So who has a question forks a child for it, at the first
-one, and gives up on a late answer: the child is left behind, and no more is asked, but for the list
-of cards.
+process from ending, and hears no signal. So the first question forks a child, and a late answer is
+given up: the child is left behind, and no more is asked unless `ask_again` says so.
 """
 
 import atexit
@@ -21,18 +20,22 @@ from typing import NoReturn
 
 import pynvml
 
-from workflow.collocation.run.process_lifetime import ENDING, end_with_parent
+from workflow.collocation.process_lifetime import ENDING, end_with_parent
 from workflow.collocation.spec.errors import NotInForce
 
 ANSWER_S = 20.0
 END_S = 2.0  # for the kernel to end a child that was killed
 
 
-class Silent(NotInForce):
+class DriverError(NotInForce):
+    """The NVIDIA driver fails: with its words, and what to do."""
+
+
+class Silent(DriverError):
     """The driver did not answer in time, or whoever asked it has ended."""
 
 
-def apart(seconds: float | None = None) -> Callable:
+def in_subprocess(seconds: float | None = None) -> Callable:
     """Have the child call a function that asks NVML, and wait so long (ANSWER_S) for what it gives
     or raises.
 
@@ -51,14 +54,9 @@ def apart(seconds: float | None = None) -> Callable:
     return decorate
 
 
-def left_out() -> dict[int, Silent]:
-    """Cards that were silent, by index, and how."""
-    return CHILD.left_out
-
-
-def leave_out(index: int, silent: Silent) -> None:
-    """Ask on, by another child, but not this card."""
-    CHILD.left_out[index], CHILD.silent = silent, None
+def ask_again() -> None:
+    """After silence, have another child asked from now on."""
+    CHILD.silent = None
 
 
 class Child:
@@ -71,9 +69,6 @@ class Child:
     until = 0.0  # on the monotonic clock, when the child has to be done
     pipe: Connection
 
-    def __init__(self):
-        self.left_out: dict[int, Silent] = {}
-
     def ask(self, question: tuple[Callable, tuple], seconds: float):
         """Raises what the question raises there, or Silent."""
         if self.owner != os.getpid():  # nobody's yet, or of who forked us
@@ -84,16 +79,15 @@ class Child:
             self._start()
         self.number += 1
         self.until = max(self.until, time.monotonic() + seconds)
-        number = 0
+        number, name = 0, question[0].__name__
         try:
             self.pipe.send((self.number, question))
             while number != self.number:
                 if not self.pipe.poll(max(self.until - time.monotonic(), 0)):
-                    self._give_up(question[0].__name__, seconds)
+                    self._give_up(name, seconds)
                 number, good, answer, text = self.pipe.recv()
         except (EOFError, OSError):
             self.end()  # the next question starts another
-            name = question[0].__name__
             raise Silent(f"the process that asks the NVIDIA driver ended at '{name}'") from None
         self.until = 0.0
         if good:
@@ -120,6 +114,7 @@ class Child:
     def _give_up(self, name: str, seconds: float) -> NoReturn:
         pid = self.pid
         stuck = "" if self.end() else f"; PID {pid} is stuck in it"
+        self.pid = 0
         words = f"the NVIDIA driver does not answer: nothing on '{name}' within {seconds:.0f} s"
         self.silent = Silent(words + stuck)
         raise self.silent

@@ -1,8 +1,8 @@
-"""A visit: another process opens CUDA where members are, does a little work there, and ends.
+"""A second CUDA context: another process opens one where members are, works a little, and ends.
 
 So the GPU leaves the members' context once and comes back to it. Until it has, a context that has
-the GPU to itself replays CUDA graphs more slowly: on an H200 by up to 10 % (docs/arms.md). NVIDIA
-documents nothing of it.
+the GPU to itself replays CUDA graphs more slowly: on an H200 by up to 10 % (docs/results.md).
+NVIDIA documents nothing of it.
 """
 
 import ctypes
@@ -12,43 +12,43 @@ import sys
 from contextlib import suppress
 from functools import partial
 
-from workflow.collocation.run.environment import server_environment
-from workflow.collocation.run.process_lifetime import end_with_parent
+from workflow.collocation.process_lifetime import end_with_parent
 
-VISIT_S = 30.0  # for all of it, which takes less than one
-END_S = 2.0  # for the kernel to end a visitor that was killed
+ALL_S = 30.0  # for all of it, which takes less than one
+END_S = 2.0  # for the kernel to end a process that was killed
 BYTES = 1 << 20  # that it writes
 
 
-def visit(environment: dict[str, str]) -> str | None:
-    """Why nobody could visit, or None.
+def second_context(environment: dict[str, str]) -> str | None:
+    """Why there was none, or None.
 
-    environment: what says where, as for a member that is no client of an MPS daemon: such a client
-    would be in the context that is to be left.
+    environment: all that it finds, with what says where; no client of an MPS daemon, which would be
+    in the context that is to be left.
     """
-    visitor = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", __name__],
-        env=server_environment() | environment,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        encoding="utf-8",
         errors="replace",
         process_group=0,  # a terminal's Ctrl-C is for the conductor to handle
         preexec_fn=partial(end_with_parent, os.getpid()),
     )
     try:
-        said = visitor.communicate(timeout=VISIT_S)[0].strip()
+        said = process.communicate(timeout=ALL_S)[0].strip()
     except subprocess.TimeoutExpired:
-        return f"no end within {VISIT_S:.0f} s"
+        return f"no end within {ALL_S:.0f} s"
     finally:
-        visitor.kill()
+        process.kill()
         with suppress(subprocess.TimeoutExpired):  # stuck in the driver: it is left behind
-            visitor.wait(END_S)
-    return said.rpartition("\n")[2] or f"exit {visitor.returncode}" if visitor.returncode else None
+            process.wait(END_S)
+    return said.rpartition("\n")[2] or f"exit {process.returncode}" if process.returncode else None
 
 
-def stay(driver) -> None:
+def work(driver) -> None:
     """Open CUDA on the first device that is visible, and have it write some memory.
 
     driver: the library libcuda. Raises OSError with CUDA's name of what went wrong.
@@ -71,6 +71,6 @@ def stay(driver) -> None:
 
 if __name__ == "__main__":
     try:
-        stay(ctypes.CDLL("libcuda.so.1"))
+        work(ctypes.CDLL("libcuda.so.1"))
     except OSError as error:
         sys.exit(f"{error}")

@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import stdev
 
 from workflow.collocation import gpu
-from workflow.collocation.gpu import cpus, nvidia
+from workflow.collocation.gpu import cores, nvidia
 from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_folder
 from workflow.collocation.plan.jobs import TRAINING, absent
 from workflow.collocation.sharing import mps_daemon
-from workflow.collocation.sharing.evidence import Company, refuse_company
+from workflow.collocation.sharing.evidence import GpuBusy, require_free
 from workflow.collocation.sharing.mig.nvml import how_to_switch
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.load import load_config, read_values
@@ -121,12 +121,12 @@ class Doctor:
         if self.device is None:
             return OK, "no GPU, so nobody is on it"
         try:
-            if nobody := nvidia.too_many(self.device, 1):
+            if nobody := self.device.too_many(1):
                 return FAIL, nobody
-            refuse_company(self.device)
-            if one := nvidia.too_many(self.device, 2):
+            require_free(self.device)
+            if one := self.device.too_many(2):
                 return WARN, f"sets of plain jobs are refused, MPS and single jobs run: {one}"
-        except Company as company:
+        except GpuBusy as company:
             return FAIL, f"{company}; cells wait until they are gone, or choose another with gpu=…"
         except NotInForce as silent:
             return FAIL, f"{silent}: no cell can run on this card, and 'dmesg' may say why"
@@ -183,7 +183,7 @@ class Doctor:
         return how, f"{free:.0f} GB free for {results}; a study of 500 cells takes about 1"
 
     def cpu(self) -> Finding:
-        shown, usable, quota = len(os.sched_getaffinity(0)), cpus.usable(), cpus.quota()
+        shown, usable, quota = len(os.sched_getaffinity(0)), cores.usable(), cores.quota()
         said = f"{usable} cores" + (f", as a quota of {quota:g} of {shown} allows" if quota else "")
         if usable < 4 and self.device:
             return WARN, f"{said}: jobs of a set share them, and wait for them; give it 8 or more"

@@ -20,9 +20,9 @@ import psutil
 from workflow.collocation import ROOT
 from workflow.collocation.plan.session import Session
 from workflow.collocation.record import provenance
-from workflow.collocation.record.source_digest import code, code_digest
+from workflow.collocation.record.source_digest import code
 from workflow.collocation.run.environment import server_environment
-from workflow.collocation.run.preloaded import hold, stamp
+from workflow.collocation.run.preloaded import hold
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import LATE
 from workflow.collocation.spec.workloads import Trained
@@ -109,9 +109,7 @@ def preloaded(session: Session) -> AbstractContextManager[str | None]:
     training = [job for job in session.jobs if session.refusal(job.cell) is None]
     if len(training) < 2:
         return nullcontext()
-    trainer = session.config.trainer
-    known = {"digest": code_digest(), "versions": provenance.versions(None)}
-    return hold(trainer, session.folder / "log" / "preloaded.log", stamp(trainer, known))
+    return hold(session.config.trainer, session.folder / "log" / "preloaded.log")
 
 
 def holder(session: Session) -> dict:

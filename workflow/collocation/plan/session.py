@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from workflow.collocation import ROOT, gpu
-from workflow.collocation.gpu import cpus, find_devices
+from workflow.collocation.gpu import cores, find_devices
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import Attempt, cpu_key, scan
 from workflow.collocation.plan.datasets import Datasets
@@ -24,7 +24,7 @@ from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import MEASURED
 from workflow.collocation.record.source_digest import code_digest, own_digest
 from workflow.collocation.run.conductor import TIMEOUTS
-from workflow.collocation.run.refusal import refusal
+from workflow.collocation.run.waiting import refusal
 from workflow.collocation.spec import grid
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.grid import Cell
@@ -164,7 +164,7 @@ class Session:
         """Cores that Snakemake counts for a cell: its GPUs' cells are to fit side by side."""
         if not self.devices:
             return self.study.cores_for
-        return max(1, min(self.study.cores_for, cpus.usable() // len(self.devices)))
+        return max(1, min(self.study.cores_for, cores.usable() // len(self.devices)))
 
     def on_card(self, number: int) -> Callable:
         """For Snakemake: how many of the GPU with this number a job takes, 1 or 0. One that wants

@@ -8,12 +8,12 @@ import argparse
 import sys
 from collections import Counter
 
-from workflow.collocation.gpu import cpus
+from workflow.collocation.gpu import cores
 from workflow.collocation.plan import costs, fits, pending
 from workflow.collocation.plan.session import Session, open_session, shipped
 from workflow.collocation.record.run_json import MEASURED, RESULTS
 from workflow.collocation.run import environment
-from workflow.collocation.run.failure import trail
+from workflow.collocation.run.outcome import log_of
 from workflow.collocation.sharing.base import JOIN, named
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.load import read_values
@@ -26,7 +26,7 @@ def banner(session: Session) -> str:
         for cell in session.cells
     )
     minutes = session.seconds / 60
-    where = session.device.name if session.device else f"CPU, {cpus.usable()} cores"
+    where = session.device.name if session.device else f"CPU, {cores.usable()} cores"
     if session.devices[1:]:
         where = f"{len(session.devices)} GPUs, {', '.join({d.name: None for d in session.devices})}"
     if session.remote:
@@ -163,7 +163,7 @@ def faults(session: Session) -> list[str]:
         then = f"tried again next time, {more} more" if more > 0 else "not tried again"
         first = (attempt.content["reason"] or "no reason given").splitlines()[0]
         lines.append(f"  {cell.id}: {attempt.status} (attempt {count}; {then}): {first}")
-        lines.append(f"    {trail(attempt.path.parent, first)}")
+        lines.append(f"    log: {log_of(attempt.path.parent, first)}")
         last |= more <= 0
     if lines:
         todo = "mend what the logs name; the same command tries again"

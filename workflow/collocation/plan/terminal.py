@@ -99,7 +99,8 @@ def main() -> None:
         try:
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it may be closed
+                sys.stdout.flush()
     except KeyboardInterrupt:  # make, or Snakemake, says that it was one
         sys.exit(130)
     except BrokenPipeError:  # who read it has gone, as of `make plan | head`

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import ROOT
-from workflow.collocation.gpu import cpus
+from workflow.collocation.gpu import cores
 from workflow.collocation.record.source_digest import code_digest
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
@@ -54,12 +54,12 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
 
 def host() -> dict:
     """CPU model, cores and memory of this machine; cpu_quota: CPUs that a container may use."""
-    found = (line for line in cpus.lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
+    found = (line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
     _, _, model = next(found, "").partition(":")
     return {
         "cpu": model.strip() or platform.processor() or platform.machine(),
-        "cores": cpus.usable(),
-        "cpu_quota": cpus.quota(),
+        "cores": cores.usable(),
+        "cpu_quota": cores.quota(),
         "memory_bytes": psutil.virtual_memory().total,
     }
 
@@ -73,7 +73,7 @@ def machine_alias(otherwise: str | None = None) -> str:
     secret = _kept_secret()
     if secret is None and otherwise:
         return otherwise
-    machine = "".join(cpus.lines(Path("/etc/machine-id"))) or platform.node()
+    machine = "".join(_lines(Path("/etc/machine-id"))) or platform.node()
     digest = hashlib.sha256(f"{secret or _passing_secret()}/{machine}".encode()).hexdigest()
     return f"machine-{digest[:8]}"
 
@@ -90,7 +90,7 @@ def _kept_secret() -> str | None:
     except RuntimeError:  # no home
         return None
     path = state / "gpu-collocation-study" / "secret"
-    if found := "".join(cpus.lines(path)[:1]).strip():
+    if found := "".join(_lines(path)[:1]).strip():
         return found
     secret = uuid.uuid4().hex
     try:
@@ -115,3 +115,11 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return run.stdout.strip() or None if run.returncode == 0 else None
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a file; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

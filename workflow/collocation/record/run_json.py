@@ -123,7 +123,7 @@ def write(path: Path, record: Record) -> None:
     text = record.model_dump_json(indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w") as handle:
+        with temporary.open("w", encoding="utf-8") as handle:
             handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())

@@ -14,9 +14,9 @@ TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100
 # A third of a window in so many parts: each longer than what makes neighbouring steps alike.
 BATCHES = 10
-# A member stood still if it made no step for over this share of a window, this many seconds, and
-# this many of its own steps: a busy machine's hiccup is shorter, a slow step as long as the others.
-STALL, STALL_S, STALL_STEPS = 0.2, 0.5, 5
+# A member stood still if one gap between its steps is over this share of a window, this many
+# seconds, this many of its usual steps, and this many times the 99th percentile of the other gaps.
+STALL, STALL_S, STALL_STEPS, STALL_P99 = 0.05, 0.25, 5, 3
 
 
 def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
@@ -117,9 +117,12 @@ def stalled(window: Window, end_ns: np.ndarray) -> bool:
     if window.name in ("epochs", "completion"):  # where it also validates, or waits for others
         return False
     inside = end_ns[(end_ns >= window.start_ns) & (end_ns < window.end_ns)]
-    took = np.diff(np.concatenate([[window.start_ns], inside, [window.end_ns]])) / 1e9
-    longest = max(STALL * window.seconds, STALL_S, STALL_STEPS * float(np.median(took)))
-    return bool(took.max() > longest)
+    edges = np.concatenate([[window.start_ns], inside, [window.end_ns]])
+    *others, longest = np.sort(np.diff(edges)) / 1e9
+    if not others:  # no step at all
+        return longest > STALL_S
+    usual = STALL_STEPS * np.median(others), STALL_P99 * np.percentile(others, 99)
+    return bool(longest > max(STALL * window.seconds, STALL_S, *usual))
 
 
 def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:

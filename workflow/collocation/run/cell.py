@@ -1,4 +1,4 @@
-"""Run one cell: `python -m workflow.collocation.run.cell JOB.JSON`, a file as in cell/task.py.
+"""Run one cell: `python -m workflow.collocation.run.cell JOB.JSON`, a file as in run/task.py.
 
 lock → set the method up → start members → barrier → measure → witness → tear down → write.
 Exits 0 whenever run.json was written, whatever its status; an interrupted cell leaves no run.json.
@@ -22,6 +22,7 @@ from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
+from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.record import provenance
 from workflow.collocation.record import source_digest as digest
 from workflow.collocation.record.run_json import (
@@ -34,24 +35,18 @@ from workflow.collocation.record.run_json import (
 )
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
-from workflow.collocation.run.failure import trail
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.interleaving import Alternation
-from workflow.collocation.run.members import member_specs
-from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.observation import Observation
-from workflow.collocation.run.preloaded import stamp
-from workflow.collocation.run.process_lifetime import end_with_parent
+from workflow.collocation.run.outcome import log_of, verified
 from workflow.collocation.run.progress import Display, summary
-from workflow.collocation.run.refusal import refusal
-from workflow.collocation.run.task import Task
-from workflow.collocation.run.waiting import Patience, Postponed, device_of
+from workflow.collocation.run.task import Task, member_specs
+from workflow.collocation.run.waiting import Patience, Postponed, device_of, refusal
 from workflow.collocation.sharing.defer_signals import ENDING
-from workflow.collocation.sharing.evidence import Company, Unsupported, refuse_company
+from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.telemetry.lines import one_line
 
-HELD_UP = 0.01  # share of a CPU quota's periods: more of them in a window are worth a flag
 TRIES = 4  # at a cell, while others come to the card again and again
 
 
@@ -66,20 +61,22 @@ def main(argv: list[str] | None = None) -> int:
     end_with_parent(os.getppid(), signal.SIGTERM)  # of Snakemake's, to clean up
     for number in ENDING:
         signal.signal(number, _interrupt)
+    # Python's start and our imports are part of what the cell takes.
+    began = time.monotonic() - time.process_time()
     name = str(path)
     try:
         task = Task.read(path)
         name, folder = task.cell, task.output.parent
+        if measured(task.output):
+            raise ConfigError(f"is measured: {task.output}; remove it to have it measured again")
         if folder.exists():  # without run.json it is nothing: left by an interrupted attempt
             shutil.rmtree(folder)
         (folder / "log").mkdir(parents=True)
         place = task.place, task.left_s, task.estimate_s
-        live = task.given_up and task.given_up.with_name("live")
-        display = Display(name, folder / "log" / "conductor.log", *place, live)
-        display.show(lambda: "starting")
+        display = Display(name, folder / "log" / "conductor.log", *place)
         try:
-            record = Run(task, display).record()
-            write(task.output, record)
+            display.show(lambda: "starting")
+            write(task.output, Run(task, display, began).record())
         finally:
             display.close()
     except Interrupted as interrupted:
@@ -91,11 +88,20 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-class Run:
-    """From a job's file to its Record."""
+def measured(path: Path) -> bool:
+    """Whether there is a record of more than that a cell was left for later."""
+    try:
+        return json.loads(path.read_bytes())["status"] != "postponed"
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
-    def __init__(self, task: Task, display: Display):
+
+class Run:
+    """From a job's file to its Record. began: when, on the monotonic clock."""
+
+    def __init__(self, task: Task, display: Display, began: float):
         self.task, self.folder, self.display = task, task.output.parent, display
+        self.began = began
         self.spec = task.spec
         self.device, self.lost = device_of(task)
         self.patience = Patience(task, display, self.device)
@@ -144,14 +150,12 @@ class Run:
             if interrupted := _interrupted(error):
                 raise interrupted from None
             self._broke(error)
-        self.timing["total_s"] = round(time.time() - psutil.Process().create_time(), 3)
+        self.timing["total_s"] = round(time.monotonic() - self.began, 3)
         record = Record(**self.fields)
-        if record.status == "completed":
-            self.display.took(self.timing["total_s"] - self.timing.get("lock_wait_s", 0))
         # Why a run has given up it says itself, once, when it ends.
         self.display.say(summary(record), loud=self.task.ended is None)
         if record.status in FAULTS:
-            self.display.say(trail(self.folder, record.reason))
+            self.display.say(f"log: {log_of(self.folder, record.reason)}")
         return record
 
     def _answer(self) -> None:
@@ -197,14 +201,14 @@ class Run:
                 self.patience.check()
                 try:
                     return self._try(held)
-                except Company as company:
+                except GpuBusy as company:
                     self._forget()
                     self.patience.for_company(company)
                     why = str(company)
         raise Postponed(why)
 
     def _try(self, held: Held) -> None:
-        """Collocate. Raises Company if others had the card, too: then nothing of it counts."""
+        """Collocate. Raises GpuBusy if others had the card, too: then nothing of it counts."""
         datasets = self._datasets()
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             self._collocate(datasets, Path(scratch), held)
@@ -213,7 +217,7 @@ class Run:
         if self.fields["status"] in (*FAULTS, "out_of_memory"):  # by others, or a lost card?
             if lost := device_of(self.task)[1]:
                 self.patience.give_up(lost)
-            refuse_company(self.device)
+            require_free(self.device)
 
     def _forget(self) -> None:
         """What a try has found."""
@@ -259,7 +263,8 @@ class Run:
             stack.enter_context(observation.watch)
             timeouts = TIMEOUTS | self.task.timeout
             trainer, patience = self.task.trainer, timeouts["build"]
-            server = Server(log / "server.log", trainer, self._preloaded(), patience, held.fd)
+            preloaded = self.task.preloaded
+            server = Server(log / "server.log", trainer, preloaded, patience, held.fd)
             stack.callback(self._tell_left, server, held)
             stack.enter_context(server)
             import workflow.collocation.telemetry.files  # noqa: F401 (Arrow, as torch is imported)
@@ -274,7 +279,7 @@ class Run:
             )
             conductor = (Alternation if self.spec.measure.kind == "alternate" else Conductor)(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
-                *(observation.watch, Neighbours(self.device, self.spec)),
+                observation.watch,
             )
             observation.see_idle()
             conductor.run()
@@ -284,9 +289,6 @@ class Run:
             self.timing["server_s"] = round(server.import_s, 3)
             self.timing.update(conductor.timing)
             self._ended(*conductor.outcome())
-            self.fields["host"] |= conductor.neighbours.account()
-            self.fields["host"]["cpu_throttled"] = round(conductor.held_up, 3)
-            self.fields["flags"] += ["cpu_throttled"] * (conductor.held_up > HELD_UP)
             if conductor.unvisited:
                 self.fields["flags"].append("unvisited")
                 self.fields["host"]["unvisited"] = conductor.unvisited
@@ -295,22 +297,12 @@ class Run:
 
     def _tell_left(self, server: Server, held: Held) -> None:
         """Once the members should have ended: whom we had to kill, and who would not end."""
-        for process in server.killed:
-            self.display.say(f"the fork server, process {process.pid}, was silent and was killed")
         if server.left:
             self.left = f"process {', '.join(map(str, server.left))}"
             held.say(stuck=f"{self.left}, which SIGKILL does not end")
             self.display.say(
                 f"{self.left} outlives SIGKILL and was left behind; it may keep the device's lock"
             )
-
-    def _preloaded(self) -> str | None:
-        """The server of this run that has imported what this cell would, if there is one."""
-        name, ours = self.task.preloaded, stamp(self.task.trainer, self.fields["provenance"])
-        if name and not name.endswith(ours):
-            self.display.say("the preloaded server has other code or environment", loud=False)
-            return None
-        return name
 
     def _account(self, conductor: Conductor, scratch: Path) -> None:
         """Members' step times → rates, and the files beside run.json."""
@@ -345,7 +337,7 @@ class Run:
             members=members,
             windows=conductor.windows,
             method=MethodEvidence(
-                name=self.spec.method, verified=_verified(evidence), evidence=evidence
+                name=self.spec.method, verified=verified(evidence), evidence=evidence
             ),
         )
         if conductor.windows and found:
@@ -361,14 +353,6 @@ class Run:
         self.fields["flags"] += flags
         self.fields["files"] |= files
         self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
-
-
-def _verified(evidence: dict) -> bool | None:
-    """True if every witness was, false if one was not, null if one could not tell or none was."""
-    answers = [entry.get("verified") for entry in evidence.values()]
-    if False in answers:
-        return False
-    return all(answers) or None if answers else None
 
 
 def _interrupted(error: BaseException | None) -> Interrupted | None:

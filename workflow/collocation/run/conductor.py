@@ -12,17 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow.collocation.gpu import cpus
-from workflow.collocation.gpu.second_context import visit
+from workflow.collocation.gpu.second_context import second_context
 from workflow.collocation.record.values import Window
+from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.neighbours import Neighbours
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.run.progress import Display
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
     PIPE_FOLDER,
-    Company,
+    GpuBusy,
     NotInForce,
     Report,
     Unsupported,
@@ -53,7 +52,6 @@ class Conductor:
 
     specs: one member spec each. sharing: the method's Sharing. timeouts: seconds by phase.
     watch: who is told of members, phases and windows (telemetry.watch).
-    neighbours: looks at the machine's other GPUs, as what is measured begins and ends.
     """
 
     server: Server
@@ -64,7 +62,6 @@ class Conductor:
     display: Display
     timeouts: dict[str, float]
     watch: object
-    neighbours: Neighbours
     members: list[Tracked] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
@@ -73,13 +70,12 @@ class Conductor:
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
     unvisited: str | None = None  # why the visit that the measure asks for did not come about
-    held_up: float = 0.0  # share of a CPU quota's periods, while measured, in which it was used up
 
     def run(self) -> None:
         """Go through all phases. Afterwards every member has ended and carries its status.
 
         An interruption passes through here at once: the server's context ends the members. Raises
-        Company if others came to the card: then nothing of this counts.
+        GpuBusy if others came to the card: then nothing of this counts.
         """
         try:
             self._timed("build_s", self._build)
@@ -92,7 +88,7 @@ class Conductor:
         except CellOver:
             self._ask_after_fault()
             self._timed("stop_s", lambda: self._stop(cut_short=True))
-        except Company:
+        except GpuBusy:
             self._stop(cut_short=True)
             raise
         except NotInForce as error:
@@ -155,7 +151,8 @@ class Conductor:
         began = time.monotonic()
         environments = (self.sharing.environment(member.member) for member in self.alive)
         for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
-            why = visit({"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON})
+            there = {"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON}
+            why = second_context(server_environment() | there)
             if why and not self.unvisited:
                 self.unvisited = why
                 self.display.say(f"nobody could visit {place}: {why}", loud=False)
@@ -211,7 +208,7 @@ class Conductor:
     # -- the method's evidence ------------------------------------------------------------------
 
     def _ask(self, when: str) -> None:
-        """Have the method witnessed for the members that live. Raises NotInForce or Company."""
+        """Have the method witnessed for the members that live. Raises NotInForce or GpuBusy."""
         try:
             self.evidence[when] = self.sharing.witness(self._reports())
         except (NotInForce, Unsupported) as error:  # members run: "cannot run here" is no answer
@@ -225,7 +222,7 @@ class Conductor:
             self._take_in()
         # Before the first member is built there is nothing that a method could show.
         if self._reports() or "barrier" in self.evidence:
-            with suppress(NotInForce, Company):  # of company the cell is asked once more
+            with suppress(NotInForce, GpuBusy):  # of company the cell is asked once more
                 self._ask("fault")
 
     def _reports(self) -> dict[int, Report]:
@@ -234,19 +231,11 @@ class Conductor:
     # -- the measures ---------------------------------------------------------------------
 
     def _measure(self) -> None:
-        before = cpus.periods()
-        self._train()
-        periods, held = (now - then for now, then in zip(cpus.periods(), before, strict=True))
-        self.held_up = held / periods if periods else 0.0
-        self.neighbours.look()
-
-    def _train(self) -> None:
         for member in self.alive:
             self.server.send(member.member, "go")
         self._reach("started", "window")
         started = max(member.events["started"]["t"] for member in self.alive)
         settled = started + int(self.measure.settle_s * 1e9)
-        self.neighbours.look()
         if self.measure.kind == "epochs":
             # Until all have theirs; those that are early go on training.
             each = self.measure.epochs
@@ -327,14 +316,13 @@ class Conductor:
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
     def _now(self) -> str:
-        """For who watches: the phase, members, what they do, how busy the GPU is."""
+        """For who watches: the phase, members, what they do."""
         what, event = NOW[self.phase]
         count = sum(event in m.events for m in self.members) if event else len(self.alive)
         said = f"{what} {count} of {len(self.specs)} members"
         if self.phase == "window":
             said += f", {self._pace()}"
-        busy = self.watch.busy()
-        return said if busy is None else f"{said}, GPU {busy:.0%}"
+        return said
 
     def _pace(self) -> str:
         """Samples/s of all members since go."""
@@ -368,7 +356,6 @@ class Conductor:
         deadline, kills = time.monotonic() + grace, 0
         while left := [member for member in self.members if not member.gone]:
             self._take_in()
-            self.server.check()
             if all(member.status == "timed_out" for member in left) and not kills:
                 deadline = min(deadline, time.monotonic() + KILL_S)  # nobody has to be waited for
             if time.monotonic() < deadline:

@@ -10,8 +10,8 @@ import os
 import re
 
 from workflow.collocation import ROOT
+from workflow.collocation.spec.variables import OF_THE_STUDY, OURS, TELLING
 
-OURS = "COLLOCATION_"
 # What a job's environment may have otherwise than Snakemake's; none of it changes an import.
 APART = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
 PASSED = {
@@ -25,17 +25,6 @@ PASSED = {
 }
 FAMILIES = ("LC_", "XDG_", "CONDA_", OURS)
 
-# What could change a measurement: settings of CUDA, its libraries, torch, thread pools, allocators,
-# the loader, Python.
-TELLING = re.compile(
-    r"(CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|GOMP|KMP|MKL"
-    r"|OPENBLAS|BLIS|MALLOC|TCMALLOC|LD)_\w{1,60}"
-    r"|GLIBC_TUNABLES|PYTHON(OPTIMIZE|MALLOC|DEVMODE|HASHSEED|_GIL|_JIT)"
-)
-# Which device, MPS, how many threads.
-OF_THE_STUDY = re.compile(
-    r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_MPS_.*|.*_NUM_THREADS|" + OURS + ".*"
-)
 # What an image says of itself.
 FACTS = re.compile(r"NVIDIA_REQUIRE_.*|.*_(VERSION|HOME|PATH|ROOT|DIR|LIST|ID|NAME|NUMBER|FLAGS)")
 WORDS = re.compile(r"[a-z\d,]{1,99}")  # a value that is no path and names nobody
@@ -55,6 +44,7 @@ def server_environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts; the default is by speed
         "PYTHONPATH": path,
+        "PYTHONUTF8": "1",  # logs and events are UTF-8, whatever the locale
         "PYTHONUNBUFFERED": "1",  # a killed member's last words reach its log
         "PYTHONFAULTHANDLER": "1",  # and the stack of one that crashes or gets SIGABRT
     }

@@ -13,14 +13,12 @@ from pathlib import Path
 
 import psutil
 
+from workflow.collocation.process_lifetime import MEMBERS, lives
 from workflow.collocation.run import preloaded
 from workflow.collocation.run.environment import APART
-from workflow.collocation.run.process_lifetime import lives
 
-LOOK_S = 0.2
-IDLE_S = 60.0  # for one that was started for others, and does nothing that would be an import
-SILENT_S = 5.0  # for it to say that a member has begun or ended
-RUN_ENDS_S = 0.2  # a server that dies with its run: our own signal comes within that
+SEND_S = 5.0  # for a server to take a request
+RUN_ENDS_S = 0.2  # where the server died, our own end by a signal may follow within that
 END_S = 1.5  # for what was killed to end
 
 
@@ -32,12 +30,10 @@ class Member:
     log: Path
     channel: socket.socket = field(repr=False)
     process: psutil.Process | None = None
-    owed: float | None = None  # since when its server has been seen to owe us a word of it
     exited: bool = False
     code: int | None = None
     signal: int | None = None
     rest: bytes = field(default=b"", repr=False)  # of a line, for the next read
-    garbled: bool = False
 
     @property
     def pid(self) -> int | None:
@@ -45,15 +41,16 @@ class Member:
 
 
 class Server:
-    """The members of a fork server; leaving the context leaves none of them behind but those that
-    outlive SIGKILL, whose PIDs are then in `left`.
+    """The members of a fork server.
 
-    `name` is that of a server that was started for others too; where there is none, or it does not
-    answer, we start our own: `origin` says which ("zygote" or "own"), `why_own` why not.
-    `trainer` is the module that members run, `log` takes what a server of our own prints, `lock` is
-    a descriptor that members keep open. Use it from the main thread: the kernel ties the server's
-    life to the thread that started it. To enter does not wait for the import, the first `start`
-    does, for at most `patience` seconds: it took `import_s`.
+    Leaving the context ends all members. Those that outlive SIGKILL are left behind, their PIDs in
+    `left`. To enter does not wait for the import, the first `start` does; it took `import_s`.
+
+    log: takes what a server of our own prints. trainer: the module that members run. name: of a
+    server that serves other cells too; where there is none, or it does not answer, we start our
+    own: `origin` says which ("zygote" or "own"), `why_own` why not. patience: seconds for the
+    import. lock: a descriptor that members keep open. Use it from the main thread: the kernel ties
+    the server's life to the thread that started it.
     """
 
     def __init__(
@@ -72,8 +69,6 @@ class Server:
         self.origin, self.why_own, self.import_s = "own", None, 0.0
         self._trainer, self._name, self._patience = trainer, name, patience
         self._kept = () if lock is None else (lock,)
-        self._own: psutil.Process | None = None
-        self.killed: list[psutil.Process] = []  # servers that did not answer
         self._selector = selectors.DefaultSelector()
         self._end = contextlib.ExitStack()
 
@@ -81,8 +76,13 @@ class Server:
         self._asked = time.monotonic()
         self._end.callback(self._look_back)
         self._end.callback(self._selector.close)
-        if not self._name or not self._connect(self._name, "zygote"):
-            self._start_own()
+        if self._name:
+            try:
+                self._connect(self._name, "zygote")
+                return self
+            except OSError as error:
+                self.why_own = str(error)
+        self._start_own()
         return self
 
     def __exit__(self, kind, *_) -> None:
@@ -126,9 +126,8 @@ class Server:
     def wait(self, timeout: float | None) -> list[dict]:
         """The members' events as in models/protocol.py, within `timeout` seconds; [] for none.
 
-        `exited` is a member's last, with neither code nor signal where the server died first, so
-        that nobody knows. What is no event on a member's socket comes as its `error` event of class
-        ProtocolError, phase None, once per member. After everyone's end: [] at once.
+        `exited` is a member's last, with neither code nor signal where the server died first. A
+        line that is no event becomes an `error` event. After everyone's end: [] at once.
         """
         events = []
         if self._selector.get_map():
@@ -136,19 +135,6 @@ class Server:
                 if key.fileobj.fileno() >= 0:  # an earlier one may have closed it
                     events += key.data()
         return events
-
-    def check(self, seconds: float = SILENT_S) -> None:
-        """Kill a server that has not told of a member's beginning or end for so long.
-
-        To be asked again and again. Without it we know of all that has happened.
-        """
-        now = time.monotonic()
-        for member in self._there():
-            if member.process is not None and lives(member.process):
-                continue
-            member.owed = member.owed or now
-            if now - member.owed >= seconds:
-                self._kill_server()
 
     def abandon(self) -> list[dict]:
         """The last events of members that do not end; `stuck`, the PID, if that is their fault."""
@@ -168,85 +154,56 @@ class Server:
             for member in self._there():
                 self.kill(member.index)
             self._wait_for_exits(END_S)
-            self.check(0)
-            self._wait_for_exits(END_S / 4)
             self.dead = True
 
     # --- the fork server ---
 
-    def _connect(self, name: str, origin: str) -> bool:
-        try:
-            (self._socket, self._process), self.origin = preloaded.connect(name), origin
-        except OSError as error:
-            self.why_own = str(error)
-            return False
+    def _connect(self, name: str, origin: str) -> None:
+        (self._socket, self._process), self.origin = preloaded.connect(name), origin
         self._end.callback(self._socket.close)
-        return True
 
     def _start_own(self) -> None:
-        name = self._end.enter_context(preloaded.hold(self._trainer, self.log))
-        if not self._connect(name, "own"):
-            raise RuntimeError(f"no fork server: {self.why_own}")
-        self._own = self._process
+        self._connect(self._end.enter_context(preloaded.hold(self._trainer, self.log)), "own")
 
     def _await_import(self) -> None:
-        until = time.monotonic() + self._patience
-        idle_s = min(IDLE_S, self._patience / 2)
-        if self.origin == "zygote" and (why := self._no_answer(until, idle_s)):
+        """Raises RuntimeError, with the last line of its log, where there is no server."""
+        why = self._no_answer()
+        if why and self.origin == "zygote":
             self._start_own()
             self.why_own = why
-        if self.pid is None and (why := self._no_answer(until, self._patience)):
+            why = self._no_answer()
+        if why:
             self.dead = True
-            lines = self.log.read_text(errors="replace").split("\n")
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
             said = next((line.strip() for line in reversed(lines) if line.strip()), "")[:500]
             raise RuntimeError(": ".join(filter(None, (f"the fork server {why}", said))))
-        self._socket.settimeout(SILENT_S)  # a server that takes nothing may not hold us up
+        self._socket.settimeout(SEND_S)
         self._selector.register(self._socket, selectors.EVENT_READ, self._bury_server)
 
-    def _no_answer(self, until: float, idle_s: float) -> str | None:
+    def _no_answer(self) -> str | None:
         """Wait for its word that the import is done; why there is none, or None.
 
-        One that uses no CPU for `idle_s` is not importing. It is killed, so that nobody else waits.
+        One that does not answer is killed, so that no other cell waits for it.
         """
-        self._socket.settimeout(LOOK_S)
-        at_work, used = time.monotonic(), 0.0
-        while True:
-            try:
-                hello = self._socket.recv(1 << 10)
-                break
-            except TimeoutError:
-                now = time.monotonic()
-            except ConnectionResetError:
-                hello = b""
-                break
+        self._socket.settimeout(self._patience)
+        try:
+            hello = self._socket.recv(1 << 10)
+        except TimeoutError:
             with contextlib.suppress(psutil.NoSuchProcess):
-                if (cpu := sum(self._process.cpu_times()[:2])) > used:
-                    used, at_work = cpu, now
-            if now - at_work > idle_s or now > until:
-                self._kill_server()
-                return f"(process {self._process.pid}) does not answer, and was killed"
+                self._process.kill()
+            return f"(process {self._process.pid}) does not answer, and was killed"
+        except ConnectionResetError:
+            hello = b""
         if not hello:
             return "has ended"
         answer = json.loads(hello)
         self.pid, self.import_s = answer["pid"], max(answer["t"] - self._asked, 0.0)
         return None
 
-    def _kill_server(self) -> None:
-        """Its end shows on its socket; if it cannot end, the PID is in `left`."""
-        if self._process not in self.killed:
-            self.killed.append(self._process)
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self._process.kill()
-
     def _ask(self, request: dict, fds: tuple[int, ...] = ()) -> None:
-        if self.dead or self._process in self.killed:
-            return
-        try:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
-        except TimeoutError:  # it has not taken anything for a while
-            self._kill_server()
-        except ConnectionError:  # wait() is told of its end
-            pass
+        if not self.dead:
+            with contextlib.suppress(OSError):  # wait() is told of its end
+                socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
 
     def _bury_server(self) -> list[dict]:
         """All that it ever says after its first word is its end."""
@@ -299,27 +256,21 @@ class Server:
                 return self._see(member, event)
         except (ValueError, RecursionError, TypeError, KeyError):
             pass
-        return self._garbled(member, line)
+        event = {"event": "error", "member": member.index, "t": time.monotonic_ns()}
+        said = {"class": "ProtocolError", "message": f"a line is no event: {line[:80]!r}"}
+        return [event | said | {"phase": None, "out_of_memory": False}]
 
     def _see(self, member: Member, event: dict) -> list[dict]:
         if event["event"] == "forked":
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.process = psutil.Process(event["pid"])
-            _forked.add(event["pid"])
+            MEMBERS.add(event["pid"])
         elif event["event"] == "exited":
             member.exited, member.code, member.signal = True, event["code"], event["signal"]
-            _forked.discard(member.pid)
+            MEMBERS.discard(member.pid)
             self._selector.unregister(member.channel)
             member.channel.close()
         return [event]
-
-    def _garbled(self, member: Member, line: bytes) -> list[dict]:
-        if member.garbled:
-            return []
-        member.garbled = True
-        event = {"event": "error", "member": member.index, "t": time.monotonic_ns()}
-        said = {"class": "ProtocolError", "message": f"a line is no event: {line[:80]!r}"}
-        return [event | said | {"phase": None, "out_of_memory": False}]
 
     def _look_back(self) -> None:
         """When all should have ended: see to it, and who has not."""
@@ -328,26 +279,13 @@ class Server:
             if member.code is None and member.signal is None:  # nobody has reported its end
                 _kill_group(member)
         groups = {member.pid for member in self.members.values()} - {None}
-        servers = {self._own, *self.killed} - {None}
+        own = [self._process] if self.origin == "own" else []
         until = time.monotonic() + END_S / 4
         while True:
-            self.left = [server.pid for server in servers if lives(server)] + _of_groups(groups)
+            self.left = [server.pid for server in own if lives(server)] + _of_groups(groups)
             if not self.left or time.monotonic() > until:
                 return
-            time.sleep(LOOK_S / 10)
-
-
-_forked: set[int] = set()  # PIDs of our members; their parent need not be a child of ours
-
-
-def offspring() -> list[psutil.Process]:
-    """Every process that lives because of this one: its own, its members and theirs."""
-    found = psutil.Process().children(recursive=True)
-    for pid in _forked:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member = psutil.Process(pid)
-            found += [member, *member.children(recursive=True)]
-    return found
+            time.sleep(0.02)
 
 
 def _kill_group(member: Member, number: int = signal.SIGKILL) -> None:

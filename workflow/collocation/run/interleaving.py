@@ -35,7 +35,7 @@ class Alternation(Conductor):
         if any(member.status == "out_of_memory" for member in self.members):
             raise CellOver
 
-    def _train(self) -> None:
+    def _measure(self) -> None:
         turns = self.sharing.turns
         for member in self.alive:
             self.server.send(member.member, "go")
@@ -43,7 +43,6 @@ class Alternation(Conductor):
         self._reach("started", "window")
         self._await_held()
         self.display.say(f"held: {len(self.alive)} of {len(self.members)}", loud=False)
-        self.neighbours.look()
         shuffle = random.Random(self.specs[0]["seed"]).sample
         spans = {side: [] for side in turns}
         for number in range(self.measure.slices):

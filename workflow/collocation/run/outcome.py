@@ -1,9 +1,11 @@
 """How members and cells end: from events, exit codes and signals to a status and a reason."""
 
+import re
 import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from workflow.collocation.record.run_json import Member
 from workflow.collocation.sharing.evidence import Report
@@ -164,3 +166,18 @@ def _fate(member: Tracked) -> str:
         return words
     short = member.error if len(member.error) <= _SHORT else f"{member.error[:_SHORT].rstrip()}…"
     return f"{words}: {short}"
+
+
+def verified(evidence: dict) -> bool | None:
+    """True if every witness was, false if one was not, null if one could not tell or none was."""
+    answers = [entry.get("verified") for entry in evidence.values()]
+    if False in answers:
+        return False
+    return all(answers) or None if answers else None
+
+
+def log_of(folder: Path, reason: str | None) -> Path:
+    """Where an attempt that went wrong says more: the log of the member that its reason names."""
+    member = re.match(r"member (\d+)\b", reason or "")
+    log = folder / "log" / (f"member{member[1]}.log" if member else "conductor.log")
+    return log if log.exists() else folder / "log" / "conductor.log"

@@ -1,16 +1,12 @@
 """The process of a fork server (models/fork_server.py): its start, its end, and the way to it.
 
 Each cell could start its own, and does where it must. Beside Snakemake one is held that imports the
-trainer once for all cells of an invocation, about 5 s each; the files of jobs say its name. That is
-an abstract socket's, of which nothing stays behind, and ends with the stamp of what was imported.
+trainer once for all cells of an invocation, about 5 s each; the files of jobs say its name, that
+of an abstract socket, of which nothing stays behind.
 """
 
 import contextlib
-import hashlib
-import json
-import os
 import socket
-import struct
 import subprocess
 import sys
 import uuid
@@ -19,32 +15,19 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.run.environment import APART, OURS, server_environment
-from workflow.collocation.run.process_lifetime import killed
+from workflow.collocation.run.environment import server_environment
 
 BACKLOG = 16  # cells that may ask while it imports
 END_S = 0.5  # for the kernel to take it down; what does not end by then is left behind
 
 
-def stamp(trainer: str, provenance: dict) -> str:
-    """Names the code, packages and environment of an import; the driver is loaded later."""
-    versions = {k: v for k, v in provenance["versions"].items() if k != "driver"}
-    environment = {
-        name: value
-        for name, value in server_environment().items()
-        if name not in APART and not name.startswith(OURS)
-    }
-    known = [trainer, provenance["digest"], versions, sys.executable, str(Path.cwd()), environment]
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
-
-
 @contextlib.contextmanager
-def hold(trainer: str, log: Path, code: str = "") -> Iterator[str]:
-    """A fork server's PID and name, "PID:NAME", while there is one. code: stamp of what it imports.
+def hold(trainer: str, log: Path) -> Iterator[str]:
+    """The PID and name of a fork server, "PID:NAME", while there is one.
 
     log: a file for what it prints. The kernel ends it with the thread that started it.
     """
-    name = f"gpu-collocation-{uuid.uuid4().hex}-{code}"
+    name = f"gpu-collocation-{uuid.uuid4().hex}"
     log.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, log.open("wb") as output:
         listener.bind(f"\0{name}")
@@ -68,19 +51,13 @@ def hold(trainer: str, log: Path, code: str = "") -> Iterator[str]:
 
 
 def connect(name: str) -> tuple[socket.socket, psutil.Process]:
-    """A connection to the fork server. Raises OSError if it is gone, somebody else's or doomed."""
+    """A connection to the fork server. Raises OSError if it is gone."""
     pid, _, name = name.partition(":")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(END_S)
     try:
         connection.connect(f"\0{name}")
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        if struct.unpack("3i", credentials)[1] != os.getuid():
-            raise PermissionError("the preloaded server is another user's")
-        process = psutil.Process(int(pid))
-        if killed(process.pid):
-            raise OSError(f"the preloaded server, process {pid}, outlives SIGKILL")
+        return connection, psutil.Process(int(pid))
     except (psutil.NoSuchProcess, OSError) as error:
         connection.close()
         raise OSError(str(error)) from None
-    return connection, process

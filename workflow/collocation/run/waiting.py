@@ -1,18 +1,25 @@
-"""How long a cell waits for its device, and what becomes of those after it if that is in vain."""
+"""Whether a cell can be measured here and now: its device, what it lacks, how long it waits."""
 
+import shutil
+import sysconfig
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
+from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, find_devices
-from workflow.collocation.run.process_lifetime import stopped
+from workflow.collocation.process_lifetime import stopped
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
-from workflow.collocation.sharing.evidence import Company, refuse_company
+from workflow.collocation.sharing.evidence import GpuBusy, require_free
+from workflow.collocation.spec.cell import ArmSpec, CellSpec
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.study import seconds
 
 LATE = "the time budget is used up"
+TRITON = (7, 0)  # the least compute capability that torch.compile works on
 LOOK_S = 1.0  # between two looks at who else is on the card
 
 
@@ -39,6 +46,30 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
     return device, f"planned for a GPU, and there is none now: {why_not}" if lost else None
 
 
+def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
+    """The reason in a line, or None. Reads only; `switch` as in `methods.refusal`."""
+    return _of_arm(spec.arm, device) or methods.refusal(spec.to_json(), device, switch)
+
+
+def _of_arm(arm: ArmSpec, device: Device | None) -> str | None:
+    if not arm.cuda_graph:
+        return None
+    if device is None:
+        return "a CUDA graph needs an NVIDIA GPU, and there is none on this machine"
+    if not arm.compile:
+        return None
+    lacks = []
+    if find_spec("triton") is None:
+        lacks.append("the Python package triton, which PyTorch's builds for CUDA bring along")
+    if not any(map(shutil.which, ("gcc", "clang"))):
+        lacks.append("a C compiler (gcc or clang)")
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        lacks.append("Python's headers (such as the package python3-dev)")
+    if device.capability < TRITON:
+        lacks.append(f"a GPU of compute capability {TRITON[0]}.{TRITON[1]} or more")
+    return f"torch.compile needs {', and '.join(lacks)}" if lacks else None
+
+
 @dataclass
 class Patience:
     """A cell's, whose task says how much it has: `wait` for others on the card, and a deadline.
@@ -55,7 +86,7 @@ class Patience:
     def give_up(self, why: str) -> NoReturn:
         """Neither this cell nor any after it is measured in this run."""
         if self.task.given_up is not None and self.task.ended is None:
-            self.task.given_up.write_text(why)
+            self.task.given_up.write_text(why, encoding="utf-8")
         raise Postponed(why)
 
     def check(self) -> None:
@@ -86,14 +117,14 @@ class Patience:
         if now - self.hopeless_from > seconds(self.task.wait):
             self.give_up(f"waited {self.task.wait} for {self._held(holder)}")
 
-    def for_company(self, company: Company) -> None:
+    def for_company(self, company: GpuBusy) -> None:
         """Wait until nobody else has the card; raises Postponed."""
         self.display.say(f"waiting for the GPU, {self.task.wait} at most: {company}")
         until = time.monotonic() + seconds(self.task.wait)
         while True:
             try:
-                return refuse_company(self.device)
-            except Company as still:
+                return require_free(self.device)
+            except GpuBusy as still:
                 self.check()
                 self.display.show(lambda: "waiting for the GPU, which others use")
                 if time.monotonic() > until:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from workflow.collocation.gpu import Device, nvidia
+from workflow.collocation.gpu import Device
 
 # isort: off
 # The order is that in which people are told of them.
@@ -16,7 +16,7 @@ from workflow.collocation.sharing import naive, mps, mig, mps_daemon, conditions
 
 # isort: on
 from workflow.collocation.sharing.base import Sharing, named
-from workflow.collocation.sharing.evidence import Unsupported, refuse_company
+from workflow.collocation.sharing.evidence import Unsupported, require_free
 from workflow.collocation.sharing.mig.card import divided, wrong_mode
 from workflow.collocation.sharing.mig.restore import recover
 
@@ -31,7 +31,7 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
     if not reason and device is not None and not method.parts:
         reason = wrong_mode(device, False, switch)
     if not reason and device is not None:
-        reason = nvidia.too_many(device, method.processes(spec))
+        reason = device.too_many(method.processes(spec))
     return f"{reason}; {method.experimental}" if reason and method.experimental else reason
 
 
@@ -39,7 +39,7 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
 def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) -> Iterator[Sharing]:
     """Set the cell's method up; `log` is the folder for what the method's own programs print.
 
-    To be entered by who holds the device's lock. Raises Company, NotInForce or Unsupported;
+    To be entered by who holds the device's lock. Raises GpuBusy, NotInForce or Unsupported;
     NotInForce, too, if afterwards the card could not be put back as it was.
     """
     if device is not None:
@@ -50,7 +50,7 @@ def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) ->
     method = named(spec["method"])
     with ExitStack() as stack:
         if device is not None:
-            refuse_company(device)
+            require_free(device)
             if not method.parts:
                 stack.enter_context(divided(device, None, switch))
         yield stack.enter_context(method.enter(spec, device, log, switch))

@@ -31,7 +31,7 @@ class Sharing(ABC):
         the barrier, before the window, and again after it.
 
         Has `verified`: True, or null where nobody could tell. Raises NotInForce, with the sentence
-        that the cell fails with, or Company.
+        that the cell fails with, or GpuBusy.
         """
 
     def release(self, pid: int) -> None:  # noqa: B027

@@ -3,13 +3,13 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
-from workflow.collocation.run.process_lifetime import ENDING
+from workflow.collocation.process_lifetime import ENDING
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Inside, these signals are only noted; the first that came is delivered afterwards.
 
     What is done inside has to be bounded in time. No signal mask does this: it holds for one
@@ -19,29 +19,11 @@ def undisturbed() -> Iterator[None]:
         yield  # handlers never run here
         return
     came: list[int] = []
-    before: dict[int, object] = {}
-    on_its_way = None
-
-    def hear(number: int, frame) -> None:
-        came.append(number)
-
-    while True:
-        try:
-            for number in ENDING:
-                if (found := signal.getsignal(number)) is not hear:
-                    before[number] = found
-                    signal.signal(number, hear)
-            break
-        except BaseException as error:  # of a handler that was still in force
-            on_its_way = on_its_way or error
+    before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in ENDING}
     try:
         yield
     finally:
-        with ExitStack() as last:
-            if came and not on_its_way:
-                last.callback(signal.raise_signal, came[0])
-            for number, handler in before.items():
-                # What was not installed from Python is not known to it.
-                last.callback(signal.signal, number, handler or signal.SIG_DFL)
-        if on_its_way:
-            raise on_its_way
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not installed from Python
+        if came:
+            signal.raise_signal(came[0])

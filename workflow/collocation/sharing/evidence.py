@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import gpu
-from workflow.collocation.gpu import nvidia
-from workflow.collocation.run.fork_client import offspring
+from workflow.collocation.process_lifetime import offspring
 from workflow.collocation.spec.errors import NotInForce, printable
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -22,7 +21,7 @@ NO_DAEMON = "/proc/no-mps"
 GRACE_S = 3.0  # for processes that are ending to leave the card
 
 
-class Company(Exception):
+class GpuBusy(Exception):
     """Others have the card, too: the cell waits for them to leave, and is no worse for it."""
 
 
@@ -87,14 +86,14 @@ def names_of(pids: Iterable[int]) -> set[int]:
     return set().union(*map(known_as, pids))
 
 
-def refuse_company(device: gpu.Device) -> None:
-    """Raise Company, naming PID and owner, if somebody else's MPS daemon serves the card, or
+def require_free(device: gpu.Device) -> None:
+    """Raise GpuBusy, naming PID and owner, if somebody else's MPS daemon serves the card, or
     processes compute on it. Kills nobody.
     """
     for process, environment in _daemons():
-        if nvidia.shows(environment, device):
+        if device.shown_to(environment):
             pipe = printable(environment.get(PIPE_FOLDER, DEFAULT_PIPE))
-            raise Company(
+            raise GpuBusy(
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
                 f"{owner(process.pid)}, pipe folder {pipe}"
             )
@@ -104,7 +103,7 @@ def refuse_company(device: gpu.Device) -> None:
 def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, list[int] | None]:
     """What NVML lists on the card (Device.processes), once that is nobody but the PIDs of `ours`.
 
-    Raises Company, naming PID and owner, if others stay on the card. To be asked with `ours`
+    Raises GpuBusy, naming PID and owner, if others stay on the card. To be asked with `ours`
     only where NVML shows them under the PIDs that they have here; then a member that failed and is
     slow to end is no stranger either.
     """
@@ -116,7 +115,7 @@ def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, lis
             strangers -= names_of(process.pid for process in offspring())
         owners = ", ".join(owner(pid) for pid in sorted(strangers))
         sentence = f"a cell needs the GPU to itself, and others compute on it: {owners}"
-        return Company(sentence) if owners else None
+        return GpuBusy(sentence) if owners else None
 
     return _awaited(device, wrong)
 
@@ -146,7 +145,7 @@ def require_counts(
     these PIDs and, where some are MPS clients, their server.
 
     For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
-    containers NVML names nobody. Raises Company if there stay more than what the members may have
+    containers NVML names nobody. Raises GpuBusy if there stay more than what the members may have
     started, NotInForce otherwise.
     """
     pids = [*plain, *clients]
@@ -165,7 +164,7 @@ def require_counts(
             found.append(_several(computing, "process", "es"))
             more.append(computing > most + theirs)
         sentence = f"{method}: NVML lists {' and '.join(found)}, the cell has {there}"
-        return (Company if all(more) else NotInForce)(sentence) if found else None
+        return (GpuBusy if all(more) else NotInForce)(sentence) if found else None
 
     return _awaited(device, wrong)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation import gpu
-from workflow.collocation.gpu import nvidia
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method, Sharing, register
 from workflow.collocation.sharing.evidence import NotInForce, Place, Report, called, known_as
@@ -196,7 +195,7 @@ class Clients(Sharing):
                 raise NotInForce(
                     f"{who} saw {free / MIB:.0f} MiB of free memory; its limit is {memory} MiB"
                 )
-            card_free = nvidia.memory_free(self.place.uuid)
+            card_free = self.device.memory_free()
             if card_free is None:
                 unproven = f"how much of {self.place.uuid} is free is not known"
             elif card_free <= memory * MIB:

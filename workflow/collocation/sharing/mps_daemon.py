@@ -20,10 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.gpu.lock import open_plain
-from workflow.collocation.run.process_lifetime import end_with_parent, lives
-from workflow.collocation.sharing.defer_signals import undisturbed
-from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, Company, NotInForce
+from workflow.collocation.process_lifetime import end_with_parent, lives
+from workflow.collocation.sharing.defer_signals import defer_signals
+from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, GpuBusy, NotInForce
 
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
 PREFIX, MARK = "mps-", "collocation-study"
@@ -100,7 +99,7 @@ def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
             _await_answer(daemon, process)
             yield daemon
         finally:
-            with undisturbed():
+            with defer_signals():
                 _end(daemon)
                 if process is not None:
                     process.poll()  # so that Popen knows what `_end` has seen
@@ -111,12 +110,12 @@ def sweep() -> None:
     for mark in Path(tempfile.gettempdir()).resolve().glob(f"{PREFIX}*/{MARK}"):
         with suppress(OSError):
             if {mark.parent.lstat().st_uid, mark.lstat().st_uid} == {os.getuid()}:
-                with os.fdopen(open_plain(mark, os.O_RDONLY)) as held:
+                with mark.open() as held:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     try:
                         _end(Daemon("", mark.parent, mark.parent))
                     except NotInForce as error:  # no fault of the cell that comes now
-                        raise Company(str(error)) from None
+                        raise GpuBusy(str(error)) from None
 
 
 def _start(daemon: Daemon) -> subprocess.Popen:

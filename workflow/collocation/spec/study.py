@@ -32,7 +32,7 @@ SCHEMAS = ROOT / "workflow" / "schemas"
 DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
 Dataset = Literal[DATASETS]
 
-# How well a job is written; docs/arms.md says each in words. `backward`: the thread that
+# How well a job is written; docs/methods.md says each in words. `backward`: the thread that
 # launches the backward pass, autograd's own or the caller's. A graph's replay has neither, so
 # `graph` and `compile` keep the default. `cudnn_benchmark`: whether cuDNN tries kernels out.
 _EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue, StrictInt, field_validator
 
-from workflow.collocation.run import environment
+from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import Strict, meant
 from workflow.collocation.spec.measure import Positive
 from workflow.collocation.spec.study import DATASETS
@@ -228,9 +228,9 @@ class CommandWorkload(Workload):
         for name, value in given.items():
             if not re.fullmatch(r"[A-Za-z_]\w*", name):
                 raise ValueError(f"{name!r} names no variable")
-            if environment.OF_THE_STUDY.fullmatch(name):
+            if variables.OF_THE_STUDY.fullmatch(name):
                 raise ValueError(f"{name} is the study's to set; leave it out")
-            if value is None and environment.TELLING.fullmatch(name):
+            if value is None and variables.TELLING.fullmatch(name):
                 raise ValueError(f"{name} changes what is measured; give its value")
         return given
 

@@ -1,37 +1,31 @@
 """Activity of the GPU from a DCGM host engine that runs here already: `dcgmi dmon`, read as text.
 
 For cards without GPM (A100, A30). Written from DCGM's sources and from output that others recorded,
-never run on hardware by this project: see tests/fakes/dcgmi for the format and where it is from.
+never run on hardware by this project: tests/fakes/dcgmi has the format and where it is from.
 
-Numbers are not NVML's. DCGM's GPU id is looked up by the card's UUID in `dcgmi discovery -l`. Under
-MIG a GPU instance has an entity id of DCGM's; `dcgmi discovery -c` names it beside NVML's instance
-id ("I <GPU>/<GPU instance>"). Users saw DCGM confine a larger instance to what the smallest one
-could do (NVIDIA/DCGM issues 138 and 248), so values of unequal instances need a second witness.
-Traffic of an instance is N/A (issue 88), or its column left blank, so beside instances only ratios
-are asked for.
+Numbers are not NVML's: DCGM's GPU id is looked up by the card's UUID, and under MIG the entity id
+of an instance by NVML's. Traffic of an instance is N/A (NVIDIA/DCGM issue 88), so beside instances
+only ratios are asked for. Users saw DCGM confine a larger instance to what the smallest one could
+do (issues 138 and 248), and give shares above 1, so its values need a second look.
 """
 
-import math
 import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
 from functools import partial
+from statistics import fmean
 
-from workflow.collocation.run.process_lifetime import end_with_parent
-from workflow.collocation.telemetry.vocabulary import METRICS, SourceLost, Unavailable
+from workflow.collocation.process_lifetime import end_with_parent
+from workflow.collocation.telemetry.metrics import METRICS, Unavailable
 
 DELAY_MS = 100  # DCGM's shortest for these fields; asked for more often, they answer N/A or 0
 ASK_S = 3.0  # for a question to the host engine, which may hang
 FIRST_S = 4.0  # for the first row with a value: DCGM's first rows are N/A
-SILENCE_S = 5.0  # without a row, after which the engine counts as gone
-HEADER = re.compile(r"\s*(#|ID\b)", re.I)  # the line of names, the line of units
 LISTED_GPU = re.compile(r"\|\s*(\d+)\s*\|")
-INSTANCE = re.compile(r"->\s*I\s+\d+/(\d+)\s*\|.*\(EntityID:\s*(\d+)\)")
 LISTED_FIELD = re.compile(r"\|\s*(\d{4})\s*\|")
-Row = list[float | None]
+INSTANCE = re.compile(r"->\s*I\s+\d+/(\d+)\s*\|.*\(EntityID:\s*(\d+)\)")
 
 
 class Dcgm:
@@ -48,30 +42,23 @@ class Dcgm:
         if program is None:
             raise Unavailable("there is no dcgmi on PATH")
         gpu = _gpu_id(_ask(program, "discovery", "-l"), uuid)
-        if gpu is None:
-            raise Unavailable(f"the host engine does not list {uuid}")
         # entity → how options and rows name it
         names = {"gpu": (f"gpu:{gpu}", f"GPU {gpu}")}
         if entities != ["gpu"]:
-            for ours, theirs in _instance_ids(_ask(program, "discovery", "-c"), uuid).items():
+            for ours, theirs in _instance_ids(_ask(program, "discovery", "-c"), uuid):
                 names[f"gi:{ours}"] = (f"instance:{theirs}", f"GPU-I {theirs}")
-        if missing := set(entities) - names.keys():
-            raise Unavailable(f"the host engine does not list {', '.join(sorted(missing))}")
+        if gpu is None or set(entities) - names.keys():
+            raise Unavailable(f"the host engine does not list {uuid} with {', '.join(entities)}")
         self._entities = {names[entity][1]: entity for entity in entities}
         # One field that the card has not makes dcgmi refuse them all.
-        listing = _ask(program, "profile", "--list", "-i", str(gpu))
-        listed = {int(found[1]) for found in LISTED_FIELD.finditer(listing)}
-        self._metrics = [
-            metric
-            for metric in METRICS
-            if metric.dcgm in listed and (metric.unit == "1" or entities == ["gpu"])
-        ]
+        listed = map(int, LISTED_FIELD.findall(_ask(program, "profile", "--list", "-i", str(gpu))))
+        wanted = {m.dcgm: m for m in METRICS if m.unit == "1" or entities == ["gpu"]}
+        self._metrics = [wanted[field] for field in sorted({*listed} & wanted.keys())]
         if not self._metrics:
             raise Unavailable("the host engine lists no profiling fields of the card")
         fields = ",".join(str(metric.dcgm) for metric in self._metrics)
         selector = ",".join(names[entity][0] for entity in entities)
-        self._rest, self._said = b"", ""
-        self._ended, self._heard = False, time.monotonic()
+        self._rest, self._said, self._ended = b"", "nothing", False
         self._child = subprocess.Popen(
             [program, "dmon", "-e", fields, "-i", selector, "-d", str(DELAY_MS)],
             stdin=subprocess.DEVNULL,
@@ -80,92 +67,57 @@ class Dcgm:
             preexec_fn=partial(end_with_parent, os.getpid()),
         )
         os.set_blocking(self._child.stdout.fileno(), False)
-        while not any(v is not None for rows in self._new().values() for row in rows for v in row):
-            if self._ended or time.monotonic() > self._heard + FIRST_S:
+        deadline = time.monotonic() + FIRST_S
+        while not any(value is not None for row in self.tick().values() for value in row.values()):
+            if self._ended or time.monotonic() > deadline:
                 self.close()
-                raise Unavailable(f"dcgmi dmon gives no value ({self._said or 'without an error'})")
+                raise Unavailable(f"dcgmi dmon gives no value (last words: {self._said})")
             time.sleep(0.01)
 
     def tick(self) -> dict[str, dict[str, float | None]]:
-        """Entity → mean of its rows since the tick before; an entity missing without a new row.
-
-        Raises SourceLost once, when dcgmi has ended or is silent for SILENCE_S; then {}.
-        """
-        if self._child is None:
-            return {}
-        rows, now = self._new(), time.monotonic()
-        self._heard = now if rows else self._heard
-        if not rows and (self._ended or now - self._heard > SILENCE_S):
-            how = "ended" if self._ended else f"has been silent for {SILENCE_S:g} s"
-            self.close()
-            raise SourceLost(f"dcgmi {how}" + (f": {self._said}" if self._said else ""))
+        """Entity → mean of its rows since the tick before; an entity missing without a new row."""
+        came = self._child.stdout.read()  # None: nothing yet
+        self._ended = came == b""
+        *lines, self._rest = (self._rest + (came or b"")).split(b"\n")
+        rows: dict[str, list[list]] = {}
+        for line in (line.decode(errors="replace") for line in lines):
+            words = line.split()
+            entity = self._entities.get(" ".join(words[:2]))
+            if entity and len(words) == 2 + len(self._metrics):
+                rows.setdefault(entity, []).append([_number(word) for word in words[2:]])
+            elif words:
+                self._said = " ".join(words)
         names = [metric.name for metric in self._metrics]
         return {
             entity: dict(zip(names, map(_mean, zip(*found, strict=True)), strict=True))
             for entity, found in rows.items()
         }
 
-    def open(self) -> None:
+    def open(self) -> dict:
         """DCGM has no samples to hold."""
+        return {}
 
-    def span(self, begin: None, end: None) -> dict[str, dict]:
+    def span(self, begin: dict, end: dict) -> dict[str, dict]:
         """Nothing: DCGM gives no pair that spans a time."""
         del begin, end
         return {}
 
     def close(self) -> None:
         """End dcgmi."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            child.wait()
-            child.stdout.close()
-
-    def _new(self) -> dict[str, list[Row]]:
-        """Entity → the rows that have come since the last call; notes what else dcgmi said."""
-        came = self._child.stdout.read()  # None: nothing yet
-        self._ended = came == b""
-        *lines, self._rest = (self._rest + (came or b"")).split(b"\n")
-        rows: dict[str, list[Row]] = {}
-        for line in (line.decode(errors="replace") for line in lines):
-            entity, values = read_row(line, len(self._metrics))
-            if entity in self._entities:
-                rows.setdefault(self._entities[entity], []).append(values)
-            elif line.strip() and not HEADER.match(line):
-                self._said = line.strip()
-        return rows
-
-
-def read_row(line: str, columns: int) -> tuple[str | None, Row]:
-    """Of `dcgmi dmon -e`: "GPU 0" or "GPU-I 3", and a value for each field asked.
-
-    N/A, and numbers that DCGM cut off ("1234..."), are null. A line that is no such row, or not a
-    full one, has no entity.
-    """
-    kind, *words = line.split() or [""]
-    if kind not in ("GPU", "GPU-I") or len(words) != 1 + columns:
-        return None, []
-    return f"{kind} {words[0]}", [_number(word) for word in words[1:]]
+        self._child.kill()
+        self._child.wait()
 
 
 def _ask(program: str, *arguments: str) -> str:
     """What dcgmi answers. Raises Unavailable with its words where it fails or is too slow."""
+    command, both = [program, *arguments], {"stderr": subprocess.STDOUT, "text": True}
     try:
-        done = subprocess.run(
-            [program, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=ASK_S,
-        )
+        return subprocess.check_output(command, **both, errors="replace", timeout=ASK_S)
     except subprocess.TimeoutExpired:
         raise Unavailable(f"the host engine did not answer within {ASK_S:g} s") from None
-    if done.returncode != 0:
-        said = done.stdout.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-        raise Unavailable(f"dcgmi {arguments[0]} failed: {said}")
-    return done.stdout
+    except subprocess.CalledProcessError as error:
+        said = error.stdout.strip().rpartition("\n")[2]
+        raise Unavailable(f"dcgmi {arguments[0]} failed: {said}") from None
 
 
 def _gpu_id(listing: str, uuid: str) -> int | None:
@@ -179,26 +131,17 @@ def _gpu_id(listing: str, uuid: str) -> int | None:
     return None
 
 
-def _instance_ids(hierarchy: str, uuid: str) -> dict[int, int]:
-    """NVML's id of each GPU instance of this card → DCGM's, from `dcgmi discovery -c`."""
-    ids: dict[int, int] = {}
-    ours = False
-    for line in hierarchy.splitlines():
-        if line.startswith("| GPU "):
-            ours = uuid in line.split()
-        elif ours and (found := INSTANCE.search(line)):
-            ids[int(found[1])] = int(found[2])
-    return ids
+def _instance_ids(hierarchy: str, uuid: str) -> list[tuple[str, str]]:
+    """NVML's id and DCGM's of each GPU instance of this card, from `dcgmi discovery -c`."""
+    cards = re.split(r"^\| GPU \d+", hierarchy, flags=re.M)
+    return [found for card in cards if uuid in card.split() for found in INSTANCE.findall(card)]
 
 
 def _number(word: str) -> float | None:
-    try:
-        value = float(word)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    """None for N/A, and for a number that DCGM cut off ("1234...")."""
+    return float(word) if re.fullmatch(r"\d+(\.\d+)?", word) else None
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _mean(values: tuple[float | None, ...]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return fmean(known) if known else None

@@ -2,7 +2,7 @@
 
 Wide: a row a time (and entity, or member), a typed column a metric, null where missing. Columns
 that are null throughout stay; a table without rows is not written. A column's metadata hold its
-unit, kind and source; vocabulary.py says what it is.
+unit, kind and source.
 """
 
 from pathlib import Path
@@ -12,14 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflow.collocation.record.parquet import arrow, dictionary
+from workflow.collocation.record.series import Series
 from workflow.collocation.record.values import File, Window
 from workflow.collocation.telemetry.lines import Lines
-from workflow.collocation.telemetry.series import Series
-from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
-
-METRICS_OF = {"gpu": METRICS, "member": MEMBER_METRICS, "host": HOST_METRICS}
-# Column → key of a row.
-KEYS = {"gpu": {"entity": "e"}, "member": {"member": "m"}, "host": {}}
+from workflow.collocation.telemetry.metrics import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 
 
 def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
@@ -27,18 +23,23 @@ def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
 
     Times are ns since the first window's start, or since the first row where there is no window.
     """
-    rows = {"gpu": lines.gpu, "member": lines.members, "host": lines.host}
-    there = {name: found for name, found in rows.items() if found}
-    starts = [window.start_ns for window in windows[:1]] or [r[0]["t"] for r in there.values()]
-    ready = {name: _table(name, found, lines, min(starts)) for name, found in there.items()}
+    about = {
+        "gpu": (lines.gpu, METRICS),
+        "member": (lines.members, MEMBER_METRICS),
+        "host": (lines.host, HOST_METRICS),
+    }
+    there = {name: found for name, found in about.items() if found[0]}
+    origin = windows[0].start_ns if windows else min(r[0]["t"] for r, _ in there.values())
+    # Nothing is written before all could be made.
+    tables = {name: _table(name, *found, lines, origin) for name, found in there.items()}
     files = {}
-    for name, table in ready.items():  # nothing is written before all could be made
+    for name, table in tables.items():
         path = folder / f"{name}.parquet"
         pq.write_table(
             table,
             path,
             compression="zstd",
-            use_dictionary=["phase", *KEYS[name]],
+            use_dictionary=[n for n in ("phase", "entity", "member") if n in table.schema.names],
             write_statistics=False,  # a third of so short a file would say what is in it
             column_encoding={"t_ns": "DELTA_BINARY_PACKED"},
         )
@@ -46,24 +47,25 @@ def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
     return files
 
 
-def _table(name: str, rows: list[dict], lines: Lines, origin_ns: int) -> pa.Table:
-    series, phases = Series(rows), lines.phases
-    began = np.searchsorted([t for t, _ in phases], series.t, side="right") - 1
-    labels = {"phase": [phases[i][1] if i >= 0 else None for i in began]}
-    labels |= {label: [row.get(key) for row in rows] for label, key in KEYS[name].items()}
-    unit = {"unit": "ns", "source": "monotonic clock"}
-    fields = [pa.field("t_ns", pa.int64(), nullable=False, metadata=unit)]
-    columns = [arrow(series.t - origin_ns, pa.int64())]
-    for label, values in labels.items():
-        numbers = label == "member"
-        columns.append(arrow(np.array(values), pa.int16()) if numbers else dictionary(values))
-        fields.append(pa.field(label, columns[-1].type))
-    for metric in METRICS_OF[name]:
+def _table(name: str, rows: list[dict], metrics: tuple[Metric, ...], lines: Lines, origin_ns: int):
+    series = Series.of_rows(rows, [metric.name for metric in metrics])
+    began = np.searchsorted([t for t, _ in lines.phases], series.t, side="right") - 1
+    phases = [lines.phases[i][1] if i >= 0 else None for i in began]
+    columns = {"t_ns": arrow(series.t - origin_ns, pa.int64()), "phase": dictionary(phases)}
+    if name == "gpu":
+        columns["entity"] = dictionary([row["e"] for row in rows])
+    elif name == "member":
+        columns["member"] = arrow(np.array([row["m"] for row in rows]), pa.int16())
+    fields = [pa.field(label, column.type) for label, column in columns.items()]
+    fields[0] = pa.field(
+        "t_ns", pa.int64(), nullable=False, metadata={"unit": "ns", "source": "monotonic clock"}
+    )
+    for metric in metrics:
         about = {"unit": metric.unit, "kind": metric.kind, "source": _source(name, metric, lines)}
         fields.append(pa.field(metric.name, _type(metric), metadata=about))
-        columns.append(arrow(series.column(metric.name), _type(metric)))
+        columns[metric.name] = arrow(series.columns[metric.name], _type(metric))
     schema = pa.schema(fields, metadata={"origin_ns": str(origin_ns)})
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays(list(columns.values()), schema=schema)
 
 
 def _source(table: str, metric: Metric, lines: Lines) -> str:

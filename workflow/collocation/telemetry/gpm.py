@@ -6,22 +6,18 @@ H200 it read 0 in all metrics, with DRAMA NaN or 0 (driver 580). Such a pair giv
 sample is kept, so that the next row covers both times.
 """
 
+import math
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 
 import pynvml
 
-from workflow.collocation.telemetry.vocabulary import METRICS, Metric, SourceLost, Unavailable
+from workflow.collocation.telemetry.metrics import METRICS, Metric, Unavailable
 
-REFRESH_S = 0.12  # a little more than the counters' own step
-TRIES = 4  # for the first pair to answer
-LEAST_S = 0.1005  # between two samples of a pair
-LATE_S = 0.015  # how long a tick may wait for that
+FIRST_S = 0.2  # between the two samples that show whether the card answers
+LEAST_NS = 100_000_000  # between two samples of a pair
 DOUBT_S = 0.15  # a closer pair in which nothing happened was not refreshed: even asking is traffic
-PATIENCE = 20  # ticks in a row that may fail before the source is given up
-METRICS_OF_GPM = tuple(metric for metric in METRICS if metric.gpm is not None)
-ACTIVITY = {metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"}  # ratios
+ACTIVITY = [metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"]
 
 
 class _Sample:
@@ -44,116 +40,82 @@ class _Sample:
 
 
 class Gpm:
-    """GPM of one card. Raises Unavailable where the card or NVML gives no metric of a pair.
+    """GPM of one card. Raises Unavailable where the card or NVML gives no metric of a pair; its
+    other methods raise pynvml.NVMLError.
 
-    entities: "gpu", or "gi:<id>" of a GPU instance under MIG; one that gives no sample at the
-    beginning is left out.
+    entities: "gpu", or "gi:<id>" of a GPU instance under MIG.
     """
 
     name = "gpm"
 
     def __init__(self, uuid: str, entities: list[str]):
-        self._last: dict[str, _Sample | None] = {}  # by entity; None before the first tick
-        self._metrics: dict[str, list[Metric]] = {}  # those that NVML knows of an entity
-        self._failed, self._said = 0, "without an error"  # ticks in a row, and NVML's last words
+        self._entities, self._last = entities, {}
         self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)
         try:
             pynvml.nvmlInit()
             self._card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            supported = pynvml.nvmlGpmQueryDeviceSupport(self._card).isSupportedDevice
+            if not pynvml.nvmlGpmQueryDeviceSupport(self._card).isSupportedDevice:
+                raise Unavailable("the card has no GPM counters (Hopper and newer have)")
+            begin = self.open()
+            time.sleep(FIRST_S)
+            end = self.open()
         except pynvml.NVMLError as error:
-            raise Unavailable(f"NVML does not say whether the card has GPM ({error})") from None
-        if not supported:
-            raise Unavailable("the card has no GPM counters (Hopper and newer have)")
-        self._last = self.open(entities)
-        for _ in range(TRIES if self._last else 0):
-            time.sleep(REFRESH_S)
-            if self._answers(self._last, self.open()):
-                break
-        else:
-            self.close()
-            raise Unavailable(f"GPM gives no metric of two samples ({self._said})")
-        self._last = dict.fromkeys(self._last)
+            raise Unavailable(f"GPM fails ({error})") from None
+        self._metrics = [m for m in METRICS if m.gpm and self._knows(m, begin["gpu"], end["gpu"])]
+        if not self.span(begin, end):
+            raise Unavailable("GPM gives no metric of two samples")
 
     def tick(self) -> dict[str, dict[str, float | None]]:
-        """Entity → rates since the tick before; {} at the first, an entity missing when unknown.
-
-        Waits until it is late enough after the one before, if that takes LATE_S at most. Raises
-        SourceLost once, when nothing has answered for PATIENCE ticks; then {}.
-        """
-        rates: dict[str, dict[str, float | None]] = {}
-        failed = False
-        for entity, older in self._last.items():
-            if older is not None and not _refreshed(older):
+        """Entity → rates since the tick before; {} at the first, an entity missing when unknown."""
+        rates = {}
+        for entity in self._entities:
+            older = self._last.get(entity)
+            if older is not None and time.monotonic_ns() - older.t_ns < LEAST_NS:
                 continue
-            try:
-                newer = _Sample(self._card, entity)
-                found = self._rates(entity, older, newer) if older is not None else None
-            except pynvml.NVMLError as error:
-                failed, self._said = True, f"{entity}: {error}"
-                continue
-            if found is not None:
+            newer = _Sample(self._card, entity)
+            found = older and self._rates(older, newer)
+            if found:
                 rates[entity] = found
-            if found is not None or older is None:
+            if found or older is None:
                 self._last[entity] = newer
-        self._failed = self._failed + 1 if failed and not rates else 0
-        if self._failed >= PATIENCE:
-            self.close()
-            raise SourceLost(f"GPM failed {PATIENCE} times in a row: {self._said}")
         return rates
 
-    def open(self, entities: Iterable[str] | None = None) -> dict[str, _Sample]:
-        """A sample of every entity that gives one: an end of spans. entities: all that it has."""
-        held: dict[str, _Sample] = {}
-        for entity in self._last if entities is None else entities:
-            try:
-                held[entity] = _Sample(self._card, entity)
-            except pynvml.NVMLError as error:
-                self._said = f"{entity}: {error}"
-        return held
+    def open(self) -> dict[str, _Sample]:
+        """A sample of every entity: an end of spans."""
+        return {entity: _Sample(self._card, entity) for entity in self._entities}
 
     def span(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
         """Entity → {"metrics", "start_ns", "end_ns"} between two `open`s, from one pair."""
-        spans = {}
-        for entity, older in begin.items():
-            with suppress(pynvml.NVMLError, KeyError):
-                newer = end[entity]
-                if (found := self._rates(entity, older, newer)) is not None:
-                    times = {"start_ns": older.t_ns, "end_ns": newer.t_ns}
-                    spans[entity] = {"metrics": found} | times
-        return spans
+        pairs = {entity: (begin[entity], newer) for entity, newer in end.items()}
+        return {
+            entity: {"metrics": found, "start_ns": older.t_ns, "end_ns": newer.t_ns}
+            for entity, (older, newer) in pairs.items()
+            if (found := self._rates(older, newer))
+        }
 
     def close(self) -> None:
         """Look at nothing any more."""
         self._last = {}
 
-    def _answers(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> bool:
-        """Whether some entity has a metric now. Notes the metrics that NVML knows: of one that it
-        does not know, older drivers may refuse the whole call.
-        """
-        for entity, newer in end.items():
-            known = self._metrics[entity] = []
-            for metric in METRICS_OF_GPM:
-                try:
-                    self._evaluate([metric], begin[entity], newer)
-                    known.append(metric)
-                except pynvml.NVMLError as error:
-                    self._said = f"{entity}: {error}"
-        return bool(self.span(begin, end))
+    def _knows(self, metric: Metric, older: _Sample, newer: _Sample) -> bool:
+        """Of a metric that it does not know, an older driver may refuse the whole call."""
+        with suppress(pynvml.NVMLError):
+            return bool(self._evaluate([metric], older, newer))
+        return False
 
-    def _rates(self, entity: str, older: _Sample, newer: _Sample) -> dict | None:
+    def _rates(self, older: _Sample, newer: _Sample) -> dict | None:
         """Metric → value in our unit; None when the counters were not refreshed in between."""
-        rates = self._evaluate(self._metrics[entity], older, newer)
+        rates, seconds = (
+            self._evaluate(self._metrics, older, newer),
+            (newer.t_ns - older.t_ns) / 1e9,
+        )
         if rates.get("ctxsw_requests") is not None:  # a count over the pair
-            rates["ctxsw_requests"] /= (newer.t_ns - older.t_ns) / 1e9
+            rates["ctxsw_requests"] /= seconds
         unknown = all(rates.get(name) is None for name in ACTIVITY)
-        doubtful = newer.t_ns - older.t_ns < DOUBT_S * 1e9 and not any(rates.values())
-        return None if unknown or doubtful else rates
+        return None if unknown or (seconds < DOUBT_S and not any(rates.values())) else rates
 
-    def _evaluate(
-        self, metrics: list[Metric], older: _Sample, newer: _Sample
-    ) -> dict[str, float | None]:
-        """A value for each metric of this pair; null for one that NVML does not give."""
+    def _evaluate(self, metrics: list[Metric], older: _Sample, newer: _Sample) -> dict:
+        """A value for each metric of this pair; None for one that NVML does not give, or as NaN."""
         request = self._request
         request.numMetrics = len(metrics)
         request.sample1, request.sample2 = older.buffer, newer.buffer
@@ -161,16 +123,8 @@ class Gpm:
             request.metrics[index].metricId = metric.gpm
             request.metrics[index].nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlGpmMetricsGet(request)
-        rates: dict[str, float | None] = dict.fromkeys(metric.name for metric in metrics)
+        rates = dict.fromkeys(metric.name for metric in metrics)
         for metric, answer in zip(metrics, request.metrics, strict=False):
-            if answer.nvmlReturn == pynvml.NVML_SUCCESS:
-                rates[metric.name] = metric.from_gpm(answer.value)
+            if answer.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(answer.value):
+                rates[metric.name] = answer.value * metric.gpm_scale
         return rates
-
-
-def _refreshed(older: _Sample) -> bool:
-    """Whether the counters are newer than that sample, after a short wait if need be."""
-    left = (older.t_ns - time.monotonic_ns()) / 1e9 + LEAST_S
-    if 0 < left <= LATE_S:
-        time.sleep(left)
-    return left <= LATE_S

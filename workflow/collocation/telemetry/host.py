@@ -1,38 +1,25 @@
 """What the members' processes and the machine use: CPU, memory, I/O."""
 
-import os
 import time
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
-from workflow.collocation.run.process_lifetime import lives
-
-ALWAYS = ("pid", "status", "cpu_times", "memory_info", "num_threads")  # refused to nobody
-LOOK = (*ALWAYS, "io_counters")
-
 
 class Rates:
-    """Growth of counters per second since the call before.
-
-    None at the first call, and for a counter that was not known at both.
-    """
+    """Growth of counters per second since the call before; None where one was not known."""
 
     def __init__(self):
         self._before: tuple[int, dict[str, float | None]] | None = None
 
     def since(self, now: int, counters: dict[str, float | None]) -> dict[str, float | None]:
-        before, self._before = self._before, (now, counters)
-        rates: dict[str, float | None] = dict.fromkeys(counters)
-        if before is None:
-            return rates
-        seconds = (now - before[0]) / 1e9
-        for name, value in counters.items():
-            if None not in (value, before[1][name]):
-                rates[name] = max(0.0, value - before[1][name]) / seconds
-        return rates
+        (then, before), self._before = self._before or (now, {}), (now, counters)
+        return {
+            name: None
+            if None in (value, before.get(name))
+            else max(0.0, value - before[name]) / ((now - then) / 1e9)
+            for name, value in counters.items()
+        }
 
 
 class Members:
@@ -43,114 +30,85 @@ class Members:
     """
 
     def __init__(self):
-        self._roots: dict[int, psutil.Process] = {}
-        self._rates: dict[int, Rates] = {}
+        self._rates: dict[int, Rates] = {}  # by PID of a member
+        self._members: dict[int, int] = {}
 
-    def watch(self, pids: dict[int, int]) -> list[int]:
-        """Look at these members, by index, from now on; the indices of those not there."""
-        missing = []
-        self._roots = {m: root for m, root in self._roots.items() if pids.get(m) == root.pid}
-        for member in pids.keys() - self._roots.keys():
-            try:
-                self._roots[member] = psutil.Process(pids[member])
-                self._rates[member] = Rates()
-            except psutil.NoSuchProcess:
-                missing.append(member)
-        return missing
+    def watch(self, pids: dict[int, int]) -> None:
+        """Look at these members, by index, from now on."""
+        self._members = {pid: member for member, pid in pids.items()}
+        self._rates = {pid: self._rates.get(pid, Rates()) for pid in self._members}
 
-    def rows(self, gpu_memory: dict[int, int | None] | None) -> list[tuple[int, int, dict]]:
-        """(time, member, values) of each member whose own process lives.
+    def rows(self, gpu_memory: dict[int, int | None]) -> list[tuple[int, int, dict]]:
+        """(time, member, values) of each member that has not ended.
 
-        gpu_memory: bytes by PID, as NVML tells them; None where it does not.
+        gpu_memory: bytes by PID, as NVML tells them.
         """
         rows = []
-        for member, processes in self._trees().items():
-            now, looks = time.monotonic_ns(), _looks(processes)
-            if not looks:  # it has ended meanwhile
+        for root, processes in self._trees().items():
+            now = time.monotonic_ns()
+            looks = [look for look in map(_look, processes) if look]
+            alive = [look for look in looks if look["memory"] is not None]
+            if root not in [look["pid"] for look in alive]:
                 continue
-            moved = [look["io_counters"] for look in looks]
+            moved = [look["io"] for look in looks]
+            known = None not in moved
             used = {
-                "cpu": sum(sum(look["cpu_times"][:4]) for look in looks),
-                "read": _sum(io and io.read_bytes for io in moved),
-                "write": _sum(io and io.write_bytes for io in moved),
+                "cpu": sum(look["cpu"] for look in looks),
+                "read": sum(io.read_bytes for io in moved) if known else None,
+                "write": sum(io.write_bytes for io in moved) if known else None,
             }
-            living = [look for look in looks if look["status"] != psutil.STATUS_ZOMBIE]
-            listed = [(gpu_memory or {}).get(look["pid"]) for look in living]
-            memory = [each for each in listed if each is not None]
+            listed = [gpu_memory.get(look["pid"]) for look in alive]
             sizes = {
-                "rss": sum(look["memory_info"].rss for look in living),
-                "threads": sum(look["num_threads"] for look in living),
-                "processes": len(living),
-                "gpu_memory": sum(memory) if memory else None,
+                "rss": sum(look["memory"] for look in alive),
+                "gpu_memory": sum(each for each in listed if each is not None) or None,
             }
-            rows.append((now, member, self._rates[member].since(now, used) | sizes))
+            rows.append((now, self._members[root], self._rates[root].since(now, used) | sizes))
         return rows
 
     def _trees(self) -> dict[int, list[psutil.Process]]:
-        """The processes of each member that lives."""
-        self._roots = {m: root for m, root in self._roots.items() if lives(root)}
-        trees = {member: [root] for member, root in self._roots.items()}
-        owner = {root.pid: member for member, root in self._roots.items()}
-        # Through what forked them, so that one look at the machine's processes serves all members.
-        for parent in set(filter(None, map(_parent, self._roots.values()))):
-            for process in parent.children(recursive=True):  # parents before their children
-                with suppress(psutil.NoSuchProcess):
-                    member = owner.get(process.ppid())
-                    if member is not None:
-                        owner[process.pid] = member
-                        trees[member].append(process)
+        """The processes of each member, by its PID: one look at the machine's serves them all."""
+        if not self._members:
+            return {}
+        there = {process.pid: process for process in psutil.process_iter()}
+        parents = {}
+        for pid, process in there.items():
+            with suppress(psutil.NoSuchProcess):
+                parents[pid] = process.ppid()
+        trees: dict[int, list] = {pid: [] for pid in self._members}
+        for pid, process in there.items():
+            while pid and pid not in trees:
+                pid = parents.get(pid)
+            if pid:
+                trees[pid].append(process)
         return trees
 
 
-def _parent(process: psutil.Process) -> psutil.Process | None:
-    with suppress(psutil.NoSuchProcess):
-        return process.parent()
-    return None
-
-
 class Machine:
-    """The whole machine, also in a container; the disks are the physical ones."""
+    """The whole machine, also in a container."""
 
     def __init__(self):
         self._rates = Rates()
 
     def row(self) -> tuple[int, dict[str, float | None]]:
-        """(time, values): cores busy and disk rates (B/s) since the call before; sizes now."""
+        """(time, values): cores busy since the call before; sizes now."""
         now, times, memory = time.monotonic_ns(), psutil.cpu_times(), psutil.virtual_memory()
-        read, written = _disks()
         counters = {
             # guest times are within user's; a hypervisor's `steal` is not our use
             "cpu_busy": times.user + times.nice + times.system + times.irq + times.softirq,
             "cpu_stolen": getattr(times, "steal", None),
-            "disk_read": read,
-            "disk_write": written,
         }
-        return now, self._rates.since(now, counters) | {
-            "memory_used": memory.used,
-            "memory_available": memory.available,
-            "load1": os.getloadavg()[0],
-        }
+        sizes = {"memory_used": memory.used, "memory_available": memory.available}
+        return now, self._rates.since(now, counters) | sizes
 
 
-def _disks() -> tuple[int | None, int | None]:
-    """Bytes read and written by devices of hardware; what lies on them would count twice."""
-    counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
-    found = [each for name, each in counters.items() if Path(f"/sys/block/{name}/device").exists()]
-    if not found:
-        return None, None
-    return sum(each.read_bytes for each in found), sum(each.write_bytes for each in found)
-
-
-def _looks(processes: list[psutil.Process]) -> list[dict]:
-    """The processes as they are now, without those that are gone; refused is None."""
-    looks = []
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            looks.append(process.as_dict(LOOK))
-    return [look for look in looks if None not in map(look.get, ALWAYS)]  # else it is just going
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    """None where one of them is not known."""
-    found = list(values)
-    return None if None in found else sum(found)
+def _look(process: psutil.Process) -> dict | None:
+    """The process as it is now: no memory of one that has ended, no I/O where that is refused."""
+    with suppress(psutil.NoSuchProcess):
+        try:
+            io = process.io_counters()
+        except psutil.AccessDenied:
+            io = None
+        ended = process.status() == psutil.STATUS_ZOMBIE
+        memory = None if ended else process.memory_info().rss
+        return {"pid": process.pid, "cpu": sum(process.cpu_times()[:4]), "io": io, "memory": memory}
+    return None

@@ -1,4 +1,4 @@
-"""From the sampler's lines to what a cell's record says: headline values, checks, flags.
+"""From the sampler's lines to what a cell's record says: values of windows, checks, flags.
 
 Pure: nothing is read but the arguments. A value that is missing is None.
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pynvml
 
+from workflow.collocation.record.series import MOST, SHARES, Series
 from workflow.collocation.record.values import (
     Energy,
     Sampler,
@@ -25,23 +26,21 @@ from workflow.collocation.record.values import (
     WindowTelemetry,
 )
 from workflow.collocation.telemetry.lines import Lines
-from workflow.collocation.telemetry.series import Series
-from workflow.collocation.telemetry.vocabulary import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
+from workflow.collocation.telemetry.metrics import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
-WHOLE_CARD = (*ACTIVITY, "fp16", "fp32", "fp64", "integer")  # ratios, which SMs can weight
+WHOLE_CARD = (*ACTIVITY, "fp16", "fp32", "fp64", "integer")  # shares, which SMs can weight
 IDLE = ("power", "temperature", "sm_clock", "memory_used")
-RATES = [metric for metric in METRICS if metric.kind == "rate"]
-MEANS = [m for m in METRICS if m.kind != "counter" and m.unit != "bitmask"]
-MEMBER_MEANS = [m for m in MEMBER_METRICS if m.name not in ("threads", "processes")]
+RATES = [metric.name for metric in METRICS if metric.kind == "rate"]
+COUNTERS = ("power_violation", "thermal_violation")  # energy has its own way
+MEANS = [m.name for m in METRICS if m.kind != "counter" and m.name != "throttle"]
 
 LEAST_GAP_S, GAP_TICKS = 0.5, 3  # a longer stretch without a row is a hole
-NEAR_S = 0.5  # how far a pair or an edge may lie from its window's ends
+NEAR_NS = 500_000_000  # how far a pair or an edge may lie from its window's ends
 STAY_S = 0.75  # more than one look at the card's processes (watch.SLOW_HZ)
 CHECKED_S = 2.0  # in a shorter window, its ends weigh too much for a check
-APART, APART_RATIO = 0.02, 0.002  # relative, and absolute for ratios
-ENERGY_APART, ENERGY_ERRORS = 0.03, 3.0  # relative, and standard errors of the readings' mean
-ERRORS_TOLD = 3
+APART, APART_SHARE = 0.02, 0.002  # relative, and absolute
+ENERGY_APART = 0.03  # relative
 KNOWN = 0.9  # of the time, for a series to be held against a pair
 
 # Bit of the clocks event reasons → its name.
@@ -75,6 +74,11 @@ class Facts:
     owner: Callable[[int], str] = "PID {}".format
 
 
+def means(series: Series, names: Iterable[str], window: Window) -> Values:
+    """Of these columns over a window, for the cell that measures and for whoever checks it."""
+    return {name: series.over(name, window.ends, window.spans) for name in names}
+
+
 class Summary:
     """The lines of one cell, by what they are about."""
 
@@ -82,31 +86,33 @@ class Summary:
         self.lines, self.windows, self.facts = lines, windows, facts
         self.head = lines.head or {}
         self.source = self.head.get("source")
+        names = [metric.name for metric in METRICS]
         self.entities = {
-            entity: _series(RATES, lines.gpu, e=entity) for entity in ("gpu", *facts.instances)
+            entity: Series.of_rows([row for row in lines.gpu if row["e"] == entity], names, RATES)
+            for entity in (("gpu", *facts.instances) if facts.gpu else ())
         }
-        self.gpu = self.entities["gpu"]
+        self.gpu = self.entities.get("gpu")
         self.members = {
-            m: _series(MEMBER_METRICS, lines.members, m=m)
+            m: _series([row for row in lines.members if row["m"] == m], MEMBER_METRICS)
             for m in sorted({row["m"] for row in lines.members})
         }
-        self.host = _series(HOST_METRICS, lines.host)
-        self.phases = {name: t for t, name in lines.phases}
-        self.energy = {mark["name"]: mark["energy"] for mark in lines.marks}
+        self.host = _series(lines.host, HOST_METRICS)
         self.pairs = {(span["name"], span["e"]): span for span in lines.spans}
+        self.edges = {mark["name"]: mark["energy"] for mark in lines.marks}
+        self.phases = {name: t for t, name in lines.phases}
         self.idle = self._idle()
 
     def telemetry(self) -> tuple[Telemetry, list[str]]:
         """What the record says of these windows, and the flags that follow."""
         found = {window.name: self._window(window) for window in self.windows}
-        activity = [said for window in self.windows for said in self._disagree(window)]
-        apart = (self._energy_apart(window, found[window.name].energy) for window in self.windows)
-        energy = [said for said in apart if said]
-        throttled, strangers = self._throttled(), self._strangers()
-        reason = self._incomplete()
+        disagree = [said for window in self.windows for said in self._disagree(window)]
+        energy = [
+            said for w in self.windows for said in self._energy_apart(w, found[w.name].energy)
+        ]
+        throttled, strangers, reason = self._throttled(), self._strangers(), self._incomplete()
         flags = {
             "telemetry_incomplete": reason,
-            "telemetry_disagrees": activity,
+            "telemetry_disagrees": disagree,
             "energy_disagrees": energy,
             "throttled": THROTTLING & throttled.keys(),
             "power_capped": "sw_power_cap" in throttled,
@@ -119,7 +125,7 @@ class Summary:
             hz=self.head.get("hz"),
             idle=self.idle,
             windows=found,
-            disagree=activity + energy,
+            disagree=disagree + energy,
             throttled=throttled,
             strangers=strangers,
             sampler=self._sampler(),
@@ -129,73 +135,67 @@ class Summary:
     # -- values -------------------------------------------------------------------------------
 
     def _window(self, window: Window) -> WindowTelemetry:
-        entities = self.entities if self.facts.gpu else {}
         series = {
             # of an instance there are rates only
-            entity: _means(self.entities[entity], MEANS if entity == "gpu" else RATES, window)
-            for entity in entities
+            entity: means(of, MEANS if entity == "gpu" else RATES, window)
+            for entity, of in self.entities.items()
         }
-        headlines = {entity: self._headlines(entity, window, series[entity]) for entity in series}
-        theirs = {m: of for m, of in self.members.items() if window.has(m)}
-        members = {m: _means(of, MEMBER_MEANS, window) for m, of in theirs.items()}
-        host = _means(self.host, HOST_METRICS, window)
+        headlines = {
+            entity: values | self._headlines(entity, window) for entity, values in series.items()
+        }
+        members = {m: means(of, of.columns, window) for m, of in self.members.items()}
+        host = means(self.host, self.host.columns, window)
         return WindowTelemetry(
             seconds=window.seconds,
             entities=headlines,
             series=series,
-            energy=self._energy(window) if self.facts.gpu else None,
+            energy=self._energy(window),
             members={
                 str(m): {"entity": self.facts.seats.get(m)} | values
                 for m, values in members.items()
-                if _any(values)
+                if window.has(m) and _any(values)
             },
             host=host if _any(host) else {},
             whole_card=self._whole_card(headlines),
         )
 
-    def _headlines(self, entity: str, window: Window, series: Values) -> Values:
-        values = dict(series)
-        if window.spans:  # what only grows, and pairs of samples, are of all sides
-            return values
-        if self.source == "gpm":
-            pair = self._pair(entity, window)
-            values |= {metric.name: pair and pair["v"].get(metric.name) for metric in RATES}
-        if entity == "gpu":
-            for metric in METRICS:
-                if metric.kind == "counter" and metric.name != "energy":  # told by _energy
-                    values[metric.name] = self.gpu.growth(metric.name, *window.ends)
+    def _headlines(self, entity: str, window: Window) -> Values:
+        """What is known better than by the mean of the series. Of slices nothing is: what only
+        grows, and pairs of samples, are of all sides.
+        """
+        values: Values = {}
+        if self.source == "gpm" and not window.spans:
+            pair = (self._pair(entity, window) or {}).get("v", {})
+            values |= {name: _possible(name, pair.get(name)) for name in RATES}
+        if entity == "gpu" and not window.spans:
+            values |= {name: self.gpu.growth(name, window.ends) for name in COUNTERS}
         return values
 
     def _pair(self, entity: str, window: Window) -> dict | None:
         """The span line of this window, if it does span it."""
         span = self.pairs.get((window.name, entity))
-        if span is None:
-            return None
-        ends = zip((span["start_ns"], span["end_ns"]), window.ends, strict=True)
-        return span if all(_near(one, other) for one, other in ends) else None
+        near = span and _near((span["start_ns"], span["end_ns"]), window)
+        return span if near else None
 
     def _energy(self, window: Window) -> Energy | None:
-        opened = self._edge(f"{window.name}:open", window.start_ns)
-        closed = self._edge(f"{window.name}:close", window.end_ns)
-        if opened is None or closed is None or closed[0] <= opened[0] or closed[1] < opened[1]:
+        opened = self.edges.get(f"{window.name}:open")
+        closed = self.edges.get(f"{window.name}:close")
+        if not (opened and closed):
             return None
         (began, low), (ended, high) = opened, closed
+        if not _near((began, ended), window) or ended <= began or high < low:
+            return None
         power = (high - low) / ((ended - began) / 1e9)
         joules, idle = power * window.seconds, self.idle.get("power")
-        whole = self.gpu.longest_gap(*window.ends) <= self._limit("hz")
+        whole = self.gpu.longest_gap(window.ends) <= self._limit("hz")
         return Energy(
             joules=joules,
             seconds=(ended - began) / 1e9,
             mean_power=power,
             idle_joules=None if idle is None else idle * window.seconds,
             above_idle_joules=None if idle is None else joules - idle * window.seconds,
-            integrated_joules=self.gpu.integral("power", *window.ends) if whole else None,
+            integrated_joules=self.gpu.integral("power", window.ends) if whole else None,
         )
-
-    def _edge(self, name: str, near: int) -> tuple[int, float] | None:
-        """Time (ns) and joules of the counter at a window's opening or close."""
-        found = self.energy.get(name)
-        return found if found and _near(found[0], near) else None
 
     def _whole_card(self, headlines: dict[str, Values]) -> Values:
         """Σ value × SMs of the instance / SMs of the card, or of all instances where the card's are
@@ -214,11 +214,11 @@ class Summary:
 
     def _idle(self) -> Values:
         """Means from the first row to the first member's building."""
-        if not len(self.gpu.t):
+        if self.gpu is None or not len(self.gpu.t):
             return {}
-        start, end = int(self.gpu.t[0]), self.phases.get("build", int(self.gpu.t[-1]))
-        values = {name: self.gpu.mean(name, start, end) for name in IDLE}
-        return {"seconds": (end - start) / 1e9} | values if _any(values) else {}
+        ends = int(self.gpu.t[0]), self.phases.get("build", int(self.gpu.t[-1]))
+        values = {name: self.gpu.over(name, ends) for name in IDLE}
+        return {"seconds": (ends[1] - ends[0]) / 1e9} | values if _any(values) else {}
 
     # -- checks -------------------------------------------------------------------------------
 
@@ -234,20 +234,18 @@ class Summary:
         for window in self.windows:
             reasons += [f"window '{window.name}': {hole}" for hole in self._holes(window)]
         if reasons:
-            errors = self.lines.errors[:ERRORS_TOLD]
-            reasons += [f"{error['where']}: {error['message']}" for error in errors]
+            reasons += [f"{error['where']}: {error['message']}" for error in self.lines.errors[:3]]
         return "; ".join(reasons) or None
 
     def _holes(self, window: Window) -> list[str]:
         found = []
-        if (gap := self.host.longest_gap(*window.ends)) > self._limit("slow_hz"):
+        if (gap := self.host.longest_gap(window.ends)) > self._limit("slow_hz"):
             found.append(f"nothing of the host {_for(gap)}")
-        if not self.facts.gpu or self.source is None:
+        if self.gpu is None or self.source is None:
             return found
-        if (gap := self.gpu.longest_gap(*window.ends)) > self._limit("hz"):
-            return [*found, f"nothing of the GPU {_for(gap)}"]
-        for entity in self.facts.instances or ["gpu"] if self.source != "nvml" else []:
-            gap = self.entities[entity].longest_gap(*window.ends, any_of=ACTIVITY)
+        told = ["power"] if self.source == "nvml" else ACTIVITY
+        for entity in self.facts.instances or ["gpu"]:
+            gap = self.entities[entity].longest_gap(window.ends, told)
             if gap > self._limit("hz"):
                 found.append(f"no {self.source} values of {entity} {_for(gap)}")
             elif self.source == "gpm" and not (window.spans or self._pair(entity, window)):
@@ -255,48 +253,49 @@ class Summary:
         return found
 
     def _disagree(self, window: Window) -> list[str]:
-        """Sentences: where the pair and the mean of the series over the same time differ."""
+        """Sentences: shares above 1, and where the pair and the mean of the series over the same
+        time differ.
+        """
         found = []
         for entity, series in self.entities.items():
-            span = self._pair(entity, window)
-            if span is None or window.seconds < CHECKED_S:
-                continue
-            for name in ACTIVITY:
-                pair = span["v"].get(name)
-                mean = series.rate(name, span["start_ns"], span["end_ns"], KNOWN)
-                if None not in (pair, mean) and _apart(pair, mean, APART, APART_RATIO):
-                    found.append(
-                        f"{window.name}, {entity}: {name} is {pair:.4f} by the pair of samples and "
-                        f"{mean:.4f} by the series"
-                    )
+            place, span = f"{window.name}, {entity}", self._pair(entity, window)
+            for name in SHARES:
+                pair = span and span["v"].get(name)
+                high = max(pair or 0.0, series.highest(name, window.ends, window.spans))
+                if high > MOST:
+                    found.append(f"{place}: {name} reads {high:.4f}, and no share is above 1")
+                elif pair is not None and name in ACTIVITY and window.seconds >= CHECKED_S:
+                    mean = series.over(name, (span["start_ns"], span["end_ns"]), known=KNOWN)
+                    if mean is not None and abs(pair - mean) > max(APART * pair, APART_SHARE):
+                        found.append(
+                            f"{place}: {name} is {pair:.4f} by the pair of samples and "
+                            f"{mean:.4f} by the series"
+                        )
         return found
 
-    def _energy_apart(self, window: Window, energy: Energy | None) -> str | None:
-        """A sentence where the counter and the integrated power differ by more than ENERGY_APART
-        and by more than ENERGY_ERRORS standard errors of the mean of the power readings: in a short
-        window ten a second of a load that comes in spikes tell its mean less well.
+    def _energy_apart(self, window: Window, found: WindowTelemetry) -> list[str]:
+        """A sentence where the counter and the integrated power readings differ by more than
+        ENERGY_APART and by more than three standard errors of the readings' mean.
         """
+        energy = found.energy
         if energy is None or energy.integrated_joules is None or window.seconds < CHECKED_S:
-            return None
-        readings = self.gpu.readings("power", *window.ends)
-        error = readings.std(ddof=1) / len(readings) ** 0.5 if len(readings) > 1 else 0.0
-        scatter = ENERGY_ERRORS * error * window.seconds
-        if not _apart(energy.joules, energy.integrated_joules, ENERGY_APART, scatter):
-            return None
-        return (
-            f"{window.name}: {energy.joules:.1f} J by the GPU's counter and "
-            f"{energy.integrated_joules:.1f} J by its power readings"
-        )
+            return []
+        joules, integrated = energy.joules, energy.integrated_joules
+        readings = self.gpu.readings("power", [window.ends])
+        scatter = 3 * readings.std() / len(readings) ** 0.5 * window.seconds
+        if abs(joules - integrated) <= max(ENERGY_APART * joules, scatter):
+            return []
+        said = f"{joules:.1f} J by the GPU's counter and {integrated:.1f} J by its power readings"
+        return [f"{window.name}: {said}"]
 
     def _throttled(self) -> dict[str, float]:
         """Reason → share of all windows' samples in which it held the clocks down."""
-        pieces = [piece for window in self.windows for piece in window.pieces]
-        parts = [self.gpu.readings("throttle", *piece) for piece in pieces]
-        masks = np.concatenate([[], *parts]).astype(np.int64)
-        if not len(masks):
+        if self.gpu is None or not self.windows:
             return {}
-        shares = {name: float(np.mean(masks & bit != 0)) for bit, name in REASONS.items()}
-        return {name: share for name, share in shares.items() if share > 0}
+        pieces = [piece for window in self.windows for piece in window.pieces]
+        masks = self.gpu.readings("throttle", pieces).astype(np.int64)
+        held = {name: masks & bit != 0 for bit, name in REASONS.items()}
+        return {name: float(there.mean()) for name, there in held.items() if there.any()}
 
     def _strangers(self) -> list[str] | None:
         """Who stayed on the card between the barrier and the end of the last window that are not
@@ -323,28 +322,23 @@ class Summary:
         end = self.lines.end or {}
         took = {f"tick_ms_{rank}": ms for rank, ms in end.get("tick_ms", {}).items()}
         told = {name: end.get(name) for name in ("ticks", "skipped", "cpu_s")}
-        main = self.gpu if self.facts.gpu else self.host
-        gap = max((main.longest_gap(*window.ends) for window in self.windows), default=math.inf)
+        main = self.host if self.gpu is None else self.gpu
+        gap = max((main.longest_gap(window.ends) for window in self.windows), default=math.inf)
         return Sampler(longest_gap_s=gap if math.isfinite(gap) else None, **told, **took)
 
 
-def _series(metrics: Iterable[Metric], rows: list[dict], **only: str | int) -> Series:
-    """The rows that have these values in their keys."""
-    found = [row for row in rows if all(row[key] == value for key, value in only.items())]
-    return Series(found, [metric.name for metric in metrics if metric.kind == "rate"])
+def _series(rows: list[dict], metrics: tuple[Metric, ...]) -> Series:
+    rates = [metric.name for metric in metrics if metric.kind == "rate"]
+    return Series.of_rows(rows, [metric.name for metric in metrics], rates)
 
 
-def _means(series: Series, metrics: Iterable[Metric], window: Window) -> Values:
-    return {m.name: series.over(m.name, window.ends, window.spans) for m in metrics}
+def _possible(name: str, value: float | None) -> float | None:
+    """None for a share above 1."""
+    return None if value is not None and name in SHARES and value > MOST else value
 
 
-def _near(one: int, other: int) -> bool:
-    return abs(one - other) / 1e9 <= NEAR_S
-
-
-def _apart(one: float, other: float, relative: float, absolute: float) -> bool:
-    difference = abs(one - other)
-    return difference > relative * max(abs(one), abs(other)) and difference > absolute
+def _near(ends: tuple[int, int], window: Window) -> bool:
+    return max(abs(ends[0] - window.start_ns), abs(ends[1] - window.end_ns)) <= NEAR_NS
 
 
 def _for(seconds: float) -> str:

@@ -20,7 +20,6 @@ PROGRAM = "workflow.collocation.telemetry.sampler"
 SLOW_HZ = 2.0  # for members, machine and the card's lists of processes
 END_S = 2.0  # for a sampler that was told to quit
 KILL_S = 1.0  # for the kernel to end one that was killed
-CARD, TAIL = b'"e":"gpu"', 1 << 15  # in a reading of the whole card; bytes where its newest is
 LINGER_S = 0.2  # for a window's last readings: energy and activity move in steps of some 100 ms
 
 
@@ -30,9 +29,8 @@ class Watch:
     folder: where its lines go until they are read. log: file that takes what it prints.
     gpu_uuid: the card, None on a machine without. entities: "gpu" and, under MIG, "gi:<id>" of the
     instances. settings: {"source": "auto" | "gpm" | "dcgm" | "nvml" | "off", "hz": …}; with "off"
-    nothing is started. cores: where it may run, None for anywhere. program: the module that is
-    started. To be made on a thread that outlives it, the main one: the kernel kills the sampler
-    when that thread ends.
+    nothing is started. cores: where it may run, None for anywhere. To be made on a thread that
+    outlives it, the main one: the kernel kills the sampler when that thread ends.
 
     problem: what was wrong with it, or how it ended. linger_s: how long members should go on when a
     window has closed, for its last readings.
@@ -46,36 +44,35 @@ class Watch:
         entities: list[str],
         settings: dict,
         cores: list[int] | None,
-        program: str = PROGRAM,
     ):
         self.problem: str | None = None
         self.off = settings["source"] == "off"
         self.linger_s = 0.0 if self.off else LINGER_S
         self._output, self._log = folder / "telemetry.jsonl", log
-        self._lines = Lines() if self.off else None
+        self._lines: Lines | None = None
         self._phases = [(time.monotonic_ns(), "idle")]
         self._process: subprocess.Popen | None = None
         if self.off:
             return
-        config = settings | {
-            "output": str(self._output.resolve()),
-            "gpu": gpu_uuid,
-            "entities": entities,
-            "slow_hz": SLOW_HZ,
-            "cores": cores,
-            "parent": os.getpid(),
-        }
-        try:
-            self._process = self._start([sys.executable, "-m", program, json.dumps(config)])
-        except OSError as error:
-            self.problem = f"the sampler cannot be started: {error}"
+        about = {"output": str(self._output.resolve()), "gpu": gpu_uuid, "entities": entities}
+        config = settings | about | {"slow_hz": SLOW_HZ, "cores": cores, "parent": os.getpid()}
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", PROGRAM, json.dumps(config)],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                process_group=0,  # Ctrl-C is for the conductor alone
+            )
+        os.set_blocking(self._process.stdin.fileno(), False)
 
     def __enter__(self) -> "Watch":
         return self
 
     def __exit__(self, kind, *_) -> None:
         if kind is not None and self._process is not None:
-            self._signal()  # nobody will read what it could still say
+            self._kill()  # nobody will read what it could still say
         self.end()
 
     @property
@@ -98,45 +95,19 @@ class Watch:
 
     def rows(self, kind: str) -> int:
         """How many rows of a kind, such as "gpu", it has written by now."""
-        try:
+        with suppress(OSError):
             return self._output.read_bytes().count(f'{{"k":"{kind}"'.encode())
-        except OSError:
-            return 0
-
-    def busy(self) -> float | None:
-        """The share of time in which the card was active, by its newest reading, if any."""
-        try:
-            with self._output.open("rb") as file:
-                file.seek(-min(TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-                rows = [line for line in file.read().split(b"\n")[1:-1] if CARD in line]
-            values = json.loads(rows[-1])["v"]
-            gract = values.get("gract")
-            return values.get("gpu_util") if gract is None else gract
-        except (OSError, IndexError, ValueError, KeyError):
-            return None
+        return 0
 
     def end(self) -> Lines:
         """End the sampler, and all that it wrote. The second call gives the same again."""
         if self._lines is None:
             if self._process is not None:
                 self._finish(self._process)
-            self._lines = read(self._output)
+            self._lines = Lines() if self.off else read(self._output)
             self._lines.phases = self._phases
             self._lines.problem = self.problem = self.problem or self._lines.problem
         return self._lines
-
-    def _start(self, command: list[str]) -> subprocess.Popen:
-        with self._log.open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-                process_group=0,  # Ctrl-C is for the conductor alone
-            )
-        os.set_blocking(process.stdin.fileno(), False)
-        return process
 
     def _send(self, **command) -> None:
         """One command, as a whole or not at all: a pipe takes what is this short in one piece."""
@@ -144,9 +115,7 @@ class Watch:
             return
         try:
             os.write(self._process.stdin.fileno(), json.dumps(command).encode() + b"\n")
-        except BlockingIOError:
-            self.problem = "the sampler does not read its commands"
-        except OSError as error:
+        except OSError as error:  # it is gone, or does not read its commands
             self.problem = self._early_end() or f"the sampler cannot be reached: {error}"
 
     def _finish(self, process: subprocess.Popen) -> None:
@@ -157,14 +126,11 @@ class Watch:
         try:
             if process.wait(END_S) != 0:
                 self.problem = self._early_end()
-            return
         except subprocess.TimeoutExpired:
             self.problem = self.problem or "the sampler did not end when told to, and was killed"
-        self._signal()
-        try:
-            process.wait(KILL_S)
-        except subprocess.TimeoutExpired:
-            self.problem += f"; process {process.pid} is stuck in the kernel and was left behind"
+            self._kill()
+            with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it is left behind
+                process.wait(KILL_S)
 
     def _early_end(self) -> str | None:
         """How it ended by itself; None while it runs."""
@@ -172,11 +138,10 @@ class Watch:
         if code is None:
             return None
         how = f"exit code {code}" if code >= 0 else f"by signal {-code}"
-        said = self._log.read_text(errors="replace").strip().rpartition("\n")[2][:300]
+        said = self._log.read_text("utf-8", "replace").strip().rpartition("\n")[2][:300]
         return f"the sampler ended too early: {how}" + (f": {said}" if said else "")
 
-    def _signal(self) -> None:
+    def _kill(self) -> None:
         """SIGKILL the sampler and what it may have started."""
-        if self._process.poll() is None:
-            with suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)

@@ -89,7 +89,7 @@ def divided(device: Device, layout: Layout | None, switch: bool = False) -> Iter
 
     Only if `switch`, and NVML says that nobody computes on the card, are the mode or instances that
     were found changed. Raises Unsupported if they must not be, if the driver does not take the
-    layout, or the user has no rights; Company if somebody is on the card; NotInForce if NVML fails,
+    layout, or the user has no rights; GpuBusy if somebody is on the card; NotInForce if NVML fails,
     or what was found could not be put back.
     """
     on = layout is not None

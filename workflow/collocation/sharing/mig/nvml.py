@@ -3,7 +3,7 @@ what is said of these.
 
 Every function may raise pynvml.NVMLError, which `in_words` turns into the sentences that cells end
 with. Handles are asked for anew each time: a changed mode, or an instance that went, makes them
-void, and they mean nothing outside the process that asks (gpu.apart).
+void, and they mean nothing outside the process that asks (nvml_subprocess).
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import pynvml
 from pydantic import Field
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.gpu.nvml_subprocess import apart
+from workflow.collocation.gpu.nvml_subprocess import in_subprocess
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported
 from workflow.collocation.sharing.mig.layout import Profile
 
@@ -96,7 +96,7 @@ def handle(device: Device):
     return pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
 
 
-@apart()
+@in_subprocess()
 def mode(device: Device) -> tuple[bool, bool] | None:
     """MIG mode (now, after the next reset); None on a card that has no MIG."""
     try:
@@ -106,7 +106,7 @@ def mode(device: Device) -> tuple[bool, bool] | None:
     return bool(now), bool(pending)
 
 
-@apart()
+@in_subprocess()
 def state(device: Device) -> State:
     now, pending = mode(device) or (False, False)
     return State(now, pending, tuple(instances(device) if now else ()))
@@ -119,7 +119,7 @@ def _known(ask, of, count: int, *more) -> Iterator[tuple[int, object]]:
             yield index, ask(of, index, *more)
 
 
-@apart()
+@in_subprocess()
 def profiles(device: Device) -> list[Profile]:
     """Every GPU-instance profile; answered with MIG disabled, too."""
     return list(_profiles(device))
@@ -145,7 +145,7 @@ def _profiles(device: Device) -> Iterator[Profile]:
         )
 
 
-@apart()
+@in_subprocess()
 def instances(device: Device) -> list[Instance]:
     """The GPU instances that are there, by their ids."""
     devices, found = _mig_devices(device), []
@@ -199,7 +199,7 @@ def _mig_devices(device: Device) -> dict[tuple[int, int], tuple]:
     return found
 
 
-@apart()
+@in_subprocess()
 def residents(device: Device) -> dict[int, tuple[int, int]]:
     """PID → (GPU instance id, compute instance id) of what computes on the card."""
     listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
@@ -209,7 +209,7 @@ def residents(device: Device) -> dict[int, tuple[int, int]]:
 # -- changes --------------------------------------------------------------------------------------
 
 
-@apart(CHANGE_S)
+@in_subprocess(CHANGE_S)
 def set_mode(device: Device, on: bool) -> None:
     """Raises NotInForce if the mode is not in force at once."""
     status = pynvml.nvmlDeviceSetMigMode(handle(device), int(on))
@@ -221,7 +221,7 @@ def set_mode(device: Device, on: bool) -> None:
         )
 
 
-@apart(CHANGE_S)
+@in_subprocess(CHANGE_S)
 def create(device: Device, one: Instance) -> None:
     """Make a GPU instance in its place, and compute instances in it where the driver likes them.
 
@@ -242,7 +242,7 @@ def create(device: Device, one: Instance) -> None:
         pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile)
 
 
-@apart(CHANGE_S)
+@in_subprocess(CHANGE_S)
 def destroy(device: Device, one: Instance) -> None:
     gpu_instance = pynvml.nvmlDeviceGetGpuInstanceById(handle(device), one.id)
     for compute in one.compute:

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.gpu.lock import lock_folder
-from workflow.collocation.sharing.defer_signals import undisturbed
-from workflow.collocation.sharing.evidence import Company, NotInForce, refuse_company
+from workflow.collocation.sharing.defer_signals import defer_signals
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, require_free
 from workflow.collocation.sharing.mig import nvml
 from workflow.collocation.sharing.mig.nvml import Instance, State, in_words
 
@@ -80,7 +80,7 @@ def recover(device: Device) -> None:
 
     To be called by who holds the device's lock. Raises NotInForce, and keeps the note, if that does
     not succeed, if somebody has changed it since, or may have: there is another user's note.
-    Raises Company if others compute on the card. An equal instance that others made instead, and
+    Raises GpuBusy if others compute on the card. An equal instance that others made instead, and
     left idle, goes with it.
     """
     note = _noted(device)
@@ -100,7 +100,7 @@ def recover(device: Device) -> None:
     _restore(device, note)
 
 
-@undisturbed()
+@defer_signals()
 def _restore(device: Device, note: Note) -> None:
     """Raises NotInForce if the state found cannot be had; then the note stays."""
     problem = "NVML shows it otherwise"
@@ -152,11 +152,11 @@ def clear(device: Device, instances: Iterable[Instance]) -> None:
 
 
 def require_nobody(device: Device, so: str) -> None:
-    """Raise Company, or NotInForce if NVML does not tell, unless nobody computes on the card."""
+    """Raise GpuBusy, or NotInForce if NVML does not tell, unless nobody computes on the card."""
     try:
-        refuse_company(device)
-    except Company as error:
-        raise Company(f"{error}; so {so}") from None
+        require_free(device)
+    except GpuBusy as error:
+        raise GpuBusy(f"{error}; so {so}") from None
     if device.processes()["compute"] is None:
         raise NotInForce(f"MIG: NVML does not tell who computes on {device.name}, so {so}")
 

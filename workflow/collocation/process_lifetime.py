@@ -4,7 +4,6 @@ import ctypes
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
@@ -38,10 +37,14 @@ def stopped(pid: int) -> bool:
     return False
 
 
-def killed(pid: int) -> bool:
-    """Whether it was sent SIGKILL, and is held in the kernel all the same."""
-    with suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_text()
-        pending = status.partition("ShdPnd:")[2].split()[0]
-        return bool(int(pending, 16) >> signal.SIGKILL - 1 & 1)
-    return False
+MEMBERS: set[int] = set()  # PIDs of training processes, which a fork server may have started for us
+
+
+def offspring() -> list[psutil.Process]:
+    """Every process that lives because of this one: its own, its members and theirs."""
+    found = psutil.Process().children(recursive=True)
+    for pid in MEMBERS:
+        with suppress(psutil.NoSuchProcess):
+            member = psutil.Process(pid)
+            found += [member, *member.children(recursive=True)]
+    return found

@@ -1,0 +1,107 @@
+"""Handing a study on: seal it, and pack it with the code as an artifact."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from jinja2 import StrictUndefined, Template
+
+from analysis.records.safe import one_line
+from release import derive, manifest, private, verify
+from release.manifest import MANIFEST, RAW, RUN, is_raw
+
+MOST_MB = 30  # of raw files: they stay in git's history
+PAGE = "ARTIFACT.md"
+
+
+def seal(study: Path) -> int:
+    """Make a finished study one that ships: write its two lists, or say why not; the exit code.
+
+    Every cell has to be accounted for, everything derived has to follow, and nothing private may
+    be in it. An attempt that was sealed before must be unchanged.
+    """
+    study = study.resolve()
+    try:
+        missing = manifest.write_not_run(study)
+        found = manifest.digests(study)
+        sealed = manifest.read(study / RAW) if (study / RAW).exists() else {}
+        why_not = [
+            f"{name} has changed since it was sealed: measure a new attempt"
+            for name, digest in sealed.items()
+            if name.startswith("cells/") and found.get(name) != digest
+        ]
+        for attempt, files in manifest.attempts(found).items():
+            if RUN not in files:
+                why_not.append(f"{attempt.folder} has no {RUN}: interrupted, take it away")
+        why_not += private.Detector().search(study, found)
+        size = sum((study / name).stat().st_size for name in filter(is_raw, found)) / 1e6
+        if size > MOST_MB:
+            why_not.append(f"{size:.1f} MB of raw files, more than the {MOST_MB} MB for git")
+        if not why_not:
+            lines = [*verify.raw(study, found), *verify.derived(study, [*found], pages=False)]
+            why_not = [line.text() for line in lines if line.wrong]
+    except Exception as error:  # whatever the folder holds, it is named
+        why_not = [f"{study.name} is no finished study: {one_line(error)}"]
+    if why_not:
+        sys.stderr.write("".join(f"{line}\n" for line in why_not) + f"{study.name} is not sealed\n")
+        return 1
+    root = manifest.write(study, found)
+    counted = f"{len(manifest.attempts(found))} attempts, {len(missing)} planned cells not run"
+    print(f"study {study.name} is sealed: {counted}; {len(found)} files; root {root}")
+    return 0
+
+
+def artifact(study: Path, output: Path) -> int:
+    """Write one archive of a sealed study and the code, or say why not; the exit code."""
+    study = study.resolve()
+    if not (study / MANIFEST).exists():
+        sys.exit(f"{study} is not sealed: make seal STUDY={study.name}")
+    if verify.tell(study):
+        sys.exit(f"{study.name} does not verify; no archive was made")
+    files = {name: (derive.ROOT / name).read_bytes() for name in _code(derive.ROOT)}
+    for name in (*manifest.shipped(study), RAW, MANIFEST):
+        files[f"results/{study.name}/{name}"] = (study / name).read_bytes()
+    files[PAGE] = _page(study, files).encode()
+    with tempfile.TemporaryDirectory(prefix="artifact-") as scratch:
+        for name, content in files.items():
+            Path(scratch, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(scratch, name).write_bytes(content)
+        if found := list(private.Detector().search(Path(scratch), sorted(files))):
+            sys.exit("\n".join([*found, "no archive was made"]))
+        digests = {name: manifest.sha256(Path(scratch, name)) for name in files}
+    files[MANIFEST] = manifest.text(digests).encode()
+    manifest.pack(output, f"gpu-collocation-study-{study.name}", files)
+    return 0
+
+
+def _code(root: Path) -> list[str]:
+    """Files of the repository but results: that git tracks, or an unpacked archive's list has."""
+    surroundings = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.parent)}
+    command = ["git", "-C", str(root), "ls-files", "-z"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings)
+        names = run.stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        names = list(manifest.read(root / MANIFEST))
+    own = {*names} - {"", PAGE, MANIFEST}
+    return sorted(n for n in own if not n.startswith("results/") and (root / n).is_file())
+
+
+def _page(study: Path, files: dict[str, bytes]) -> str:
+    """ARTIFACT.md: what is in the archive, what it needs, and how to check it."""
+    cells = pq.read_table(study / "runs.parquet", columns=["cell", "attempt", "total_s"])
+    took = {(row["cell"], row["attempt"]): row["total_s"] or 0 for row in cells.to_pylist()}
+    template = Path(__file__).with_name("artifact.md.j2").read_text("utf-8")
+    spaces = {"trim_blocks": True, "keep_trailing_newline": True}
+    return Template(template, undefined=StrictUndefined, **spaces).render(
+        study=study.name,
+        folder=f"results/{study.name}",
+        root=manifest.root(study),
+        cells=len(took),
+        minutes=f"{sum(took.values()) / 60:.0f}",
+        size=f"{sum(map(len, files.values())) / 1e6:.1f} MB",
+        files=len(files) + 2,
+    )

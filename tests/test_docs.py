@@ -1,0 +1,93 @@
+"""README and docs: short, with links and commands that exist and numbers that were measured."""
+
+import re
+from functools import cache
+
+import pandas as pd
+import pytest
+
+from analysis.pages import render
+from tests.studio import REPOSITORY
+
+README, DOCS = REPOSITORY / "README.md", sorted((REPOSITORY / "docs").glob("*.md"))
+
+
+def test_readme_and_docs_are_short():
+    assert README.stat().st_size <= 7 * 1024
+    assert len(DOCS) <= 8
+    assert sum(len(page.read_text("utf-8").split()) for page in DOCS) <= 9000
+
+
+def test_links_lead_somewhere():
+    missing = []
+    for page in (README, *DOCS):
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                missing.append((page.name, target))
+    assert missing == []
+
+
+def test_commands_that_they_name_exist():
+    makefile = (REPOSITORY / "Makefile").read_text("utf-8")
+    named = re.findall(r"^# make ([a-z -]+?)   |^([a-z -]+):", makefile, re.M)
+    known = {*" ".join(map(" ".join, named)).split(), ".venv/.train", ".venv/.slurm"}
+    command = re.compile(r"(?:^|`)make (?:PYTHON=\S+ VENV= )?([a-z./-]+)", re.M)
+    for page in (README, *DOCS):
+        assert {*command.findall(page.read_text("utf-8"))} <= known, page.name
+
+
+def test_readme_and_docs_show_the_study_that_ships():
+    study = REPOSITORY / "results" / "h200"
+    for name, text in render.shipped(study, REPOSITORY / "config" / "claims.yaml"):
+        assert (REPOSITORY / name).read_text("utf-8") == text, f"{name}: make readme STUDY=h200"
+
+
+@cache
+def estimates(study: str) -> pd.DataFrame:
+    return pd.read_csv(REPOSITORY / "results" / study / "estimates.csv").set_index("id")
+
+
+SMALL, MEDIUM = "7x_resnet26_cifar10_b128", "7x_efficientnetv2_s_imagenet64_b128"
+TOLD = {  # how docs/results.md spells a number → study, id, with its spread
+    "5.27 (4.97 to 5.63)": ("h200", f"stp:{SMALL}/paper_step/mps"),
+    "3.09 (3.01 to 3.25)": ("h200", f"stp:{SMALL}/paper_step/naive"),
+    "2.03 [2.02, 2.05]": ("h200", f"stp:{SMALL}/graph/mps"),
+    "6.85 (6.19 to 7.34)": ("h200", "stp:7x_resnet26_cifar10_b32/paper_step/mps"),
+    "4.19 (3.22 to 5.30)": ("h200", "stp:7x_resnet26_cifar10_b32/paper_step/naive"),
+    "4.03 (3.70 to 4.20)": ("h200", f"stp:{MEDIUM}/paper_step/mps"),
+    "2.54 (2.35 to 2.64)": ("h200", f"stp:{MEDIUM}/paper_step/naive"),
+    "1.57 (1.47 to 1.70)": ("h200", "stp:3x_resnet152_imagenet_b32/paper_step/mps"),
+    "1.16 (1.08 to 1.25)": ("h200", "stp:3x_resnet152_imagenet_b32/paper_step/naive"),
+    "5.75 (5.18 to 6.47)": ("h200", f"stp:{SMALL}/paper_step/mps_overlap"),
+    "1.35 [1.35, 1.36]": ("turns", "rate_over_naive:3x_resnet152_imagenet_b32/paper_step/mps"),
+    "1.61 [1.60, 1.61]": ("turns", f"rate_over_naive:{MEDIUM}/paper_step/mps"),
+    "1.83 [1.47, 2.27]": ("turns", "rate_over_naive:7x_resnet26_cifar10_b32/paper_step/mps"),
+}
+
+
+@pytest.mark.parametrize("said", TOLD)
+def test_results_say_what_was_measured(said):
+    study, name = TOLD[said]
+    row = estimates(study).loc[name]
+    assert re.findall(r"\d+\.\d+", said) == [f"{row[k]:.2f}" for k in ("value", "low", "high")]
+    assert ("[" in said) is (row["spread"] == "interval")
+    page = " ".join((REPOSITORY / "docs" / "results.md").read_text("utf-8").split())
+    assert said in page
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "said"),
+    [
+        ("resnet26_cifar10_b128", "compile", "107k"),
+        ("efficientnetv2_s_imagenet64_b128", "compile", "18.3k"),
+        ("resnet152_imagenet_b32", "compile", "2,228"),
+        ("cait_xxs24_imagenet_b128", "compile", "2,286"),
+        ("efficientnetv2_s_imagenet64_b128", "graph", "12.4k"),
+        ("resnet152_imagenet_b32", "graph", "1,641"),
+        ("cait_xxs24_imagenet_b128", "graph", "1,119"),
+    ],
+)
+def test_rates_of_rewritten_jobs_are_those_of_that_study(job, kind, said):
+    rate = estimates("arms").loc[f"rate:1x_{job}/{kind}/naive"]["value"]
+    spelt = f"{rate / 1000:.3g}k" if said.endswith("k") else f"{rate:,.0f}"
+    assert spelt == said and said in (REPOSITORY / "docs" / "results.md").read_text("utf-8")
