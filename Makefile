@@ -19,7 +19,7 @@
 #                with CARD=tests/cards/FILE, on this one with CARD=here: what will not fit, every MIG layout
 # make doctor    what measuring needs of this machine, how noisy it is, and what to do; exit 1 if it cannot
 # make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
-#                BENCH="sampler --help": what monitoring costs
+#                BENCH="--sampler 20": what monitoring costs
 # make schemas   write config models as JSON Schema
 # make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
 #

@@ -1,195 +1,214 @@
-"""`make bench`: the study's members against a bare PyTorch loop, and what a cell costs.
+"""`make bench`: the study's members against a bare PyTorch loop, and what the sampler costs them.
 
-A round runs every case once as the conductor's cell and once as the bare loop, in turn: the same
-number of processes under the same method, with the same member specs (cores, threads, input,
-precision). Printed are the ratios of their rates, and where a cell's wall time goes. No rate passes
-or fails; a run whose method was not in force ends it.
-
-`make bench BENCH="sampler ..."` measures what monitoring costs instead: bench/sampler_cost.py.
-`make bench BENCH=scale` shows how planning and analysis grow with a study: bench/scale.py.
-`make bench BENCH=survivors` says why a job that is left alone is slower: bench/survivors.py.
+In a round every case runs once as the conductor's cell and once as the bare loop: the same number
+of processes under the same method, with the same member specs (cores, threads, input, precision).
+`--sampler` instead runs one long cell of each case and stops its sampler (SIGSTOP) for two of four
+segments, in palindromes, so that what drifts evenly cancels. No rate passes or fails.
 """
 
 import argparse
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
-from bench import sampler_cost, scale, survivors
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+from scipy import stats
+
 from bench.bare_loop import measure
-from bench.cases import CPU_CASES, CUDA_CASES, Case, cell_of, entered, in_short, prepare
-from workflow.collocation import gpu
-from workflow.collocation.gpu import find_devices
-from workflow.collocation.run import environment
-from workflow.collocation.run.task import Task
-from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
-from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.load import load_config
+from workflow.collocation import sharing as methods
+from workflow.collocation.gpu import cores, find_devices
+from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.record import step_times
+from workflow.collocation.run.task import Task, member_specs
+from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.spec.grid import Cell, expand
+from workflow.collocation.spec.load import load_config, load_workloads
+from workflow.collocation.spec.study import CONFIG, Study
 
-OTHERS = {"sampler": sampler_cost.main, "scale": scale.main, "survivors": survivors.main}
-COSTS = ("server_s", "build_s", "warm_s", "window_s", "stop_s", "write_s", "total_s")
+CUDA_CASES = {
+    f"{method}{n}": ("resnet26_cifar10_b128", "bf16_autograd", method, n)
+    for method, n in (("naive", 1), ("naive", 7), ("mps", 7), ("mps", 16))
+}
+CPU_CASES = {f"naive{n}": ("tiny_resnet_digits_b32", "paper_step", "naive", n) for n in (1, 2)}
+SAMPLER = "workflow.collocation.telemetry.sampler"
+CORES_FOR = 16  # each member has the cores of a set of so many
+ORDER = ("off", "ours", "ours", "off")  # of a block of segments: the sampler stopped, or not
+SEGMENT_S, SETTLE_S = 1.5, 0.4  # of a segment, and of it, at its beginning, what does not count
 
 
-def ours(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> dict:
-    """Run the cell by the conductor; its run.json."""
-    output = folder / "cell" / "run.json"
-    job = folder / "cell.json"
-    Task(
-        study="bench",
-        cell=cell.id,
-        output=output,
-        spec=cell.spec,
-        gpu=device.uuid if device else "cpu",
-        data=[ready],
-    ).write(job)
-    command = [sys.executable, "-m", "workflow.collocation.run.cell", str(job)]
-    run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    if run.returncode:
-        sys.exit(f"bench: {cell.id} ended with exit code {run.returncode}\n{run.stderr}")
-    record = json.loads(output.read_text())
+def cell_of(case: tuple, seconds: float) -> Cell:
+    """The plan's cell of a case, measured for that long."""
+    workload, arm, method, n = case
+    times = {"window_s": seconds, "warmup_s": 1.0, "settle_s": 0.5, "min_steps": 10}
+    study = Study(
+        description="bench",
+        measure={"kind": "window", "tune": "together", **times},
+        cores_for=max(n, CORES_FOR),
+        ladders=[{"workloads": [workload], "arms": [arm], "counts": {n: [method]}}],
+    )
+    cells = expand(study, load_workloads(CONFIG / "workloads.yaml"))
+    return next(cell for cell in cells if cell.n == n and cell.method == method)
+
+
+def prepare(cell: Cell, data: Path) -> Path:
+    """Make the cell's dataset ready; the file that says so."""
+    job = cell.spec.members[0].job
+    ready = data / "ready" / "bench" / f"{job.dataset}.json"
+    command = [sys.executable, "-m", "models.data", "prepare", job.dataset, "--root", data]
+    command += ["--ready", ready, "--input-size", job.input_size]
+    subprocess.run(list(map(str, command)), check=True)
+    return ready
+
+
+def started(cell: Cell, ready: Path, device, folder: Path) -> subprocess.Popen:
+    """The conductor of the cell, in `folder`; its run.json will be there."""
+    gpu, output = device.uuid if device else "cpu", folder / "run.json"
+    task = Task(study="bench", cell=cell.id, output=output, spec=cell.spec, gpu=gpu, data=[ready])
+    task.write(folder / "job.json")
+    command = [sys.executable, "-m", "workflow.collocation.run.cell", str(folder / "job.json")]
+    return subprocess.Popen(command)
+
+
+def record_of(conductor: subprocess.Popen, folder: Path) -> dict:
+    """What the conductor recorded, once it has ended; ends the bench where that was not well."""
+    if conductor.wait():
+        sys.exit(f"bench: the cell ended with exit code {conductor.returncode}")
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     if record["status"] != "completed":
-        sys.exit(f"bench: {cell.id}: {record['status']}: {record['reason']}")
+        sys.exit(f"bench: {record['status']}: {record['reason']}")
     return record
 
 
-def bare(cell: Cell, ready: Path, device: gpu.Device | None, folder: Path) -> tuple[float, str]:
-    """Samples/s of the bare loop with the same specs and method, and what proves the method."""
-    seen = []
-    try:
-        with entered(cell, ready, device, folder) as (sharing, specs):
+def bare(cell: Cell, ready: Path, device, folder: Path) -> float:
+    """Samples/s of the bare loop with the same specs and method, which has to be in force."""
+    dataset = json.loads(ready.read_text(encoding="utf-8"))
+    sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)
+    key, where = (device.uuid, "cuda") if device else ("cpu", "cpu")
+    with (
+        device_lock(key, {"study": "bench", "cell": cell.id}, print),
+        methods.enter(cell.spec.to_json(), device, folder) as sharing,
+    ):
+        environments = [sharing.environment(index) for index in range(cell.n)]
+        named = {dataset["dataset"]: dataset}
+        specs = member_specs(cell.spec, where, sets, environments, named, folder)
 
-            def witness(said: list[dict]) -> None:
-                evidence = sharing.witness({i: report(facts) for i, facts in enumerate(said)})
-                seen.append(in_short(evidence))
+        def witness(said: list[dict]) -> None:
+            names = ("pid", "device_uuid", "sm_count", "memory_free", "sm_source")
+            sharing.witness({i: Report(**{n: of[n] for n in names}) for i, of in enumerate(said)})
 
-            window = cell.spec.measure
-            rate = sum(measure(specs, window.window_s, witness, window.settle_s))
-    except (GpuBusy, NotInForce, Unsupported) as error:
-        sys.exit(f"bench: bare loop as {cell.id}: {error}")
-    return rate, seen[0]
-
-
-def report(facts: dict) -> Report:
-    """What a process of the bare loop said of itself, as a member's report."""
-    names = ("pid", "device_uuid", "sm_count", "memory_free", "sm_source")
-    return Report(**{name: facts[name] for name in names})
+        return sum(measure(specs, cell.spec.measure.window_s, witness))
 
 
-@dataclass
-class Results:
-    """What the rounds of one case gave: rates in samples/s, and our records."""
-
-    ours: list[float]
-    bare: list[float]
-    records: list[dict]
-
-    @property
-    def cores(self) -> int:
-        """Of each member."""
-        return len(self.records[0]["members"][0]["cores"])
-
-    @property
-    def ratio(self) -> float:
-        return statistics.median(o / b for o, b in zip(self.ours, self.bare, strict=True))
-
-
-def pair(name: str, cell, ready: Path, device, number: int, results: Results) -> None:
-    """Both, ours first in every other round; printed as they come."""
-    for who in ("ours", "bare") if number % 2 == 0 else ("bare", "ours"):
-        with tempfile.TemporaryDirectory() as folder:
+def compare(cell: Cell, ready: Path, device, pairs: int) -> None:
+    """Both in turns, ours first in every other round, and what a cell costs beside its window."""
+    rates, costs = {"ours": [], "bare": []}, []
+    for who in ("ours", "bare", "bare", "ours") * (pairs // 2) + ("ours", "bare") * (pairs % 2):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
             if who == "bare":
-                rate, seen = bare(cell, ready, device, Path(folder))
-                results.bare.append(rate)
-            else:
-                record = ours(cell, ready, device, Path(folder))
-                members = record["members"]
-                results.records.append(record)
-                results.ours.append(sum(m["windows"]["window"]["samples_per_s"] for m in members))
-    if number == 0:
-        proven = in_short(results.records[0]["method"]["evidence"]["end"])
-        print(f"  {name}: ours: {proven}\n  {name}: bare: {seen}")
-    ours_rate, bare_rate = results.ours[-1], results.bare[-1]
-    print(
-        f"  {name}: ours {ours_rate:,.0f} samples/s, bare {bare_rate:,.0f}, "
-        f"ratio {ours_rate / bare_rate:.3f}",
-        flush=True,
-    )
+                rates[who].append(bare(cell, ready, device, folder))
+                continue
+            record = record_of(started(cell, ready, device, folder), folder)
+            of = [member["windows"]["window"] for member in record["members"]]
+            rates[who].append(sum(each["samples_per_s"] for each in of))
+            took = record["timing"]
+            costs.append(took["total_s"] - took["warm_s"] - took["window_s"])
+    ratio = median(o / b for o, b in zip(rates["ours"], rates["bare"], strict=True))
+    ours, plain = median(rates["ours"]), median(rates["bare"])
+    print(f"  ours {ours:,.0f} samples/s, bare {plain:,.0f}, median ratio of pairs {ratio:.3f}")
+    print(f"  a cell takes {median(costs):.2f} s beside its warm-up and window", flush=True)
 
 
-def print_ratios(cases: dict[str, Case], found: dict[str, Results]) -> None:
-    titles = ("ours", "bare", "ratio", "cores", "input")
-    print(
-        "\nmedian samples/s, median ratio of the pairs, cores of a member, input's part of a step"
-    )
-    print(" " * 44 + "".join(f"{title:>10}" for title in titles))
-    for name, results in found.items():
-        members = [m for record in results.records for m in record["members"]]
-        shares = [m["input_share"] for m in members if m["input_share"]]
-        rates = [f"{statistics.median(rates):10,.0f}" for rates in (results.ours, results.bare)]
-        rest = f"{results.ratio:10.3f}{results.cores:10}{statistics.median(shares or [0]):10.1%}"
-        print(f"{name:9}{cases[name]!s:35}" + "".join(rates) + rest)
+def sampler_cost(cell: Cell, ready: Path, device) -> dict:
+    """The loss in throughput (%) with its 95 % interval over blocks of segments."""
+    segments: list[tuple[str, int, int]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        conductor, log = started(cell, ready, device, folder), folder / "log" / "conductor.log"
+        while conductor.poll() is None and not (log.exists() and "started:" in log.read_text()):
+            time.sleep(0.05)
+        with suppress(psutil.NoSuchProcess):  # the sampler ends before the conductor does
+            children = psutil.Process(conductor.pid).children()
+            sampler = next(child for child in children if SAMPLER in child.cmdline())
+            while sampler.is_running():
+                state, began = ORDER[len(segments) % len(ORDER)], time.monotonic_ns()
+                sampler.resume() if state == "ours" else sampler.suspend()
+                time.sleep(SEGMENT_S)
+                segments.append((state, began + int(SETTLE_S * 1e9), time.monotonic_ns()))
+        record = record_of(conductor, folder)
+        ratios = block_ratios(segments, record, pq.read_table(folder / "steps.parquet"))
+    logs = np.log(ratios)
+    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
+    ends = (logs.mean(), logs.mean() + half, logs.mean() - half)
+    loss, low, high = (float(100 * (1 - np.exp(end))) for end in ends)
+    return {"loss_percent": loss, "low": low, "high": high, "pairs": len(logs)}
 
 
-def print_costs(cases: dict[str, Case], found: dict[str, Results]) -> None:
-    print("\nseconds of a cell (median); cost = total less warm-up and window")
-    print(" " * 9 + "".join(f"{title[:-2]:>9}" for title in COSTS) + f"{'cost':>9}")
-    for name, results in found.items():
-        timings = [record["timing"] for record in results.records]
-        timings = timings[1:] or timings  # the first of a case pays for cold caches
-        medians = {key: statistics.median(t.get(key, 0.0) for t in timings) for key in COSTS}
-        cost = medians["total_s"] - medians["warm_s"] - medians["window_s"]
-        print(f"{name:9}" + "".join(f"{medians[key]:9.2f}" for key in COSTS) + f"{cost:9.2f}")
+def block_ratios(segments: list[tuple[str, int, int]], record: dict, table) -> list[float]:
+    """For each block in the window, the rate with the sampler over the rate without.
+
+    Segments: how the sampler was, from when to when (ns).
+    """
+    (window,), meta = record["windows"], table.schema.metadata
+    ends = table["tick"].to_numpy() * int(meta[b"tick_ns"]) + int(meta[b"origin_ns"])
+    of = table["member"].to_numpy()
+    members = [ends[of == member] for member in np.unique(of)]
+    ratios = []
+    for at in range(0, len(segments) - len(ORDER) + 1, len(ORDER)):
+        block = segments[at : at + len(ORDER)]
+        if block[0][1] < window["start_ns"] or block[-1][2] > window["end_ns"]:
+            continue
+        logs: dict[str, list[float]] = {"off": [], "ours": []}
+        for state, start, stop in block:
+            steps = sum(step_times.fluid(e[:-1], e[1:], start, stop) for e in members)
+            logs[state].append(np.log(steps / (stop - start)))
+        ratios.append(float(np.exp(np.mean(logs["ours"]) - np.mean(logs["off"]))))
+    return ratios
 
 
 def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] in OTHERS:
-        return OTHERS[argv[0]](argv[1:])
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--case", nargs="+", metavar="NAME", help="only these; --list names them")
-    parser.add_argument("--list", action="store_true", help="the cases for this machine")
-    parser.add_argument("--pairs", type=int, default=3, help="of each case (3)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="window of each run (3)")
-    parser.add_argument("--data", type=Path, default=Path("data"))
-    args = parser.parse_args(argv)
     device = next(iter(find_devices(load_config({}).gpu)[0]), None)
     known = CUDA_CASES if device else CPU_CASES
-    if args.list:
-        for name, case in known.items():
-            print(f"{name:9}{case.workload}, {case}")
-        return 0
-    if wrong := [name for name in args.case or [] if name not in known]:
-        parser.error(f"--case {wrong[0]}: choose from {', '.join(known)}")
-    if args.pairs < 1:
-        parser.error(f"--pairs {args.pairs}: at least 1")
-    began = time.monotonic()
-    # For the bare loop; members do not find them either.
-    ours = [name for name in os.environ if name.startswith("CUDA_MPS_")]
-    for name in [*ours, *environment.account()["dropped"]]:
-        del os.environ[name]
-    cases = {name: case for name, case in known.items() if args.case is None or name in args.case}
-    cells = {name: cell_of(case, args.seconds) for name, case in cases.items()}
-    datasets = {cell.spec.members[0].job.dataset: cell for cell in cells.values()}
-    ready = {dataset: prepare(cell, args.data) for dataset, cell in datasets.items()}
-    print(f"bench on {device.name if device else 'CPU'}, {args.pairs} alternating pairs")
-    found = {name: Results([], [], []) for name in cases}
-    for number in range(args.pairs):
-        for name, cell in cells.items():
-            dataset = cell.spec.members[0].job.dataset
-            pair(name, cell, ready[dataset], device, number, found[name])
-    print_ratios(cases, found)
-    print_costs(cases, found)
-    print(f"\n{time.monotonic() - began:.0f} s in all")
+    add = parser.add_argument
+    add("--case", nargs="+", choices=known, default=list(known), help=f"of {', '.join(known)}")
+    add("--pairs", type=int, default=3, help="of each case, ours and bare (3)")
+    add("--seconds", type=float, default=3.0, help="window of each run (3)")
+    add(
+        "--sampler",
+        type=int,
+        metavar="BLOCKS",
+        help="the sampler's cost instead, by so many blocks",
+    )
+    add("--output", type=Path, help="JSON file for the sampler's cost")
+    add("--data", type=Path, default=Path("data"))
+    args = parser.parse_args(argv)
+    seconds = len(ORDER) * SEGMENT_S * (args.sampler + 1) if args.sampler else args.seconds
+    found = {}
+    for name in args.case:
+        cell = cell_of(known[name], seconds)
+        ready = prepare(cell, args.data)
+        print(f"{cell.id} on {device.name if device else 'CPU'}", flush=True)
+        if not args.sampler:
+            compare(cell, ready, device, args.pairs)
+            continue
+        cost = sampler_cost(cell, ready, device)
+        print("  loss {loss_percent:.3f} % ({low:.3f} to {high:.3f}), {pairs} pairs".format(**cost))
+        found[name] = {"cell": cell.id, "costs": {"ours": cost}}
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps({"workloads": found}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -1,7 +1,8 @@
 """Fill wheelhouse/ with what a GPU node that has its own torch still needs to run the workflow.
 
 The node is expected to have torch, torchvision, timm, pillow and scikit-learn, and unless --all is
-given also numpy, scipy, pyarrow and matplotlib. The pins are those of constraints.txt.
+given also numpy, scipy, pandas and pyarrow. Without --all it measures (`make cells`) and draws
+nothing. The pins are those of constraints.txt.
 """
 
 import argparse
@@ -20,11 +21,11 @@ WANTED = (
     "pyyaml",
     "psutil",
     "nvidia-ml-py",
-    "tabulate",
     "markdown-it-py",
     "jinja2",
 )
-SCIENTIFIC = ("numpy", "scipy", "pyarrow", "matplotlib")
+SCIENTIFIC = ("numpy", "scipy", "pyarrow", "pandas")
+DRAWING = ("matplotlib", "altair", "vl-convert-python", "adjusttext")
 LEFT_OUT = {"pulp"}  # 16 MB for the ILP scheduler, which profiles/default does not use
 SOURCE_ONLY = {"connection-pool"}  # pure Python, published without a wheel
 
@@ -54,10 +55,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", required=True, help="the node's Python, such as 3.12")
     parser.add_argument("--platform", nargs="+", required=True, help="wheel platforms it accepts")
-    parser.add_argument("--all", action="store_true", help="numpy, scipy, pyarrow, matplotlib too")
+    parser.add_argument("--all", action="store_true", help="numpy and what draws, too")
     args = parser.parse_args()
-    pins = {name_of(line): line.strip() for line in CONSTRAINTS.read_text().splitlines() if line}
-    names = closure(WANTED + (SCIENTIFIC if args.all else ()))
+    pins = {
+        name_of(line): line.strip() for line in CONSTRAINTS.read_text("utf-8").splitlines() if line
+    }
+    names = closure(WANTED + (SCIENTIFIC + DRAWING if args.all else ()))
     FOLDER.mkdir(exist_ok=True)
     for wheel in FOLDER.glob("*.whl"):
         wheel.unlink()

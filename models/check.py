@@ -11,7 +11,8 @@ import os
 import sys
 from importlib import import_module
 
-from models.jobs import base
+from models.fork_server import give_way
+from models.jobs.base import Job
 
 import timm  # isort: skip
 
@@ -27,14 +28,19 @@ def mistake(workload: dict) -> dict[str, str]:
     try:
         if key == "kind":
             found = named(kind)
-            if not (isinstance(found, type) and issubclass(found, base.Job)):
+            if not (isinstance(found, type) and issubclass(found, Job)):
                 raise Absent(f"'{kind}' is no models.jobs.base.Job")
         elif ":" in model:
-            takes(named(model), {"num_classes": workload["classes"], **workload["model_args"]})
+            arguments = {"num_classes": workload["classes"], **workload["model_args"]}
+            inspect.signature(named(model)).bind(**arguments)
         elif not timm.is_model(model):
             raise Absent(f"'{model}' is no model of timm{meant(model, timm.list_models())}")
     except Absent as error:
         return {key: str(error)}
+    except TypeError as error:
+        return {key: f"cannot be called with {', '.join(arguments)}: {error}"}
+    except ValueError:  # nobody knows the signature: it may be right
+        pass
     return {}
 
 
@@ -51,25 +57,18 @@ def named(code: str):
     return getattr(found, name)
 
 
-def takes(function, arguments: dict) -> None:
-    """Raise Absent if it cannot be called with these; one whose signature nobody knows may."""
-    try:
-        inspect.signature(function).bind(**arguments)
-    except TypeError as error:
-        raise Absent(f"cannot be called with {', '.join(arguments)}: {error}") from None
-    except ValueError:
-        pass
-
-
 def meant(given: str, known: list[str]) -> str:
+    """What may have been meant, as the end of a sentence."""
     near = difflib.get_close_matches(given, known, n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def main() -> None:
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what somebody's own module prints is no answer
+    """Answer on the standard output that was there: what somebody's own module prints is none."""
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     workloads = json.load(sys.stdin)
+    give_way()
     found = {name: mistake(workload) for name, workload in workloads.items()}
     with answer:
         json.dump({name: wrong for name, wrong in found.items() if wrong}, answer)

@@ -131,8 +131,8 @@ def save_steps(
     wait_ns: Sequence[int],
     loss_step: Sequence[int],
     loss: Sequence[float],
-) -> str:
-    """Write steps.npz, whole or not at all; its name."""
+) -> None:
+    """Write steps.npz, whole or not at all."""
     target = Path(folder) / "steps.npz"
     partial = target.with_suffix(".part")
     with partial.open("wb") as file:
@@ -144,4 +144,3 @@ def save_steps(
             loss=np.array(loss, np.float32),
         )
     partial.replace(target)
-    return target.name

@@ -20,22 +20,20 @@ class _ExecAffinity(ctypes.Structure):
 def device_facts(device: torch.device) -> dict:
     """To be asked right after the context was made, before anything is loaded; null: not known.
 
-    device_name; device_uuid: "GPU-…" or "MIG-…"; sm_count: SMs that this process can use;
+    device_uuid: "GPU-…" or "MIG-…"; sm_count: SMs that this process can use;
     sm_source: who says so, "affinity" (CUDA); memory_free: bytes.
     """
     if device.type != "cuda":
-        unknown = ("device_uuid", "sm_count", "sm_source", "memory_free")
-        return {"device_name": "cpu", **dict.fromkeys(unknown)}
+        return dict.fromkeys(("device_uuid", "sm_count", "sm_source", "memory_free"))
     memory_free, _ = torch.cuda.mem_get_info(device)
-    properties = torch.cuda.get_device_properties(device)
     driver = _driver()
     affinity = _ExecAffinity()
     asked = _call(driver, "cuCtxGetExecAffinity", ctypes.byref(affinity), ctypes.c_int(0))
     count = affinity.sm_count or None if asked else None
+    name = _uuid(driver) or torch.cuda.get_device_properties(device).uuid
     mig = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
     return {
-        "device_name": properties.name,
-        "device_uuid": f"{'MIG' if mig else 'GPU'}-{_uuid(driver) or properties.uuid}",
+        "device_uuid": f"{'MIG' if mig else 'GPU'}-{name}",
         "sm_count": count,
         "sm_source": None if count is None else "affinity",
         "memory_free": memory_free,

@@ -120,6 +120,7 @@ class ForkServer:
         self, conductor: socket.socket, spec: dict, channel: int, log: int, *kept: int
     ) -> None:
         server, pid = os.getpid(), 0
+        spec |= {"kept": kept, "forked_s": time.monotonic()}  # a script keeps those open, too
         try:
             pid = os.fork()
             if pid == 0:
@@ -165,7 +166,6 @@ def run_member(main: Callable, spec: dict, server: int, channel: int, log: int, 
             else:
                 os.environ[name] = value
         tempfile.tempdir = None  # to be found anew
-        spec = spec | {"kept": kept}  # a script is to keep it too
         told = Channel(spec["member"], channel, channel)
         told.emit("forked", pid=os.getpid())
         code = call_trainer(main, spec, told)
@@ -200,6 +200,14 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return layout.unpack(data)[:2]
 
 
+def give_way() -> None:
+    """From now on, ours are imported last, here and in scripts: a user may have a `models`, too."""
+    ours = str(Path(__file__).parents[1])
+    sys.path.sort(key=lambda path: path == ours)
+    theirs = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != ours]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, theirs), ours])
+
+
 def load(name: str) -> Callable:
     """Import a trainer and all that its members need, to be shared with them."""
     # Torch's plain availability check initialises CUDA, the one by NVML does not.
@@ -207,6 +215,7 @@ def load(name: str) -> Callable:
     gc.disable()  # importing makes millions of objects and no garbage: a third of the time
     trainer = importlib.import_module(name)
     trainer.preload()
+    give_way()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         sys.exit(f"{name}: preload() initialised CUDA; no forked member could use it")

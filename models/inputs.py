@@ -6,9 +6,7 @@ resident step sees is a pure function of (seed, step); from files it is one of t
 drawn on the CPU: what a GPU draws can depend on how many SMs it has.
 """
 
-import math
 import os
-import sys
 from functools import partial
 from itertools import chain, repeat
 
@@ -31,86 +29,64 @@ def layout_of(spec: dict) -> torch.memory_format:
     return torch.channels_last if spec["channels_last"] else torch.contiguous_format
 
 
-class _Plan:
-    """The samples of every step, one row a step.
+class Plan:
+    """The samples of every step, one row a step, made beforehand; they lie on the device.
 
-    Training: passes over n samples in random order, some of which are drawn beforehand and lie on
-    the device; after the last comes the first again. A subset smaller than a batch is drawn from
-    with repetition. Validation, of a whole set of so many: in order, a last batch cut at its end,
-    or whole batches of a part of it, round and round.
+    Passes over n samples in random order; after the last comes the first again. A subset smaller
+    than a batch is drawn from with repetition.
     """
 
-    def __init__(
-        self, n: int, batch_size: int, seed: int, device: torch.device, validation: int | None
-    ):
-        self.n, self.batch_size, self.device = n, batch_size, device
-        self.end = validation if validation is not None and n >= validation else None
-        self._drawn = self._draw_all(seed).to(device) if validation is None else None
-
-    def row(self, step: int) -> Tensor:
-        """What `_draw` made for that step, or numbers of samples: its first axis is the batch."""
-        first = step * self.batch_size
-        if self._drawn is None:
-            last = min(first + self.batch_size, self.end or sys.maxsize)
-            return torch.arange(first, last, device=self.device) % self.n
-        first %= len(self._drawn)
-        return self._drawn[first : first + self.batch_size]
-
-    def _draw_all(self, seed: int) -> Tensor:
-        count = max(self.n // self.batch_size, 1) * self.batch_size  # samples of a pass
+    def __init__(self, n: int, batch_size: int, seed: int, device: torch.device):
+        self.batch_size = batch_size
+        count = max(n // batch_size, 1) * batch_size  # samples of a pass
         drawn = []
         for number in range(min(max(SAMPLES_DRAWN // count, 4), 64)):
             # mixed into 32 bits: the generator looks at no more
             mixed = np.random.SeedSequence([seed, number]).generate_state(1)[0]
             generator = torch.Generator().manual_seed(int(mixed))
-            if self.n < self.batch_size:
-                samples = torch.randint(self.n, (count,), generator=generator)
+            if n < batch_size:
+                samples = torch.randint(n, (count,), generator=generator)
             else:
-                samples = torch.randperm(self.n, generator=generator)[:count]
-            drawn.append(self._draw(samples, generator))
-        return torch.cat(drawn)
+                samples = torch.randperm(n, generator=generator)[:count]
+            drawn.append(self.draw(samples, generator))
+        self.drawn = torch.cat(drawn).to(device)
 
-    def _draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+    def row(self, step: int) -> Tensor:
+        """What `draw` made for that step: its first axis is the batch."""
+        first = step * self.batch_size % len(self.drawn)
+        return self.drawn[first : first + self.batch_size]
+
+    def draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+        """What a step is to know of each of its samples: their numbers alone."""
         return samples
 
 
-class CropPlan(_Plan):
+class CropPlan(Plan):
     """Rows [batch, 4] int64: sample, first source row, first source column, column direction.
 
     size: of a crop. margin: how many pixels the stored images are larger. Direction −1 reads the
-    columns from right to left (a flipped image). For validation crops lie in the middle.
+    columns from right to left (a flipped image).
     """
 
     def __init__(self, size: int, margin: int, *plan):
         self.size, self.margin = size, margin
         super().__init__(*plan)
 
-    def row(self, step: int) -> Tensor:
-        """The row of that step."""
-        row = super().row(step)
-        if self._drawn is not None:
-            return row
-        centre = torch.full_like(row, self.margin // 2)
-        return torch.stack([row, centre, centre, torch.ones_like(row)], dim=1)
-
-    def _draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
-        draw = partial(torch.randint, size=samples.shape, generator=generator)
-        row, column = draw(high=self.margin + 1), draw(high=self.margin + 1)
-        flip = draw(high=2)
+    def draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+        random = partial(torch.randint, size=samples.shape, generator=generator)
+        row, column = random(high=self.margin + 1), random(high=self.margin + 1)
+        flip = random(high=2)
         return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)
 
 
 class ResidentImages:
     """Batches of classifier input from `arrays` {"images" uint8 [n, 3, S, S], "labels" [n]}.
 
-    S is at least `size`; the surplus is the room for random crops, or for validation is cut off
-    evenly. `validation`: samples of the whole validation set; None: these are for training.
-    Raises ValueError when the images are smaller than `size`.
+    S is at least `size`; the surplus is the room for random crops. Raises ValueError when the
+    images are smaller than `size`.
     """
 
-    def __init__(
-        self, arrays: dict, spec: dict, device: torch.device, validation: int | None = None
-    ):
+    def __init__(self, arrays: dict, spec: dict, device: torch.device):
         size = spec["input_size"]
         # Channels last, so that a gather reads a pixel at once.
         images = torch.from_numpy(np.array(arrays["images"])).to(device)
@@ -119,7 +95,7 @@ class ResidentImages:
         margin = self.images.shape[1] - size
         if margin < 0:
             raise ValueError(f"images of {self.images.shape[1]} px are smaller than {size} px")
-        plan = (len(self.images), spec["batch_size"], spec["seed"], device, validation)
+        plan = (len(self.images), spec["batch_size"], spec["seed"], device)
         self.row = CropPlan(size, margin, *plan).row  # the samples and crops that a step takes
         self.layout = layout_of(spec)
         self.pixels = torch.arange(size, device=device)
@@ -143,20 +119,14 @@ class ResidentImages:
 
 
 class ResidentRows:
-    """Batches of DLRM input from `arrays` {"dense" [n, 13], "sparse" [n, 26], "label" [n]}.
+    """Batches of DLRM input from `arrays` {"dense" [n, 13], "sparse" [n, 26], "label" [n]}."""
 
-    `validation`: samples of the whole validation set; None: these are for training.
-    """
-
-    def __init__(
-        self, arrays: dict, spec: dict, device: torch.device, validation: int | None = None
-    ):
+    def __init__(self, arrays: dict, spec: dict, device: torch.device):
         self.arrays = tuple(
             torch.from_numpy(np.array(arrays[name])).to(device)
             for name in ("dense", "sparse", "label")
         )
-        plan = (len(self.arrays[0]), spec["batch_size"], spec["seed"], device, validation)
-        self.row = _Plan(*plan).row
+        self.row = Plan(len(self.arrays[0]), spec["batch_size"], spec["seed"], device).row
         self.bytes = sum(a.nbytes for a in self.arrays)
 
     def fetch(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -184,13 +154,13 @@ class FileImages:
 
     bytes = 0
 
-    def __init__(self, dataset, spec: dict, device: torch.device, training: bool = True):
-        if training and len(dataset) < spec["batch_size"]:
+    def __init__(self, dataset, spec: dict, device: torch.device):
+        if len(dataset) < spec["batch_size"]:
             raise ValueError(f"{len(dataset)} files are less than a batch of {spec['batch_size']}")
         workers = spec["input"]["workers"]
         generator = torch.Generator().manual_seed(spec["seed"])
-        order = RandomSampler(dataset, generator=generator) if training else range(len(dataset))
-        one_pass = BatchSampler(order, spec["batch_size"], drop_last=training)
+        order = RandomSampler(dataset, generator=generator)
+        one_pass = BatchSampler(order, spec["batch_size"], drop_last=True)
         loader = DataLoader(
             dataset,
             batch_sampler=chain.from_iterable(repeat(one_pass)),
@@ -208,20 +178,12 @@ class FileImages:
         return images.contiguous(memory_format=self.layout), labels
 
 
-def open_input(kind, dataset, split: str, spec: dict, device: torch.device):
-    """The input of `split` ("train" or "validation") for a kind of job, as the member spec asks.
+def open_input(kind, dataset, spec: dict, device: torch.device):
+    """The input for a kind of job, as the member spec asks.
 
     Returns an object with `batch(step)` and `bytes` (what it holds on the device).
     """
     if spec["input"]["mode"] == "files":
-        return kind.files(dataset, split, spec, device)
-    arrays = dataset.resident(split, spec["input_size"], spec["input"]["samples"])
-    validation = None if split == "train" else dataset.nominal_validation_size
-    return kind.resident(arrays, spec, device, validation)
-
-
-def steps_of(dataset, split: str, batch_size: int) -> int:
-    """Steps of one epoch: the nominal set's whole batches, or for validation all of it."""
-    if split == "train":
-        return max(dataset.nominal_train_size // batch_size, 1)
-    return math.ceil(dataset.nominal_validation_size / batch_size)
+        return kind.files(dataset, spec, device)
+    arrays = dataset.resident(spec["input_size"], spec["input"]["samples"])
+    return kind.resident(arrays, spec, device)

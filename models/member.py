@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from models.clock import save_steps, step_clock, typical_step_s
+from models.data import open_dataset
 from models.device import device_facts
 from models.graph import GraphedStep
-from models.inputs import open_input, steps_of
-from models.jobs.base import find
-from models.process import process_age, set_up
+from models.inputs import open_input
+from models.jobs import find
+from models.process import set_up
 from models.protocol import Channel
 
 PROGRESS_NS = 500_000_000
@@ -47,11 +48,6 @@ class Losses:
         inside = slice(bisect_left(self.steps, first), bisect_left(self.steps, end))
         return [float(value) for value in self._values[inside]]
 
-    def latest(self, end: int) -> float | None:
-        """The last loss kept of a step before `end`, which have finished; None if there is none."""
-        count = bisect_left(self.steps, end)
-        return float(self._values[count - 1]) if count else None
-
 
 class Member:
     """A training process between `build` and `stop`; `phase` says where it is."""
@@ -78,42 +74,35 @@ class Member:
     # -- build -----------------------------------------------------------------------------
 
     def build(self) -> None:
-        from models.data import open_dataset
-
-        spec, laps = self.spec, [time.monotonic()]
-        fork_s = round(process_age(), 2)
+        spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
         self.device = set_up(spec)
         facts = device_facts(self.device)
         laps.append(time.monotonic())
         dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
         kind = find(spec["kind"])
         kind.check(spec, dataset)
-        self.input = open_input(kind, dataset, "train", spec, self.device)
-        self.epoch_steps = steps_of(dataset, "train", spec["batch_size"])
-        self.validation = None
-        if spec["epochs"]:
-            self.validation = open_input(kind, dataset, "validation", spec, self.device)
-            self.validation_steps = steps_of(dataset, "validation", spec["batch_size"])
+        self.input = open_input(kind, dataset, spec, self.device)
+        self.epoch_steps = max(dataset.nominal_train_size // spec["batch_size"], 1)
         self.synchronise()
         laps.append(time.monotonic())
         self.job = kind(spec, self.device)
         self.losses = Losses(spec["loss_every"], self.device)
-        ballast = 2**20 * (spec.get("ballast_mb") or 0)
-        self.ballast = torch.empty(ballast, dtype=torch.uint8, device=self.device)
+        reserved = 2**20 * (spec.get("ballast_mb") or 0)
+        self.reserved_memory = torch.empty(reserved, dtype=torch.uint8, device=self.device)
         self.synchronise()
         laps.append(time.monotonic())
-        took = [round(seconds, 4) for seconds in np.diff(laps).tolist()]
+        took = np.diff(laps).round(4).tolist()
         parameters = list(self.job.model.parameters())
         self.channel.emit(
             "built",
             pid=os.getpid(),
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.nbytes for p in parameters),
-            resident_bytes=self.input.bytes + (self.validation.bytes if self.validation else 0),
+            resident_bytes=self.input.bytes,
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
             commands=["tune", "hold"],
-            seconds=dict(zip(("fork", "device", "data", "model"), (fork_s, *took), strict=True)),
+            seconds=dict(zip(("fork", "device", "data", "model"), took, strict=True)),
             **facts,
         )
         self.fresh_record()
@@ -127,7 +116,7 @@ class Member:
     def fresh_record(self) -> None:
         """Forget the times of steps so far."""
         self.clock = step_clock(self.device, self.spec["sync"], self.spec.get("in_flight_s"))
-        self.wait_ns, self.apart_ns = array("q"), 0
+        self.wait_ns, self.held_ns = array("q"), 0
 
     def train(self, steps: int | None) -> None:
         """Train that many steps, None: for ever; returns early when told to stop."""
@@ -172,7 +161,7 @@ class Member:
         self.channel.emit("held", steps=len(self.clock.end_ns))
         self.heed(self.channel.wait())
         self.clock.resume()
-        self.apart_ns += time.monotonic_ns() - began
+        self.held_ns += time.monotonic_ns() - began
 
     def report(self) -> None:
         """A progress event, if the last one is old enough and the window is open."""
@@ -180,8 +169,7 @@ class Member:
         if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
             return
         self.reported_ns, steps = now, len(self.clock.end_ns)
-        loss, samples = self.losses.latest(self.go_step + steps), steps * self.spec["batch_size"]
-        self.channel.emit("progress", steps=steps, samples=samples, loss=loss)
+        self.channel.emit("progress", steps=steps, samples=steps * self.spec["batch_size"])
 
     # -- warm-up, window, end --------------------------------------------------------------
 
@@ -216,7 +204,7 @@ class Member:
         share = None
         if step_s and self.spec["input"]["mode"] == "resident":
             share = self.input_seconds() / step_s
-        self.channel.emit("warm", steps=self.step, step_s=step_s, input_share=share)
+        self.channel.emit("warm", steps=self.step, input_share=share)
 
     def input_seconds(self, batches: int = 10) -> float:
         """Seconds to produce one resident batch by itself; of a graph, the work captured for it."""
@@ -231,54 +219,17 @@ class Member:
         return (time.monotonic() - began) / batches
 
     def go(self) -> None:
-        """Epochs with validation if the spec asks for some, then steps until told to stop, or as
-        many as its `work` is, of which `done` tells.
-        """
+        """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
         self.fresh_record()
         self.go_step, self.go_ns = self.step, time.monotonic_ns()
         self.reported_ns = self.go_ns
         self.channel.emit("started", t=self.go_ns)
-        for epoch in range(self.spec["epochs"] or 0):
-            first, began = self.step, time.monotonic_ns()
-            self.train(self.epoch_steps)
-            self.clock.finish()
-            trained = time.monotonic_ns()
-            result = None if self.stopping else self.validate()
-            validation_ns = time.monotonic_ns() - trained
-            self.apart_ns += validation_ns
-            if self.stopping:
-                return
-            losses = self.losses.between(first, self.step)
-            self.channel.emit(
-                "epoch",
-                epoch=epoch,
-                train_s=(trained - began) / 1e9,
-                validation_s=validation_ns / 1e9,
-                samples=(self.step - first) * self.spec["batch_size"],
-                loss=sum(losses) / len(losses) if losses else None,
-                **{"accuracy": None, self.job.metric: result},
-            )
         self.train(self.spec.get("work"))
         if not self.stopping:
             self.clock.finish()
             self.channel.emit("done", t=self.clock.end_ns[-1])
         while not self.stopping:
             self.heed(self.channel.wait())
-
-    def validate(self) -> float:
-        """The job's metric over the validation set; of a part of it when told to stop."""
-        self.job.model.eval()
-        total, samples = 0, 0
-        for step in range(self.validation_steps):
-            if self.told_to_stop():
-                break
-            batch = self.validation.batch(step)
-            result = self.job.evaluate(batch)
-            total = total + (result.item() if self.spec["sync"] else result)
-            samples += len(batch[-1])
-            self.report()
-        self.job.model.train()
-        return float(total) / max(samples, 1)
 
     def stop(self) -> None:
         """Wait for what is under way, write steps.npz, say what was done."""
@@ -290,17 +241,14 @@ class Member:
         if self.go_ns is None:
             self.fresh_record()
         elif self.spec["input"]["mode"] == "files":
-            share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.apart_ns)
+            share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.held_ns)
         end_ns, losses = self.clock.end_ns, self.losses
         kept = losses.steps, losses.between(0, self.step)
-        file = save_steps(self.spec["folder"], end_ns, self.wait_ns, *kept)
-        steps = len(end_ns)
+        save_steps(self.spec["folder"], end_ns, self.wait_ns, *kept)
         self.channel.emit(
             "stopped",
-            steps=steps,
-            samples=steps * self.spec["batch_size"],
+            steps=len(end_ns),
             memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
             memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
             data_wait_share=share,
-            file=file,
         )

@@ -4,9 +4,7 @@ import errno
 import os
 import random
 import resource
-import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -85,10 +83,3 @@ def set_up(spec: dict) -> torch.device:
     if device.type == "cuda":
         torch.cuda.synchronize()  # makes the context
     return device
-
-
-def process_age() -> float:
-    """Seconds since this process was forked, to a clock tick (10 ms)."""
-    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
-    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)

@@ -1,10 +1,10 @@
 """What a member and its conductor say to each other: JSON lines out, commands in, a line each.
 
-Events, in this order: `forked` (pid), `built` (parameters, memory, device), `tuned` (seconds),
-`warm` (steps), `started`, any number of `progress` (steps, samples, loss), `epoch` and `held`,
-`done` where its work is a number of steps, `stopped` (steps, file). `error` (class, message, phase,
-out_of_memory, unsupported) may come at any time; `exited` (code, signal) is the last, told by the
-fork server.
+Events, in this order: `forked` (pid), `built` (parameters, device, seconds), `tuned` (seconds),
+`warm` (steps), `started`, any number of `progress` (steps, samples) and `held` (steps), `done`
+where its work is a number of steps, `stopped` (steps, peaks of memory; steps.npz is written).
+`error` (class, message, phase, out_of_memory, unsupported) may come at any time; `exited` (code,
+signal) is the last, told by the fork server.
 
 Commands: `go`, `stop`. A member whose `built` lists "tune" among its commands rests until it is
 told to `tune`, which is its first step, and then until `warm`. One that lists "hold" can be told so

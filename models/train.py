@@ -1,16 +1,15 @@
 """What the fork server calls: `preload()` once, `main(spec, channel)` in each training process."""
 
-from models.jobs.base import find
+from models.jobs import find
+from models.jobs.base import Job
+from models.member import Member
 from models.process import is_out_of_memory
 from models.protocol import Channel
 
 
 def preload() -> None:
     """Import what members need and this module has not imported yet; never touches CUDA."""
-    import models.data
-    import models.member  # noqa: F401  (imports models.compat, too)
-
-    import torchvision.datasets  # noqa: F401  # isort: skip
+    import torchvision.datasets  # noqa: F401
 
 
 def main(spec: dict, channel: Channel) -> int:
@@ -20,7 +19,8 @@ def main(spec: dict, channel: Channel) -> int:
     """
     member = None
     try:
-        member = find(spec["kind"]).member(spec, channel)
+        kind = find(spec["kind"])
+        member = (Member if issubclass(kind, Job) else kind)(spec, channel)
         member.run()
     except Exception as error:
         error.phase = member.phase if member else "build"

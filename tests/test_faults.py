@@ -8,7 +8,6 @@ reason in run.json, the neighbour's fate, no process left, the card as it was, t
 import contextlib
 import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -130,8 +129,6 @@ class Machine:
     # A member misbehaves some steps after its go: the window waits for more of them.
     measure = SHORT | {"min_steps": 2 * LATER_STEPS}
     datasets: dict = {}
-    # After these an honest cell comes next; after the others the next fault, which is time saved.
-    followed = ("server_dies", "daemon_dies", "killed_mig")
     visit_s = 0.3  # a window in which somebody comes: this one's members wait for him
     imports = "import os; from tests.fakes import machine"
     use_the_card = "machine.attach(os.environ)"
@@ -167,12 +164,11 @@ class Machine:
 
     @cached_property
     def faulty(self) -> "Batch":
-        """The cells of FAULTS, and honest ones of the same method in between."""
+        """The cells of FAULTS."""
         played = {name: s for name, s in FAULTS.items() if self.plays(s)}
         cells = [cell_of(FAULTS, name) for name in played]
-        cells += [next_cell(name) for name in played if name in self.followed]
         told = {cell_of(FAULTS, name): f"1:{s.lie}" for name, s in played.items() if s.lie}
-        return Batch(self.studio([self.pairs], 2 * len(FAULTS)), cells, self._telling(told))
+        return Batch(self.studio([self.pairs], len(FAULTS)), cells, self._telling(told))
 
     @cached_property
     def every(self) -> "Batch":
@@ -200,10 +196,6 @@ class Machine:
         with driver.Card(studio.card).open() as state:
             return state["uuid"]
 
-    def broken_control(self, studio: Studio) -> dict[str, str]:
-        """An environment in which no MPS daemon starts."""
-        return {"FAKE_MPS": "broken"}
-
     def assert_as_found(self, studio: Studio) -> None:
         """Nothing runs, nobody is on the card, and its MIG state is the one that was there."""
         studio.assert_no_orphans()
@@ -219,7 +211,6 @@ class RealMachine(Machine):
     trainer = "tests.gpu_trainer"
     methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny")
     timeouts = {"window": 5}
-    followed = ("illegal_mps", "server_dies", "daemon_dies")
     measure = {
         "kind": "window",
         "window_s": 1.5,
@@ -252,14 +243,6 @@ import threading; threading.Thread(target=compute, daemon=True).start()
 
     def uuid(self, studio: Studio) -> str:
         return self.device.uuid
-
-    def broken_control(self, studio: Studio) -> dict[str, str]:
-        folder = studio.folder / "broken"
-        folder.mkdir()
-        program = folder / "nvidia-cuda-mps-control"
-        program.write_text("#!/bin/sh\necho 'Cannot start' >&2\nexit 1\n")
-        program.chmod(0o755)
-        return {"PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
 
     def assert_as_found(self, studio: Studio) -> None:
         studio.assert_no_orphans()
@@ -319,26 +302,14 @@ class Batch:
             return list(self.studio.records().values())
         return [self.studio.record(f"{cell}/a1") for cell in cells]
 
-    def order(self) -> list[str]:
-        """The cells as they were measured, one after the other."""
-        written = {cell: self.studio.folder / self.studio.path(f"{cell}/a1") for cell in self.cells}
-        return sorted(self.cells, key=lambda cell: written[cell].stat().st_mtime_ns)
-
 
 def pair(method: str, block: int) -> str:
     return f"2x_small/bf16/{method}/r{block}"
 
 
 def cell_of(scenarios: dict[str, Scenario], name: str) -> str:
-    """Blocks go one after the other, and every second one is for what comes after a fault."""
-    block = list(scenarios).index(name)
-    return pair(scenarios[name].method, 2 * block + 1 if scenarios is FAULTS else block + 1)
-
-
-def next_cell(name: str) -> str:
-    """The honest cell after a fault."""
-    method, block = FAULTS[name].method, 2 * list(FAULTS).index(name) + 2
-    return pair("mps" if method == "mps_tiny" else method, block)  # where nothing fits
+    """Replicates go one after the other: after each fault comes the next."""
+    return pair(scenarios[name].method, list(scenarios).index(name) + 1)
 
 
 def assert_fine(record: dict) -> None:
@@ -351,32 +322,6 @@ def assert_fine(record: dict) -> None:
         assert member["status"] == "completed"
         assert member["windows"]["window"]["samples_per_s"] > 0
         assert member["sm_source"] and member["memory_free"] > 0
-
-
-# -- cells that cannot begin -----------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def foreign_daemon(on: Machine, studio: Studio) -> Iterator[dict]:
-    """Somebody's own MPS daemon for this card; its PID is to be named."""
-    pipe = studio.folder / "foreign"
-    pipe.mkdir()
-    environment = studio.environment(
-        CUDA_VISIBLE_DEVICES=on.uuid(studio),
-        CUDA_MPS_PIPE_DIRECTORY=str(pipe),
-        CUDA_MPS_LOG_DIRECTORY=str(pipe),
-    )
-    control = shutil.which("nvidia-cuda-mps-control", path=environment["PATH"])
-    with subprocess.Popen([control, "-f"], env=environment, stdin=subprocess.DEVNULL) as daemon:
-        try:
-            until((pipe / "nvidia-cuda-mps-control.pid").exists, lambda: "no foreign daemon")
-            yield {"pid": daemon.pid}
-            assert daemon.poll() is None  # nobody has ended it
-            subprocess.run([control], input="quit\n", text=True, env=environment, check=True)
-        except BaseException:
-            daemon.kill()
-            raise
-    shutil.rmtree(pipe)
 
 
 @contextlib.contextmanager
@@ -404,20 +349,6 @@ def visitor(on: Machine, studio: Studio) -> Iterator[Callable[[], int]]:
         process.kill()
 
 
-@contextlib.contextmanager
-def broken_control(on: Machine, studio: Studio) -> Iterator[dict]:
-    """A daemon that does not start."""
-    yield {"environment": on.broken_control(studio)}
-
-
-# What is there → the method of the cell, its status, and the reason that it ends with.
-OURS = "^a cell needs the GPU to itself, and "
-HINDRANCES = {
-    foreign_daemon: ("naive", "postponed", f"{OURS}another MPS daemon serves it: PID {{pid}} "),
-    broken_control: ("mps", "failed", "^the MPS daemon did not start: "),
-}
-
-
 @pytest.fixture(scope="module")
 def spare(on) -> Studio:
     """A study on this machine of which no cell has run."""
@@ -431,18 +362,6 @@ def spare(on) -> Studio:
 def attempts() -> Iterator[int]:
     """Numbers of attempts: a cell may be tried again and again."""
     return itertools.count(1)
-
-
-@pytest.mark.parametrize("hindrance", HINDRANCES)
-def test_a_cell_that_cannot_begin_says_why(on, spare, attempts, hindrance):
-    method, status, reason = HINDRANCES[hindrance]
-    with hindrance(on, spare) as found:
-        cell = f"{pair(method, 1)}/a{next(attempts)}"
-        record = spare.measured(cell, LONG, **found.get("environment", {}))
-    assert (record["status"], record["members"]) == (status, [])
-    assert record["phase"] == ("setup" if status == "failed" else None)
-    assert re.search(reason.format(**found), record["reason"]), record["reason"]
-    on.assert_as_found(spare)
 
 
 # -- others on the card ----------------------------------------------------------------------------
@@ -526,22 +445,6 @@ def divisible(on) -> Machine:
     return on
 
 
-def test_a_card_that_cannot_be_put_back_fails_the_cell_and_keeps_what_was_measured(
-    on, divisible, spare, attempts
-):
-    machine.fail(spare.card, "nvmlGpuInstanceDestroy", on=True)
-    try:
-        record = spare.measured(f"{pair('mig', 1)}/a{next(attempts)}", LONG)
-        assert (record["status"], record["phase"]) == ("failed", "stop"), record["reason"]
-        assert "could not be put back as it was found, with MIG mode off" in record["reason"]
-        assert record["method"]["verified"] is True
-        assert all(m["windows"]["window"]["samples_per_s"] > 0 for m in record["members"])
-    finally:
-        machine.configure(spare.card, failures=[])
-    assert_fine(spare.measured(f"{pair('mig', 1)}/a{next(attempts)}", LONG))
-    on.assert_as_found(spare)
-
-
 # -- whole studies ---------------------------------------------------------------------------------
 
 # What a MIG method makes of the card for so many.
@@ -610,13 +513,4 @@ def test_a_cell_that_goes_wrong_says_how_and_leaves_nothing_behind(on, name):
         assert evidence["barrier"]["verified"] is True
     if scenario.after is not None:
         assert re.search(scenario.after, evidence["fault"].get("reason", ""))
-
-    order = on.faulty.order()
-    following = order[order.index(cell) + 1]
-    [after] = on.faulty.records(following)
-    if name in on.followed:
-        assert following == next_cell(name)
-        assert_fine(after)
-    elif after["status"] != "out_of_memory":  # that one ends before its method can be proven
-        assert after["method"]["evidence"]["barrier"]["verified"] is True
     on.assert_as_found(on.faulty.studio)

@@ -25,7 +25,7 @@ from models.graph import GraphedStep  # noqa: E402
 from models.inputs import ResidentImages, ResidentRows  # noqa: E402
 from models.jobs.dlrm import DlrmJob  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
-from models.member import Losses, Member  # noqa: E402
+from models.member import Losses  # noqa: E402
 from models.process import set_up  # noqa: E402
 from workflow.collocation import gpu  # noqa: E402
 from workflow.collocation.sharing import mps, mps_daemon  # noqa: E402
@@ -77,18 +77,6 @@ def test_a_seed_gives_the_same_weights_and_order_as_on_the_cpu():
     arrays = {"images": images, "labels": source.labels.cpu().numpy()}
     theirs = ResidentImages(arrays, SPEC, cpu)
     assert all(torch.equal(source.row(step).cpu(), theirs.row(step)) for step in (0, 1, 99))
-
-
-def test_graph_step_equals_eager_step():
-    job, source, _ = job_and_source()
-    eager = [job.step(source.batch(step)).item() for step in range(8)]
-    job, source, device = job_and_source(GRAPH)
-    graph = GraphedStep(job, source, device)
-    graphed = [graph.step(graph.batch(step)).item() for step in range(8)]
-    np.testing.assert_allclose(graphed, eager, rtol=0.02)
-    assert len(set(graphed)) == 8
-    batches = [m.num_batches_tracked for m in job.model.modules() if hasattr(m, "running_mean")]
-    assert all(int(n) == 8 for n in batches)
 
 
 # What `graph` and `compile` may differ by from `bf16`, laid down before it was tried. Sums of
@@ -202,20 +190,6 @@ def test_input_of_a_graph_alone_leaves_memory_and_training_as_they_are():
     np.testing.assert_allclose(*losses, rtol=0.02)
 
 
-def test_a_graphed_members_input_share(monkeypatch):
-    job, source, device = job_and_source(GRAPH)
-    member = Member({"cuda_graph": True}, channel=None)
-    member.device, member.input = device, source
-    member.stepper = GraphedStep(job, source, device)
-    for step in range(member.stepper.first_steps):
-        member.stepper.step(source.row(step))
-    monkeypatch.delattr(ResidentImages, "batch")  # the eager way
-    torch.cuda.synchronize()
-    began = time.monotonic()
-    seconds = member.input_seconds()
-    assert 0 < seconds < time.monotonic() - began
-
-
 @pytest.mark.parametrize("backward", ["autograd", "caller"])
 def test_the_backward_pass_is_launched_by_the_thread_that_the_arm_says(backward):
     device = set_up(SPEC | {"backward": backward})
@@ -249,22 +223,6 @@ def test_losses_are_readable_without_waiting():
         losses.keep(step, torch.full((), float(step), device=device))
     torch.cuda.synchronize()
     assert losses.between(0, 600) == [float(step) for step in range(0, 600, 2)]
-    assert losses.latest(11) == 10.0 and losses.latest(0) is None
-
-
-def test_dlrm_trains_on_the_device():
-    device = set_up(SPEC)
-    args = {"dim": 64, "bottom": [64], "top": [32, 1], "tables": [1_000_000, 10]}
-    spec = {**SPEC, **DLRM, "model_args": args}
-    job = DlrmJob(spec, device)
-    assert all(p.is_cuda for p in job.model.parameters()) and job.model.pairs.is_cuda
-    weight = job.model.tables[0].weight
-    assert weight.abs().max().item() <= 1.001e-3
-    assert weight.std().item() == pytest.approx(1e-3 / 3**0.5, rel=0.01)
-    dense = torch.randn(512, 13, device=device)
-    batch = (dense, torch.randint(2**32, (512, 26), device=device), (dense[:, 0] > 0).float())
-    losses = [job.step(batch).item() for _ in range(50)]
-    assert losses[-1] < losses[0] and job.evaluate(batch).item() > 0
 
 
 # -- what a member knows of its device -------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Training processes on the CPU: protocol, inputs, models, clock, out of memory."""
+"""Training processes on the CPU: protocol, device, out of memory."""
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -10,62 +9,33 @@ import textwrap
 import threading
 import time
 import uuid
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from models import clock, device, inputs, member, process, train  # noqa: E402
+from models import device, member, process, train  # noqa: E402
+from models.data import DATASETS  # noqa: E402
+from models.data.prepare import prepare  # noqa: E402
 from models.fork_server import call_trainer  # noqa: E402
-from models.graph import GraphedStep  # noqa: E402
-from models.jobs import base, dlrm  # noqa: E402
-from models.jobs.base import find  # noqa: E402
-from models.jobs.dlrm import DlrmJob, table_rows  # noqa: E402
-from models.jobs.vision import VisionJob, build_model  # noqa: E402
+from models.jobs.vision import VisionJob  # noqa: E402
 from models.protocol import Channel  # noqa: E402
-from tests.fakes.data import FakeClicks, FakeImages  # noqa: E402
+from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages, member_spec  # noqa: E402
 from tests.test_processes import assert_gone  # noqa: E402
 from workflow.collocation.spec.cell import ArmSpec  # noqa: E402
 from workflow.collocation.spec.study import ARMS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-CPU = torch.device("cpu")
-SGD = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 2e-5}
-SGD |= {"schedule": "cosine", "schedule_epochs": 300}
-DLRM = {"kind": "dlrm", "model": "dlrm", "batch_size": 128, "input_size": 0}
-DLRM["model_args"] = {"dim": 8, "bottom": [32, 8], "top": [32, 1], "tables": [50, 3, 200]}
-DLRM["optimizer"] = {"name": "sgd", "lr": 0.5}
-TINY = {"model": f"{__name__}:tiny_net", "model_args": {"width": 8}}
-
-
-def member_spec(folder: Path, /, **changes) -> dict:
-    spec = {"member": 0, "workload": "tiny", "kind": "vision", "model": "test_resnet"}
-    spec |= {"model_args": {}, "batch_size": 16, "input_size": 32, "classes": 10, "optimizer": SGD}
-    spec |= {"label_smoothing": 0.1, "precision": "tf32", "channels_last": False, "sync": True}
-    spec |= {"cuda_graph": False, "backward": "autograd", "compile": False, "seed": 42}
-    spec |= {"cudnn_benchmark": True}
-    spec |= {"data": {"name": "fake", "path": str(folder)}, "folder": str(folder)}
-    spec |= {"input": {"mode": "resident", "samples": 10_000}, "device": "cpu", "threads": 1}
-    spec |= {"cores": sorted(os.sched_getaffinity(0)), "environment": {}, "warmup_steps": 4}
-    spec |= {"memory_limit_bytes": None, "epochs": None, "loss_every": 2}
-    return {**spec, **changes}
 
 
 @pytest.fixture(autouse=True)
 def fake_data(monkeypatch):
-    import models.data
-
-    real = models.data.open_dataset
-    fakes = {"fake": FakeImages, "clicks": FakeClicks}
+    real, fakes = member.open_dataset, {"fake": FakeImages, "clicks": FakeClicks}
     monkeypatch.setattr(
-        models.data,
+        member,
         "open_dataset",
         lambda name, path: fakes[name]() if name in fakes else real(name, path),
     )
@@ -93,7 +63,7 @@ def train_member(spec: dict, stop_at: str = "progress"):
                 event["event"]
             ):
                 os.write(commands_write, answer)
-            elif stop_at in (event["event"], f"{event['event']} {event.get('epoch')}"):
+            elif stop_at == event["event"]:
                 os.write(commands_write, b"stop\n")
                 stop_at = None
     thread.join()
@@ -104,11 +74,6 @@ def train_member(spec: dict, stop_at: str = "progress"):
 
 def named(events: list[dict], name: str) -> dict:
     return next(event for event in events if event["event"] == name)
-
-
-def tiny_net(num_classes: int, width: int) -> torch.nn.Module:
-    body = torch.nn.Conv2d(3, width, 3, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
-    return torch.nn.Sequential(*body, torch.nn.Flatten(), torch.nn.Linear(width, num_classes))
 
 
 # -- protocol --------------------------------------------------------------------------------
@@ -131,13 +96,12 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
     assert built["parameters"] * 4 == built["parameter_bytes"] > 0
     assert built["resident_bytes"] == 96 * (3 * 40 * 40 + 8)
     assert built["cores"] == sorted(os.sched_getaffinity(0)) and built["threads"] == 1
-    facts = ("device_name", "device_uuid", "sm_count", "sm_source", "memory_free")
-    assert [built[fact] for fact in facts] == ["cpu", None, None, None, None]
-    assert "tune" in built["commands"] and named(events, "tuned")["seconds"] > 0
-    assert warm["steps"] == 4 and warm["step_s"] > 0 and 0 < warm["input_share"] < 1
+    facts = ("device_uuid", "sm_count", "sm_source", "memory_free")
+    assert [built[fact] for fact in facts] == [None] * 4 and "tune" in built["commands"]
+    assert warm["steps"] == 4 and 0 < warm["input_share"] < 1
     n = stopped["steps"]
     assert len(steps["end_ns"]) == len(steps["wait_ns"]) == n > 0
-    assert stopped["samples"] == 16 * n and stopped["data_wait_share"] is None
+    assert stopped["data_wait_share"] is None
     assert (np.diff(steps["end_ns"]) > 0).all()
     assert named(events, "started")["t"] < steps["end_ns"][0] <= steps["end_ns"][-1] < stopped["t"]
     assert steps["loss_step"].tolist() == list(range(0, 4 + n, 2))
@@ -150,24 +114,6 @@ def test_a_paced_member_begins_no_step_early(tmp_path):
     _, _, arrays = train_member(member_spec(tmp_path, pace_ms=60.0, warmup_steps=2))
     took = np.diff(arrays["end_ns"]) / 1e6
     assert len(took) > 3 and took.mean() > 50
-
-
-def test_a_paced_member_listens_while_it_waits(tmp_path):
-    """Code that sleeps answers in an hour: the test would not end."""
-    told, commands = os.pipe()
-    with (tmp_path / "events").open("wb", buffering=0) as events:
-        trained = member.Member(member_spec(tmp_path), Channel(0, events.fileno(), told))
-        trained.build()
-        trained.tune()
-        trained.spec["pace_ms"] = 3_600_000.0
-        step = trained.job.step
-        trained.job.step = lambda batch: (os.write(commands, b"hold\nstop\n"), step(batch))[1]
-        trained.train(None)
-    assert trained.stopping and trained.step == 2
-    lines = (tmp_path / "events").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["built", "tuned", "held"]
-    os.close(told)
-    os.close(commands)
 
 
 @pytest.mark.parametrize("last", [0, 1, 2])
@@ -223,62 +169,24 @@ def test_cudnn_tries_kernels_out_if_the_arm_says_so(tmp_path, monkeypatch, arm):
     assert code == 0 and seen == {arm == "paper_step"}
 
 
-def test_bf16_runs_on_the_cpu(tmp_path):
-    changes = {"model": "test_efficientnet", "precision": "bf16", "channels_last": True}
-    code, _, steps = train_member(member_spec(tmp_path, **changes, sync=False))
-    assert code == 0 and np.isfinite(steps["loss"]).all()
-
-
-def test_dlrm_member(tmp_path):
-    spec = member_spec(tmp_path, **DLRM, data={"name": "clicks", "path": ""}, epochs=1)
-    code, events, steps = train_member(spec)
-    epoch = named(events, "epoch")
-    assert code == 0 and epoch["accuracy"] is None and epoch["validation_loss"] < 0.69
+def test_a_member_does_its_work_and_says_when(tmp_path):
+    spec = member_spec(tmp_path, **DLRM, data={"name": "clicks", "path": ""}, work=60)
+    code, events, steps = train_member(spec, stop_at="done")
+    assert code == 0 and named(events, "stopped")["steps"] == len(steps["end_ns"]) == 60
+    assert named(events, "done")["t"] == steps["end_ns"][-1]
     assert steps["loss"][-1] < steps["loss"][0]
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory) -> dict:
-    pytest.importorskip("sklearn")
-    from models.data import DATASETS
-    from models.data.prepare import prepare
-
-    root = tmp_path_factory.mktemp("data")
-    return {"name": "digits", "path": prepare(DATASETS["digits"], root, input_sizes=[32])["path"]}
-
-
-def test_epochs_are_measured_with_validation_and_training_goes_on(tmp_path, digits, monkeypatch):
-    right, sizes, evaluate = [], [], VisionJob.evaluate
-
-    def counted(job, batch):
-        sizes.append(len(batch[-1]))
-        right.append(evaluate(job, batch))
-        return right[-1]
-
-    monkeypatch.setattr(VisionJob, "evaluate", counted)
-    spec = member_spec(tmp_path, data=digits, batch_size=32, epochs=2, **TINY)
-    code, events, steps = train_member(spec, stop_at="epoch 1")
-    epochs = [e for e in events if e["event"] == "epoch"]
-    assert code == 0 and [e["epoch"] for e in epochs] == [0, 1]
-    assert sizes == ([32] * 11 + [8]) * 2  # each digit once
-    for epoch, theirs in zip(epochs, (right[:12], right[12:]), strict=True):
-        assert epoch["accuracy"] == pytest.approx(int(sum(theirs)) / 360)
-        assert epoch["samples"] == 1437 // 32 * 32 and epoch["loss"] > 0
-        assert epoch["train_s"] > 0 and epoch["validation_s"] > 0
-    assert len(steps["end_ns"]) >= 2 * (1437 // 32)
-
-
-def test_real_digits_from_files(tmp_path, digits, monkeypatch):
-    read = {"data": digits, "input": {"mode": "files", "workers": 2}}
-    spec = member_spec(tmp_path, **read, **TINY, batch_size=128, epochs=1)
-    validate = member.Member.validate
-    monkeypatch.setattr(member.Member, "validate", lambda m: time.sleep(1) or validate(m))
-    code, events, steps = train_member(spec, stop_at="epoch")
-    assert code == 0 and named(events, "epoch")["samples"] == 1437 // 128 * 128
+def test_real_digits_from_files_in_bf16(tmp_path):
+    data = {"name": "digits", "path": prepare(DATASETS["digits"], tmp_path)["path"]}
+    read = {"data": data, "input": {"mode": "files", "workers": 2}, "precision": "bf16"}
+    changes = {"model": "test_efficientnet", "channels_last": True, "batch_size": 128}
+    spec = member_spec(tmp_path, **read, **changes, sync=False, work=20)  # more than a pass
+    code, events, steps = train_member(spec, stop_at="done")
+    assert code == 0 and np.isfinite(steps["loss"]).all()
     open_ns = named(events, "stopped")["t"] - named(events, "started")["t"]
-    trained_ns = open_ns - named(events, "epoch")["validation_s"] * 1e9
     share = named(events, "stopped")["data_wait_share"]
-    assert steps["wait_ns"].sum() / trained_ns <= share < 1
+    assert steps["wait_ns"].sum() / open_ns <= share < 1
     assert named(events, "built")["resident_bytes"] == 0
     assert named(events, "warm")["input_share"] is None
     assert (steps["wait_ns"] > 0).all()
@@ -342,7 +250,6 @@ AFFINITY = {"sm_count": 18, "sm_source": "affinity"}
     [
         (FakeDriver(18), "0", f"GPU-{UUID}", AFFINITY),
         (FakeDriver(18), f"MIG-{UUID}", f"MIG-{UUID}", AFFINITY),
-        (FakeDriver(0), "0", f"GPU-{UUID}", {}),
         (FakeDriver("error"), "0", f"GPU-{UUID}", {}),
         (FakeDriver(None), "0", f"GPU-{UUID}", {}),
         (None, "0", "GPU-of-torch", {}),  # no driver library at all
@@ -350,12 +257,12 @@ AFFINITY = {"sm_count": 18, "sm_source": "affinity"}
 )
 def test_a_device_is_what_cuda_says_it_is(monkeypatch, driver, visible, uuid, sms):
     """Of a card of 132 SMs, as torch knows it; who cannot count his own SMs says none."""
-    properties = SimpleNamespace(name="H200", uuid="of-torch", multi_processor_count=132)
+    properties = SimpleNamespace(uuid="of-torch", multi_processor_count=132)
     monkeypatch.setattr(device, "_driver", lambda: driver)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (600, 1000))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    seen = {"device_name": "H200", "device_uuid": uuid, "memory_free": 600}
+    seen = {"device_uuid": uuid, "memory_free": 600}
     seen |= {"sm_count": None, "sm_source": None} | sms
     assert device.device_facts(torch.device("cuda")) == seen
 
@@ -365,71 +272,54 @@ def test_the_device_is_asked_before_anything_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(member, "device_facts", asked.append)
     monkeypatch.setattr(member, "open_input", lambda *_: 1 / 0)
     _, events, _ = train_member(member_spec(tmp_path))
-    assert named(events, "error")["class"] == "ZeroDivisionError" and asked == [CPU]
+    assert named(events, "error")["class"] == "ZeroDivisionError" and asked == [torch.device("cpu")]
 
 
 # -- out of memory ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"),
+    ("error", "expected"),  # as torch 2.13 (CUDABlas, Conv_v8.cpp) and cuDNN 9 spell them
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
         (MemoryError(), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
-        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to"), True),
-        (RuntimeError("CUDA error: out of memory"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
         (OSError(12, "Cannot allocate memory"), True),
         (OSError(28, "No space left on device"), False),
         (RuntimeError("CUDA error: device-side assert triggered"), False),
         (ValueError("out of memory is only mentioned"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cubl"), "starved"),
+        (RuntimeError("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), "starved"),
+        (RuntimeError("GET was unable to find an engine to execute this"), "starved"),
+        (RuntimeError("could not create a primitive"), "capped"),  # oneDNN
     ],
 )
-def test_what_counts_as_out_of_memory(error, expected):
-    assert process.is_out_of_memory(error) is expected
-    onednn = RuntimeError("could not create a primitive")  # which tells of a cap alone
-    assert process.is_out_of_memory(onednn, capped=True) and not process.is_out_of_memory(onednn)
-
-
-@pytest.mark.parametrize(  # GiB free of 141, None: the device does not answer
-    ("free", "expected"), [(2.7, True), (40, False), (None, False)]
-)
-@pytest.mark.parametrize(
-    "text",  # as torch 2.13 (CUDABlas, Conv_v8.cpp) and cuDNN 9 spell them
-    [
-        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
-        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
-        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        "FIND was unable to find an engine to execute this computation",
-        "GET was unable to find an engine to execute this computation",
-    ],
-)
-def test_a_library_fails_out_of_memory_only_where_none_is_free(monkeypatch, text, free, expected):
+@pytest.mark.parametrize("free", [2.7, 40, None])  # GiB of 141; None: the device does not answer
+def test_what_counts_as_out_of_memory(monkeypatch, error, expected, free):
     def mem_get_info():
         if free is None:
             raise RuntimeError("CUDA error: device-side assert triggered")
         return int(free * 2**30), 141 * 2**30
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
-    assert process.is_out_of_memory(RuntimeError(text)) is expected
-    assert not process.says_out_of_memory(text)  # of a script, whose memory is free again by then
-    assert not process.is_out_of_memory(RuntimeError("CUDNN_STATUS_EXECUTION_FAILED"))
+    right = free == 2.7 if expected == "starved" else expected is True
+    assert process.is_out_of_memory(error) is right
+    assert process.is_out_of_memory(error, capped=True) is (right or expected == "capped")
 
 
 FORKED = """
     import json, os, signal, time
     from multiprocessing import active_children
-    import models.data
     import torch
-    from models import train
+    from models import member, train
     from models.inputs import FileImages
     from models.protocol import Channel
     from models.fork_server import call_trainer
     from tests.fakes.data import FakeImages
 
     if (capped := os.fork()) == 0:
-        models.data.open_dataset = lambda name, path: FakeImages()
+        member.open_dataset = lambda name, path: FakeImages()
         commands, conductor = os.pipe()
         os.write(conductor, b"tune\\n")
         signal.alarm(100)  # it would wait for the next command
@@ -480,9 +370,6 @@ def test_a_memory_cap_gives_a_real_out_of_memory(forked):
     assert events[-1]["out_of_memory"] and events[-1]["phase"] == "warm"
 
 
-# -- inputs ----------------------------------------------------------------------------------
-
-
 def test_loader_workers_die_with_a_killed_member(forked):
     child, _ = forked
     workers = [int(pid) for pid in child.stdout.readline().split()]
@@ -490,380 +377,3 @@ def test_loader_workers_die_with_a_killed_member(forked):
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert_gone(*workers)
-
-
-@pytest.mark.parametrize(("workers", "ahead"), [(0, 1), (1, 3)])
-@pytest.mark.parametrize(("training", "each"), [(True, [4, 4]), (False, [4, 4, 1])])
-def test_files_are_read_ahead_over_the_end_of_a_pass(workers, ahead, training, each):
-    heard, told = os.pipe()
-
-    class Data(torch.utils.data.Dataset):
-        def __len__(self):
-            return 9
-
-        def __getitem__(self, index):
-            os.write(told, bytes([index]))
-            return torch.zeros(3, 4, 4, dtype=torch.uint8), index
-
-    spec = {"input": {"workers": workers}, "batch_size": 4, "seed": 1, "channels_last": False}
-    source = inputs.FileImages(Data(), spec, CPU, training)
-    labels = [source.batch(step)[1].tolist() for step in range(len(each))]
-    asked, expected = b"", sum(each) + sum((each * 2)[:ahead])
-    while len(asked) < expected and select.select([heard], [], [], 20)[0]:
-        asked += os.read(heard, 1000)
-    assert len(asked) == expected  # and nothing is asked for in vain
-    labels += [source.batch(step)[1].tolist() for step in range(len(each))]
-    passes = labels[: len(each)], labels[len(each) :]
-    assert [[len(batch) for batch in one] for one in passes] == [each, each]
-    assert all(len(set(sum(one, []))) == sum(each) for one in passes)
-    assert (passes[0] == passes[1]) is not training
-    os.close(heard)
-    os.close(told)
-
-
-@given(*(st.integers(*ends) for ends in ((1, 40), (1, 16), (0, 2**31), (1, 12), (0, 5), (0, 200))))
-def test_crops_lie_inside_and_depend_on_seed_and_step_alone(n, batch, seed, size, margin, step):
-    plan = inputs.CropPlan(size, margin, n, batch, seed, CPU, None)
-    sample, top, left, direction = plan.row(step).unbind(1)
-    assert len(sample) == batch and (sample >= 0).all() and (sample < n).all()
-    last = left + direction * (size - 1)
-    assert (top >= 0).all() and (top <= margin).all() and (direction.abs() == 1).all()
-    for column in (left, last):
-        assert (column >= 0).all() and (column < size + margin).all()
-    plan.row(0)
-    other = inputs.CropPlan(size, margin, n, batch, seed, CPU, None)
-    assert torch.equal(other.row(step), plan.row(step))
-
-
-def test_a_pass_shows_each_sample_once_and_seeds_differ():
-    plan = inputs.CropPlan(4, 2, 32, 8, 1, CPU, None)
-    passes = [torch.cat([plan.row(s)[:, 0] for s in range(p * 4, p * 4 + 4)]) for p in range(2)]
-    assert all(sorted(samples.tolist()) == list(range(32)) for samples in passes)
-    assert not torch.equal(*passes)
-    assert not torch.equal(inputs.CropPlan(4, 2, 32, 8, 2, CPU, None).row(0), plan.row(0))
-
-
-@pytest.mark.parametrize(
-    ("n", "whole", "sizes"),
-    [(22, 22, [8, 8, 6]), (5, 5, [5]), (16, 16, [8, 8]), (24, 22, [8, 8, 6]), (9, 22, [8, 8, 8])],
-)
-def test_validation_goes_through_the_set_once_or_cycles_over_a_part(n, whole, sizes):
-    spec = {"input_size": 2, "batch_size": 8, "seed": 3, "channels_last": False}
-    images = {"images": np.zeros((n, 3, 2, 2), np.uint8), "labels": np.arange(n)}
-    ids = np.repeat(np.arange(n)[:, None], 26, axis=1)
-    rows = {"dense": np.zeros((n, 13), np.float32), "sparse": ids, "label": np.arange(n)}
-    for source in (
-        inputs.ResidentImages(images, spec, CPU, whole),
-        inputs.ResidentRows(rows, spec, CPU, whole),
-    ):
-        batches = [source.batch(step) for step in range(len(sizes))]
-        assert [{len(part) for part in batch} for batch in batches] == [{size} for size in sizes]
-        seen = torch.cat([batch[-1] for batch in batches]).tolist()
-        assert seen == [i % n for i in range(sum(sizes))]
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_resident_batch_is_the_crop_of_the_stored_image(channels_last, training):
-    images = np.random.default_rng(0).integers(0, 256, (5, 3, 10, 10)).astype(np.uint8)
-    arrays = {"images": images, "labels": np.arange(5)}
-    spec = {"input_size": 6, "batch_size": 8, "seed": 3, "channels_last": channels_last}
-    source = inputs.ResidentImages(arrays, spec, CPU, None if training else 40)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    got, labels = source.batch(2)
-    assert got.dtype == torch.float32 and got.is_contiguous(memory_format=layout)
-    mean = np.array([0.485, 0.456, 0.406])[:, None, None]
-    std = np.array([0.229, 0.224, 0.225])[:, None, None]
-    for image, label, (sample, top, left, direction) in zip(
-        got.numpy(), labels, source.row(2).tolist(), strict=True
-    ):
-        first = left if direction == 1 else left - 5
-        crop = images[sample, :, top : top + 6, first : first + 6][:, :, ::direction]
-        np.testing.assert_allclose(image, (crop / 255 - mean) / std, atol=1e-5)
-        assert label == sample and (training or (top, left, direction) == (2, 2, 1))
-
-
-# -- clock -----------------------------------------------------------------------------------
-
-
-class FakeDevice:
-    """A GPU with a main stream, and an idle one, beside a host whose time passes as it is told to.
-
-    Its clock is `slow` (a share), and counts elapsed times in float32 milliseconds. Assumed of the
-    real one: an event on an idle stream happens when it is recorded (it may first wait for the
-    process's turn), and elapsed times are told forwards.
-    """
-
-    Stream = object
-
-    def __init__(self, slow: float):
-        self.now = self.busy_until = 10**15  # ns, of the host
-        self.slow = slow
-
-    def look(self) -> int:
-        self.now += 1_000
-        return self.now
-
-    def Event(self, enable_timing):
-        return FakeEvent(self)
-
-    def synchronize(self):
-        self.now = max(self.now, self.busy_until)
-
-
-class FakeEvent:
-    def __init__(self, device):
-        self.device = device
-
-    def record(self, stream=None):
-        device = self.device
-        self.done = device.look() if stream else max(device.look(), device.busy_until)
-
-    def query(self):
-        return self.device.look() >= self.done
-
-    def synchronize(self):
-        self.device.now = max(self.device.now, self.done) + 10_000
-
-    def elapsed_time(self, other):
-        assert other.done >= self.done
-        return float(np.float32((other.done - self.done) * (1 - self.device.slow) / 1e6))
-
-
-@pytest.mark.parametrize("host_ns", [100_000, 15_000_000])  # the device lags behind, or waits
-@pytest.mark.parametrize("slow", [2e-5, -2e-5])
-def test_event_clock_does_not_drift_from_the_hosts(monkeypatch, slow, host_ns):
-    device, true = FakeDevice(slow), []
-    monkeypatch.setattr(torch, "cuda", device)
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic_ns=device.look))
-    events = clock.EventClock(ring=8)
-    for launched in range(1, 40_001):
-        device.now += host_ns
-        device.busy_until = max(device.now, device.busy_until) + 10_000_000
-        true.append(device.busy_until)
-        events.mark()
-        assert launched - 8 <= len(events.end_ns) <= launched
-    events.finish()
-    ends = np.array(events.end_ns)
-    assert len(ends) == len(true) and (np.diff(ends) >= 0).all() and ends[-1] <= device.now
-    late = ends - np.array(true)  # of seven to ten minutes
-    assert abs(late).max() < 700_000  # what 20 ppm are in half a minute
-    assert np.diff(ends).mean() == pytest.approx(np.diff(true).mean(), rel=2e-6)
-
-
-@pytest.mark.parametrize(("step_ms", "most"), [(1, 20), (0.1, 64), (100, 2)])
-def test_who_may_be_held_launches_little_ahead(monkeypatch, step_ms, most):
-    """About 20 ms of work, but two steps at least; and a rest is no part of a step."""
-    device = FakeDevice(0)
-    monkeypatch.setattr(torch, "cuda", device)
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic_ns=device.look))
-    events, ahead = clock.EventClock(ahead_s=0.02), []
-    for launched in range(1, 401):
-        if launched == 201:
-            events.finish()
-            device.now += 10**10
-            events.resume()
-        device.busy_until = max(device.now, device.busy_until) + int(step_ms * 1e6)
-        events.mark()
-        ahead.append(launched - len(events.end_ns))
-    # Where the host only launches, the device is always behind.
-    assert max(ahead) == pytest.approx(most, rel=0.1)
-    assert min(ahead[150:200] + ahead[300:]) >= most * 0.9 - 1
-
-
-# -- models ----------------------------------------------------------------------------------
-
-
-def test_models_are_built_by_name_for_their_input_size():
-    assert build_model("test_vit", 7, 32, {})(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-    net = build_model(f"{__name__}:tiny_net", 5, 32, {"width": 4})
-    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 5)
-    with torch.device("meta"):
-        assert build_model("cait_xxs24_224", 1000, 64, {}).patch_embed.img_size == (64, 64)
-
-
-def test_learning_rate_follows_the_cosine(tmp_path):
-    job = VisionJob(member_spec(tmp_path), CPU)
-    rates = []
-    for epoch in (0, 150, 299):
-        job.set_epoch(epoch)
-        rates.append(job.optimizer.param_groups[0]["lr"])
-    assert rates[:2] == pytest.approx([0.02, 0.01]) and 0 < rates[2] < 1e-5
-    assert all(group["nesterov"] for group in job.optimizer.param_groups)
-
-
-@pytest.fixture
-def replayed(monkeypatch):
-    """Makes a job's GraphedStep on the CPU. It takes CUDA to do nothing while it captures, and in
-    a replay what the step did, with the numbers of then but with what now is in the tensors.
-    tests/test_gpu_models.py tries it.
-    """
-
-    class Replay:
-        def replay(self):
-            step, groups = self.step, self.step.job.optimizer.param_groups
-            for group, rate in zip(groups, self.rates, strict=True):
-                group["lr"] = rate
-            step.loss.copy_(step.job.step(step.fetch(step.row)))
-
-    @contextmanager
-    def nothing_is_done(graph):
-        job = graph.step.job
-        graph.rates = [group["lr"] for group in job.optimizer.param_groups]
-        states = (value for state in job.optimizer.state.values() for value in state.values())
-        kept = [(each, each.clone()) for each in (*job.model.state_dict().values(), *states)]
-        yield
-        for tensor, before in kept:
-            tensor.copy_(before)
-
-    for name in ("Stream", "current_stream", "stream"):
-        monkeypatch.setattr(torch.cuda, name, MagicMock())
-    monkeypatch.setattr(torch.cuda, "graph", nothing_is_done)
-
-    def make(job, source):
-        step = GraphedStep(job, source, SimpleNamespace(type="cuda"))
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Its", (Replay,), {"step": step}))
-        return step
-
-    return make
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("kind", ["vision", "dlrm"])
-def test_a_captured_step_trains_as_the_eager_one_through_epochs(
-    tmp_path, replayed, monkeypatch, kind, compiled
-):
-    """It takes torch.compile to leave what a function does as it is; see tests/test_gpu_models."""
-    compilers = Mock(side_effect=lambda function: function)
-    monkeypatch.setattr(base, "compiled", compilers)
-    spec, seen = member_spec(tmp_path, **(DLRM if kind == "dlrm" else {})), []
-    spec["optimizer"] = spec["optimizer"] | {"schedule_epochs": 4}
-    dataset = FakeClicks() if kind == "dlrm" else FakeImages()
-    for captured in (False, True):
-        job = find(kind)(spec | {"cuda_graph": captured, "compile": captured and compiled}, CPU)
-        source = inputs.open_input(find(kind), dataset, "train", spec, CPU)
-        stepper = batches = replayed(job, source) if captured else job
-        losses = []
-        for step in range(16):
-            if step % 4 == 0:
-                stepper.set_epoch(step // 4)
-            batch = (batches if captured else source).batch(step)
-            losses.append(stepper.step(batch).item())
-        seen.append(losses)
-    np.testing.assert_allclose(*seen, rtol=1e-3)
-    assert compilers.call_count == 2 * compiled  # input, and model with loss
-
-
-@pytest.mark.parametrize(
-    ("inside", "at_its_end", "kind"),
-    [
-        (
-            "CUDA error: operation not permitted when stream is capturing\nmore",
-            True,
-            "NotCapturable",
-        ),
-        ("", True, "NotCapturable"),  # such as work on a stream that was not joined
-        ("CUDA out of memory. Tried to allocate 2 MiB", True, "RuntimeError"),
-        ("CUDA error: unspecified launch failure", False, "RuntimeError"),
-    ],
-)
-def test_a_step_that_cannot_be_captured_is_unsupported(
-    tmp_path, replayed, monkeypatch, inside, at_its_end, kind
-):
-    """It takes torch to raise in the step, at the end of a capture that failed, or both, and CUDA's
-    and torch's words of a capture (errors 900 to 907) to be those that have `captur`.
-    """
-
-    @contextmanager
-    def fails(graph):
-        try:
-            if inside:
-                graph.step.job.step = Mock(side_effect=RuntimeError(inside))
-            yield
-        finally:
-            if at_its_end:
-                raise RuntimeError("CUDA error: operation failed due to previous error in capture")
-
-    monkeypatch.setattr(member, "GraphedStep", lambda job, source, device: replayed(job, source))
-    monkeypatch.setattr(torch.cuda, "graph", fails)
-    code, events, _ = train_member(member_spec(tmp_path, cuda_graph=True))
-    error = events[-1]
-    assert (error["class"], error["phase"]) == (kind, "warm")
-    assert error["unsupported"] == (kind == "NotCapturable")
-    assert code == (3 if error["out_of_memory"] else 1)
-    assert error["out_of_memory"] == ("out of memory" in inside)
-    assert inside.partition("\n")[0] in error["message"] and "\n" not in error["message"]
-
-
-def test_published_tables_reach_the_papers_memory():
-    assert len(table_rows()) == 26 and max(table_rows(10_000_000)) == 10_000_000
-    assert sum(table_rows(10_000_000)) * 128 * 4 == pytest.approx(27.7e9, rel=0.002)
-
-
-def test_dlrm_shapes_sparse_gradients_and_ids_modulo_rows(tmp_path):
-    spec = member_spec(tmp_path, **DLRM)
-    job = DlrmJob(spec, CPU)
-    tables = 253 * 8
-    bottom, top = 13 * 32 + 32 + 32 * 8 + 8, (8 + 6) * 32 + 32 + 32 + 1
-    assert sum(p.numel() for p in job.model.parameters()) == tables + bottom + top
-    dense, label = torch.randn(4, 13), torch.ones(4)
-    ids = torch.tensor([[1, 2, 3], [1, 0, 7], [4, 0, 9], [0, 0, 0]])
-    same = ids + job.rows * 5
-    assert job.evaluate((dense, ids, label)) == job.evaluate((dense, same, label))
-    before = job.model.tables[2].weight.detach().clone()
-    job.loss((dense, ids, label)).backward()
-    assert all(table.weight.grad.is_sparse for table in job.model.tables)
-    job.optimizer.step()
-    changed = (job.model.tables[2].weight != before).any(dim=1).nonzero().flatten()
-    assert changed.tolist() == [0, 3, 7, 9]
-    with pytest.raises(ValueError, match="bottom"):
-        DlrmJob({**spec, "model_args": {**spec["model_args"], "dim": 4}}, CPU)
-
-
-@pytest.mark.parametrize("kind", ["vision", "dlrm"])
-def test_weights_and_order_do_not_depend_on_threads(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(dlrm, "BLOCK", 101)
-    spec = member_spec(tmp_path, **(DLRM if kind == "dlrm" else {}))
-    dataset = FakeClicks() if kind == "dlrm" else FakeImages()
-    found, threads = [], torch.get_num_threads()
-    try:
-        for count in (1, 4):
-            torch.set_num_threads(count)
-            torch.rand(count)  # what somebody else draws does not matter
-            job = find(kind)(spec, CPU)
-            source = inputs.open_input(find(kind), dataset, "train", spec, CPU)
-            batches = [part for step in (0, 1, 7) for part in source.batch(step)]
-            found.append([*job.model.state_dict().values(), *batches])
-    finally:
-        torch.set_num_threads(threads)
-    assert all(map(torch.equal, *found)) and len(found[0]) > 10
-
-
-def test_a_large_table_is_a_block_again_and_again(monkeypatch):
-    monkeypatch.setattr(dlrm, "BLOCK", 101)
-    torch.manual_seed(1)
-    table = dlrm._fill(torch.empty(400, 8))
-    assert table.shape == (400, 8) and table.abs().max() <= 400**-0.5
-    assert torch.equal(table[0], table[101]) and torch.equal(table[298], table[399])
-    assert len(table.unique(dim=0)) == 101  # no two rows are alike before that
-    assert table.std().item() == pytest.approx(400**-0.5 / 3**0.5, rel=0.1)
-    small = dlrm._fill(torch.empty(5, 8))
-    assert len(small.unique()) == 40
-
-
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_dlrm_trains_the_same_with_its_tables_in_one(tmp_path, precision):
-    """The step that can be captured, beside SGD with sparse gradients. Ids of a batch repeat."""
-    spec, seen = member_spec(tmp_path, **DLRM, precision=precision), []
-    source = inputs.ResidentRows(FakeClicks().resident("train", 0, 4096), spec, CPU)
-    for captured in (False, True):
-        job = DlrmJob(spec | {"cuda_graph": captured}, CPU)
-        losses = [job.step(source.batch(step)).item() for step in range(30)]
-        tables = [job.model.weights] if captured else [t.weight for t in job.model.tables]
-        seen.append((losses, torch.cat([t.detach() for t in tables])))
-        seen[-1] += (job.evaluate(source.batch(0)).item(),)
-    for sparse, joined in zip(*seen, strict=True):
-        np.testing.assert_allclose(joined, sparse, rtol=1e-4, atol=1e-5)
-    assert not torch.equal(
-        seen[0][1], torch.cat([t.weight for t in DlrmJob(spec, CPU).model.tables])
-    )

@@ -83,11 +83,6 @@ def test_an_error_is_told_by_the_member(phase, out_of_memory):
     assert tracked.gone and tracked.exit_code in (1, 3)
 
 
-def test_an_error_of_an_unknown_phase_gets_the_phase_it_was_in():
-    assert member(BUILT, error(phase="lunch")).phase == "warm"
-    assert member(BUILT, {"event": "error"}).status == "failed"
-
-
 @pytest.mark.parametrize("stopping", [True, False])
 def test_a_member_that_outlives_sigkill_did_not_end_well(stopping):
     said = "process 7 outlives SIGKILL and was left behind"
@@ -219,9 +214,3 @@ def test_a_cells_reason_tells_what_became_of_the_others():
         f"the other 4: 2 failed: ValueError: CUDA error: {'x' * 76}…, 2 stopped cleanly"
     )
     assert cell_status([killed()])[1] == "member 0 (mine), warm: ended by signal 9 (SIGKILL)"
-
-
-def test_a_member_that_was_ended_while_it_was_being_built_did_nothing_wrong():
-    ended = member(BUILT, exited(None, 9))
-    ended.status = "stopped"
-    assert cell_status([failed(), ended])[1].endswith("; the other 1: 1 ended while being built")

@@ -72,19 +72,3 @@ def test_as_a_module_of_another_workflow_it_is_refused(tmp_path):
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     said = run.stdout + run.stderr
     assert run.returncode == 1 and "clone this repository and run it there" in said, said
-
-
-# From what knows nothing of the others to what knows them all.
-ORDER = ["__init__", "errors", "digest", "cpus", "provenance", "processes", "gpu", "methods"]
-ORDER += ["schema", "telemetry", "cell", "study"]
-
-
-def test_the_rooms_of_the_workflow_import_one_way():
-    root = ROOT / "workflow" / "collocation"
-    assert {path.stem for path in root.iterdir() if path.name != "__pycache__"} == set(ORDER)
-    for path in root.rglob("*.py"):
-        room = path.relative_to(root).parts[0].removesuffix(".py")
-        for module in re.findall(
-            r"^\s*(?:from|import) workflow\.collocation\.(\w+)", path.read_text(), re.M
-        ):
-            assert ORDER.index(module) <= ORDER.index(room), f"{path.name} imports {module}"

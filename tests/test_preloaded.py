@@ -3,12 +3,11 @@
 import contextlib
 import json
 import os
-import socket
 
 import psutil
 import pytest
 
-from tests.test_processes import CONDUCTOR, PATIENCE, Run, assert_gone, descriptors, script
+from tests.test_processes import CONDUCTOR, Run, assert_gone, descriptors, script
 from workflow.collocation import ROOT
 from workflow.collocation.process_lifetime import offspring
 from workflow.collocation.run.fork_client import Server
@@ -82,52 +81,6 @@ def test_one_import_serves_one_cell_after_another(tmp_path):
     assert descriptors() == before
 
 
-REPORTER = """
-import gc, json, os, resource, sys, tempfile
-from pathlib import Path
-
-def preload():
-    os.environ["SET_BY_IMPORT"] = "yes"
-
-def main(spec, channel):
-    status = Path("/proc/self/status").read_text().splitlines()
-    limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT")}
-    print(json.dumps({
-        "environment": dict(os.environ),
-        "directory": os.getcwd(),
-        "temporary": tempfile.gettempdir(),
-        "path": sys.path,
-        "groups": [os.getpgid(pid) == pid for pid in (os.getpid(), os.getppid())],
-        "limits": {name: resource.getrlimit(limit) for name, limit in limits.items()},
-        "status": [line for line in status if line.startswith(("Sig", "Umask", "Threads"))],
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "input": os.readlink("/proc/self/fd/0"),
-        "frozen": gc.get_freeze_count() > 1000,
-    }))
-    return 0
-"""
-
-
-def test_members_find_what_a_server_of_the_cells_own_would_give_them(tmp_path, monkeypatch):
-    """Asked with other values for what an import does not look at."""
-    (tmp_path / "reporter.py").write_text(REPORTER)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    reports = {}
-    with held(tmp_path, "reporter") as (name, _):
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        for origin, asked in (("own", None), ("zygote", name)):
-            log = tmp_path / f"{origin}.log"
-            with Server(tmp_path / "server.log", "reporter", asked) as server:
-                server.start({"member": 0, "environment": {"OF_THE_MEMBER": "yes"}}, log)
-                Run(server, tmp_path).until_all("exited", 0)
-            assert server.origin == origin
-            reports[origin] = json.loads(log.read_text())
-    assert reports["zygote"] == reports["own"]
-    assert reports["zygote"]["environment"]["OF_THE_MEMBER"] == "yes"
-    assert reports["zygote"]["temporary"] == str(tmp_path)
-    assert reports["zygote"]["limits"]["RLIMIT_CORE"] == [0, 0]
-
-
 def test_one_that_fails_to_import_leaves_that_to_the_cells(tmp_path, monkeypatch):
     """Asked while it still imports; the cell's own server then says what is wrong."""
     (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
@@ -148,28 +101,6 @@ def test_one_that_does_not_answer_is_killed_so_that_one_cell_alone_waits(tmp_pat
         why = f"(process {process.pid}) does not answer, and was killed"
         assert (server.origin, server.why_own) == ("own", why)
         assert "Connection refused" in trains_by_its_own(tmp_path, name)
-
-
-@contextlib.contextmanager
-def somebody_else():
-    """Another user, in what the kernel notes of who connects or listens."""
-    if os.getuid():
-        pytest.skip("only root can be another user")
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-def test_other_users_get_nothing(tmp_path):
-    with held(tmp_path) as (name, _):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            with somebody_else():
-                connection.connect(f"\0{name.partition(':')[2]}")
-            connection.settimeout(PATIENCE)
-            assert connection.recv(100) == b""
-        trains_by(tmp_path, name)
 
 
 # --- what ends with what ---

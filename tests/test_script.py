@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import psutil
@@ -17,7 +18,7 @@ pytest.importorskip("torch")
 
 from models import hook  # noqa: E402
 from models.jobs.command import Command  # noqa: E402
-from models.jobs.told import Output  # noqa: E402
+from models.jobs.script_steps import Output  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from tests.studio import REPOSITORY, SHORT, study  # noqa: E402
 
@@ -198,20 +199,6 @@ def test_scripts_are_merged_and_estimated(measured):
     assert len(ratio)
 
 
-def test_a_changed_script_is_measured_again(measured):
-    studio, _ = measured
-
-    def to_run() -> int:
-        return int(re.search(r"(\d+) to run now", studio.plan().output)[1])
-
-    path = studio.folder / "theirs" / "train.py"
-    path.write_text(TRAIN + "\n# a comment\n")
-    assert to_run() == 1  # the one that failed
-    path.write_text(TRAIN.replace("0.1", "0.2"))
-    assert to_run() > 1
-    path.write_text(TRAIN)
-
-
 def test_a_projects_own_package_of_the_name_models_is_the_one_that_its_script_finds(
     tmp_path, monkeypatch
 ):
@@ -232,6 +219,7 @@ def test_a_script_dies_with_the_process_that_started_it():
     printing = "import time; print('loss', 1, flush=True); time.sleep(600)"
     spec = {"run": ["python", "-c", printing], "steps": "loss", "directory": ".", "batch_size": 1}
     spec |= {"seed": 0, "device": "cpu", "threads": 1, "unit": "samples", "sync": False}
+    spec["forked_s"] = time.monotonic()
     heard, told = os.pipe()
     if (parent := os.fork()) == 0:
         with contextlib.suppress(BaseException):
@@ -248,6 +236,23 @@ def test_a_script_dies_with_the_process_that_started_it():
     os.waitpid(parent, 0)
     _, alive = psutil.wait_procs([script], timeout=10)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_users_packages_are_not_hidden_by_ours(tmp_path):
+    """In a script not even one named `models`; in a member those that it has not imported yet."""
+    for name in ("models", "analysis"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    code = "import subprocess, sys; from models.fork_server import load; load('models.train'); "
+    code += "import analysis; print(analysis.__file__, flush=True); "
+    code += "subprocess.run([sys.executable, '-c', 'import models; print(models.__file__)'])"
+    path = os.pathsep.join(map(str, [REPOSITORY, tmp_path]))  # as run/environment.py has it
+    command, environment = [sys.executable, "-P", "-c", code], os.environ | {"PYTHONPATH": path}
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment, cwd="/"
+    )
+    theirs = [str(tmp_path / name / "__init__.py") for name in ("analysis", "models")]
+    assert run.stdout.split() == theirs
 
 
 # -- the hook --------------------------------------------------------------------------------------
@@ -286,7 +291,7 @@ def test_one_process_of_several_counts():
 
 
 def told(pattern: str, *prints: bytes) -> Output:
-    output = Output(pattern, {})
+    output = Output({"steps": pattern})
     for text in prints:
         os.write(output.theirs, text)
         output.look()

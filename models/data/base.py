@@ -51,11 +51,6 @@ class Dataset(ABC):
         return folder
 
     @classmethod
-    def download(cls, root: Path) -> str | None:
-        """Fetch the real files; returns None on success, else why not, in a few words."""
-        return "it is not downloaded without its owner's agreement"
-
-    @classmethod
     @abstractmethod
     def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
         """Write files of the real format."""
@@ -68,8 +63,8 @@ class Dataset(ABC):
         """Write the cache behind `resident`, unless it is there."""
 
     @abstractmethod
-    def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
-        """At most `samples` fixed samples as arrays, memory-mapped where possible."""
+    def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
+        """At most `samples` fixed training samples as arrays, memory-mapped where possible."""
 
 
 def fingerprint(files: Path) -> str:

@@ -1,21 +1,18 @@
 """CIFAR-10 as torchvision reads it, real or generated, and scikit-learn's digits in its format."""
 
 import pickle
-import socket
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from models.data.base import DataError
-from models.data.folders import make_once
 from models.data.images import ImageDataset
 from models.data.painter import Painter, parallel
 
 BATCHES = "cifar-10-batches-py"
 TRAIN_FILES = [f"data_batch_{number}" for number in range(1, 6)]
 LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-CONNECT_S = 5  # no network: fall back soon
 DIGITS_VALIDATION = 360
 
 
@@ -35,23 +32,6 @@ class Cifar10(ImageDataset):
             return kind(self.data, train=split == "train", transform=transform)
         except RuntimeError as error:
             raise DataError(f"{self.data} is not the published CIFAR-10: {error}") from None
-
-    @classmethod
-    def download(cls, root: Path) -> str | None:
-        kind, before = torchvision_cifar10(published=True), socket.getdefaulttimeout()
-
-        def write(folder: Path) -> None:
-            kind(folder, download=True)
-            (folder / kind.filename).unlink()
-
-        socket.setdefaulttimeout(CONNECT_S)
-        try:
-            make_once(root / cls.name, lambda: cls.find_real(root) is not None, write)
-        except (OSError, RuntimeError) as error:
-            return f"it could not be downloaded ({getattr(error, 'reason', error)})"
-        finally:
-            socket.setdefaulttimeout(before)
-        return None
 
     @classmethod
     def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:

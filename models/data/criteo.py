@@ -33,7 +33,7 @@ class Criteo(Dataset):
 
     @classmethod
     def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
-        for number, (split, rows) in enumerate((("train", train), ("validation", validation))):
+        for number, (split, rows) in enumerate(zip(SPLITS, (train, validation), strict=True)):
             starts = range(0, rows, CHUNK)
             sizes = {start: min(CHUNK, rows - start) for start in starts}
             chunks = parallel(
@@ -45,12 +45,12 @@ class Criteo(Dataset):
                 np.save(folder / f"{split}_{part}.npy", whole)
 
     def count(self) -> dict[str, int]:
-        sizes = {split: len(self.resident(split, 0, 2**62)["label"]) for split in SPLITS}
+        sizes = {split: len(np.load(self.data / f"{split}_label.npy")) for split in SPLITS}
         return {"classes": 2} | {f"{split}_size": size for split, size in sizes.items()}
 
-    def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
+    def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
         return {
-            part: np.load(self.data / f"{split}_{part}.npy", mmap_mode="r")[:samples]
+            part: np.load(self.data / f"train_{part}.npy", mmap_mode="r")[:samples]
             for part in ("dense", "sparse", "label")
         }
 

@@ -12,8 +12,6 @@ from models.data.base import DataError, Dataset
 from models.data.folders import make_once
 from models.data.painter import parallel
 
-SPLITS = ("train", "validation")
-
 
 class ImageDataset(Dataset):
     """Image classification.
@@ -28,34 +26,32 @@ class ImageDataset(Dataset):
     def open(self, split: str, transform=None):
         """A split as torchvision reads it; DataError where the files are damaged."""
 
-    def files(self, split: str, input_size: int):
-        """A split as it is trained on from files."""
-        return self.open(split, image_transform(input_size, split == "train"))
+    def files(self, input_size: int):
+        """The training images as they are trained on from files."""
+        return self.open("train", image_transform(input_size))
 
     def count(self) -> dict[str, int]:
-        train, validation = map(self.open, SPLITS)
+        train, validation = self.open("train"), self.open("validation")
         if odd := sorted(set(train.classes) ^ set(validation.classes)):
             raise DataError(f"{self.data}: class {odd[0]} is not in both train/ and val/")
         sizes = {"train_size": len(train), "validation_size": len(validation)}
         return {"classes": len(train.classes), **sizes}
 
     def prepare_resident(self, input_size: int) -> None:
-        """Decode a seeded random choice of each split to uint8 [n,3,P,P] and its labels."""
+        """Decode a seeded random choice of training images to uint8 [n,3,P,P], and their labels."""
 
         def write(folder: Path) -> None:
-            for number, split in enumerate(SPLITS):
-                source = self.open(split)
-                # Shuffled, so that any leading part holds all classes.
-                order = np.random.default_rng([self.seed, number]).permutation(len(source))
-                order = order[: self.resident_limit]
-                images = decode(source, order, margin(input_size))
-                np.save(folder / f"{split}_images.npy", images)
-                np.save(folder / f"{split}_labels.npy", np.array(source.targets, np.int64)[order])
+            source = self.open("train")
+            # Shuffled, so that any leading part holds all classes.
+            order = np.random.default_rng([self.seed, 0]).permutation(len(source))
+            order = order[: self.resident_limit]
+            np.save(folder / "train_images.npy", decode(source, order, margin(input_size)))
+            np.save(folder / "train_labels.npy", np.array(source.targets, np.int64)[order])
 
         cache = self._cache(input_size)
         make_once(cache, cache.is_dir, write)
 
-    def resident(self, split: str, input_size: int, samples: int) -> dict[str, np.ndarray]:
+    def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
         """The first `samples` of the cache (all, where there are fewer), memory-mapped."""
         cache = self._cache(input_size)
         if not cache.is_dir():
@@ -64,7 +60,7 @@ class ImageDataset(Dataset):
                 f"run `python -m models.data prepare {self.name} --input-size {input_size}`"
             )
         return {
-            part: np.load(cache / f"{split}_{part}.npy", mmap_mode="r")[:samples]
+            part: np.load(cache / f"train_{part}.npy", mmap_mode="r")[:samples]
             for part in ("images", "labels")
         }
 
@@ -105,21 +101,16 @@ def decode(source, order: np.ndarray, side: int) -> np.ndarray:
     return images
 
 
-def image_transform(input_size: int, training: bool):
+def image_transform(input_size: int):
     """PIL image to uint8 [3,S,S], through timm as in the paper (which normalised on the GPU).
 
-    Training: RandomResizedCrop (scale .08-1, ratio 3/4-4/3, random interpolation), horizontal
-    flip .5, ColorJitter .4. Otherwise: shorter side to S / 0.875, centre crop.
+    RandomResizedCrop (scale .08-1, ratio 3/4-4/3, random interpolation), horizontal flip .5,
+    ColorJitter .4.
     """
     from models import compat  # noqa: F401  (before timm)
 
     from timm.data import create_transform  # isort: skip
 
     return create_transform(
-        input_size,
-        is_training=training,
-        color_jitter=0.4,
-        interpolation="random" if training else "bilinear",
-        crop_pct=0.875,
-        use_prefetcher=True,
+        input_size, is_training=True, color_jitter=0.4, interpolation="random", use_prefetcher=True
     )

@@ -98,13 +98,10 @@ def _resolve(
         return source, pinned["reason"] if pinned else "generated, as source is 'synthetic'"
     if cls.find_real(root):
         return "real", pinned["reason"] if pinned else "found in the data folder"
-    failure = cls.download(root)
-    if failure is None:
-        return "real", "downloaded"
     if source == "real":
         ways = f"remove {pin}" if pinned else "set source: auto or synthetic"
-        raise DataError(f"there is no {root / cls.name}, and {failure}; put it there, or {ways}")
-    return "synthetic", f"generated, as there is no {cls.name}/, and {failure}"
+        raise DataError(f"there is no {root / cls.name}; put the published files there, or {ways}")
+    return "synthetic", f"generated, as there is no {cls.name}/ in the data folder"
 
 
 def _bytes(folder: Path) -> int:

@@ -1,3 +1,18 @@
 """The kinds of job: vision, dlrm, command, and a class of one's own (see base.py)."""
 
-from models.jobs import command, dlrm, vision  # noqa: F401  (they register themselves)
+from importlib import import_module
+
+from models.jobs.command import Command
+from models.jobs.dlrm import DlrmJob
+from models.jobs.vision import VisionJob
+
+KINDS = {"vision": VisionJob, "dlrm": DlrmJob, "command": Command}
+
+
+def find(kind: str) -> type:
+    """The kind of that name, or `module:Class`.
+
+    Raises ImportError or AttributeError for a class that is not there.
+    """
+    module, colon, name = kind.partition(":")
+    return getattr(import_module(module), name) if colon else KINDS[kind]

@@ -1,41 +1,14 @@
-"""What a kind of training job is, and the registry of kinds.
+"""What a job is that we train: a model, its loss and its optimizer.
 
-A new kind is one module with one class, a `Job`. The catalogue names it as `kind: module:Class`;
-the kinds that come with the project register a short name.
+A new kind is one module with one class, a `Job`, which the catalogue names as `module:Class`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from importlib import import_module
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-
-JOBS: dict[str, type] = {}  # name → kind
-
-
-def register(name: str) -> Callable[[type], type]:
-    """A class decorator: have the catalogue know this kind by that name."""
-
-    def keep(kind: type) -> type:
-        JOBS[name] = kind
-        return kind
-
-    return keep
-
-
-def find(kind: str) -> type:
-    """The kind of that name, registered or `module:Class`.
-
-    Raises ImportError or AttributeError for a class that is not there.
-    """
-    module, colon, name = kind.partition(":")
-    return getattr(import_module(module), name) if colon else JOBS[kind]
-
-
-def as_it_is(function: Callable) -> Callable:
-    return function
 
 
 def compiled(function: Callable) -> Callable:
@@ -56,15 +29,11 @@ def compiled(function: Callable) -> Callable:
 class Job(ABC):
     """One model in training, on batches from an input of its own kind.
 
-    unit: what `batch_size` counts: samples, tokens or requests. metric: what `evaluate` sums, by
-    the name that it has in `epoch` events. capturable: the step can be captured as a CUDA graph, if
-    the input has `row` and `fetch`; its optimizer then takes a learning rate on the device. `build`
-    makes `model` and `optimizer`; what it draws, it draws on the CPU, so that jobs of one seed
-    begin alike on whatever share of a GPU.
+    capturable: the step can be captured as a CUDA graph, if the input has `row` and `fetch`; its
+    optimizer then takes a learning rate on the device. `build` makes `model` and `optimizer`; what
+    it draws, it draws on the CPU, so that jobs of one seed begin alike on whatever share of a GPU.
     """
 
-    unit: ClassVar[str] = "samples"
-    metric: ClassVar[str] = "accuracy"
     capturable: ClassVar[bool] = False
 
     model: nn.Module
@@ -76,15 +45,8 @@ class Job(ABC):
         )
         torch.manual_seed(spec["seed"])  # whatever was drawn before
         self.build(spec, device)
-        self.compiled = compiled if spec["compile"] else as_it_is
+        self.compiled = compiled if spec["compile"] else lambda function: function
         self.trained = self.compiled(self.loss)
-
-    @classmethod
-    def member(cls, spec: dict, channel):
-        """Who trains a job of this kind in a process of its own: has `run()` and `phase`."""
-        from models import member
-
-        return member.Member(spec, channel)
 
     @classmethod  # noqa: B027  (most need none)
     def check(cls, spec: dict, dataset) -> None:
@@ -92,15 +54,14 @@ class Job(ABC):
 
     @classmethod
     @abstractmethod
-    def resident(cls, arrays: dict, spec: dict, device: torch.device, validation: int | None):
+    def resident(cls, arrays: dict, spec: dict, device: torch.device):
         """The input of samples on the device: `batch(step)`, and `bytes` that it holds there.
 
-        arrays: as the dataset's `resident` gives them. validation: samples of the whole validation
-        set; None: these are for training.
+        arrays: as the dataset's `resident` gives them.
         """
 
     @classmethod
-    def files(cls, dataset, split: str, spec: dict, device: torch.device):
+    def files(cls, dataset, spec: dict, device: torch.device):
         """The same from files, read while training. Raises ValueError where there is none."""
         raise ValueError(f"kind {spec['kind']} reads no files; allowed: input mode resident")
 
@@ -111,10 +72,6 @@ class Job(ABC):
     @abstractmethod
     def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
         """The mean loss of a batch, a scalar on the device."""
-
-    @abstractmethod
-    def evaluate(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """The metric's sum over a batch, a scalar on the device."""
 
     def set_epoch(self, epoch: int) -> None:  # noqa: B027
         """An epoch (0-based) begins."""

@@ -12,17 +12,17 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 
 import psutil
 import torch
 
-from models.clock import save_steps, typical_step_s
+from models.clock import save_steps
 from models.device import device_facts
-from models.jobs.base import register
-from models.jobs.told import Hooked, Output, each, tree
-from models.process import process_age, says_out_of_memory
+from models.jobs.script_steps import Hooked, Output, each, tree
+from models.process import says_out_of_memory
 from models.protocol import Channel, die_with_parent
 
 PROGRESS_S = 0.5
@@ -32,11 +32,10 @@ GRACE_S = 5.0  # for the script to end by itself after SIGTERM
 TAIL = 20  # lines of output in which the reason of an end is sought
 
 
-class Told(Exception):
+class Stopped(Exception):
     """The conductor said stop."""
 
 
-@register("command")
 class Command:
     """A script between `build` and `stop`; `phase` says where it is."""
 
@@ -45,13 +44,9 @@ class Command:
         self.child: subprocess.Popen | None = None
         self.go_step: int | None = None
 
-    @classmethod
-    def member(cls, spec: dict, channel: Channel) -> "Command":
-        return cls(spec, channel)
-
     def run(self) -> None:
         try:
-            with suppress(Told):
+            with suppress(Stopped):
                 self.build()
                 self.phase = "warm"
                 self.warm_up()
@@ -69,28 +64,27 @@ class Command:
 
     def build(self) -> None:
         """Start the script and wait for its first step."""
-        spec, seconds = self.spec, {"fork": round(process_age(), 2)}
-        began = time.monotonic()
+        spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
         if spec.get("cores"):
             os.sched_setaffinity(0, spec["cores"])
         facts = probe(torch.device(spec["device"]))
-        seconds["device"] = round(time.monotonic() - began, 4)
-        self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec["steps"], spec)
+        laps.append(time.monotonic())
+        self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec)
         self.start()
         while not self.steps.done:
             self.look(LOOK_S)
         said = {name: value for name, value in self.steps.facts.items() if value is not None}
         facts |= {"script": self.child.pid} | said
-        seconds["script"] = round(time.monotonic() - began - seconds["device"], 4)
+        laps.append(time.monotonic())
+        took = [round(later - earlier, 4) for earlier, later in pairwise(laps)]
         self.channel.emit(
             "built",
             **facts,
             pid=os.getpid(),
             threads=spec["threads"],
             cores=sorted(os.sched_getaffinity(0)),
-            unit=spec["unit"],
             commands=[],
-            seconds=seconds,
+            seconds=dict(zip(("fork", "device", "script"), took, strict=True)),
         )
 
     def start(self) -> None:
@@ -123,8 +117,8 @@ class Command:
     def look(self, seconds: float | None) -> str | None:
         """Wait at most so long for news; a command, if that is what came.
 
-        Raises Told when told to stop, and RuntimeError if the script has ended, with what it said
-        last.
+        Raises Stopped when told to stop, and RuntimeError, with what it said last, if the script
+        has ended.
         """
         news = select.poll()
         for source in (self.channel.commands, self.ended, self.steps.source):
@@ -136,7 +130,7 @@ class Command:
             raise RuntimeError(self.how_it_ended())
         command = self.channel.poll()
         if command == "stop":
-            raise Told
+            raise Stopped
         return command
 
     def how_it_ended(self) -> str:
@@ -161,8 +155,7 @@ class Command:
         while not steps.hold():
             self.look(LOOK_S)
         self.look(0)
-        step_s = typical_step_s(steps.arrays(0, steps.done)[0])
-        self.channel.emit("warm", steps=steps.done, step_s=step_s)
+        self.channel.emit("warm", steps=steps.done)
 
     def go(self) -> None:
         """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
@@ -175,7 +168,7 @@ class Command:
             made = steps.done - self.go_step
             if not done and time.monotonic() - told >= PROGRESS_S:
                 told, samples = time.monotonic(), made * self.spec["batch_size"]
-                self.channel.emit("progress", steps=made, samples=samples, loss=steps.loss())
+                self.channel.emit("progress", steps=made, samples=samples)
             if not done and made == work:
                 done = True
                 self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])
@@ -187,13 +180,8 @@ class Command:
         self.end()
         first = end if self.go_step is None else self.go_step
         end_ns, *losses = self.steps.arrays(first, end)
-        file = save_steps(self.spec["folder"], end_ns, [0] * (end - first), *losses)
-        self.channel.emit(
-            "stopped",
-            steps=end - first,
-            samples=(end - first) * self.spec["batch_size"],
-            file=file,
-        )
+        save_steps(self.spec["folder"], end_ns, [0] * (end - first), *losses)
+        self.channel.emit("stopped", steps=end - first)
 
     def rest(self) -> None:
         """Hold the script again and let the GPU finish its work: under MPS, a process that ends

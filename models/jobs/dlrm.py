@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from models.data.criteo import TABLE_ROWS
 from models.inputs import ResidentRows
-from models.jobs.base import Job, register
+from models.jobs.base import Job
 
 DENSE_FEATURES = 13
 BLOCK = 1_048_573  # weights drawn of a table; a prime
@@ -110,7 +110,6 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([x, products.index_select(1, self.pairs)], dim=1)).squeeze(1)
 
 
-@register("dlrm")
 class DlrmJob(Job):
     """One DLRM in training with plain SGD and binary cross entropy.
 
@@ -124,7 +123,6 @@ class DlrmJob(Job):
     """
 
     capturable = True
-    metric = "validation_loss"
     resident = ResidentRows
 
     def build(self, spec: dict, device: torch.device) -> None:
@@ -141,15 +139,13 @@ class DlrmJob(Job):
         """Row numbers [b, tables] of raw ids."""
         return sparse[:, : len(self.rows)] % self.rows
 
-    def loss(self, batch: tuple[Tensor, Tensor, Tensor], reduction: str = "mean") -> Tensor:
+    def loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Binary cross entropy. In place of raw ids the batch may hold what they look up."""
         dense, sparse, label = batch
         with self.autocast:
             rows = sparse if sparse.is_floating_point() else self.model.look_up(self.ids(sparse))
             logits = self.model(dense, rows)
-        return functional.binary_cross_entropy_with_logits(
-            logits.float(), label, reduction=reduction
-        )
+        return functional.binary_cross_entropy_with_logits(logits.float(), label)
 
     def step(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         if not self.model.joined:
@@ -161,8 +157,3 @@ class DlrmJob(Job):
         added = rows.grad.flatten(0, 1)
         self.model.weights.index_add_(0, self.model.places(ids), added, alpha=-self.lr)
         return loss
-
-    @torch.inference_mode()
-    def evaluate(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """The batch's summed loss, a scalar on the device."""
-        return self.loss(batch, "sum")

@@ -1,4 +1,4 @@
-"""Image classifiers: construction by name, and their training and validation step."""
+"""Image classifiers: construction by name, and their training step."""
 
 from importlib import import_module
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from models import compat  # noqa: F401  (before timm)
 from models.inputs import FileImages, ResidentImages, layout_of
-from models.jobs.base import Job, register
+from models.jobs.base import Job
 
 import timm  # isort: skip
 from timm.optim import create_optimizer_v2  # isort: skip
@@ -44,7 +44,6 @@ def build_optimizer(model: nn.Module, settings: dict, fused: bool) -> torch.opti
     )
 
 
-@register("vision")
 class VisionJob(Job):
     """One classifier in training: batches are (images [b, 3, s, s] float32, labels [b] int64)."""
 
@@ -58,9 +57,8 @@ class VisionJob(Job):
             raise ValueError(f"{dataset.classes} classes of images, {spec['classes']} of the model")
 
     @classmethod
-    def files(cls, dataset, split: str, spec: dict, device: torch.device) -> FileImages:
-        files = dataset.files(split, spec["input_size"])
-        return FileImages(files, spec, device, training=split == "train")
+    def files(cls, dataset, spec: dict, device: torch.device) -> FileImages:
+        return FileImages(dataset.files(spec["input_size"]), spec, device)
 
     def build(self, spec: dict, device: torch.device) -> None:
         model = build_model(
@@ -84,10 +82,3 @@ class VisionJob(Job):
         images, labels = batch
         with self.autocast:
             return self.criterion(self.model(images), labels)
-
-    @torch.inference_mode()
-    def evaluate(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """How many of the batch are classified right (top-1), a scalar on the device."""
-        images, labels = batch
-        with self.autocast:
-            return (self.model(images).argmax(dim=1) == labels).sum()

@@ -1,18 +1,28 @@
-"""Datasets that are not there, for members that train for real."""
+"""Specs of members that train for real, and datasets for them that are not there."""
+
+import os
+import time
+from pathlib import Path
 
 import numpy as np
+import torch
+
+SGD = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 2e-5}
+SGD |= {"schedule": "cosine", "schedule_epochs": 300}
+DLRM = {"kind": "dlrm", "model": "dlrm", "batch_size": 128, "input_size": 0}
+DLRM["model_args"] = {"dim": 8, "bottom": [32, 8], "top": [32, 1], "tables": [50, 3, 200]}
+DLRM["optimizer"] = {"name": "sgd", "lr": 0.5}
+TINY = {"model": "tests.fakes.data:tiny_net", "model_args": {"width": 8}}
 
 
 class FakeImages:
     """40 px images whose brightness tells their class."""
 
-    classes, train_size, validation_size = 4, 96, 24
-    nominal_train_size, nominal_validation_size = 160, 40
+    classes, nominal_train_size = 4, 160
 
-    def resident(self, split, input_size, samples):
-        n = min(samples, self.train_size if split == "train" else self.validation_size)
-        labels = np.arange(n) % self.classes
-        noise = np.random.default_rng(0).integers(0, 40, (n, 3, 40, 40))
+    def resident(self, input_size, samples):
+        labels = np.arange(min(samples, 96)) % self.classes
+        noise = np.random.default_rng(0).integers(0, 40, (len(labels), 3, 40, 40))
         images = (noise + labels[:, None, None, None] * 60).astype(np.uint8)
         return {"images": images, "labels": labels}
 
@@ -20,12 +30,29 @@ class FakeImages:
 class FakeClicks:
     """Rows whose label follows one dense value and one id."""
 
-    classes, train_size, validation_size = 2, 4096, 512
-    nominal_train_size, nominal_validation_size = 4096, 512
+    classes, nominal_train_size = 2, 4096
 
-    def resident(self, split, input_size, samples):
+    def resident(self, input_size, samples):
         rng = np.random.default_rng(0)
         dense = rng.normal(size=(samples, 13)).astype(np.float32)
         sparse = rng.integers(0, 2**32, (samples, 26))
         label = (dense[:, 0] + 2.0 * (sparse[:, 1] % 3 == 0) > 0.7).astype(np.float32)
         return {"dense": dense, "sparse": sparse, "label": label}
+
+
+def member_spec(folder: Path, /, **changes) -> dict:
+    spec = {"member": 0, "workload": "tiny", "kind": "vision", "model": "test_resnet"}
+    spec |= {"model_args": {}, "batch_size": 16, "input_size": 32, "classes": 10, "optimizer": SGD}
+    spec |= {"label_smoothing": 0.1, "precision": "tf32", "channels_last": False, "sync": True}
+    spec |= {"cuda_graph": False, "backward": "autograd", "compile": False, "seed": 42}
+    spec |= {"cudnn_benchmark": True}
+    spec |= {"data": {"name": "fake", "path": str(folder)}, "folder": str(folder)}
+    spec |= {"input": {"mode": "resident", "samples": 10_000}, "device": "cpu", "threads": 1}
+    spec |= {"cores": sorted(os.sched_getaffinity(0)), "environment": {}, "warmup_steps": 4}
+    spec |= {"memory_limit_bytes": None, "loss_every": 2, "forked_s": time.monotonic()}
+    return {**spec, **changes}
+
+
+def tiny_net(num_classes: int, width: int) -> torch.nn.Module:
+    body = torch.nn.Conv2d(3, width, 3, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
+    return torch.nn.Sequential(*body, torch.nn.Flatten(), torch.nn.Linear(width, num_classes))

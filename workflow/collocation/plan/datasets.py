@@ -9,6 +9,8 @@ from pathlib import Path
 
 from workflow.collocation.spec.study import Config, Study
 
+DATA_FORMAT = 2  # models/data/base.py's: what was prepared in another is prepared once more
+
 
 class Datasets:
     """folder: the study's, below results. sizes: name → input sizes (pixels) to prepare it for."""
@@ -27,7 +29,8 @@ class Datasets:
         """The file that says that a dataset is ready: the first of its names that does not speak of
         data that are gone, or of another source than the pin.
         """
-        request = hashlib.sha256(self.arguments(name).encode()).hexdigest()[:8]
+        asked = f"format {DATA_FORMAT} {self.arguments(name)}"
+        request = hashlib.sha256(asked.encode()).hexdigest()[:8]
         first = Path(self.folder, "ready", f"{name}.{request}.json")
         others = (first.with_stem(f"{first.stem}-{number}") for number in itertools.count(1))
         paths, pin = itertools.chain([first], others), self.pinned(name)

@@ -65,11 +65,12 @@ def own_digest(names: Iterable[str], files: Iterable[Path] = ()) -> str | None:
 
 
 def _source(name: str) -> Path | None:
-    """The file, where members import from: working directory, repository, PYTHONPATH."""
+    """The file, where members import from: working directory, PYTHONPATH, repository."""
     module, colon, _ = name.partition(":")
     file = Path(*module.split(".")).with_suffix(".py")
-    extra = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    places = (folder / file for folder in (Path.cwd(), ROOT, *map(Path, extra)))
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    extra = (folder for folder in given if folder not in ("", str(ROOT)))
+    places = (folder / file for folder in (Path.cwd(), *map(Path, extra), ROOT))
     return next(filter(Path.is_file, places), None) if colon else None
 
 

@@ -229,7 +229,7 @@ class Run:
 
     def _datasets(self) -> dict[str, dict]:
         """Dataset name → what `python -m models.data prepare` said of it."""
-        ready = [json.loads(path.read_text()) for path in self.task.data]
+        ready = [json.loads(path.read_bytes()) for path in self.task.data]
         needed = {member.job.dataset for member in self.spec.members} - {None}
         named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
         if missing := needed - named.keys():

@@ -49,7 +49,9 @@ class Display:
         columns = 80
         with suppress(OSError):
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or columns
-        self._write(f"{self.name}: {what()}"[: max(columns - 1 - len(told), 0)] + told)
+        said = f": {what()}{told}"
+        name = self.name[: max(columns - 1 - len(said), 0)]
+        self._write(f"{name}{said}")
 
     def close(self) -> None:
         self._write("")

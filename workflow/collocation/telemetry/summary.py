@@ -106,9 +106,7 @@ class Summary:
         """What the record says of these windows, and the flags that follow."""
         found = {window.name: self._window(window) for window in self.windows}
         disagree = [said for window in self.windows for said in self._disagree(window)]
-        energy = [
-            said for w in self.windows for said in self._energy_apart(w, found[w.name].energy)
-        ]
+        energy = [said for w in self.windows for said in self._energy_apart(w, found[w.name])]
         throttled, strangers, reason = self._throttled(), self._strangers(), self._incomplete()
         flags = {
             "telemetry_incomplete": reason,

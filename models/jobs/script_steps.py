@@ -1,4 +1,4 @@
-"""How a script of somebody else's tells of its steps, and how it is held at the barrier."""
+"""How somebody else's script tells of its steps, and how it is held at the barrier."""
 
 import json
 import mmap
@@ -16,6 +16,7 @@ import psutil
 from models import hook
 
 FOREVER = 1 << 62
+STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
 
 
 class Output:
@@ -29,18 +30,20 @@ class Output:
     environment: dict[str, str] = {}
     facts: dict = {}  # it cannot say more of itself
 
-    def __init__(self, pattern: str, _spec: dict):
-        self.pattern = re.compile(pattern)
+    def __init__(self, spec: dict):
+        self.pattern = re.compile(spec["steps"])
         self.end_ns, self.number, self.rest = array("q"), 0, b""
-        self.source, self.theirs = os.pipe()  # None when it has closed its output
+        self.source, self.theirs = os.pipe()  # source: None when it has closed its output
         os.set_blocking(self.source, False)
         self.limit, self.held = FOREVER, False
 
     @property
     def done(self) -> int:
+        """Steps made so far, but none beyond those asked for."""
         return min(len(self.end_ns), self.limit)
 
     def started(self, child: subprocess.Popen) -> None:
+        """The script runs."""
         os.close(self.theirs)
         self.child = child
 
@@ -80,9 +83,8 @@ class Output:
     def hold(self) -> bool:
         """Stop the script and what it started where they are; True once they are."""
         self.held = True
-        still = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-        statuses = each(tree(self.child.pid), lambda it: it.suspend() or it.status())
-        return all(status in still for status in statuses)
+        statuses = each(tree(self.child.pid), lambda process: process.suspend() or process.status())
+        return all(status in STILL for status in statuses)
 
     def go(self, work: int | None) -> None:
         """Let it go on; after so many steps hold it again."""
@@ -94,16 +96,13 @@ class Output:
         """Times of steps first ≤ step < end; the steps and values of losses that were kept."""
         return self.end_ns[first:end], [], []
 
-    def loss(self) -> None:
-        """The newest loss: none is known."""
-
 
 class Hooked:
-    """Steps of which models/hook.py in the script tells, in memory that it shares with us."""
+    """The same of a script in which models/hook.py tells of steps, in memory that we share."""
 
     theirs = source = None  # it prints to our log
 
-    def __init__(self, _steps: str, spec: dict):
+    def __init__(self, spec: dict):
         memory = os.memfd_create("steps")
         os.truncate(memory, hook.SIZE)
         self.memory, self.every = mmap.mmap(memory, hook.SIZE), spec["loss_every"]
@@ -134,7 +133,6 @@ class Hooked:
         return bool(self.header[hook.HELD])
 
     def go(self, work: int | None) -> None:
-        """Let it go on; after so many steps it is to wait again."""
         self.header[hook.LIMIT] = self.done + work if work else FOREVER
         self.header[hook.HELD] = 0
         os.write(self.gate, b"g")
@@ -143,12 +141,6 @@ class Hooked:
         """Times of steps first ≤ step < end; the steps and values of losses of all before end."""
         kept = [n for n in range(0, end, self.every) if not np.isnan(self.losses[n])]
         return self.times[first:end], kept, [self.losses[n] for n in kept]
-
-    def loss(self) -> float | None:
-        """The newest loss that was kept."""
-        newest = (self.done - 1) // self.every * self.every
-        value = self.losses[newest] if self.done else float("nan")
-        return None if np.isnan(value) else value
 
 
 def tree(pid: int) -> list[psutil.Process]:
