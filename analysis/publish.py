@@ -32,13 +32,16 @@ def build(
     """
     prepared = runs.prepared(rows)
     members = prepared.members
-    found = replicates(members, work).rename(columns={"at": "cell"}).assign(name="")
-    about = members.drop_duplicates("run").set_index("run")
-    about = about[["scenario", "arm", "method", "window", "host"]].join(runs.conditions(members))
-    measured = _marked(_with_sets(over_hosts(by_host(found.join(about, on="run")))))
     outcomes = study.outcomes(members, plan)
-    others = derived(measured, outcomes) if len(measured) else measured
-    numbers = _with_sets(pd.concat([measured, others], ignore_index=True))
+    numbers = pd.DataFrame(columns=[*estimates.COLUMNS, "jobs", "variant"])
+    if members["measured"].any():
+        found = replicates(members, work).rename(columns={"at": "cell"}).assign(name="")
+        about = members.drop_duplicates("run").set_index("run")
+        about = about[["scenario", "arm", "method", "window", "host"]]
+        found = found.join(about.join(runs.conditions(members)), on="run")
+        measured = _marked(_with_sets(over_hosts(by_host(found))))
+        others = derived(measured, outcomes)
+        numbers = _with_sets(pd.concat([measured, others], ignore_index=True))
     counts = [*study.counts(prepared, plan, numbers), *study.provenance(members)]
     return estimates.combined([numbers, outcomes, pd.DataFrame(counts)])
 
