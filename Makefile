@@ -1,30 +1,26 @@
 # make help      this list
-# make study     install, then run the study (paper on a CUDA machine, smoke elsewhere); GPUS=all, or a number:
-#                that many GPUs at once
-# make cells     install, then measure only: neither tables nor figures
-# make test      install, then lint, verify what ships, and run the whole test suite
-# make test-slurm   the executor for Slurm on a real Slurm of one node; as root, installs Debian's packages
-# make soak      random deaths, hangs, full disks: make soak SEED=7 MINUTES=120; what it found: build/soak-SEED
-# make figures   install without torch, then draw what is there; plans no GPU job
-# make report    Snakemake's report of what is there, as report.zip and report.html in the study's folder
-# make compare   two studies side by side: make compare A=results/x B=results/y; OUT: another folder
-# make verify    do the shipped results follow from the raw files? STUDY=h200; default: all that ship; ALL=1: each artefact
-# make artifact  one archive of code, raw and derived results, and how to evaluate it: STUDY=h200 OUT=FILE
-# make merge     take in cells of the same study from elsewhere: make merge FROM=FOLDER_OR_BUNDLE
-# make seal      check a finished study and make it one that ships: STUDY=h200
-# make readme    write README.md and the generated pages of docs/ from the study that ships: STUDY=h200
-# make explain   the cells and arithmetic behind a published number: make explain ID=stp:... STUDY=h200
-# make advise    how many of a job, by which method: make advise STUDY=h200 SLOWDOWN=2 MEMORY=80
-# make plan      what would run, minutes by claim and figure: make plan STUDY=kick BUDGET=25m; on another card
-#                with CARD=tests/cards/FILE, on this one with CARD=here: what will not fit, every MIG layout
-# make doctor    what measuring needs of this machine, how noisy it is, and what to do; exit 1 if it cannot
-# make bench     our training loop against a bare PyTorch loop, and the cost of a cell; BENCH=--help;
-#                BENCH="--sampler 20": what monitoring costs
-# make schemas   write config models as JSON Schema
-# make wheelhouse   wheels for an air-gapped GPU node that has its own torch; ALL=1: numpy etc. too
+# make study     install, then measure what is left of a study and make its tables, figures and pages: 'paper' on a
+#                machine with a CUDA card, 'smoke' elsewhere, or STUDY=name; GPUS=all or a number: that many GPUs at once
+# make cells     install, then only measure
+# make figures   install (without torch), then make tables, figures and pages of what is there
+# make plan      what would run, in which order and how long it takes, and what failed: STUDY=kick BUDGET=25m
+# make report    Snakemake's report of what is there: report.html and report.zip in the study's folder
+# make advise    how many of a job to run, by which method: STUDY=h200 SLOWDOWN=2 MEMORY=80
+# make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=h200
+# make compare   two studies side by side: A=results/x B=results/y; OUT: another folder
+# make verify    do the published numbers follow from the raw files? STUDY=h200; by default all studies that ship
+# make doctor    what this machine lacks for measuring, and what to do about it; exits with 1 if it cannot measure
+# make artifact  one archive of code, raw and derived results, with instructions: STUDY=h200 OUT=FILE
+# make merge     take in cells of the same study that were measured elsewhere: FROM=FOLDER_OR_BUNDLE
+# make seal      check a finished study, and list its files with their hashes, so that it can ship: STUDY=h200
+# make readme    write README.md and the generated pages of docs/ from a study that ships: STUDY=h200
+# make bench     what the training loop and the sampler of telemetry cost; BENCH=--help
+# make test      install, then lint, verify what ships, and run the test suite
+# make test-slurm   measure on a real Slurm of one node; as root, installs Debian's packages
+# make wheelhouse   packages for a GPU node without a network that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, SLOWDOWN, MEMORY, CARD, TABLE, BENCH, SEED, MINUTES, PYTHON, VENV.
-# `make PYTHON=python3 VENV= study` uses that Python as it is and installs nothing.
+# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, SLOWDOWN, MEMORY, BENCH, PYTHON, VENV.
+# 'make PYTHON=python3 VENV= study' uses that Python as it is, and installs nothing.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -50,7 +46,7 @@ QUIET = $(PY) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact merge seal readme explain advise plan doctor test test-slurm soak lint format schemas bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact merge seal readme explain advise plan doctor test test-slurm lint format bench wheelhouse clean
 
 help:
 	@sed -n '/^[^#]/q; s/^# \{0,1\}//p' Makefile
@@ -65,7 +61,7 @@ figures: $(BASE)
 	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- figures
 
 report: $(BASE)
-	$(SNAKEMAKE) --config measure=false $(SETTINGS) -- report
+	@$(SNAKEMAKE) --config measure=false $(SETTINGS) -- report
 
 OUT ?= results/compare/$(notdir $(patsubst %/,%,$(A)))-$(notdir $(patsubst %/,%,$(B)))
 compare: $(BASE)
@@ -98,7 +94,7 @@ artifact: $(BASE)
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 
 plan: $(BASE)
-	@$(QUIET) workflow.collocation.plan.$(if $(CARD),mig_plan,show) --config $(SETTINGS) $(if $(CARD),$(if $(filter-out here,$(CARD)),--card $(CARD)),$(if $(GPUS),--gpus $(MANY)))
+	@$(QUIET) workflow.collocation.plan.show --config $(SETTINGS) $(if $(GPUS),--gpus $(MANY))
 
 doctor: $(TRAIN)
 	@$(QUIET) workflow.collocation.plan.doctor --config $(SETTINGS)
@@ -114,24 +110,17 @@ test-slurm:
 	$(MAKE) VENV=$(VENV)-slurm $(VENV)-slurm/.slurm
 	COLLOCATION_SLURM=1 $(VENV)-slurm/bin/python -m pytest -v tests/test_slurm.py
 
-SEED ?= 1
-MINUTES ?= 120
-soak: $(DEV)
-	$(PY) -m tests.soak --seed $(SEED) --minutes $(MINUTES) --folder build/soak-$(SEED)
-
+OURS = analysis bench envs models release tests workflow
 lint: $(DEV)
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
+	$(PY) -m ruff check $(OURS)
+	$(PY) -m ruff format --check $(OURS)
 	$(PY) -m snakefmt --check Snakefile workflow
 	$(PY) -m pytest --quiet tests/test_packaging.py
 
 format: $(DEV)
-	$(PY) -m ruff check --fix .
-	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix $(OURS)
+	$(PY) -m ruff format $(OURS)
 	$(PY) -m snakefmt Snakefile workflow
-
-schemas: $(BASE)
-	$(PY) -m workflow.collocation.spec.study
 
 bench: $(TRAIN)
 	$(PY) -m bench $(BENCH)
@@ -152,7 +141,7 @@ clean:
 define install
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; say which with PYTHON=...") if sys.version_info < (3, 11) else 0'
 	@echo "installing into $(VENV), once: about half a minute, or three where there is pip alone" >&2
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@if $(PY) -m pip install --quiet -c envs/constraints.txt uv; then \
 	  UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" $(PY) -m uv pip install --quiet --compile-bytecode --python $(PY) -c envs/constraints.txt -e '.$(1)'; \
 	else false; fi || $(PY) -m pip install --quiet -c envs/constraints.txt -e '.$(1)'

@@ -9,6 +9,7 @@ from importlib import import_module
 from math import inf
 from pathlib import Path
 
+from analysis.code import digest
 from analysis.records.safe import printable
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +22,6 @@ _RECORDS = (
     ("--list", {"type": Path, "metavar": "FILE", "help": "file with the path of a record a line"}),
     ("runs", {"nargs": "*", "type": Path, "metavar": "RUN.json", "help": "records to read"}),
 )
-_OUTPUTS = {"required": True, "type": Path, "nargs": "+", "action": "extend"}
 # Command → its module, what it does, its arguments. A module's `run` takes them, and returns what
 # is to be printed. It is imported when it is used: drawing needs no more than matplotlib.
 COMMANDS = {
@@ -39,20 +39,12 @@ COMMANDS = {
     ),
     "figures": (
         "figures.command",
-        "the data of all figures, and pictures of those whose data changed",
+        "the figures that a study has data for, each with its data",
         (_FOLDER, ("--data-only", {"action": "store_true", "help": "no pictures"})),
-    ),
-    "draw": (
-        "figures.draw",
-        "one figure, from its data alone",
-        (
-            ("--data", {"required": True, "type": Path, "metavar": "FIGURE.csv"}),
-            ("--output", _OUTPUTS),
-        ),
     ),
     "pages": (
         "pages.render",
-        "findings, claims, advice and tables from the estimates",
+        "results, claims, advice and tables from the estimates",
         (
             _FOLDER,
             _CLAIMS,
@@ -89,6 +81,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run a command. What a person got wrong is one line on stderr, and the code 1."""
     parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    parser.add_argument("--code", help="end at once unless the analysis code has this digest")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, what, arguments) in COMMANDS.items():
         command = commands.add_parser(name, help=what, description=what)
@@ -96,7 +89,9 @@ def main(argv: list[str] | None = None) -> int:
             command.add_argument(flag, **settings)
     given = parser.parse_args(argv)
     try:
+        _planned_by(given.code)
         text = import_module(f"analysis.{COMMANDS[given.command][0]}").run(given)
+        _planned_by(given.code)
     except (OSError, ValueError) as error:
         lines = map(printable, str(error).split("\n"))
         sys.stderr.write("\n".join(lines) + "\n")
@@ -104,6 +99,12 @@ def main(argv: list[str] | None = None) -> int:
     if text:
         print(text)
     return 0
+
+
+def _planned_by(code: str | None) -> None:
+    """Raise ValueError where a run was planned with other analysis code than there is now."""
+    if code not in (None, digest()):
+        raise ValueError("the code of the analysis has changed since this run began; start again")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pandas as pd
 from analysis import choose, labels
 from analysis import estimates as table_of
 from analysis.choose import place, scope, way
-from analysis.estimates import RANGE, Row, by_id, frame_of, identity
+from analysis.estimates import RANGE, Row, by_id, identity
 from workflow.collocation.spec.names import ALTERNATE, TWIN, method_order, parse_scenario
 
 GAIN = 1.05  # less is no gain
@@ -285,7 +285,6 @@ def advise(
 
     slowdown: the most that the slowest job may suffer. memory: the most that may be used, GB.
     """
-    estimates = frame_of(estimates)
     every, numbers = options(estimates), by_id(estimates)
     return [
         _advice(numbers, name, arm, every[name, arm], slowdown, memory)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from analysis import labels
-from analysis.estimates import BLOCKS, INTERVAL, Row, frame_of, get, hardware, identity, of
+from analysis.estimates import BLOCKS, INTERVAL, Row, get, hardware, identity, of
 from analysis.intervals import FEW
 from analysis.records import flags
-from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS, TWIN, parse_scenario
+from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS, parse_scenario
 
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
@@ -22,22 +21,6 @@ TURNED = (
     f"{TURNS} the sets compared took turns in one cell (on one host at least); elsewhere each had "
     "a cell of its own, and the host may have changed in between."
 )
-
-
-def copies(estimates: object, quantity: str, **where: str) -> dict[str, list[Row]]:
-    """Of sets of one workload without variants, in plain windows: workload → its numbers."""
-    found: dict[str, list[Row]] = defaultdict(list)
-    for e in estimates.of(quantity, **{"window": "", "job": "", "name": ""} | where):
-        scenario = parse_scenario(e.scenario)
-        plain = not scenario.mixed and not scenario.variant and e.method != TWIN
-        if plain and e.value is not None:
-            found[scenario.parts[0][0]].append(e)
-    return found
-
-
-def value(e: Row) -> float:
-    """To sort by."""
-    return e.value
 
 
 def place(e: Row) -> dict[str, str]:
@@ -52,7 +35,7 @@ def way(method: str) -> str:
 
 def unmeasured(estimates: pd.DataFrame, jobs: Iterable[str]) -> str:
     """Ways of writing in which some of these jobs were not measured alone."""
-    rates = of(frame_of(estimates), "rate", method="naive", window="")
+    rates = of(estimates, "rate", method="naive", window="")
     alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "arm"]) for job in jobs]
     lacking = (arm for arm in ARMS if not all(arm in known for known in alone))
     return "; ".join(labels.arm(arm) for arm in lacking if arm not in CONTROL_ARMS)
@@ -92,12 +75,11 @@ def turned(found: Iterable[Row | None]) -> set[str]:
 
 def on_cpu(estimates: pd.DataFrame) -> bool:
     """True if the study's cells ran without a GPU."""
-    return "count:software_gpu_none" in frame_of(estimates).index
+    return "count:software_gpu_none" in estimates.index
 
 
 def caution(estimates: pd.DataFrame) -> str:
     """Why a small study answers little, or ""."""
-    estimates = frame_of(estimates)
     replicates = get(estimates, "count", name="replicates")
     if on_cpu(estimates):
         return (
@@ -116,7 +98,6 @@ def caution(estimates: pd.DataFrame) -> str:
 
 def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
     """What a study was measured on, and what it can and cannot answer; with its numbers."""
-    estimates = frame_of(estimates)
     names = ("hosts", "window_s", "replicates", "replicates_turns")
     hosts, window, sets, turns = found = [get(estimates, "count", name=name) for name in names]
     if not (hosts and (sets or turns)):

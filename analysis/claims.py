@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis import labels
 from analysis.choose import PARTNER, host_bound, place
-from analysis.estimates import MEASURED, NONE, Row, by_id, frame_of, identity
+from analysis.estimates import MEASURED, NONE, Row, by_id, identity
 from analysis.quantities import QUANTITIES
 from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts, read
 from workflow.collocation.spec.names import Scenario, parse_scenario, scenario_id
@@ -144,7 +144,7 @@ class _Judge:
     """Judges claims by the estimates of a study."""
 
     def __init__(self, estimates: pd.DataFrame):
-        self.numbers = by_id(frame_of(estimates))
+        self.numbers = by_id(estimates)
         self.hosts = sorted({e.host for e in self.numbers.values()} - {""})
         every = [e for e in self.numbers.values() if e.quantity == "outcome"]
         self.outcomes = [e for e in every if e.source == MEASURED]

@@ -9,10 +9,14 @@ PACKAGE = Path(__file__).parent
 _KINDS = {".py", ".csv", ".j2", ".html", ".css", ".js"}
 
 
-def digest(package: Path = PACKAGE) -> str:
-    """Of all that it reads of itself: its modules, lists, templates, styles and scripts."""
+_CORE = PACKAGE.parent / "workflow" / "collocation"
+
+
+def digest() -> str:
+    """Of its modules, lists, templates, styles and scripts, and of the core that it imports."""
     found = hashlib.sha256()
-    for path in sorted(package.rglob("*")):
-        if path.suffix in _KINDS:
-            found.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    for package in (PACKAGE, _CORE / "spec", _CORE / "record"):
+        for path in sorted(package.rglob("*")):
+            if path.suffix in _KINDS:
+                found.update(f"{path.relative_to(PACKAGE.parent)}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from analysis.estimates import INTERVAL, NONE, RANGE, Row
 from workflow.collocation.spec.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
@@ -75,8 +76,12 @@ def marker(name: str) -> str:
     return MARKERS.get(name) or "pD*"[sum(map(ord, name)) % 3]
 
 
-def job(workload: str) -> str:
-    """`ResNet26 b32`, `EfficientNetV2-S b128`, `ResNet26 b128, roomy`; an unknown name as it is."""
+def job(workload: str, arm_name: str = PAPER_ARM) -> str:
+    """`ResNet26 b32`, `EfficientNetV2-S b128`, `ResNet26 b128, roomy`; an unknown name as it is.
+    With the way in which it is written, where that is not the paper's.
+    """
+    if arm_name != PAPER_ARM:
+        return f"{job(workload)}, {arm(arm_name)}"
     if workload.startswith("tiny_"):
         return f"tiny {job(workload.removeprefix('tiny_'))}"
     match = re.fullmatch(r"(.+)_b(\d+)(?:_(.+))?", workload)
@@ -137,6 +142,12 @@ def number(value: float | None, unit: str = "") -> str:
     else:
         text = f"{value:.2f}"
     return f"{text} {unit}" if unit else text
+
+
+def range_of(values: Iterable[float]) -> str:
+    """`1.90 to 3.37`, or one number where the least and the most read alike."""
+    ends = dict.fromkeys(number(pick(values)) for pick in (min, max))
+    return " to ".join(ends)
 
 
 def span(e: Row | None) -> str:

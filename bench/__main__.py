@@ -93,7 +93,7 @@ def bare(cell: Cell, ready: Path, device, folder: Path) -> float:
     key, where = (device.uuid, "cuda") if device else ("cpu", "cpu")
     with (
         device_lock(key, {"study": "bench", "cell": cell.id}, print),
-        methods.enter(cell.spec.to_json(), device, folder) as sharing,
+        methods.enter(cell.spec, device, folder) as sharing,
     ):
         environments = [sharing.environment(index) for index in range(cell.n)]
         named = {dataset["dataset"]: dataset}

@@ -138,7 +138,7 @@ def _steps(folder: Path, found: Checked) -> Iterator[str]:
         for name, said in member["windows"].items():
             place = f"{RUN}: members[{member['member']}].windows.{name}"
             ends = ticks[own] * tick_ns + origin_ns
-            ways = _ways(windows[name], ends, tick_ns, size, member["epochs"], drop_s)
+            ways = _ways(windows[name], ends, tick_ns, size, drop_s)
             yield from _rate(place, said, ways, tick_ns, size)
 
 

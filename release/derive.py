@@ -43,8 +43,9 @@ def derive(folder: Path) -> None:
     merge = ["merge", *of, here / "runs.parquet"]
     _run(folder, merge, ["telemetry", *of, here / "telemetry.parquet"])
     _run(folder, ["estimate", *of_study])
+    _run(folder, ["figures", "--data-only", *of_study])
     explorer = ["explorer", *of_study, "--output", here / "explorer.html"]
-    _run(folder, ["pages", *of_study], ["figures", "--data-only", *of_study], explorer)
+    _run(folder, ["pages", *of_study], explorer)
 
 
 def made(folder: Path) -> list[str]:

@@ -73,7 +73,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         "phase": None,
         "method": in_force,
         "gpu": gpu and card | {"memory_bytes": memory},
-        "windows": [{"name": name, "seconds": 10.0} for name in used],
+        "windows": [{"name": n, "start_ns": 0, "end_ns": 10**10, "seconds": 10.0} for n in used],
         "members": members if started else [],
         "data": [data | {"nominal_train_size": TRAIN_SIZE}],
         "flags": options.get("flags", []),

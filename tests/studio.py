@@ -240,10 +240,16 @@ class Studio:
             **more,
         }
 
-    def start(self, *arguments: str, config: dict | None = None, **environment: str) -> Running:
+    def start(
+        self,
+        *arguments: str,
+        config: dict | None = None,
+        snakefile: Path = REPOSITORY / "Snakefile",
+        **environment: str,
+    ) -> Running:
         """`snakemake --cores 1 ...` in a session of its own."""
         command = [sys.executable, "-m", "snakemake"]
-        command += ["--snakefile", str(REPOSITORY / "Snakefile"), "--directory", "."]
+        command += ["--snakefile", str(snakefile), "--directory", "."]
         command += [] if "--cores" in arguments else ["--cores", "1"]
         command += ["--config", *self.config(**(config or {})), *arguments]
         return self._start(command, environment)
@@ -267,9 +273,9 @@ class Studio:
             )
         return Running(process, log)
 
-    def snakemake(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
-        """`snakemake --cores 1 ...`, to its end."""
-        return self.start(*arguments, config=config, **environment).end()
+    def snakemake(self, *arguments: str, **options) -> Result:
+        """`snakemake --cores 1 ...`, to its end; options as of `start`."""
+        return self.start(*arguments, **options).end()
 
     def measure(self, *cells: str, config: dict | None = None, **environment: str) -> Result:
         """Run these attempts only, or all that is pending, without merging and drawing."""

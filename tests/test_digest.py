@@ -216,7 +216,7 @@ def test_provenance_tells_no_names_or_paths(tmp_path, monkeypatch):
     found = provenance.collect("580.1", "s1")
     assert found.keys() == {"digest", "versions", "commit", "started_at", "sitting", "machine"}
     assert (found["sitting"], found["versions"]["driver"]) == ("s1", "580.1")
-    assert str(provenance.ROOT) not in str(found) + str(provenance.host())
+    assert str(provenance.ROOT) not in str(found) + str(provenance.host(1, None))
 
 
 def test_an_unpacked_folder_has_no_commit_of_a_repository_around_it(tmp_path, monkeypatch):

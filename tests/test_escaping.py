@@ -1,16 +1,24 @@
 """What others wrote is neither markup on a page, nor a formula in a CSV, nor TeX in a figure."""
 
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
 from markdown_it import MarkdownIt
-from tests.test_hostile import SOURCE, run
 
 from analysis.estimates.schema import Estimate
 from analysis.estimates.schema import write as write_estimates
-from analysis.figures.sheet import Sheet
-from analysis.pages.book import plain
+from analysis.pages.spelling import plain
+from tests.studio import REPOSITORY
 from workflow.collocation.spec.names import no_formula
+
+
+def run(*command) -> subprocess.CompletedProcess:
+    """A command of this project, as a person types it."""
+    line = [sys.executable, "-m", *map(str, command)]
+    return subprocess.run(line, cwd=REPOSITORY, check=False, capture_output=True, text=True)
+
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -76,23 +84,14 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path, sign):
     write_estimates(found, tmp_path / "estimates.parquet")
     text = (tmp_path / "estimates.csv").read_bytes().decode()
     assert f'"{nasty}' not in text and f",{nasty}" not in text and f"\"'{nasty}" in text
-    sheet = Sheet()
-    sheet.text("title", nasty)
-    (tmp_path / "figure.csv").write_text(sheet.csv(), newline="")
-    assert f",{nasty}" not in sheet.csv() and f',"{nasty}' not in sheet.csv()
-    if sign not in "\r\n":
-        assert Sheet.read(tmp_path / "figure.csv").rows[0]["label"] == nasty, "drawn as it was"
 
 
-def test_the_name_of_a_processor_is_no_tex_in_a_figure(tmp_path):
-    sheet = Sheet.read(SOURCE / "figures" / "memory.csv")
-    words = [row for row in sheet.rows if row["kind"] == "panel" and row["series"] == "title"]
-    words += [row for row in sheet.rows if row["end"]]
-    assert words
-    for row in words:
-        name = "end" if row["end"] else "label"
-        row[name] = r"CPU $\frac{1}{$ at $2\undefined$"
-    data = tmp_path / "figure.csv"
-    data.write_text(sheet.csv())
-    done = run("analysis", "draw", "--data", data, "--output", tmp_path / "figure.svg")
-    assert done.returncode == 0 and (tmp_path / "figure.svg").exists(), done.stderr
+def test_the_name_of_a_job_is_no_tex_in_a_figure(tmp_path):
+    found = [
+        Estimate(name, f"{n}x_my$\\frac{{1}}{{_b1", "paper_step", "mps" if n > 1 else "naive",
+                 value=float(n), n=1, hosts=1)
+        for n in (1, 2) for name in ("rate", "memory")
+    ]  # fmt: skip
+    write_estimates(found, tmp_path / "estimates.parquet")
+    done = run("analysis", "figures", "--folder", tmp_path)
+    assert done.returncode == 0 and (tmp_path / "figures/memory.svg").exists(), done.stderr

@@ -63,7 +63,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     missing = QUANTITIES.keys() - {e.quantity for e in rich.values()}
     # RICH has one way of writing, no alternating cell, and no control beside idle GPUs.
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest"}
-    assert missing == {"claim", "bench", *rewritten, "aa", "beside_busy"}
+    assert missing == {"claim", "bench", *rewritten, "aa"}
 
 
 def test_a_gain_is_s_times_what_filling_gaps_wins(rich):

@@ -345,7 +345,8 @@ def hanging(nvml, child, monkeypatch) -> set[int]:
     return found
 
 
-def test_a_card_that_is_silent_is_left_out_and_named(hanging):
+def test_a_card_that_is_silent_is_left_out_and_named(nvml, hanging):
+    nvml.names = ["Card"] * 3
     hanging.add(1)
     said = "GPU 1 is left out: the NVIDIA driver does not answer: nothing on '_device' within 0 s"
     for wanted, indices in (("auto", [0, 2]), (UUIDS[2], [2]), (0, [0])):

@@ -250,8 +250,11 @@ def test_no_measured_cell_of_the_shipped_study_is_measured_again():
     attempts, cells = scan(folder / "cells"), expand(STUDIES["h200"], WORKLOADS)
     counted = pending.finished(cells, attempts, sealed=True)
     listed = (ROOT / attempt for attempt in (folder / "runs.txt").read_text().splitlines())
-    assert [attempt.path for attempt in counted] == [*listed]
-    attempts = {cell: found for cell, found in attempts.items() if "--anchor" not in cell}
+    assert sorted(attempt.path for attempt in counted) == sorted(listed)
+    gone = ("--anchor", "/mig_mps/")  # which are planned no more
+    attempts = {
+        cell: found for cell, found in attempts.items() if not any(word in cell for word in gone)
+    }
     planned = {cell.id: cell for cell in cells}
     assert len(attempts) > 500 and attempts.keys() <= planned.keys()
     for cell_id, found in attempts.items():

@@ -9,8 +9,9 @@ from tests.studio import study, workload
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
 from workflow.collocation.run import waiting
-from workflow.collocation.sharing.base import METHODS, MOST_MEMBERS, Method, Sharing, register
+from workflow.collocation.sharing.base import METHODS, Method, Sharing, register
 from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.spec import methods as planned_methods
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.study import Study
 from workflow.collocation.spec.workloads import VisionWorkload
@@ -27,7 +28,7 @@ class InTurn(Method):
 
     @contextmanager
     def enter(self, spec, device, log, switch=False):
-        yield Turns(len(spec["members"]))
+        yield Turns(len(spec.members))
 
 
 @dataclass
@@ -43,9 +44,9 @@ class Turns(Sharing):
 
 @pytest.fixture
 def toy():
-    register(InTurn("in_turn", least=2, most=3))
+    register(InTurn("in_turn"), bounds=planned_methods.Bounds(least=2, most=3))
     yield
-    del METHODS["in_turn"]
+    del METHODS["in_turn"], planned_methods.METHODS["in_turn"]
 
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
@@ -60,8 +61,8 @@ def planned(count: int, method: str = "in_turn", **extra) -> Cell:
 
 def test_a_method_of_ones_own_is_planned_and_entered(toy, tmp_path):
     cell = planned(2)
-    assert methods.refusal(cell.spec.to_json(), None) is None
-    with methods.enter(cell.spec.to_json(), None, tmp_path) as sharing:
+    assert methods.refusal(cell.spec, None) is None
+    with methods.enter(cell.spec, None, tmp_path) as sharing:
         assert sharing.environment(1)["TURN"] == "1 of 2"
         assert sharing.witness({1: Report(7, None, None, None)})["turns"] == {1: 7}
         # What a method need not say: nothing to drop, no servers, no instances.
@@ -89,18 +90,15 @@ def test_a_variant_is_its_method_with_limits_of_the_study():
     cell = planned(2, "mps_own", variants={"mps_own": {"sm_percent": 30}})
     assert [member.sm_percent for member in cell.spec.members] == [30, 30]
     found = methods.named("mps_own")
-    assert (found.name, found.family, found.parts) == ("mps_own", "mps", False)
-    assert methods.refusal(cell.spec.to_json(), None) == methods.refusal(
-        planned(2, "mps").spec.to_json(), None
-    )
+    assert (found.name, found.family) == ("mps_own", "mps")
+    assert methods.refusal(cell.spec, None) == methods.refusal(planned(2, "mps").spec, None)
 
 
 def test_every_method_says_what_it_is():
     for name, method in METHODS.items():
         assert (method.name, methods.named(name)) == (name, method)
         assert name.split("_")[0] == method.family
-        assert 1 <= method.least <= method.most <= MOST_MEMBERS
-        assert method.limits is None or set(dict(method.limits)) == set(method.takes)
+    assert METHODS.keys() == planned_methods.METHODS.keys()
 
 
 # -- what an arm asks for --------------------------------------------------------------------------

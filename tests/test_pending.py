@@ -4,7 +4,6 @@ import itertools
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from tests.test_plan import SMALL, WORKLOADS, A, small_study
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.plan.duration import Estimates
-from workflow.collocation.plan.pending import Job, within
+from workflow.collocation.plan.pending import within
 from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS
 from workflow.collocation.spec.grid import Cell, expand
 
@@ -209,7 +208,9 @@ def test_a_budget_takes_the_first_jobs_that_fit_with_their_baselines(
     jobs = world.pending(device, refusal)
     now, later = within(jobs, budget)
     assert sorted([*now, *later], key=lambda job: job.rank) == jobs
-    assert sum(job.estimate_s for job in now) <= budget
+    first = jobs[0].cell.needs | {jobs[0].cell.id} if jobs else set()
+    assert sum(job.estimate_s for job in now) <= budget or {j.cell.id for j in now} <= first
+    assert bool(now) == bool(jobs), "a run gets on"
     pending_ids = {job.cell.id for job in jobs}
     chosen = {job.cell.id for job in now}
     assert all(job.cell.needs & pending_ids <= chosen for job in now)
@@ -382,18 +383,12 @@ def test_estimates_are_what_other_replicates_took():
         entry.content["timing"]["lock_wait_s"] = 1.0
     found[TWIN.id] += [attempt(TWIN, 4, "failed"), attempt(TWIN, 5, "corrupt")]
     assert Estimates(found).of(THREE) == 60.0  # the median, less the waiting
-    epochs = {"kind": "epochs", "epochs": 2}
-    found[TWIN.id].append(attempt(TWIN, 6, "completed", spec=READ[TWIN.id] | {"measure": epochs}))
+    other = {"kind": "departure"}
+    found[TWIN.id].append(attempt(TWIN, 6, "completed", spec=READ[TWIN.id] | {"measure": other}))
     assert Estimates(found).of(THREE) == 60.0
     untimed = attempt(TWIN, 7, "completed")
     del untimed.content["timing"]
     assert Estimates(by_id([untimed])).of(THREE) == NO_WORD.of(THREE)
-
-
-def test_the_rule_of_thumb_is_as_far_off_as_it_was():
-    half = Estimates(took(OTHER, NO_WORD.of(OTHER) - beside(NO_WORD, OTHER) / 2))
-    assert beside(half, OTHER) == pytest.approx(beside(NO_WORD, OTHER) / 2)
-    assert beside(half, THREE) == pytest.approx(beside(NO_WORD, THREE) / 2)
 
 
 def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_better():
@@ -407,45 +402,10 @@ def test_what_a_study_that_ships_took_is_known_and_what_this_one_took_is_known_b
     unlike = cell_of(f"3x_{SMALL}", "naive")
     assert known.of(unlike) == NO_WORD.of(unlike)
 
-    # Here the one took twice as long beside its windows as where it shipped from: so may the other.
-    here = took(OTHER, 20.0 + beside(known, OTHER))
-    learned = Estimates(here, lambda kind: shipped)
-    assert beside(learned, THREE) == pytest.approx(2 * beside(known, THREE))
-    assert Estimates(here | took(THREE, 50.0), lambda kind: shipped).of(THREE) == 50.0
+    assert Estimates(took(THREE, 50.0), lambda kind: shipped).of(THREE) == 50.0
 
 
-def test_the_first_cell_of_each_workload_compiles_what_the_others_find():
-    ladders = [{"workloads": [SMALL, A], "counts": {1: ["naive"], 2: ["mps"]}}]
-    study = small_study(ladders=ladders, mixes=[], replicates=2, arms=["compile", "graph"])
-    cells = expand(study, WORKLOADS)
-
-    def more(estimates: Estimates) -> list[str]:
-        """Workloads of the cells that take longer than with a graph, each asked for twice."""
-        graph = {c.id: estimates.of(c) for c in cells if c.arm == "graph"}
-        its = [c for c in cells if c.arm == "compile"] * 2
-        longer = [c for c in its if estimates.of(c) > graph[c.id.replace("compile", "graph")]]
-        assert len(longer) % 2 == 0 and longer[: len(longer) // 2] == longer[len(longer) // 2 :]
-        return sorted({c.spec.members[0].workload for c in longer})
-
-    assert more(Estimates({})) == sorted([SMALL, A])
-    assert more(Estimates(took(replace(OTHER, arm="compile"), NO_WORD.of(THREE)))) == [SMALL]
-
-
-@pytest.mark.parametrize(
-    "unlike",
-    [{"status": "out_of_memory"}, {"measure": {"kind": "completion"}}],
-    ids=["ended early", "work of unknown length"],
-)
-def test_what_ended_after_another_time_says_nothing_of_other_cells(unlike):
-    found = took(OTHER, 2.0)
-    content = found[OTHER.id][0].content
-    content["spec"] = content["spec"] | unlike
-    content["status"] = unlike.get("status", "completed")
-    estimates = Estimates(found)
-    assert estimates.of(THREE) == NO_WORD.of(THREE) and estimates.of(OTHER) >= 1
-
-
-@pytest.mark.parametrize("measure", ["window", "departure", "epochs"])
+@pytest.mark.parametrize("measure", ["window", "departure"])
 def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     ladders = [{"workloads": [A], "counts": {2: ["mps"], 7: ["mps"]}, "measure": {"kind": measure}}]
     cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
@@ -455,13 +415,10 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     assert 10 < NO_WORD.of(two) < NO_WORD.of(seven)
 
 
-@pytest.mark.parametrize(
-    ("measure", "took_s"),
-    [({"kind": "window", "window_s": 2}, (3.6, 7.4)), ({"kind": "epochs", "epochs": 3}, (6.7, 19))],
-)
-def test_without_a_gpu_tiny_models_take_seconds_and_what_they_took_is_known_better(measure, took_s):
+def test_without_a_gpu_tiny_models_take_seconds_and_what_they_took_is_known_better():
     """took_s: cells of smoke on two cores, from the quickest to the slowest."""
-    measure |= {"warmup_s": 0.3, "settle_s": 0.2}
+    took_s = 3.6, 7.4
+    measure = {"kind": "window", "window_s": 2, "warmup_s": 0.3, "settle_s": 0.2}
     ladders = [{"workloads": [A], "counts": {2: ["naive"]}, "measure": measure}]
     cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
     cell = next(c for c in cells if c.n == 2 and c.spec.measure.kind == measure["kind"])
@@ -499,12 +456,3 @@ def test_a_budget_is_for_each_device():
     assert pending.within(jobs, longest) == (jobs, [])
     same = [replace(job, device="GPU-a") for job in jobs]
     assert pending.within(same, longest) == (same[:1], same[1:])
-
-
-def test_a_job_beside_idle_gpus_takes_the_time_of_all():
-    def job(device, beside_idle=False):
-        return Job(SimpleNamespace(beside_idle=beside_idle), 1, "", 0, 5.0, device)
-
-    spent = {"a": 0.0, "b": 0.0}
-    assert [job(on).spend(spent, 5.0) for on in "aab"] == [5.0, 10.0, 5.0]
-    assert job("b", beside_idle=True).spend(spent, 5.0) == 15.0 and spent == {"a": 15.0, "b": 15.0}

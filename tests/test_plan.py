@@ -1,18 +1,12 @@
 """The grids of the shipped studies, and the laws of a grid and its order."""
 
-import csv
 import itertools
 import json
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import claims, figures
-from analysis.estimates.table import Estimates
-from workflow.collocation import ROOT
-from workflow.collocation.plan import costs, show
 from workflow.collocation.spec.cell import CellSpec, digest
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.load import ConfigError, load_study, load_workloads
@@ -157,7 +151,7 @@ def test_a_completion_gives_each_member_its_work():
     spec = by_scenario[f"2x_{SMALL}+1x_{A}--completion"]
     assert [member.work for member in spec.members] == [30, 30, 7]
     times = {"warmup_s": 3.0, "settle_s": 1.0}
-    times |= {"tune": "turn", "other_gpus": "any"}
+    times |= {"tune": "turn"}
     assert spec.to_json()["measure"] == {"kind": "completion", **times}
     for alone_cell in (f"1x_{SMALL}", f"1x_{A}"):
         assert by_scenario[alone_cell].measure.kind == "window"
@@ -213,7 +207,7 @@ def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
     cells, study = {cell.id: cell for cell in GRIDS[name]}, STUDIES[name]
     assert len(cells) == len(GRIDS[name])
     for cell in cells.values():
-        assert bool(cell.needs) != (cell.spec.measure.kind == "alternate" or cell.beside_idle)
+        assert bool(cell.needs) != (cell.spec.measure.kind == "alternate")
         for baseline in map(cells.__getitem__, cell.needs):
             assert baseline.needs == {baseline.id} and baseline.n == 1
             assert baseline.spec.measure.kind == "window"
@@ -298,8 +292,8 @@ LADDER = {"workloads": [A], "counts": {2: ["mps"]}}
             {f"1x_{SMALL}+1x_{A}": 10, f"1x_{A}": 3, f"1x_{SMALL}": 10},
         ),
         (
-            {"ladders": [LADDER], "measure": {"kind": "epochs"}},
-            {f"2x_{A}--epochs": "epochs", f"1x_{A}": 10},
+            {"ladders": [LADDER], "measure": {"kind": "departure"}},
+            {f"2x_{A}--departure": "departure", f"1x_{A}": 10},
         ),
         (
             {"ladders": [LADDER | {"input": "files"}]},
@@ -342,69 +336,3 @@ def test_a_workloads_settings_change_its_cells_only(name, update):
     for old, new in zip(before, after, strict=True):
         concerned = name in {member.workload for member in old.spec.members}
         assert (old.spec.digest != new.spec.digest) == (concerned and "description" not in update)
-
-
-# -- what verdicts and figures cost ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("study", "nothing_drawn"),
-    [
-        ("h200", {"mps_against_host"}),
-        ("turns", {"memory", "mixes_and_departures", "where_to_share"}),
-    ],
-)
-def test_claims_and_figures_need_the_cells_that_their_numbers_come_from(study, nothing_drawn):
-    """By the numbers of studies that ship."""
-    found = Estimates.read(ROOT / f"results/{study}/estimates.parquet")
-
-    def cells_of(identity: str) -> set[str]:
-        every = [found[identity], *found.on_hosts(found[identity])]
-        of = (name for e in every for r in e.replicates for name in (r.cell, *r.over.split()))
-        return {name.rpartition("/a")[0] for name in of}
-
-    by_set = costs.provided(GRIDS[study])
-    needs = {cell.id: {cell.id, *cell.needs} for cell in GRIDS[study]}
-    planned = costs.of_claims(by_set)
-    judged = claims.judged(claims.read(costs.CLAIMS), found)
-    assert list(planned) == [each.claim.id for each in judged]
-    for each in judged:
-        read = {need.id for need in each.needs} | {
-            identity for test in each.tests for cell in test.cells for identity in cell.ids
-        }
-        came_from = set().union(*map(cells_of, read - {""}))
-        named = set().union(*planned[each.claim.id])
-        assert came_from <= set().union(*(needs[cell] for cell in named)), each.claim.id
-
-    drawn = {name: kind for kind, (_, names) in costs.FIGURES.items() for name in names}
-    assert drawn.keys() == {*figures.NAMES, *figures.APPENDIX}
-    for name, kind in drawn.items():
-        with (ROOT / f"results/{study}/figures/{name}.csv").open() as file:
-            read = {row["id"] for row in csv.DictReader(file)} - {""}
-        came_from = set().union(*map(cells_of, read))
-        named = costs.of_figures(by_set)[kind]
-        assert bool(came_from) != (name in nothing_drawn), name
-        assert came_from <= set().union(*(needs[cell] for cell in named)), name
-
-
-def test_figures_of_mixes_need_no_ladder_and_one_claim_not_the_whole_study():
-    by_set = costs.provided(GRIDS["h200"])
-    planned = costs.of_claims(by_set)
-    drawn = {name: kind for kind, (_, names) in costs.FIGURES.items() for name in names}
-    mixes, ladders = (drawn["mixes_and_departures"], drawn["where_to_share"])
-    assert costs.of_figures(by_set)[mixes].isdisjoint(costs.of_figures(by_set)[ladders])
-    assert planned["C1a"] and len(set().union(*planned["C1a"])) < 40
-
-
-def test_a_plan_shows_minutes_and_cells_of_each_claim_cheapest_first(tmp_path, capsys):
-    """By the command that `make plan` runs, on a machine without a GPU: plain processes only."""
-    settings = ["study=paper", "gpu=cpu", f"results={tmp_path}"]
-    assert show.main(["--config", *settings]) == 0
-    table = capsys.readouterr().out.partition("\nminutes of one GPU, and cells, that")[2]
-    rows = re.findall(r"^ +([\d.]+) +(\d+)  (.+)$", table, re.M)
-    minutes = [float(row[0]) for row in rows]
-    assert minutes == sorted(minutes) and minutes[0] > 0
-    [cells] = [int(row[1]) for row in rows if "C5" in row[2].split(", ")]
-    assert cells == 3 * 3  # replicates of three jobs, of seven, and of one alone
-    assert "C3a" in re.search(r"no numbers here:([^:]+)", table)[1]
-    assert "C11e" not in table.partition("not in this study")[2]

@@ -3,12 +3,23 @@
 import json
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from workflow.collocation.plan.attempts import scan
-from workflow.collocation.record.run_json import CellName, Gpu, MethodEvidence, Record, write
+from workflow.collocation.record.run_json import (
+    CellName,
+    Gpu,
+    MethodEvidence,
+    NoRecord,
+    Record,
+    read,
+    write,
+)
+from workflow.collocation.spec.errors import ConfigError
 
 CELL = "2x_a/paper_step/naive/r1"
 
@@ -117,7 +128,7 @@ DAMAGES = {
     "bytes": lambda cells, path: path.write_bytes(b"\xff\xfe\x00"),
     "a list": lambda cells, path: path.write_text("[]"),
     "a word": lambda cells, path: path.write_text('"run"'),
-    "other schema": lambda cells, path: cells.edit(path, schema_version=2),
+    "other schema": lambda cells, path: cells.edit(path, schema_version=0),
     "status": lambda cells, path: cells.edit(path, status="fine"),
     "spec": lambda cells, path: cells.edit(path, spec="the usual"),
     "gpu": lambda cells, path: cells.edit(path, gpu={"name": "some card"}),
@@ -135,3 +146,48 @@ def test_unsound_records_are_corrupt(cells, damage):
     DAMAGES[damage](cells, cells.put())
     [attempt] = scan(cells.folder)[CELL]
     assert (attempt.content, attempt.status, attempt.number) == (None, "corrupt", 1)
+
+
+def test_a_record_of_a_newer_version_is_said_to_be_one_and_is_not_measured_again(cells):
+    path = cells.put()
+    cells.edit(path, schema_version=2, surroundings={})
+    with pytest.raises(ConfigError, match="schema_version is 2, .* knows 1: use a newer"):
+        scan(cells.folder)
+
+
+def test_a_record_is_utf8_whatever_the_locale(tmp_path):
+    path = tmp_path / "run.json"
+    code = "import sys; from pathlib import Path; from tests.test_record import make, write, read\n"
+    code += f"path = Path({str(path)!r}); write(path, make(reason='K\\xf6nig'))\n"
+    code += "assert read(path).reason == 'K\\xf6nig'"
+    surroundings = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=surroundings)
+    assert read(path) == make(reason="König")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"status": "completed"}, "nothing was measured"),
+        ({"members": [{"member": 1, "workload": "a", "status": "failed"}]}, "1 is none of spec"),
+        ({"cell": {"scenario": "a"}}, "cell.scenario: .*'a' is not <count>x_<workload>"),
+        ({"windows": [{"name": "naive"}]}, "windows.0.start_ns: Field required"),
+        ({"spec": {}}, "spec.members is no list"),
+    ],
+)
+def test_a_record_that_does_not_hold_together_says_why(cells, changes, said):
+    path = cells.put()
+    content = json.loads(path.read_text())
+    for key, value in changes.items():
+        content[key] = content[key] | value if isinstance(value, dict) and value else value
+    path.write_text(json.dumps(content))
+    with pytest.raises(NoRecord, match=said):
+        read(path)
+
+
+def test_a_link_to_a_record_is_one(cells):
+    """As git-annex lays it."""
+    path = cells.put()
+    path.rename(path.with_name("stored"))
+    path.symlink_to("stored")
+    assert scan(cells.folder)[CELL][0].status == "out_of_memory" and read(path) == make()

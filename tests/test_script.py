@@ -199,22 +199,6 @@ def test_scripts_are_merged_and_estimated(measured):
     assert len(ratio)
 
 
-def test_a_projects_own_package_of_the_name_models_is_the_one_that_its_script_finds(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "models.py").write_text("name = 'theirs'")
-    path = [str(REPOSITORY), str(tmp_path), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    code = "import time, models; print('loss', models.name, flush=True); time.sleep(600)"
-    spec = {"run": ["python", "-c", code], "steps": "loss theirs", "directory": "/", "unit": ""}
-    spec |= {"batch_size": 1, "seed": 0, "device": "cpu", "threads": 1, "sync": False}
-    script = Command(spec, Channel(0, os.open(os.devnull, os.O_WRONLY), os.pipe()[0]))
-    try:
-        script.build()  # waits for its first step
-    finally:
-        script.end()
-
-
 def test_a_script_dies_with_the_process_that_started_it():
     printing = "import time; print('loss', 1, flush=True); time.sleep(600)"
     spec = {"run": ["python", "-c", printing], "steps": "loss", "directory": ".", "batch_size": 1}

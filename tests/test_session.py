@@ -17,8 +17,7 @@ from workflow.collocation.plan import jobs, pending, show
 from workflow.collocation.plan import session as session_module
 from workflow.collocation.plan.attempts import scan
 from workflow.collocation.plan.duration import Estimates
-from workflow.collocation.plan.posted import open_posted
-from workflow.collocation.plan.session import Session, open_session
+from workflow.collocation.plan.session import Session, open_posted, open_session
 from workflow.collocation.record.run_json import Gpu, write
 from workflow.collocation.run.task import Task
 from workflow.collocation.spec.errors import ConfigError
@@ -61,15 +60,6 @@ def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
 def test_who_has_not_chosen_a_study_is_told_of_kick(session, study):
     session.config = Config(study=study)
     assert ("--config study=kick" in show.banner(session)) == (study == "auto")
-
-
-def test_the_plan_says_which_sets_are_measured_in_turns(tmp_path):
-    blocks = {"workloads": ["plain"], "counts": {2: ["mps"], 3: ["naive"]}}
-    session = planned(tmp_path, [TURNS, blocks])
-    assert "4 to run now (1 of them 'unsupported')" in show.banner(session).splitlines()[1]
-    said = show.table(session)
-    assert "\n  2x_plain/paper_step: " in said and "alone, naive in turns" in said
-    assert "\n  3x_plain/paper_step: naive in blocks" in said
 
 
 def ends(session: Session, *statuses: str) -> list[Path]:
@@ -210,8 +200,6 @@ def test_a_sealed_study_plans_no_cell_but_where_that_is_asked_for(place):
     for settings, planned in (({}, 0), ({"measure": True}, 1)):
         session = open_session(place | settings)
         assert session.sealed and len(session.coming) == planned
-        idle = "sealed, so nothing is measured, and " in show.banner(session)
-        assert idle == (not planned)
 
 
 def test_planning_writes_and_deletes_nothing(place):
@@ -221,7 +209,7 @@ def test_planning_writes_and_deletes_nothing(place):
     other = session.datasets.ready_file("digits")
     assert other != str(stale), "data that are gone are made ready again, under another name"
     session.datasets.arguments("digits")
-    session.run_files()
+    assert session.measured == []
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
     assert open_session(place).datasets.ready_file("digits") == str(stale)

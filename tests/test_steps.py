@@ -49,10 +49,9 @@ def test_a_member_that_stood_still_for_a_part_of_the_window_is_told_of(name):
     if still:
         since, until = (ORIGIN + MS * edge for edge in still)
         end = end[(end < since) | (end >= until)]
-    for kind in ("window", "before", "after", "epochs", "completion"):
+    for kind in ("window", "before", "after", "completion"):
         window = Window(name=kind, start_ns=ORIGIN, end_ns=ORIGIN + 3000 * MS, seconds=3.0)
-        # In the last two members also validate, or wait for others.
-        expected = told and kind not in ("epochs", "completion")
+        expected = told and kind != "completion"  # where they wait for others
         assert steps.stalled(window, end) is expected
 
 
@@ -70,7 +69,7 @@ def test_slices_that_follow_each_other_have_each_step_once(took, first, cuts):
     began = np.concatenate([[ORIGIN], end[:-1]])
     edges = sorted(ORIGIN + int(cut * (end[-1] - ORIGIN)) for cut in cuts)
     spans = [*pairwise([ORIGIN, *edges, int(end[-1])])]
-    found = [steps.fluid(began, end, *span) for span in spans]
+    found = [steps.fractional_steps(began, end, *span) for span in spans]
     assert sum(found) == pytest.approx(len(end), rel=1e-9)
     assert all(share >= 0 for share in found)
 
@@ -93,7 +92,7 @@ def test_slices_of_steady_steps_have_the_exact_rate_however_long_these_are(
     assert found.samples_per_s == pytest.approx(32e9 / period, rel=1e-9)
     assert found.steps == sum(a < e <= b for a, b in spans for e in end.tolist())
     window = Window(name="naive", start_ns=0, end_ns=1, seconds=1.0, members=[0], spans=spans)
-    assert steps.in_window(window, end, 32, [], drop / 1e9) == found
+    assert steps.in_window(window, end, 32, drop / 1e9) == found
     rest = end[end > spans[0][1] + period]
     assert steps.slices_rate(rest, spans, drop, 32).slices[0] == 0  # it stood still
 
@@ -166,12 +165,6 @@ def test_a_few_steps_have_a_drift_and_no_error():
     assert found.drift == pytest.approx(0) and found.drift_error is None
     even = steps.rate(ends(*[10] * 60), 0, 2 * ORIGIN, 1)
     assert even.drift_error == pytest.approx(0, abs=1e-9)
-
-
-def test_epochs_count_training_time_only():
-    epochs = [{"train_s": took, "validation_s": 50.0, "samples": 300} for took in (2.0, 3.0)]
-    assert steps.epochs_rate(epochs, 32).samples_per_s == 120
-    assert steps.epochs_rate([], 32).samples_per_s is None
 
 
 # -- losses ---------------------------------------------------------------------------------------

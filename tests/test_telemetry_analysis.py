@@ -42,7 +42,9 @@ def test_headline_values_are_columns_and_missing_ones_are_missing():
 
 def test_under_mig_the_card_is_the_mean_and_a_member_has_its_own_instance():
     seen = telemetry(
-        members=3, whole_card={"sm_count": 132.0, "gract": 0.8}, card={"gract": None, "smact": None}
+        members=3,
+        whole_card={"sm_count": 132.0, "gract": 0.8, "smact": None},
+        card={"gract": None, "smact": 0.1},  # what the card itself says is not of its instances
     )
     window = seen["windows"]["window"]
     window["entities"] |= {"gi:1": {"gract": 0.9, "smact": None}, "gi:2": {"gract": 0.4}}

@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 MODULES = [f"release.{name}" for name in ("verify", "merge", "bundle")]
 MODULES += ["analysis.compare", "scipy.stats", "analysis.records.merge", "analysis.publish"]
 MODULES += ["analysis.records.telemetry", "analysis.pages"]
-MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs", "workflow.collocation.plan.posted"]
+MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs"]
 MODULES += ["workflow.collocation.plan.show", "workflow.collocation.run.cell", "tests.fakes.host"]
 ASKING = threading.Lock()
 

@@ -1,85 +1,65 @@
-"""The figure of mixes: what each job pays, what the set gains, what a departure gives back."""
+"""The figure of mixes: what each job pays, and what the set gains."""
 
 from __future__ import annotations
 
+import pandas as pd
+
+from analysis import estimates as table
 from analysis import labels
-from analysis.estimates.schema import RANGE, Estimate
-from analysis.figures import choose
-from analysis.figures.choose import Study
-from analysis.figures.sheet import Sheet
+from analysis.figures import Drawing, figure, style
 from workflow.collocation.spec.names import parse_scenario
 
-METHODS = (*choose.WAYS, "mps_equal")
+
+@figure(
+    "Mixes of different jobs. Left: how many times as long each job takes as alone. Right: the "
+    "throughput gain of the mix (STP), each job counted relative to itself alone."
+)
+def mixes(estimates: pd.DataFrame) -> Drawing | None:
+    """A row for each job of a mix; beside it the gain of the mix."""
+    gains = _mixed(table.of(estimates, "stp", window="", job=""))
+    slow = _mixed(table.of(estimates, "slowdown", window=""))
+    slow = slow[slow["scenario"].isin(gains["scenario"])]
+    if gains.empty:
+        return None
+    rows = {}
+    for scenario in dict.fromkeys(gains["scenario"]):
+        for place, (job, count) in enumerate(parse_scenario(scenario).parts):
+            rows[scenario, job] = f"{'+ ' if place else ''}{count} × {labels.job(job)}"
+    drawn, (left, right) = style.panels(1, 2, 0.6 + 0.16 * len(rows))
+    at = {key: place for place, key in enumerate(rows)}
+    for method in dict.fromkeys(gains["method"]):
+        look = {"color": labels.colour(method), "marker": labels.marker(method)}
+        own = slow[slow["method"] == method]
+        keys = list(zip(own["scenario"], own["job"], strict=True))
+        style.dots(left, [at[key] for key in keys], own, **look, label=labels.method(method))
+        own = gains[gains["method"] == method]
+        middle = [_middle(at, scenario) for scenario in own["scenario"]]
+        style.dots(right, middle, own, **look)
+    style.rows_named(left, list(rows.values()))
+    style.rows_named(right, [""] * len(rows))
+    left.set_xlabel("slowdown of each job")
+    right.set_xlabel("throughput gain (STP) of the mix")
+    starts = [place for (mix, job), place in at.items() if parse_scenario(mix).parts[0][0] == job]
+    for axes in (left, right):
+        style.ratios(axes, "x")
+        for place in starts[1:]:
+            axes.axhline(place - 0.5, color=style.PALE, linewidth=0.4)
+    drawn.legend(loc="outside upper right", ncols=3)
+    best = gains[gains["method"] == "mps"]
+    title = "What mixes of different jobs gain, and what each job pays"
+    if not best.empty:
+        title = f"Under MPS, mixes gain {labels.range_of(best['value'])} times"
+    return Drawing(title, pd.concat([gains, slow]), drawn)
 
 
-def sheet(study: Study) -> Sheet:
-    """A row per job of a mix: its slowdown; beside it the mix's STP; below, after one left."""
-    made = Sheet(columns=2, row_height=0.17)
-    found = {
-        quantity: [
-            e
-            for e in study.t.of(quantity, arm=study.arm, window="")
-            if parse_scenario(e.scenario).mixed
-            and not parse_scenario(e.scenario).variant
-            and e.method in choose.WAYS
-        ]
-        for quantity in ("stp", "slowdown")
-    }
-    gains = found["stp"]
-    left = [e for e in study.t.of("reclaimed", arm=study.arm) if e.method in METHODS]
-    title = "Mixes: slowdown of each job and throughput gain of the set"
-    if not gains and not left:
-        arm = labels.arm(study.arm)
-        return choose.nothing(made, title, f"no mix of different jobs was measured in {arm}")
-    if best := [e for e in gains if e.method == "mps"]:
-        made.basis(*best)
-        title = f"Under MPS, mixes gain {choose.times(best)}"
-        if any(e.value > e.jobs for e in best):  # jobs alone ran slow, so the most says nothing
-            least = min(best, key=lambda e: e.value)
-            title = f"Under MPS, mixes gain {labels.number(least.value)} times or more"
-        flat = [e for e in left if e.spread == RANGE and e.low <= 1 <= e.high]
-        if left and len(flat) == len(left):
-            title += "; a departure changes the others' speed by less than the machines differ"
-            made.basis(*flat)
-    made.text("title", title)
-    drawn = dict.fromkeys(e.method for e in gains)
-    signs = {"naive": "circles: plain processes", "mps": "squares: MPS", "mig": "triangles: MIG"}
-    made.text("subtitle", f"Over each job alone; {'; '.join(signs[method] for method in drawn)}")
-    if gains:
-        _mixes(made, gains, found["slowdown"])
-    if left:
-        _departures(made, left)
-    return choose.footers(study, made)
+def _mixed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of different jobs, without variants, by a method that is drawn."""
+    parsed = rows["scenario"].map(parse_scenario)
+    wanted = parsed.map(lambda each: each.mixed and not each.variant).astype(bool)
+    return rows[wanted & rows["method"].isin(style.METHODS) & rows["value"].notna()]
 
 
-def _mixes(made: Sheet, gains: list[Estimate], slowdowns: list[Estimate]) -> None:
-    slow = made.panel("slowdown", **choose.ROWS, title="slowdown of each job")
-    gain = made.panel("gain", xscale="log", rows="share", title="gain of the mix (STP)")
-    made.line(slow)
-    made.line(gain)
-    row = 0.0
-    for scenario in dict.fromkeys(e.scenario for e in gains):
-        parts, first = parse_scenario(scenario).parts, row + 1
-        for number, (job, count) in enumerate(parts):
-            row += 1
-            made.tick(slow, row, f"{'+ ' if number else ''}{count} × {labels.job(job)}")
-            for e in slowdowns:
-                if (e.scenario, e.job) == (scenario, job):
-                    choose.sign(made, slow, e, row)
-        for e in gains:
-            if e.scenario == scenario:
-                choose.sign(made, gain, e, (first + row) / 2)
-        row += 0.6
-
-
-def _departures(made: Sheet, left: list[Estimate]) -> None:
-    mixes = {e.scenario: labels.scenario(e.scenario.split("--")[0]) for e in left}
-    title = "others leave" if len(mixes) > 1 else f"others leave: {mixes[left[0].scenario]}"
-    own = {"title": title, "rows": "yes", "wide": "yes"}
-    xlabel = "speed of those that stay, over their speed before"
-    panel = made.panel("departure", **own, xlabel=xlabel)
-    made.line(panel)
-    for row, e in enumerate(left, start=1):
-        mix = f"{mixes[e.scenario]}, " if len(mixes) > 1 else ""
-        made.tick(panel, row, f"{mix}{labels.method(e.method)}")
-        choose.sign(made, panel, e, row)
+def _middle(at: dict[tuple[str, str], int], scenario: str) -> float:
+    """The height of a mix among the rows of its jobs."""
+    own = [place for (mix, _), place in at.items() if mix == scenario]
+    return sum(own) / len(own)

@@ -1,17 +1,16 @@
-"""What people read of a study: pages and tables as Markdown, CSV and HTML, from its estimates."""
+"""What people read of a study: pages in Markdown and HTML, and tables as CSV, of its estimates."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-PAGES = ("findings", "claims", "advice", "belief")
-TABLES = ("alone", "sets", "pair", "hosts", "isolation")
+PAGES = ("results", "claims", "advice", "belief")
+TABLES = ("alone", "sets", "hosts", "pair", "advice")
 # Outputs, relative to the study's folder.
 FILES = (
     *(f"{name}.md" for name in PAGES),
-    "advice.csv",
-    *(f"tables/{name}.{ending}" for name in TABLES for ending in ("md", "csv")),
-    *(f"report/{name}.html" for name in (*PAGES, *TABLES)),
+    *(f"tables/{name}.csv" for name in TABLES),
+    *(f"report/{name}.html" for name in PAGES),
 )
 
 

@@ -70,7 +70,5 @@ def _window(record: dict, name: str) -> dict:
 
 def _card(window: dict) -> dict:
     """Headline values of the whole card."""
-    found: dict = {}
-    for values in ((window.get("entities") or {}).get(CARD), window.get("whole_card")):
-        found |= {key: value for key, value in (values or {}).items() if value is not None}
-    return found
+    card = (window.get("entities") or {}).get(CARD) or {}
+    return card | (window.get("whole_card") or {})

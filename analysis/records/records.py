@@ -1,18 +1,15 @@
-"""Reading run.json files. A file that cannot be read becomes a line, never a crash."""
+"""Reading run.json files. One that is no record becomes a line, never a crash."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from analysis.records.safe import one_line, printable, read_text
+from analysis.records.safe import one_line, printable
+from workflow.collocation.record import run_json
 from workflow.collocation.spec.names import ALONE_VARIANTS, parse_scenario
-
-SCHEMA_VERSION = 1
 
 # What `device_of`, `is_baseline` and analysis.records.attempts look at.
 _IDENTITY = ("study", "cell", "spec", "status", "gpu", "provenance")
@@ -31,12 +28,8 @@ def read_records(
     records, problems = [], []
     for path in map(Path, paths):
         try:
-            record = json.loads(read_text(path))
-            _check(record)
-        except RecursionError:
-            problems.append((str(path), "nested too deeply"))
-            continue
-        except (OSError, ValueError) as error:
+            record = run_json.read(path).model_dump(exclude_unset=True)
+        except (OSError, run_json.NoRecord) as error:
             problems.append((str(path), one_line(error)))
             continue
         if keys is not None:
@@ -65,56 +58,6 @@ def note_left_out(output: Path, problems: Problems) -> None:
 def place_of(record: dict) -> str:
     """What a problem of a record is named by: its file; of one that was not read, its cell."""
     return str(record.get("path") or record["cell"]["id"])
-
-
-def _check(record: object) -> None:
-    """Raise ValueError unless the parts that every reader needs are there, and of their types.
-
-    A completed cell without any member's window has measured nothing, whatever its status says.
-    """
-    if not isinstance(record, dict):
-        raise ValueError("not a JSON object")
-    if record.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(
-            f"schema_version is {record.get('schema_version')!r}, not {SCHEMA_VERSION}"
-        )
-    _need(record, "", {"cell": dict, "spec": dict, "status": str})
-    _need(record, "", {key: kind for key, kind in _PARTS.items() if record.get(key) is not None})
-    _need(record["cell"], "cell.", _CELL)
-    _need(record["spec"], "spec.", {"members": list})
-    parse_scenario(record["cell"]["scenario"])
-    if not isinstance((record.get("gpu") or {}).get("uuid") or "", str):
-        raise ValueError("gpu.uuid is no text")
-    jobs, windows = record["spec"]["members"], 0
-    if not all(isinstance(job, dict) and isinstance(job.get("workload", ""), str) for job in jobs):
-        raise ValueError("spec.members: not all are objects with a workload")
-    for member in record.get("members") or []:
-        index = member.get("member") if isinstance(member, dict) else None
-        if type(index) is not int or not 0 <= index < len(jobs):
-            raise ValueError(f"members: {index!r} is none of spec.members")
-        _need(member, f"members[{index}].", {"windows": dict} if member.get("windows") else {})
-        for name, window in (member.get("windows") or {}).items():
-            windows += 1
-            rate = window.get("samples_per_s") if isinstance(window, dict) else window
-            known = isinstance(rate, int | float) and 0 <= rate < math.inf
-            if rate is not None and not known:
-                raise ValueError(f"members[{index}].windows.{name}: its rate is {rate!r}")
-    if record["status"] == "completed" and not (windows and record.get("windows")):
-        raise ValueError("completed without any member's window: nothing was measured")
-
-
-_TEXT = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
-_CELL = dict.fromkeys(("id", "scenario", "arm", "method"), str)
-_CELL |= dict.fromkeys(("replicate", "attempt"), int)
-_PARTS = dict.fromkeys(("gpu", "host", "method", "provenance", "telemetry", "timing"), dict)
-_PARTS |= dict.fromkeys(("members", "windows", "data", "flags"), list) | {"study": str}
-
-
-def _need(holder: dict, prefix: str, kinds: dict[str, type]) -> None:
-    """Raise ValueError unless all these keys are there, with a value of that type."""
-    for key, kind in kinds.items():
-        if not isinstance(holder.get(key), kind):
-            raise ValueError(f"{prefix}{key} is missing or not {_TEXT[kind]}")
 
 
 def input_paths(arguments: argparse.Namespace) -> list[Path]:

@@ -98,7 +98,6 @@ class Command:
         environment = dict(os.environ)
         for ours in ("PYTHONSAFEPATH", "PYTORCH_NVML_BASED_CUDA_CHECK"):
             environment.pop(ours, None)  # the first would hide modules in the script's own folder
-        environment["PYTHONPATH"] = _behind_theirs(environment.get("PYTHONPATH", ""))
         self.child = subprocess.Popen(
             words,
             cwd=spec["directory"],
@@ -202,13 +201,6 @@ class Command:
         _, left = psutil.wait_procs(running, timeout=GRACE_S)
         each(left, psutil.Process.kill)
         self.child.wait()
-
-
-def _behind_theirs(path: str) -> str:
-    """A PYTHONPATH in which this repository comes last: a project may have a package `models`."""
-    ours = str(Path(__file__).resolve().parents[2])
-    theirs = [each for each in path.split(os.pathsep) if each and each != ours]
-    return os.pathsep.join([*theirs, ours])
 
 
 def probe(device: torch.device) -> dict:

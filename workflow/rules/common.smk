@@ -12,8 +12,7 @@ from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner
-from workflow.collocation.plan.posted import open_posted
-from workflow.collocation.plan.session import open_session
+from workflow.collocation.plan.session import open_posted, open_session
 
 # No rule names an environment: planning, jobs and the server that they share are of one Python, whose
 # versions a record names.
@@ -23,6 +22,9 @@ if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
         "conda env create -f envs/environment.yaml, and run snakemake in that environment",
         file=sys.stderr,
     )
+    sys.exit(1)
+if "--no-hooks" in sys.argv:
+    print("--no-hooks is not supported: a hook locks the study's folder", file=sys.stderr)
     sys.exit(1)
 
 # One cell at a time, also where --resources gpu=1 was forgotten.
@@ -35,7 +37,7 @@ try:
         SESSION = open_session(config, workflow.global_resources["gpu"].value, REMOTE)
     else:  # jobs of these executors read the Snakefile again
         SESSION = open_posted(config)
-except (ConfigError, NotInForce) as error:
+except (ConfigError, NotInForce, OSError) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
@@ -57,12 +59,8 @@ RECORDS = [
     *map(before_update, SESSION.measured),
     *(path.as_posix() for path in SESSION.coming),
 ]
-FIGURES = expand(
-    "{study}/figures/{figure}.{ending}",
-    study=STUDY,
-    figure=[*drawn.NAMES, *drawn.APPENDIX],
-    ending=["csv", "png", "pdf", "svg"],
-)
+# Which figures there are, a study's data decide: they are listed in this file.
+FIGURES = f"{STUDY}/{drawn.INDEX}"
 PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
 # Who only draws what is there does not say that it is all.
 COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
@@ -92,11 +90,16 @@ onstart:
     if said:
         print(said, file=sys.stderr)
         sys.exit(1)
-    jobs.write_plan(SESSION)
-    SESSION.datasets.pin()
-    # Elsewhere than on this machine no job could use it.
-    preloaded = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
-    jobs.write(SESSION, preloaded)
+    try:
+        jobs.mend_clock([*SESSION.measured, *SESSION.datasets.ready_files(), REPORTED, CLAIMS])
+        jobs.write_plan(SESSION)
+        SESSION.datasets.pin()
+        # Elsewhere than on this machine no job could use it.
+        preloaded = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
+        jobs.write(SESSION, preloaded)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
 
 
 onsuccess:
@@ -112,6 +115,7 @@ onsuccess:
 
 onerror:
     left, hindered = jobs.sweep_postponed(SESSION)
+    Path(STUDY, "complete").unlink(missing_ok=True)
     HELD.close()
     stopped = "not finished; the same command carries on where this one stopped"
     print(left if hindered else stopped, file=sys.stderr)

@@ -8,11 +8,11 @@ rule figures:
 
 
 rule draw:
-    # One process for all: a figure whose data have not changed is not drawn again.
+    # All figures that the study has data for. Which those are, the file says that is named here.
     input:
         estimates=ESTIMATES,
     output:
-        update(FIGURES),
+        FIGURES,
     log:
         f"{STUDY}/log/draw.log",
     priority: 1
@@ -21,20 +21,21 @@ rule draw:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {params.folder:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} figures --folder {params.folder:q} > {log:q}'
 
 
 rule write_pages:
-    # Findings, claims, advice, tables, and why to believe them.
+    # Results, claims, advice, and why to believe them; their tables.
     input:
         estimates=ESTIMATES,
+        figures=FIGURES,
         claims=CLAIMS,
     output:
-        update(PAGES),
+        PAGES,
     log:
         f"{STUDY}/log/write_pages.log",
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'

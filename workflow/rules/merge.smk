@@ -11,8 +11,10 @@ rule merge:
         analysis=ANALYSIS,
         runs=f"{STUDY}/runs.txt",
         study=SESSION.name,
+    message:
+        "merging, estimating, drawing"
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis merge --study {params.study:q} --list {params.runs:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} merge --study {params.study:q} --list {params.runs:q}'
         " --output {output.runs:q} > {log:q}"
 
 
@@ -21,7 +23,7 @@ rule merge_telemetry:
     input:
         records=RECORDS,
     output:
-        telemetry=update(TELEMETRY),
+        telemetry=TELEMETRY,
     log:
         f"{STUDY}/log/merge_telemetry.log",
     params:
@@ -29,21 +31,20 @@ rule merge_telemetry:
         runs=f"{STUDY}/runs.txt",
         study=SESSION.name,
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis telemetry --study {params.study:q} --list {params.runs:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} telemetry --study {params.study:q} --list {params.runs:q}'
         " --output {output.telemetry:q} > {log:q}"
 
 
 rule estimate:
-    # Every number that is published, once, with the cells that it comes from. Those that are there
-    # stay where a mistake in a file ends it.
+    # Every number that is published, once, with the cells that it comes from.
     input:
         runs=RUNS,
         reported=REPORTED,
         claims=CLAIMS,
         bench=[path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
     output:
-        estimates=update(ESTIMATES),
-        csv=update(f"{STUDY}/estimates.csv"),
+        estimates=ESTIMATES,
+        csv=f"{STUDY}/estimates.csv",
     log:
         f"{STUDY}/log/estimate.log",
     params:
@@ -51,7 +52,7 @@ rule estimate:
         folder=subpath(input.runs, parent=True),
         plan=SESSION.plan_digest,
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {params.folder:q} --claims {input.claims:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} estimate --folder {params.folder:q} --claims {input.claims:q}'
         " --reported {input.reported:q} > {log:q}"
 
 

@@ -1,13 +1,12 @@
 # The explorer, and Snakemake's report of all pages.
+import csv
+
 from snakemake.io import report as in_report  # at a line's start `report` is a directive
 
 # Category of the report → page → file.
 REPORT_PAGES = {
-    "Findings": {name: f"report/{name}.html" for name in ("findings", "advice", "claims")},
+    "Results": {name: f"report/{name}.html" for name in ("results", "advice", "claims")},
     "Why you can believe it": {"belief": "report/belief.html"},
-    "Tables": {
-        name: f"report/{name}.html" for name in ("alone", "sets", "pair", "hosts", "isolation")
-    },
     "Explorer": {"explorer": "explorer.html"},
     "Data": {"estimates": "estimates.csv", "runs": "runs.csv"},
 }
@@ -21,15 +20,20 @@ CONTENTS = [
     for category, entries in REPORT_PAGES.items()
     for page, name in entries.items()
 ]
-CONTENTS += [
-    in_report(
-        f"{STUDY}/figures/{name}.png",  # which ships with a study, an SVG does not
-        caption=f"../report/figures/{name}.rst",
-        category="Figures" if name in drawn.NAMES else "Appendix",
-        labels={"figure": name.replace("_", " ")},
-    )
-    for name in (*drawn.NAMES, *drawn.APPENDIX)
-]
+CONTENTS.append(FIGURES)
+# Figures that were drawn: the report, which Snakemake makes when all else is there, holds them.
+if Path(FIGURES).exists():
+    with open(FIGURES, encoding="utf-8", newline="") as listed:
+        CONTENTS += [
+            in_report(
+                f"{STUDY}/figures/{row['figure']}.png",
+                caption="../report/figure.rst",
+                category="Figures",
+                labels={"figure": row["title"]},
+            )
+            for row in csv.DictReader(listed)
+            if row["title"] and Path(STUDY, "figures", f"{row['figure']}.png").exists()
+        ]
 
 
 report: "../report/workflow.rst"
@@ -47,7 +51,7 @@ rule explore:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {params.folder:q} --output {output:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} explorer --folder {params.folder:q} --output {output:q} > {log:q}'
 
 
 rule report_contents:
@@ -75,5 +79,10 @@ rule make_report:
 
 
 rule report:
+    # Says where the report is.
     input:
         multiext(f"{STUDY}/report", ".zip", ".html"),
+    log:
+        f"{STUDY}/log/report.log",
+    shell:
+        "echo 'The report, to be opened in a browser: '{input:q} | tee {log:q}"

@@ -1,12 +1,12 @@
 """What has been measured: the attempts at a study's cells, found by their run.json files."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from workflow.collocation.record.run_json import Record
+from workflow.collocation.record import run_json
 from workflow.collocation.spec.cell import digest
+from workflow.collocation.spec.errors import ConfigError
 
 
 def cpu_key(machine: str | None) -> str:
@@ -68,14 +68,14 @@ def scan(folder: Path, kind: str = "*/*/*") -> dict[str, list[Attempt]]:
 
 
 def _content(path: Path, cell: str, number: int) -> dict | None:
-    """The record, or None where it is not one: cut short, edited, of another cell or schema, or of
-    a cell that completed and measured nothing.
+    """The record, or None where it is none, or of another cell. Raises ConfigError for a newer one,
+    which is not to be measured again.
     """
     try:
-        content = json.loads(path.read_bytes())
-        record = Record.model_validate(content)
-    except (OSError, ValueError, RecursionError):  # pydantic's error is a ValueError
+        record = run_json.read(path)
+    except run_json.NewerRecord as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except (OSError, run_json.NoRecord):
         return None
-    measured = record.status != "completed" or any(member.windows for member in record.members)
     named = record.cell.id, record.cell.attempt
-    return content if measured and named == (cell, number) else None
+    return record.model_dump(exclude_unset=True) if named == (cell, number) else None

@@ -23,7 +23,7 @@ from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_f
 from workflow.collocation.plan.jobs import TRAINING, absent
 from workflow.collocation.sharing import mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, require_free
-from workflow.collocation.sharing.mig.nvml import how_to_switch
+from workflow.collocation.sharing.mig_nvml import how_to_switch
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.load import load_config, read_values
 from workflow.collocation.spec.study import Config
@@ -183,8 +183,8 @@ class Doctor:
         return how, f"{free:.0f} GB free for {results}; a study of 500 cells takes about 1"
 
     def cpu(self) -> Finding:
-        shown, usable, quota = len(os.sched_getaffinity(0)), cores.usable(), cores.quota()
-        said = f"{usable} cores" + (f", as a quota of {quota:g} of {shown} allows" if quota else "")
+        usable = cores.usable()
+        said = f"{usable} cores"
         if usable < 4 and self.device:
             return WARN, f"{said}: jobs of a set share them, and wait for them; give it 8 or more"
         return OK, said

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -50,8 +51,8 @@ def obstacle(session: Session) -> str:
             f"{len(session.jobs)} cells to run, but not installed: {', '.join(missing)}; "
             "'make study' installs what measuring needs, 'make figures' needs none of it"
         )
-    if any(path.exists() for path in session.coming):
-        return "another run has just finished cells of this study; start again"
+    if session.outdated():
+        return "another run has just changed this study; start again"
     return "\n".join(mistakes(session))
 
 
@@ -117,11 +118,26 @@ def holder(session: Session) -> dict:
     return {"pid": os.getpid(), "user": psutil.Process().username(), "study": session.name}
 
 
+def mend_clock(paths: Iterable[str]) -> None:
+    """Date files from the future now, as a clock that was set back leaves them: Snakemake removes
+    what a job has made if that is older than what it was made from.
+    """
+    now = time.time()
+    for path in map(Path, paths):
+        if path.exists() and path.stat().st_mtime > now:
+            os.utime(path, (now, now))
+
+
 def write_plan(session: Session) -> None:
-    """plan.json, runs.txt: what analysis may expect, and where it is."""
+    """plan.json, runs.txt: what analysis may expect, and where it is. A study with cells to measure
+    is not complete.
+    """
+    runs = [*session.measured, *(path.as_posix() for path in session.coming)]
     session.folder.mkdir(parents=True, exist_ok=True)
-    (session.folder / "plan.json").write_text(session.expected)
-    (session.folder / "runs.txt").write_text("".join(f"{path}\n" for path in session.run_files()))
+    (session.folder / "plan.json").write_text(session.expected, encoding="utf-8")
+    (session.folder / "runs.txt").write_text("".join(f"{p}\n" for p in runs), encoding="utf-8")
+    if session.jobs:
+        (session.folder / "complete").unlink(missing_ok=True)
 
 
 def write(session: Session, preloaded: str | None) -> None:
@@ -147,7 +163,7 @@ def write(session: Session, preloaded: str | None) -> None:
     for place, job in reversed([*enumerate(session.jobs, 1)]):
         if session.usable[1:]:  # else a job finds the one there is
             common["gpu"] = job.device
-        with_it = job.spend(left, job.estimate_s)
+        with_it = job.spend(left)
         task = Task(
             cell=job.cell.id,
             attempt=job.attempt,

@@ -37,14 +37,10 @@ class Job:
         """The attempt's folder below results/<study>/cells."""
         return f"{self.cell.id}/a{self.attempt}"
 
-    def spend(self, spent: dict[str, float], seconds: float) -> float:
-        """Add the job to the time that each device has spent; when it ends. Beside idle GPUs it
-        takes them all.
-        """
-        its = [each for each in spent if self.cell.beside_idle or each == self.device]
-        end = max(spent[each] for each in its) + seconds
-        spent.update(dict.fromkeys(its, end))
-        return end
+    def spend(self, spent: dict[str, float]) -> float:
+        """Add the job to the seconds that each device has spent; gives when it ends."""
+        spent[self.device] += self.estimate_s
+        return spent[self.device]
 
     @property
     def memory_mb(self) -> int:
@@ -263,7 +259,7 @@ def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job
     """Split jobs into those that fit a budget in seconds and the rest, both in order.
 
     Devices work side by side. A job brings the baselines that it waits for: without them its time
-    would be spent in vain.
+    would be spent in vain. The first job is taken however long it is, or no run would ever end.
     """
     if budget_s is None:
         return jobs, []
@@ -272,7 +268,9 @@ def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job
     spent = dict.fromkeys((job.device for job in jobs), 0.0)
     for job in jobs:
         bundle = ({job.cell.id} | (job.cell.needs & by_id.keys())) - chosen
-        if job.spend(spent, sum(by_id[name].estimate_s for name in bundle)) <= budget_s:
+        seconds = sum(by_id[name].estimate_s for name in bundle)
+        if not chosen or spent[job.device] + seconds <= budget_s:
+            spent[job.device] += seconds
             chosen |= bundle
     fits = [job for job in jobs if job.cell.id in chosen]
     return fits, [job for job in jobs if job.cell.id not in chosen]

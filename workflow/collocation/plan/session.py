@@ -1,6 +1,6 @@
-"""One invocation of the workflow: config → study, device, cells, and what is to run now.
+"""One run of the workflow: config → study, devices, cells, and what is to be measured now.
 
-It writes nothing: see jobs.py.
+It writes nothing; jobs.py does.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import MEASURED
 from workflow.collocation.record.source_digest import code_digest, own_digest
 from workflow.collocation.run.conductor import TIMEOUTS
+from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import refusal
 from workflow.collocation.spec import grid
 from workflow.collocation.spec.errors import ConfigError
@@ -31,12 +32,12 @@ from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.load import load_config, load_study, load_workloads
 from workflow.collocation.spec.study import Config, Study, seconds
 
-MANIFEST = "MANIFEST.sha256"  # of a study that ships; see release/
+MANIFEST = "MANIFEST.sha256"  # in the folder of a study that ships; see release/
 
 
 @dataclass
 class Session:
-    """What this invocation is about. Build it with `open_session`."""
+    """What one run is about. Build it with `open_session`. Paths are as the config gives them."""
 
     config: Config
     name: str
@@ -50,14 +51,16 @@ class Session:
     remote: bool = False  # its jobs run on a cluster's machines, each on the device it is given
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     deadline: float | None = None  # Unix time at which the budget ends
-    elsewhere: list[Cell] = field(default_factory=list)  # of blocks that were merged in
+    elsewhere: list[Cell] = field(default_factory=list)  # of replicates that were merged in
     jobs: list[pending.Job] = field(default_factory=list)
     later: list[pending.Job] = field(default_factory=list)
     _refusals: dict[str, str | None] = field(default_factory=dict)
 
+    # -- devices --------------------------------------------------------------------------------
+
     @property
     def devices(self) -> list[gpu.Device]:
-        """The GPUs that it uses: the first ones, and those on which blocks were begun."""
+        """The GPUs that it uses: the first ones, and those on which replicates were begun."""
         begun = {job.device for job in self.jobs}
         return [d for i, d in enumerate(self.usable) if i < self.gpus or d.uuid in begun]
 
@@ -68,45 +71,21 @@ class Session:
 
     @property
     def keys(self) -> list[str]:
-        """Of its devices, as records and locks name them; elsewhere, one for each block."""
+        """Names of its devices in records and locks; on a cluster, one for each replicate."""
         if self.remote:
             return [*self.places.values()]
         return [each.uuid for each in self.usable] or [cpu_key(provenance.machine_alias())]
 
     @cached_property
     def places(self) -> dict[int, str]:
-        """Block → key of the device that it runs on."""
+        """Replicate → key of the device that it runs on."""
         if self.remote:
             return {cell.replicate: pending.unknown(cell.replicate) for cell in self.cells}
         return pending.places(self.cells, self.attempts, self.keys, self.gpus, self.stale)
 
     @cached_property
-    def stale(self) -> Callable[[Attempt], bool]:
-        """Whether an attempt is to be made again, as config's `rerun` has it."""
-        mismatched = self.config.rerun == "mismatched"
-        return _stale(self.device) if mismatched else lambda attempt: False
-
-    @property
-    def seconds(self) -> float:
-        """What its jobs will take, devices side by side."""
-        spent = dict.fromkeys((job.device for job in self.jobs), 0.0)
-        return max((job.spend(spent, job.estimate_s) for job in self.jobs), default=0.0)
-
-    @property
-    def measuring(self) -> bool:
-        """Whether cells may be planned: a sealed study is an input unless config says otherwise."""
-        return not self.sealed if self.config.measure is None else self.config.measure
-
-    @property
-    def sealed(self) -> bool:
-        """Whether the study ships: its folder has a manifest (`make seal`)."""
-        return (self.folder / MANIFEST).exists()
-
-    @cached_property
     def on_gpu(self) -> bool:
-        """Whether its cells are a GPU's: one is here, or the study holds cells of one, or is made
-        for one. What a CPU measured never stands for those.
-        """
+        """Whether its cells are a GPU's: what a CPU measured never stands for those."""
         made_for_one = not self.study.cpu and self.config.gpu != "cpu"
         return self.device is not None or self.holds_gpu_cells or made_for_one
 
@@ -128,7 +107,28 @@ class Session:
             then = "'--config gpu=cpu results=FOLDER' measures it on the CPU, in another folder"
         return f"{said}, and none is used here ({self.no_gpu}); {then}"
 
-    # -- paths, relative to the working directory -----------------------------------------------
+    # -- what is measured -----------------------------------------------------------------------
+
+    @cached_property
+    def stale(self) -> Callable[[Attempt], bool]:
+        """Whether an attempt is to be made again, as config's `rerun` has it."""
+        mismatched = self.config.rerun == "mismatched"
+        return _stale(self.device) if mismatched else lambda attempt: False
+
+    def mismatched(self) -> list[Attempt]:
+        """Measured attempts that today's code or versions would not reproduce as they are."""
+        stale, found = _stale(self.device), pending.finished(self.cells, self.attempts)
+        return [attempt for attempt in found if attempt.status in MEASURED and stale(attempt)]
+
+    @property
+    def measuring(self) -> bool:
+        """Whether cells may be planned: a sealed study is an input unless config says otherwise."""
+        return not self.sealed if self.config.measure is None else self.config.measure
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the study ships: its folder has a manifest (`make seal`)."""
+        return (self.folder / MANIFEST).exists()
 
     @property
     def folder(self) -> Path:
@@ -141,77 +141,35 @@ class Session:
     @property
     def measured(self) -> list[str]:
         """run.json of every attempt that exists and counts."""
-        counted = [*self.cells, *self.elsewhere]
-        found = pending.finished(counted, self.attempts, self.sealed)
+        cells = [*self.cells, *self.elsewhere]
+        found = pending.finished(cells, self.attempts, self.sealed)
         return [attempt.path.as_posix() for attempt in found]
+
+    def outdated(self) -> bool:
+        """Whether another run has changed the study since this one was planned."""
+        return scan(self.cells_folder) != self.attempts
 
     @property
     def coming(self) -> list[Path]:
         """run.json of every job to run."""
         return [self.cells_folder / job.path / "run.json" for job in self.jobs]
 
-    def run_files(self) -> list[str]:
-        """Both."""
-        return [*self.measured, *(path.as_posix() for path in self.coming)]
-
-    @cached_property
-    def job_at(self) -> dict[str, pending.Job]:
-        """By its attempt's folder below results/<study>/cells."""
-        return {job.path: job for job in self.jobs}
+    @property
+    def merged(self) -> bool:
+        """Whether the tables hold all that this run measured."""
+        runs = self.folder / "runs.parquet"
+        written = [path.stat().st_mtime_ns for path in self.coming if path.exists()]
+        return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
 
     @property
-    def threads(self) -> int:
-        """Cores that Snakemake counts for a cell: its GPUs' cells are to fit side by side."""
-        if not self.devices:
-            return self.study.cores_for
-        return max(1, min(self.study.cores_for, cores.usable() // len(self.devices)))
-
-    def on_card(self, number: int) -> Callable:
-        """For Snakemake: how many of the GPU with this number a job takes, 1 or 0. One that wants
-        the others idle takes all.
-        """
-        its, jobs = self.devices[number].uuid, self.job_at.items()
-        alone = {path for path, job in jobs if job.cell.beside_idle}
-        taken = alone | {path for path, job in jobs if job.device == its}
-        return lambda wildcards: int(wildcards.job in taken)
-
-    def block(self, kinds: dict[str, str]) -> Callable:
-        """For Snakemake: the name of a job's block. It is one job of a cluster, so that its cells
-        run one after the other on one GPU. kinds: gets what --group-components calls it.
-        """
-        names = {path: f"block{job.cell.replicate}" for path, job in self.job_at.items()}
-        kinds |= dict.fromkeys(names.values(), "block")
-        return lambda wildcards: names[wildcards.job]
-
-    def needed(self, path: str) -> list[str]:
-        """What says that the data of a job are ready. Raises ConfigError of a cell that is not to
-        be measured now: a rule's job begins by taking away what it makes.
-        """
-        if path not in self.job_at:
-            record = (self.cells_folder / path / "run.json").as_posix()
-            if record in self.measured:
-                raise ConfigError(f"nothing to do: {record} is measured already")
-            raise ConfigError(f"{record} is not to be measured now: 'make plan' lists what is")
-        return self.datasets.ready_files()
-
-    def runtime_min(self, path: str) -> int:
-        """Minutes after which a job may be ended from outside: its own time-outs come before."""
-        phases = TIMEOUTS | self.config.timeout
-        own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
-        job = self.job_at[path]
-        if self.remote and job is not self._leads.get(job.cell.replicate):  # one hangs at most
-            return math.ceil(2 * job.estimate_s / 60) + 1
-        return math.ceil((3 * job.estimate_s + own) / 60)
-
-    @cached_property
-    def _leads(self) -> dict[int, pending.Job]:
-        """The first job of each block: a cluster runs a block under one time limit."""
-        return {job.cell.replicate: job for job in reversed(self.jobs)}
+    def seconds(self) -> float:
+        """What its jobs will take, devices side by side."""
+        spent = dict.fromkeys((job.device for job in self.jobs), 0.0)
+        return max((job.spend(spent) for job in self.jobs), default=0.0)
 
     def refusal(self, cell: Cell) -> str | None:
-        """Why the cell cannot run here and now, or None. The card is asked once a cell.
-
-        A card elsewhere cannot be asked: what its job said last stands.
+        """Why the cell cannot run here and now, or None. A card is asked once for each cell; one of
+        a cluster cannot be asked: there, what its job said last stands.
         """
         if self.remote and self.on_gpu:
             tried = pending.same(cell, self.attempts)
@@ -233,15 +191,60 @@ class Session:
                         sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
         return Datasets(self.config, self.study, self.folder, sizes)
 
+    # -- for Snakemake's rules --------------------------------------------------------------------
+
+    @cached_property
+    def job_at(self) -> dict[str, pending.Job]:
+        """By its attempt's folder below results/<study>/cells."""
+        return {job.path: job for job in self.jobs}
+
+    @property
+    def threads(self) -> int:
+        """Cores that Snakemake counts for a cell: its GPUs' cells are to fit side by side."""
+        if not self.devices:
+            return self.study.cores_for
+        return max(1, min(self.study.cores_for, cores.usable() // len(self.devices)))
+
+    def on_card(self, number: int) -> Callable:
+        """How many of the GPU with this number a job takes: 1 or 0."""
+        uuid = self.devices[number].uuid
+        return lambda wildcards: int(self.job_at[wildcards.job].device == uuid)
+
+    def block(self, kinds: dict[str, str]) -> Callable:
+        """The name of a job's replicate, which is one job of a cluster, so that its cells run one
+        after the other on one GPU. kinds: gets what --group-components calls it.
+        """
+        names = {path: f"block{job.cell.replicate}" for path, job in self.job_at.items()}
+        kinds |= dict.fromkeys(names.values(), "block")
+        return lambda wildcards: names[wildcards.job]
+
+    def needed(self, path: str) -> list[str]:
+        """The files that say that a job's data are ready. Raises ConfigError for a cell that is not
+        to be measured now, since a job begins by removing its output.
+        """
+        if path not in self.job_at:
+            record = (self.cells_folder / path / "run.json").as_posix()
+            if record in self.measured:
+                raise ConfigError(f"nothing to do: {record} is measured already")
+            raise ConfigError(f"{record} is not to be measured now: 'make plan' lists what is")
+        return self.datasets.ready_files()
+
+    def runtime_min(self, path: str) -> int:
+        """Minutes after which a job may be ended from outside: its own time-outs come before."""
+        phases = TIMEOUTS | self.config.timeout
+        own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
+        job = self.job_at[path]
+        first = next(each for each in self.jobs if each.cell.replicate == job.cell.replicate)
+        if self.remote and job is not first:  # a cluster adds a replicate's up; one hangs at most
+            return math.ceil(2 * job.estimate_s / 60) + 1
+        return math.ceil((3 * job.estimate_s + own) / 60)
+
     def settings(self) -> str:
         """This session's config as KEY=VALUE arguments, quoted for a shell."""
         values = self.config.model_dump(exclude_none=True)
         return shlex.join(f"{key}={json.dumps(value)}" for key, value in values.items())
 
-    def mismatched(self) -> list[Attempt]:
-        """Measured attempts that today's code or versions would not reproduce as they are."""
-        stale, found = _stale(self.device), pending.finished(self.cells, self.attempts)
-        return [attempt for attempt in found if attempt.status in MEASURED and stale(attempt)]
+    # -- for analysis -----------------------------------------------------------------------------
 
     @cached_property
     def expected(self) -> str:
@@ -259,17 +262,8 @@ class Session:
 
     @property
     def plan_digest(self) -> str:
-        """A changed plan draws its holes anew."""
+        """Changes with the plan: figures show what is missing."""
         return hashlib.sha256(self.expected.encode()).hexdigest()[:8]
-
-    @property
-    def merged(self) -> bool:
-        """Whether runs.parquet is there with all that this invocation measured: it may have been
-        asked for some cells alone.
-        """
-        runs = self.folder / "runs.parquet"
-        written = [path.stat().st_mtime_ns for path in self.coming if path.exists()]
-        return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
 
 
 def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
@@ -282,7 +276,6 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
         raise ConfigError("study: auto looks at this machine, and the jobs run elsewhere; name one")
     if remote and config.gpu not in ("auto", "cpu"):
         raise ConfigError(f"gpu: {config.gpu!r} is for this machine; elsewhere allowed: auto, cpu")
-    deadline = config.budget and round(time.time() + seconds(config.budget))
     workloads = load_workloads(find_file(config.workloads), config.modules)
     devices, why_not = [], "its jobs run elsewhere"
     if not remote:
@@ -295,19 +288,34 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     sources = {key: digest for key, digest in digests.items() if digest}
     attempts = scan(Path(config.results, name, "cells"))
     cells = grid.expand(study, workloads, sources, pending.full(attempts))
-    if remote and any(cell.beside_idle for cell in cells):
-        raise ConfigError(f"study '{name}': other_gpus: 'idle' holds on one machine; allowed: any")
     session = Session(
         *(config, name, why, study, cells, devices, attempts),
         gpus=max(gpus, 1),
         no_gpu=why_not,
         remote=remote,
-        deadline=deadline,
         elsewhere=grid.elsewhere(cells, attempts),
     )
     session.id = config.session or session.id
     if session.measuring:
         _plan(session)
+    return session
+
+
+def open_posted(values: dict) -> Session:
+    """For a job of a cluster, which reads the Snakefile again. Nothing is planned: its cells are
+    those that the first session has written files for. Raises ConfigError.
+    """
+    config = load_config(values)
+    workloads = load_workloads(find_file(config.workloads), config.modules)
+    study = load_study(find_file(config.studies), config.study, workloads)
+    session = Session(config, config.study, "as asked for", study, [], [], {}, remote=True)
+    for path in (session.folder / "jobs").rglob("a*.json"):
+        task = Task.read(path)
+        scenario, arm, method, replicate = task.cell.split("/")
+        cell = Cell(scenario, arm, method, int(replicate[1:]), task.spec)
+        rank = int(task.place.partition("/")[0])
+        session.jobs.append(pending.Job(cell, task.attempt, "posted", rank, task.estimate_s))
+    session.jobs.sort(key=lambda job: job.rank)
     return session
 
 
@@ -324,8 +332,10 @@ def _plan(session: Session) -> None:
         Estimates(attempts, shipped, session.on_gpu),
         session.on_gpu,
     )
-    left = None if config.budget is None else seconds(config.budget)
-    session.jobs, session.later = pending.within(jobs, left)
+    budget = None if config.budget is None else seconds(config.budget)
+    session.jobs, session.later = pending.within(jobs, budget)
+    if budget is not None and session.seconds <= budget:  # else it is one cell, which may be late
+        session.deadline = round(time.time() + budget)
 
 
 def shipped(kind: str = "*/*/*") -> dict[str, list[Attempt]]:

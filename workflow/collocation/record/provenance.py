@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import ROOT
-from workflow.collocation.gpu import cores
 from workflow.collocation.record.source_digest import code_digest
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
@@ -52,14 +51,14 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
     return found + [name for name in here if before.get(name) != current.get(name)]
 
 
-def host() -> dict:
-    """CPU model, cores and memory of this machine; cpu_quota: CPUs that a container may use."""
+def host(cores: int, cpu_quota: float | None) -> dict:
+    """CPU model and memory of this machine, and the cores and CPU quota that we have."""
     found = (line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
     _, _, model = next(found, "").partition(":")
     return {
         "cpu": model.strip() or platform.processor() or platform.machine(),
-        "cores": cores.usable(),
-        "cpu_quota": cores.quota(),
+        "cores": cores,
+        "cpu_quota": cpu_quota,
         "memory_bytes": psutil.virtual_memory().total,
     }
 
@@ -95,10 +94,18 @@ def _kept_secret() -> str | None:
     secret = uuid.uuid4().hex
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(secret + "\n")
+        path.write_text(secret + "\n", encoding="utf-8")
     except OSError:
         return None  # a read-only home
     return secret
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a file; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _commit() -> str | None:
@@ -107,7 +114,7 @@ def _commit() -> str | None:
         run = subprocess.run(
             ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=10,
             # The commit of a repository that the folder was unpacked into would say nothing.
             env={**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)},

@@ -1,27 +1,43 @@
-"""run.json: the record of one cell. Its schema, and writing it atomically.
+"""run.json: the record of one cell. Its schema, its one reader and its one writer.
 
 A cell's folder with a valid run.json is a finished attempt; one without is nothing.
 """
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from workflow.collocation.record.values import File, Part, Telemetry, Window
+from workflow.collocation.spec.names import ALONE_VARIANTS, parse_scenario, sides_of
 
 SCHEMA_VERSION = 1
 MEASURED = ("completed", "out_of_memory")
 RESULTS = (*MEASURED, "unsupported")  # an answer; asking again gives the same
 FAULTS = ("failed", "timed_out")  # tried again, a few times
 STATUSES = (*RESULTS, *FAULTS, "postponed")
+MOST_BYTES = 200_000_000  # of a record
 Phase = Literal["setup", "build", "warm", "window", "stop"]
+Samples = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class NoRecord(ValueError):
+    """What stands in a run.json is no record of a cell; one line says why."""
+
+
+class NewerRecord(NoRecord):
+    """A record of a later version of the study, which this one must not measure again."""
+
+
+def _is_a_scenario(scenario: str) -> str:
+    parse_scenario(scenario)
+    return scenario
 
 
 class CellName(Part):
     id: str
-    scenario: str
+    scenario: Annotated[str, AfterValidator(_is_a_scenario)]
     arm: str
     method: str
     replicate: int = Field(ge=1)
@@ -52,13 +68,13 @@ class Rate(Part):
     """
 
     steps: int
-    samples_per_s: float | None
+    samples_per_s: Samples | None
     step_ms_p50: float | None = None
     step_ms_p95: float | None = None
     step_ms_p99: float | None = None
     drift: float | None = None
     drift_error: float | None = None
-    slices: list[float] | None = None
+    slices: list[Samples] | None = None
 
 
 class Loss(Part):
@@ -67,7 +83,7 @@ class Loss(Part):
 
 
 class Member(Part):
-    member: int
+    member: int = Field(ge=0)
     workload: str
     pid: int | None = None
     status: Literal[
@@ -92,11 +108,15 @@ class Member(Part):
     input_share: float | None = None
     data_wait_share: float | None = None
     windows: dict[str, Rate] = {}
-    epochs: list[dict] = []
+    epochs: list[dict] = []  # of earlier records
     loss: Loss = Loss()
 
 
 class Record(Part):
+    """What one attempt at a cell says. A completed one has rates; members are those of its spec;
+    windows of an interleaved cell are its sides.
+    """
+
     schema_version: Literal[1] = SCHEMA_VERSION
     study: str
     cell: CellName
@@ -114,8 +134,70 @@ class Record(Part):
     telemetry: Telemetry | None = None
     host: dict = {}
     provenance: dict = {}
-    timing: dict[str, float] = {}
+    timing: dict[str, float | None] = {}
     files: dict[str, File] = {}
+
+    @model_validator(mode="after")
+    def _holds_together(self):
+        jobs = self.spec.get("members")
+        if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
+            raise ValueError("spec.members is no list of objects")
+        if not all(isinstance(job.get("workload", ""), str) for job in jobs):
+            raise ValueError("spec.members: a workload is no text")
+        sides = sides_of(self.cell.scenario, self.cell.method)
+        known = sides.keys() or {window.name for window in self.windows}
+        for member in self.members:
+            if member.member >= len(jobs):
+                raise ValueError(f"members: {member.member} is none of spec.members")
+            if odd := member.windows.keys() - known:
+                kind = f"no side of {self.cell.id}" if sides else "none of its windows"
+                raise ValueError(f"members[{member.member}].windows: {min(odd)} is {kind}")
+        if self.status == "completed" and not any(member.windows for member in self.members):
+            raise ValueError("completed without any member's window: nothing was measured")
+        return self
+
+    @property
+    def jobs(self) -> list[dict]:
+        """The members' entries in the spec."""
+        return self.spec["members"]
+
+    @property
+    def device(self) -> str:
+        """The GPU's UUID; on a machine without one its alias, so that machines are never mixed."""
+        return self.gpu.uuid if self.gpu else f"cpu:{self.provenance.get('machine')}"
+
+    @property
+    def is_baseline(self) -> bool:
+        """Completed alone, naive, in a window, with its share of the cores: what progress refers
+        to.
+        """
+        scenario = parse_scenario(self.cell.scenario)
+        alone = scenario.n == 1 and scenario.variant in ALONE_VARIANTS
+        return self.status == "completed" and self.cell.method == "naive" and alone
+
+
+def parse(content: bytes) -> Record:
+    """A record from the bytes of a run.json, UTF-8 whatever the locale. Raises NoRecord."""
+    try:
+        return Record.model_validate_json(content)
+    except ValidationError as caught:
+        errors = caught.errors(include_url=False, include_context=False)
+    for error in errors:
+        version = error["input"] if error["loc"] == ("schema_version",) else None
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise NewerRecord(
+                f"schema_version is {version}, and this version of the study knows "
+                f"{SCHEMA_VERSION}: use a newer one"
+            )
+    where = ".".join(map(str, errors[0]["loc"]))
+    raise NoRecord(" ".join(f"{where}: {errors[0]['msg']}".lstrip(": ").split()))
+
+
+def read(path: Path) -> Record:
+    """The record in a run.json, a plain file or a link to one. Raises OSError, NoRecord."""
+    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+        raise NoRecord(f"no plain file of at most {MOST_BYTES} bytes")
+    return parse(path.read_bytes())
 
 
 def write(path: Path, record: Record) -> None:

@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 from workflow.collocation.record.parquet import arrow
 from workflow.collocation.record.run_json import Loss, Rate
 from workflow.collocation.record.values import File, Window
+from workflow.collocation.spec.names import COMPLETION
 
+FILE = "steps.parquet"
 TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100
 # A third of a window in so many parts: each longer than what makes neighbouring steps alike.
@@ -57,16 +59,12 @@ def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
     return float(last.mean() / first.mean() * np.sqrt(relative))
 
 
-def in_window(
-    window: Window, end_ns: np.ndarray, batch_size: int, epochs: list[dict], drop_s: float = 0.0
-) -> Rate:
+def in_window(window: Window, end_ns: np.ndarray, batch_size: int, drop_s: float = 0.0) -> Rate:
     """What one member did in a window of the cell's. drop_s: of a slice, before what counts."""
-    if window.name == "epochs":
-        return epochs_rate(epochs, batch_size)
     if window.spans:
         return slices_rate(end_ns, window.spans, round(drop_s * 1e9), batch_size)
     found = rate(end_ns, window.start_ns, window.end_ns, batch_size)
-    if window.name == "completion":  # whose end is alone, and faster
+    if window.name == COMPLETION:  # whose end is alone, and faster
         found.drift = found.drift_error = None
     return found
 
@@ -84,7 +82,7 @@ def slices_rate(
         first, last = np.searchsorted(end_ns, [since, until], side="right")
         ended = end_ns[first:last]
         began = np.concatenate([[since], ended])[:-1]  # a step begins where the one before ends
-        done.append(fluid(began, ended, start, stop))
+        done.append(fractional_steps(began, ended, start, stop))
         whole = (began >= start) & (ended <= stop)
         took.append((ended - began)[whole] / 1e6)
     seconds = [(stop - start) / 1e9 for start, stop in spans]
@@ -100,7 +98,7 @@ def slices_rate(
     )
 
 
-def fluid(began: np.ndarray, ended: np.ndarray, start: int, stop: int) -> float:
+def fractional_steps(began: np.ndarray, ended: np.ndarray, start: int, stop: int) -> float:
     """Steps made in (start, stop], each by the share of it that lies there."""
     took, inside = ended - began, np.minimum(ended, stop) - np.maximum(began, start)
     at_once = (took == 0) & (ended > start) & (ended <= stop)  # as their clock saw it
@@ -112,9 +110,7 @@ def stalled(window: Window, end_ns: np.ndarray) -> bool:
     """Whether a member stood still for a part of the window, of which its rate may not tell: that
     is of the time from its first to its last step end there. Of slices their own rates tell.
     """
-    if window.spans:
-        return False
-    if window.name in ("epochs", "completion"):  # where it also validates, or waits for others
+    if window.spans or window.name == COMPLETION:  # where it waits for others
         return False
     inside = end_ns[(end_ns >= window.start_ns) & (end_ns < window.end_ns)]
     edges = np.concatenate([[window.start_ns], inside, [window.end_ns]])
@@ -123,13 +119,6 @@ def stalled(window: Window, end_ns: np.ndarray) -> bool:
         return longest > STALL_S
     usual = STALL_STEPS * np.median(others), STALL_P99 * np.percentile(others, 99)
     return bool(longest > max(STALL * window.seconds, STALL_S, *usual))
-
-
-def epochs_rate(epochs: list[dict], batch_size: int) -> Rate:
-    """What one member did in its full epochs: training samples over training time."""
-    took = sum(epoch["train_s"] for epoch in epochs)
-    samples = sum(epoch["samples"] for epoch in epochs)
-    return Rate(steps=samples // batch_size, samples_per_s=samples / took if took else None)
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
@@ -179,6 +168,17 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         column_encoding={"tick": "DELTA_BINARY_PACKED"},
     )
     return File.of(path)
+
+
+def read(table: pa.Table) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Member → when its steps had ended (int64 ns, to TICK_NS), and their losses (NaN: not kept).
+
+    table: of steps.parquet. Raises LookupError, TypeError or ValueError where it is none.
+    """
+    tick_ns, origin_ns = (int(table.schema.metadata[key]) for key in (b"tick_ns", b"origin_ns"))
+    member, end_ns = table["member"].to_numpy(), table["tick"].to_numpy() * tick_ns + origin_ns
+    loss = table["loss"].to_numpy()
+    return {int(m): (end_ns[member == m], loss[member == m]) for m in np.unique(member)}
 
 
 def _by_step(arrays: dict[str, np.ndarray], steps: int) -> np.ndarray:

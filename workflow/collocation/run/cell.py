@@ -108,7 +108,7 @@ class Run:
         self.switch = task.mig_mode == "switch"
         if task.code:
             digest.remember(*task.code)
-        host = provenance.host()  # of all cores
+        host = provenance.host(cores.usable(), cores.quota())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         self.left = ""  # who of ours did not end
@@ -248,7 +248,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 sharing = stack.enter_context(
-                    methods.enter(self.spec.to_json(), self.device, log, self.switch)
+                    methods.enter(self.spec, self.device, log, self.switch)
                 )
             except Silent:
                 raise
@@ -328,7 +328,7 @@ class Run:
             there = conductor.windows[: 1 if tracked.status == "departed" else None]
             end_ns, drop_s = arrays["end_ns"], self.spec.measure.drop_s
             for window in [window for window in there if window.has(tracked.member)]:
-                rate = steps.in_window(window, end_ns, tracked.batch_size, tracked.epochs, drop_s)
+                rate = steps.in_window(window, end_ns, tracked.batch_size, drop_s)
                 member.windows[window.name] = rate
                 stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
         self.fields["flags"] += ["stalled"] * stalled

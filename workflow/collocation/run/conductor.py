@@ -7,7 +7,6 @@ end shows as an event, an exit or a time-out of a phase, and nothing can hang.
 import math
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,12 +235,8 @@ class Conductor:
         self._reach("started", "window")
         started = max(member.events["started"]["t"] for member in self.alive)
         settled = started + int(self.measure.settle_s * 1e9)
-        if self.measure.kind == "epochs":
-            # Until all have theirs; those that are early go on training.
-            each = self.measure.epochs
-            self._work("epochs", started, lambda m: len(m.epochs) / each, "epoch", True)
-        elif self.measure.kind == "completion":  # who is early waits idly for the others
-            self._work("completion", started, lambda m: "done" in m.events, "done", False)
+        if self.measure.kind == "completion":  # who is early waits idly for the others
+            self._work("completion", started)
         elif self.measure.kind == "departure":
             self._departure(settled)
         else:
@@ -273,26 +268,16 @@ class Conductor:
         self.watch.close(name)
         self._close_window(name, start_ns, now, time.monotonic())
 
-    def _work(
-        self, name: str, start_ns: int, share: Callable[[Tracked], float], event: str, first: bool
-    ) -> None:
-        """Until every member has done its work, of which `share` tells.
-
-        The window ends with the first one's last `event`, or with that of the last.
-        """
-        closed = None
+    def _work(self, name: str, start_ns: int) -> None:
+        """Until every member has done its work; the window ends with the last one's."""
         self.watch.open(name)
-        while True:
-            late = [member for member in self.alive if share(member) < 1]
-            if closed is None and (len(late) < len(self.alive) if first else not late):
-                self.watch.close(name)
-                closed = time.monotonic()
-            if not late:
-                break
-            stalest = min(self.alive if first else late, key=lambda member: member.heard_ns)
+        while late := [member for member in self.alive if "done" not in member.events]:
+            stalest = min(late, key=lambda member: member.heard_ns)
             self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
-        ends = [member.events[event]["t"] for member in self.alive]
-        self._close_window(name, start_ns, min(ends) if first else max(ends) + 1, closed)
+        self.watch.close(name)
+        closed = time.monotonic()
+        ends = [member.events["done"]["t"] for member in self.alive]
+        self._close_window(name, start_ns, max(ends) + 1, closed)
 
     def _departure(self, start_ns: int) -> None:
         """A window with all, then one member leaves, with those that train the same if others

@@ -107,7 +107,6 @@ def member_specs(
                 "cores": core_sets[index],
                 "environment": _told(member.job) | environments[index] | compiled,
                 "warmup_s": spec.measure.warmup_s,
-                "epochs": spec.measure.epochs if spec.measure.kind == "epochs" else None,
                 "loss_every": LOSS_EVERY,
                 "in_flight_s": IN_FLIGHT_S if spec.measure.kind == "alternate" else None,
                 "folder": str(own.resolve()),

@@ -48,7 +48,7 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
 
 def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
     """The reason in a line, or None. Reads only; `switch` as in `methods.refusal`."""
-    return _of_arm(spec.arm, device) or methods.refusal(spec.to_json(), device, switch)
+    return _of_arm(spec.arm, device) or methods.refusal(spec, device, switch)
 
 
 def _of_arm(arm: ArmSpec, device: Device | None) -> str | None:

@@ -12,23 +12,24 @@ from workflow.collocation.gpu import Device
 
 # isort: off
 # The order is that in which people are told of them.
-from workflow.collocation.sharing import naive, mps, mig, mps_daemon, conditions as sides  # noqa: F401
+from workflow.collocation.sharing import naive, mps, mig, interleaved, mps_daemon  # noqa: F401
 
 # isort: on
 from workflow.collocation.sharing.base import Sharing, named
 from workflow.collocation.sharing.evidence import Unsupported, require_free
-from workflow.collocation.sharing.mig.card import divided, wrong_mode
-from workflow.collocation.sharing.mig.restore import recover
+from workflow.collocation.sharing.mig_card import divided, recover, wrong_mode
+from workflow.collocation.spec.cell import CellSpec
+from workflow.collocation.spec.methods import divides
 
 
-def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | None:
+def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
     """Why the cell's method cannot run on this machine, or None. Reads only.
 
-    switch: the card's MIG mode and layout may be changed for a cell.
+    switch: the card's MIG mode may be changed for a cell.
     """
-    method = named(spec["method"])
+    method = named(spec.method)
     reason = method.refusal(spec, device, switch)
-    if not reason and device is not None and not method.parts:
+    if not reason and device is not None and not divides(spec.method):
         reason = wrong_mode(device, False, switch)
     if not reason and device is not None:
         reason = device.too_many(method.processes(spec))
@@ -36,7 +37,9 @@ def refusal(spec: dict, device: Device | None, switch: bool = False) -> str | No
 
 
 @contextmanager
-def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) -> Iterator[Sharing]:
+def enter(
+    spec: CellSpec, device: Device | None, log: Path, switch: bool = False
+) -> Iterator[Sharing]:
     """Set the cell's method up; `log` is the folder for what the method's own programs print.
 
     To be entered by who holds the device's lock. Raises GpuBusy, NotInForce or Unsupported;
@@ -47,10 +50,9 @@ def enter(spec: dict, device: Device | None, log: Path, switch: bool = False) ->
         recover(device)  # and a layout that it left would not be the one found
     if reason := refusal(spec, device, switch):
         raise Unsupported(reason)
-    method = named(spec["method"])
     with ExitStack() as stack:
         if device is not None:
             require_free(device)
-            if not method.parts:
+            if not divides(spec.method):
                 stack.enter_context(divided(device, None, switch))
-        yield stack.enter_context(method.enter(spec, device, log, switch))
+        yield stack.enter_context(named(spec.method).enter(spec, device, log, switch))

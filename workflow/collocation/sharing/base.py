@@ -1,7 +1,7 @@
-"""What a way to share a GPU is: one class a family, one registered instance a method.
+"""What a way to share a GPU is: a `Method`, which sets it up, and a `Sharing`, which is set up.
 
-A new one is one module: a `Method`, the `Sharing` that it enters, and `register`. The package's
-`__init__` imports it. Nothing elsewhere may ask what a method's name begins with.
+A new method is one module with both, and `register`; the package's `__init__` imports it. Nothing
+elsewhere may ask what a method's name begins with.
 """
 
 from abc import ABC, abstractmethod
@@ -12,10 +12,9 @@ from typing import ClassVar
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.sharing.evidence import Report
-from workflow.collocation.spec.limits import Limits
-
-JOIN = "-"  # between the methods of sides, in the name of a cell's that has some
-MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
+from workflow.collocation.spec import methods
+from workflow.collocation.spec.cell import CellSpec
+from workflow.collocation.spec.names import JOIN, family_of
 
 
 class Sharing(ABC):
@@ -30,7 +29,7 @@ class Sharing(ABC):
         """Evidence that the method is in force for these members, by what they report. Asked at
         the barrier, before the window, and again after it.
 
-        Has `verified`: True, or null where nobody could tell. Raises NotInForce, with the sentence
+        Has `verified`: True, or None where nobody could tell. Raises NotInForce, with the sentence
         that the cell fails with, or GpuBusy.
         """
 
@@ -58,31 +57,22 @@ class Sharing(ABC):
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A way to share a GPU.
-
-    name: as studies, run.json and folders have it. limits: what it limits each member to.
-    least, most: members, of copies of one workload and of all.
-    """
+    """A way to share a GPU. name: as studies, run.json and folders have it."""
 
     name: str
-    limits: Limits | None = None
-    least: int = 1
-    most: int = MOST_MEMBERS
 
     family: ClassVar[str]  # what it is a kind of
-    takes: ClassVar[tuple[str, ...]] = ()  # the limits that a study's variants of it may set
-    # Whether it has the card in parts (MIG mode on), of which members of a mix name theirs.
-    parts: ClassVar[bool] = False
+    variants: ClassVar[bool] = False  # whether studies may name more of it, <family>_<name>
     experimental: ClassVar[str | None] = None  # why its results are not to be trusted yet
 
-    def refusal(self, spec: dict, device: Device | None, switch: bool = False) -> str | None:
+    def refusal(self, spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
         """Why it cannot run this cell on this card, or None. Reads only.
 
-        switch: the card's MIG mode and layout may be changed for a cell.
+        switch: the card's MIG mode may be changed for a cell.
         """
         return None
 
-    def processes(self, spec: dict) -> int:
+    def processes(self, spec: CellSpec) -> int:
         """How many processes of a cell CUDA sees on the card at once. Here: one that serves all,
         or one in each part.
         """
@@ -90,7 +80,7 @@ class Method(ABC):
 
     @abstractmethod
     def enter(
-        self, spec: dict, device: Device | None, log: Path, switch: bool = False
+        self, spec: CellSpec, device: Device | None, log: Path, switch: bool = False
     ) -> AbstractContextManager[Sharing]:
         """Set it up for a cell that it does not refuse, and on every way out take it down; `log` is
         the folder for what its own programs print. Raises NotInForce or Unsupported.
@@ -98,22 +88,24 @@ class Method(ABC):
 
 
 METHODS: dict[str, Method] = {}  # by name, in the order in which people are told of them
+FAMILIES: dict[str, Method] = {}  # the first of each family
 
 
-def register(*methods: Method) -> None:
-    METHODS.update((method.name, method) for method in methods)
+def register(*found: Method, bounds: methods.Bounds | None = None) -> None:
+    """Make methods known; bounds: of one that spec.methods does not name, what a study may ask."""
+    for method in found:
+        METHODS[method.name] = method
+        FAMILIES.setdefault(method.family, method)
+        methods.METHODS.setdefault(method.name, bounds or methods.Bounds())
 
 
 def named(name: str) -> Method:
-    """The method of that name. Any other is a study's variant, <family>_<name>: the family's
-    first method, whose limits are in each cell's spec; or it names those of a cell's sides.
+    """The method of that name: a registered one, one whose conditions are interleaved, or a
+    study's own variant, whose limits are in each cell's spec. Raises KeyError.
     """
-    if JOIN in name:
-        from workflow.collocation.sharing.conditions import Sides
-
-        return Sides(name)
-    if name not in METHODS:
-        found = METHODS[name.split("_")[0]]
-        if found.takes:
-            return replace(found, name=name)
-    return METHODS[name]
+    if name in METHODS:
+        return METHODS[name]
+    family = FAMILIES["interleaved" if JOIN in name else family_of(name)]
+    if not family.variants:
+        raise KeyError(name)
+    return replace(family, name=name)

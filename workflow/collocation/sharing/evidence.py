@@ -1,15 +1,15 @@
-"""What the methods' evidence has in common: members' reports, and who else is on the card."""
+"""What the methods' evidence has in common: members' reports, and who is on the card."""
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from workflow.collocation import gpu
+from workflow.collocation.gpu import Device
 from workflow.collocation.process_lifetime import offspring
 from workflow.collocation.spec.errors import NotInForce, printable
 
@@ -40,12 +40,8 @@ class Report:
     sm_source: str | None = None  # who told it: "affinity" (CUDA)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a member has to be: a whole GPU or a MIG device."""
-
-    uuid: str
-    sm_count: int | None  # of the whole place, null where unknown
+Reports = Mapping[int, Report]  # by member
+Listed = dict[str, list[int] | None]  # as Device.processes gives it
 
 
 def called(member: int, report: Report) -> str:
@@ -53,7 +49,7 @@ def called(member: int, report: Report) -> str:
     return f"member {member} (PID {report.pid})"
 
 
-def require_device(method: str, reports: dict[int, Report], uuid: str) -> None:
+def require_device(method: str, reports: Reports, uuid: str) -> None:
     """Raise NotInForce unless every one of these members runs on this GPU or MIG device."""
     for member, report in reports.items():
         who, found = f"{method}: {called(member, report)}", report.device_uuid
@@ -63,20 +59,17 @@ def require_device(method: str, reports: dict[int, Report], uuid: str) -> None:
             raise NotInForce(f"{who} runs on {found}, not on {uuid}")
 
 
-def absent(reports: dict[int, Report], listed: Iterable[int]) -> str | None:
-    """The members that a list of PIDs lacks, as the beginning of a sentence; None if it has all."""
-    names = [
-        called(member, report)
-        for member, report in reports.items()
-        if not known_as(report.pid) & set(listed)
-    ]
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}" if names else None
+def among(reports: Reports, pids: Iterable[int], there: bool) -> list[str]:
+    """The names of those members that are, or are not, in a list of PIDs."""
+    listed = set(pids)
+    return [called(m, r) for m, r in reports.items() if bool(known_as(r.pid) & listed) is there]
 
 
 def known_as(pid: int) -> set[int]:
     """The process's PID here and, in a container started from here, its PIDs in there."""
     with suppress(OSError):
-        nested = re.search(r"^NSpid:(.*)$", Path(f"/proc/{pid}/status").read_text(), re.M)
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        nested = re.search(r"^NSpid:(.*)$", status, re.M)
         return {pid} | {int(n) for n in nested[1].split()} if nested else {pid}
     return {pid}
 
@@ -86,7 +79,16 @@ def names_of(pids: Iterable[int]) -> set[int]:
     return set().union(*map(known_as, pids))
 
 
-def require_free(device: gpu.Device) -> None:
+def owner(pid: int) -> str:
+    """How sentences name a process that is not a member."""
+    try:
+        process = psutil.Process(pid)
+        return f"PID {pid} ({printable(process.name())}, owner {process.username()})"
+    except psutil.Error:
+        return f"PID {pid} (owner not visible from here)"
+
+
+def require_free(device: Device) -> None:
     """Raise GpuBusy, naming PID and owner, if somebody else's MPS daemon serves the card, or
     processes compute on it. Kills nobody.
     """
@@ -97,79 +99,37 @@ def require_free(device: gpu.Device) -> None:
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
                 f"{owner(process.pid)}, pipe folder {pipe}"
             )
-    require_alone(device)
+    _awaited(device, lambda listed, late: _strangers(listed, set()))
 
 
-def require_alone(device: gpu.Device, ours: Iterable[int] = ()) -> dict[str, list[int] | None]:
-    """What NVML lists on the card (Device.processes), once that is nobody but the PIDs of `ours`.
+def require_members(
+    method: str, device: Device, plain: Reports, clients: Reports | None = None, server: int = 0
+) -> Listed:
+    """What NVML lists on the card, once that is these members, plain ones and clients of the MPS
+    server (their PIDs), and nobody else.
 
-    Raises GpuBusy, naming PID and owner, if others stay on the card. To be asked with `ours`
-    only where NVML shows them under the PIDs that they have here; then a member that failed and is
-    slow to end is no stranger either.
+    Where it shows them under other PIDs than they have here, as in a container, it has to list as
+    many; where it lists nobody, that tells nothing. Raises GpuBusy, naming PID and owner, if others
+    stay on the card; NotInForce if a member is not listed, or is no client that has to be one, or
+    is one that must not be.
     """
-    expected = names_of(ours)
+    clients = clients or {}
+    pids = [report.pid for report in (*plain.values(), *clients.values())]
+    ours = names_of([*pids, server] if server else pids)
 
-    def wrong(listed: dict, late: bool) -> Exception | None:
-        strangers = {pid for pids in listed.values() for pid in pids or []} - expected
-        if late and ours:
-            strangers -= names_of(process.pid for process in offspring())
-        owners = ", ".join(owner(pid) for pid in sorted(strangers))
-        sentence = f"a cell needs the GPU to itself, and others compute on it: {owners}"
-        return GpuBusy(sentence) if owners else None
+    def wrong(listed: Listed, late: bool) -> Exception | None:
+        if not pids:  # those that failed may be slow to leave
+            return None
+        if not ours & set(listed["compute"] or []):
+            return _wrong_numbers(method, listed, pids, len(clients), late)
+        # A member that failed and is slow to end is no stranger.
+        ending = names_of(process.pid for process in offspring()) if late else set()
+        return _wrong_names(method, listed, plain, clients) or _strangers(listed, ours | ending)
 
     return _awaited(device, wrong)
 
 
-def require_no_clients(method: str, reports: dict[int, Report], listed: dict) -> None:
-    """Raise NotInForce if NVML lists MPS clients on the card of which one is, or may be, a member.
-    Those that are none, where PIDs compare, are left to `require_alone`.
-
-    listed: as Device.processes gives it. For methods that have the card to themselves without MPS.
-    """
-    clients = listed["mps"] or []
-    members = {
-        name: called(member, report)
-        for member, report in reports.items()
-        for name in known_as(report.pid)
-    }
-    comparable = members.keys() & set(listed["compute"] or [])
-    if clients and not (comparable and members.keys().isdisjoint(clients)):
-        names = ", ".join(members.get(pid) or owner(pid) for pid in clients)
-        raise NotInForce(f"{method}: NVML lists MPS clients on the card: {names}")
-
-
-def require_counts(
-    method: str, device: gpu.Device, plain: Collection[int], clients: Collection[int] = ()
-) -> dict[str, list[int] | None]:
-    """What NVML lists on the card (Device.processes), once it is as many as there are: members of
-    these PIDs and, where some are MPS clients, their server.
-
-    For where NVML's PIDs do not compare with those here. An empty list tells nothing: in some
-    containers NVML names nobody. Raises GpuBusy if there stay more than what the members may have
-    started, NotInForce otherwise.
-    """
-    pids = [*plain, *clients]
-    most = len(pids) + bool(clients)
-    there = _several(len(pids), "member")
-    if clients:
-        there += " and 1 MPS server"
-
-    def wrong(listed: dict, late: bool) -> Exception | None:
-        served, computing = (len(listed[key] or []) for key in ("mps", "compute"))
-        found, more, theirs = [], [], _started_by(pids) if late else 0
-        if clients and served not in (0, len(clients)):
-            found.append(_several(served, "MPS client"))
-            more.append(served > len(clients) + theirs)
-        if computing not in (0, most):
-            found.append(_several(computing, "process", "es"))
-            more.append(computing > most + theirs)
-        sentence = f"{method}: NVML lists {' and '.join(found)}, the cell has {there}"
-        return (GpuBusy if all(more) else NotInForce)(sentence) if found else None
-
-    return _awaited(device, wrong)
-
-
-def _awaited(device: gpu.Device, wrong: Callable) -> dict[str, list[int] | None]:
+def _awaited(device: Device, wrong: Callable[[Listed, bool], Exception | None]) -> Listed:
     """What NVML lists, once nothing is wrong with it; raises what is wrong if it stays so."""
     deadline = time.monotonic() + GRACE_S
     while True:
@@ -181,26 +141,47 @@ def _awaited(device: gpu.Device, wrong: Callable) -> dict[str, list[int] | None]
         time.sleep(0.2)
 
 
-def _started_by(pids: Iterable[int]) -> int:
-    """How many processes these have started."""
+def _wrong_names(method: str, listed: Listed, plain: Reports, clients: Reports) -> Exception | None:
+    compute, mps = listed["compute"] or [], listed["mps"]
+    if absent := among(plain, compute, False):
+        return NotInForce(f"{method}: not among NVML's processes {compute}: {', '.join(absent)}")
+    if mps is not None and (absent := among(clients, mps, False)):
+        return NotInForce(f"{method}: not among NVML's MPS clients {mps}: {', '.join(absent)}")
+    if joined := among(plain, mps or [], True):
+        return NotInForce(f"{method}: NVML lists MPS clients on the card: {', '.join(joined)}")
+    return None
+
+
+def _strangers(listed: Listed, ours: set[int]) -> Exception | None:
+    others = {*(listed["compute"] or []), *(listed["mps"] or [])} - ours
+    owners = ", ".join(owner(pid) for pid in sorted(others))
+    sentence = f"a cell needs the GPU to itself, and others compute on it: {owners}"
+    return GpuBusy(sentence) if others else None
+
+
+def _wrong_numbers(
+    method: str, listed: Listed, pids: list[int], clients: int, late: bool
+) -> Exception | None:
+    """Of processes, and of MPS clients; more processes than the members, their server and what they
+    may have started are others'.
+    """
+    computing, served = (len(listed[key] or []) for key in ("compute", "mps"))
+    most = len(pids) + bool(clients)
+    if computing in (0, most) and served in (0, clients):
+        return None
+    others = computing > most + (len(_started_by(pids)) if late else 0)
+    return (GpuBusy if others else NotInForce)(
+        f"{method}: NVML lists {computing} processes and {served} MPS clients; the cell has "
+        f"{len(pids)} members, {clients} of them clients{' of 1 MPS server' if clients else ''}"
+    )
+
+
+def _started_by(pids: Iterable[int]) -> set[psutil.Process]:
     found: set[psutil.Process] = set()
     for pid in pids:
         with suppress(psutil.Error):
             found |= set(psutil.Process(pid).children(recursive=True))
-    return len(found)
-
-
-def _several(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"
-
-
-def owner(pid: int) -> str:
-    """How sentences name a process that is not a member."""
-    try:
-        process = psutil.Process(pid)
-        return f"PID {pid} ({printable(process.name())}, owner {process.username()})"
-    except psutil.Error:
-        return f"PID {pid} (owner not visible from here)"
+    return found
 
 
 def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow.collocation import gpu
+from workflow.collocation.gpu import Device
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method, Sharing, register
-from workflow.collocation.sharing.evidence import NotInForce, Place, Report, called, known_as
-from workflow.collocation.spec.limits import TAKES, Limits
+from workflow.collocation.sharing.evidence import Listed, NotInForce, Report, Reports, called
+from workflow.collocation.spec.cell import CellSpec, MemberSpec
 
 RELEASE_S = 4.0
 # SMs are given in pairs that share a TPC, fewer rather than more, but never fewer than the least of
@@ -35,103 +35,81 @@ SET_BY = {  # what a member is limited to → the variable that does it
 @dataclass(frozen=True)
 class Mps(Method):
     family = "mps"
-    takes = TAKES
+    variants = True
 
-    def refusal(self, spec: dict, device: gpu.Device | None, switch: bool = False) -> str | None:
-        """Here also: if a limit could never be proven on this card, or would limit nothing."""
+    def refusal(self, spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
         if device is None:
             return "MPS needs an NVIDIA GPU, and there is none on this machine"
         if shutil.which(mps_daemon.CONTROL) is None:
             return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
-        total = device.memory_bytes
-        for member, entry in enumerate(spec["members"]):
-            who, memory = f"of member {member} ({entry['workload']})", entry.get("pinned_memory_mb")
-            if "sm_percent" in entry and device.sm_count is None:
-                return (
-                    f"{spec['method']}: the SM limit {who} cannot be proven: how many SMs "
-                    f"{device.name} has is not known"
-                )
-            if None not in (memory, total) and memory * MIB >= total:
-                return (
-                    f"{spec['method']}: the memory limit {who}, {memory} MiB, limits nothing: "
-                    f"{device.name} has {total // MIB} MiB"
-                )
+        if device.sm_count is None and any(its.sm_percent for its in spec.members):
+            unknown = f"how many SMs {device.name} has is not known"
+            return f"{spec.method}: a limit of SMs cannot be proven: {unknown}"
         return None
 
     @contextmanager
     def enter(
-        self, spec: dict, device: gpu.Device, log: Path, switch: bool = False
+        self, spec: CellSpec, device: Device, log: Path, switch: bool = False
     ) -> Iterator["Clients"]:
         with mps_daemon.running(device.uuid, log / "mps") as daemon:
-            place = Place(device.uuid, device.sm_count)
-            yield Clients(device, daemon, dict(enumerate(spec["members"])), place, spec["method"])
+            yield Clients(device, daemon, dict(enumerate(spec.members)), spec.method)
 
 
 @dataclass
 class Clients(Sharing):
-    """The members that one daemon serves on one place of `device`.
+    """The members that one daemon serves on the GPU.
 
-    members: the spec's entry of each of them, with its limits. method: for sentences.
-    server: the MPS server's PID as first witnessed; a later one is another server.
+    members: with their limits. method: for sentences. server: the MPS server's PID as first
+    witnessed; a later one is another server. listed: what NVML listed when last asked.
     """
 
-    device: gpu.Device
+    device: Device
     daemon: mps_daemon.Daemon
-    members: dict[int, dict]
-    place: Place
+    members: dict[int, MemberSpec]
     method: str = "mps"
     server: int | None = None
     names: set[int] = field(default_factory=set)  # PIDs of server and members, as witnessed
+    listed: Listed = field(default_factory=dict)
 
     def environment(self, member: int) -> dict[str, str]:
-        entry = self.members[member]
-        return self.daemon.environment | {
-            name: form.format(entry[key]) for key, (name, form) in SET_BY.items() if key in entry
+        given = {key: getattr(self.members[member], key) for key in SET_BY}
+        limits = {
+            n: form.format(given[k]) for k, (n, form) in SET_BY.items() if given[k] is not None
         }
+        return self.daemon.environment | limits
 
-    def witness(self, reports: dict[int, Report], plain: dict[int, Report] | None = None) -> dict:
-        """plain: members of the cell's other sides, which have to be none of the daemon's clients;
-        then it has none but its members.
-        """
-        evidence.require_device(self.method, reports, self.place.uuid)
+    def witness(self, reports: dict[int, Report], plain: Reports | None = None) -> dict:
+        """plain: members of other conditions, which have to be none of the daemon's clients."""
+        evidence.require_device(self.method, reports, self.device.uuid)
         server = self._same_server()
         status = self.daemon.ask(f"get_server_status {server}").strip()
         if status != "ACTIVE":
             raise NotInForce(f"MPS: server {server} is {status or 'without status'}, not ACTIVE")
         clients = _pids(self.daemon.ask(f"get_client_list {server}"))
-        if absent := evidence.absent(reports, clients):
-            raise NotInForce(f"MPS: {absent} not among server {server}'s clients {clients}")
-        pids = [server, *(report.pid for report in reports.values())]
-        self.names |= evidence.names_of(pids)
-        if plain is not None and (more := set(clients) - self.names):
-            names = {name: called(m, r) for m, r in plain.items() for name in known_as(r.pid)}
-            who = ", ".join(names.get(pid) or evidence.owner(pid) for pid in sorted(more))
-            raise NotInForce(f"MPS: server {server} has clients that are none of its side: {who}")
-        others = [report.pid for report in (plain or {}).values()]
-        listed = self.device.processes()
-        # Where NVML does not show the server under its PID, it names the host's PIDs, or none.
-        comparable = listed["mps"] is not None and server in (listed["compute"] or [])
-        whole = self.place.uuid == self.device.uuid  # on a part of it there may be neighbours
-        if comparable:
-            if absent := evidence.absent(reports, listed["mps"]):
-                raise NotInForce(f"MPS: {absent} not among NVML's MPS clients {listed['mps']}")
-            if whole:
-                listed = evidence.require_alone(self.device, [*pids, *others])
-        elif whole and reports:
-            listed = evidence.require_counts(self.method, self.device, others, pids[1:])
-        limits = {
-            member: self._limit_in_force(member, report) for member, report in reports.items()
-        }
+        if absent := evidence.among(reports, clients, False):
+            raise NotInForce(
+                f"MPS: not among server {server}'s clients {clients}: {', '.join(absent)}"
+            )
+        if joined := evidence.among(plain or {}, clients, True):
+            raise NotInForce(
+                f"MPS: among server {server}'s clients, not planned so: {', '.join(joined)}"
+            )
+        self.names |= evidence.names_of([server, *(report.pid for report in reports.values())])
+        self.listed = evidence.require_members(
+            self.method, self.device, plain or {}, reports, server
+        )
+        limits = {m: self._limit_in_force(m, report) for m, report in reports.items()}
         proven = bool(reports) and not any(limit["unproven"] for limit in limits.values())
         self.server = server
+        comparable = server in (self.listed["compute"] or []) and self.listed["mps"] is not None
         return {
             "verified": proven or None,
             "server": server,
             "status": status,
             "clients": clients,
-            "nvml_compute": listed["compute"],
-            "nvml_mps": listed["mps"],
-            "nvml_agrees": True if comparable else None,
+            "nvml_compute": self.listed["compute"],
+            "nvml_mps": self.listed["mps"],
+            "nvml_agrees": comparable or None,
             "devices": {member: report.device_uuid for member, report in reports.items()},
             "limits": limits,
         } | self._priorities()
@@ -163,46 +141,35 @@ class Clients(Sharing):
 
         `unproven`: why what the member saw proves nothing, although it does not contradict.
         """
-        entry = self.members[member]
-        percent, memory = entry.get("sm_percent"), entry.get("pinned_memory_mb")
-        who, total = f"{self.method}: {called(member, report)}", self.place.sm_count
+        percent = self.members[member].sm_percent
+        memory = self.members[member].pinned_memory_mb
+        who, total = f"{self.method}: {called(member, report)}", self.device.sm_count
         has, free = report.sm_count, report.memory_free
         expected = card_free = unproven = None
         if percent is None and None not in (has, total) and has != total:
             raise NotInForce(f"{who} can use {has} of {total} SMs, and no limit was asked for")
         if percent is not None:
             if has is None:
-                raise NotInForce(
-                    f"{who}: its SM limit cannot be proven: it could not tell how many SMs it can "
-                    "use"
-                )
+                raise NotInForce(f"{who} could not tell how many SMs it can use; its limit is open")
             share, least = percent * total / 100, LEAST_SMS.get(self.device.capability)
             expected = int(share + 1e-6)
             if not (share - PAIR < has <= share + 1e-6 or share < has == least):
+                so = f"{percent:g} % of {total} is {expected}"
                 if least or has >= total:
-                    so = f"{percent:g} % of {total} is {expected}"
                     raise NotInForce(f"{who} can use {has} SMs; {so}")
-                unproven = (
-                    f"in what groups {self.device.name} gives SMs is not known: it gave {has} for "
-                    f"{percent:g} % of {total}"
-                )
+                unproven = f"it can use {has} SMs; {so}, and this card's groups are not known"
         if memory is not None:
             if free is None:
-                raise NotInForce(
-                    f"{who}: its memory limit cannot be proven: it could not tell what is free"
-                )
+                raise NotInForce(f"{who} could not tell what memory is free; its limit is open")
             if free > memory * MIB:
                 raise NotInForce(
                     f"{who} saw {free / MIB:.0f} MiB of free memory; its limit is {memory} MiB"
                 )
             card_free = self.device.memory_free()
             if card_free is None:
-                unproven = f"how much of {self.place.uuid} is free is not known"
+                unproven = "how much memory of the card is free is not known"
             elif card_free <= memory * MIB:
-                unproven = (
-                    f"{self.place.uuid} has {card_free // MIB} MiB free, and would show no more "
-                    f"without the limit of {memory} MiB"
-                )
+                unproven = f"the card has {card_free // MIB} MiB free, no more than the limit"
         return {
             "sm_percent": percent,
             "sm_count": has,
@@ -218,7 +185,7 @@ class Clients(Sharing):
         """What was asked for, and what the daemon gives those that ask for nothing. No interface
         of MPS shows what a client has: only how members do beside each other tells.
         """
-        asked = {m: e["priority"] for m, e in self.members.items() if "priority" in e}
+        asked = {m: its.priority for m, its in self.members.items() if its.priority is not None}
         if not asked:
             return {}
         default = self.daemon.ask("get_default_client_priority").strip()
@@ -230,8 +197,4 @@ def _pids(answer: str) -> list[int]:
     return sorted(int(n) for line in re.findall(r"^[\d\s]+$", answer, re.M) for n in line.split())
 
 
-register(
-    Mps("mps"),
-    Mps("mps_equal", Limits(sm_percent="equal")),
-    Mps("mps_overlap", Limits(sm_percent="overlap")),
-)
+register(Mps("mps"), Mps("mps_equal"), Mps("mps_overlap"))

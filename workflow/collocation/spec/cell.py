@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel
 
 from workflow.collocation.spec.errors import Strict
 from workflow.collocation.spec.measure import BESIDE as OTHERS
 from workflow.collocation.spec.measure import Measure
+from workflow.collocation.spec.names import ALTERNATE, PLAIN, family_of, sides
 from workflow.collocation.spec.study import Sizes
 from workflow.collocation.spec.workloads import AnyWorkload, ItsOwn, VisionWorkload, model_of
 
@@ -33,6 +34,8 @@ class MeasureSpec(Measure):
     of the same workload if others stay. visit: once all are warm another process opens CUDA, and
     ends (gpu.visit says why).
     """
+
+    formerly: ClassVar[dict] = {"other_gpus": "any"}  # keys that specs once had, with one value
 
     departs: int | None = None
     visit: bool | None = None
@@ -102,6 +105,19 @@ class CellSpec(Strict):
     def digest(self) -> str:
         return digest(self.to_json())
 
+    @property
+    def contexts(self) -> int:
+        """How many CUDA contexts are on the card, or on a part of it, at once: one of each plain
+        process, one of an MPS server for all its clients.
+        """
+        if self.measure.kind == ALTERNATE:
+            turns = sides(self.method, [member.workload for member in self.members])
+            methods = [turns[member.side].method for member in self.members]
+        else:
+            methods = [self.method] * len(self.members)
+        plain = sum(family_of(method) in PLAIN for method in methods)
+        return plain + (plain < len(methods))
+
     def shares(self) -> list[list[int | str]]:
         """What `cores.plan_sides` takes: into how many shares cores are divided, or "all", for each
         member; a list for each side.
@@ -151,7 +167,8 @@ def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
 
 def _defaults(flat: dict) -> dict[tuple, object]:
     """Path → the value that a spec which does not name it means."""
-    found = {"version": FIRST, "arm": _default(ArmSpec), "measure": _default(MeasureSpec)}
+    measure = MeasureSpec.formerly | _default(MeasureSpec)
+    found = {"version": FIRST, "arm": _default(ArmSpec), "measure": measure}
     paths = dict(_leaves(found))
     for index, member in enumerate(flat.get("members") or ()):
         if isinstance(member, dict):

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from workflow.collocation.sharing.base import JOIN, named
-from workflow.collocation.sharing.conditions import sides
 from workflow.collocation.spec.cell import ArmSpec, CellSpec, MeasureSpec, MemberSpec
 from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.study import ARMS, Ladder, Mix, Study
+from workflow.collocation.spec.methods import divides
+from workflow.collocation.spec.names import ALTERNATE, ARMS, JOIN, cell_id, scenario_id, sides
+from workflow.collocation.spec.study import Ladder, Mix, Study
 from workflow.collocation.spec.workloads import Workload
 
 ELSEWHERE = 1000  # block 2 of another folder that was merged in (`make merge`) is 1002, or 2002, …
@@ -29,7 +29,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        return f"{self.scenario}/{self.arm}/{self.method}/r{self.replicate}"
+        return cell_id(self.scenario, self.arm, self.method, self.replicate)
 
     @cached_property
     def digest(self) -> str:
@@ -40,25 +40,21 @@ class Cell:
         return len(self.spec.members)
 
     @property
-    def beside_idle(self) -> bool:
-        """Whether the machine's other GPUs have to rest meanwhile."""
-        return self.spec.measure.other_gpus == "idle"
-
-    @property
     def needs(self) -> set[str]:
         """Ids of the alone cells of the same block that this cell is normalised by."""
-        within = self.spec.measure.kind == "alternate"  # are its jobs alone, if it has some
-        if within or self.beside_idle:
+        if self.spec.measure.kind == ALTERNATE:  # its jobs alone, if it has some, are in it
             return set()
         return {
-            f"{baseline_scenario(member.workload, member.job.input.mode == 'files')}"
-            f"/{self.arm}/naive/r{self.replicate}"
+            cell_id(
+                baseline_scenario(member.workload, member.job.input.mode == "files"),
+                *(self.arm, "naive", self.replicate),
+            )
             for member in self.spec.members
         }
 
 
 def baseline_scenario(workload: str, files: bool) -> str:
-    return f"1x_{workload}{'--files' if files else ''}"
+    return scenario_id({workload: 1}, "files" if files else "")
 
 
 def expand(
@@ -72,17 +68,17 @@ def expand(
     sources: digests of the code of workloads whose model is the user's own. full: alternating cells
     that ran out of memory; their sets get cells of their own as well. Tier by tier, blocks
     (replicates) come one after the other, and are counted through all tiers, so that each has
-    baselines of its own. Within a block workloads come one after the other, a mix with its first,
-    for what wavers for minutes, such as a shared host, then weighs less on ratios. The order of
-    workloads and that of their cells is random, but a function of the seed and of their names
-    alone, so that a cell that is added moves no other.
+    baselines of its own. Within a block workloads come one after the other, a mix with its first:
+    what changes over minutes, such as the load of a shared host, then weighs less on ratios. The
+    order of workloads and that of their cells is random, but a function of the seed and of their
+    names alone, so that a cell that is added moves no other.
     """
     cells: dict[str, Cell] = {}
     drafts = sorted(_drafts(study), key=lambda draft: draft.get("baseline", False))
     for draft in drafts:
         cell = _cell(study, workloads, sources or {}, **draft)
-        if cell.id in full and cell.spec.measure.kind == "alternate":
-            drafts += _apart(draft)  # which the loop comes to
+        if cell.id in full and cell.spec.measure.kind == ALTERNATE:
+            drafts += _one_by_one(draft)  # which the loop comes to
         known = cells.setdefault(cell.id, cell)
         if known is not cell and not draft.get("baseline") and known.digest != cell.digest:
             raise ConfigError(
@@ -92,9 +88,7 @@ def expand(
 
     def place(cell: Cell) -> tuple:
         first = f"{cell.spec.members[0].workload}/r{cell.replicate}"
-        # First what needs all GPUs of a machine: later on, one of them is always busy.
-        order = cell.replicate, _shuffle(study.seed, first), _shuffle(study.seed, cell.id)
-        return not cell.beside_idle, *order
+        return cell.replicate, _shuffle(study.seed, first), _shuffle(study.seed, cell.id)
 
     return sorted(cells.values(), key=place)
 
@@ -125,7 +119,7 @@ def _drafts(study: Study) -> Iterable[dict]:
             common = {"group": group, "arm": arm, "replicate": replicate}
             for _, members, methods in group.scenarios():
                 names = list(Counter(members).elements())
-                if study.kind(group) == "alternate":
+                if study.kind(group) == ALTERNATE:
                     yield {**common, "names": names, "method": JOIN.join(methods)}
                     continue
                 for method in methods:
@@ -134,7 +128,7 @@ def _drafts(study: Study) -> Iterable[dict]:
                     yield {**common, "names": [name], "method": "naive", "baseline": True}
 
 
-def _apart(draft: dict) -> Iterable[dict]:
+def _one_by_one(draft: dict) -> Iterable[dict]:
     """Arguments for the sets of an alternating cell, each in a cell of its own."""
     names = draft["names"]
     alone = [([name], "naive") for name in dict.fromkeys(names)]
@@ -159,12 +153,12 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
             cores_of=None if all_cores else study.cores_of(name),
             source=sources.get(name),
             work=group.work.get(name) if mix else None,
-            slice=group.slices[name] if mix and named(method).parts else None,
+            slice=group.slices[name] if mix and divides(method) else None,
             side=side,
             **study.limits(method, name, count),
         )
 
-    if measure.kind == "alternate":
+    if measure.kind == ALTERNATE:
         members = tuple(
             member(name, side.method, len(names), number)
             for number, side in enumerate(sides(method, names))
@@ -181,9 +175,14 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
         seed=study.seed,
         datasets={name: sizes for name, sizes in study.datasets.items() if name in trained},
     )
-    if spec.arm.cuda_graph and named(method).processes(spec.to_json()) == 1:
+    if spec.arm.cuda_graph and spec.contexts == 1:
         spec = spec.with_measure(visit=True)  # plain processes visit each other
-    scenario = _scenario(names, measure, members[0].job.input.mode, all_cores)
+    scenario = scenario_id(
+        Counter(names),
+        "" if measure.kind == "window" else measure.kind,
+        "files" if members[0].job.input.mode == "files" else "",
+        "allcores" if all_cores else "",
+    )
     return Cell(scenario, arm, method, replicate, spec)
 
 
@@ -191,7 +190,7 @@ def _measure(study, group, names, baseline) -> MeasureSpec:
     """How a cell of the group is measured; a baseline as the study has it, for a window."""
     settings = study.measure.model_dump()
     if baseline:
-        settings |= {"kind": "window", "other_gpus": "any"}
+        settings |= {"kind": "window"}
     else:
         settings |= group.measure.model_dump(exclude_unset=True)
     departs = None
@@ -199,15 +198,6 @@ def _measure(study, group, names, baseline) -> MeasureSpec:
         leaves = isinstance(group, Mix) and group.departs
         departs = names.index(leaves) if leaves else len(names) - 1
     return MeasureSpec(**settings, departs=departs)
-
-
-def _scenario(names: list[str], measure: MeasureSpec, mode: str, all_cores: bool) -> str:
-    parts = [f"{count}x_{name}" for name, count in Counter(names).items()]
-    suffix = "" if measure.kind == "window" else f"--{measure.kind}"
-    suffix += "--files" if mode == "files" else ""
-    suffix += "--othersidle" if measure.other_gpus == "idle" else ""
-    suffix += "--allcores" if all_cores else ""
-    return "+".join(parts) + suffix
 
 
 def _shuffle(seed: int, name: str) -> str:

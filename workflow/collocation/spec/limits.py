@@ -7,8 +7,8 @@ from pydantic import Field, StrictInt, ValidationError, field_validator, model_v
 from workflow.collocation.spec.errors import Strict
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a method
+Positive = Annotated[StrictInt, Field(ge=1)]
 Percent = Annotated[float, Field(gt=0, le=100, strict=True)]
-Megabytes = Annotated[StrictInt, Field(ge=1)]
 Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 ALLOWED = {
     "sm_percent": "equal, overlap, a percentage up to 100, or a number for each workload",
@@ -26,7 +26,7 @@ class Limits(Strict):
         "equal is 100/N, overlap 200/N",
         examples=["equal", 12],
     )
-    pinned_memory_mb: Megabytes | dict[Name, Megabytes] | None = Field(
+    pinned_memory_mb: Positive | dict[Name, Positive] | None = Field(
         None,
         description="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, for all or by workload",
         examples=[9000],

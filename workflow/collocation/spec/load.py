@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
 from workflow.collocation.spec.errors import ConfigError, allowed, not_allowed
-from workflow.collocation.spec.study import ARMS, Config, Ladder, Study
+from workflow.collocation.spec.names import ALTERNATE, ARMS
+from workflow.collocation.spec.study import Config, Ladder, Study
 from workflow.collocation.spec.workloads import KINDS, Workload, model_of
 
 CONFIG_SOURCE = "config/config.yaml or --config"
@@ -47,6 +48,8 @@ def read_yaml(path: Path):
         return yaml.load(path.read_bytes(), _UniqueKeys)
     except OSError as error:
         raise ConfigError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ConfigError(f"{_shown(path)}: not valid YAML: nested too deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
@@ -200,12 +203,10 @@ def _check_command(where, group, study, name) -> None:
     """What the study cannot ask of a script that it does not write."""
     if group.input:
         raise ConfigError(f"{where}.input: the command '{name}' reads its own; leave it out")
-    kind = study.kind(group)
-    needs = {"epochs": "that we validate", "alternate": "that can be held between its steps"}
-    if kind in needs:
+    if study.kind(group) == ALTERNATE:
         raise ConfigError(
-            f"{where}.measure.kind: '{kind}' needs a job {needs[kind]}; '{name}' is a command; "
-            "allowed: window, departure, completion"
+            f"{where}.measure.kind: 'alternate' needs a job that can be held between its steps; "
+            f"'{name}' is a command; allowed: window, departure, completion"
         )
     if isinstance(group, Ladder) and len(arms := group.arms or study.arms) > 1:
         raise ConfigError(

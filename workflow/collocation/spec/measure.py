@@ -1,15 +1,14 @@
 """What a study may say of how its cells are measured."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, StrictInt
 
-from workflow.collocation.sharing.base import MOST_MEMBERS
-from workflow.collocation.sharing.conditions import PLAIN
 from workflow.collocation.spec.errors import Strict
+from workflow.collocation.spec.methods import MOST_MEMBERS
+from workflow.collocation.spec.names import PLAIN
 
-KINDS = ("window", "epochs", "departure", "completion", "alternate")
-Positive = Annotated[StrictInt, Field(ge=1)]
+KINDS = ("window", "departure", "completion", "alternate")
 Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how many, methods
 
 
@@ -21,10 +20,6 @@ class Measure(Strict):
     min_steps: StrictInt = Field(30, ge=3, description="steps of each member in it, at least")
     warmup_s: float = Field(3.0, ge=0, description="seconds from the first step to the barrier")
     settle_s: float = Field(1.0, ge=0, description="seconds from the barrier to the window")
-    epochs: Positive = Field(5, description="of kind epochs: how many")
-    other_gpus: Literal["any", "idle"] = Field(
-        "any", description="idle: the machine's other GPUs rest meanwhile, as a control"
-    )
     slices: StrictInt = Field(60, ge=2, description="of kind alternate: slices of each side")
     slice_s: float = Field(0.5, gt=0, description="seconds of a slice, from resume to hold")
     drop_s: float = Field(0.1, ge=0, description="of them, at its beginning, that do not count")
@@ -41,7 +36,6 @@ _WINDOW = {"settle_s", "window_s", "min_steps"}
 _MATTER = {
     "window": _WINDOW,
     "departure": _WINDOW,
-    "epochs": {"settle_s", "epochs"},
     "completion": {"settle_s"},
     "alternate": {"slices", "slice_s", "drop_s"},
 }

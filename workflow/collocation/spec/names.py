@@ -1,36 +1,50 @@
-"""What a scenario's id says: who shares the GPU, and how the cell departs from the default."""
+"""Names: of arms, methods, scenarios, cells and the sides of interleaved ones; built and read here.
+
+A scenario is named by its jobs and by how it departs from the default, `2x_a+1x_b--files`; a cell
+by scenario, arm, method and replicate.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-# Order in figures and tables; the first is written as the paper's jobs.
-ARMS = ("paper_step", "paper_default", "eager", "bf16", "bf16_autograd", "graph", "compile")
-PAPER_ARM = ARMS[0]
+# How well a job is written, in the order of figures and tables; docs/methods.md says each in words.
+# The first is written as the paper's jobs. `backward`: the thread that launches the backward pass,
+# autograd's own or the caller's; a graph's replay has neither, so `graph` and `compile` keep the
+# default. `cudnn_benchmark`: whether cuDNN tries kernels out.
+_EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}
+_BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
+ARMS = {
+    "paper_step": {**_EAGER, "sync": True},
+    "paper_default": {**_EAGER, "sync": True, "cudnn_benchmark": False},
+    "eager": {**_EAGER, "backward": "caller"},
+    "bf16": {**_BF16, "backward": "caller"},
+    "bf16_autograd": _BF16,
+    "graph": {**_BF16, "cuda_graph": True},
+    "compile": {**_BF16, "cuda_graph": True, "compile": True},
+}
+PAPER_ARM = next(iter(ARMS))
 # What choosing kernels changes, and what autograd's thread costs: ways that only a control needs.
 CONTROL_ARMS = ("paper_default", "bf16_autograd")
+
 # naive under another name: held against naive, and drawn nowhere.
 TWIN = "naive_again"
-
-# Order in figures and tables.
+# Order in figures and tables; `serial` is computed and never run.
 METHODS = ("serial", "naive", TWIN, "mps", "mps_equal", "mps_overlap")
-METHODS += ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g")
-METHODS += ("mig_1g2x", "mig_shared", "mig_mps")
+METHODS += ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g", "mig_1g2x", "mig_shared")
 
 # Variants of an alone cell that other cells are normalised by, each within its own input.
 ALONE_VARIANTS = ("", "files")
-
-# A cell beside which the machine's other GPUs rested.
-OTHERS_IDLE = "othersidle"
 # What a session begins with: holds sessions against each other, and is no part of the grid.
 ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.
 COMPLETION = "completion"
 # Sets that take turns in one cell, its sides: `alone` (of a mix `alone:<workload>`) or a method.
-ALTERNATE, ALONE = "alternate", "alone"
+ALTERNATE, ALONE, JOIN = "alternate", "alone", "-"
+PLAIN = (ALONE, "naive")  # sides whose members are processes of their own, and no clients of MPS
 # The windows of a cell that a member leaves: of all, and of those that have what it left.
 BEFORE, AFTER = "before", "after"
 
@@ -76,47 +90,63 @@ def parse_scenario(scenario: str) -> Scenario:
     return Scenario(scenario, tuple(parts), ", ".join(suffixes))
 
 
-def scenario_id(parts: Mapping[str, int], variant: str = "") -> str:
-    """`2x_a+1x_b--files` from workload → count, in the order given."""
+def scenario_id(parts: Mapping[str, int], *variants: str) -> str:
+    """`2x_a+1x_b--files` from workload → count, in the order given; empty variants are left out."""
     body = "+".join(f"{count}x_{name}" for name, count in parts.items())
-    return f"{body}--{variant}" if variant else body
+    return "--".join([body, *filter(None, variants)])
+
+
+def cell_id(scenario: str, arm: str, method: str, replicate: int) -> str:
+    return f"{scenario}/{arm}/{method}/r{replicate}"
 
 
 @dataclass(frozen=True)
 class Side:
-    """The set that a side of an alternating cell is; again: another side is the same set."""
+    """A set that takes turns with others in one cell, and the scenario that it is.
+
+    name: as records have it. job: the workload of one that is alone. again: another side is the
+    same set.
+    """
 
     scenario: str
     method: str
     again: bool = False
+    name: str = ""
+    job: str | None = None
+
+
+def sides(method: str, workloads: Iterable[str]) -> list[Side]:
+    """The sides of a cell with these workloads, by its method's name, `alone-naive-mps`.
+
+    A name that comes again gets a number: `naive`, `naive_2`.
+    """
+    jobs, found = list(dict.fromkeys(workloads)), {}
+    for word in method.split(JOIN):
+        for job in jobs if word == ALONE else [None]:
+            name = first = f"{word}:{job}" if job and jobs[1:] else word
+            number = 1
+            while name in found:
+                number += 1
+                name = f"{first}_{number}"
+            found[name] = Side("", "naive" if word == ALONE else word, name=name, job=job)
+    return list(found.values())
 
 
 @lru_cache(maxsize=4096)
 def sides_of(scenario: str, method: str) -> dict[str, Side]:
-    """Sides of `2x_a--alternate` by `alone-naive-mps`: name → set; {} of any other cell.
-
-    A name that comes again gets a number: `naive`, `naive_2`.
+    """Name → side, with its scenario, of `2x_a--alternate` by `alone-naive-mps`; {} of any other
+    cell.
     """
     body, *variants = scenario.split("--")
     if ALTERNATE not in variants:
         return {}
-    end = "".join(f"--{variant}" for variant in variants if variant != ALTERNATE)
-    parts = [name for name, _ in parse_scenario(scenario).parts]
-    wanted: list[tuple[str, str, str]] = []
-    for name in method.split("-"):
-        if name == ALONE:
-            names = [f"{ALONE}:{part}" for part in parts] if len(parts) > 1 else [ALONE]
-            jobs = (f"1x_{part}{end}" for part in parts)
-            wanted += [(own, job, "naive") for own, job in zip(names, jobs, strict=True)]
-        else:
-            wanted.append((name, body + end, name))
-    sides: dict[str, Side] = {}
-    for at, (name, *of) in enumerate(wanted):
-        before = [earlier for earlier, *_ in wanted[:at]]
-        number = f"_{before.count(name) + 1}" if name in before else ""
-        again = any(of == other for _, *other in wanted[:at])
-        sides[name + number] = Side(*of, again)
-    return sides
+    others = [variant for variant in variants if variant != ALTERNATE]
+    found: dict[str, Side] = {}
+    for side in sides(method, [name for name, _ in parse_scenario(scenario).parts]):
+        its = "--".join([f"1x_{side.job}" if side.job else body, *others])
+        again = any((its, side.method) == (one.scenario, one.method) for one in found.values())
+        found[side.name] = replace(side, scenario=its, again=again)
+    return found
 
 
 def family_of(method: str) -> str:
@@ -126,7 +156,7 @@ def family_of(method: str) -> str:
 
 def arm_order(arm: str) -> tuple[int, str]:
     """Sort key: the order of ARMS."""
-    return ARMS.index(arm) if arm in ARMS else len(ARMS), arm
+    return list(ARMS).index(arm) if arm in ARMS else len(ARMS), arm
 
 
 def method_order(method: str) -> tuple[int, str]:

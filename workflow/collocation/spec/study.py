@@ -5,12 +5,14 @@ editors, written by `python -m workflow.collocation.spec.study` and kept equal b
 """
 
 import json
+import os
 import re
 from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     StrictInt,
@@ -20,34 +22,18 @@ from pydantic import (
 )
 
 from workflow.collocation import ROOT
-from workflow.collocation.sharing.base import METHODS, MOST_MEMBERS
-from workflow.collocation.sharing.conditions import ALONE, SIDES
 from workflow.collocation.spec.errors import Strict, not_allowed
-from workflow.collocation.spec.limits import Limits, Name
-from workflow.collocation.spec.measure import Measure, Positive, Scenario, require_turns
+from workflow.collocation.spec.limits import Limits, Name, Positive
+from workflow.collocation.spec.measure import Measure, Scenario, require_turns
+from workflow.collocation.spec.methods import METHODS, MOST_MEMBERS, divides
+from workflow.collocation.spec.names import ALTERNATE, ARMS, PLAIN, family_of
+from workflow.collocation.spec.workloads import DATASETS, AnyWorkload
 
 CONFIG = ROOT / "config"
 SCHEMAS = ROOT / "workflow" / "schemas"
 
-DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
 Dataset = Literal[DATASETS]
-
-# How well a job is written; docs/methods.md says each in words. `backward`: the thread that
-# launches the backward pass, autograd's own or the caller's. A graph's replay has neither, so
-# `graph` and `compile` keep the default. `cudnn_benchmark`: whether cuDNN tries kernels out.
-_EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}
-_BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
-ARMS = {
-    "paper_step": {**_EAGER, "sync": True},
-    "paper_default": {**_EAGER, "sync": True, "cudnn_benchmark": False},
-    "eager": {**_EAGER, "backward": "caller"},
-    "bf16": {**_BF16, "backward": "caller"},
-    "bf16_autograd": _BF16,
-    "graph": {**_BF16, "cuda_graph": True},
-    "compile": {**_BF16, "cuda_graph": True, "compile": True},
-}
 Arm = Literal[tuple(ARMS)]
-
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
 Method = Name  # one of METHODS, or a variant of the study's own
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
@@ -100,7 +86,7 @@ class Group(Strict):
             if method not in METHODS:
                 continue
             if count > (most := METHODS[method].most):
-                fitting = [each.name for each in METHODS.values() if count <= each.most]
+                fitting = [name for name, each in METHODS.items() if count <= each.most]
                 raise ValueError(
                     f"'{method}' holds at most {most} member(s), not {count}; "
                     f"allowed for {count}: {', '.join(fitting)}"
@@ -164,7 +150,7 @@ class Mix(Group):
         for name in [*self.slices, *([self.departs] if self.departs else []), *self.work]:
             if name not in self.members:
                 raise ValueError(f"'{name}' is not among its members: {', '.join(self.members)}")
-        if any(method in METHODS and METHODS[method].parts for method in self.methods):
+        if any(map(divides, self.methods)):
             missing = [name for name in self.members if name not in self.slices]
             if missing:
                 raise ValueError(f"MIG needs a slice for {', '.join(missing)} under 'slices'")
@@ -234,13 +220,12 @@ class Study(Strict):
     def _has_groups_whose_methods_exist(self):
         if not self.groups():
             raise ValueError("a study needs at least one entry under 'ladders' or 'mixes'")
-        if self.measure.other_gpus == "idle":
-            raise ValueError("measure.other_gpus: 'idle' is for ladders and mixes; allowed: any")
         if taken := [name for name in self.variants if name in METHODS]:
             raise ValueError(f"variants.{taken[0]}: is a method already; give it another name")
         for where, group in self.groups():
-            first = (ALONE, *SIDES) if self.kind(group) == "alternate" else METHODS
-            known = (*first, *self.variants)
+            known = (*METHODS, *self.variants)
+            if self.kind(group) == ALTERNATE:  # those whose members may be on one card in turns
+                known = (*PLAIN, *(name for name in known if family_of(name) == "mps"))
             for key, method, _ in group.uses():
                 if method not in known:
                     raise ValueError(not_allowed(f"{where}.{key}", method, known))
@@ -256,7 +241,7 @@ class Study(Strict):
     def _groups_have_what_their_kind_needs(self):
         for where, group in self.groups():
             kind, mix = self.kind(group), isinstance(group, Mix)
-            if kind == "alternate":
+            if kind == ALTERNATE:
                 require_turns(where, self.measure, group.measure, group.scenarios())
             if kind == "departure" and group.least < 2:
                 raise ValueError(f"{where}: a departure needs at least 2 members; allowed: 2 to 48")
@@ -318,6 +303,10 @@ def _is_a_time(given):
 Time = Annotated[str, BeforeValidator(_is_a_time)]
 
 
+# Snakemake would read braces in another way than we do, and Arrow a colon.
+Folder = Annotated[str, Field(pattern="^[^{}:]+$"), AfterValidator(os.path.expanduser)]
+
+
 class Config(Strict):
     """config/config.yaml and `--config` on the command line."""
 
@@ -331,7 +320,6 @@ class Config(Strict):
     budget: Time | None = Field(
         None, description="cells that do not fit are left for the next run", examples=["25m"]
     )
-    disturbance: float = Field(0.1, gt=0, description="by busy GPUs: with more, one GPU at a time")
     wait: Time = Field("10m", description="for others to leave the GPU, before the run gives up")
     gpu: Gpu = Field(
         "auto", description="auto: the visible ones; an index, a UUID, several with commas; cpu"
@@ -343,10 +331,8 @@ class Config(Strict):
     rerun: Literal["none", "mismatched"] = Field(
         "none", description="mismatched: measure again what other code or versions measured"
     )
-    results: str = Field(
-        "results", pattern="^[^{}]+$", description="folder of what was measured, study by study"
-    )
-    data: str = Field("data", description="folder of datasets")
+    results: Folder = Field("results", description="folder of what was measured, study by study")
+    data: Folder = Field("data", description="folder of datasets")
     workloads: str = Field("config/workloads.yaml", description="the catalogue")
     studies: str = Field("config/studies", description="folder of studies")
     modules: list[ModuleName] = Field(
@@ -369,12 +355,10 @@ class Config(Strict):
 
 def write_schemas(folder: Path = SCHEMAS) -> None:
     """Export the models as JSON Schema, for editors and for the workflow catalogue."""
-    from workflow.collocation.spec.workloads import AnyWorkload
-
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in {"config": Config, "workload": AnyWorkload, "study": Study}.items():
         text = json.dumps(TypeAdapter(model).json_schema(), indent=1, sort_keys=True)
-        (folder / f"{name}.schema.json").write_text(text + "\n")
+        (folder / f"{name}.schema.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

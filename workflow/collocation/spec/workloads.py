@@ -12,9 +12,9 @@ from pydantic import Field, JsonValue, StrictInt, field_validator
 
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import Strict, meant
-from workflow.collocation.spec.measure import Positive
-from workflow.collocation.spec.study import DATASETS
+from workflow.collocation.spec.limits import Positive
 
+DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
 OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 PYTHON = ("python", "python3")  # the study's own, for a command
 IMAGES = tuple(name for name in DATASETS if name != "criteo")

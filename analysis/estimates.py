@@ -1,0 +1,184 @@
+"""estimates.parquet as a DataFrame: one row for each published number.
+
+`read` gives it with its ids as the index, in the order in which pages show numbers. A number that
+is not there is NaN. `of` picks rows, `get` one of them; rows are named tuples (`frame.itertuples()`
+gives the same fields), because a Series has own meanings for `name` and `flags`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from analysis.quantities import QUANTITIES
+from analysis.records import schema as records
+from analysis.records.safe import MOST_ROWS, read_table
+from workflow.collocation.spec.names import Scenario, arm_order, method_order, parse_scenario
+
+MEASURED = "measured"
+# What low and high are: a 95 % interval of one host, least and most over hosts, or nothing.
+INTERVAL, RANGE, NONE = "interval", "range", "none"
+# Design of a number that some hosts have of cells of their own, and others of alternating cells.
+BLOCKS, BOTH = "blocks", "both"
+# What a number is of; together with quantity, and host or source, they make its id.
+PLACE = ("scenario", "arm", "method", "window", "job", "name")
+COLUMNS = ("id", "quantity", *PLACE[:5], "host", "source", "name", "value", "low", "high")
+COLUMNS += ("spread", "n", "hosts", "unit", "relative_to", "flags", "status", "note", "design")
+COLUMNS += ("replicates",)
+MOST_HOSTS = 1000  # of one study
+_REPLICATE = pa.struct(
+    [
+        ("cell", pa.string()),
+        ("value", pa.float64()),
+        ("numerator", pa.float64()),
+        ("denominator", pa.float64()),
+        ("over", pa.string()),
+        ("batches", pa.list_(pa.float64())),
+    ]
+)
+_TYPES = dict.fromkeys(("value", "low", "high"), pa.float64())
+_TYPES |= {"n": pa.int64(), "hosts": pa.int64(), "replicates": pa.list_(_REPLICATE)}
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
+Row = namedtuple("Row", (*COLUMNS, "jobs"))  # jobs: how many share the GPU; 0 for the whole study
+
+
+def read(path: Path) -> pd.DataFrame:
+    """The table, sorted as pages show it; column `jobs` is how many share the GPU.
+
+    Raises OSError or ValueError with one line where there is no such file.
+    """
+    if path.parent.is_dir() and not path.exists():
+        raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
+    if not path.exists():
+        others = sorted(other.parent.name for other in path.parents[1].glob(f"*/{path.name}"))
+        known = f"; there are: {', '.join(others)}" if others else ""
+        raise FileNotFoundError(f"{path.parent}: no results of a study{known}")
+    try:
+        frame = read_table(path, most=MOST_ROWS).to_pandas()
+        if tuple(frame.columns) != COLUMNS:
+            raise ValueError("it has other columns")
+        text = frame.drop(columns=["value", "low", "high", "replicates"])
+        if text.isna().any(axis=None) or not frame["host"].str.fullmatch(r"(h\d{1,9})?").all():
+            raise ValueError("a row has no quantity, place or host")
+        return ordered(frame)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: no table of estimates; remove it, and it is made anew: {error}"
+        ) from error
+
+
+def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of several kinds under COLUMNS, with their ids, units and what they are relative to."""
+    found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()], ignore_index=True)
+    found = found.reindex(columns=COLUMNS)
+    empty = dict.fromkeys(COLUMNS, "") | {"n": 0, "hosts": 0, "source": MEASURED, "spread": NONE}
+    for column in set(COLUMNS) - {"value", "low", "high", "replicates"}:
+        known = found[column].astype(object)
+        found[column] = known.where(known.notna(), empty[column])
+    found = found.astype({"n": int, "hosts": int, "value": float, "low": float, "high": float})
+    known = [QUANTITIES[name] for name in found["quantity"]]
+    for column in ("unit", "relative_to"):
+        own = pd.Series([getattr(quantity, column) for quantity in known], found.index)
+        found[column] = found[column].where(found[column] != "", own)
+    found["replicates"] = [r if isinstance(r, list) else [] for r in found["replicates"]]
+    places = found[["quantity", *PLACE, "host", "source"]].to_dict("records")
+    return found.assign(id=[identity(**place) for place in places])
+
+
+def write(found: pd.DataFrame, output: Path) -> None:
+    """Write estimates.parquet, and beside it a CSV without the replicates, each atomically.
+
+    Raises ValueError where two numbers have one id.
+    """
+    if (twice := found["id"].duplicated()).any():
+        raise ValueError(f"two numbers have the id {found.loc[twice, 'id'].iloc[0]}")
+    made = pa.Table.from_pandas(found[list(COLUMNS)], schema=SCHEMA, preserve_index=False)
+    records.write(made.replace_schema_metadata(), output, only_parquet=["replicates"])
+
+
+def ordered(frame: pd.DataFrame) -> pd.DataFrame:
+    """With `jobs`, by id, in the order of pages: arm, mixes last, workload, count, method, host."""
+    parsed = {s: parse_scenario(s) if s else Scenario("", (), "") for s in set(frame["scenario"])}
+    frame = frame.assign(jobs=[parsed[s].n for s in frame["scenario"]])
+    keys = [
+        (arm_order(e.arm), p.mixed, p.family, p.variant, p.n, e.scenario)
+        + (method_order(e.method), e.window, e.job, e.name, e.host)
+        for e in frame.itertuples()
+        for p in (parsed[e.scenario],)
+    ]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return frame.iloc[order].set_index("id", drop=False).rename_axis(None)
+
+
+def identity(quantity: str, **where: str) -> str:
+    """`quantity:scenario/arm/method[/window][/job][@host|@source]`, or `quantity:name`."""
+    path = "/".join(where[part] for part in PLACE if where.get(part))
+    source = where.get("source", MEASURED)
+    at = where.get("host", "") if source == MEASURED else source
+    return f"{quantity}{':' if path else ''}{path}{f'@{at}' if at else ''}"
+
+
+def get(frame: pd.DataFrame, quantity: str, **where: str) -> Row | None:
+    """The number of exactly this place (scenario, arm, method, window, job, host, source, name;
+    empty by default), or None.
+    """
+    return at(frame, identity(quantity, **where))
+
+
+def at(frame: pd.DataFrame, identity: str) -> Row | None:
+    """The number of an id, or None."""
+    if identity not in frame.index:
+        return None
+    return Row(*frame.iloc[frame.index.get_loc(identity)])
+
+
+def by_id(frame: pd.DataFrame) -> dict[str, Row]:
+    """Every number by its id: for who looks up thousands."""
+    return {e.id: e for e in frame.itertuples(index=False, name="Row")}
+
+
+def of(frame: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame:
+    """All numbers of a quantity whose columns are as given: measured ones over all hosts by
+    default. host="*" gives those of single hosts, another "*" those with any value there.
+    """
+    wanted = {"quantity": quantity, "source": MEASURED, "host": ""} | where
+    for column, value in wanted.items():
+        if (column, value) == ("host", "*"):
+            frame = frame[frame["host"] != ""]
+        elif value != "*":
+            frame = frame[frame[column] == value]
+    return frame
+
+
+def on_hosts(frame: pd.DataFrame, e: Row) -> pd.DataFrame:
+    """The same number host by host."""
+    ids = [f"{e.id.partition('@')[0]}@h{number}" for number in range(1, MOST_HOSTS)]
+    there = frame.index.get_indexer(ids)
+    return frame.iloc[there[there >= 0]]
+
+
+def hosts(frame: pd.DataFrame) -> list[str]:
+    """Labels of the study's hosts, in the order in which they were first used."""
+    return sorted(set(frame["host"]) - {""}, key=lambda host: int(re.sub(r"\D", "", host)))
+
+
+def hardware(frame: pd.DataFrame) -> list[str]:
+    """Names of the GPUs (or CPUs) of the study's hosts, each once."""
+    notes = of(frame, "count", host="*", name="host_cells")["note"]
+    return list(dict.fromkeys(note.split(": ")[-1].split(";")[0] for note in notes))
+
+
+def arms(frame: pd.DataFrame) -> list[str]:
+    """Ways in which the study's jobs are written."""
+    return sorted(set(of(frame, "outcome", source="*")["arm"]), key=arm_order)
+
+
+def workloads(frame: pd.DataFrame) -> list[str]:
+    """Every workload of the study, those of mixes included, small scenarios first."""
+    scenarios = of(frame, "outcome")["scenario"]
+    return list(dict.fromkeys(name for s in scenarios for name, _ in parse_scenario(s).parts))

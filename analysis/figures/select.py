@@ -1,0 +1,70 @@
+"""Which numbers figures show: sets of copies of one job, and what stands beside them."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import estimates as table
+from analysis.figures.style import METHODS
+from workflow.collocation.spec.names import CONTROL_ARMS, TWIN, parse_scenario
+
+PLACE = ["scenario", "arm", "method"]
+MOST = 6  # series of a panel, or panels of a figure
+SETS_OF_EACH = 1 / 4  # a job with fewer sets, as a share of the most, is no series
+
+
+def copies(estimates: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame:
+    """Numbers of sets of one job (in column `workload`), without variants, in plain windows; not
+    of those that are there as controls only.
+    """
+    rows = table.of(estimates, quantity, **{"window": "", "job": "", "name": ""} | where)
+    parsed = rows["scenario"].map(parse_scenario)
+    alike = parsed.map(lambda each: not each.mixed and not each.variant).astype(bool)
+    rows = rows.assign(workload=[each.parts[0][0] for each in parsed])
+    return rows[alike & rows["value"].notna() & (rows["method"] != TWIN)
+                & ~rows["arm"].isin(CONTROL_ARMS)]  # fmt: skip
+
+
+def series(rows: pd.DataFrame, most: int = MOST) -> dict[tuple[str, str], pd.DataFrame]:
+    """(workload, arm) → its numbers by jobs, of those that were measured in the most sets; rows
+    of methods that are not drawn are left out.
+    """
+    rows = rows[rows["method"].isin(METHODS)]
+    sets = rows[rows["jobs"] > 1].groupby(["workload", "arm"], sort=False).size()
+    sets = sets[sets > SETS_OF_EACH * sets.max()].sort_values(ascending=False, kind="stable")
+    chosen = set(sets.index[:most])
+    found = rows.groupby(["workload", "arm"], sort=False)
+    return {key: each.sort_values("jobs") for key, each in found if key in chosen}
+
+
+def beside(rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Rows of which this quantity is known too: its columns end in `_beside`."""
+    others = table.of(estimates, quantity, window="", job="")
+    return rows.merge(others[[*PLACE, "id", "value", "low", "high"]].dropna(subset="value"),
+                      on=PLACE, suffixes=("", "_beside"))  # fmt: skip
+
+
+def alone(estimates: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """A quantity of jobs alone as plain processes, by (workload, arm)."""
+    rows = copies(estimates, quantity, method="naive")
+    return rows[rows["jobs"] == 1].set_index(["workload", "arm"])
+
+
+def place(e: table.Row) -> dict[str, str]:
+    """Where the other quantities of a number's set are."""
+    return {column: getattr(e, column) for column in PLACE}
+
+
+def workload(e: table.Row) -> str:
+    """The job of which a set has copies."""
+    return parse_scenario(e.scenario).parts[0][0]
+
+
+def sets(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of several jobs, by a method that is drawn."""
+    return rows[(rows["jobs"] > 1) & rows["method"].isin(METHODS)]
+
+
+def best(rows: pd.DataFrame) -> table.Row:
+    """The row with the highest value, as a named tuple."""
+    return next(rows.loc[[rows["value"].idxmax()], list(table.Row._fields)].itertuples(index=False))

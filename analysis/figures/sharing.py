@@ -1,0 +1,143 @@
+"""Figures of what sharing gains, what it costs, and where the gain comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis import estimates as table
+from analysis import labels
+from analysis.figures import Drawing, figure, select, style
+
+MOST_NAMES = 10
+SOME = 1.05  # a gain that is worth its mention
+LOW = 0.5  # SMACT of a job alone: below, it leaves most SMs without work
+
+
+def predicted(n: int, activity: np.ndarray) -> np.ndarray:
+    """STP of n alike jobs under MPS, from the SMACT of one alone: an empirical curve."""
+    return n / (1 + (1.1 * n * activity) ** 6) ** (1 / 6)
+
+
+@figure(
+    "Throughput gain (STP: work per hour relative to one job) of sets under MPS, against SMACT of "
+    "one such job alone: the share of SMs with work. Lines: n / (1 + (1.1 n SMACT)^6)^(1/6), "
+    "fitted to the studies that ship with this project."
+)
+def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
+    """A mark for each set under MPS, a colour and a predicted line for each number of jobs."""
+    gains = select.copies(estimates, "stp", method="mps")
+    smact = select.alone(estimates, "smact")
+    keys = list(zip(gains["workload"], gains["arm"], strict=True))
+    gains = gains.assign(smact=smact["value"].reindex(keys).to_numpy(), key=keys)
+    gains = gains[(gains["jobs"] > 1) & gains["smact"].notna()]
+    if gains.empty:
+        return None
+    drawn, axes = style.panel(3.6)
+    counts = sorted(gains["jobs"].value_counts().index[: select.MOST])
+    gains = gains[gains["jobs"].isin(counts)]
+    activity = np.linspace(0.01, 1, 200)
+    for n, colour, sign in zip(counts, style.HUES, style.SIGNS, strict=False):
+        own = gains[gains["jobs"] == n]
+        style.points(axes, own["smact"], own, color=colour, marker=sign, label=f"{n} jobs")
+        axes.plot(activity, predicted(n, activity), color=colour, linewidth=0.8, alpha=0.6)
+    largest = gains.loc[gains.groupby("key")["jobs"].idxmax()]
+    named = largest
+    if len(largest) > MOST_NAMES:  # then of each job the way of writing that gains most
+        named = largest.loc[largest.groupby("workload")["value"].idxmax()]
+    for e in named.itertuples():
+        style.end(axes, e.smact, e.value, labels.job(e.workload, e.arm), style.INK)
+    axes.set(xlabel="SMACT of one job alone", ylabel="throughput gain (STP)", xlim=(0, 1.02))
+    style.percent(axes, "x")
+    style.ratios(axes, "y")
+    axes.legend(loc="upper right")
+    title = "What sharing gains, against the SMACT of one job"
+    if len(idle := largest[largest["smact"] < LOW]) > 1:
+        gain = labels.range_of(idle["value"])
+        title = f"Jobs below {100 * LOW:.0f} % SMACT alone gain {gain} times"
+    return Drawing(title, gains.drop(columns="key"), drawn)
+
+
+@figure(
+    "Throughput gain (STP) against the slowdown of the slowest job, from one job alone to the "
+    "largest set; both are relative to one such job alone. Solid: under MPS, dashed: separate "
+    "processes."
+)
+def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
+    """A path for each job and method over the number of jobs."""
+    gains = select.sets(select.copies(estimates, "stp"))
+    found = select.series(select.beside(gains, estimates, "slowdown_worst"))
+    if not found:
+        return None
+    drawn, axes = style.panel(3.8)
+    style.lines(axes, found, x="value_beside")
+    axes.plot(1, 1, "o", color=style.INK)
+    style.end(axes, 1, 1, "one job alone", style.SOFT)
+    axes.set(xlabel="slowdown of the slowest job", ylabel="throughput gain (STP)")
+    style.ratios(axes, "x", "y")
+    shown = pd.concat(found.values())
+    most = select.best(shown)
+    cost = shown.loc[shown["id"] == most.id, "value_beside"].iloc[0]
+    title = f"{labels.job(select.workload(most))}: {most.jobs} gain {labels.number(most.value)} "
+    return Drawing(f"{title}times, at a slowdown of {labels.number(cost)}", shown, drawn)
+
+
+@figure(
+    "Throughput of a set under MPS over that of the same set as separate processes. Large marks: "
+    "all machines; small marks: one machine each."
+)
+def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
+    """A row for each set."""
+    rows = select.copies(estimates, "rate_over_naive", method="mps")
+    found = select.series(rows)
+    if not found:
+        return None
+    shown = pd.concat(found.values())
+    shown = shown[shown["jobs"] > 1]
+    drawn, axes = style.panel(0.6 + 0.16 * len(shown))
+    places = np.arange(len(shown))
+    style.dots(axes, places, shown, labels.colour("mps"), "s", zorder=3)
+    for place, e in zip(places, shown.itertuples(), strict=True):
+        hosts = table.on_hosts(estimates, e)["value"] if e.hosts > 1 else []
+        axes.plot(hosts, [place] * len(hosts), ".", color=style.PALE, markersize=4, zorder=2)
+    named = [f"{labels.job(e.workload, e.arm)}, {e.jobs} jobs" for e in shown.itertuples()]
+    style.rows_named(axes, named)
+    axes.set_xlabel("samples/s under MPS over separate processes")
+    style.ratios(axes, "x")
+    gain = labels.range_of(shown["value"])
+    return Drawing(f"MPS over separate processes: {gain} times the work", shown, drawn)
+
+
+@figure(
+    "The largest set of each job. Filled: S, what kernels side by side gain. Open: STP, the whole "
+    "gain; what lies between comes from filling the time in which one job leaves the GPU idle."
+)
+def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
+    """A row for each job and method."""
+    overlap = select.sets(select.copies(estimates, "s"))
+    both = select.beside(overlap, estimates, "stp")
+    if both.empty:
+        return None
+    largest = both.loc[both.groupby(["workload", "arm", "method"])["jobs"].idxmax()]
+    shown = largest.sort_values("value", ascending=False, ignore_index=True)
+    drawn, axes = style.panel(0.6 + 0.16 * len(shown))
+    for method, own in shown.groupby("method"):
+        look = {"color": labels.colour(method), "marker": labels.marker(method)}
+        whole = own[["value_beside", "low_beside", "high_beside"]]
+        whole = whole.rename(columns=lambda column: column.removesuffix("_beside"))
+        style.dots(axes, own.index, whole, **look, markerfacecolor="white", zorder=2)
+        style.dots(axes, own.index, own, **look, zorder=3)
+        axes.hlines(own.index, own["value"], own["value_beside"], color=look["color"], alpha=0.35)
+    named = [
+        f"{labels.job(e.workload, e.arm)}, {e.jobs} {labels.method(e.method)}"
+        for e in shown.itertuples()
+    ]
+    style.rows_named(axes, named)
+    axes.set_xlabel("work per hour relative to one job")
+    style.ratios(axes, "x")
+    gaps = (shown["value_beside"] / shown["value"]).max()
+    most = shown["value"].max()
+    title = f"Kernels side by side gain up to {labels.number(most)} times"
+    if gaps > SOME:
+        title += f", filling gaps {labels.number(gaps)}"
+    return Drawing(title, shown, drawn)

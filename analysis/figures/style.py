@@ -1,0 +1,177 @@
+"""How figures look: sizes, colours, bars of spread, names at the ends of lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from adjustText import adjust_text
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from analysis import labels
+
+WIDTH = 7.1  # inches: the text width of A4
+SMALL = 7  # points in print: nothing is smaller
+INK, SOFT, PALE = "#222222", "#555555", "#999999"
+HUES = ("#0B5394", "#A1372D", "#2A9D8F", "#E0A224", "#7A5BA8", "#5C9BD5")
+SIGNS = ("o", "s", "^", "D", "v", "P")
+METHODS = ("naive", "mps", "mig")  # that are drawn; shares of SMs under MPS stand in tables
+DASHES = {"naive": "--", "mps": "-", "mig": "-."}
+MARKS = "Marks: means; bars: lowest to highest machine, or the 95 % interval of the only one."
+STYLE = {
+    "font.family": "DejaVu Sans", "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8,
+    "axes.titlelocation": "left", "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
+    "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.4,
+    "lines.markersize": 4.5, "svg.hashsalt": "figures", "pdf.fonttype": 42,
+    "text.parse_math": False, "legend.fontsize": SMALL, "legend.frameon": False, "backend": "agg",
+}  # fmt: skip
+# No date and no version: the same data give the same bytes.
+METADATA = {
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    ".svg": {"Date": None, "Creator": None},
+}
+
+
+def context() -> AbstractContextManager:
+    """Within it figures are made and saved in this style."""
+    return mpl.rc_context({**mpl.rcParamsDefault, **STYLE})
+
+
+def panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure and its panels row by row; height: of one row, in inches."""
+    figure = Figure(figsize=(WIDTH, rows * height + 0.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def panel(height: float) -> tuple[Figure, Axes]:
+    """A figure with one panel."""
+    figure, (axes,) = panels(1, 1, height)
+    return figure, axes
+
+
+def path(axes: Axes, rows: pd.DataFrame, name: str = "", x: str = "jobs", **style: object) -> None:
+    """Numbers over a column, joined by a line, a bar at each, and the name at the last."""
+    points(axes, rows[x], rows, **{"linestyle": "-"} | style)
+    if name and not rows.empty:
+        end(axes, rows[x].iloc[-1], rows["value"].iloc[-1], name, style["color"])
+
+
+def lines(axes: Axes, found: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
+    """A colour for each (workload, arm), a line for each method over a column; one is named."""
+    for place, (key, rows) in enumerate(found.items()):
+        shown = [method for method in METHODS if method in set(rows["method"])]
+        named = "mps" if "mps" in shown else shown[0]
+        for method in shown:
+            own = rows[rows["method"] == method]
+            look = {"color": HUES[place], "linestyle": DASHES[method], "marker": SIGNS[place]}
+            text = labels.job(key[0], key[1]) if method == named else ""
+            path(axes, own, text, x, **look)
+
+
+def points(axes: Axes, x: Sequence, rows: pd.DataFrame, **style: object) -> None:
+    """Numbers at x, each with its bar; joined where there is a linestyle."""
+    axes.plot(x, rows["value"], **{"linestyle": "", "zorder": 2} | style)
+    axes.vlines(x, rows["low"], rows["high"], color=style["color"], linewidth=0.8, zorder=1)
+
+
+def dots(axes: Axes, y: Sequence, rows: pd.DataFrame, color: str, marker: str = "o", **style):
+    """Numbers across, each in a row of its own at y, with its bar."""
+    axes.plot(rows["value"], y, marker, color=color, **style)
+    axes.hlines(y, rows["low"], rows["high"], color=color, linewidth=0.8, zorder=1)
+
+
+def rows_named(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows 0, 1, … of a panel, the first at the top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def end(axes: Axes, x: float, y: float, name: str, color: str) -> None:
+    """Name a point. `save` places all names of a panel, so that they do not overlap."""
+    found = getattr(axes.figure, "names", [])
+    text = axes.text(x, y, name, color=color, size=SMALL, va="center", zorder=4)
+    text.set_in_layout(False)
+    text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+    axes.figure.names = [*found, (axes, text)]
+
+
+def counts(axes: Axes, found: Iterable[int]) -> None:
+    """The x axis: jobs on the GPU, with a tick at each count that was measured."""
+    found = sorted(set(found))
+    axes.set(xlabel="jobs on the GPU", xscale="log", xlim=(0.85 * found[0], 1.4 * found[-1]))
+    axes.xaxis.set_major_locator(FixedLocator(found))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def ratios(axes: Axes, *which: str, line: bool = True) -> None:
+    """These axes (x, y) are ratios: logarithmic, with ticks at round numbers and a line at 1."""
+    for name in which:
+        axis = getattr(axes, f"{name}axis")
+        axes.set(**{f"{name}scale": "log"})
+        low, high = axis.get_view_interval()
+        fine = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high < 5 * low else (1, 1.5, 2, 3, 4, 5, 7)
+        axis.set_major_locator(LogLocator(subs=fine if high < 20 * low else (1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+        axis.set_minor_locator(NullLocator())
+        if line:
+            across = axes.axvline if name == "x" else axes.axhline
+            across(1, color=PALE, linewidth=0.9, zorder=0)
+
+
+def percent(axes: Axes, name: str) -> None:
+    """This axis is a share."""
+    getattr(axes, f"{name}axis").set_major_formatter(lambda value, _: f"{100 * value:g} %")
+
+
+def thousands(axes: Axes) -> None:
+    """The y axis has plain numbers, thousands as k."""
+    text = "{:g}".format
+    formatter = FuncFormatter(lambda v, _: f"{text(v / 1000)}k" if abs(v) >= 10_000 else text(v))
+    axes.yaxis.set_major_formatter(formatter)
+
+
+def save(figure: Figure, title: str, caption: str, outputs: Sequence[Path]) -> None:
+    """Write a figure with its title above and its caption below, in the formats of the outputs."""
+    lines = textwrap.wrap(f"{caption} {MARKS}", 130)
+    width, height = figure.get_size_inches()
+    below = 0.15 * len(lines) + 0.08
+    figure.set_size_inches(width, height + below)
+    share = below / (height + below)
+    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))
+    figure.suptitle(title, x=0.008, ha="left", weight="bold", size=9.5)
+    style = {"va": "top", "size": SMALL, "color": SOFT, "in_layout": False}
+    figure.text(0.008, share - 0.01, "\n".join(lines), **style)
+    _place_names(figure)
+    for output in outputs:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, dpi=200, metadata=METADATA[output.suffix])
+
+
+def _place_names(figure: Figure) -> None:
+    """Lay out the panels, then move names away from each other and from the points."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    named = getattr(figure, "names", [])
+    np.random.seed(1)  # of which adjust_text makes use where two names are at one place
+    for axes in dict.fromkeys(axes for axes, _ in named):
+        texts = [text for of, text in named if of is axes]
+        x, y = zip(*(text.get_position() for text in texts), strict=True)
+        marked = [line.get_xydata() for line in axes.lines if line.get_marker() not in ("None", "")]
+        points = np.vstack(marked) if marked else np.empty((0, 2))
+        arrows = {"arrowstyle": "-", "color": PALE, "linewidth": 0.5, "shrinkB": 3}
+        adjust_text(texts, points[:, 0], points[:, 1], target_x=x, target_y=y, ax=axes,
+                    expand=(1.1, 1.4), iter_lim=300, arrowprops=arrows)  # fmt: skip

@@ -1,0 +1,89 @@
+"""How a number of estimates.parquet is written in text: each function takes its row, or None."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from analysis import labels
+from analysis.estimates import INTERVAL, RANGE, Row
+
+NOTHING = "–"
+Spell = Callable[[Row | None], str]
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|$&~])")
+
+
+def plain(text: object) -> str:
+    """Words from records and settings as Markdown that renders as they stand, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def known(e: Row | None) -> bool:
+    """True if there is such a number. (NaN is not itself.)"""
+    return e is not None and e.value is not None and e.value == e.value
+
+
+def _spelling(spell: Callable[[Row], str]) -> Spell:
+    """The same, but a dash where there is no number."""
+
+    def spelt(e: Row | None) -> str:
+        return spell(e) if known(e) else NOTHING
+
+    spelt.__name__, spelt.__doc__ = spell.__name__, spell.__doc__
+    return spelt
+
+
+@_spelling
+def num(e: Row) -> str:
+    """`57.9k samples/s`, `1.64`."""
+    return labels.number(e.value, e.unit)
+
+
+@_spelling
+def bare(e: Row) -> str:
+    """As `num`, where the unit stands in a column's title."""
+    return labels.number(e.value)
+
+
+@_spelling
+def span(e: Row) -> str:
+    """With its interval, or its range over hosts; the unit stands in a column's title."""
+    return labels.span(e).replace(f" {e.unit}", "", 1) if e.unit else labels.span(e)
+
+
+@_spelling
+def count(e: Row) -> str:
+    """A whole number."""
+    return f"{e.value:,.0f}"
+
+
+@_spelling
+def share(e: Row) -> str:
+    """A share in whole per cent, without its spread."""
+    return f"{100 * e.value:.0f} %"
+
+
+@_spelling
+def percent(e: Row) -> str:
+    """A share with its spread where it has one: `6.5 % (2.6 to 8.4 %)`."""
+    ends = {INTERVAL: " [{:.1f}, {:.1f} %]", RANGE: " ({:.1f} to {:.1f} %)"}.get(e.spread, "")
+    return f"{100 * e.value:.1f} %" + ends.format(100 * e.low, 100 * e.high)
+
+
+@_spelling
+def precise(e: Row) -> str:
+    """A ratio near one with its spread, three digits behind the point."""
+    return f"{e.value:.3f}" + (f" [{e.low:.3f}, {e.high:.3f}]" if e.low == e.low else "")
+
+
+@_spelling
+def millis(e: Row) -> str:
+    """In thousandths of its unit: J as mJ."""
+    return labels.number(1000 * e.value)
+
+
+@_spelling
+def how_many(e: Row) -> str:
+    """`3 replicates on 2 hosts`: what stands behind a number."""
+    hosts = f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if e.hosts else ""
+    return f"{e.n} replicate{'s' if e.n != 1 else ''}{hosts}"

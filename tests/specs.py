@@ -1,0 +1,52 @@
+"""Specs of cells for tests of methods, with nothing in them that no method looks at."""
+
+import json
+from pathlib import Path
+
+from tests.studio import workload
+from workflow.collocation.sharing.mig_layout import Card, Profile
+from workflow.collocation.spec.cell import ArmSpec, CellSpec, MeasureSpec, MemberSpec
+from workflow.collocation.spec.workloads import VisionWorkload
+
+CARDS = Path(__file__).parent / "cards"
+JOB = VisionWorkload(**workload())
+ARM = ArmSpec(precision="bf16", channels_last=True, sync=False, cuda_graph=False)
+
+
+def member(workload: str = "a", **its) -> MemberSpec:
+    return MemberSpec(workload=workload, job=JOB, cores_of=1, **its)
+
+
+def cell(method: str, *members: MemberSpec, count: int = 0) -> CellSpec:
+    """A cell of these members, or of so many copies of one."""
+    return CellSpec(
+        members=members or (member(),) * count,
+        arm=ARM,
+        method=method,
+        measure=MeasureSpec(),
+        seed=0,
+        datasets={},
+    )
+
+
+def alike(method: str, count: int) -> CellSpec:
+    return cell(method, count=count)
+
+
+def mix(*slices: str, method: str = "mig") -> CellSpec:
+    """A cell whose members name their slices of the card."""
+    return cell(method, *(member(f"w{n}", slice=text) for n, text in enumerate(slices)))
+
+
+def card_table(name: str) -> Card:
+    """A card's MIG profiles, from tests/cards."""
+    table = json.loads((CARDS / f"{name}.json").read_text(encoding="utf-8"))
+    keys = ("id", "name", "slices", "sm_count", "memory_mib", "most")
+    profiles = (
+        Profile(**{key: p[key] for key in keys}, placements=tuple(map(tuple, p["placements"])))
+        for p in table["profiles"]
+    )
+    return Card(table["name"], tuple(profiles))
+
+
+TABLES = {path.stem: card_table(path.stem) for path in sorted(CARDS.glob("*.json"))}

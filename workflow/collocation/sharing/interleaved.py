@@ -1,0 +1,95 @@
+"""Conditions of a cell: sets of members under methods of their own, which run interleaved.
+
+Such a cell's method is named after its conditions, "alone-naive-mps". Plain members and clients of
+one private MPS daemon may be on a card together; each condition is proven for its own members.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from workflow.collocation.gpu import Device
+from workflow.collocation.sharing import evidence, mps, mps_daemon, naive
+from workflow.collocation.sharing.base import FAMILIES, Method, Sharing, named
+from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.spec.cell import CellSpec, MemberSpec
+from workflow.collocation.spec.names import PLAIN, Side, sides
+
+
+@dataclass(frozen=True)
+class Interleaved(Method):
+    family = "interleaved"
+    variants = True
+
+    def refusal(self, spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
+        for condition, members in self._conditions(spec):
+            part = {"method": condition.method, "members": tuple(members.values())}
+            if reason := named(condition.method).refusal(spec.model_copy(update=part), device):
+                return reason
+        return None
+
+    def processes(self, spec: CellSpec) -> int:
+        clients = self._clients(spec)
+        return len(spec.members) - len(clients) + bool(clients)
+
+    @contextmanager
+    def enter(
+        self, spec: CellSpec, device: Device | None, log: Path, switch: bool = False
+    ) -> Iterator["Together"]:
+        turns = {condition.name: list(members) for condition, members in self._conditions(spec)}
+        clients = self._clients(spec)
+        daemon = mps_daemon.running(device.uuid, log / "mps") if clients else nullcontext()
+        with daemon as running:
+            served = mps.Clients(device, running, clients) if clients else None
+            yield Together(naive.Plain(device), served, turns)
+
+    def _conditions(self, spec: CellSpec) -> Iterator[tuple[Side, dict[int, MemberSpec]]]:
+        """Each condition and its members, by their index."""
+        names = [member.workload for member in spec.members]
+        for index, condition in enumerate(sides(self.name, names)):
+            yield condition, {m: its for m, its in enumerate(spec.members) if its.side == index}
+
+    def _clients(self, spec: CellSpec) -> dict[int, MemberSpec]:
+        """The members that the daemon serves."""
+        found = (members for side, members in self._conditions(spec) if side.method not in PLAIN)
+        return {member: its for members in found for member, its in members.items()}
+
+
+@dataclass
+class Together(Sharing):
+    """`turns`: members of each condition. `served`: the clients, where a condition has some."""
+
+    plain: naive.Plain
+    served: mps.Clients | None
+    turns: dict[str, list[int]]
+
+    def environment(self, member: int) -> dict[str, str]:
+        return self._of(member).environment(member)
+
+    def witness(self, reports: dict[int, Report]) -> dict:
+        """What each method says of its own members: plain ones are no clients of the daemon."""
+        if self.served is None:
+            return self.plain.witness(reports)
+        plain = {m: report for m, report in reports.items() if self._of(m) is self.plain}
+        clients = {m: report for m, report in reports.items() if m not in plain}
+        evidence.require_device("naive", plain, self.plain.device.uuid)
+        found = self.served.witness(clients, plain)
+        if len(self.served.members) == sum(map(len, self.turns.values())):
+            return found
+        other = self.plain.facts(plain, self.served.listed)
+        both = found["verified"] and other["verified"]
+        return {"verified": both or None, "mps": found, "naive": other}
+
+    def own_pids(self) -> set[int]:
+        return self.plain.own_pids() | (self.served.own_pids() if self.served else set())
+
+    def release(self, pid: int) -> None:
+        if self.served and pid not in self.plain.names:
+            self.served.release(pid)
+
+    def _of(self, member: int) -> Sharing:
+        return self.served if self.served and member in self.served.members else self.plain
+
+
+FAMILIES["interleaved"] = Interleaved("interleaved")

@@ -1,0 +1,240 @@
+"""Which MIG instances a cell needs, and where on the card they lie. Pure: touches no card.
+
+A GPU instance occupies a run of the card's memory slices (its placement), and each profile says
+where it may start. Besides, the SM slices of all instances must not exceed the card's, and no
+profile may be used more often than the card allows. SM counts are looked up, never derived from
+slices: they are not proportional.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from workflow.collocation.sharing.evidence import Unsupported
+from workflow.collocation.spec.cell import CellSpec
+
+# A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
+COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
+SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One GPU-instance profile of a card; unknown numbers are None.
+
+    id: what nvidia-smi calls it by; name: such as "3g.71gb". slices: of SMs; sm_count: SMs;
+    memory_mib: MiB; most: how many instances at once. placements: (start, size) in memory slices.
+    """
+
+    id: int
+    name: str
+    slices: int
+    sm_count: int | None
+    memory_mib: int | None
+    most: int
+    placements: tuple[tuple[int, int], ...]
+
+    @property
+    def plain(self) -> bool:
+        """Without an attribute such as +me, +gfx or -me."""
+        return not {"+", "-"} & set(self.name)
+
+    @property
+    def size(self) -> int:
+        """Memory slices of an instance."""
+        return max((size for _, size in self.placements), default=0)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card's profile table."""
+
+    name: str
+    profiles: tuple[Profile, ...]
+
+    @property
+    def plain(self) -> list[Profile]:
+        """Profiles without attributes; those with most SMs, then most memory, first. Raises
+        Unsupported for the empty table that drivers up to R535 give while MIG mode is off.
+        """
+        if not self.profiles:
+            unknown = f"which profiles {self.name} offers is not known until MIG mode is on"
+            raise Unsupported(unknown)
+        found = [profile for profile in self.profiles if profile.plain]
+        return sorted(found, key=lambda profile: (profile.slices, profile.size), reverse=True)
+
+    @property
+    def slices(self) -> int:
+        """SM slices of the whole card: 7, on an A30 4."""
+        return self.plain[0].slices
+
+    def double(self, profile: Profile) -> bool:
+        """One SM slice with more than its share of the memory, however that is counted."""
+        return profile.slices == 1 and profile.size * self.slices > self.plain[0].size
+
+    @property
+    def offers(self) -> str:
+        each = [f"{profile.most}x {profile.name}" for profile in reversed(self.plain)]
+        return f"{', '.join(each)}, of {self.slices} SM slices in all"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A GPU instance, at (start, size) in memory slices, and in it compute instances of so many
+    slices, largest first.
+    """
+
+    profile: Profile
+    start: int
+    size: int
+    compute: tuple[int, ...]
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.profile.id, self.start, self.size
+
+    @property
+    def whole(self) -> bool:
+        """One compute instance fills it."""
+        return self.compute == (self.profile.slices,)
+
+    def __str__(self) -> str:
+        if self.whole:
+            return self.profile.name
+        return f"{tally(f'{slices}c' for slices in self.compute)} in {self.profile.name}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """GPU instances in creation order; for each member its seat, (part, compute instance)."""
+
+    parts: tuple[Part, ...]
+    seats: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        first_used = dict.fromkeys(part for part, _ in self.seats)
+        return tally(str(self.parts[index]) for index in first_used)
+
+
+# What a member needs: a GPU instance, and compute slices of it.
+Wanted = tuple[Profile, int]
+
+
+def plan(spec: CellSpec, card: Card) -> Layout:
+    """How to divide the card as a cell's spec needs it: largest instances first, each as low as it
+    goes. Raises Unsupported: one line with what was wanted, and what the card offers.
+    """
+    try:
+        return _planned(spec, card)
+    except Unsupported as reason:
+        raise Unsupported(f"{spec.method}: {reason}") from None
+
+
+def _planned(spec: CellSpec, card: Card) -> Layout:
+    _, _, how = spec.method.partition("_")  # mig: "", mig_shared: "shared", or a slice such as 7g
+    shared, count = how == "shared", len(spec.members)
+    if spec.members[0].slice:  # of a mix each member says what it needs
+        wanted = [_profile(member.slice, card) for member in spec.members]
+    elif how and not shared:
+        wanted = [_profile(how, card)] * count
+    elif shared:  # equal parts of the largest GPU instance, as large as they can be
+        largest = card.plain[0]
+        fit = [slices for slices in COMPUTE[largest.slices] if count * slices <= card.slices]
+        wanted = [(largest, max(fit, default=1))] * count
+    else:  # the best profile of which so many fit
+        fit = [one for one in card.plain if _places([one] * count, card)]
+        best = fit[0] if fit else card.plain[-1]
+        wanted = [(best, best.slices)] * count
+    packed = _packed(wanted)
+    if shared and len(packed) > 1:
+        raise Unsupported(f"{_said(wanted, card)} do not fit in one GPU instance of {card.name}")
+    profiles = [wanted[inside[0]][0] for inside in packed]
+    places = _places(profiles, card)
+    if places is None:
+        raise Unsupported(f"{_said(wanted, card)} does not fit on {card.name}, with {card.offers}")
+    parts = tuple(
+        Part(profile, *place, tuple(wanted[index][1] for index in inside))
+        for profile, place, inside in zip(profiles, places, packed, strict=True)
+    )
+    seats = {index: (p, n) for p, inside in enumerate(packed) for n, index in enumerate(inside)}
+    return Layout(parts, tuple(seats[member] for member in range(count)))
+
+
+def _profile(text: str, card: Card) -> Wanted:
+    """The plain profile that a slice such as 2g, 1g2x or 3c.7g names, and compute slices in it."""
+    match = SLICE.fullmatch(text)
+    if not match:
+        raise Unsupported(f"a slice is written as 2g, 1g2x or 3c.7g, not {text!r}")
+    slices = int(match["slices"] or 1)
+    compute = int(match["compute"] or slices)
+    for profile in card.plain:
+        fits = profile.slices == slices and card.double(profile) == bool(match["double"])
+        if fits and compute in COMPUTE[slices]:
+            return profile, compute
+    raise Unsupported(f"{card.name} has no {text}; it has {card.offers}")
+
+
+def _packed(wanted: list[Wanted]) -> list[list[int]]:
+    """GPU instances, largest first, by who is in them; compute instances share one as long as they
+    fit.
+    """
+    found: list[list[int]] = []
+    # Largest first: among the sizes that there are, first fit then takes as few as possible.
+    for index in sorted(range(len(wanted)), key=lambda index: -wanted[index][1]):
+        profile, compute = wanted[index]
+        for inside in found:
+            left = profile.slices - sum(wanted[other][1] for other in inside)
+            if wanted[inside[0]][0] == profile and compute <= left:
+                inside.append(index)
+                break
+        else:
+            found.append([index])
+
+    def largest_first(inside: list[int]) -> tuple:
+        profile = wanted[inside[0]][0]
+        return -profile.size, -profile.slices, min(inside)
+
+    return sorted(found, key=largest_first)
+
+
+def _places(profiles: list[Profile], card: Card) -> tuple[tuple[int, int], ...] | None:
+    """(start, size) of each instance, in the order given; None if they do not fit."""
+    crowded = any(count > profile.most for profile, count in Counter(profiles).items())
+    if crowded or sum(profile.slices for profile in profiles) > card.slices:
+        return None
+    return _free_runs(profiles, taken=0, least=0)
+
+
+def _free_runs(profiles: list[Profile], taken: int, least: int) -> tuple | None:
+    """taken: the memory slices in use, as bits; least: where the first may start, for equal
+    profiles lie in ascending order.
+    """
+    if not profiles:
+        return ()
+    first, rest = profiles[0], profiles[1:]
+    for start, size in sorted(first.placements):
+        run = (1 << start + size) - (1 << start)
+        if start >= least and not run & taken:
+            beyond = start + size if rest and rest[0] == first else 0
+            places = _free_runs(rest, taken | run, beyond)
+            if places is not None:
+                return ((start, size), *places)
+    return None
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def tally(names: Iterable[str]) -> str:
+    """'2x 2g.35gb + 1g.18gb'."""
+    counts = Counter(names).items()
+    return " + ".join(f"{count}x {name}" if count > 1 else name for name, count in counts)
+
+
+def _said(wanted: list[Wanted], card: Card) -> str:
+    """As slices: '2x 3c.7g + 1g2x'."""
+    return tally(
+        "1g2x" if card.double(p) else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g"
+        for p, c in wanted
+    )

@@ -1,0 +1,255 @@
+"""MIG as NVML has it: the mode, the profiles, the instances that are there, and changing them.
+
+Every function may raise one of NVML_ERRORS, which `in_words` turns into the sentences that cells
+end with. Handles are asked for anew each time: a changed mode, or an instance that went, makes them
+void, and they mean nothing outside the process that asks (gpu/nvml_subprocess.py).
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from ctypes import byref, c_uint
+from dataclasses import dataclass
+
+import pynvml
+
+from workflow.collocation.gpu import Device
+from workflow.collocation.gpu.nvidia import NVML_ERRORS
+from workflow.collocation.gpu.nvml_subprocess import in_subprocess
+from workflow.collocation.sharing.evidence import NotInForce, Unsupported
+from workflow.collocation.sharing.mig_layout import Part, Profile
+
+HOPPER = (9, 0)  # the compute capability from which on MIG mode is switched without a reset
+ROOM = 16  # for instances of one profile: more than fit on any card, for drivers may count too few
+NOT_THERE = (
+    pynvml.NVMLError_NotSupported,
+    pynvml.NVMLError_InvalidArgument,
+    pynvml.NVMLError_NotFound,
+)
+CHANGE_S = 120.0  # for the driver to change mode or instances
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A compute instance, which makes a MIG device; memory_mib is that of the GPU instance."""
+
+    id: int
+    slices: int
+    uuid: str
+    sm_count: int
+    memory_mib: int
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A GPU instance, at (start, size) in memory slices; its compute instances, largest first.
+    profile: its id, with this name.
+    """
+
+    id: int
+    profile: int
+    name: str
+    start: int
+    size: int
+    compute: tuple[Compute, ...]
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """No two GPU instances have the same."""
+        return self.profile, self.start, self.size
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.start}:{self.size}"
+
+
+@dataclass(frozen=True)
+class State:
+    """MIG mode now and after the next reset, and the GPU instances, in the order of their ids."""
+
+    mode: bool
+    pending: bool
+    instances: tuple[Instance, ...]
+
+    def __str__(self) -> str:
+        if not self.mode:
+            return "MIG mode off"
+        return f"MIG mode on and {', '.join(map(str, self.instances)) or 'no instances'}"
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def handle(device: Device):
+    return pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+
+
+@in_subprocess()
+def mode(device: Device) -> tuple[bool, bool] | None:
+    """MIG mode (now, after the next reset); None on a card that has no MIG."""
+    try:
+        now, pending = pynvml.nvmlDeviceGetMigMode(handle(device))
+    except pynvml.NVMLError_NotSupported:
+        return None
+    return bool(now), bool(pending)
+
+
+@in_subprocess()
+def state(device: Device) -> State:
+    now, pending = mode(device) or (False, False)
+    return State(now, pending, tuple(_instances(device) if now else ()))
+
+
+@in_subprocess()
+def profiles(device: Device) -> list[Profile]:
+    """Every GPU-instance profile; answered with MIG disabled, too."""
+    card, found = handle(device), []
+    ask, most = pynvml.nvmlDeviceGetGpuInstanceProfileInfo, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
+    where = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    for info in _known(ask, card, most):
+        where(card, info.id, None, byref(count := c_uint()))
+        places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        where(card, info.id, places, byref(count))
+        name = info.name.decode() if isinstance(info.name, bytes) else info.name
+        found.append(
+            Profile(
+                id=info.id,
+                name=name.removeprefix("MIG "),
+                slices=info.sliceCount,
+                sm_count=info.multiprocessorCount,
+                memory_mib=info.memorySizeMB,
+                most=info.instanceCount,
+                placements=tuple(sorted((at.start, at.size) for at in places[: count.value])),
+            )
+        )
+    return found
+
+
+def _known(ask, of, count: int, *more) -> Iterator:
+    """NVML's answer for every index that there is of something with a handle."""
+    for index in range(count):
+        with suppress(*NOT_THERE):
+            yield ask(of, index, *more)
+
+
+def _instances(device: Device) -> list[Instance]:
+    card, kind, found = handle(device), pynvml.c_nvmlGpuInstance_t, []
+    inside = _compute_instances(card)
+    for profile in profiles(device):
+        # NVML writes them without asking how long the buffer is.
+        there, count = (kind * ROOM)(), c_uint(ROOM)
+        pynvml.nvmlDeviceGetGpuInstances(card, profile.id, there, byref(count))
+        for one in there[: count.value]:
+            # A copy, for an element is but a view into the buffer.
+            info = pynvml.nvmlGpuInstanceGetInfo(ctypes.cast(one, kind))
+            compute = tuple(sorted(inside.get(info.id, []), key=lambda its: (-its.slices, its.id)))
+            place = info.placement.start, info.placement.size
+            found.append(Instance(info.id, profile.id, profile.name, *place, compute))
+    return sorted(found, key=lambda one: one.id)
+
+
+def _compute_instances(card) -> dict[int, list[Compute]]:
+    """By GPU instance, of whose each makes a MIG device."""
+    found: dict[int, list[Compute]] = {}
+    most = pynvml.nvmlDeviceGetMaxMigDeviceCount(card)
+    for one in _known(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, card, most):  # it has gaps
+        about = pynvml.nvmlDeviceGetAttributes(one)
+        its = Compute(
+            id=pynvml.nvmlDeviceGetComputeInstanceId(one),
+            slices=about.computeInstanceSliceCount,
+            uuid=pynvml.nvmlDeviceGetUUID(one),
+            sm_count=about.multiprocessorCount,
+            memory_mib=about.memorySizeMB,
+        )
+        found.setdefault(pynvml.nvmlDeviceGetGpuInstanceId(one), []).append(its)
+    return found
+
+
+@in_subprocess()
+def residents(device: Device) -> dict[int, tuple[int, int]]:
+    """PID → (GPU instance id, compute instance id) of what computes on the card."""
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
+    return {one.pid: (one.gpuInstanceId, one.computeInstanceId) for one in listed}
+
+
+# -- changes --------------------------------------------------------------------------------------
+
+
+@in_subprocess(CHANGE_S)
+def set_mode(device: Device, on: bool) -> None:
+    """Raises NotInForce if the mode is not in force at once."""
+    status = pynvml.nvmlDeviceSetMigMode(handle(device), int(on))
+    if mode(device) != (on, on):
+        error = pynvml.NVMLError(status or pynvml.NVML_ERROR_RESET_REQUIRED)
+        raise NotInForce(
+            f"the MIG mode of {device.name} cannot be switched {word(on)}: {error}; something such "
+            f"as DCGM may hold the card, or 'nvidia-smi -i {device.index} --gpu-reset' be needed"
+        )
+
+
+@in_subprocess(CHANGE_S)
+def create(device: Device, part: Part) -> None:
+    """Make a GPU instance in its place, and compute instances in it where the driver likes them.
+
+    A 1g with double memory offers two compute instances of 1 slice: one with the SMs of a plain 1g,
+    and one with all that it has. In a 2g that would take the second slice's place. So one that
+    fills the GPU instance gets most SMs. Raises Unsupported if none has so many slices.
+    """
+    place = byref(pynvml.c_nvmlGpuInstancePlacement_t(part.start, part.size))
+    new = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
+    gpu_instance = new(handle(device), part.profile.id, place)
+    for slices in part.compute:
+        fitting = [offer for offer in _compute_profiles(gpu_instance) if offer.sliceCount == slices]
+        if not fitting:
+            raise Unsupported(f"MIG: {device.name} offers no {slices}c in {part.profile.name}")
+        most = max(fitting, key=lambda offer: offer.multiprocessorCount)
+        profile = (most if part.whole else fitting[0]).id
+        pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile)
+
+
+def _compute_profiles(gpu_instance) -> list:
+    ask = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+    most = pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
+    shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    return list(_known(ask, gpu_instance, most, shared))
+
+
+@in_subprocess(CHANGE_S)
+def destroy(device: Device, one: Instance) -> None:
+    gpu_instance = pynvml.nvmlDeviceGetGpuInstanceById(handle(device), one.id)
+    for compute in one.compute:
+        found = pynvml.nvmlGpuInstanceGetComputeInstanceById(gpu_instance, compute.id)
+        pynvml.nvmlComputeInstanceDestroy(found)
+    pynvml.nvmlGpuInstanceDestroy(gpu_instance)
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def in_words(device: Device, doing: str) -> Iterator[None]:
+    """NVML's errors as the sentences that a cell ends with."""
+    try:
+        yield
+    except pynvml.NVMLError_NoPermission:
+        raise Unsupported(
+            f"MIG: no permission on {device.name} for {doing}; it takes root, in a container with "
+            "NVIDIA_MIG_CONFIG_DEVICES=all"
+        ) from None
+    except NVML_ERRORS as error:
+        raise NotInForce(f"MIG: {doing} failed on {device.name}: {error}") from error
+
+
+def word(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def how_to_switch(device: Device, on: bool) -> str:
+    """Who gives the card another MIG mode, how, and whether the workflow may."""
+    command = f"nvidia-smi -i {device.index}"
+    by_hand = (
+        f"an administrator switches it {word(on)} with '{command} -mig {on:d}' and, where it stays "
+        f"pending, '{command} --gpu-reset'"
+    )
+    if device.capability >= HOPPER:
+        return f"{by_hand}, or allow it with mig_mode=switch"
+    return f"{by_hand}; mig_mode=switch does not, for that may reset such a card"
