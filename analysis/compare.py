@@ -14,8 +14,9 @@ import pandas as pd
 
 from analysis import estimates, labels
 from analysis.estimates import NONE
+from analysis.pages.spelling import plain
 from analysis.quantities import QUANTITIES
-from workflow.collocation.spec.names import TWIN
+from workflow.collocation.spec.names import TWIN, no_formula
 
 COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "energy_per_sample")
 APART, UNKNOWN, OVERLAP = "apart", "no spread", "overlap"
@@ -83,17 +84,18 @@ def markdown(found: pd.DataFrame, names: tuple[str, str]) -> str:
             if e.scenario:
                 what = f"{labels.scenario(e.scenario)}, {labels.method(e.method)}"
                 what += f", {labels.arm(e.arm)}"
-            lines.append(f"| {what} | {e.a} | {e.b} | {e.word} |")
+            lines.append("| {} |".format(" | ".join(map(plain, (what, e.a, e.b, e.word)))))
     return "\n".join(lines) + "\n"
 
 
 def run(given: Namespace) -> str:
     """The command: writes both files, and says in short what differs."""
     found = pairs(*(estimates.read(study / "estimates.parquet") for study in (given.a, given.b)))
-    names = tuple(study.resolve().name.replace("|", "") for study in (given.a, given.b))
+    names = tuple(plain(study.resolve().name) for study in (given.a, given.b))
     given.output.mkdir(parents=True, exist_ok=True)
     page = given.output / "compare.md"
     page.write_text(markdown(found, names), encoding="utf-8")
     columns = ["id", *BESIDE, *(f"{name}_b" for name in BESIDE), "word"]
-    found[columns].to_csv(page.with_suffix(".csv"), index=False)
+    shown = found[columns].map(lambda cell: no_formula(cell) if isinstance(cell, str) else cell)
+    shown.to_csv(page.with_suffix(".csv"), index=False)
     return f"{summary(found)}\n{page}"

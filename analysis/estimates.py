@@ -85,7 +85,8 @@ def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
     for column in ("unit", "relative_to"):
         own = pd.Series([getattr(quantity, column) for quantity in known], found.index)
         found[column] = found[column].where(found[column] != "", own)
-    found["replicates"] = [r if isinstance(r, list) else [] for r in found["replicates"]]
+    lists = [r if isinstance(r, list) else [] for r in found["replicates"]]
+    found["replicates"] = pd.Series(lists, found.index, dtype=object)
     places = found[["quantity", *PLACE, "host", "source"]].to_dict("records")
     return found.assign(id=[identity(**place) for place in places])
 

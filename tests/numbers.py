@@ -1,5 +1,7 @@
 """Estimates for the tests of analysis/: hand-made, or of simulated studies."""
 
+from dataclasses import dataclass, fields
+
 import pandas as pd
 
 from analysis import estimates, publish
@@ -8,6 +10,39 @@ from analysis.records.schema import SCHEMA
 from tests.simulator import simulate
 
 ARM = "paper_step"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A row of estimates.parquet, to be changed by dataclasses.replace."""
+
+    quantity: str
+    scenario: str = ""
+    arm: str = ""
+    method: str = ""
+    window: str = ""
+    job: str = ""
+    host: str = ""
+    source: str = "measured"
+    name: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    spread: str = "none"
+    n: int = 0
+    hosts: int = 0
+    flags: str = ""
+    status: str = ""
+    note: str = ""
+    design: str = ""
+    replicates: tuple = ()
+
+
+def rows_of(design, seed=1):
+    """The numbers of a simulated study."""
+    names = [field.name for field in fields(Estimate)]
+    found = built(simulate(design, seed))
+    return [Estimate(**row) for row in found[names].to_dict("records")]
 
 
 def number(quantity, scenario="", method="mps", *, value=1.0, arm=ARM, **fields):
@@ -33,13 +68,20 @@ def on_hosts(quantity, scenario, *hosts, method="mps", **fields):
 
 def frame(rows):
     """A table of estimates, as `estimates.read` gives it."""
-    return estimates.ordered(estimates.combined([pd.DataFrame(list(rows))]))
+    return estimates.ordered(table(rows))
+
+
+def table(rows):
+    """Rows (dicts, or Estimates) with their ids."""
+    rows = [vars(row) if isinstance(row, Estimate) else row for row in rows]
+    rows = [row | {"replicates": list(row.get("replicates", ()))} for row in rows]
+    return estimates.combined([pd.DataFrame(rows)])
 
 
 def written(folder, rows):
     """The folder, with estimates.parquet."""
     folder.mkdir(parents=True, exist_ok=True)
-    estimates.write(estimates.combined([pd.DataFrame(list(rows))]), folder / "estimates.parquet")
+    estimates.write(table(rows), folder / "estimates.parquet")
     return folder
 
 
