@@ -23,6 +23,7 @@ from workflow.collocation.spec.names import ALTERNATE, TWIN, method_order, parse
 
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
+CLOSE = 1.05  # what loses so much more is mentioned, if it slows jobs less than the knee
 REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
 MORE = 1.02  # times the advised set's work that a larger one must do, to be mentioned
 UNTOLD = (
@@ -104,10 +105,11 @@ class Advice:
 
     options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
     together. best: the most work within the bounds. knee: the least slowdown within a tenth of it,
-    as advised. shared: the knee, or where that is one job, the best set within the bounds. gains:
-    the STP of `shared` by host. rewrite: (rate, fastest_rate, over_fastest) alone, where it should
-    be written better. missing: outcomes of planned sets without numbers. host_bound: more cells
-    could change some of `gains`. unbound: a bound on memory was given, and no memory is known.
+    as advised. close: what slows jobs less and just misses that tenth. shared: the knee, or where
+    that is one job, the best set within the bounds. gains: the STP of `shared` by host. rewrite:
+    (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
+    of planned sets without numbers. host_bound: more cells could change some of `gains`. unbound: a
+    bound on memory was given, and no memory is known.
     """
 
     job: str
@@ -116,6 +118,7 @@ class Advice:
     pareto: tuple[Option, ...]
     best: Option | None
     knee: Option | None
+    close: Option | None
     shared: Option | None
     gains: tuple[Row, ...]
     rewrite: tuple[Row, ...]
@@ -221,6 +224,10 @@ class Advice:
         found = [f"{said}.", f"One after the other, the same work takes {times} times as long."]
         if best.work > MORE * knee.work:
             found.append(f"The most throughput, with more slowdown: {best.gains}.")
+        if close := self.close:
+            what = close.gains if close.n > 1 else close.label
+            below = "With less slowdown, but a little more than a tenth below the most throughput"
+            found.append(f"{below}: {what}.")
         return found
 
     def _nothing(self) -> str:
@@ -308,6 +315,9 @@ def _advice(
     best = min(allowed, key=lambda option: option.costs, default=None)
     near = [option for option in allowed if option.work * NEAR >= best.work]
     knee = min(near, key=lambda option: (option.costs[1], option.costs), default=None)
+    nearly = (o for o in allowed if o.work * NEAR * CLOSE >= best.work)
+    gentler = (o for o in nearly if o.costs[1] < knee.costs[1])
+    close = max(gentler, key=lambda option: option.work, default=None)
     sets = [option for option in allowed if option.n > 1]
     shared = knee if knee in sets else min(sets, key=lambda o: o.costs, default=None)
     gains = [numbers[f"{shared.stp.id}@{host}"] for host in shared.hosts] if shared else []
@@ -316,7 +326,7 @@ def _advice(
     planned = [e for e in planned if e.arm == arm and _job(e) == job]
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
     return Advice(
-        *(job, arm, tuple(mine), tuple(pareto), best, knee, shared, tuple(gains)),
+        *(job, arm, tuple(mine), tuple(pareto), best, knee, close, shared, tuple(gains)),
         rewrite=_rewrite(numbers, job, arm, knee),
         missing=tuple(e for e in planned if (e.scenario, e.method) not in measured),
         host_bound=any(choose.host_bound(numbers, e) for e in gains),
