@@ -96,9 +96,20 @@ def main(argv: list[str] | None = None) -> int:
         lines = map(printable, str(error).split("\n"))
         sys.stderr.write("\n".join(lines) + "\n")
         return 1
+    if given.command in ("advise", "explain") and (newer := _newer(given.folder)):
+        print(f"{newer} cells are newer than these numbers: 'make figures' first", file=sys.stderr)
     if text:
         print(text)
     return 0
+
+
+def _newer(folder: Path) -> int:
+    """How many records were written after the estimates; 0 in a study that ships."""
+    if (folder / "MANIFEST.sha256").exists():  # of which a clone sets all times anew
+        return 0
+    made = (folder / "estimates.parquet").stat().st_mtime
+    found = folder.glob("cells/*/*/*/*/*/run.json")
+    return sum(path.stat().st_mtime > made for path in found)
 
 
 def _planned_by(code: str | None) -> None:

@@ -415,24 +415,6 @@ def test_a_rule_of_thumb_for_cells_that_nothing_like_was_measured(measure):
     assert 10 < NO_WORD.of(two) < NO_WORD.of(seven)
 
 
-def test_without_a_gpu_tiny_models_take_seconds_and_what_they_took_is_known_better():
-    """took_s: cells of smoke on two cores, from the quickest to the slowest."""
-    took_s = 3.6, 7.4
-    measure = {"kind": "window", "window_s": 2, "warmup_s": 0.3, "settle_s": 0.2}
-    ladders = [{"workloads": [A], "counts": {2: ["naive"]}, "measure": measure}]
-    cells = expand(small_study(ladders=ladders, mixes=[]), WORKLOADS)
-    cell = next(c for c in cells if c.n == 2 and c.spec.measure.kind == measure["kind"])
-    on_cpu = Estimates({}, on_gpu=False).of(cell)
-    assert took_s[0] < on_cpu < took_s[1] < NO_WORD.of(cell)
-    assert Estimates(took(cell, 5.0), on_gpu=False).of(cell) == pytest.approx(5.0)
-
-
-def test_refused_cells_take_next_to_no_time():
-    jobs = World().pending(refusal=no_mig)
-    times = {job.cell.method.startswith("mig"): job.estimate_s for job in jobs}
-    assert times[True] < 5 < times[False]
-
-
 # -- several devices ------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -45,21 +44,6 @@ def planned(tmp_path, ladders, **content) -> Session:
 def session(tmp_path) -> Session:
     """One with two cells to run."""
     return planned(tmp_path, alone("plain"), replicates=2)
-
-
-def test_the_plan_says_which_methods_are_experimental(tmp_path, monkeypatch):
-    made = planned(tmp_path, [{"workloads": ["plain"], "counts": {1: ["naive"], 2: ["mig"]}}])
-    monkeypatch.setattr(Session, "refusal", lambda self, cell: None)
-    assert "\nMIG is experimental: it has divided a simulated card only" in show.table(made)
-    monkeypatch.undo()  # without a GPU the reason that the cell is refused with says so
-    told = "1  MIG needs an NVIDIA GPU, and there is none on this machine; MIG is experimental: "
-    assert show.table(made).count("experimental") == 1 and told in show.table(made)
-
-
-@pytest.mark.parametrize("study", ["auto", STUDY])
-def test_who_has_not_chosen_a_study_is_told_of_kick(session, study):
-    session.config = Config(study=study)
-    assert ("--config study=kick" in show.banner(session)) == (study == "auto")
 
 
 def ends(session: Session, *statuses: str) -> list[Path]:
@@ -157,30 +141,6 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     assert len(session.jobs) == (1 if gpu else 2)
     assert words in session.forbidden if words else session.forbidden is None
     assert not words or words in show.table(session), "a plan says it, too"
-
-
-class Card(SimpleNamespace):
-    """A GPU of which nothing is asked but what it is."""
-
-    uuid, name, driver, memory_bytes = "GPU-0", "a GPU", "580", None
-
-
-@pytest.fixture
-def two(place, monkeypatch) -> dict:
-    """Config of a study of three blocks, on a machine with two cards."""
-    planned = study(ladders=alone("plain"), replicates=3)
-    Path("studies", "drill.yaml").write_text(yaml.safe_dump(planned))
-    cards = [Card(), Card(uuid="GPU-1")]
-    monkeypatch.setattr(session_module, "find_devices", lambda *_: (cards, ""))
-    monkeypatch.setattr(session_module, "refusal", lambda *_: None)
-    return place | {"gpu": "auto"}
-
-
-def test_who_names_several_gpus_and_uses_one_is_told(two):
-    said = show.banner(open_session(two | {"gpu": "0,1"}))
-    assert "\n  gpu: 0,1 names 2 GPUs, used at once: 1; GPUS=all" in said
-    for gpu, gpus in (("auto", 1), ("0,1", 2)):
-        assert "GPUS=all" not in show.banner(open_session(two | {"gpu": gpu}, gpus=gpus))
 
 
 def made_ready(session: Session, path: str = ".") -> Path:
@@ -383,14 +343,6 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
     job = Task.read(path)
     assert (job.gpu, job.needs_gpu) == ("auto", True)
     assert "GPU-" not in path.read_text()
-
-
-def test_jobs_inherit_a_python_and_no_device(monkeypatch):
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    before = dict(os.environ)
-    jobs.set_environment()
-    changed = {name for name, value in os.environ.items() if before.get(name) != value}
-    assert changed <= {"PYTHON", "PYTHONPATH", "PYTHONSAFEPATH"}
 
 
 def test_of_the_environment_only_the_folder_of_locks_is_read():

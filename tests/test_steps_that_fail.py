@@ -51,7 +51,7 @@ def test_what_a_killed_step_makes_is_made_by_the_next_run(measured, tmp_path, st
     again = studio.snakemake()
     assert again.code == 0 and (studio.results / "complete").exists(), again.output
     assert cells_published(studio) == 2
-    assert "2 of 2" in (studio.results / "findings.md").read_text()
+    assert "2 of 2" in (studio.results / "results.md").read_text()
 
 
 def test_a_clock_that_was_set_back_costs_no_cell(studio):
@@ -143,3 +143,17 @@ def test_a_home_that_may_not_be_written_is_no_obstacle(studio):
         text=True,
     )
     assert run.returncode == 0 and "collocate" in run.stdout, run.stderr
+
+
+def test_numbers_that_are_older_than_cells_are_not_given_in_silence(measured):
+    command = [sys.executable, "-m", "analysis", "explain", "--folder", str(measured.results)]
+    command += [f"rate:{CELL}"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0 and "1 cells are newer than these numbers" in run.stderr
+
+
+def test_a_study_with_a_measured_cell_that_the_tables_lack_is_not_complete(measured, tmp_path):
+    studio = measured.copy(tmp_path / "copy")
+    run = studio.plan("--check")
+    assert run.code == 1 and f"{CELL}/r2" in run.output, run.output
+    assert len(run.output.splitlines()) == 1

@@ -74,8 +74,9 @@ rule make_report:
         snakefile=workflow.main_snakefile,
         settings=SESSION.settings(),
     shell:
-        'exec "${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1 --report {output:q}'
+        '"${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1 --report {output:q}'
         " --config {params.settings} measure=false -- report_contents > {log:q} 2>&1"
+        " || {{ grep . {log:q} | tail -n 3 >&2; exit 1; }}"
 
 
 rule report:

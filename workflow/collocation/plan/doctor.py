@@ -21,8 +21,8 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import cores, nvidia
 from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_folder
 from workflow.collocation.plan.jobs import TRAINING, absent
-from workflow.collocation.sharing import mps_daemon
-from workflow.collocation.sharing.evidence import GpuBusy, require_free
+from workflow.collocation.sharing import mig_card, mps_daemon
+from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
 from workflow.collocation.sharing.mig_nvml import how_to_switch
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.load import load_config, read_values
@@ -153,7 +153,12 @@ class Doctor:
         if on:
             todo = how_to_switch(self.device, on=False)
             return WARN, f"MIG mode is on: other cells are refused; {todo}"
-        return OK, f"MIG mode is off: mig cells are refused; {how_to_switch(self.device, on=True)}"
+        try:
+            offers = mig_card.read(self.device).offers
+        except (Unsupported, NotInForce) as error:
+            offers = str(error)
+        off = f"MIG mode is off: mig cells are refused; {how_to_switch(self.device, on=True)}"
+        return OK, f"{off}; {offers}"
 
     def telemetry(self) -> Finding:
         wanted = self.config.telemetry.source

@@ -131,6 +131,17 @@ def faults(session: Session) -> list[str]:
     return lines
 
 
+def left_out(session: Session) -> list[str]:
+    """A line that names the cells which were measured, and which the tables do not hold."""
+    from pyarrow.parquet import read_table  # only here: planning is to be quick
+
+    runs = session.folder / "runs.parquet"
+    held = set(read_table(runs, columns=["cell"])["cell"].to_pylist()) if runs.exists() else set()
+    found = pending.finished([*session.cells, *session.elsewhere], session.attempts, session.sealed)
+    lacking = sorted({attempt.cell for attempt in found} - held)
+    return [f"measured, and not in {runs}: {', '.join(lacking)}"] if lacking else []
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
@@ -145,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     if not args.check:
         print(table(session))
         return 0
-    found = faults(session)
+    found = [*faults(session), *left_out(session)]
     print(end="".join(f"{line}\n" for line in found), file=sys.stderr)
     return 1 if found else 0
 
