@@ -33,7 +33,7 @@ COMMANDS = {
         (_FOLDER, _CLAIMS, ("--reported", {"type": Path, "default": ROOT / "config/reported.csv"})),
     ),
     "explain": (
-        "estimates.explain",
+        "explain",
         "the cells, baselines and arithmetic behind a number",
         (_FOLDER, ("id", {"help": "of a number; of a part of one, ids that have it are told"})),
     ),

@@ -8,29 +8,35 @@ Chooses among measured options and computes no number. No flag or outcome leaves
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from operator import le
 
+import pandas as pd
+
 from analysis import choose, labels
+from analysis import estimates as table_of
 from analysis.choose import place, scope, way
-from analysis.estimates.schema import Estimate
-from analysis.estimates.table import Estimates
+from analysis.estimates import RANGE, Row, by_id, identity
 from workflow.collocation.spec.names import ALTERNATE, TWIN, method_order, parse_scenario
 
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
 CLOSE = 1.05  # what loses so much more is mentioned, if it slows jobs less than the knee
+REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
+MORE = 1.02  # times the advised set's work that a larger one must do, to be mentioned
 UNTOLD = (
     "GPU memory and energy of these sets are not known: they took turns in one cell, all loaded at "
     "once."
 )
-REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
-MORE = 1.02  # times the advised set's work that a larger one must do, to be mentioned
+UNBOUND = "GPU memory is not known here, so no set was held against the bound on it."
+# Numbers of an option besides its STP: field → quantity.
+BESIDES = {"rate": "rate", "slowdown": "slowdown_worst", "memory": "memory"}
+BESIDES |= {"s": "s", "over_fastest": "over_fastest"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Option:
     """One way to run a job: `n` at a time by a method, with its numbers over all hosts.
 
@@ -42,18 +48,18 @@ class Option:
     method: str
     n: int
     work: float
-    stp: Estimate
-    rate: Estimate | None = None
-    slowdown: Estimate | None = None
-    memory: Estimate | None = None
-    s: Estimate | None = None
-    over_fastest: Estimate | None = None
+    stp: Row
+    rate: Row | None = None
+    slowdown: Row | None = None
+    memory: Row | None = None
+    s: Row | None = None
+    over_fastest: Row | None = None
     hosts: tuple[str, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:
-        numbers = (self.rate, self.stp, self.slowdown, self.memory, self.s, self.over_fastest)
-        return tuple(number.id for number in numbers if number)
+        """Of its numbers."""
+        return tuple(e.id for e in (self.stp, *(getattr(self, name) for name in BESIDES)) if e)
 
     @property
     def costs(self) -> tuple[float, float, float]:
@@ -67,13 +73,19 @@ class Option:
         """True if it is a set that gains more than 5 %."""
         return self.n > 1 and self.stp.value > GAIN
 
+    @property
+    def undecided(self) -> bool:
+        """True if its interval, or its hosts, include no gain as well as a gain of over 5 %."""
+        return self.n > 1 and self.stp.low <= 1 and self.stp.high > GAIN
+
     def dominated_by(self, other: Option) -> bool:
         """True if the other is nowhere worse and somewhere better."""
         return other.costs != self.costs and all(map(le, other.costs, self.costs))
 
     def within(self, slowdown: float, memory: float) -> bool:
-        """True if it respects both bounds; an unknown value respects no finite one."""
-        return self.costs[1] <= slowdown and self.costs[2] <= memory
+        """True if no host breaks either bound; an unknown value respects no finite one."""
+        slowest = 1.0 if self.n == 1 else _most(self.slowdown)
+        return slowest <= slowdown and _most(self.memory) <= memory
 
     @property
     def label(self) -> str:
@@ -83,20 +95,21 @@ class Option:
 
     @property
     def gains(self) -> str:
+        """`3 under MPS has a throughput gain of 1.42 [1.33, 1.52]`."""
         return f"{self.label} has a throughput gain of {labels.span(self.stp)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Advice:
     """What to do with a job that is written in one way.
 
     options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
     together. best: the most work within the bounds. knee: the least slowdown within a tenth of it,
     as advised. close: what slows jobs less and just misses that tenth. shared: the knee, or where
-    that is one job, the best set within the bounds. gains: the STP of `shared` by host. exceeding:
-    numbers of the knee beyond a bound on one host. rewrite: (rate, fastest_rate, over_fastest)
-    alone, where it should be written better. missing: outcomes of planned sets without numbers.
-    wavers: true if more cells could change some of `gains`.
+    that is one job, the best set within the bounds. gains: the STP of `shared` by host. rewrite:
+    (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
+    of planned sets without numbers. host_bound: more cells could change some of `gains`. unbound: a
+    bound on memory was given, and no memory is known.
     """
 
     job: str
@@ -107,24 +120,29 @@ class Advice:
     knee: Option | None
     close: Option | None
     shared: Option | None
-    gains: tuple[Estimate, ...]
-    exceeding: tuple[Estimate, ...]
-    rewrite: tuple[Estimate, ...]
-    missing: tuple[Estimate, ...]
-    wavers: bool
+    gains: tuple[Row, ...]
+    rewrite: tuple[Row, ...]
+    missing: tuple[Row, ...]
+    host_bound: bool
+    unbound: bool
 
     @property
     def pays(self) -> bool:
+        """True if a set is advised."""
         return self.knee is not None and self.knee.pays
 
     @property
     def sets(self) -> tuple[Option, ...]:
+        """Options of several jobs."""
         return tuple(option for option in self.options if option.n > 1)
 
     @property
-    def against(self) -> tuple[Estimate, ...]:
-        """Gains of `shared` on hosts that do not say what it says over all hosts."""
-        return tuple(e for e in self.gains if (e.value > GAIN) != self.shared.pays)
+    def label(self) -> str:
+        """What to run, in a table: `3 under MPS`, `2 as plain processes (undecided)`."""
+        if self.knee is None:
+            return "nothing within the bounds"
+        said = self.knee.label if self.sets else "sharing not measured"
+        return f"{said} (undecided)" if self.knee.undecided else said
 
     @property
     def ragged(self) -> bool:
@@ -140,7 +158,8 @@ class Advice:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        numbers = (*self.gains, *self.exceeding, *self.rewrite, *self.missing)
+        """Of all numbers that it rests on."""
+        numbers = (*self.gains, *self.rewrite, *self.missing)
         found = [*(i for option in self.options for i in option.ids), *(e.id for e in numbers)]
         return tuple(dict.fromkeys(found))
 
@@ -148,8 +167,6 @@ class Advice:
         """The advice in plain sentences, most important first; without caveats in `but`."""
         found = self._advised() if self.pays else [self._nothing()]
         found += (each for each in self.caveats() if each not in but)
-        for e in self.exceeding:
-            found.append(f"On {e.host} it exceeds the bound: {labels.number(e.value, e.unit)}.")
         if self.rewrite:
             alone, fastest, over = self.rewrite
             does, more = (labels.number(e.value, e.unit) for e in (alone, fastest))
@@ -164,18 +181,16 @@ class Advice:
         found = []
         if len(self.gains) > 1:
             found.append(self._on_hosts())
-        elif self.shared and self.shared.stp.n == 1 and self.shared.stp.low is None:
+        elif self.shared and self.shared.stp.n == 1 and pd.isna(self.shared.stp.low):
             found.append("Measured once, so part of it may be chance.")
         elif self.gains:
             found.append("Measured on one host only.")
-        if self.wavers:
+        if self.host_bound:
             cells = "one cell" if self.shared.stp.n == 1 else f"{self.shared.stp.n} cells"
             found.append(
                 f"It rests on {cells}, and where a job waits for its host, cells differ by more "
                 "than their intervals tell."
             )
-        if self.pays and self.shared.stp.low is not None and self.shared.stp.low < 1:
-            found.append("Its interval includes no gain at all.")
         if self.ragged:
             found.append(
                 "The sets were not all measured on the same hosts, and hosts differ: part of what "
@@ -183,22 +198,23 @@ class Advice:
             )
         if self.shared and (said := choose.above_count(self.shared.stp, self.shared.s)):
             found.append(f"{labels.number(self.shared.stp.value)} times is {said}.")
-        if self.untold:
-            found.append(UNTOLD)
-        return found
+        return found + [UNTOLD] * self.untold + [UNBOUND] * self.unbound
 
     def _on_hosts(self) -> str:
         """On which hosts the gain of `shared` is one."""
-        points = [f"{e.host} ({labels.number(e.value)})" for e in self.against]
-        of, more = f"of {len(self.gains)} hosts", ", ".join(points)
+        against = [e for e in self.gains if (e.value > GAIN) != self.shared.pays]
+        points = [f"{e.host} ({labels.number(e.value)})" for e in against]
+        hosts, more = f"of {len(self.gains)} hosts", ", ".join(points)
         if self.shared.pays:
-            said = f"each {of}" + (f", but not on {more}" if points else "")
+            said = f"each {hosts}" + (f", but not on {more}" if points else "")
         else:
-            said = f"{more} only, {of}" if points else f"none {of}"
+            said = f"{more} only, {hosts}" if points else f"none {hosts}"
         return f"The gain is above {100 * (GAIN - 1):.0f} % on {said}."
 
     def _advised(self) -> list[str]:
         knee, best = self.knee, self.best
+        if knee.undecided:
+            return [f"Undecided: {knee.gains}, which includes no gain. Measure more replicates."]
         said = f"Run {knee.label}: throughput gain {labels.span(knee.stp)}"
         if knee.slowdown:
             said += f", slowdown of the slowest job {labels.number(knee.slowdown.value)}"
@@ -215,67 +231,86 @@ class Advice:
         return found
 
     def _nothing(self) -> str:
+        known = "is known to respect" if self.untold else "respects"
         if self.knee is None:
-            known = "option is known to respect" if self.untold else "measured option respects"
-            return f"No {known} the bounds."
+            return f"No measured option {known} the bounds."
         if not self.sets:
             return "Sharing was not measured."
         top, shared = min(self.sets, key=lambda option: option.costs), self.shared
         beyond = f"without the bounds {top.gains}" if top != shared and top.pays else ""
         if shared is None:
-            known = "is known to respect" if self.untold else "respects"
             return f"Only one at a time {known} the bounds; {beyond or 'sharing gains nothing'}."
         said = f"Sharing gains {'little' if shared.pays else 'nothing'}: {shared.gains}"
-        if shared.pays and shared.slowdown:
+        if shared.undecided:
+            said = f"Undecided: {shared.gains}, which includes no gain"
+        elif shared.pays and shared.slowdown:
             times = labels.number(shared.slowdown.value)
             said += f", and its slowest job takes {times} times as long"
         return f"{'; '.join(filter(None, (said, beyond)))}."
 
 
-def _value(e: Estimate | None) -> float:
-    return inf if e is None or e.value is None else e.value
+def _value(e: Row | None) -> float:
+    return inf if e is None else e.value
 
 
-def options(estimates: Estimates, job: str, arm: str) -> list[Option]:
-    """Every measured set of copies of a job, and the plain job alone; fewest jobs first."""
-    found = []
-    for stp in estimates.of("stp", arm=arm, window="", job=""):
-        if stp.value is not None and _ours(stp, job):
-            names = ("rate", "slowdown_worst", "memory", "s", "over_fastest")
-            numbers = [estimates.get(name, **place(stp)) for name in names]
-            hosts = tuple(e.host for e in estimates.on_hosts(stp))
-            found.append(Option(stp.method, stp.jobs, stp.value, stp, *numbers, hosts))
-    if all(option.rate and option.rate.value is not None for option in found):
-        found = [replace(option, work=option.rate.value) for option in found]
-    return sorted(found, key=lambda option: (option.n, method_order(option.method)))
+def _most(e: Row | None) -> float:
+    """The highest value of any host."""
+    return e.high if e is not None and e.spread == RANGE else _value(e)
 
 
-def _ours(e: Estimate, job: str) -> bool:
-    """True if it is of copies of the job; one alone is an option only as a plain process."""
+def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
+    """(job, arm) → its measured sets, and the plain job alone; fewest jobs first."""
+    numbers, found = by_id(estimates), {}
+    hosts = table_of.hosts(estimates)
+    for stp in table_of.of(estimates, "stp", window="", job="").itertuples(index=False, name="Row"):
+        if (job := _job(stp)) is not None:
+            besides = {
+                name: numbers.get(identity(quantity, **place(stp)))
+                for name, quantity in BESIDES.items()
+            }
+            on = tuple(host for host in hosts if f"{stp.id}@{host}" in numbers)
+            option = Option(stp.method, stp.jobs, stp.value, stp, **besides, hosts=on)
+            found.setdefault((job, stp.arm), []).append(option)
+    for key, mine in found.items():
+        if all(option.rate for option in mine):
+            mine = [replace(option, work=option.rate.value) for option in mine]
+        found[key] = sorted(mine, key=lambda option: (option.n, method_order(option.method)))
+    return found
+
+
+def _job(e: Row) -> str | None:
+    """The job that a set has copies of; one alone is an option only as a plain process."""
     scenario = parse_scenario(e.scenario)
-    if e.method == TWIN or (scenario.family, scenario.variant) != (job, ""):
-        return False
-    return scenario.n > 1 or e.method == "naive"
+    copies = e.method != TWIN and not scenario.mixed and not scenario.variant
+    return scenario.family if copies and (scenario.n > 1 or e.method == "naive") else None
 
 
 def advise(
-    estimates: Estimates, job: str = "", slowdown: float = inf, memory: float = inf
+    estimates: pd.DataFrame, job: str = "", slowdown: float = inf, memory: float = inf
 ) -> list[Advice]:
     """Advice for every job and way of writing it, or for one job.
 
     slowdown: the most that the slowest job may suffer. memory: the most that may be used, GB.
     """
+    every, numbers = options(estimates), by_id(estimates)
     return [
-        _advice(estimates, name, arm, mine, slowdown, memory)
-        for name in ([job] if job else estimates.workloads())
-        for arm in estimates.arms()
-        if (mine := options(estimates, name, arm))
+        _advice(numbers, name, arm, every[name, arm], slowdown, memory)
+        for name in ([job] if job else table_of.workloads(estimates))
+        for arm in table_of.arms(estimates)
+        if (name, arm) in every
     ]
 
 
 def _advice(
-    estimates: Estimates, job: str, arm: str, mine: list[Option], slowdown: float, memory: float
+    numbers: Mapping[str, Row],
+    job: str,
+    arm: str,
+    mine: list[Option],
+    slowdown: float,
+    memory: float,
 ) -> Advice:
+    unbound = memory < inf and not any(option.memory for option in mine)
+    memory = inf if unbound else memory
     allowed = [option for option in mine if option.within(slowdown, memory)]
     best = min(allowed, key=lambda option: option.costs, default=None)
     near = [option for option in allowed if option.work * NEAR >= best.work]
@@ -285,34 +320,30 @@ def _advice(
     close = max(gentler, key=lambda option: option.work, default=None)
     sets = [option for option in allowed if option.n > 1]
     shared = knee if knee in sets else min(sets, key=lambda o: o.costs, default=None)
-    exceeding = []
-    for e, bound in ((knee.slowdown, slowdown), (knee.memory, memory)) if knee else ():
-        exceeding += [p for p in (estimates.on_hosts(e) if e else ()) if _value(p) > bound]
+    gains = [numbers[f"{shared.stp.id}@{host}"] for host in shared.hosts] if shared else []
     measured = {(option.stp.scenario, option.method) for option in mine}
-    outcomes = (e for e in estimates.of("outcome", arm=arm) if _ours(e, job))
+    planned = [e for e in numbers.values() if e.quantity == "outcome" and e.source == "measured"]
+    planned = [e for e in planned if e.arm == arm and _job(e) == job]
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
-    gains = tuple(estimates.on_hosts(shared.stp)) if shared else ()
     return Advice(
-        *(job, arm, tuple(mine), tuple(pareto), best, knee, close, shared),
-        gains=gains,
-        exceeding=tuple(exceeding),
-        rewrite=_rewrite(estimates, job, arm, knee),
-        missing=tuple(e for e in outcomes if (e.scenario, e.method) not in measured),
-        wavers=any(choose.wavers(estimates, e) for e in gains),
+        *(job, arm, tuple(mine), tuple(pareto), best, knee, close, shared, tuple(gains)),
+        rewrite=_rewrite(numbers, job, arm, knee),
+        missing=tuple(e for e in planned if (e.scenario, e.method) not in measured),
+        host_bound=any(choose.host_bound(numbers, e) for e in gains),
+        unbound=unbound,
     )
 
 
-def _rewrite(estimates: Estimates, job: str, arm: str, knee: Option | None) -> tuple:
+def _rewrite(numbers: Mapping[str, Row], job: str, arm: str, knee: Option | None) -> tuple:
     """What it rests on that the job should be written better, or nothing."""
     one = {"scenario": f"1x_{job}", "arm": arm, "method": "naive"}
-    alone, over = estimates.get("rate", **one), estimates.get("over_fastest", **one)
-    fastest = estimates.of("fastest_rate", scenario=f"1x_{job}")
-    if not (alone and over and fastest and rewriting(over, knee)):
-        return ()
-    return alone, fastest[0], over
+    alone, over = (numbers.get(identity(name, **one)) for name in ("rate", "over_fastest"))
+    every = (e for e in numbers.values() if e.quantity == "fastest_rate" and not e.host)
+    fastest = next((e for e in every if e.scenario == f"1x_{job}"), None)
+    return (alone, fastest, over) if alone and over and fastest and rewriting(over, knee) else ()
 
 
-def rewriting(alone: Estimate | None, knee: Option | None) -> str:
+def rewriting(alone: Row | None, knee: Option | None) -> str:
     """`Write it better first`, `Write it better` or "", where an option is advised, or none.
 
     alone: throughput of one job, written as it is, over one in the fastest way (`over_fastest`).
@@ -331,7 +362,7 @@ def common(found: Iterable[Advice]) -> list[str]:
     return [said for said in first if rest and all(said in each for each in rest)]
 
 
-def unmeasured(estimates: Estimates, found: Iterable[Advice]) -> str:
+def unmeasured(estimates: pd.DataFrame, found: Iterable[Advice]) -> str:
     """That one job alone, in ways not measured here, may do more than sets do; or ""."""
     ways = choose.unmeasured(estimates, {each.job for each in found})
     if not ways or choose.on_cpu(estimates):
@@ -346,28 +377,29 @@ def table(advice: Advice, but: Collection[str] = ()) -> str:
     """One job for a terminal: what is advised, without caveats in `but`, then its options, with `*`
     on the Pareto set.
     """
-    head = ("", "samples/s", "throughput gain", "slowest takes", "memory", "S", "over fastest")
-    rows = [(*head, "hosts")]
     turned = choose.turned(option.stp for option in advice.options)
+    rows = []
     for option in advice.options:
-        rest = (option.slowdown, option.memory, option.s, option.over_fastest)
-        cells = [labels.number(e.value, e.unit) if e else "–" for e in rest]
-        cells.append(", ".join(option.hosts) if advice.ragged else "–")
-        name = f"{'*' if option in advice.pareto else ' '} {option.label}"
-        rate = labels.number(option.rate.value) if option.rate else "–"
+        row = {"": f"{'*' if option in advice.pareto else ' '} {option.label}"}
+        row["samples/s"] = labels.number(option.rate.value) if option.rate else "–"
         mark = choose.TURNS * (option.stp.id in turned)
-        rows.append((name, rate, labels.span(option.stp) + mark, *cells))
-    rows = list(zip(*(c for c in zip(*rows, strict=True) if {*c[1:]} != {"–"}), strict=True))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        row["throughput gain"] = labels.span(option.stp) + mark
+        for title, e in (("slowest takes", option.slowdown), ("memory", option.memory)):
+            row[title] = labels.number(e.value, e.unit) if e else "–"
+        for title, e in (("S", option.s), ("over fastest", option.over_fastest)):
+            row[title] = labels.number(e.value) if e else "–"
+        rows.append(row)
+    shown = pd.DataFrame(rows)
+    shown = shown.loc[:, (shown != "–").any()]
+    columns = {title: [title, *shown[title]] for title in shown}
+    widths = {title: max(map(len, column)) for title, column in columns.items()}
     lines = [f"{labels.job(advice.job)}, {labels.arm(advice.arm)}"]
     lines += [f"  {sentence}" for sentence in advice.sentences(but)]
-    for name, *cells in rows:
-        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        lines.append("  " + "  ".join([name.ljust(widths[0]), *numbers]).rstrip())
+    for cells in zip(*columns.values(), strict=True):
+        pairs = zip(cells, widths.items(), strict=True)
+        spelt = [c.rjust(width) if title else c.ljust(width) for c, (title, width) in pairs]
+        lines.append("  " + "  ".join(spelt).rstrip())
     lines += [f"  {choose.TURNED}"] * bool(turned)
-    for option in advice.options:
-        if option != advice.shared and (said := choose.above_count(option.stp, option.s)):
-            lines.append(f"  {option.label}: {said}.")
     if advice.missing:
         name = "{0.jobs} {1} ({2})".format
         absent = (name(e, labels.method(e.method), labels.status(e.status)) for e in advice.missing)
@@ -377,8 +409,8 @@ def table(advice: Advice, but: Collection[str] = ()) -> str:
 
 def run(given: Namespace) -> str:
     """The command: a short table for each job."""
-    estimates = Estimates.read(given.folder / "estimates.parquet")
-    known = estimates.workloads()
+    estimates = table_of.read(given.folder / "estimates.parquet")
+    known = table_of.workloads(estimates)
     if given.job and given.job not in known:
         raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
     found = advise(estimates, given.job, given.slowdown, given.memory)

@@ -1,40 +1,29 @@
-"""What figures and pages choose alike: sets of copies of one job, and what to call them."""
+"""What advice, claims and pages choose alike: what to call a set, and how far a study carries."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import pandas as pd
+
 from analysis import labels
-from analysis.estimates.intervals import FEW
-from analysis.estimates.schema import BLOCKS, INTERVAL, Estimate
-from analysis.estimates.table import Estimates
+from analysis.estimates import BLOCKS, INTERVAL, Row, get, hardware, identity, of
+from analysis.intervals import FEW
 from analysis.records import flags
-from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS, TWIN, parse_scenario
+from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS, parse_scenario
 
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
 PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}
+TURNS = "†"
+TURNED = (
+    f"{TURNS} the sets compared took turns in one cell (on one host at least); elsewhere each had "
+    "a cell of its own, and the host may have changed in between."
+)
 
 
-def copies(estimates: Estimates, quantity: str, **where: str) -> dict[str, list[Estimate]]:
-    """Of sets of one workload without variants, in plain windows: workload → its numbers."""
-    found: dict[str, list[Estimate]] = defaultdict(list)
-    for e in estimates.of(quantity, **{"window": "", "job": "", "name": ""} | where):
-        scenario = parse_scenario(e.scenario)
-        plain = not scenario.mixed and not scenario.variant and e.method != TWIN
-        if plain and e.value is not None:
-            found[scenario.parts[0][0]].append(e)
-    return found
-
-
-def value(e: Estimate) -> float:
-    """To sort by."""
-    return e.value
-
-
-def place(e: Estimate) -> dict[str, str]:
+def place(e: Row) -> dict[str, str]:
     """The set that a number is of: where its other quantities are."""
     return {"scenario": e.scenario, "arm": e.arm, "method": e.method}
 
@@ -44,22 +33,22 @@ def way(method: str) -> str:
     return "as plain processes" if method == "naive" else f"under {labels.method(method)}"
 
 
-def unmeasured(estimates: Estimates, jobs: Iterable[str]) -> str:
+def unmeasured(estimates: pd.DataFrame, jobs: Iterable[str]) -> str:
     """Ways of writing in which some of these jobs were not measured alone."""
-    alone = [{e.arm for e in estimates.of("rate", scenario=f"1x_{job}", method="naive", window="")}
-             for job in jobs]  # fmt: skip
+    rates = of(estimates, "rate", method="naive", window="")
+    alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "arm"]) for job in jobs]
     lacking = (arm for arm in ARMS if not all(arm in known for known in alone))
     return "; ".join(labels.arm(arm) for arm in lacking if arm not in CONTROL_ARMS)
 
 
-def above_count(stp: Estimate, s: Estimate | None) -> str:
+def above_count(stp: Row, s: Row | None) -> str:
     """That a gain is above the number of jobs, and what to read instead; or ""."""
     if flags.ABOVE_COUNT not in flags.split(stp.flags):
         return ""
     return flags.meaning(flags.ABOVE_COUNT) + "; read S" * bool(s)
 
 
-def wavers(estimates: Estimates, point: Estimate) -> bool:
+def host_bound(numbers: Mapping[str, Row], point: Row) -> bool:
     """True if a host's number is of few alternating cells, and a set in them waited for the host:
     from cell to cell that changes by far more than its interval tells.
     """
@@ -72,40 +61,34 @@ def wavers(estimates: Estimates, point: Estimate) -> bool:
     elif point.quantity != "s":  # which rates jobs alone by GRACT
         jobs = (job for job, _ in parse_scenario(point.scenario).parts)
         places += [own | {"scenario": f"1x_{job}", "method": "naive"} for job in jobs]
-    rates = [estimates.get("rate", **at, host=point.host) for at in places]
+    rates = [numbers.get(identity("rate", **at, host=point.host)) for at in places]
     known = all(e and e.spread == INTERVAL for e in rates)
     return not known or any(e.high - e.low > 2 * HOLDS_RATE * e.value for e in rates)
 
 
-TURNS = "†"
-TURNED = (
-    f"{TURNS} the sets compared took turns in one cell (on one host at least); elsewhere each had "
-    "a cell of its own, and the host may have changed in between."
-)
-
-
-def turned(found: Iterable[Estimate | None]) -> set[str]:
-    """Ids of gains that alternating cells gave, where other gains are of blocks."""
+def turned(found: Iterable[Row | None]) -> set[str]:
+    """Ids of gains that alternating cells gave, where other gains are of cells of their own."""
     gains = [e for e in found if e and e.quantity in ("stp", "rate_over_naive") and e.jobs > 1]
     several = len({e.design for e in gains}) > 1
     return {e.id for e in gains if e.design != BLOCKS and several}
 
 
-def on_cpu(estimates: Estimates) -> bool:
+def on_cpu(estimates: pd.DataFrame) -> bool:
     """True if the study's cells ran without a GPU."""
-    return estimates.get("count", name="software_gpu_none") is not None
+    return "count:software_gpu_none" in estimates.index
 
 
-def caution(estimates: Estimates) -> str:
+def caution(estimates: pd.DataFrame) -> str:
     """Why a small study answers little, or ""."""
-    replicates = estimates.get("count", name="replicates")
+    replicates = get(estimates, "count", name="replicates")
     if on_cpu(estimates):
         return (
             "This tries out the workflow. It says nothing about sharing a GPU, and its rates, "
             "gains and slowdowns are no results."
         )
-    turns = any(e.design == ALTERNATE for e in estimates)  # one such cell has an interval
-    if replicates and (replicates.high or replicates.value) < FEW and not turns:
+    turns = (estimates["design"] == ALTERNATE).any()  # one such cell has an interval
+    few = replicates and max(replicates.value, replicates.high) < FEW
+    if few and not turns:
         return (
             "With so few replicates only large differences mean something; how much a number "
             "would change if it were measured again is hardly known."
@@ -113,14 +96,14 @@ def caution(estimates: Estimates) -> str:
     return ""
 
 
-def scope(estimates: Estimates) -> tuple[str, list[Estimate]]:
+def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
     """What a study was measured on, and what it can and cannot answer; with its numbers."""
     names = ("hosts", "window_s", "replicates", "replicates_turns")
-    hosts, window, sets, turns = found = [estimates.get("count", name=name) for name in names]
+    hosts, window, sets, turns = found = [get(estimates, "count", name=name) for name in names]
     if not (hosts and (sets or turns)):
         return "No set has been measured yet, so this study answers nothing.", []
     said = f"Measured on {'a CPU, no GPU' if on_cpu(estimates) else 'a GPU'}"
-    machines = ", ".join([*estimates.hardware(), f"{hosts.value:.0f} host"])
+    machines = ", ".join([*hardware(estimates), f"{hosts.value:.0f} host"])
     said += f" ({machines}{'' if hosts.value == 1 else 's'})"
     if window:
         same = labels.number(window.low) == labels.number(window.high)
@@ -135,7 +118,7 @@ def scope(estimates: Estimates) -> tuple[str, list[Estimate]]:
     return said, [e for e in found if e]
 
 
-def _times(e: Estimate) -> str:
+def _times(e: Row) -> str:
     """`once`, `3 times`, `1 to 9 times (median 3)`."""
     if e.low < e.high:
         return f"{e.low:.0f} to {e.high:.0f} times (median {e.value:g})"

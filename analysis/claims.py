@@ -6,30 +6,20 @@ no number. `verdicts` gives the rows of estimates.parquet, `judged` all that pag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+
+import pandas as pd
 
 from analysis import labels
-from analysis.choose import PARTNER, place, wavers
-from analysis.estimates.quantities import QUANTITIES
-from analysis.estimates.schema import NONE, Estimate, described
-from analysis.estimates.table import Estimates
-from analysis.rules import (
-    Claim,
-    ClaimsError,
-    Need,
-    Rules,
-    Side,
-    Test,
-    Verdict,
-    all_of,
-    over_hosts,
-    read,
-)
+from analysis.choose import PARTNER, host_bound, place
+from analysis.estimates import MEASURED, NONE, Row, by_id, identity
+from analysis.quantities import QUANTITIES
+from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts, read
 from workflow.collocation.spec.names import Scenario, parse_scenario, scenario_id
 
-__all__ = ["ClaimsError", "Judged", "Rules", "Verdict", "judged", "read", "verdicts"]
+__all__ = ["Judged", "Rules", "Verdict", "judged", "read", "verdicts"]
 
 _SAID = {
     Side.SUPPORTS: "yes on",
@@ -82,6 +72,8 @@ class CellJudged:
 
 @dataclass(frozen=True)
 class TestJudged:
+    """A test with its verdict, why, and the numbers that it compares."""
+
     test: Test
     verdict: Verdict
     cells: tuple[CellJudged, ...]
@@ -102,7 +94,9 @@ class NeedJudged:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its verdict, why, and all that it rests on."""
+    """A claim with its verdict, why, and all that it rests on. planned: the study planned a set
+    that it is tested by. post_hoc: its rule was changed after data of this study had been seen.
+    """
 
     claim: Claim
     verdict: Verdict
@@ -113,32 +107,27 @@ class Judged:
 
     @property
     def planned(self) -> bool:
-        """True if the study planned a set that it is tested by."""
         return any(cell.planned for test in self.tests for cell in test.cells)
 
 
-def judged(rules: Rules, estimates: Estimates) -> list[Judged]:
-    """Every claim with its verdict, in the file's order.
-
-    Post hoc is one whose rule was changed after data had been seen, if this study has a cell from
-    before the last such change.
-    """
-    began = estimates.get("count", name="began")
-    new = began and rules.settled and began.value >= rules.settled.timestamp()
-    found = [_Judge(estimates, claim.sources).claim(claim) for claim in rules.claims]
-    return [replace(each, post_hoc=bool(each.claim.changed and not new)) for each in found]
+def judged(rules: Rules, estimates: pd.DataFrame) -> list[Judged]:
+    """Every claim with its verdict, in the file's order."""
+    judge = _Judge(estimates)
+    began = judge.numbers.get("count:began")
+    settled = rules.settled and rules.settled.timestamp()
+    return [judge.claim(claim, began, settled) for claim in rules.claims]
 
 
-def verdicts(rules: Rules, estimates: Estimates) -> list[Estimate]:
+def verdicts(rules: Rules, estimates: pd.DataFrame) -> Iterator[dict]:
     """Rows of estimates.parquet: one per claim (flag `post_hoc`), and how many claims there are in
     all, post hoc, and of each verdict.
     """
-    found, rows = judged(rules, estimates), []
+    found = judged(rules, estimates)
     for each in found:
         holding = sum(test.verdict == Verdict.HOLDS for test in each.tests)
-        row = Estimate("claim", name=each.claim.id, value=holding, n=len(each.tests))
-        flags = "post_hoc" if each.post_hoc else ""
-        rows.append(replace(row, status=each.verdict.value, note=each.note, flags=flags))
+        row = {"quantity": "claim", "name": each.claim.id, "value": holding, "n": len(each.tests)}
+        row |= {"flags": "post_hoc" if each.post_hoc else "", "note": each.note}
+        yield row | {"status": each.verdict.value}
     post_hoc = sum(each.post_hoc for each in found)
     counts = [
         ("claims", len(found), "claims of the paper"),
@@ -147,22 +136,25 @@ def verdicts(rules: Rules, estimates: Estimates) -> list[Estimate]:
     for verdict in Verdict:
         n = sum(each.verdict == verdict for each in found)
         counts.append((f"claims_{verdict.replace(' ', '_')}", n, f"claims with verdict: {verdict}"))
-    rows += [Estimate("count", name=name, value=n, note=note) for name, n, note in counts]
-    return [described(row) for row in rows]
+    for name, value, note in counts:
+        yield {"quantity": "count", "name": name, "value": value, "note": note}
 
 
-@dataclass(frozen=True)
 class _Judge:
-    """Judges one claim. sources: where the paper's numbers may come from."""
+    """Judges claims by the estimates of a study."""
 
-    estimates: Estimates
-    sources: Sequence[str]
+    def __init__(self, estimates: pd.DataFrame):
+        self.numbers = by_id(estimates)
+        self.hosts = sorted({e.host for e in self.numbers.values()} - {""})
+        every = [e for e in self.numbers.values() if e.quantity == "outcome"]
+        self.outcomes = [e for e in every if e.source == MEASURED]
+        self.paper = [e for e in self.numbers.values() if e.source != MEASURED]
 
-    def claim(self, claim: Claim) -> Judged:
+    def claim(self, claim: Claim, began: Row | None, settled: float | None) -> Judged:
         needs = tuple(map(self._need, claim.needs))
         single = [set(need.met) for need in needs if need.met is not None and "" not in need.met]
         like = set.intersection(*single) if single else None
-        tests = tuple(self._test(test, like) for test in claim.tests)
+        tests = tuple(self._test(test, like, claim.sources) for test in claim.tests)
         unread = [need.note for need in needs if need.met is None]
         # What was not measured at all is not testable, whatever else it would need.
         if not any(cell.ids for test in tests for cell in test.cells):
@@ -177,15 +169,27 @@ class _Judge:
             why = next(test.note for test in tests if test.verdict == verdict)
             if verdict == Verdict.NOT_COMPARABLE:
                 why = " ".join([*(need.note for need in needs), why])
-        return Judged(claim, verdict, why, tests, needs)
+        new = began and settled and began.value >= settled
+        return Judged(claim, verdict, why, tests, needs, bool(claim.changed and not new))
+
+    def _get(self, quantity: str, cell: CellJudged, of: Need | Test | None = None) -> Row | None:
+        """The number of a cell, where there is one."""
+        about = {"window": of.window, "job": of.job} if of else {}
+        e = self.numbers.get(identity(quantity, **place(cell), **about))
+        return None if e is None or math.isnan(e.value) else e
+
+    def _points(self, e: Row) -> list[Row]:
+        """The number on each host, or where it has none, the one there is."""
+        ids = [f"{e.id}@{host}" for host in self.hosts]
+        return [self.numbers[each] for each in ids if each in self.numbers] or [e]
 
     def _need(self, need: Need) -> NeedJudged:
         """Read host by host; what is met on a host makes the tests comparable there."""
-        mix, job = (need.mix, need.job) if need.mix else ({need.job: 1}, "")
-        cell = CellJudged(self._scenario(mix, need), need.arm, need.method)
-        e = self.estimates.get(need.quantity, **place(cell), window=need.window, job=job)
+        alone = not need.mix
+        cell = CellJudged(self._scenario(need.mix or {need.job: 1}, need), need.arm, need.method)
+        e = self._get(need.quantity, cell, need.model_copy(update={"job": ""}) if alone else need)
         what = f"For {cell.label}, {_title(need.quantity)}"
-        if e is None or e.value is None:
+        if e is None:
             return NeedJudged(need, None, "", f"{what} was not read, and must be {need.rule}.")
         points = self._points(e)
         met = tuple(point.host for point in points if need.admits(point.value))
@@ -194,25 +198,28 @@ class _Judge:
         note = f"{what} is {labels.span(e)}, and the comparison needs it {need.rule}.{met_on}"
         return NeedJudged(need, met, e.id, note)
 
-    def _points(self, e: Estimate) -> list[Estimate]:
-        """The number on each host, or where it has none, the one there is."""
-        return [point for point in self.estimates.on_hosts(e) if point.value is not None] or [e]
-
     def _scenario(self, mix: dict[str, int], of: Need | Test) -> str:
         """The id of a set of jobs, in the order in which the study (or the paper) names them."""
-        wanted = scenario_id(mix, of.variant)
-        for outcome in self.estimates.of("outcome", arm=of.arm):
-            if _same(parse_scenario(outcome.scenario), parse_scenario(wanted)):
-                return outcome.scenario
-        return wanted
+        wanted = parse_scenario(scenario_id(mix, of.variant))
+        there = (e.scenario for e in self.outcomes if e.arm == of.arm)
+        return next((each for each in there if _same(parse_scenario(each), wanted)), wanted.id)
 
-    def _test(self, test: Test, like: set[str] | None) -> TestJudged:
+    def _test(self, test: Test, like: set[str] | None, sources: Sequence[str]) -> TestJudged:
         """like: hosts on which our cells are comparable; None: all of them."""
         cells, unread = self._cells(test)
-        everything = not (test.jobs or test.mix)
-        judge = self._fit if test.fits else partial(self._cell, like=like)
-        cells = [judge(test, cell) for cell in cells]
-        cells = [cell for cell in cells if cell.ids or not everything]
+        cells = [
+            replace(
+                cell,
+                reported=self._reported(
+                    "outcome" if test.fits else test.quantity, cell, test.job, sources
+                ),
+            )  # fmt: skip
+            for cell in cells
+        ]
+        judge = self._fit if test.fits else self._cell
+        cells = [judge(test, cell, like) for cell in cells]
+        if not (test.jobs or test.mix):
+            cells = [cell for cell in cells if cell.ids]
         missing = unread or not cells
         verdict = all_of([cell.verdict for cell in cells] + [Verdict.NOT_TESTABLE] * bool(missing))
         return self._told(test, verdict, cells, unread)
@@ -222,50 +229,45 @@ class _Judge:
         names no set: every set of the study, written in any way.
         """
         if not (test.jobs or test.mix):
-            every = (CellJudged(e.scenario, e.arm, e.method) for e in self.estimates.of("outcome"))
+            every = (CellJudged(e.scenario, e.arm, e.method) for e in self.outcomes)
             return [cell for cell in every if cell.method in test.methods], []
         mixes, unread = [test.mix] if test.mix else [], []
         for job in test.jobs:
             if test.where:
-                one = {"scenario": f"1x_{job}", "arm": test.arm, "method": "naive"}
-                alone = self.estimates.get(test.where.quantity, **one)
-                if alone is None or alone.value is None:
+                one = CellJudged(f"1x_{job}", test.arm, "naive")
+                alone = self._get(test.where.quantity, one)
+                if alone is None:
                     unread.append(f"{_title(test.where.quantity)} for {labels.job(job)} alone")
-                    continue
-                if not test.where.admits(alone.value):
+                if alone is None or not test.where.admits(alone.value):
                     continue
             mixes += [{job: count} for count in test.counts]
         scenarios = [self._scenario(mix, test) for mix in mixes]
         return [CellJudged(s, test.arm, m) for s in scenarios for m in test.methods], unread
 
     def _cell(self, test: Test, cell: CellJudged, like: set[str] | None) -> CellJudged:
-        cell = replace(cell, reported=self._reported(test.quantity, cell, test.job))
-        e = self.estimates.get(test.quantity, **place(cell), window=test.window, job=test.job)
-        if e is None or e.value is None:
+        e = self._get(test.quantity, cell, test)
+        if e is None:
             return self._absent(test.quantity, cell)
         every = self._points(e)
         points = [p for p in every if like is None or not p.host or p.host in like]
         unlike = tuple(p.host for p in every if p not in points)
-        cell = replace(cell, ids=(e.id,), unlike=unlike)
+        # Of one host that counts the number is that host's, not the one over all.
+        shown = points[0] if unlike and len(points) == 1 else e
+        cell = replace(cell, ids=(shown.id,), unlike=unlike)
         if not points:
             return replace(cell, verdict=Verdict.NOT_COMPARABLE)
-        if unlike and len(points) == 1:  # the number of that host, not one over all
-            cell = replace(cell, ids=(points[0].id,))
-        hosts = tuple((p.host, p.id, test.side(self._of_host(p))) for p in points)
+        # Where its interval is too narrow, a number is but a point.
+        hosts = tuple(
+            (p.host, p.id, test.side(p._replace(spread=NONE) if host_bound(self.numbers, p) else p))
+            for p in points
+        )
         return replace(cell, verdict=over_hosts([side for *_, side in hosts]), hosts=hosts)
 
-    def _of_host(self, point: Estimate) -> Estimate:
-        """The number of a host, as one point where its interval is too narrow."""
-        if not wavers(self.estimates, point):
-            return point
-        return replace(point, low=None, high=None, spread=NONE)
-
-    def _fit(self, test: Test, cell: CellJudged) -> CellJudged:
+    def _fit(self, test: Test, cell: CellJudged, _: set[str] | None) -> CellJudged:
         """Whether a set completed exactly where memory suffices."""
-        cell = replace(cell, reported=self._reported("outcome", cell))
-        outcome, parts = (self.estimates.get(q, **place(cell)) for q in ("outcome", test.quantity))
+        outcome, parts = self._get("outcome", cell), self._get(test.quantity, cell)
         did = {"completed": "completed", "out_of_memory": "ran out of memory"}
-        if not (outcome and outcome.status in did and parts and parts.value is not None):
+        if not (outcome and outcome.status in did and parts):
             return self._absent(test.quantity, cell)
         as_said = (parts.value > 1) == (outcome.status == "out_of_memory")
         verdict = Verdict.HOLDS if as_said else Verdict.CONTRADICTED
@@ -275,14 +277,16 @@ class _Judge:
         note += " (one replicate)" if outcome.n == 1 else ""
         return replace(cell, verdict=verdict, ids=(parts.id, outcome.id), note=note)
 
-    def _reported(self, quantity: str, cell: CellJudged, job: str = "") -> str:
+    def _reported(self, quantity: str, cell: CellJudged, job: str, sources: Sequence[str]) -> str:
         """Id of the paper's number of the same place, from the first source that has one, or "".
 
         The paper has no variants; what an abstract says has no set.
         """
         ours = replace(parse_scenario(cell.scenario), variant="")
-        for source in self.sources:
-            for e in self.estimates.of(quantity, source=source):
+        for source in sources:
+            for e in self.paper:
+                if (e.quantity, e.source) != (quantity, source):
+                    continue
                 in_words = e.name == "text" and e.method in ("", cell.method)
                 same = e.scenario and _same(parse_scenario(e.scenario), ours)
                 if in_words or (same and (e.method, e.job) == (cell.method, job)):
@@ -293,7 +297,7 @@ class _Judge:
         """Why there is no number: what became of its cell, or of the one it is held against."""
         for method in filter(None, (cell.method, PARTNER.get(quantity))):
             asked = replace(cell, method=method)
-            outcome = self.estimates.get("outcome", **place(asked))
+            outcome = self._get("outcome", asked)
             if outcome is None:
                 return replace(cell, note=f"{asked.label} (not planned)", planned=False)
             if outcome.status != "completed":
@@ -323,14 +327,14 @@ class _Judge:
             if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the one that speaks for it least
                 deciding.sort(key=self._value, reverse=test.below is not None)
             cell, others = deciding[0], verdict == Verdict.HOLDS and len(cells) > 1
-            span = labels.span(self.estimates[cell.ids[0]])
+            span = labels.span(self.numbers[cell.ids[0]])
             why = f"For {cell.label}, {_title(test.quantity)} is {span}, "
             why += f"and must be {test.rule}: {cell.said}"
             why += "; the other readings hold too." if others else "."
         return TestJudged(test, verdict, tuple(cells), why)
 
     def _value(self, cell: CellJudged) -> float:
-        return self.estimates[cell.ids[0]].value
+        return self.numbers[cell.ids[0]].value
 
 
 def _same(one: Scenario, other: Scenario) -> bool:

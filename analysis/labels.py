@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from analysis.estimates.schema import INTERVAL, NONE, RANGE, Estimate
+from analysis.estimates import INTERVAL, NONE, RANGE, Row
 from workflow.collocation.spec.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
 
 _MODELS = {
@@ -150,7 +150,7 @@ def range_of(values: Iterable[float]) -> str:
     return " to ".join(ends)
 
 
-def span(e: Estimate | None) -> str:
+def span(e: Row | None) -> str:
     """The number with what is known of its spread.
 
     `1.30 [1.30, 1.31]` has the 95 % interval of one host, or of what `, one cell` tells of itself;

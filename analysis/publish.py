@@ -9,17 +9,57 @@ decides the claims; writes estimates.parquet, and estimates.csv without the repl
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from analysis import claims
-from analysis.estimates import build, reported, runs, schema
-from analysis.estimates.schema import Estimate
-from analysis.estimates.table import Estimates
+import pandas as pd
+
+from analysis import claims, estimates, reported, runs, study
+from analysis.derived import derived
+from analysis.estimates import INTERVAL, NONE
+from analysis.intervals import by_host, over_hosts
+from analysis.records import flags
 from analysis.records.safe import read_json
+from analysis.replicates import replicates
+from workflow.collocation.spec.names import parse_scenario
 
 
-def benches(folder: Path) -> Iterator[Estimate]:
+def build(
+    rows: pd.DataFrame, plan: Sequence[Mapping], work: Mapping[str, Mapping[str, float]]
+) -> pd.DataFrame:
+    """All measured numbers of a study: rows are those of runs.parquet, plan those of plan.json,
+    work as `replicates.replicates` takes it.
+    """
+    prepared = runs.prepared(rows)
+    members = prepared.members
+    outcomes = study.outcomes(members, plan)
+    numbers = pd.DataFrame(columns=[*estimates.COLUMNS, "jobs", "variant"])
+    if members["measured"].any():
+        found = replicates(members, work).rename(columns={"at": "cell"}).assign(name="")
+        about = members.drop_duplicates("run").set_index("run")
+        about = about[["scenario", "arm", "method", "window", "host"]]
+        found = found.join(about.join(runs.conditions(members)), on="run")
+        measured = _marked(_with_sets(over_hosts(by_host(found))))
+        others = derived(measured, outcomes)
+        numbers = _with_sets(pd.concat([measured, others], ignore_index=True))
+    counts = [*study.counts(prepared, plan, numbers), *study.provenance(members)]
+    return estimates.combined([numbers, outcomes, pd.DataFrame(counts)])
+
+
+def _with_sets(found: pd.DataFrame) -> pd.DataFrame:
+    """With the number of jobs, and the variant, of each scenario."""
+    parsed = [parse_scenario(scenario) for scenario in found["scenario"]]
+    return found.assign(jobs=[s.n for s in parsed], variant=[s.variant for s in parsed])
+
+
+def _marked(found: pd.DataFrame) -> pd.DataFrame:
+    """A gain above the number of jobs is marked: no set can do more, so the job alone ran slow."""
+    above = (found["quantity"] == "stp") & (found["jobs"] > 1) & (found["value"] > found["jobs"])
+    marked = [flags.union([own, flags.ABOVE_COUNT]) for own in found["flags"]]
+    return found.assign(flags=found["flags"].mask(above, pd.Series(marked, found.index)))
+
+
+def benches(folder: Path) -> Iterator[dict]:
     """What `make bench` measured for the study: the sampler's cost, and SMACT where it was read
     while so many SMs were busy. Of what is not there nothing is told.
     """
@@ -28,34 +68,34 @@ def benches(folder: Path) -> Iterator[Estimate]:
         found |= read_json(path)
     for workload, measured in found.get("workloads", {}).items():
         cost = measured["costs"]["ours"]
-        span = {"low": cost["low"], "high": cost["high"], "spread": schema.INTERVAL}
-        yield Estimate(
-            "bench",
-            name=f"sampler_{workload}",
-            value=cost["loss_percent"],
-            n=cost["pairs"],
-            unit="%",
-            note=f"throughput that the sampler costs the members of {measured['cell']}",
-            **(span if cost["low"] is not None else {}),
-        )
+        note = f"throughput that the sampler costs the members of {measured['cell']}"
+        about = {"quantity": "bench", "name": f"sampler_{workload}", "unit": "%", "note": note}
+        about |= {"value": cost["loss_percent"], "low": cost["low"], "high": cost["high"]}
+        yield about | {"n": cost["pairs"], "spread": NONE if cost["low"] is None else INTERVAL}
     for reading in found.get("readings", []):
         busy, sms = reading["busy_sms"], reading["sm_count"]
         note = f"SMACT read while a kernel spun on {busy} of {sms} SMs"
-        yield Estimate("bench", name=f"smact_{busy}_of_{sms}", value=reading["smact"], note=note)
+        about = {"quantity": "bench", "name": f"smact_{busy}_of_{sms}", "note": note}
+        yield about | {"value": reading["smact"]}
 
 
-def estimate(folder: Path, claims_file: Path, reported_file: Path) -> list[Estimate]:
-    """All numbers of a study's folder. Raises OSError, ValueError, reported.ReportedError,
-    claims.ClaimsError with one line that names the file.
+def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFrame:
+    """All numbers of a study's folder. Raises OSError, or ValueError with one line that names the
+    file.
     """
     rules, values = claims.read(claims_file), reported.read(reported_file)
-    expected = read_json(folder / "plan.json")
-    found = build.build(runs.read(folder / "runs.parquet"), expected, reported.work(values))
-    found += [*reported.estimates(values), *benches(folder)]
-    return [*found, *claims.verdicts(rules, Estimates(found))]
+    plan = read_json(folder / "plan.json")
+    found = [build(runs.read(folder / "runs.parquet"), plan, reported.work(values))]
+    printed = estimates.combined([pd.DataFrame(list(reported.estimates(values)))])
+    found += [printed.drop_duplicates("id"), estimates.combined([pd.DataFrame(benches(folder))])]
+    numbers = pd.concat(found, ignore_index=True)
+    verdicts = estimates.combined(
+        [pd.DataFrame(claims.verdicts(rules, estimates.ordered(numbers)))]
+    )
+    return pd.concat([numbers, verdicts], ignore_index=True)
 
 
 def run(given: Namespace) -> None:
     """The command: estimates.parquet and estimates.csv in the study's folder."""
     found = estimate(given.folder, given.claims, given.reported)
-    schema.write(found, given.folder / "estimates.parquet")
+    estimates.write(found, given.folder / "estimates.parquet")

@@ -1,6 +1,6 @@
 """What config/claims.yaml may say, and how hosts, cells and tests make a verdict.
 
-Each mistake is refused as one line that names file, claim, key and what is allowed (`ClaimsError`).
+Each mistake is refused as one line that names file, claim, key and what is allowed (`ValueError`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from analysis.estimates.quantities import QUANTITIES
-from analysis.estimates.reported import SOURCES
-from analysis.estimates.schema import INTERVAL, Estimate
+from analysis.estimates import INTERVAL, Row
+from analysis.quantities import QUANTITIES
+from analysis.reported import SOURCES
 from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, METHODS, PAPER_ARM
 
 Method = Literal[METHODS[1:]]  # `serial` is computed, never run
@@ -70,10 +70,6 @@ def all_of(parts: Sequence[Verdict]) -> Verdict:
     worst = (Verdict.CONTRADICTED, Verdict.NOT_TESTABLE, Verdict.NOT_COMPARABLE)
     worst += (Verdict.DEPENDS, Verdict.IMPRECISE)
     return next((verdict for verdict in worst if verdict in parts), Verdict.HOLDS)
-
-
-class ClaimsError(ValueError):
-    """A mistake in the file of claims: one line with file, claim, key and what is allowed."""
 
 
 class _Strict(BaseModel):
@@ -155,7 +151,7 @@ class Test(_Place):
             return "completes exactly where memory suffices"
         return "between {:g} and {:g}".format(*self.within) if self.within else super().rule
 
-    def side(self, e: Estimate) -> Side:
+    def side(self, e: Row) -> Side:
         """Where the number of one host lies."""
         low, high = (e.low, e.high) if e.spread == INTERVAL else (e.value, e.value)
         least = -inf if self.above is None else self.above
@@ -206,17 +202,17 @@ class Rules(_Strict):
 
 
 def read(path: Path) -> Rules:
-    """The rules of a file. Raises ClaimsError with one line."""
+    """The rules of a file. Raises ValueError with one line."""
     content = None
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         return Rules.model_validate(content)
     except OSError as error:
-        raise ClaimsError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ClaimsError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        raise ClaimsError(f"{path}: {_mistake(error.errors()[0], content)}") from None
+        raise ValueError(f"{path}: {_mistake(error.errors()[0], content)}") from None
 
 
 _MODELS = {"claims": Claim, "tests": Test, "needs": Need, "where": Bounds, "changed": Changed}

@@ -14,8 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.estimates import build, runs
-from analysis.estimates.table import Estimates
+from analysis import estimates, publish, runs
 from analysis.figures import INDEX
 from analysis.pages import FILES
 from tests.studio import REPOSITORY, Result, Studio, alone, study, workload
@@ -331,11 +330,14 @@ def test_fixed_work_is_done_by_everybody_and_ends_with_the_last_step(whole):
         # The window opens when the last has started: on a busy machine others have begun by then.
         assert work - 10 < rate["steps"] <= work and rate["drift"] is None
 
-    estimates = Estimates(build.build(runs.read(studio.results / "runs.parquet"), [], {}))
+    made = publish.build(runs.read(studio.results / "runs.parquet"), [], {})
+    found = estimates.ordered(made)
     place = {"scenario": cell.partition("/")[0], "arm": "paper_step", "method": "naive"}
-    took = estimates.get("makespan", **place, window="completion")
+    took = estimates.get(found, "makespan", **place, window="completion")
     assert took.value == window["seconds"]
-    assert not estimates.of("stp", **place, window="completion"), "it has no gain of its own"
+    assert estimates.of(found, "stp", **place, window="completion").empty, (
+        "it has no gain of its own"
+    )
 
 
 def test_tables_and_figures_are_there(whole):

@@ -9,9 +9,9 @@ from selenium.webdriver.common.keys import Keys
 
 from analysis import estimates, labels
 from analysis.__main__ import main as analysis
-from analysis.estimates import schema
-from analysis.estimates.schema import RANGE, Estimate, described
+from analysis.estimates import RANGE
 from tests.browser import Browser
+from tests.numbers import Estimate, written
 
 JOB, OTHER, MIX = "resnet26_cifar10_b32", "resnet152_imagenet_b32", "1x_a_b8+2x_c_b8"
 NASTY = '</script><script>document.title = "broken"</script><img src=x onerror="alert(1)">'
@@ -31,12 +31,12 @@ def study() -> list[Estimate]:
     mix = {"scenario": MIX, "arm": "paper_step", "method": "mps", "n": 1, "hosts": 1}
     found.append(Estimate("stp", **mix, value=1.9))
     found += [Estimate("count", name=name, value=2.0) for name in ("cells", "hosts")]
-    return [described(each) for each in found]
+    return found
 
 
 def build(folder, rows):
     """The page of these rows, and what it holds."""
-    schema.write(rows, folder / "estimates.parquet")
+    written(folder, rows)
     page = folder / "explorer.html"
     assert analysis(["explorer", "--folder", str(folder), "--output", str(page)]) == 0
     text = page.read_text(encoding="utf-8")

@@ -11,11 +11,10 @@ import pytest
 
 from analysis import estimates as table
 from analysis.__main__ import main as analysis
-from analysis.estimates import schema
-from analysis.estimates.build import build
 from analysis.figures import INDEX, registered, style
 from analysis.figures.sharing import predicted
-from tests.simulator import Design, Job, simulate
+from tests.numbers import Estimate, rows_of, written
+from tests.simulator import Design, Job
 from tests.test_pages import cpu
 
 SMALL_JOB, LARGE_JOB = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
@@ -39,12 +38,11 @@ ALL = {
 
 def a_study(**changes) -> list:
     design = {"counts": (2, 3, 7), "mixes": (MIX,), "methods": ("naive", "mps", "mig")}
-    study = simulate(Design(JOBS, **design | {"hosts": 2, "blocks": 3} | changes), 1)
-    found = list(build(study.rows, study.plan, {}))
+    found = rows_of(Design(JOBS, **design | {"hosts": 2, "blocks": 3} | changes))
     for n, gain in ((2, 1.9), (7, 3.0)):
         at = {"scenario": f"{n}x_{SMALL_JOB}", "arm": "paper_step", "method": "naive"}
-        found.append(schema.Estimate("stp", **at, source="SUIT25", value=gain, n=1))
-    return [schema.described(e) for e in found]
+        found.append(Estimate("stp", **at, source="SUIT25", value=gain, n=1))
+    return found
 
 
 STUDIES = {
@@ -64,7 +62,7 @@ def drawn(request, tmp_path_factory) -> tuple[Path, set[str]]:
     """A study's folder with its figures, and which there must be."""
     found, expected = STUDIES[request.param]
     folder = tmp_path_factory.mktemp("figures")
-    schema.write(found, folder / "estimates.parquet")
+    written(folder, found)
     (folder / "figures").mkdir()
     for ending in ("csv", "png", "pdf", "svg"):  # of an earlier run, which had more data
         (folder / f"figures/memory.{ending}").write_text("old")
@@ -104,7 +102,7 @@ def test_every_number_drawn_is_the_estimate_of_its_id(drawn):
 
 
 def test_all_text_is_legible_inside_the_picture(tmp_path):
-    schema.write(STUDIES["whole"][0], tmp_path / "estimates.parquet")
+    written(tmp_path, STUDIES["whole"][0])
     found = table.read(tmp_path / "estimates.parquet")
     with style.context():
         for name, (caption, function) in registered().items():
@@ -121,7 +119,7 @@ def test_all_text_is_legible_inside_the_picture(tmp_path):
 
 def test_the_same_data_give_the_same_bytes(tmp_path):
     for folder in (tmp_path / "a", tmp_path / "b"):
-        schema.write(STUDIES["no mixes"][0], folder / "estimates.parquet")
+        written(folder, STUDIES["no mixes"][0])
         assert analysis(["figures", "--folder", str(folder)]) == 0
     for path in (tmp_path / "a/figures").iterdir():
         assert path.read_bytes() == (tmp_path / "b/figures" / path.name).read_bytes(), path.name

@@ -27,9 +27,11 @@ from models.jobs.dlrm import DlrmJob  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
 from models.member import Losses  # noqa: E402
 from models.process import set_up  # noqa: E402
+from tests.specs import member as member_spec  # noqa: E402
 from workflow.collocation import gpu  # noqa: E402
 from workflow.collocation.sharing import mps, mps_daemon  # noqa: E402
-from workflow.collocation.sharing.evidence import NotInForce, Place, Report  # noqa: E402
+from workflow.collocation.sharing.evidence import Report  # noqa: E402
+from workflow.collocation.spec.errors import NotInForce  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 gpu.find(None)  # forks the process that asks the driver, before compiling has this one ask it too
@@ -264,8 +266,7 @@ def limited(tmp_path, monkeypatch):
     # This very process computes on the card, and is none of the members.
     monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": None, "mps": None})
     with mps_daemon.running(card.uuid, tmp_path / "mps") as daemon:
-        place = Place(card.uuid, card.sm_count)
-        yield lambda **limits: mps.Clients(card, daemon, {0: limits}, place, "mps_equal")
+        yield lambda **limits: mps.Clients(card, daemon, {0: member_spec(**limits)}, "mps_equal")
 
 
 def report(facts: dict) -> Report:
@@ -285,7 +286,7 @@ def test_a_member_under_an_sm_limit_can_tell(limited, percent):
     sharing = limited(sm_percent=percent)
     with member(sharing.environment(0)) as facts:
         found = sharing.witness({0: report(facts)})["limits"][0]
-        assert found["sm_count"] == facts["sm_count"] < sharing.place.sm_count
+        assert found["sm_count"] == facts["sm_count"] < sharing.device.sm_count
 
 
 def test_a_member_under_a_memory_limit_can_tell(limited):
@@ -293,7 +294,7 @@ def test_a_member_under_a_memory_limit_can_tell(limited):
     with member(sharing.environment(0)) as facts:
         found = sharing.witness({0: report(facts)})["limits"][0]
         assert 0 < found["memory_free"] < 2048 * 2**20
-        assert found["sm_count"] == sharing.place.sm_count
+        assert found["sm_count"] == sharing.device.sm_count
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ import pytest
 from analysis import claims, labels, pages
 from analysis import estimates as table
 from analysis.__main__ import main as analysis
-from analysis.estimates import schema
-from analysis.estimates.build import build
-from analysis.estimates.quantities import QUANTITIES
-from analysis.estimates.schema import INTERVAL, RANGE, Estimate, described
-from analysis.estimates.table import Estimates
+from analysis.estimates import INTERVAL, RANGE
 from analysis.pages import contents, render, spelling, tables
-from tests.simulator import BUSY_GAINS, Design, Job, simulate
+from analysis.quantities import QUANTITIES
+from tests import numbers
+from tests.numbers import Estimate, rows_of
+from tests.simulator import BUSY_GAINS, Design, Job
 from tests.studio import REPOSITORY
 
 RULES = REPOSITORY / "config/claims.yaml"
@@ -45,16 +44,12 @@ NOTHING = [
 
 def written(folder: Path, found: list[Estimate]) -> Path:
     """A study's folder with these numbers, and the verdicts on them."""
-    found = [described(e) for e in found]
-    found += claims.verdicts(claims.read(RULES), Estimates(found))
-    folder.mkdir(parents=True)
-    schema.write(found, folder / "estimates.parquet")
-    return folder
+    verdicts = claims.verdicts(claims.read(RULES), numbers.frame(found))
+    return numbers.written(folder, [*found, *verdicts])
 
 
 def simulated(design: Design) -> list[Estimate]:
-    study = simulate(design, 1)
-    return build(study.rows, study.plan, {})
+    return rows_of(design)
 
 
 def cpu(found: list[Estimate]) -> list[Estimate]:
@@ -213,7 +208,7 @@ def test_words_from_records_stay_words():
 )
 def test_how_numbers_are_spelt(spell, value, text):
     e = Estimate("rate", value=value, low=value, high=value, spread=RANGE, n=3, hosts=2)
-    assert spell(replace(e, unit="samples/s")) == text
+    assert spell(next(numbers.frame([e]).itertuples(name="Row"))) == text
 
 
 @pytest.mark.parametrize(

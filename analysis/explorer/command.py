@@ -20,8 +20,7 @@ import vl_convert
 
 from analysis import advice, estimates, labels
 from analysis.choose import on_cpu, scope, update
-from analysis.estimates.quantities import QUANTITIES
-from analysis.estimates.table import Estimates
+from analysis.quantities import QUANTITIES
 from workflow.collocation.spec.names import TWIN, arm_order, parse_scenario
 
 HERE = Path(__file__).parent
@@ -73,7 +72,7 @@ def chart() -> altair.LayerChart:
     return (bars + base.mark_line() + points).properties(width="container", height=300)
 
 
-def sentences(found: Estimates) -> dict[str, str]:
+def sentences(found: pd.DataFrame) -> dict[str, str]:
     """`job/arm` → what advice says of it; nothing of a study without a GPU."""
     advised = [] if on_cpu(found) else advice.advise(found)
     return {f"{each.job}/{each.arm}": " ".join(each.sentences()) for each in advised if each.sets}
@@ -82,7 +81,6 @@ def sentences(found: Estimates) -> dict[str, str]:
 def data(folder: Path) -> dict:
     """All that the page shows."""
     found = estimates.read(folder / "estimates.parquet")
-    known = Estimates.read(folder / "estimates.parquet")
     every = rows(found)
     jobs = dict.fromkeys(row["job"] for row in every if row["quantity"] in ("stp", "rate"))
     parts = {job: job.partition("--") for job in jobs}
@@ -94,7 +92,7 @@ def data(folder: Path) -> dict:
     titles = {name: QUANTITIES[name] for name in SHOWN}
     return {
         "study": folder.resolve().name,
-        "said": scope(known)[0],
+        "said": scope(found)[0],
         "rows": every,
         "jobs": dict(sorted(named.items(), key=lambda item: ("+" in item[1], item[1]))),
         "arms": {arm: labels.arm(arm) for arm in arms},
@@ -103,7 +101,7 @@ def data(folder: Path) -> dict:
         },
         "meanings": {name: q.meaning for name, q in titles.items()},
         "first": FIRST,
-        "advice": sentences(known),
+        "advice": sentences(found),
         "chart": chart().to_dict(),
     }
 

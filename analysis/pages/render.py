@@ -17,7 +17,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from analysis import advice, claims, estimates, labels
 from analysis.choose import on_cpu, scope, update
-from analysis.estimates.table import Estimates
 from analysis.figures import INDEX
 from analysis.pages import PAGES, TABLES, advised, contents, html, judged, spelling, tables
 from analysis.pages.spelling import known, plain
@@ -41,13 +40,12 @@ class Study:
     def __init__(self, folder: Path, rules: Path):
         self.folder, self.name = folder, folder.resolve().name
         self.estimates = estimates.read(folder / "estimates.parquet")
-        known_before = Estimates.read(folder / "estimates.parquet")
-        self.scope = scope(known_before)[0]
-        self.on_cpu = on_cpu(known_before)
-        self.judged = claims.judged(claims.read(rules), known_before)
-        self.advice = advised.by_gain(advice.advise(known_before))
+        self.scope = scope(self.estimates)[0]
+        self.on_cpu = on_cpu(self.estimates)
+        self.judged = claims.judged(claims.read(rules), self.estimates)
+        self.advice = advised.by_gain(advice.advise(self.estimates))
         self.common = advice.common(self.advice)
-        self.unmeasured = advice.unmeasured(known_before, self.advice)
+        self.unmeasured = advice.unmeasured(self.estimates, self.advice)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Those that are also written as CSV."""
@@ -134,16 +132,16 @@ def closing_lines(folder: Path) -> str:
     there.
     """
     try:
-        known_before = Estimates.read(folder / "estimates.parquet")
+        found = estimates.read(folder / "estimates.parquet")
     except (OSError, ValueError):
         return ""
-    lines = [scope(known_before)[0]]
-    found = [] if on_cpu(known_before) else advised.foremost(advice.advise(known_before))
-    if found:
+    lines = [scope(found)[0]]
+    chosen = [] if on_cpu(found) else advised.foremost(advice.advise(found))
+    if chosen:
         lines.append(
             "How many of a job should share the GPU, in the way of writing that does most:"
         )
-    for each in found[:8]:
+    for each in chosen[:8]:
         said = each.sentences()
         better = f" {said[-1]}" if each.rewrite else ""
         lines.append(f"{labels.job(each.job, each.arm)}: {said[0]}{better}")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import re
 from argparse import Namespace
 
-from analysis.estimates.quantities import LOG, QUANTITIES
-from analysis.estimates.schema import BOTH, INTERVAL, MEASURED, RANGE, Estimate
-from analysis.estimates.table import Estimates
+import pandas as pd
+
+from analysis import estimates as table
+from analysis.estimates import BOTH, INTERVAL, MEASURED, RANGE, Row
+from analysis.quantities import LOG, QUANTITIES
 from workflow.collocation.spec.names import ALTERNATE
 
 # What makes these numbers of their replicates; others are means of them.
@@ -23,67 +26,70 @@ _KINDS = {
     "device_rate_apart": "highest over lowest host, less one, of the means of",
     "parts_over_capacity": "sum over jobs of the mean over cells of",
 }
-
-
-_BOTH = "slices of sides that take turns on some hosts, a cell for each set on others"
+_DESIGNS = {
+    ALTERNATE: "slices of sides that take turns in one cell",
+    BOTH: "slices of sides that take turns on some hosts, a cell for each set on others",
+}
 _SPREAD = {INTERVAL: "95 % interval", RANGE: "range over hosts"}
 
 
-def explain(estimates: Estimates, identity: str) -> str:
+def explain(estimates: pd.DataFrame, identity: str) -> str:
     """A few lines of text. Raises ValueError, with ids that are near, where there is none."""
-    if identity not in estimates:
-        every = [e.id for e in estimates if e.source == MEASURED and not e.host]
+    e = table.at(estimates, identity)
+    if e is None:
+        ours = (estimates["source"] == MEASURED) & (estimates["host"] == "")
+        every = list(estimates.index[ours])
         inside = [each for each in every if identity in each][:5]
         near = ", ".join(inside or difflib.get_close_matches(identity, every, 5, 0.3))
         told = f"near: {near}" if near else "ids stand in the study's estimates.csv"
         raise ValueError(f"no number has the id {identity!r}; {told}")
-    e = estimates[identity]
     known = QUANTITIES[e.quantity]
     lines = [e.id, f"  {known.title}: {known.meaning}" if known.meaning else f"  {known.title}"]
-    value = "none" if e.value is None else f"{e.value:.6g}"
+    value = "none" if math.isnan(e.value) else f"{e.value:.6g}"
     lines.append(f"  value {value} {e.unit}".rstrip() + _span(e))
-    if e.relative_to:
-        lines.append(f"  relative to {e.relative_to}")
-    measured = {ALTERNATE: "slices of sides that take turns in one cell", BOTH: _BOTH}
-    for label, text in (
-        ("measured by", measured.get(e.design, "")),
-        ("status", e.status),
-        ("flags (docs/methods.md)", e.flags),
-        ("note", e.note),
-    ):
-        if text:
-            lines.append(f"  {label}: {text}")
+    about = {"relative to": e.relative_to, "measured by:": _DESIGNS.get(e.design, "")}
+    about |= {"status:": e.status, "flags (docs/methods.md):": e.flags, "note:": e.note}
+    lines += [f"  {label} {text}" for label, text in about.items() if text]
     if e.source != MEASURED:
         return "\n".join([*lines, f"  reported by {e.source}, not measured here"])
-    if on := estimates.on_hosts(e) if not e.host else []:
+    every = table.on_hosts(estimates, e).itertuples() if not e.host else ()
+    if on := list(every):
         lines.append(f"  {'the host' if len(on) == 1 else 'by host'}:")
         lines += [f"    {h.host}: {h.value:.6g}{_span(h)}" for h in on]
-    if e.replicates:
+    if len(e.replicates):
         kind = "geometric mean of" if known.scale == LOG else "mean of"
         kind = _KINDS.get(e.quantity, kind if len(e.replicates) > 1 else "from")
         lines.append(f"  {kind}:")
-    hosts = {r.cell: f", on {h.host}" for h in on for r in h.replicates} if on[1:] else {}
+    hosts = {r["cell"]: f", on {h.host}" for h in on for r in h.replicates} if on[1:] else {}
     for r in e.replicates:
-        sum_ = f" = {r.numerator:.6g} / {r.denominator:.6g}" if r.denominator else ""
-        over = f"  over {r.over}" if r.over else ""
-        over = " (sides of one cell)" if r.over == r.cell else over
-        lines.append(f"    {r.value:.6g}{sum_}  {r.cell}{over}{hosts.get(r.cell, '')}")
-        if r.batches:
-            each = " ".join(f"{value:.5g}" for value in r.batches)
-            lines.append(f"      its rounds in {len(r.batches)} batches, which the interval is of:")
-            lines.append(f"      {each}")
+        lines += _replicate(r, hosts.get(r["cell"], ""))
     return "\n".join(lines)
 
 
-def _span(e: Estimate) -> str:
-    if e.quantity in ("count", "claim", "bench") and not e.replicates:
-        return "" if e.low is None else f" (least and most {e.low:.6g} to {e.high:.6g})"
+def _replicate(r: dict, host: str) -> list[str]:
+    """A line for a cell's part in a number, and of an alternating cell its batches."""
+    parts = f" = {r['numerator']:.6g} / {r['denominator']:.6g}" if r["denominator"] else ""
+    over = f"  over {r['over']}" if r["over"] else ""
+    over = " (sides of one cell)" if r["over"] == r["cell"] else over
+    lines = [f"    {r['value']:.6g}{parts}  {r['cell']}{over}{host}"]
+    if len(r["batches"]):
+        batches = len(r["batches"])
+        lines.append(f"      its rounds in {batches} batches, which the interval is of:")
+        lines.append("      " + " ".join(f"{value:.5g}" for value in r["batches"]))
+    return lines
+
+
+def _span(e: Row) -> str:
+    known = e.spread in _SPREAD
+    if e.quantity in ("count", "claim", "bench") and not len(e.replicates):
+        return f" (least and most {e.low:.6g} to {e.high:.6g})" if known else ""
     counted = f"{e.n} replicate{'s' if e.n != 1 else ''}"
     counted += f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if not e.host and e.hosts else ""
-    if e.low is None:
-        return f" ({counted})"
-    said = _SPREAD[e.spread]
-    return f" ({said} {e.low:.6g} to {e.high:.6g}; {counted})"
+    return (
+        f" ({_SPREAD[e.spread]} {e.low:.6g} to {e.high:.6g}; {counted})"
+        if known
+        else f" ({counted})"
+    )
 
 
 def spelt_out(identity: str) -> list[str]:
@@ -99,5 +105,5 @@ def run(given: Namespace) -> str:
         raise ValueError(
             "which number? ID=QUANTITY:SET/ARM/METHOD, as pages list them at their end"
         )
-    estimates = Estimates.read(given.folder / "estimates.parquet")
+    estimates = table.read(given.folder / "estimates.parquet")
     return "\n\n".join(explain(estimates, each) for each in spelt_out(given.id))

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
+from analysis.quantities import QUANTITIES
+from analysis.records import schema as records
 from analysis.records.safe import MOST_ROWS, read_table
 from workflow.collocation.spec.names import Scenario, arm_order, method_order, parse_scenario
 
@@ -27,6 +31,19 @@ COLUMNS = ("id", "quantity", *PLACE[:5], "host", "source", "name", "value", "low
 COLUMNS += ("spread", "n", "hosts", "unit", "relative_to", "flags", "status", "note", "design")
 COLUMNS += ("replicates",)
 MOST_HOSTS = 1000  # of one study
+_REPLICATE = pa.struct(
+    [
+        ("cell", pa.string()),
+        ("value", pa.float64()),
+        ("numerator", pa.float64()),
+        ("denominator", pa.float64()),
+        ("over", pa.string()),
+        ("batches", pa.list_(pa.float64())),
+    ]
+)
+_TYPES = dict.fromkeys(("value", "low", "high"), pa.float64())
+_TYPES |= {"n": pa.int64(), "hosts": pa.int64(), "replicates": pa.list_(_REPLICATE)}
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
 Row = namedtuple("Row", (*COLUMNS, "jobs"))  # jobs: how many share the GPU; 0 for the whole study
 
 
@@ -53,6 +70,36 @@ def read(path: Path) -> pd.DataFrame:
         raise ValueError(
             f"{path}: no table of estimates; remove it, and it is made anew: {error}"
         ) from error
+
+
+def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of several kinds under COLUMNS, with their ids, units and what they are relative to."""
+    found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()], ignore_index=True)
+    found = found.reindex(columns=COLUMNS)
+    empty = dict.fromkeys(COLUMNS, "") | {"n": 0, "hosts": 0, "source": MEASURED, "spread": NONE}
+    for column in set(COLUMNS) - {"value", "low", "high", "replicates"}:
+        known = found[column].astype(object)
+        found[column] = known.where(known.notna(), empty[column])
+    found = found.astype({"n": int, "hosts": int, "value": float, "low": float, "high": float})
+    known = [QUANTITIES[name] for name in found["quantity"]]
+    for column in ("unit", "relative_to"):
+        own = pd.Series([getattr(quantity, column) for quantity in known], found.index)
+        found[column] = found[column].where(found[column] != "", own)
+    lists = [r if isinstance(r, list) else [] for r in found["replicates"]]
+    found["replicates"] = pd.Series(lists, found.index, dtype=object)
+    places = found[["quantity", *PLACE, "host", "source"]].to_dict("records")
+    return found.assign(id=[identity(**place) for place in places])
+
+
+def write(found: pd.DataFrame, output: Path) -> None:
+    """Write estimates.parquet, and beside it a CSV without the replicates, each atomically.
+
+    Raises ValueError where two numbers have one id.
+    """
+    if (twice := found["id"].duplicated()).any():
+        raise ValueError(f"two numbers have the id {found.loc[twice, 'id'].iloc[0]}")
+    made = pa.Table.from_pandas(found[list(COLUMNS)], schema=SCHEMA, preserve_index=False)
+    records.write(made.replace_schema_metadata(), output, only_parquet=["replicates"])
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
@@ -118,8 +165,7 @@ def on_hosts(frame: pd.DataFrame, e: Row) -> pd.DataFrame:
 
 def hosts(frame: pd.DataFrame) -> list[str]:
     """Labels of the study's hosts, in the order in which they were first used."""
-    found = set(frame.loc[frame["quantity"] == "count", "host"]) - {""}
-    return sorted(found, key=lambda host: int(re.sub(r"\D", "", host)))
+    return sorted(set(frame["host"]) - {""}, key=lambda host: int(re.sub(r"\D", "", host)))
 
 
 def hardware(frame: pd.DataFrame) -> list[str]:

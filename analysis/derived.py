@@ -1,0 +1,186 @@
+"""Numbers made of other estimates: over the fastest way alone, variation, memory of the parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import stdev
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates import INTERVAL, NONE
+from analysis.intervals import mean, over_hosts
+from analysis.quantities import LOG
+from analysis.records import flags
+from workflow.collocation.spec.names import ALONE_VARIANTS, PAPER_ARM, parse_scenario
+
+BARE = {"low": np.nan, "high": np.nan, "spread": NONE}
+
+
+def derived(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """All of them, from the estimates of single hosts and over all, and what became of each set."""
+    none = [frozenset()] * len(found)
+    found = found.assign(code=none, data=none)  # flags hold already what replicates mix
+    made = (over_fastest, over_paper, variation, host_spread)
+    parts = [*(each(found) for each in made), memory_of_parts(found, outcomes)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _alone(found: pd.DataFrame, *quantities: str, variants: Sequence[str] = ("",)) -> pd.DataFrame:
+    """Numbers of jobs alone as plain processes."""
+    plain = (found["method"] == "naive") & (found["window"] == "") & (found["jobs"] == 1)
+    return found[plain & found["quantity"].isin(quantities) & found["variant"].isin(variants)]
+
+
+def over_fastest(found: pd.DataFrame) -> pd.DataFrame:
+    """Each set's rate over that of one job in its fastest way alone, host by host.
+
+    Of a set that is written in that way it is STP. Of any other each replicate is divided by the
+    host's mean of that rate; where the host has not measured it, by the mean over hosts, which the
+    note says. Its interval joins those of the two rates (see `_ratio`). Jobs of which one way of
+    writing was measured have no such number.
+    """
+    alone = _alone(found, "rate")
+    every = alone[alone["host"] == ""]
+    ways = every["scenario"].value_counts()
+    best = every.sort_values("value", ascending=False, kind="stable").drop_duplicates("scenario")
+    best = best.set_index("scenario", drop=False).loc[every["scenario"].drop_duplicates()]
+    best = best[best["scenario"].map(ways) > 1]
+    counted = best["scenario"].map(ways).map("{} ways measured".format)
+    base = {(e.arm, e.scenario, e.host): e for e in alone.itertuples()}
+    fastest = {parse_scenario(e.scenario).parts[0][0]: e for e in best.itertuples()}
+
+    def arms(scenario: str) -> set[str] | None:
+        """In which ways its jobs are fastest; None where that is not known of all."""
+        names = [name for name, _ in parse_scenario(scenario).parts]
+        return {fastest[n].arm for n in names} if all(n in fastest for n in names) else None
+
+    plain = found[(found["window"] == "") & (found["variant"] == "")]
+    known = {scenario: arms(scenario) for scenario in set(plain["scenario"])}
+    same = np.array([known[e.scenario] == {e.arm} for e in plain.itertuples()], dtype=bool)
+    stp = plain[same & (plain["quantity"] == "stp")]
+    note = "STP, for " + stp["arm"] + " is the fastest way"
+    rates = np.where(plain["scenario"].str.contains("+", regex=False), "job_rate", "rate")
+    others = plain["scenario"].map(known).notna() & ~same
+    sets = plain[others & (plain["host"] != "") & (plain["quantity"] == rates)]
+    single = []
+    for (scenario, *_), of_host in sets.groupby(["scenario", "arm", "method", "host"], sort=False):
+        parts = dict(parse_scenario(scenario).parts)
+        rates = list(of_host.itertuples())
+        names = [e.job or next(iter(parts)) for e in rates]
+        if set(names) != set(parts):
+            continue
+        bests = [fastest[name] for name in names]
+        bases = [base.get((b.arm, b.scenario, rates[0].host), b) for b in bests]
+        said = {name: f"{b.scenario}/{b.arm}" for name, b in zip(names, bests, strict=True)}
+        note_of = "over " + " and ".join(said[name] for name in parts)
+        if not all(b.host for b in bases):
+            note_of += ", its mean over hosts where a host did not measure it"
+        # `rate` is of all jobs of a set of jobs alike, `job_rate` of one of a mix.
+        counts = [parts[name] if len(parts) > 1 else 1 for name in names]
+        flagged = flags.union(e.flags for e in rates)
+        single.append(_ratio("over_fastest", rates, counts, bases, flagged, note_of))
+    return pd.concat(
+        [
+            best.assign(quantity="fastest_rate", note=counted),
+            stp.assign(quantity="over_fastest", note=note),
+            over_hosts(pd.DataFrame(single)),
+        ]
+    )
+
+
+def over_paper(found: pd.DataFrame) -> pd.DataFrame:
+    """Each job alone, as it is written, over the same job as the paper wrote it, host by host."""
+    alone = list(_alone(found, "rate").itertuples())
+    base = {(e.scenario, e.host): e for e in alone if e.arm == PAPER_ARM and e.host}
+    made = [
+        _ratio("alone_over_paper", [e], [1], [paper], flags.union([e.flags, paper.flags]), e.note)
+        for e in alone
+        if e.arm != PAPER_ARM and (paper := base.get((e.scenario, e.host)))
+    ]
+    return over_hosts(pd.DataFrame(made))
+
+
+def _ratio(
+    quantity: str, rates: list, counts: list[int], bases: list, flagged: str, note: str
+) -> dict:
+    """A host's sum of rates over rates alone, cell by cell, in the place of the first rate.
+
+    The interval of a ratio of two numbers of the host joins theirs: on logs the half widths add up
+    as squares (MOVER: Zou and Donner, 2008), as if the two were measured apart; where they share
+    what changes from replicate to replicate, it is too wide. Other sums have none.
+    """
+    cells: dict[str, dict] = {}
+    for e, count, base in zip(rates, counts, bases, strict=True):
+        over = dict.fromkeys(r["cell"] for r in base.replicates)
+        for r in e.replicates:
+            cell = cells.setdefault(r["cell"], {"shares": [], "over": {}})
+            cell["shares"].append((count * r["value"], base.value))
+            cell["over"] |= over
+    replicates = []
+    for cell, each in cells.items():
+        value = math.fsum(rate / base for rate, base in each["shares"])
+        (pair, *more), over = each["shares"], " ".join(each["over"])
+        of = dict(zip(("numerator", "denominator"), (None, None) if more else pair, strict=True))
+        replicates.append({"cell": cell, "value": value, **of, "over": over, "batches": ()})
+    first, base = rates[0], bases[0]
+    made = {"value": mean([r["value"] for r in replicates], LOG), "n": len(replicates)} | BARE
+    if len(rates) == 1 and base.host and first.spread == base.spread == INTERVAL:
+        ratio = first.value / base.value
+        down = math.hypot(math.log(first.value / first.low), math.log(base.high / base.value))
+        up = math.hypot(math.log(first.high / first.value), math.log(base.value / base.low))
+        ends = ratio * math.exp(-down), ratio * math.exp(up)
+        made |= dict(zip(("low", "high", "spread"), (*ends, INTERVAL), strict=True))
+    made |= {"quantity": quantity, "job": "", "replicates": replicates}
+    return first._asdict() | made | {"flags": flagged, "note": note}
+
+
+def variation(found: pd.DataFrame) -> pd.DataFrame:
+    """How far a rate varies over the replicates of one host; over all the middle and the range."""
+    rates = found[(found["quantity"] == "rate") & (found["host"] != "") & (found["n"] > 1)]
+    spreads = [stdev(math.log(r["value"]) for r in found) for found in rates["replicates"]]
+    every = over_hosts(rates.assign(quantity="rate_cv", value=spreads, **BARE))
+    if every.empty:
+        return every
+    both, place = every["host"] == "", [every[c] for c in ("scenario", "arm", "method", "window")]
+    middle = every["value"].where(~both).groupby(place).transform("median")
+    return every.assign(value=every["value"].mask(both, middle))
+
+
+def host_spread(found: pd.DataFrame) -> pd.DataFrame:
+    """How far a job alone differs between hosts: in its rate, and in that of a busy GPU."""
+    alone = _alone(found, "rate", "device_rate", variants=ALONE_VARIANTS)
+    alone = alone[(alone["host"] == "") & (alone["hosts"] > 1)]
+    value = alone["high"] / alone["low"] - 1
+    return alone.assign(**{"quantity": alone["quantity"] + "_apart", "value": value} | BARE)
+
+
+def memory_of_parts(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Memory of a set's jobs alone over what the card has for them, for every set that ran or ran
+    out of memory. What the card holds when idle is not for them.
+    """
+    alone = _alone(found, "memory_of_jobs", variants=ALONE_VARIANTS)
+    memory = {(e.arm, e.scenario): e for e in alone[alone["host"] == ""].itertuples()}
+    sizes = found[(found["quantity"] == "capacity_for_jobs") & (found["host"] == "")]
+    tried = outcomes[outcomes["status"].isin(("completed", "out_of_memory"))]
+    made = []
+    for outcome in tried.itertuples() if len(sizes) else ():
+        scenario = parse_scenario(outcome.scenario)
+        suffix = f"--{scenario.variant}" if scenario.variant in ALONE_VARIANTS[1:] else ""
+        parts = [memory.get((outcome.arm, f"1x_{name}{suffix}")) for name, _ in scenario.parts]
+        if scenario.n == 1 or not all(parts):
+            continue
+        capacity, counts = sizes["value"].iloc[0], [count for _, count in scenario.parts]
+        used = [(count, e) for count, e in zip(counts, parts, strict=True)]
+        replicates = [
+            {"cell": r["cell"], "value": count * r["value"] / capacity}
+            | {"numerator": count * r["value"], "denominator": capacity, "over": "", "batches": ()}
+            for count, e in used
+            for r in e.replicates
+        ]
+        about = {"value": math.fsum(count * e.value for count, e in used) / capacity}
+        about |= {"n": min(e.n for e in parts), "hosts": min(e.hosts for e in parts)}
+        about |= {"quantity": "parts_over_capacity", "flags": "", "replicates": replicates}
+        made.append(outcome._asdict() | about)
+    return pd.DataFrame(made)

@@ -1,0 +1,391 @@
+"""One number per replicate: what a run says by itself, and against other runs of its replicate.
+
+A run is one window of one set, a row of a DataFrame. What it is held against (its jobs alone, the
+same set under another method, ...) is merged into that row, always of its own replicate and GPU, in
+an alternating cell of that cell. FORMULAS then gives each quantity as columns of all rows at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, family_of
+
+GB = 1e9
+ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
+COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
+# An interval of an alternating cell is by batch means: consecutive rounds, in each of which every
+# side has one slice, make BATCHES batches, but fewer where one would have fewer than ROUNDS rounds.
+# A job alone that waits for its host is autocorrelated over 0.8 s, and a round takes 1 s or more.
+# Ratios are of whole batches: the mean of logs of single slices is off by half their variance.
+BATCHES, ROUNDS = 10, 2
+COLUMNS = ["run", "at", "scenario", "arm", "method", "window", "jobs", "mixed", "variant", "side"]
+COLUMNS += ["again", "current", "baseline", "block", "device", "member", "workload", "input_mode"]
+COLUMNS += ["samples_per_s", "slices", "gract_slices", "samples_per_s_alone_after", "epoch_time_s"]
+COLUMNS += ["steps", "batch_size", "window_s", "memory_peak_reserved", *ACTIVITY, "power"]
+COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory"]
+WITHIN = ["scope", "batch", "block", "device", "arm"]  # what compared runs have in common
+RUN = ["batch", "run"]
+
+
+class Formula(NamedTuple):
+    """quantity: its name. of: a table's columns → value, or (numerator, denominator), or (value,
+    numerator, denominator). over: the column that names the cells of the denominator.
+    """
+
+    quantity: str
+    of: Callable[[pd.DataFrame], object]
+    over: str = ""
+
+
+def replicates(members: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """Every quantity of every completed run: a row with quantity, run, job, value, and what it is
+    made of (numerator, denominator, over). `batches`: of an alternating cell the value in each.
+
+    work: scenario → workload → what its job takes alone (any unit of time), of mixes whose fixed
+    work is known from elsewhere (the paper's pair).
+    """
+    used = members.loc[members["measured"] & (members["current"] | members["baseline"]), COLUMNS]
+    used["scope"] = used["at"].where(used["side"] != "", "")
+    used = used.rename(columns={"samples_per_s": "rate"})
+    used["rate"] = used["rate"].where(used["rate"] > 0)
+    # The GPU's memory holds all sides; power is read as a mean over longer than a slice.
+    shared = ["power", "energy_j", "gpu_memory_used", "gpu_memory_total"]
+    used.loc[used["side"] != "", shared] = np.nan
+    found = _values(used.assign(batch=-1), work)
+    of, parts = ["quantity", "run", "job"], _batches(used)
+    found["batches"] = [()] * len(found)
+    if len(parts):
+        made = parts.groupby("at")["batch"].nunique()
+        by = _values(parts, work).groupby(of)["value"].agg(tuple).to_dict()
+        own = [by.get(key, ()) for key in zip(*(found[name] for name in of), strict=True)]
+        full = found["at"].map(made).fillna(0).tolist()
+        found["batches"] = [
+            b if b and len(b) == n and _varies(b) else () for b, n in zip(own, full, strict=True)
+        ]
+    return found
+
+
+def _varies(found: tuple[float, ...]) -> bool:
+    """What no slice tells is the same in all batches, and so says nothing of its spread."""
+    return max(found) - min(found) > 1e-9 * abs(max(found))
+
+
+def _batches(used: pd.DataFrame) -> pd.DataFrame:
+    """Members of alternating cells batch by batch, with the rate and GRACT of these rounds."""
+    found = []
+    for _, cell in used[used["side"] != ""].groupby("at", sort=False):
+        counted = {0 if slices is None else len(slices) for slices in cell["slices"]}
+        rounds = min(counted)
+        parts = np.array_split(np.arange(rounds), max(1, min(BATCHES, rounds // ROUNDS)))
+        if len(counted) > 1 or len(parts) < 2:
+            continue
+        for member in cell.itertuples():
+            for number, part in enumerate(parts):
+                rate = _mean(member.slices, part)
+                busy = member.gract
+                if member.gract_slices is not None and len(member.gract_slices):
+                    whole = len(member.gract_slices) == rounds
+                    busy = _mean(member.gract_slices, part) if whole else np.nan
+                found.append((member.Index, number, rate, busy))
+    index, number, rate, busy = zip(*found, strict=True) if found else ((),) * 4
+    parts = used.loc[[*index]].assign(batch=number, gract=busy)
+    times = parts["epoch_time_s"] * parts["rate"] / np.array(rate, dtype=float)
+    return parts.assign(rate=np.array(rate, dtype=float), epoch_time_s=times)
+
+
+def _mean(values: list[float | None], part: np.ndarray) -> float:
+    """Of the rounds of a batch that are known; NaN where none is."""
+    known = [values[i] for i in part if values[i] is not None]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+# -- what a run is held against -------------------------------------------------------------------
+
+
+def _values(used: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    members = _with_alone(used)
+    runs = _runs(members)
+    mixes = runs[runs["scenario"].isin(work) & runs["stp"].notna()]
+    saved = [_saving_by_rates(run, work[run.scenario]) for run in mixes.itertuples()]
+    runs["saving_by_rates"] = pd.Series(saved, mixes.index, dtype=float)
+    sets, again = runs[runs["current"] & ~runs["again"]], runs[runs["again"]]
+    runs = runs[~runs["again"]]
+    for method in ("naive", "mig", "mps"):
+        runs = _beside(runs, sets[sets["method"] == method], method, "scenario")
+    for fewer, jobs in (("two", 2), ("three", 3)):
+        alike = sets[(sets["jobs"] == jobs) & ~sets["mixed"]]
+        runs = _beside(runs, alike, fewer, "method", "workload", "variant")
+    again = _beside(again, sets, "first", "scenario", "method")
+    members, jobs = _jobs(
+        members.merge(runs[[*RUN, "alike", "total", "stp", "serial"]], on=RUN, suffixes=("", "_y"))
+    )
+    stayed = _stayed(members)
+    tables = {"run": runs, "job": jobs, "member": members, "again": again, "stayed": stayed}
+    found = [
+        _rows(formula, tables[kind], slot)
+        for slot, (kind, *formulas) in enumerate(FORMULAS)
+        for formula in formulas
+    ]
+    order = ["turned", *RUN, "slot", "at_job"]
+    found = pd.concat([rows for rows in found if len(rows)], ignore_index=True)
+    return found.assign(turned=found["scope"] != "").sort_values(order, kind="stable")
+
+
+def _with_alone(used: pd.DataFrame) -> pd.DataFrame:
+    """With each member's job alone (`alone_rate`, ...) and its progress, NaN where it has none.
+
+    A job alone that was measured again because its replicate went on elsewhere is one, too.
+    """
+    key = [*WITHIN, "workload", "input_mode"]
+    alone = used[used["baseline"] & ~used["again"]]
+    alone = pd.concat([alone[~alone["current"]][::-1], alone[alone["current"]]])
+    alone = alone.drop_duplicates(key, keep="last")
+    alone = alone[alone["rate"].notna()]
+    base = alone[key].assign(
+        alone_rate=alone["rate"],
+        alone_gract=alone["gract"].where(alone["gract"] != 0),
+        alone_memory=_of_jobs(alone),
+        alone_energy=_per_sample(alone, alone["rate"]),
+        alone_at=alone["at"],
+    )
+    found = used.merge(base, on=key, how="left")
+    found["rate"] = found["rate"].where(found["window"] != COMPLETION)
+    work = (found["steps"] * found["batch_size"]).replace(0, np.nan)
+    return found.assign(
+        progress=found["rate"] / found["alone_rate"], serial=work / found["alone_rate"]
+    )
+
+
+def _of_jobs(table: pd.DataFrame) -> pd.Series:
+    """GPU memory in use less what was in use before the members were built, GB."""
+    used = table["gpu_memory_used"].replace(0, np.nan)
+    return (used - table["idle_memory"].fillna(0.0)) / GB
+
+
+def _per_sample(table: pd.DataFrame, rate: pd.Series) -> pd.Series:
+    """Energy of the whole set per sample, J: no counter splits a GPU's energy among processes.
+
+    Not of whole epochs: their energy holds validation, and members that are early train on.
+    """
+    counted = table["energy_j"].notna() & (table["window"] != "epochs")
+    return (table["power"].replace(0, np.nan) / rate).where(counted)
+
+
+def _runs(members: pd.DataFrame) -> pd.DataFrame:
+    """A row per run: readings of the GPU, and what its members do together."""
+    members = members.assign(
+        slower=1 / members["progress"],
+        squared=members["progress"] ** 2,
+        device_work=members["progress"] * members["alone_gract"],
+    )
+    group = members.groupby(RUN, sort=False)
+    runs, size = members.drop_duplicates(RUN).set_index(RUN), group.size()
+
+    def every(column: str, how: str) -> pd.Series:
+        """Of a column that all members must have."""
+        return group[column].agg(how).where(group[column].count() == size)
+
+    stp, total, alike = (
+        every("progress", "sum"),
+        every("rate", "sum"),
+        group["workload"].nunique() == 1,
+    )
+    slowest = members.dropna(subset="slower").sort_values("slower", ascending=False, kind="stable")
+    worst = slowest.drop_duplicates(RUN).set_index(RUN)
+    over = members.fillna({"alone_at": ""}).drop_duplicates([*RUN, "alone_at"])
+    memory = every("alone_memory", "sum").where(every("alone_memory", "min") != 0)
+    return runs.assign(
+        members=size,
+        alike=alike,
+        total=total,
+        most=every("rate", "max"),
+        least=every("rate", "min"),
+        first_alone=runs["alone_rate"],
+        first_busy=runs["alone_gract"],
+        stp=stp,
+        antt=every("slower", "mean"),
+        jain=stp**2 / (size * every("squared", "sum")),
+        s=every("device_work", "sum"),
+        worst_alone=worst["alone_rate"].where(stp.notna()),
+        worst_rate=worst["rate"],
+        worst_at=worst["alone_at"],
+        over=over.groupby(RUN, sort=False)["alone_at"].agg(" ".join),
+        busy=runs["gract"].where(runs["gract"] != 0),
+        reserved=every("memory_peak_reserved", "sum") / GB,
+        parts=memory.where(runs["window"] != COMPLETION),
+        of_jobs=_of_jobs(runs),
+        idle_memory=runs["idle_memory"].fillna(0.0),
+        energy=_per_sample(runs, total.where(alike)),
+        took=runs["window_s"].where((runs["window_s"] != 0) & (runs["window"] == COMPLETION)),
+        serial=every("serial", "sum"),
+        progresses=group["progress"].agg(list),
+        workloads=group["workload"].agg(list),
+    ).reset_index()
+
+
+def _beside(runs: pd.DataFrame, others: pd.DataFrame, name: str, *same: str) -> pd.DataFrame:
+    """With another run of the same replicate and GPU, and the same window: `<name>_total`, ..."""
+    keys = [*WITHIN, "window", *same]
+    columns = ["total", "stp", "busy", "at"]
+    others = others[[*keys, *columns]].drop_duplicates(keys, keep="last")
+    return runs.merge(others.rename(columns={c: f"{name}_{c}" for c in columns}), "left", keys)
+
+
+def _jobs(members: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The members, and a row per run and workload with their means. `job` is "" of jobs alike."""
+    times = members["epoch_time_s"]
+    members = members.assign(
+        job=members["workload"].where(~members["alike"], ""),
+        at_job=members.groupby(RUN).cumcount(),
+        epoch_time_s=times.where((times > 0) & members["total"].notna()),
+        later=members["samples_per_s_alone_after"].where(members["serial_y"].notna()),
+        slower=(1 / members["progress"]).where(members["stp"].notna()),
+    )
+    group = members.groupby([*RUN, "workload"], sort=False)
+    jobs = members.drop_duplicates([*RUN, "workload"]).set_index([*RUN, "workload"])
+    for column in ("rate", "epoch_time_s", "slower"):
+        jobs[column] = group[column].mean().where(group[column].count() == group.size())
+    jobs["rate"] = jobs["rate"].where(jobs["total"].notna())
+    return members, jobs.reset_index()
+
+
+def _stayed(members: pd.DataFrame) -> pd.DataFrame:
+    """Runs after a job left: how much faster those that stay are, as a geometric mean."""
+    before = members[(members["window"] == BEFORE) & members["current"]]
+    keys = [*WITHIN, "scenario", "method", "member"]
+    before = before[[*keys, "rate", "at"]].rename(columns={"rate": "earlier", "at": "before_at"})
+    after = members[members["window"] == AFTER].merge(before, on=keys)
+    after["reclaimed"] = np.log(after["rate"] / after["earlier"])
+    found = after.drop_duplicates(RUN).set_index(RUN).drop(columns=["job", "at_job"])
+    found["reclaimed"] = np.exp(after.groupby(RUN)["reclaimed"].mean())
+    return found.reset_index()
+
+
+def makespan(work: list[float], collocated: list[float], alone: list[float]) -> float:
+    """Time until fixed work (samples per job) is done by jobs that start together.
+
+    All run at their collocated rates until one job is left; what it still has to do runs at its
+    rate alone. For two jobs that is exact. For more it assumes that survivors gain nothing
+    before the last one stands alone, so it is an upper bound where leaving helps.
+    """
+    ends = sorted((w / c, i) for i, (w, c) in enumerate(zip(work, collocated, strict=True)))
+    others = ends[-2][0] if len(ends) > 1 else 0.0
+    last = ends[-1][1]
+    return others + max(work[last] - collocated[last] * others, 0.0) / alone[last]
+
+
+def _saving_by_rates(run: tuple, work: Mapping[str, float]) -> float:
+    """What rates alone would promise of fixed work: the rule that `saving` tries."""
+    jobs = [work[name] for name in run.workloads]
+    # An instance of MIG does not grow when its neighbour leaves.
+    left = run.progresses if family_of(run.method) == "mig" else [1.0] * len(jobs)
+    return 1 - makespan(jobs, run.progresses, left) / math.fsum(jobs)
+
+
+# -- the formulas ---------------------------------------------------------------------------------
+
+
+def _over(method: str, of_method: str = "") -> Callable[[pd.DataFrame], object]:
+    """Throughput over throughput; of a mix, whose samples do not add up, STP over STP."""
+    return lambda r: (
+        r.total.where(r.alike, r.stp).where(r.method != of_method),
+        r[f"{method}_total"].where(r.alike, r[f"{method}_stp"]),
+    )
+
+
+def _growth(fewer: str, jobs: int) -> Callable[[pd.DataFrame], object]:
+    return lambda r: (r.total.where(r.alike & ~r.mixed & (r.jobs > jobs)), r[f"{fewer}_total"])
+
+
+def _slowed(r: pd.DataFrame) -> pd.Series:
+    """Sets, and a job alone by another method: a plain job alone is not slowed down."""
+    return (r.jobs > 1) | (r.method != "naive")
+
+
+# A table of the runs, or of the jobs in them, and what is computed of its rows; in this order.
+FORMULAS = (
+    (
+        "run",
+        Formula("makespan", lambda r: r.took),
+        Formula("time_over_serial", lambda r: (r.took, r.serial), "over"),
+        Formula("saving", lambda r: 1 - r.took / r.serial, "over"),
+    ),
+    ("member", Formula("survivor_over_alone", lambda m: (m.later, m.alone_rate), "alone_at")),
+    (
+        "run",
+        Formula("rate", lambda r: r.total.where(r.alike)),
+        Formula("spread", lambda r: (r.most.where(r.alike & (r.members > 1)), r.least)),
+    ),
+    (
+        "job",
+        Formula("job_rate", lambda j: j.rate.where(~j.alike)),
+        Formula("epoch_time", lambda j: j.epoch_time_s),
+    ),
+    (
+        "run",
+        Formula("stp", lambda r: (r.stp, r.total.where(r.alike), r.first_alone), "over"),
+        Formula("antt", lambda r: r.antt.where(_slowed(r)), "over"),
+        Formula(
+            "slowdown_worst", lambda r: (r.worst_alone.where(_slowed(r)), r.worst_rate), "worst_at"
+        ),
+        Formula("jain", lambda r: r.jain.where(r.jobs > 1), "over"),
+    ),
+    ("job", Formula("slowdown", lambda j: j.slower.where(~j.alike), "alone_at")),
+    (
+        "run",
+        Formula("s", lambda r: (r.s, r.total.where(r.alike), r.first_alone / r.first_busy), "over"),
+        Formula("gaps", lambda r: (r.stp, r.s), "over"),
+        *(Formula(name, lambda r, name=name: r[name]) for name in ACTIVITY),
+        Formula("gract_over_smact", lambda r: (r.busy, r.smact.where(r.smact != 0))),
+        Formula("waits", lambda r: (1 - r.busy).clip(lower=0).where(r.baseline)),
+        Formula("device_rate", lambda r: (r.total.where(r.baseline), r.busy)),
+        Formula("memory_reserved", lambda r: r.reserved),
+        Formula("power", lambda r: r.power),
+        Formula("memory", lambda r: r.gpu_memory_used / GB),
+        Formula("memory_of_jobs", lambda r: r.of_jobs),
+        Formula("capacity", lambda r: r.gpu_memory_total / GB),
+        Formula("capacity_for_jobs", lambda r: (r.gpu_memory_total - r.idle_memory) / GB),
+        Formula("rate_over_naive", _over("naive", "naive"), "naive_at"),
+        Formula("rate_over_mig", _over("mig", "mig"), "mig_at"),
+        Formula(
+            "gract_over_mps",
+            lambda r: (r.busy.where((r.method == "naive") & r.total.notna()), r.mps_busy),
+            "mps_at",
+        ),
+        Formula("stp_over_2", _growth("two", 2), "two_at"),
+        Formula("stp_over_3", _growth("three", 3), "three_at"),
+        Formula("energy_per_sample", lambda r: r.energy),
+        Formula(
+            "energy_edge_error",
+            lambda r: (COUNTER_STEP_S / r.window_s).clip(upper=1).where(r.energy.notna()),
+        ),
+        Formula(
+            "energy_over_serial", lambda r: (r.energy.where(r.jobs > 1), r.alone_energy), "over"
+        ),
+        Formula("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
+        Formula("saving_by_rates", lambda r: r.saving_by_rates, "over"),
+    ),
+    ("stayed", Formula("reclaimed", lambda r: r.reclaimed, "before_at")),
+    ("again", Formula("aa", _over("first"), "first_at")),
+)
+
+
+def _rows(formula: Formula, table: pd.DataFrame, slot: int) -> pd.DataFrame:
+    """The formula's value of every row that has one."""
+    made = formula.of(table)
+    made = made if isinstance(made, tuple) else (made, np.nan, np.nan)
+    value, *parts = made if len(made) == 3 else (made[0] / made[1], *made)
+    rows = table[[*RUN, "scope", "at"]].assign(quantity=formula.quantity, slot=slot, value=value)
+    numerator, denominator = (pd.Series(part, table.index) for part in parts)
+    both = numerator.notna() & denominator.notna()
+    rows["numerator"], rows["denominator"] = numerator.where(both), denominator.where(both)
+    rows["over"] = table[formula.over] if formula.over else ""
+    rows["job"] = table.get("job", "")
+    rows["at_job"] = table.get("at_job", 0)
+    return rows[np.isfinite(rows["value"].astype(float))]

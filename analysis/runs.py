@@ -1,0 +1,156 @@
+"""runs.parquet as a DataFrame of members: who ran what, in which window, on which host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from analysis.records import flags
+from analysis.records.safe import MOST_ROWS, read_table
+from analysis.records.schema import SCHEMA
+from workflow.collocation.spec.names import ALONE_VARIANTS, Side, parse_scenario, sides_of
+
+COMPLETED, UNVERIFIED = "completed", "unverified"
+ANCHOR = "anchor"  # cells that began a session of old studies; no part of the grid
+# A total that changes by this much between the first and the last third is not steady, unless it is
+# within so many standard errors.
+DRIFT, DRIFT_ERRORS = 0.01, 2.0
+
+
+class Runs(NamedTuple):
+    """members: a row for each job of each window of the grid, as `prepared` says. hosts: one row
+    per
+    machine (host, machine, hardware, cells,
+    sessions, and how those are named). left_out: GPU model → its cells.
+    """
+
+    members: pd.DataFrame
+    hosts: pd.DataFrame
+    left_out: dict[str, int]
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Rows of a merged study. Raises OSError, ValueError."""
+    try:
+        table = read_table(path, most=MOST_ROWS)
+    except ValueError as error:
+        raise ValueError(f"{path}: remove it, and it is merged anew: {error}") from None
+    if missing := sorted(set(SCHEMA.names) - set(table.column_names)):
+        raise ValueError(f"{path}: merge it anew: no column {', '.join(missing)}")
+    return pd.DataFrame(table.to_pylist(), columns=table.column_names)
+
+
+def prepared(rows: pd.DataFrame) -> Runs:
+    """Members of the GPU model with most completed cells: models are never mixed.
+
+    A completed cell whose method was not proven in force does not count: its status is UNVERIFIED.
+    New columns: `run` numbers the windows of all cells; `at` is the cell with its attempt; `host`;
+    `jobs` (of the set), `variant`. Of an alternating cell each side is a run of its own: `scenario`
+    and `method` are those of the side, `side` is its name, `again` if an earlier side is the same
+    set. `window` is "" for a cell's only one. `measured` if it completed and has a window;
+    `baseline` if others are normalised by it: a completed job alone, without MPS or MIG.
+    """
+    done = rows[(rows["status"] == COMPLETED) & rows["current"].astype(bool)]
+    models = done.groupby("hardware")["cell"].nunique().sort_values(ascending=False, kind="stable")
+    left_out = {model: int(cells) for model, cells in models[1:].items()}
+    others = (rows["status"] != COMPLETED) & ~rows["hardware"].isin(left_out)
+    members = rows[rows["hardware"].isin(models.index[:1]) | others].copy()
+    numbers = [column.name for column in SCHEMA if column.type == pa.float64()]
+    members[numbers] = members[numbers].astype(float)
+    for column in ("window", "device", "session", "started_at", "flags", "reason", "input_mode"):
+        members[column] = members[column].astype(object).where(members[column].notna(), "")
+    members["current"] = members["current"].astype(bool)
+    unproven = (members["status"] == COMPLETED) & ~members["method_verified"].eq(True)  # noqa: FBT003
+    members.loc[unproven, ["status", "reason"]] = UNVERIFIED, "its method was not proven in force"
+    hosts = _hosts(members)
+    labels = hosts.set_index(["machine", "hardware"])["host"].to_dict()
+    machines = zip(members["machine"], members["hardware"], strict=True)
+    members["host"] = [labels.get(machine, "") for machine in machines]
+    members["run"] = members.groupby(["cell", "attempt", "window"], sort=False).ngroup()
+    members["at"] = members["cell"] + "/a" + members["attempt"].astype(str)
+    members = _sides(members)
+    return Runs(members[members["variant"] != ANCHOR].reset_index(drop=True), hosts, left_out)
+
+
+def _hosts(members: pd.DataFrame) -> pd.DataFrame:
+    """Machines that measured something, labelled h1, h2, … as they were first used."""
+    done = members[members["status"] == COMPLETED]
+    machine = done.groupby(["machine", "hardware"])
+    hosts = machine.agg(
+        first=("started_at", lambda began: min(began.replace("", "~"))),
+        sessions=("session", "nunique"),
+        named=("session", lambda names: ", ".join(sorted(set(names)))),
+    )
+    grid = done[done["current"] & ~done["scenario"].str.endswith(f"--{ANCHOR}")]
+    hosts["cells"] = grid.groupby(["machine", "hardware"])["cell"].nunique()
+    hosts = hosts.fillna({"cells": 0}).reset_index().sort_values(["first", "machine", "hardware"])
+    return hosts.assign(host=[f"h{place}" for place in range(1, len(hosts) + 1)])
+
+
+def _sides(members: pd.DataFrame) -> pd.DataFrame:
+    """With the set that each row belongs to, which in an alternating cell is one of its sides."""
+    names = ["scenario", "method", "window"]
+    found = []
+    for scenario, method, window in set(zip(*(members[name] for name in names), strict=True)):
+        sides = sides_of(scenario, method)
+        own = sides.get(window) or Side(scenario, method)
+        parsed = parse_scenario(own.scenario)
+        side = window if window in sides else ""
+        plain = "" if side or window == "window" else window
+        of = (own.scenario, own.method, plain, side, own.again, parsed.n, parsed.mixed)
+        of += (parsed.variant,)
+        found.append((scenario, method, window, *of))
+    new = ("set", "by", "plain", "side", "again", "jobs", "mixed", "variant")
+    known = pd.DataFrame(found, columns=[*names, *new])
+    members = members.merge(known, on=names, how="left")
+    members["measured"] = (members["status"] == COMPLETED) & (members["window"] != "")
+    members = members.drop(columns=names).rename(
+        columns={"set": "scenario", "by": "method", "plain": "window"}
+    )
+    alone = (members["method"] == "naive") & (members["jobs"] == 1) & (members["window"] == "")
+    members["baseline"] = alone & members["measured"] & members["variant"].isin(ALONE_VARIANTS)
+    return members
+
+
+def steady(members: pd.DataFrame) -> pd.Series:
+    """Run → whether the set's total kept its rate over the window; NA if it took turns, or its
+    steps were too few to tell.
+
+    The total's drift is that of its members weighted by their rates; in a mix, whose samples do not
+    add up, each counts alike. It is unsteady where the drift between first and last third is 1 % or
+    more and beyond two standard errors.
+    """
+    run, rate = members["run"], members["samples_per_s"]
+    known = (rate > 0).groupby(run).transform("all")
+    alike = members.groupby("run")["workload"].transform("nunique") == 1
+    weight = rate.where(known & alike, 1.0).where(members["drift"].notna(), 0.0)
+    total = weight.groupby(run).sum().replace(0, np.nan)
+    drift = (weight * members["drift"]).groupby(run).sum() / total
+    squares = (weight * members["drift_error"].fillna(0.0)) ** 2
+    error = np.sqrt(squares.groupby(run).sum()) / total
+    kept = drift.abs() < np.maximum(DRIFT, DRIFT_ERRORS * error)
+    return kept.astype("boolean").mask(total.isna())
+
+
+def conditions(members: pd.DataFrame) -> pd.DataFrame:
+    """Run → its flags, and which code and data its members had: what several runs may mix."""
+    data = pd.Series(list(zip(members["dataset"], members["source"], strict=True)), members.index)
+    run = members.assign(data=data).groupby("run")
+    found = run.agg(flags=("flags", "first"), code=("digest", frozenset), data=("data", frozenset))
+    drifted = ~steady(members).fillna(True)
+    found["flags"] = found["flags"] + np.where(drifted, f";{flags.UNSTEADY}", "")
+    return found
+
+
+def mixed(columns: Iterable[str], code: Iterable[frozenset], data: Iterable[frozenset]) -> str:
+    """Flags of several runs, with those that only several together can have."""
+    pairs = frozenset().union(*data)
+    found = list(columns)
+    found += [flags.MIXED_CODE] * (len(frozenset().union(*code)) > 1)
+    found += [flags.MIXED_DATA] * (len(pairs) > len({dataset for dataset, _ in pairs}))
+    return flags.union(found)
