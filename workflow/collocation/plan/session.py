@@ -234,10 +234,15 @@ class Session:
         phases = TIMEOUTS | self.config.timeout
         own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
         job = self.job_at[path]
-        first = next(each for each in self.jobs if each.cell.replicate == job.cell.replicate)
-        if self.remote and job is not first:  # a cluster adds a replicate's up; one hangs at most
+        # A cluster adds the minutes of a replicate's cells up, of which one hangs at most.
+        if self.remote and job is not self._first[job.cell.replicate]:
             return math.ceil(2 * job.estimate_s / 60) + 1
         return math.ceil((3 * job.estimate_s + own) / 60)
+
+    @cached_property
+    def _first(self) -> dict[int, pending.Job]:
+        """The first job of each replicate."""
+        return {job.cell.replicate: job for job in reversed(self.jobs)}
 
     def settings(self) -> str:
         """This session's config as KEY=VALUE arguments, quoted for a shell."""
