@@ -72,7 +72,9 @@ def prepared(rows: pd.DataFrame) -> Runs:
     machines = zip(members["machine"], members["hardware"], strict=True)
     members["host"] = [labels.get(machine, "") for machine in machines]
     members["run"] = members.groupby(["cell", "attempt", "window"], sort=False).ngroup()
-    members["at"] = members["cell"] + "/a" + members["attempt"].astype(str)
+    members["at"] = (
+        members["cell"].astype(object) + "/a" + members["attempt"].astype(str).astype(object)
+    )
     members = _sides(members)
     return Runs(members[members["variant"] != ANCHOR].reset_index(drop=True), hosts, left_out)
 

@@ -130,7 +130,9 @@ def provenance(members: pd.DataFrame) -> Iterator[dict]:
     done = done[done["window"] != "after"]
     source = done["source"].replace({"synthetic": "generated (synthetic)"}).astype(str)
     known = done["dataset"].notna() & (done["dataset"] != "")
-    yield from _said("data", done, (done["dataset"] + ": " + source).where(known))
+    yield from _said(
+        "data", done, (done["dataset"].astype(object) + ": " + source.astype(object)).where(known)
+    )
     first = done.drop_duplicates("at")
     for label, column in (
         ("CUDA driver", "driver"),
