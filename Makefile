@@ -5,7 +5,7 @@
 # make figures   install (without torch), then make tables, figures and pages of what is there
 # make plan      what would run, in which order and how long it takes, and what failed: STUDY=kick BUDGET=25m
 # make report    Snakemake's report of what is there: report.html and report.zip in the study's folder
-# make advise    how many of a job to run, by which method: STUDY=h200 SLOWDOWN=2 MEMORY=80
+# make advise    how many of a job to run, by which method: STUDY=h200 JOB=resnet26_cifar10_b128 SLOWDOWN=2 MEMORY=80
 # make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=h200
 # make compare   two studies side by side: A=results/x B=results/y; OUT: another folder
 # make verify    do the published numbers follow from the raw files? STUDY=h200; by default all studies that ship
@@ -19,7 +19,7 @@
 # make test-slurm   measure on a real Slurm of one node; as root, installs Debian's packages
 # make wheelhouse   packages for a GPU node without a network that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, SLOWDOWN, MEMORY, BENCH, PYTHON, VENV.
+# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, JOB, SLOWDOWN, MEMORY, BENCH, PYTHON, VENV.
 # 'make PYTHON=python3 VENV= study' uses that Python as it is, and installs nothing.
 
 PYTHON ?= python3
@@ -85,7 +85,7 @@ readme: $(BASE)
 
 explain advise: $(BASE)
 	@$(call named)
-	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY))
+	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
 
 artifact: $(BASE)
 	@$(call named)
