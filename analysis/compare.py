@@ -35,7 +35,7 @@ def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     whole = whole[(whole["method"] != TWIN) & ((whole["jobs"] > 1) | (whole["quantity"] != "stp"))]
     found = pd.concat([whole[whole["host"].eq("")], estimates.of(a, "claim")])
     found = found[found["source"] == estimates.MEASURED]
-    found = found.join(b[BESIDE], rsuffix="_b", how="inner")
+    found = found.join(b[BESIDE].add_suffix("_b"), how="inner")
     claims = found["quantity"] == "claim"
     if not (~claims).any():
         raise ValueError("the two studies have no number in common: no set is in both")

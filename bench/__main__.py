@@ -167,7 +167,7 @@ def block_ratios(segments: list[tuple[str, int, int]], record: dict, table) -> l
             continue
         logs: dict[str, list[float]] = {"off": [], "ours": []}
         for state, start, stop in block:
-            steps = sum(step_times.fluid(e[:-1], e[1:], start, stop) for e in members)
+            steps = sum(step_times.fractional_steps(e[:-1], e[1:], start, stop) for e in members)
             logs[state].append(np.log(steps / (stop - start)))
         ratios.append(float(np.exp(np.mean(logs["ours"]) - np.mean(logs["off"]))))
     return ratios

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from analysis import advice
 from analysis.__main__ import main as analysis
-from tests.numbers import frame, number, on_hosts, written
+from tests.handmade import frame, number, on_hosts, written
 from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS
 
 JOB = "resnet26_cifar10_b32"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from analysis import claims, reported
 from analysis.estimates import by_id
 from analysis.rules import Rules, Side, Test, Verdict, all_of, over_hosts
-from tests.numbers import frame, number, on_hosts
+from tests.handmade import frame, number, on_hosts
 from tests.studio import REPOSITORY
 
 CLAIMS, REPORTED = REPOSITORY / "config" / "claims.yaml", REPOSITORY / "config" / "reported.csv"

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.__main__ import main as analysis
 from analysis.estimates import RANGE
-from tests.numbers import number, written
+from tests.handmade import number, written
 
 JOB = "resnet26_cifar10_b32"
 

@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from analysis.pages.spelling import plain
-from tests.numbers import Estimate, written
+from tests.handmade import Estimate, written
 from tests.studio import REPOSITORY
 from workflow.collocation.spec.names import no_formula
 

@@ -19,7 +19,7 @@ from analysis.intervals import interval
 from analysis.quantities import LOG, QUANTITIES, SHARE
 from analysis.records.schema import SCHEMA
 from analysis.replicates import makespan
-from tests.numbers import frame, number, simulated, written
+from tests.handmade import frame, number, simulated, written
 from tests.simulator import ARM, BUSY_GAINS, CARD, Design, Job, Noise, simulate
 from workflow.collocation.spec.names import parse_scenario
 

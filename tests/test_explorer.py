@@ -11,7 +11,7 @@ from analysis import estimates, labels
 from analysis.__main__ import main as analysis
 from analysis.estimates import RANGE
 from tests.browser import Browser
-from tests.numbers import Estimate, written
+from tests.handmade import Estimate, written
 
 JOB, OTHER, MIX = "resnet26_cifar10_b32", "resnet152_imagenet_b32", "1x_a_b8+2x_c_b8"
 NASTY = '</script><script>document.title = "broken"</script><img src=x onerror="alert(1)">'

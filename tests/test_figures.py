@@ -13,7 +13,7 @@ from analysis import estimates as table
 from analysis.__main__ import main as analysis
 from analysis.figures import INDEX, registered, style
 from analysis.figures.sharing import predicted
-from tests.numbers import Estimate, rows_of, written
+from tests.handmade import Estimate, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
 

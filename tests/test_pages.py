@@ -14,8 +14,8 @@ from analysis.__main__ import main as analysis
 from analysis.estimates import INTERVAL, RANGE
 from analysis.pages import contents, render, spelling, tables
 from analysis.quantities import QUANTITIES
-from tests import numbers
-from tests.numbers import Estimate, rows_of
+from tests import handmade as numbers
+from tests.handmade import Estimate, rows_of
 from tests.simulator import BUSY_GAINS, Design, Job
 from tests.studio import REPOSITORY
 

@@ -7,7 +7,7 @@ import yaml
 
 from analysis import reported
 from analysis.estimates import by_id, identity
-from tests.numbers import frame
+from tests.handmade import frame
 from tests.studio import REPOSITORY
 from workflow.collocation.spec.names import scenario_id
 

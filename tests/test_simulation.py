@@ -12,7 +12,7 @@ from analysis.advice import advise
 from analysis.claims import Rules, verdicts
 from analysis.estimates import INTERVAL, by_id
 from analysis.records import flags
-from tests.numbers import built as made
+from tests.handmade import built as made
 from tests.simulator import ARM, BUSY_GAINS, Design, Job, Noise, simulate
 from tests.studio import REPOSITORY
 
