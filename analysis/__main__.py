@@ -57,7 +57,7 @@ COMMANDS = {
         (_FOLDER, ("--output", {"required": True, "type": Path, "metavar": "HTML"})),
     ),
     "advise": (
-        "advice",
+        "advise",
         "how many of a job, by which method",
         (
             _FOLDER,
