@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 
 from analysis.code import digest
-from analysis.records.safe import printable
+from analysis.records.untrusted_files import printable
 
 ROOT = Path(__file__).resolve().parents[1]
 

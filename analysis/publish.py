@@ -19,7 +19,7 @@ from analysis.derived import derived
 from analysis.estimates import INTERVAL, NONE
 from analysis.intervals import by_host, over_hosts
 from analysis.records import flags
-from analysis.records.safe import read_json
+from analysis.records.untrusted_files import read_json
 from analysis.replicates import replicates
 from workflow.collocation.spec.names import parse_scenario
 

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis.records import flags
-from analysis.records.safe import MOST_ROWS, read_table
 from analysis.records.schema import SCHEMA
+from analysis.records.untrusted_files import read_table
 from workflow.collocation.spec.names import ALONE_VARIANTS, Side, parse_scenario, sides_of
 
 COMPLETED, UNVERIFIED = "completed", "unverified"
@@ -37,7 +37,7 @@ class Runs(NamedTuple):
 def read(path: Path) -> pd.DataFrame:
     """Rows of a merged study. Raises OSError, ValueError."""
     try:
-        table = read_table(path, most=MOST_ROWS)
+        table = read_table(path)
     except ValueError as error:
         raise ValueError(f"{path}: remove it, and it is merged anew: {error}") from None
     if missing := sorted(set(SCHEMA.names) - set(table.column_names)):

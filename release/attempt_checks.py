@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.records.safe import one_line, read_json, read_table
+from analysis.records.untrusted_files import one_line, read_json, read_table
 from release.manifest import RUN, Attempt
 from workflow.collocation.record import step_times
 from workflow.collocation.record.run_json import Rate, Record, Window

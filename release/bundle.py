@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from jinja2 import StrictUndefined, Template
 
-from analysis.records.safe import one_line
+from analysis.records.untrusted_files import one_line
 from release import derive, manifest, private, verify
 from release.manifest import MANIFEST, RAW, RUN, is_raw
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from analysis.records.safe import read_json, read_text
+from analysis.records.untrusted_files import read_json, read_text
 from release.attempt_checks import Checked
 from release.manifest import NOT_RUN, PLAN, RUN, RUNS, listed
 from workflow.collocation.spec.names import ANCHOR, parse_scenario

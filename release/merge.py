@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from analysis.records.safe import one_line, printable
+from analysis.records.untrusted_files import one_line, printable
 from release import manifest, verify
 from release.attempt_checks import STEPS
 from release.manifest import RUN, Attempt

@@ -16,7 +16,7 @@ from itertools import islice, repeat, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.records.safe import one_line, printable, read_table, read_text
+from analysis.records.untrusted_files import one_line, printable, read_table, read_text
 from release import attempt_checks, cross_cell_checks, derive, manifest
 from release.manifest import MANIFEST, RAW, by_value, is_raw
 

@@ -1,8 +1,11 @@
 """Run records for the tests of analysis/: their numbers measure nothing."""
 
+from pathlib import Path
 from statistics import fmean
 
-from analysis.records import merge
+from analysis.records.merge import merge
+from analysis.records.records import Attempt, select
+from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import parse_scenario, sides_of
 
 TRAIN_SIZE = 50_000
@@ -83,10 +86,11 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     } | ({"telemetry": options["telemetry"]} if "telemetry" in options else {})
 
 
-def merged(*records):
-    """Rows of the merged table as a frame."""
-    table, problems = merge.merge(list(records))
-    assert problems == []
+def merged(*records, folder=Path(), problems=()):
+    """Rows of the merged table as a frame; folder: where the files beside them are."""
+    attempts = [Attempt(Record.model_validate(each), folder / "run.json") for each in records]
+    table, found = merge(select(attempts))
+    assert [path for path, _ in found] == [*problems]
     return table.to_pandas()
 
 

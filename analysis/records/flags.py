@@ -1,63 +1,37 @@
 """Flags of a cell: what a reader should know before trusting its numbers.
 
-The runner's own flags (cores_shared, throttled, ...) stand in run.json; three more follow from
-what one cell measured, or was asked for. Others follow from several cells: analysis.estimates
-sets those.
+The runner's own stand in run.json; uneven, unverified and unvisited follow from its record
+(analysis.records.merge), the others from several cells (analysis.runs, analysis.publish).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable
 
-# From one cell's own numbers and evidence (`of_cell`).
-UNEVEN, UNVERIFIED = "uneven", "unverified"
-# From a set's total, and from cells that are compared.
-UNSTEADY, MIXED_CODE, MIXED_DATA = "unsteady", "mixed_code", "mixed_data"
-ABOVE_COUNT = "above_count"
-# Of the GPU while the cell ran: the numbers are right, and the conditions were not the others'.
-THROTTLED, POWER_CAPPED, SHARED_GPU = "throttled", "power_capped", "shared_gpu"
-# Of the host: the members had fewer cores, or less of them, than each would have had alone.
-CORES_SHARED, HYPERTHREADS_SHARED = "cores_shared", "hyperthreads_shared"
-# A member stood still once, for over a twentieth of the window: its rate is too low, or too high.
-STALLED = "stalled"
-# Graphs that had the GPU to themselves, where no other process opened CUDA before the window: none
-# could, which the runner says, or the record is from before that was done (`visited`).
-UNVISITED = "unvisited"
-# Of what was seen of it.
-INCOMPLETE, DISAGREES = "telemetry_incomplete", "telemetry_disagrees"
-ENERGY_DISAGREES = "energy_disagrees"
-TELEMETRY = (INCOMPLETE, DISAGREES, ENERGY_DISAGREES)
-# A rate with one of these is not what the cell's name says.
-SUSPECT = (UNSTEADY, UNEVEN, UNVERIFIED, MIXED_CODE, MIXED_DATA)
-SUSPECT += (THROTTLED, SHARED_GPU, STALLED, UNVISITED)
-KNOWN = (*SUSPECT, ABOVE_COUNT, POWER_CAPPED, CORES_SHARED, HYPERTHREADS_SHARED, *TELEMETRY)
-
+UNEVEN, UNVERIFIED, UNVISITED, UNSTEADY = "uneven", "unverified", "unvisited", "unsteady"
+MIXED_CODE, MIXED_DATA, ABOVE_COUNT = "mixed_code", "mixed_data", "above_count"
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
 # median of the others was held up by something, or slept.
 SPREAD = 0.2
-
-_MEANING = {
+MEANINGS = {
     UNSTEADY: "throughput drifted during the window",
     UNEVEN: f"rates of like members differ by over {100 * SPREAD:.0f} %",
     UNVERIFIED: "method not proven in force",
     ABOVE_COUNT: "more than the number of jobs: the job alone ran slow",
     MIXED_CODE: "measured by different code",
     MIXED_DATA: "measured on different data sources",
-    THROTTLED: "GPU throttled by heat or hardware",
-    POWER_CAPPED: "GPU held at its power limit",
-    STALLED: "a job made no step for over a twentieth of the window",
+    "throttled": "GPU throttled by heat or hardware",
+    "power_capped": "GPU held at its power limit",
+    "stalled": "a job made no step for over a twentieth of the window",
     UNVISITED: "no other process opened CUDA: a graph alone may be up to 10 % too slow, gains over "
     "it too high",
-    SHARED_GPU: "somebody else's process on the GPU",
-    CORES_SHARED: "members share CPUs",
-    HYPERTHREADS_SHARED: "members share physical cores",
-    INCOMPLETE: "telemetry incomplete",
-    DISAGREES: "telemetry contradicts itself",
-    ENERGY_DISAGREES: "energy contradicts power",
+    "shared_gpu": "somebody else's process on the GPU",
+    "cores_shared": "members share CPUs",
+    "hyperthreads_shared": "members share physical cores",
+    "telemetry_incomplete": "telemetry incomplete",
+    "telemetry_disagrees": "telemetry contradicts itself",
+    "energy_disagrees": "energy contradicts power",
 }
-_ALIKE = ("window", "workload", "input_mode", "sm_percent", "pinned_memory_mb")
 
 
 def split(flags: object) -> list[str]:
@@ -72,35 +46,4 @@ def union(columns: Iterable[object]) -> str:
 
 def meaning(flag: str) -> str:
     """What a flag says, as a phrase."""
-    return _MEANING.get(flag, flag)
-
-
-def of_cell(rows: Sequence[Mapping]) -> str:
-    """All flags of a cell, given its rows: the runner's own, and those that follow from its numbers
-    and its evidence.
-    """
-    first, found = rows[0], [rows[0]["flags"]]
-    if first["status"] == "completed":
-        found += [UNEVEN] * _uneven(rows)
-        found += [UNVERIFIED] * (first["method_verified"] is not True)
-    return union(found)
-
-
-def _uneven(rows: Sequence[Mapping]) -> bool:
-    """Whether a member's rate is further than SPREAD from the median of the others like it.
-
-    Alike: same workload, input, limits and window, and as many neighbours on its device, which is
-    a part of the GPU under MIG.
-    """
-    crowd = Counter((row.get("window"), row.get("device_uuid")) for row in rows)
-    alike: dict[tuple, list[float]] = defaultdict(list)
-    for row in rows:
-        if row.get("samples_per_s") is not None:
-            company = crowd[row.get("window"), row.get("device_uuid")]
-            alike[(*map(row.get, _ALIKE), company)].append(row["samples_per_s"])
-    for rates in alike.values():
-        for place, rate in enumerate(rates):
-            others = rates[:place] + rates[place + 1 :]
-            if others and abs(rate - median(others)) > SPREAD * median(others):
-                return True
-    return False
+    return MEANINGS.get(flag, flag)

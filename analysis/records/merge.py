@@ -5,135 +5,106 @@ python -m analysis merge --study smoke --output results/smoke/runs.parquet CELL/
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
-from statistics import fmean
+from collections import Counter, defaultdict
+from statistics import fmean, median
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from analysis.records import flags, headlines, slices, survivor
-from analysis.records.attempts import select_attempts
+from analysis.records import flags
 from analysis.records.losses import loss_checks, members_of
-from analysis.records.records import (
-    Problems,
-    device_of,
-    input_paths,
-    note_left_out,
-    of_study,
-    one_line,
-    place_of,
-    read_records,
-)
+from analysis.records.records import Attempt, Problems, note_left_out, read_study
 from analysis.records.schema import SCHEMA, write
-from workflow.collocation.spec.names import ALTERNATE, BEFORE, COMPLETION, family_of, sides_of
+from analysis.records.untrusted_files import one_line, read_table
+from workflow.collocation.record import step_times
+from workflow.collocation.record.run_json import Member, Record
+from workflow.collocation.record.series import Series
+from workflow.collocation.spec.names import ALTERNATE, BEFORE, COMPLETION, family_of
+
+CARD = "gpu"  # the entity of the whole card
+ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
+_CARD = (*ACTIVITY, "pcie_tx", "pcie_rx", "ctxsw_active", "ctxsw_requests")
+_CARD += ("temperature", "sm_clock")
+_USED = ("entity", "rss", "pss", "read", "write", "gpu_memory")
+LEAST = 10  # steps: fewer tell no rate
+_ALIKE = ("window", "workload", "input_mode", "sm_percent", "pinned_memory_mb")
+# What it comes to that a record holds something else than it should.
+_BENT = (LookupError, TypeError, AttributeError, ValueError, OverflowError, pa.ArrowException)
 
 
-def rows_of(record: dict, current: bool = True) -> list[dict]:
-    """Rows of one record: a row per member and window; without members one row, member null."""
-    base = _cell_columns(record) | {"current": current}
-    seconds = {w.get("name"): w.get("seconds") for w in record.get("windows") or []}
-    rows = []
-    sides = sides_of(base["scenario"], base["method"])
-    for member in record.get("members") or []:
+def rows_of(record: Record) -> list[dict]:
+    """A row per member and window; without members one row, member null."""
+    base, rows = _cell_columns(record), []
+    seconds = {window.name: window.seconds for window in record.windows}
+    for member in record.members:
         columns = base | _member_columns(record, member)
-        windows = member.get("windows") or {}
-        if (base["measure"] == ALTERNATE or sides) and not sides.keys() >= windows.keys():
-            raise ValueError(f"windows {', '.join(windows)} are no sides of {base['cell']}")
-        if not windows:
-            rows.append(columns)
-        for name, window in windows.items():
-            row = columns | {"window": name, "window_s": seconds.get(name)}
-            row |= headlines.of_window(record, name)
-            row |= headlines.of_member(record, name, member["member"])
-            for key in ("steps", "samples_per_s", "step_ms_p50", "step_ms_p95", "step_ms_p99"):
-                row[key] = window.get(key)
-            row["slices"] = window.get("slices")
-            row["drift"], row["drift_error"] = window.get("drift"), window.get("drift_error")
+        rows += [columns] * (not member.windows)
+        for name, rate in member.windows.items():
+            row = columns | {"window": name, "window_s": seconds.get(name)} | rate.model_dump()
+            row |= _seen_in_window(record, name, member.member)
             rows.append(row | _epoch_time(row, member))
-    return rows or [base]
+    flagged = flags.union([*record.flags, *_flags(record, rows)])
+    return [row | {"flags": flagged} for row in rows or [base]]
 
 
-def _cell_columns(record: dict) -> dict:
-    cell, spec = record["cell"], record["spec"]
-    gpu, provenance = record.get("gpu") or {}, record.get("provenance") or {}
+def _cell_columns(record: Record) -> dict:
+    cell, spec, provenance = record.cell, record.spec, record.provenance
+    gpu = record.gpu.model_dump() if record.gpu else {}
     versions = provenance.get("versions") or {}
     return {
-        "study": record.get("study"),
-        "cell": cell["id"],
-        "block": cell["replicate"],
-        **{key: cell[key] for key in ("scenario", "arm", "method", "attempt")},
-        "n": len(spec["members"]),
-        **{key: record.get(key) for key in ("status", "reason", "phase")},
+        **cell.model_dump(include={"scenario", "arm", "method", "attempt"}),
+        "study": record.study,
+        "cell": cell.id,
+        "block": cell.replicate,
+        "n": len(record.jobs),
+        **{key: getattr(record, key) for key in ("status", "reason", "phase", "device")},
         "measure": (spec.get("measure") or {}).get("kind", "window"),
-        "gpu_uuid": gpu.get("uuid"),
-        "gpu_name": gpu.get("name"),
+        **{f"gpu_{key}": gpu.get(key) for key in ("uuid", "name")},
         "gpu_memory_total": gpu.get("memory_bytes"),
         "driver": gpu.get("driver"),
-        "hardware": gpu.get("name") or (record.get("host") or {}).get("cpu"),
-        "device": device_of(record),
-        "flags": ";".join([*(record.get("flags") or []), *[flags.UNVISITED] * _unvisited(record)]),
-        "method_verified": (record.get("method") or {}).get("verified"),
+        "hardware": gpu.get("name") or record.host.get("cpu"),
+        "method_verified": record.method.verified,
         **{key: versions.get(key) for key in ("torch", "timm", "python")},
         **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
         "session": provenance.get("sitting"),
-        "total_s": (record.get("timing") or {}).get("total_s"),
-        "other_gpus_busy": (record.get("host") or {}).get("other_gpus_busy"),
-        **headlines.of_cell(record),
+        "total_s": record.timing.get("total_s"),
+        "other_gpus_busy": record.host.get("other_gpus_busy"),
+        **_seen_in_cell(record),
     }
 
 
-def _unvisited(record: dict) -> bool:
-    """Whether a CUDA graph had the GPU to itself, and no visit was asked for: an older record."""
-    cell, spec = record["cell"], record["spec"]
-    graph, measure = (spec.get("arm") or {}).get("cuda_graph"), spec.get("measure") or {}
-    plain = family_of(cell["method"]) == "naive" and len(spec["members"]) > 1
-    beside = plain or measure.get("kind") == ALTERNATE
-    return (
-        bool(graph) and record.get("status") == "completed" and not (beside or measure.get("visit"))
-    )
-
-
-def _member_columns(record: dict, member: dict) -> dict:
-    spec = record["spec"]["members"][member["member"]]
-    data = next(
-        (d for d in record.get("data") or [] if d.get("dataset") == spec.get("dataset")), {}
-    )
-    epochs, loss = member.get("epochs") or [], (member.get("loss") or {}).get("value") or []
-    last = epochs[-1] if epochs else {}
-    validation = [e["validation_s"] for e in epochs if e.get("validation_s") is not None]
+def _member_columns(record: Record, member: Member) -> dict:
+    spec = record.jobs[member.member]
+    data = next((d for d in record.data if d.get("dataset") == spec.get("dataset")), {})
+    last = member.epochs[-1] if member.epochs else {}
+    validation = [e["validation_s"] for e in member.epochs if e.get("validation_s") is not None]
     same_name = ("member", "parameters", "parameter_bytes", "resident_bytes", "threads")
     same_name += ("device_uuid", "sm_count", "input_share", "data_wait_share")
     same_name += ("memory_peak_allocated", "memory_peak_reserved")
+    of_spec = ("model", "dataset", "batch_size", "sm_percent", "pinned_memory_mb")
     return {
-        **{key: member.get(key) for key in same_name},
-        "member_status": member.get("status"),
-        "member_error": _one_line(member.get("error")),
-        "workload": spec.get("workload") or member.get("workload"),
-        **{key: spec.get(key) for key in ("model", "dataset", "batch_size")},
-        **{key: spec.get(key) for key in ("sm_percent", "pinned_memory_mb")},
+        **{key: getattr(member, key) for key in same_name},
+        "member_status": member.status,
+        "member_error": member.error and one_line(member.error),
+        "workload": spec.get("workload") or member.workload,
+        **{key: spec.get(key) for key in of_spec},
         "source": data.get("source"),
         "input_mode": (spec.get("input") or {}).get("mode"),
-        "seed": spec.get("seed", record["spec"].get("seed")),
+        "seed": spec.get("seed", record.spec.get("seed")),
         "nominal_train_size": spec.get("nominal_train_size") or data.get("nominal_train_size"),
-        "loss_last": loss[-1] if loss else None,
-        "epochs_done": len(epochs),
-        "accuracy": last.get("accuracy"),
-        "validation_loss": last.get("validation_loss"),
+        "loss_last": member.loss.value[-1] if member.loss.value else None,
+        "epochs_done": len(member.epochs),
+        **{key: last.get(key) for key in ("accuracy", "validation_loss")},
         "validation_s": fmean(validation) if validation else None,
-        "cores": len(member["cores"]) if member.get("cores") else None,
+        "cores": len(member.cores) or None,
     }
 
 
-def _one_line(error: object) -> str | None:
-    if isinstance(error, dict):
-        error = f"{error.get('class')}: {error.get('message')}"
-    return None if error is None else one_line(error)
-
-
-def _epoch_time(row: dict, member: dict) -> dict:
+def _epoch_time(row: dict, member: Member) -> dict:
     """Epoch time of the row, and in `epochs` the rate over training time alone."""
     nominal, rate = row["nominal_train_size"], row["samples_per_s"]
-    epochs = [e for e in member.get("epochs") or [] if e.get("train_s") and e.get("samples")]
+    epochs = [e for e in member.epochs if e.get("train_s") and e.get("samples")]
     if row["window"] == "epochs" and epochs:
         samples, seconds = sum(e["samples"] for e in epochs), sum(e["train_s"] for e in epochs)
         result = {"samples_per_s": samples / seconds}
@@ -149,29 +120,156 @@ def _epoch_time(row: dict, member: dict) -> dict:
     return {}
 
 
-# What it comes to that a record holds something else than it should.
-_BENT = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
+# -- what telemetry saw ---------------------------------------------------------------------------
 
 
-def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
-    """The table of a study's records, sorted, and what could not be read of them."""
-    rows, problems, members = [], [], []
-    for record, current in select_attempts(records):
+def _seen_in_cell(record: Record) -> dict:
+    """Status, source and a note: why it is incomplete, what it contradicts, what held the GPU."""
+    telemetry = record.telemetry
+    if telemetry is None:
+        return {}
+    notes = [telemetry.reason, *telemetry.disagree]
+    for reason, share in telemetry.throttled.items():
+        notes.append(f"{reason.replace('_', ' ')} {100 * share:.0f} % of the time")
+    notes += [f"stranger on the card: {who}" for who in telemetry.strangers or []]
+    return {
+        "telemetry": telemetry.status,
+        "telemetry_source": telemetry.source,
+        "telemetry_note": "; ".join(one_line(note) for note in notes if note) or None,
+        "idle_power": telemetry.idle.get("power"),
+        "idle_memory": telemetry.idle.get("memory_used"),
+    }
+
+
+def _seen_in_window(record: Record, name: str, member: int) -> dict:
+    """What the card did in a window, what a member used of it, and what its GPU instance did.
+
+    Of the whole card: under MIG that is what all see of the card, and of its activity the mean over
+    GPU instances weighted by their SMs.
+    """
+    sms = record.gpu and record.gpu.sm_count
+    window = record.telemetry and record.telemetry.windows.get(name)
+    if not window:
+        return {"activity_sm_count": sms}
+    card = window.entities.get(CARD, {}) | window.whole_card
+    own, energy = window.members.get(str(member), {}), window.energy
+    entity = own.get("entity")
+    instance = {} if entity == CARD else window.entities.get(entity, {})
+    return {
+        **{key: card.get(key) for key in _CARD},
+        "activity_sm_count": card.get("sm_count") or sms,
+        "gpu_memory_used": card.get("memory_used"),
+        # The counter knows the mean better than readings do.
+        "power": energy.mean_power if energy else card.get("power"),
+        "energy_j": energy.joules if energy else None,
+        "cpu_cores": own.get("cpu"),
+        **{key: own.get(key) for key in _USED},
+        **{f"{key}_instance": instance.get(key) for key in ACTIVITY},
+    }
+
+
+# -- flags that follow from a record --------------------------------------------------------------
+
+
+def _flags(record: Record, rows: list[dict]) -> list[str]:
+    if record.status != "completed":
+        return []
+    found = [flags.UNEVEN] * _uneven(rows) + [flags.UNVISITED] * _unvisited(record)
+    return found + [flags.UNVERIFIED] * (record.method.verified is not True)
+
+
+def _unvisited(record: Record) -> bool:
+    """Whether a CUDA graph had the GPU to itself, and no visit was asked for: an older record."""
+    spec, measure = record.spec, record.spec.get("measure") or {}
+    plain = family_of(record.cell.method) == "naive" and len(record.jobs) > 1
+    beside = plain or measure.get("kind") == ALTERNATE or measure.get("visit")
+    return bool((spec.get("arm") or {}).get("cuda_graph")) and not beside
+
+
+def _uneven(rows: list[dict]) -> bool:
+    """Whether a member's rate is further than SPREAD from the median of the others like it.
+
+    Alike: same workload, input, limits and window, and as many neighbours on its device, which is
+    a part of the GPU under MIG.
+    """
+    places = [(row.get("window"), row.get("device_uuid")) for row in rows]
+    crowd, alike = Counter(places), defaultdict(list)
+    for row, place in zip(rows, places, strict=True):
+        if row.get("samples_per_s") is not None:
+            alike[(*map(row.get, _ALIKE), crowd[place])].append(row["samples_per_s"])
+    for rates in alike.values():
+        for place, rate in enumerate(rates):
+            others = rates[:place] + rates[place + 1 :]
+            if others and abs(rate - median(others)) > flags.SPREAD * median(others):
+                return True
+    return False
+
+
+# -- what no run.json holds -----------------------------------------------------------------------
+
+
+def _busy_slices(record: Record, path) -> dict[str, list[float | None]]:
+    """Side → GRACT of the GPU in each slice, None where no reading is of this slice alone."""
+    table = read_table(path, ["t_ns", "entity", "gract"])
+    series = Series.of_table(table.filter(pc.equal(table["entity"], CARD)))
+    return {w.name: [series.over("gract", s, [s]) for s in w.spans] for w in record.windows}
+
+
+def _survivor(record: Record, path) -> dict[int, float]:
+    """Fixed work: samples/s of the member that ends last, if it has LEAST steps or more after the
+    others' last one.
+    """
+    members = step_times.read(read_table(path))
+    if len(members) < 2:
+        return {}
+    *_, (others_end, _), (end, last) = sorted((ns.max(), m) for m, (ns, _) in members.items())
+    size = record.jobs[last]["batch_size"]
+    found = step_times.rate(members[last][0], others_end + 1, end + 1, size)
+    return {last: found.samples_per_s} if found.steps >= LEAST else {}
+
+
+def _add_series(attempt: Attempt, rows: list[dict], problems: Problems) -> None:
+    """Fill the column of a completed interleaved cell, or of one with fixed work."""
+    record = attempt.record
+    if record.status != "completed":
+        return
+    if rows[0]["measure"] == ALTERNATE:
+        file, read, column, by = "gpu.parquet", _busy_slices, "gract_slices", "window"
+    elif any(row.get("window") == COMPLETION for row in rows):
+        file, read, by = step_times.FILE, _survivor, "member"
+        column = "samples_per_s_alone_after"
+    else:
+        return
+    path = attempt.path.with_name(file)
+    if file in record.files:
         try:
-            found, own = rows_of(record, current), members_of(record)
-            for row in found:
-                _check_types(row)
+            found = read(record, path)
+            for row in rows:
+                row[column] = found.get(row[by])
+        except (*_BENT, OSError) as error:
+            problems.append((str(path), one_line(error)))
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def merge(attempts: list[Attempt]) -> tuple[pa.Table, Problems]:
+    """The table of a study's attempts that count, sorted, and what could not be read of them."""
+    rows, problems, members = [], [], []
+    for attempt in attempts:
+        try:
+            found, own = rows_of(attempt.record), members_of(attempt.record)
+            pa.Table.from_pylist(found, schema=SCHEMA)
         except _BENT as error:
-            problems.append((place_of(record), f"{type(error).__name__}: {one_line(error)}"))
+            problems.append((str(attempt.path), f"{type(error).__name__}: {one_line(error)}"))
             continue
-        problems += _add_read(record, found)
-        flagged = flags.of_cell(found)
-        rows += [row | {"flags": flagged} for row in found]
+        _add_series(attempt, found, problems)
+        rows += [row | {"current": attempt.current} for row in found]
         members += own
     checks = loss_checks(members)
     for row in rows:
-        if check := checks.get((row["cell"], row["attempt"], row.get("member"))):
-            row["loss_check"], row["loss_distance"] = check
+        name = row["cell"], row["attempt"], row.get("member")
+        row["loss_check"], row["loss_distance"] = checks.get(name, (None, None))
     rows.sort(
         key=lambda r: (
             *(r[k] for k in ("arm", "scenario", "method", "block", "attempt")),
@@ -183,51 +281,9 @@ def merge(records: list[dict]) -> tuple[pa.Table, Problems]:
     return pa.Table.from_pylist(rows, schema=SCHEMA), problems
 
 
-_KINDS = {pa.string(): (str,), pa.int64(): (int,), pa.float64(): (float, int), pa.bool_(): (bool,)}
-_KINDS[pa.list_(pa.float64())] = (list,)
-_COLUMNS = {field.name: _KINDS[field.type] for field in SCHEMA}
-_FROM_ZERO = ("window_s", "samples_per_s", "epoch_time_s", "validation_s")
-
-
-def _check_types(row: dict) -> None:
-    """Raise ValueError where a value is not what its column holds, or a time or rate below zero."""
-    for name, value in row.items():
-        if value is None:
-            continue
-        fits = type(value) in _COLUMNS[name]
-        if type(value) is str:
-            value.encode()  # an escaped half of a character cannot be written
-        elif type(value) is int:
-            fits = fits and abs(value) < 2**63
-        elif type(value) is list:
-            known = [each for each in value if each is not None]
-            fits = fits and all(type(x) in (float, int) and 0 <= x < math.inf for x in known)
-        if not fits or (name in _FROM_ZERO and not 0 <= value < math.inf):
-            raise ValueError(f"{name} is {value!r}")
-
-
-def _add_read(record: dict, rows: list[dict]) -> Problems:
-    """Fill the column of a completed cell that no run.json holds: of an alternating one, or of one
-    with fixed work.
-    """
-    turns = rows[0]["measure"] == ALTERNATE
-    fixed = any(row.get("window") == COMPLETION for row in rows)
-    if record["status"] != "completed" or "folder" not in record or not (turns or fixed):
-        return []
-    source = slices if turns else survivor
-    try:
-        found = source.read(record)
-    except _BENT + (OSError, pa.ArrowException) as error:
-        return [(str(record["folder"] / source.FILE), one_line(error))]
-    for row in rows:
-        row[source.COLUMN] = found.get(row[source.BY])
-    return []
-
-
 def run(given: Namespace) -> None:
     """The command: records of `given.study` → `given.output`, and a note of what was left out."""
-    found, problems = read_records(input_paths(given))
-    records, foreign = of_study(found, given.study)
-    table, unusable = merge(records)
+    attempts, problems = read_study(given)
+    table, unusable = merge(attempts)
     write(table, given.output, only_parquet=["slices", "gract_slices"])
-    note_left_out(given.output, [*problems, *foreign, *unusable])
+    note_left_out(given.output, problems + unusable)

@@ -1,48 +1,89 @@
-"""Reading run.json files. One that is no record becomes a line, never a crash."""
+"""Reading run.json files, and which of a cell's attempts count.
+
+One that is no record becomes a line of what was left out, never a crash.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-from analysis.records.safe import one_line, printable
+from analysis.records.untrusted_files import one_line, printable
 from workflow.collocation.record import run_json
-from workflow.collocation.spec.names import ALONE_VARIANTS, parse_scenario
+from workflow.collocation.record.run_json import FAULTS, RESULTS, Record
 
-# What `device_of`, `is_baseline` and analysis.records.attempts look at.
-_IDENTITY = ("study", "cell", "spec", "status", "gpu", "provenance")
-# What was left out of a result: (path or cell id, one line that says why).
+# What was left out of a result: (path, one line that says why).
 Problems = list[tuple[str, str]]
 
 
-def read_records(
-    paths: Iterable[Path], keys: Iterable[str] | None = None
-) -> tuple[list[dict], Problems]:
-    """Return (records, problems); each record with its "path", and the "folder" that holds it.
-
-    keys: keep only these of a record, and what says which cell it is of: all that a long study's
-    records hold takes hundreds of megabytes.
+class Attempt(NamedTuple):
+    """A record, and where it stands. current: its numbers count; else it is a job alone that the
+    progress of other cells needs.
     """
-    records, problems = [], []
-    for path in map(Path, paths):
+
+    record: Record
+    path: Path
+    current: bool = True
+
+    @property
+    def worth(self) -> int:
+        """A result of the cell, a fault on the way to one, or (postponed) nothing."""
+        return 2 * (self.record.status in RESULTS) + (self.record.status in FAULTS)
+
+    @property
+    def cell(self) -> tuple:
+        cell = self.record.cell
+        return cell.scenario, cell.arm, cell.method, cell.replicate
+
+    @property
+    def neighbours(self) -> tuple:
+        """What cells have in common that may be held against each other."""
+        return self.record.cell.replicate, self.record.cell.arm, self.record.device
+
+
+def read_study(given: argparse.Namespace) -> tuple[list[Attempt], Problems]:
+    """The attempts at cells of `given.study` that count, of the records that a command was given:
+    as arguments, or a path a line in a file.
+    """
+    listed = given.list.read_text(encoding="utf-8").splitlines() if given.list else []
+    found, problems = [], []
+    for path in [*given.runs, *(Path(line) for line in listed if line.strip())]:
         try:
-            record = run_json.read(path).model_dump(exclude_unset=True)
+            record = run_json.read(path)
         except (OSError, run_json.NoRecord) as error:
             problems.append((str(path), one_line(error)))
             continue
-        if keys is not None:
-            record = {key: record.get(key) for key in (*_IDENTITY, *keys)}
-        records.append(record | {"folder": path.parent, "path": path})
-    return records, problems
+        if record.study == given.study:
+            found.append(Attempt(record, path))
+        else:
+            problems.append((str(path), f"belongs to study {record.study!r}"))
+    return select(found), problems
 
 
-def of_study(records: list[dict], study: str) -> tuple[list[dict], Problems]:
-    """The study's own records, and a problem for each of another study."""
-    own = [record for record in records if record.get("study") == study]
-    others = [record for record in records if record.get("study") != study]
-    return own, [(place_of(r), f"belongs to study {r.get('study')!r}") for r in others]
+def select(attempts: list[Attempt]) -> list[Attempt]:
+    """Those that count.
+
+    Per cell and device counts the newest attempt with a result, else the newest fault, else the
+    newest at all. By the same rule one of a cell's devices is current, the newest there being what
+    began last: numbers tell nothing of what several hosts measured. Of the other devices an alone
+    run stays, not current, where a current cell of the same replicate and arm was measured there.
+    """
+
+    def newest(each: Attempt) -> tuple:
+        return each.worth, each.record.cell.attempt
+
+    def began(each: Attempt) -> tuple:
+        return each.worth, str(each.record.provenance.get("started_at") or ""), newest(each)
+
+    best = {(a.cell, a.record.device): a for a in sorted(attempts, key=newest)}
+    current = {a.cell: a for a in sorted(best.values(), key=began)}
+    needed = {(a.neighbours, j.get("workload")) for a in current.values() for j in a.record.jobs}
+    others = [a._replace(current=False) for a in best.values() if a is not current[a.cell]]
+    alone = [a for a in others if a.record.is_baseline]
+    kept = [a for a in alone if (a.neighbours, a.record.jobs[0].get("workload")) in needed]
+    return [*current.values(), *kept]
 
 
 def note_left_out(output: Path, problems: Problems) -> None:
@@ -53,31 +94,3 @@ def note_left_out(output: Path, problems: Problems) -> None:
         lines = "".join(f"{printable(f'{where}: {what}')}\n" for where, what in problems)
         note.write_text(lines, encoding="utf-8")
         sys.stderr.write(f"left out of {output}:\n{lines}")
-
-
-def place_of(record: dict) -> str:
-    """What a problem of a record is named by: its file; of one that was not read, its cell."""
-    return str(record.get("path") or record["cell"]["id"])
-
-
-def input_paths(arguments: argparse.Namespace) -> list[Path]:
-    """The records that a command was given: as arguments, or a path a line in a file."""
-    listed = arguments.list.read_text(encoding="utf-8").splitlines() if arguments.list else []
-    return [*arguments.runs, *(Path(line) for line in listed if line.strip())]
-
-
-def device_of(record: dict) -> str:
-    """The GPU's UUID; on a machine without one, its alias, so that machines are never mixed."""
-    gpu = record.get("gpu") or {}
-    return gpu.get("uuid") or f"cpu:{(record.get('provenance') or {}).get('machine')}"
-
-
-def is_baseline(record: dict) -> bool:
-    """Completed alone, naive, in a window, with its share of the cores: what progress refers to."""
-    scenario = parse_scenario(record["cell"]["scenario"])
-    return (
-        record["status"] == "completed"
-        and record["cell"]["method"] == "naive"
-        and scenario.n == 1
-        and scenario.variant in ALONE_VARIANTS
-    )
