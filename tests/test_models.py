@@ -18,8 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from models import device, member, process, train  # noqa: E402
-from models.data import DATASETS  # noqa: E402
-from models.data.prepare import prepare  # noqa: E402
+from models.data import prepare  # noqa: E402
 from models.fork_server import call_trainer  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
 from models.protocol import Channel  # noqa: E402
@@ -178,7 +177,7 @@ def test_a_member_does_its_work_and_says_when(tmp_path):
 
 
 def test_real_digits_from_files_in_bf16(tmp_path):
-    data = {"name": "digits", "path": prepare(DATASETS["digits"], tmp_path)["path"]}
+    data = {"name": "digits", "path": prepare("digits", tmp_path)["path"]}
     read = {"data": data, "input": {"mode": "files", "workers": 2}, "precision": "bf16"}
     changes = {"model": "test_efficientnet", "channels_last": True, "batch_size": 128}
     spec = member_spec(tmp_path, **read, **changes, sync=False, work=20)  # more than a pass

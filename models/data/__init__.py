@@ -7,26 +7,117 @@ The data folder: `<name>/` is the user's (or downloaded) real data and is never 
 is derived from real data. A prepared folder has manifest.json and resident-<input size>/ caches.
 """
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from models.data.base import DataError, Dataset, read_manifest
-from models.data.cifar10 import Cifar10, Digits
+from models.data.base import (
+    FORMAT_VERSION,
+    MANIFEST,
+    DataError,
+    Dataset,
+    fingerprint,
+    make_once,
+    read_manifest,
+    write_json,
+)
 from models.data.criteo import Criteo
-from models.data.imagenet import ImageNet, ImageNet64
+from models.data.images import Cifar10, Digits, ImageNet, ImageNet64
 
 DATASETS: dict[str, type[Dataset]] = {
     cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo)
 }
-
-__all__ = ["DATASETS", "DataError", "Dataset", "open_dataset"]
+# What the manifest says beyond the published record of a dataset.
+PRIVATE = ("format_version", "location", "fingerprint")
 
 
 def open_dataset(name: str, path: str | Path) -> Dataset:
     """The dataset prepared in folder `path`; DataError (one line) where there is none."""
     folder = Path(path)
-    manifest = read_manifest(name, folder)
-    if manifest is None:
+    if (manifest := read_manifest(name, folder)) is None:
         raise DataError(
             f"{name}: {folder} is not prepared; run `python -m models.data prepare {name}`"
         )
     return DATASETS[name](folder, manifest)
+
+
+def prepare(
+    name: str,
+    root: Path,
+    *,
+    source: str = "auto",
+    train: int | None = None,
+    validation: int | None = None,
+    seed: int = 42,
+    input_sizes: Sequence[int] = (),
+    pin: Path | None = None,
+) -> dict:
+    """Make a dataset ready under the data folder `root`; returns its record (see the manifest).
+
+    `train` and `validation` are samples to generate; real data are taken whole. A `pin` file fixes
+    the source: obeyed where it exists, written where not. Safe to run twice, also at once. Raises
+    DataError with one line.
+    """
+    cls, root = DATASETS[name], root.absolute()
+    pinned = json.loads(pin.read_text(encoding="utf-8")) if pin and pin.exists() else {}
+    if pinned and source not in ("auto", pinned["source"]):
+        raise DataError(
+            f"source is {source!r} but {pin} pins {pinned['source']!r}; "
+            f"set source: auto or {pinned['source']}, or remove the pin and its measured cells"
+        )
+    chosen, reason = _resolve(cls, root, pinned.get("source", source), pin if pinned else None)
+    reason = pinned.get("reason", reason)
+    real = root / name if chosen == "real" and not cls.bundled else None
+    size = (train or cls.generated_size[0], validation or cls.generated_size[1])
+    about = {
+        "dataset": name,
+        "format": cls.format,
+        "nominal_train_size": cls.nominal[0],
+        "nominal_validation_size": cls.nominal[1],
+        "format_version": FORMAT_VERSION,
+        "source": chosen,
+        "reason": reason,
+        "seed": seed,
+        "location": f"../../{name}" if real else ".",
+        "fingerprint": fingerprint(real) if real else None,
+    }
+    target = root / "synthetic" / f"{name}-{size[0]}+{size[1]}-seed{seed}"
+    if chosen == "real":
+        target = root / "prepared" / f"{name}-seed{seed}"
+
+    def is_current() -> bool:
+        manifest = read_manifest(name, target)
+        return manifest is not None and manifest["fingerprint"] == about["fingerprint"]
+
+    def write(folder: Path) -> None:
+        if not real:
+            cls.generate(folder, *size, seed)
+        files = [path for path in (real or folder).rglob("*") if path.is_file()]
+        found = cls(folder, about).count() | {"bytes": sum(path.stat().st_size for path in files)}
+        write_json(folder / MANIFEST, about | found)
+
+    make_once(target, is_current, write)
+    dataset = open_dataset(name, target)
+    for input_size in input_sizes:
+        dataset.prepare_resident(input_size)
+    record = {key: value for key, value in dataset.manifest.items() if key not in PRIVATE}
+    record["reason"] = reason
+    if pin and not pinned:
+        write_json(pin, record)
+    return {**record, "path": str(target)}
+
+
+def _resolve(cls: type[Dataset], root: Path, source: str, pin: Path | None) -> tuple[str, str]:
+    """("real" or "synthetic", the reason in one line)."""
+    if cls.bundled:
+        if source == "synthetic":
+            raise DataError("is always real; set source: auto or real")
+        return "real", cls.bundled
+    if source == "synthetic":
+        return source, "generated, as source is 'synthetic'"
+    if cls.may_be_real and (root / cls.name).is_dir():
+        return "real", "found in the data folder"
+    if source == "real":
+        ways = f"remove {pin}" if pin else "set source: auto or synthetic"
+        raise DataError(f"there is no {root / cls.name}; put the published files there, or {ways}")
+    return "synthetic", f"generated, as there is no {cls.name}/ in the data folder"

@@ -5,9 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from models.data import DATASETS, DataError
-from models.data.folders import write_json
-from models.data.prepare import SOURCES, prepare
+from models.data import DATASETS, prepare
+from models.data.base import DataError, write_json
 from models.protocol import die_with_parent
 
 
@@ -17,29 +16,34 @@ def main(arguments: list[str] | None = None) -> int:
     command = parser.add_subparsers(required=True).add_parser("prepare", help="make data ready")
     command.add_argument("name", choices=list(DATASETS))
     command.add_argument("--root", type=Path, required=True, help="the data folder")
-    command.add_argument("--source", choices=SOURCES, default="auto")
+    command.add_argument("--source", choices=("auto", "real", "synthetic"), default="auto")
     command.add_argument("--train", type=int, help="samples to generate")
     command.add_argument("--validation", type=int, help="the same for validation")
     command.add_argument("--seed", type=int, default=42)
     command.add_argument(
-        "--input-size", type=int, action="append", default=[], help="cache images of this size"
+        "--input-size",
+        type=int,
+        action="append",
+        default=[],
+        dest="input_sizes",
+        help="cache images of this size",
     )
     command.add_argument("--pin", type=Path, help="file that fixes the source for a study")
     command.add_argument("--ready", type=Path, help="write the record of the dataset here")
     command.add_argument("--tied", action="store_true", help="end with who started it")
     options = vars(parser.parse_args(arguments))
-    name, ready, tied = (options.pop(key) for key in ("name", "ready", "tied"))
+    ready, tied = options.pop("ready"), options.pop("tied")
     if tied:
         die_with_parent(os.getppid())
     try:
-        record = prepare(DATASETS[name], input_sizes=options.pop("input_size"), **options)
+        record = prepare(**options)
         if ready:
             write_json(ready, record)
     except (DataError, OSError) as error:
-        print(f"data: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"data: {options['name']}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     sizes = f"{record['train_size']:,} + {record['validation_size']:,} samples"
-    line = f"data: {name}: {record['source']}, {sizes} ({record['reason']})"
+    line = f"data: {options['name']}: {record['source']}, {sizes} ({record['reason']})"
     # Tied, stdout is its log; who watches must know what is real.
     for stream in {sys.stdout, sys.stderr} if tied else {sys.stdout}:
         print(line, file=stream)

@@ -1,6 +1,7 @@
-"""What the image datasets share: torchvision's classes read them, a cache holds a part decoded."""
+"""The image datasets: torchvision's classes read them, a cache holds a part decoded."""
 
 import math
+import pickle
 from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
@@ -8,9 +9,19 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 
-from models.data.base import DataError, Dataset
-from models.data.folders import make_once
-from models.data.painter import parallel
+from models import compat  # noqa: F401  (before timm and torchvision)
+from models.data.base import DataError, Dataset, make_once
+from models.data.painter import Painter, parallel, photo_size
+
+from timm.data import create_transform  # isort: skip
+from torchvision.datasets import CIFAR10, ImageFolder  # isort: skip
+
+BATCHES = "cifar-10-batches-py"
+TRAIN_FILES = [f"data_batch_{number}" for number in range(1, 6)]
+LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+DIGITS_VALIDATION = 360
+IMAGES_PER_CLASS = 16  # generated: fewer classes than 1000 where there are few images
+TOGETHER = 32  # images painted by one generator of random numbers
 
 
 class ImageDataset(Dataset):
@@ -20,6 +31,7 @@ class ImageDataset(Dataset):
     `resident` gives {"images": uint8 [n,3,P,P], "labels": int64 [n]} with P = margin(S).
     """
 
+    may_be_real = True
     resident_limit: ClassVar[int | None] = None  # most training images in a resident cache
 
     @abstractmethod
@@ -27,13 +39,16 @@ class ImageDataset(Dataset):
         """A split as torchvision reads it; DataError where the files are damaged."""
 
     def files(self, input_size: int):
-        """The training images as they are trained on from files."""
-        return self.open("train", image_transform(input_size))
+        """The training images as they are trained on from files, augmented by timm as in the paper.
+
+        RandomResizedCrop (scale .08-1, ratio 3/4-4/3, random interpolation), horizontal flip .5,
+        ColorJitter .4; the paper, too, normalised on the GPU.
+        """
+        how = {"color_jitter": 0.4, "interpolation": "random", "use_prefetcher": True}
+        return self.open("train", create_transform(input_size, is_training=True, **how))
 
     def count(self) -> dict[str, int]:
         train, validation = self.open("train"), self.open("validation")
-        if odd := sorted(set(train.classes) ^ set(validation.classes)):
-            raise DataError(f"{self.data}: class {odd[0]} is not in both train/ and val/")
         sizes = {"train_size": len(train), "validation_size": len(validation)}
         return {"classes": len(train.classes), **sizes}
 
@@ -101,16 +116,149 @@ def decode(source, order: np.ndarray, side: int) -> np.ndarray:
     return images
 
 
-def image_transform(input_size: int):
-    """PIL image to uint8 [3,S,S], through timm as in the paper (which normalised on the GPU).
+# -- CIFAR-10's format -----------------------------------------------------------------------------
 
-    RandomResizedCrop (scale .08-1, ratio 3/4-4/3, random interpolation), horizontal flip .5,
-    ColorJitter .4.
+
+class Written(CIFAR10):
+    """CIFAR-10's files as they were written here: without the published checksums."""
+
+    train_list = [[name, None] for name, _ in CIFAR10.train_list]
+    test_list = [[name, None] for name, _ in CIFAR10.test_list]
+    meta = CIFAR10.meta | {"md5": None}
+
+
+class Cifar10(ImageDataset):
+    """50,000 + 10,000 colour images of 32×32 pixels in 10 classes (Krizhevsky, 2009)."""
+
+    name = "cifar10"
+    format = "cifar-10-batches-py: pickles of uint8 [n,3072] and labels"
+    nominal = (50_000, 10_000)
+    generated_size = (50_000, 10_000)
+
+    def open(self, split: str, transform=None):
+        """torchvision's CIFAR10; what it unpickles is published, by its md5, or was written here."""
+        kind = Written if self.data == self.folder else CIFAR10
+        try:
+            return kind(self.data, train=split == "train", transform=transform)
+        except RuntimeError as error:
+            raise DataError(f"{self.data} is not the published CIFAR-10: {error}") from None
+
+    @classmethod
+    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
+        painter = Painter(len(LABELS), seed)
+
+        def paint(part: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+            split, number, size = part
+            rng = np.random.default_rng([seed, 2, split, number])
+            labels = rng.permutation(np.arange(size) % len(LABELS))
+            return np.stack([painter.image(rng, label, 32, 32) for label in labels]), labels
+
+        parts = np.array_split(np.arange(train), len(TRAIN_FILES))
+        sizes = [(0, number, len(part)) for number, part in enumerate(parts)]
+        write_batches(folder, parallel(paint, [*sizes, (1, 0, validation)]), LABELS)
+
+
+class Digits(Cifar10):
+    """1,437 + 360 real images on any machine, as CIFAR-10 files.
+
+    The UCI Optical Recognition of Handwritten Digits, test part: 8×8 grey images, scaled up to
+    32×32 RGB. The split is fixed and stratified by class.
     """
-    from models import compat  # noqa: F401  (before timm)
 
-    from timm.data import create_transform  # isort: skip
+    name = "digits"
+    nominal = (1_797 - DIGITS_VALIDATION, DIGITS_VALIDATION)
+    generated_size = nominal
+    bundled = "scikit-learn's bundled handwritten digits"
 
-    return create_transform(
-        input_size, is_training=True, color_jitter=0.4, interpolation="random", use_prefetcher=True
-    )
+    @classmethod
+    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
+        digits = load_digits()
+        grey = np.round(digits.images * (255 / 16)).astype(np.uint8)
+        images = (Image.fromarray(image).convert("RGB") for image in grey)
+        pixels = np.stack([image.resize((32, 32), Image.Resampling.BICUBIC) for image in images])
+        numbers = np.arange(len(pixels))
+        training, rest = train_test_split(
+            numbers, test_size=DIGITS_VALIDATION, stratify=digits.target, random_state=0
+        )
+        rows = [*np.array_split(training, len(TRAIN_FILES)), rest]
+        parts = [(pixels[part], digits.target[part]) for part in rows]
+        write_batches(folder, parts, [str(digit) for digit in range(10)])
+
+
+def write_batches(
+    folder: Path, parts: list[tuple[np.ndarray, np.ndarray]], names: list[str]
+) -> None:
+    """Write CIFAR-10's files in `folder`.
+
+    parts: pixels uint8 [n,32,32,3] and labels [n] of each of TRAIN_FILES, and of test_batch.
+    """
+    files = {"batches.meta": {"label_names": names}}
+    for name, (pixels, labels) in zip([*TRAIN_FILES, "test_batch"], parts, strict=True):
+        rows = pixels.transpose(0, 3, 1, 2).reshape(len(pixels), 3072)
+        files[name] = {"data": rows, "labels": labels.tolist()}
+    (folder / BATCHES).mkdir()
+    for name, content in files.items():
+        (folder / BATCHES / name).write_bytes(pickle.dumps(content, protocol=4))
+
+
+# -- ImageNet's format -----------------------------------------------------------------------------
+
+
+class ImageNet64(ImageDataset):
+    """1,281,167 + 50,000 images of 64×64 pixels in 1000 classes (Chrabaszcz et al., 2017)."""
+
+    name = "imagenet64"
+    format = "ImageFolder: train/<class>/* and val/<class>/*"
+    nominal = (1_281_167, 50_000)
+    generated_size = (4096, 1024)
+    resident_limit = 16_384
+
+    def open(self, split: str, transform=None):
+        """torchvision's ImageFolder."""
+        try:
+            return ImageFolder(self.data / ("train" if split == "train" else "val"), transform)
+        except FileNotFoundError as error:  # no folder, no class, or a class without images
+            raise DataError(f"{self.data}: {error}") from None
+
+    @classmethod
+    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
+        # Every class in both splits, as ImageFolder numbers the classes it finds.
+        classes = max(1, min(1000, train // IMAGES_PER_CLASS, validation))
+        painter = Painter(classes, seed)
+
+        def paint(task: tuple[int, str, range]) -> None:
+            split, top, numbers = task
+            rng = np.random.default_rng([seed, 2, split, numbers.start])
+            for number in numbers:
+                label = number % classes
+                path = folder / top / f"n{label + 1:08d}" / f"{number}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                cls.save(painter, rng, label, path)
+
+        tasks = []
+        for split, (top, count) in enumerate((("train", train), ("val", validation))):
+            starts = range(0, count, TOGETHER)
+            tasks += [(split, top, range(start, min(count, start + TOGETHER))) for start in starts]
+        parallel(paint, tasks)
+
+    @staticmethod
+    def save(painter: Painter, rng: np.random.Generator, label: int, path: Path) -> None:
+        """Paint one image of a class; `path` is to get its ending."""
+        image = Image.fromarray(painter.image(rng, label, 64, 64))
+        image.save(path.with_suffix(".png"), compress_level=1)
+
+
+class ImageNet(ImageNet64):
+    """1,281,167 + 50,000 photographs in 1000 classes (ILSVRC 2012), JPEG, about 110 kB each."""
+
+    name = "imagenet"
+    generated_size = (2048, 512)
+    resident_limit = 4096
+
+    @staticmethod
+    def save(painter: Painter, rng: np.random.Generator, label: int, path: Path) -> None:
+        image = Image.fromarray(painter.image(rng, label, *photo_size(rng)))
+        image.save(path.with_suffix(".JPEG"), quality=int(rng.integers(87, 95)))

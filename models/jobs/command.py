@@ -1,8 +1,8 @@
 """The kind `command`: somebody's own training script, as a child of the training process.
 
-The script runs unchanged, and each line of its output that matches a pattern is a step; or it
-calls models/hook.py after each step. The training process starts it, holds it at the barrier,
-writes down when its steps ended, and ends it.
+The script calls models/hook.py after each step, or each line of its output that matches a pattern
+is one. The training process starts it, holds it at the barrier, writes down when its steps ended,
+and ends it. Of its device a script says what the hook found in it, or nothing.
 """
 
 import os
@@ -10,17 +10,13 @@ import select
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 
 import psutil
-import torch
 
 from models.clock import save_steps
-from models.device import device_facts
 from models.jobs.script_steps import Hooked, Output, each, tree
 from models.process import says_out_of_memory
 from models.protocol import Channel, die_with_parent
@@ -30,6 +26,7 @@ LOOK_S = 0.01  # between looks at a script that is on its way to the barrier
 DRAIN_S = 0.2  # for work in flight of a script that was stopped
 GRACE_S = 5.0  # for the script to end by itself after SIGTERM
 TAIL = 20  # lines of output in which the reason of an end is sought
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Stopped(Exception):
@@ -60,31 +57,25 @@ class Command:
             if self.child and self.child.returncode is None:
                 self.end()
 
-    # -- build ------------------------------------------------------------------------------------
-
     def build(self) -> None:
         """Start the script and wait for its first step."""
         spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
         if spec.get("cores"):
             os.sched_setaffinity(0, spec["cores"])
-        facts = probe(torch.device(spec["device"]))
-        laps.append(time.monotonic())
         self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec)
         self.start()
         while not self.steps.done:
             self.look(LOOK_S)
-        said = {name: value for name, value in self.steps.facts.items() if value is not None}
-        facts |= {"script": self.child.pid} | said
         laps.append(time.monotonic())
         took = [round(later - earlier, 4) for earlier, later in pairwise(laps)]
         self.channel.emit(
             "built",
-            **facts,
+            **{"script": self.child.pid} | self.steps.facts,
             pid=os.getpid(),
             threads=spec["threads"],
             cores=sorted(os.sched_getaffinity(0)),
             commands=[],
-            seconds=dict(zip(("fork", "device", "script"), took, strict=True)),
+            seconds=dict(zip(("fork", "script"), took, strict=True)),
         )
 
     def start(self) -> None:
@@ -94,14 +85,13 @@ class Command:
             words = [word.replace(f"{{{name}}}", str(spec[name])) for word in words]
         if words[0] in ("python", "python3"):
             words[0] = sys.executable
-        threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         environment = dict(os.environ)
         for ours in ("PYTHONSAFEPATH", "PYTORCH_NVML_BASED_CUDA_CHECK"):
             environment.pop(ours, None)  # the first would hide modules in the script's own folder
         self.child = subprocess.Popen(
             words,
             cwd=spec["directory"],
-            env=environment | dict.fromkeys(threads, str(spec["threads"])) | self.steps.environment,
+            env=environment | dict.fromkeys(THREADS, str(spec["threads"])) | self.steps.environment,
             stdin=subprocess.DEVNULL,
             stdout=self.steps.theirs,
             stderr=self.steps.theirs,
@@ -110,8 +100,6 @@ class Command:
         )
         self.ended = os.pidfd_open(self.child.pid)
         self.steps.started(self.child)
-
-    # -- the script -------------------------------------------------------------------------------
 
     def look(self, seconds: float | None) -> str | None:
         """Wait at most so long for news; a command, if that is what came.
@@ -142,8 +130,6 @@ class Command:
             return f"the script ended after {self.steps.done} steps, before it was told to"
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"the script ended {how}: {lines[-1] if lines else 'without a word'}"
-
-    # -- warm-up, window, end ---------------------------------------------------------------------
 
     def warm_up(self) -> None:
         """At least `warmup_steps`, until `warmup_s` have passed since the first; then hold it."""
@@ -201,21 +187,6 @@ class Command:
         _, left = psutil.wait_procs(running, timeout=GRACE_S)
         each(left, psutil.Process.kill)
         self.child.wait()
-
-
-def probe(device: torch.device) -> dict:
-    """What CUDA says of the device under our environment, which is the script's: asked in a process
-    of its own, which has ended when this returns. Raises what CUDA does.
-    """
-    parent = (os.getpid(),)
-    with ProcessPoolExecutor(1, get_context("fork"), die_with_parent, parent) as pool:
-        return pool.submit(_facts, device).result()
-
-
-def _facts(device: torch.device) -> dict:
-    if device.type == "cuda":
-        torch.cuda.synchronize()  # makes the context
-    return device_facts(device)
 
 
 def _last_words(size: int = 1 << 14) -> str:

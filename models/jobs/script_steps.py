@@ -28,7 +28,7 @@ class Output:
     """
 
     environment: dict[str, str] = {}
-    facts: dict = {}  # it cannot say more of itself
+    facts: dict = {}  # of its device it says nothing
 
     def __init__(self, spec: dict):
         self.pattern = re.compile(spec["steps"])
@@ -43,7 +43,6 @@ class Output:
         return min(len(self.end_ns), self.limit)
 
     def started(self, child: subprocess.Popen) -> None:
-        """The script runs."""
         os.close(self.theirs)
         self.child = child
 

@@ -49,12 +49,20 @@ def called(member: int, report: Report) -> str:
     return f"member {member} (PID {report.pid})"
 
 
-def require_device(method: str, reports: Reports, uuid: str) -> None:
-    """Raise NotInForce unless every one of these members runs on this GPU or MIG device."""
+def require_device(method: str, reports: Reports, uuid: str, device: Device | None = None) -> None:
+    """Raise NotInForce unless every one of these members runs on this GPU or MIG device.
+
+    device: the whole GPU, on which NVML has to list a script that does not say where it runs.
+    """
     for member, report in reports.items():
         who, found = f"{method}: {called(member, report)}", report.device_uuid
         if found is None:
-            raise NotInForce(f"{who} did not say which device it runs on; {uuid} was planned")
+            if device and known_as(report.pid) & set(device.processes()["compute"] or []):
+                continue
+            raise NotInForce(
+                f"{who} did not say which device it runs on; {uuid} was planned. "
+                "Have a script say so by models.hook.step"
+            )
         if found != uuid:
             raise NotInForce(f"{who} runs on {found}, not on {uuid}")
 

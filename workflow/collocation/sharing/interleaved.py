@@ -73,7 +73,7 @@ class Together(Sharing):
             return self.plain.witness(reports)
         plain = {m: report for m, report in reports.items() if self._of(m) is self.plain}
         clients = {m: report for m, report in reports.items() if m not in plain}
-        evidence.require_device("naive", plain, self.plain.device.uuid)
+        evidence.require_device("naive", plain, self.plain.device.uuid, self.plain.device)
         found = self.served.witness(clients, plain)
         if len(self.served.members) == sum(map(len, self.turns.values())):
             return found

@@ -80,7 +80,7 @@ class Clients(Sharing):
 
     def witness(self, reports: dict[int, Report], plain: Reports | None = None) -> dict:
         """plain: members of other conditions, which have to be none of the daemon's clients."""
-        evidence.require_device(self.method, reports, self.device.uuid)
+        evidence.require_device(self.method, reports, self.device.uuid, self.device)
         server = self._same_server()
         status = self.daemon.ask(f"get_server_status {server}").strip()
         if status != "ACTIVE":

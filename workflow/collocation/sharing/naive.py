@@ -43,7 +43,7 @@ class Plain(Sharing):
         if self.device is None:
             members = sorted(report.pid for report in reports.values())
             return {"verified": True, "device": "cpu", "members": members}
-        evidence.require_device("naive", reports, self.device.uuid)
+        evidence.require_device("naive", reports, self.device.uuid, self.device)
         return self.facts(reports, evidence.require_members("naive", self.device, reports))
 
     def facts(self, reports: Reports, listed: Listed) -> dict:
