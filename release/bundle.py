@@ -1,20 +1,26 @@
 """Handing a study on: seal it, and pack it with the code as an artifact."""
 
+import gzip
+import io
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pandas as pd
 from jinja2 import StrictUndefined, Template
 
 from analysis.records.untrusted_files import one_line
-from release import derive, manifest, private, verify
-from release.manifest import MANIFEST, RAW, RUN, is_raw
+from release import manifest, private, verify
+from release.manifest import MANIFEST, NOT_RUN, RAW, RUN, is_raw
 
+ROOT = Path(__file__).resolve().parents[1]
 MOST_MB = 30  # of raw files: they stay in git's history
 PAGE = "ARTIFACT.md"
+EPOCH = 315_532_800  # 1980-01-01, the time of every file in an archive
 
 
 def seal(study: Path) -> int:
@@ -25,7 +31,8 @@ def seal(study: Path) -> int:
     """
     study = study.resolve()
     try:
-        missing = manifest.write_not_run(study)
+        missing = manifest.not_run(study, manifest.digests(study))
+        manifest.write_lines(study / NOT_RUN, missing)
         found = manifest.digests(study)
         sealed = manifest.read(study / RAW) if (study / RAW).exists() else {}
         why_not = [
@@ -41,8 +48,9 @@ def seal(study: Path) -> int:
         if size > MOST_MB:
             why_not.append(f"{size:.1f} MB of raw files, more than the {MOST_MB} MB for git")
         if not why_not:
-            lines = [*verify.raw(study, found), *verify.derived(study, [*found], pages=False)]
-            why_not = [line.text() for line in lines if line.wrong]
+            with verify.pool() as pool:
+                lines = verify.rebuilt(study, found, pool)
+                why_not = [line.text() for line in lines if line.wrong]
     except Exception as error:  # whatever the folder holds, it is named
         why_not = [f"{study.name} is no finished study: {one_line(error)}"]
     if why_not:
@@ -59,9 +67,10 @@ def artifact(study: Path, output: Path) -> int:
     study = study.resolve()
     if not (study / MANIFEST).exists():
         sys.exit(f"{study} is not sealed: make seal STUDY={study.name}")
-    if verify.tell(study):
-        sys.exit(f"{study.name} does not verify; no archive was made")
-    files = {name: (derive.ROOT / name).read_bytes() for name in _code(derive.ROOT)}
+    with verify.pool() as pool:
+        if verify.tell(study, verify.begun(study, pool)):
+            sys.exit(f"{study.name} does not verify; no archive was made")
+    files = {name: (ROOT / name).read_bytes() for name in _code(ROOT)}
     for name in (*manifest.shipped(study), RAW, MANIFEST):
         files[f"results/{study.name}/{name}"] = (study / name).read_bytes()
     files[PAGE] = _page(study, files).encode()
@@ -73,7 +82,7 @@ def artifact(study: Path, output: Path) -> int:
             sys.exit("\n".join([*found, "no archive was made"]))
         digests = {name: manifest.sha256(Path(scratch, name)) for name in files}
     files[MANIFEST] = manifest.text(digests).encode()
-    manifest.pack(output, f"gpu-collocation-study-{study.name}", files)
+    _pack(output, f"gpu-collocation-study-{study.name}", files)
     return 0
 
 
@@ -90,10 +99,10 @@ def _code(root: Path) -> list[str]:
     return sorted(n for n in own if not n.startswith("results/") and (root / n).is_file())
 
 
-def _page(study: Path, files: dict[str, bytes]) -> str:
+def _page(study: Path, files: Mapping[str, bytes]) -> str:
     """ARTIFACT.md: what is in the archive, what it needs, and how to check it."""
-    cells = pq.read_table(study / "runs.parquet", columns=["cell", "attempt", "total_s"])
-    took = {(row["cell"], row["attempt"]): row["total_s"] or 0 for row in cells.to_pylist()}
+    runs = pd.read_parquet(study / "runs.parquet", columns=["cell", "attempt", "total_s"])
+    took = runs.drop_duplicates(["cell", "attempt"])["total_s"]
     template = Path(__file__).with_name("artifact.md.j2").read_text("utf-8")
     spaces = {"trim_blocks": True, "keep_trailing_newline": True}
     return Template(template, undefined=StrictUndefined, **spaces).render(
@@ -101,7 +110,25 @@ def _page(study: Path, files: dict[str, bytes]) -> str:
         folder=f"results/{study.name}",
         root=manifest.root(study),
         cells=len(took),
-        minutes=f"{sum(took.values()) / 60:.0f}",
+        minutes=f"{took.sum() / 60:.0f}",
         size=f"{sum(map(len, files.values())) / 1e6:.1f} MB",
         files=len(files) + 2,
     )
+
+
+def _pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
+    """Write a tar.gz of files below the folder `top`: sorted, without owners, all of one time."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(output.name + ".partial")
+    with (
+        partial.open("wb") as raw,
+        gzip.GzipFile("", "wb", mtime=EPOCH, fileobj=raw) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(f"{top}/{name}")
+            entry.size, entry.mtime = len(content), EPOCH
+            entry.mode = 0o755 if content.startswith(b"#!") else 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    partial.replace(output)
+    print(f"{output}: {len(files)} files, {output.stat().st_size / 1e6:.1f} MB")

@@ -4,11 +4,9 @@ raw.sha256 lists the raw files, as they were measured; its own SHA-256 is the st
 MANIFEST.sha256 lists raw.sha256 and everything derived.
 """
 
-import gzip
 import hashlib
-import io
 import re
-import tarfile
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,15 +15,15 @@ from analysis.records.untrusted_files import read_json, read_text
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
 RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
-EPOCH = 315_532_800  # 1980-01-01, the time of every file in an archive
 
 _RAW = re.compile(r"cells/.+|(plan|mig_layouts|(datasets|bench)/[^/]+)\.json|(runs|not_run)\.txt")
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/([^/]+)")
-_STUDY = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 # What an invocation leaves behind, or what is large and soon made again.
 _NEVER = {"complete", "report.zip", "report.html", "telemetry.parquet", RAW, MANIFEST}
 _NEVER_ENDING = (".svg", ".partial", ".unreadable.txt")
 _UNSEEN = {"log", "jobs", "ready"}  # folders
+# Made by libraries that write other bytes with each version: not made again, but held by its hash.
+_AS_SEALED = (".png", ".pdf", "explorer.html")
 
 
 class Attempt(NamedTuple):
@@ -46,7 +44,7 @@ class Attempt(NamedTuple):
 def attempts(names: Iterable[str]) -> dict[Attempt, list[str]]:
     """Attempt → the names of its files, among files of a study."""
     found: dict[Attempt, list[str]] = {}
-    for name in sorted(names):
+    for name in names:
         if of := _ATTEMPT.fullmatch(name):
             found.setdefault(Attempt(of[1], int(of[2])), []).append(of[3])
     return dict(sorted(found.items()))
@@ -59,7 +57,7 @@ def is_raw(name: str) -> bool:
 
 def by_value(name: str) -> bool:
     """Whether a file is made anew and compared by its values; any other has to be as it was."""
-    return not (is_raw(name) or name.endswith((".png", ".pdf")))
+    return not (is_raw(name) or name.endswith(_AS_SEALED))
 
 
 def never_ships(name: str) -> bool:
@@ -91,7 +89,10 @@ def sha256(path: Path) -> str:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Name → SHA-256 of the files of a study that ship."""
+    """Name → SHA-256 of the files of a study that ship. Ends the program where there is none."""
+    if not folder.is_dir():
+        there = ", ".join(sorted(path.parent.name for path in folder.parent.glob(f"*/{RUNS}")))
+        sys.exit(f"there is no {folder}; {folder.parent} has: {there or 'no study'}")
     return {name: sha256(folder / name) for name in shipped(folder)}
 
 
@@ -101,13 +102,10 @@ def text(found: Mapping[str, str]) -> str:
 
 def read(path: Path) -> dict[str, str]:
     """Name → SHA-256 of a list. Raises OSError, or ValueError for what is none."""
-    found = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        digest, _, name = line.partition("  ")
-        if len(digest) != 64 or not name:
-            raise ValueError(f"{path.name}, line {number}: not a SHA-256 and a name")
-        found[name] = digest
-    return found
+    lines = [line.partition("  ") for line in read_text(path).splitlines()]
+    if not all(len(digest) == 64 and name for digest, _, name in lines):
+        raise ValueError(f"{path.name}: a line is not a SHA-256 and a name")
+    return {name: digest for digest, _, name in lines}
 
 
 def write(folder: Path, found: Mapping[str, str]) -> str:
@@ -131,47 +129,19 @@ def listed(folder: Path) -> list[str]:
     """
     lines = [line for line in read_text(folder / RUNS).splitlines() if line.strip()]
     names = ["cells/" + line.rpartition("/cells/")[2] for line in lines]
-    for line, name in zip(lines, names, strict=True):
+    for name in names:
         of = _ATTEMPT.fullmatch(name)
         if of is None or of[3] != RUN or ".." in name:
-            raise ValueError(f"{RUNS} lists {line[:200]!r}, which is no record of a cell")
+            raise ValueError(f"{RUNS} lists {name[:200]!r}, which is no record of a cell")
     return names
-
-
-def study_name(folder: Path) -> str:
-    """The name that the study's records give it. Raises OSError, ValueError."""
-    first = next(iter(attempts(shipped(folder))), None)
-    found = str(read_json(folder / first.folder / RUN).get("study")) if first else ""
-    if not _STUDY.fullmatch(found):
-        raise ValueError(f"no record of a cell names the study: {found[:60]!r}")
-    return found
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def write_not_run(folder: Path) -> list[str]:
-    """Write not_run.txt: the planned cells that have no record; these."""
-    recorded = {attempt.cell for attempt in attempts(shipped(folder))}
-    missing = sorted({cell["id"] for cell in read_json(folder / PLAN)} - recorded)
-    write_lines(folder / NOT_RUN, missing)
-    return missing
-
-
-def pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
-    """Write a tar.gz of files below the folder `top`: sorted, without owners, all of one time."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_name(output.name + ".partial")
-    with (
-        partial.open("wb") as raw,
-        gzip.GzipFile("", "wb", mtime=EPOCH, fileobj=raw) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for name, content in sorted(files.items()):
-            entry = tarfile.TarInfo(f"{top}/{name}")
-            entry.size, entry.mtime = len(content), EPOCH
-            entry.mode = 0o755 if content.startswith(b"#!") else 0o644
-            archive.addfile(entry, io.BytesIO(content))
-    partial.replace(output)
-    print(f"{output}: {len(files)} files, {output.stat().st_size / 1e6:.1f} MB")
+def not_run(folder: Path, names: Iterable[str]) -> list[str]:
+    """The planned cells of which there is no record among files of a study, sorted."""
+    return sorted(
+        {cell["id"] for cell in read_json(folder / PLAN)} - {a.cell for a in attempts(names)}
+    )

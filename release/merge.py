@@ -10,19 +10,19 @@ import sys
 import tarfile
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from analysis.records.untrusted_files import one_line, printable
-from release import manifest, verify
-from release.attempt_checks import STEPS
+from analysis.records.untrusted_files import one_line, printable, read_json
+from release import checks, manifest
 from release.manifest import RUN, Attempt
-from workflow.collocation.gpu.lock import Busy, folder_lock
+from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.plan.attempts import scan
 from workflow.collocation.plan.jobs import holder
 from workflow.collocation.plan.session import Session, open_session
-from workflow.collocation.record.run_json import FAULTS, RESULTS
+from workflow.collocation.record.run_json import FAULTS, RESULTS, Record
+from workflow.collocation.record.step_times import FILE as STEPS
 from workflow.collocation.spec.cell import changes, digest
 from workflow.collocation.spec.grid import ELSEWHERE
 from workflow.collocation.spec.load import read_values
@@ -36,15 +36,17 @@ def merge(source: Path, config: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="merge-") as scratch:
         try:
             folder = _unpacked(source, Path(scratch)) if source.is_file() else source
+            names = manifest.shipped(folder)
+            found = {a: files for a, files in manifest.attempts(names).items() if RUN in files}
+            if not found:
+                raise ValueError(f"there is no cells/SCENARIO/ARM/METHOD/rBLOCK/aATTEMPT/{RUN}")
             if values.get("study", "auto") == "auto":
-                values["study"] = manifest.study_name(folder)
+                values["study"] = read_json(folder / next(iter(found)).folder / RUN)["study"]
             session = open_session(values)
             if session.sealed:
                 raise ValueError(f"{session.folder} is sealed; another folder: results=FOLDER")
             with folder_lock(session.folder, holder(session)):
-                came, known, said = into(session, folder)
-        except Busy as busy:
-            sys.exit(f"study '{session.name}' is being run: {busy}")
+                came, known, said = _into(session, folder, found)
         except Exception as error:  # whatever it holds, it is named
             why = one_line(error) or type(error).__name__
             sys.exit(f"nothing more is merged from {printable(source)}: {why}")
@@ -62,7 +64,9 @@ def _unpacked(bundle: Path, scratch: Path) -> Path:
     return inside[0] if len(inside) == 1 else scratch / "bundle"
 
 
-def into(session: Session, source: Path) -> tuple[int, int, list[str]]:
+def _into(
+    session: Session, source: Path, found: Mapping[Attempt, list[str]]
+) -> tuple[int, int, list[str]]:
     """Merge under the lock of the study's folder.
 
     Returns how many attempts came, how many were there, and sentences on blocks with another number
@@ -71,125 +75,116 @@ def into(session: Session, source: Path) -> tuple[int, int, list[str]]:
     staged = session.folder / STAGED
     shutil.rmtree(staged, ignore_errors=True)  # of one that was killed
     try:
+        for attempt, files in found.items():
+            (staged / attempt.folder).mkdir(parents=True)
+            for file in files:
+                shutil.copyfile(source / attempt.folder / file, staged / attempt.folder / file)
         records, said = _checked(session, source, staged)
         tried = scan(session.cells_folder)
-        there = [one.content for each in tried.values() for one in each if one.content]
-        answered = {record["cell"]["id"] for record in there if record["status"] in RESULTS}
-        planned_blocks = {c.replicate for c in session.cells if c.replicate > ELSEWHERE}
-        taken = {_block(cell) for cell in tried} | planned_blocks
-        came, moved = 0, set()
-        for attempt, cell in _places(records, there, taken).items():
-            record = records[attempt]
-            if cell in answered and record["status"] in FAULTS:
-                said.append(f"cell {attempt}: {record['status']}, and has a result here")
+        there = [Record(**one.content) for each in tried.values() for one in each if one.content]
+        answered = {record.cell.id for record in there if record.status in RESULTS}
+        taken = {c.replicate for c in session.cells if c.replicate > ELSEWHERE}
+        taken |= {_split(cell)[1] for cell in tried}
+        came, moved = 0, {}
+        for attempt, block in _places(records, there, taken).items():
+            kind, own = _split(attempt.cell)
+            cell, status = f"{kind}/r{block}", records[attempt].status
+            if cell in answered and status in FAULTS:
+                said.append(f"cell {attempt}: {status}, and has a result here")
                 continue
-            _move(staged / attempt.folder, session.cells_folder, attempt, record, cell)
+            _move(staged / attempt.folder, session.cells_folder, attempt, cell)
             came += 1
-            moved.add((_block(attempt.cell), _block(cell)))
+            moved |= {own: block} if own != block else {}
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    said += [f"its block {a} is block {b} here" for a, b in sorted(moved) if a != b]
+    said += [f"its block {a} is block {b} here" for a, b in sorted(moved.items())]
     return came, len(records) - came, said
 
 
-def _checked(session: Session, source: Path, staged: Path) -> tuple[dict[Attempt, dict], list[str]]:
-    """Copy the attempts of a folder; the records that belong to the study, and a sentence for each
-    of the others.
-    """
-    names = manifest.shipped(source)
-    found = {attempt: files for attempt, files in manifest.attempts(names).items() if RUN in files}
-    if not found:
-        raise ValueError(f"it holds no cells/<scenario>/<arm>/<method>/r<block>/a<attempt>/{RUN}")
-    sealed = manifest.read(source / manifest.RAW) if (source / manifest.RAW).exists() else None
-    for attempt, files in found.items():
-        (staged / attempt.folder).mkdir(parents=True)
-        for file in files:
-            shutil.copyfile(source / attempt.folder / file, staged / attempt.folder / file)
-    cells = {cell.id: cell for cell in session.cells}
-    digests = {
-        f"{attempt.folder}/{file}": manifest.sha256(staged / attempt.folder / file)
-        for attempt, files in found.items()
-        for file in files
-    }
+def _checked(
+    session: Session, source: Path, staged: Path
+) -> tuple[dict[Attempt, Record], list[str]]:
+    """The staged records that belong to the study, and a sentence for each of the others."""
+    listed = source / manifest.RAW
+    sealed = manifest.read(listed) if listed.exists() else None
+    names = (p.relative_to(staged).as_posix() for p in staged.rglob("*") if p.is_file())
+    digests = {name: manifest.sha256(staged / name) for name in names}
+    planned = {cell.id: cell for cell in session.cells}
     records, left_out = {}, []
-    for one in verify.examined(staged, digests):
-        why = _misfit(session.name, cells, one.record) if one.record else ""
-        if sealed is not None and not why:
-            names = (f"{one.attempt.folder}/{file}" for file in found[one.attempt])
-            same = all(digests[name] == sealed.get(name) for name in names)
-            why = "" if same else "is not what was sealed"
-        if said := next(filter(None, [why, *one.wrong]), ""):
+    for one in checks.examined(staged, digests):
+        wrong = [_misfit(session.name, planned, one.record)] if one.record else []
+        if sealed is not None:
+            own = {n: d for n, d in digests.items() if n.startswith(f"{one.attempt.folder}/")}
+            wrong += [] if own.items() <= sealed.items() else ["is not what was sealed"]
+        if said := next(filter(None, [*wrong, *one.wrong]), ""):
             left_out.append(f"cell {one.attempt}: {said}")
         else:
             records[one.attempt] = one.record
     return records, left_out
 
 
-def _misfit(study: str, cells: Mapping, record: Mapping) -> str:
+def _misfit(study: str, planned: Mapping, record: Record) -> str:
     """Why a record is none of this study's; empty if it is."""
-    name, spec = record["cell"], record["spec"]
-    if record["study"] != study:
-        return f"belongs to study {record['study']!r}"
-    if record["status"] == "postponed":
+    if record.study != study:
+        return f"belongs to study {record.study!r}"
+    if record.status == "postponed":
         return "was put off: nothing was measured"
-    cell = cells.get(f"{_kind(name['id'])}/r{name['replicate'] % ELSEWHERE}")
+    cell = planned.get(f"{_split(record.cell.id)[0]}/r{record.cell.replicate % ELSEWHERE}")
     if cell is None:
         return "is no cell of this study"
-    if digest(spec) != cell.digest:
-        differing = changes(spec, cell.spec.to_json())[:3]
+    if digest(record.spec) != cell.digest:
+        differing = changes(record.spec, cell.spec.to_json())[:3]
         return f"was measured with other settings: {', '.join(differing)}"
     return ""
 
 
 def _places(
-    records: Mapping[Attempt, dict], there: Sequence[dict], taken: set[int]
-) -> dict[Attempt, str]:
-    """Where each record goes that is not there: its attempt → the cell's id here.
+    records: Mapping[Attempt, Record], there: Iterable[Record], taken: set[int]
+) -> dict[Attempt, int]:
+    """The block here of each record that is not there.
 
     A block stays one: it goes where records of it are, or else to the first of its number, that
     number and 1000, and so on, that the study has nothing of. taken: blocks that it has.
     """
-    home = {_identity(record): _block(record["cell"]["id"]) for record in there}
-    used, blocks, found = {*home.values(), *taken}, defaultdict(list), {}
+    home = {_identity(record): record.cell.replicate for record in there}
+    blocks, found = defaultdict(list), {}
     for attempt in sorted(records):
-        blocks[_block(attempt.cell)].append(attempt)
+        blocks[_split(attempt.cell)[1]].append(attempt)
+    taken = {*taken, *home.values()}
     for number, attempts in sorted(blocks.items()):
         known = {a: home[key] for a in attempts if (key := _identity(records[a])) in home}
-        if known:
-            to = min(known.values())
-        else:
-            to = next(n for n in count(number % ELSEWHERE, ELSEWHERE) if n not in used)
-            used.add(to)
-        found |= {a: f"{_kind(a.cell)}/r{to}" for a in attempts if a not in known}
+        free = (n for n in count(number % ELSEWHERE, ELSEWHERE) if n not in taken)
+        to = min(known.values()) if known else next(free)
+        taken.add(to)
+        found |= {a: to for a in attempts if a not in known}
     return found
 
 
-def _kind(cell: str) -> str:
-    return cell.rpartition("/")[0]
+def _split(cell: str) -> tuple[str, int]:
+    """A cell's id without its block, and its block."""
+    kind, _, block = cell.rpartition("/r")
+    return kind, int(block)
 
 
-def _block(cell: str) -> int:
-    return int(cell.rpartition("/r")[2])
-
-
-def _identity(record: Mapping) -> str:
+def _identity(record: Record) -> str:
     """What no two measurements have in common, wherever a record of one lies: the step times; where
     it has none, what was begun when, and where.
     """
-    if steps := (record.get("files") or {}).get(STEPS):
-        return steps["sha256"]
-    cell, of = record["cell"], record.get("provenance") or {}
-    block = cell["replicate"] % ELSEWHERE
-    return json.dumps([_kind(cell["id"]), block, of.get("machine"), of.get("started_at")])
+    if STEPS in record.files:
+        return record.files[STEPS].sha256
+    kind, block = _split(record.cell.id)
+    of = record.provenance
+    return json.dumps([kind, block % ELSEWHERE, of.get("machine"), of.get("started_at")])
 
 
-def _move(folder: Path, cells: Path, attempt: Attempt, record: dict, cell: str) -> None:
+def _move(folder: Path, cells: Path, attempt: Attempt, cell: str) -> None:
     """Give a staged attempt the next number of its cell here, and move it there, whole."""
     names = (path.parent.name[1:] for path in (cells / cell).glob(f"a*/{RUN}"))
     number = max((int(name) for name in names if name.isdecimal()), default=0) + 1
     if Attempt(cell, number) != attempt:
-        named = record["cell"] | {"id": cell, "replicate": _block(cell), "attempt": number}
-        text = json.dumps(record | {"cell": named}, indent=1) + "\n"
+        record = read_json(folder / RUN)
+        record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}
+        text = json.dumps(record, indent=1) + "\n"
         (folder / RUN).write_text(text, encoding="utf-8")
     target = cells / cell / f"a{number}"
     target.parent.mkdir(parents=True, exist_ok=True)

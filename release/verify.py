@@ -1,26 +1,33 @@
 """Do the shipped results follow from the shipped raw files? A line for what does not.
 
-Raw files are held against raw.sha256 and each other; rates and telemetry are computed again from
-step times and readings. Everything derived is made anew in a temporary folder and compared by
-value. Ends with 1 if anything differs, with 2 if there was nothing to verify.
+Raw files are held against raw.sha256 and each other. Everything derived is made anew in a
+temporary folder, by the commands that the workflow's rules call, and compared by value; of figures
+the data that they draw, but no image.
 """
 
 import math
+import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import islice, repeat, zip_longest
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import partial
+from importlib import import_module
+from io import StringIO
+from itertools import islice, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
+from analysis.__main__ import main as analysis
 from analysis.records.untrusted_files import one_line, printable, read_table, read_text
-from release import attempt_checks, cross_cell_checks, derive, manifest
-from release.manifest import MANIFEST, RAW, by_value, is_raw
+from release import checks, manifest
+from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
 
-README = "README.md"
+PROCESSES = 2  # as many as a small machine has cores
 SHOWN = 3  # differences that an artefact's line names
 LIMITS = """\
 What no list of a study's own can prove is that it was measured at all: whoever makes up raw files
@@ -29,8 +36,7 @@ anew (make study, make compare)."""
 _NUMBER = re.compile(r"([-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?)")
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """What is said of an artefact: that it follows, or in which ways it does not."""
 
     artefact: str
@@ -45,8 +51,17 @@ class Line:
         return f"DIFFERS {printable(self.artefact)}: {said}"
 
 
-def verify(study: Path) -> Iterator[Line]:
-    """All that can be said of a study's folder. Never raises for what the folder holds."""
+def pool() -> Executor:
+    """The processes that do the work. They are forked: what is imported now is imported once."""
+    for name in ("records.merge", "publish", "figures.command", "pages.render"):
+        import_module(f"analysis.{name}")
+    return ProcessPoolExecutor(PROCESSES, get_context("fork"))
+
+
+def begun(study: Path, pool: Executor) -> Iterator[Line]:
+    """All that can be said of a study's folder, worked out from now on. Never raises for what the
+    folder holds.
+    """
     study, lists = study.resolve(), f"{MANIFEST} and {RAW}"
     try:
         derived_list, raw_list = manifest.read(study / MANIFEST), manifest.read(study / RAW)
@@ -54,83 +69,98 @@ def verify(study: Path) -> Iterator[Line]:
         known = {**derived_list, **raw_list}
         wrong = [] if known.pop(RAW, None) == root else [f"{RAW} is not what {MANIFEST} lists"]
     except (OSError, ValueError) as error:
-        yield Line(lists, [one_line(error)])
-        return
+        return iter([Line(lists, [one_line(error)])])
     for name in sorted({*known, *found}):
         if name not in found:
             wrong.append(f"{name} is missing")
         elif not by_value(name) and known.get(name) != found[name]:
             wrong.append(f"{name} is not {'what was sealed' if name in known else 'listed'}")
-    yield Line(lists, wrong, f"{len(found)} files, root {root}")
-    yield from raw(study, found)
-    yield from derived(study, sorted(found))
+    said = Line(lists, wrong, f"{len(found)} files, root {root}")
+    others = rebuilt(study, found, pool)
+    return (line for lines in ([said], others) for line in lines)
 
 
-def raw(study: Path, found: Mapping[str, str]) -> Iterator[Line]:
-    """The raw files against each other: a line for each attempt that is wrong, one for the rest."""
-    checked = examined(study, found)
+def rebuilt(study: Path, found: Mapping[str, str], pool: Executor) -> Iterator[Line]:
+    """The raw files against each other, and all that is derived from them."""
+    made = pool.submit(derived, study, sorted(found))
+    checked = checks.examined(study, found, partial(pool.map, chunksize=8))
+
+    def lines() -> Iterator[Line]:
+        yield from raw(study, found, checked)
+        yield from made.result()
+
+    return lines()
+
+
+def raw(study: Path, found: Mapping[str, str], checked: Iterator[checks.Checked]) -> Iterator[Line]:
+    """A line for each attempt that is wrong, one for the rest."""
+    checked = list(checked)
     wrong = [one for one in checked if one.wrong]
     yield from (Line(f"raw files of cell {one.attempt}", one.wrong) for one in wrong)
-    said = cross_cell_checks.check(study, checked)
     counted = f"{len(checked)} attempts: rates and telemetry follow from readings"
-    yield Line("raw files", said, "" if wrong else counted)
+    yield Line("raw files", checks.across(study, checked, found), "" if wrong else counted)
 
 
-def examined(study: Path, found: Mapping[str, str]) -> list[attempt_checks.Checked]:
-    """Each attempt among files with these SHA-256, held against itself."""
-    of = manifest.attempts(found)
-    own = [{file: found[f"{attempt.folder}/{file}"] for file in of[attempt]} for attempt in of]
-    with ProcessPoolExecutor(derive.PROCESSES, get_context("fork")) as pool:
-        size = len(of) // (4 * derive.PROCESSES) + 1
-        return list(pool.map(attempt_checks.examine, repeat(study), of, own, chunksize=size))
-
-
-def derived(study: Path, names: Sequence[str], pages: bool = True) -> Iterator[Line]:
-    """Everything derived, made anew and compared; with `pages` README and docs too."""
+def derived(study: Path, names: Sequence[str]) -> list[Line]:
+    """Everything derived, made anew and compared."""
     with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
+        made = Path(scratch, "results", study.name)
         try:
-            made = derive.lay(study, Path(scratch))
-            derive.derive(made)
+            lay(study, made)
+            derive(made)
         except Exception as error:  # whatever the folder holds, it is named
-            yield Line("derived results", [f"cannot be made: {one_line(error)}"])
-            return
-        for note in sorted(made.glob("*.unreadable.txt")):
-            yield Line(note.name, [f"is left out: {' '.join(read_text(note).split())}"])
-        wanted = {name for name in names if by_value(name)}
-        new = {name for name in derive.made(made) if not is_raw(name)}
+            return [Line("derived results", [f"cannot be made: {one_line(error)}"])]
+        new = {p.relative_to(made).as_posix() for p in made.rglob("*") if p.is_file()}
+        new = {name for name in new if not (is_raw(name) or never_ships(name))}
+        lines, wanted = [], set(filter(by_value, names))
         for name in sorted(wanted | new):
             if name not in new:
-                yield Line(name, ["is derived from nothing here"])
+                wrong = ["is derived from nothing here"]
             elif name not in wanted:
-                yield Line(name, ["follows from the raw files, and is not among what ships"])
+                wrong = ["follows from the raw files, and is not among what ships"]
             else:
-                yield Line(name, differences(study / name, made / name))
-        if pages:
-            yield from readme(study, made)
+                wrong = _differences(study / name, made / name)
+            lines.append(Line(name, wrong))
+        return lines
 
 
-def readme(study: Path, made: Path) -> Iterator[Line]:
-    """README.md and docs/, if they are of this study; one has to repeat the root."""
-    from analysis.pages import render  # noqa: PLC0415, for who makes pages only
-
-    root = derive.ROOT
-    if study != root / "results" / study.name or f"STUDY={study.name} ID=" not in read_text(
-        root / README
-    ):
-        return
-    try:
-        for name, text in render.shipped(made, derive.CLAIMS):
-            yield Line(name, compare(read_text(root / name), text))
-    except Exception as error:  # whatever altered files make of it, it is named
-        yield Line(README, [f"cannot be compared: {one_line(error)}"])
-    pages = [root / README, *sorted((root / "docs").glob("*.md"))]
-    if not any(manifest.root(study) in read_text(path) for path in pages):
-        yield Line("root", [f"neither {README} nor a page of docs/ repeats it"])
+def lay(study: Path, there: Path) -> None:
+    """Link a study's raw files into a folder `results/STUDY`: texts tell some of their paths."""
+    there.mkdir(parents=True)
+    for name in ("cells", "datasets", "bench"):
+        if (study / name).exists():
+            (there / name).symlink_to((study / name).resolve())
+    for name in (PLAN, "mig_layouts.json", NOT_RUN, RAW):  # links are not read
+        if (study / name).exists():
+            shutil.copyfile(study / name, there / name)
+    lines = (f"results/{there.name}/{record}" for record in manifest.listed(study))
+    manifest.write_lines(there / RUNS, lines)
 
 
-def differences(shipped: Path, made: Path) -> list[str]:
+def derive(folder: Path) -> None:
+    """Make everything that is compared in a study's folder. Raises ValueError."""
+    here = f"results/{folder.name}"
+    of_study, runs = ["--folder", here], ["--list", f"{here}/{RUNS}"]
+    with chdir(folder.parents[1]):
+        for command in (
+            ["merge", "--study", folder.name, *runs, "--output", f"{here}/runs.parquet"],
+            ["estimate", *of_study],
+            ["figures", "--data-only", *of_study],
+            ["pages", *of_study],
+        ):
+            said = StringIO()
+            with redirect_stdout(said), redirect_stderr(said):
+                failed = analysis(command)
+            if failed:
+                last = said.getvalue().strip().rpartition("\n")[2]
+                raise ValueError(f"analysis {command[0]}: {last[:300]}")
+
+
+def _differences(shipped: Path, made: Path) -> list[str]:
     """Sentences: how two files of one kind differ by value; Parquet is compared as text."""
     try:
+        if shipped.read_bytes() == made.read_bytes():
+            return []
         return compare(_text(shipped), _text(made))
     except Exception as error:  # whatever a file holds, it is named
         return [f"cannot be read: {one_line(error)}"]
@@ -152,13 +182,8 @@ def compare(shipped: str, made: str) -> list[str]:
     return [
         f"line {n}: shipped {one[at : at + 80]!r}, derived {other[at : at + 80]!r} ({one[:80]})"
         for n, one, other in islice(wrong, SHOWN + 1)
-        for at in [max(_agree(one, other) - 30, 0)]
+        for at in [max(len(os.path.commonprefix([one, other])) - 30, 0)]
     ]
-
-
-def _agree(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
 
 
 def _same(one: str, other: str) -> bool:
@@ -171,9 +196,9 @@ def _same(one: str, other: str) -> bool:
     )
 
 
-def tell(study: Path, every: bool = False) -> int:
+def tell(study: Path, lines: Iterator[Line], every: bool = False) -> int:
     """Print a line for each artefact that is wrong, with `every` for all; how many are wrong."""
-    lines = list(verify(study))
+    lines = list(lines)
     wrong = [line for line in lines if line.wrong]
     for line in lines if every else wrong:
         print(line.text())
@@ -183,13 +208,17 @@ def tell(study: Path, every: bool = False) -> int:
     return len(wrong)
 
 
-def main(studies: Sequence[Path], every: bool) -> int:
+def verify(studies: Sequence[Path], all: bool) -> int:  # noqa: A002, as the option is called
     """Verify these studies, or without any all that ship; the exit code."""
     studies = studies or sorted(path.parent for path in Path("results").glob(f"*/{MANIFEST}"))
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
-    wrong = sum(tell(study, every) for study in studies)
+    with pool() as processes:
+        # The largest first: its derivation is the longest thing to be done one after the other.
+        largest = sorted(studies, key=lambda study: -len(list(study.glob("cells/*"))))
+        lines = {study: begun(study, processes) for study in largest}
+        wrong = sum(tell(study, lines[study], all) for study in studies)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)
     return 1 if wrong else 0

@@ -1,10 +1,12 @@
 """README and docs: short, with links and commands that exist and numbers that were measured."""
 
+import json
 import re
 from functools import cache
 
 import pandas as pd
 import pytest
+import yaml
 
 from analysis.pages import render
 from tests.studio import REPOSITORY
@@ -91,3 +93,12 @@ def test_rates_of_rewritten_jobs_are_those_of_that_study(job, kind, said):
     rate = estimates("arms").loc[f"rate:1x_{job}/{kind}/naive"]["value"]
     spelt = f"{rate / 1000:.3g}k" if said.endswith("k") else f"{rate:,.0f}"
     assert spelt == said and said in (REPOSITORY / "docs" / "results.md").read_text("utf-8")
+
+
+def test_citation_and_zenodo_say_the_same():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text("utf-8"))
+    zenodo = json.loads((REPOSITORY / ".zenodo.json").read_text("utf-8"))
+    for key in ("title", "version", "license"):
+        assert zenodo[key] == citation[key]
+    [paper] = [entry["identifier"] for entry in zenodo["related_identifiers"]]
+    assert paper == citation["references"][0]["doi"]

@@ -4,7 +4,7 @@ need: the imports of some hundred commands take minutes.
 `python -m tests.warm` reads a JSON object a line: {"argv": [module, arguments...], "cwd": folder,
 "env": its environment, "out": file, "err": file, "ended": file for its exit code, "data": bytes
 that its address space may grow to, or null}, and answers with the PID of a process in a session of
-its own. The commands that `release` has `analysis` run are forked, too.
+its own.
 
 What differs from a start of its own: /proc shows the command line and environment of this process,
 and what is imported was imported before the command's environment was there.
@@ -28,13 +28,11 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from release import derive
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 # They import; none computes, for threads would not outlive a fork.
 MODULES = [f"release.{name}" for name in ("verify", "merge", "bundle")]
 MODULES += ["analysis.compare", "scipy.stats", "analysis.records.merge", "analysis.publish"]
-MODULES += ["analysis.records.telemetry", "analysis.pages"]
+MODULES += ["analysis.records.telemetry", "analysis.pages.render", "analysis.figures.command"]
 MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs"]
 MODULES += ["workflow.collocation.plan.show", "workflow.collocation.run.cell", "tests.fakes.host"]
 ASKING = threading.Lock()
@@ -130,32 +128,10 @@ def _command(asked: dict) -> None:
         pynvml.nvmlLib = host.library(os.environ)
     if asked["data"]:
         resource.setrlimit(resource.RLIMIT_DATA, (asked["data"], asked["data"]))
-    derive._run = _derived
     sys.argv = list(asked["argv"])
     if not hasattr(sys.modules.get(sys.argv[0]), "__path__"):
         sys.modules.pop(sys.argv[0], None)  # or runpy would warn of it
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-
-
-def _derived(folder: Path, *commands: list) -> None:
-    """In place of `release.derive._run`: its commands one after the other, forked from here."""
-    for command in commands:
-        if (pid := os.fork()) == 0:
-            os.chdir(folder.parents[1])
-            os.dup2(os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-            sys.argv = ["analysis", *map(str, command)]
-            with contextlib.redirect_stdout(sys.stderr):
-                code = 1
-                try:
-                    code = import_module("analysis.__main__").main(sys.argv[1:])
-                finally:
-                    sys.stderr.flush()
-                    os._exit(code)
-        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-            said = (folder / "said").read_text().strip().splitlines() or ["killed"]
-            (folder / "said").unlink()
-            raise ValueError(f"analysis {command[0]}: {said[-1][:300]}")
-        (folder / "said").unlink()
 
 
 def _keep(pid: int, ended: Path) -> None:
