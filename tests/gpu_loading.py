@@ -79,7 +79,7 @@ def span_of(source: Source, seconds: float) -> dict[str, float | None]:
     """What the card does meanwhile, from one pair: metric → value in the vocabulary's unit."""
     begin = source.open()
     time.sleep(seconds)
-    return source.span(begin, source.open())["gpu"]["metrics"]
+    return source.span(begin, source.open())["gpu"]["v"]
 
 
 def spinning(source: Source, device: gpu.Device, blocks: int) -> dict[str, float | None]:

@@ -98,7 +98,7 @@ def test_a_span_and_the_mean_of_its_ticks_agree(source, matmul):
             if "gpu" in rows:  # else the next one covers this time, too
                 ticks.append((now - before, rows["gpu"]))
                 before = now
-        span = source.span(begin, source.open())["gpu"]["metrics"]
+        span = source.span(begin, source.open())["gpu"]["v"]
     means = {
         name: sum(s * row[name] for s, row in ticks) / sum(s for s, _ in ticks) for name in ACTIVITY
     }

@@ -68,18 +68,20 @@ class Observation:
         try:
             # Arrow, which the conductor imports while the fork server starts
             from workflow.collocation.telemetry import files
-            from workflow.collocation.telemetry.summary import Facts, Summary
+            from workflow.collocation.telemetry.summary import Summary
 
             members = range(len(self.core_sets) if self.device else 0)
-            facts = Facts(
-                gpu=self.device is not None,
+            summary = Summary(
+                lines,
+                windows,
+                has_gpu=self.device is not None,
                 sm_count=self.device and self.device.sm_count,
                 instances=self.instances,
                 seats={member: self.sharing.entity(member) for member in members},
                 own=frozenset(pids | (self.sharing.own_pids() if self.device else set())),
                 owner=owner,
             )
-            telemetry, flags = Summary(lines, windows, facts).telemetry()
+            telemetry, flags = summary.telemetry()
             written = files.write(self.folder, lines, windows)
         except OSError:
             raise

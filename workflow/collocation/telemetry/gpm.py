@@ -8,35 +8,30 @@ sample is kept, so that the next row covers both times.
 
 import math
 import time
+import weakref
 from contextlib import suppress
 
 import pynvml
 
-from workflow.collocation.telemetry.metrics import METRICS, Metric, Unavailable
+from workflow.collocation.telemetry.metrics import ACTIVITY, METRICS, Metric, Unavailable
 
 FIRST_S = 0.2  # between the two samples that show whether the card answers
 LEAST_NS = 100_000_000  # between two samples of a pair
 DOUBT_S = 0.15  # a closer pair in which nothing happened was not refreshed: even asking is traffic
-ACTIVITY = [metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"]
+SCALES = {"1": 1 / 100, "B/s": 2**20, "1/s": 1}  # NVML's unit (%, MiB/s) in ours
 
 
 class _Sample:
     """A sample of an entity's counters, and when it was taken (monotonic ns)."""
 
-    buffer = None
-
     def __init__(self, card, entity: str):
         self.buffer = pynvml.nvmlGpmSampleAlloc()
+        weakref.finalize(self, pynvml.nvmlGpmSampleFree, self.buffer).atexit = False
         if entity == "gpu":
             pynvml.nvmlGpmSampleGet(card, self.buffer)
         else:
             pynvml.nvmlGpmMigSampleGet(card, int(entity.removeprefix("gi:")), self.buffer)
         self.t_ns = time.monotonic_ns()
-
-    def __del__(self):
-        if self.buffer is not None:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlGpmSampleFree(self.buffer)
 
 
 class Gpm:
@@ -73,10 +68,9 @@ class Gpm:
             if older is not None and time.monotonic_ns() - older.t_ns < LEAST_NS:
                 continue
             newer = _Sample(self._card, entity)
-            found = older and self._rates(older, newer)
-            if found:
+            if older and (found := self._rates(older, newer)):
                 rates[entity] = found
-            if found or older is None:
+            if older is None or entity in rates:
                 self._last[entity] = newer
         return rates
 
@@ -85,16 +79,14 @@ class Gpm:
         return {entity: _Sample(self._card, entity) for entity in self._entities}
 
     def span(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
-        """Entity → {"metrics", "start_ns", "end_ns"} between two `open`s, from one pair."""
-        pairs = {entity: (begin[entity], newer) for entity, newer in end.items()}
+        """Entity → {"v", "start_ns", "end_ns"}: rates between two `open`s, from one pair."""
         return {
-            entity: {"metrics": found, "start_ns": older.t_ns, "end_ns": newer.t_ns}
-            for entity, (older, newer) in pairs.items()
-            if (found := self._rates(older, newer))
+            entity: {"start_ns": begin[entity].t_ns, "end_ns": newer.t_ns, "v": found}
+            for entity, newer in end.items()
+            if (found := self._rates(begin[entity], newer))
         }
 
     def close(self) -> None:
-        """Look at nothing any more."""
         self._last = {}
 
     def _knows(self, metric: Metric, older: _Sample, newer: _Sample) -> bool:
@@ -104,11 +96,9 @@ class Gpm:
         return False
 
     def _rates(self, older: _Sample, newer: _Sample) -> dict | None:
-        """Metric → value in our unit; None when the counters were not refreshed in between."""
-        rates, seconds = (
-            self._evaluate(self._metrics, older, newer),
-            (newer.t_ns - older.t_ns) / 1e9,
-        )
+        """All metrics of a pair; None where it says nothing."""
+        rates = self._evaluate(self._metrics, older, newer)
+        seconds = (newer.t_ns - older.t_ns) / 1e9
         if rates.get("ctxsw_requests") is not None:  # a count over the pair
             rates["ctxsw_requests"] /= seconds
         unknown = all(rates.get(name) is None for name in ACTIVITY)
@@ -119,12 +109,11 @@ class Gpm:
         request = self._request
         request.numMetrics = len(metrics)
         request.sample1, request.sample2 = older.buffer, newer.buffer
-        for index, metric in enumerate(metrics):
-            request.metrics[index].metricId = metric.gpm
-            request.metrics[index].nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
+        for metric, asked in zip(metrics, request.metrics, strict=False):
+            asked.metricId, asked.nvmlReturn = metric.gpm, pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlGpmMetricsGet(request)
         rates = dict.fromkeys(metric.name for metric in metrics)
-        for metric, answer in zip(metrics, request.metrics, strict=False):
-            if answer.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(answer.value):
-                rates[metric.name] = answer.value * metric.gpm_scale
+        for metric, told in zip(metrics, request.metrics, strict=False):
+            if told.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(told.value):
+                rates[metric.name] = told.value * SCALES[metric.unit]
         return rates

@@ -5,6 +5,8 @@ from contextlib import suppress
 
 import psutil
 
+LOOKS = ["pid", "cpu_times", "io_counters", "memory_info", "status"]
+
 
 class Rates:
     """Growth of counters per second since the call before; None where one was not known."""
@@ -30,55 +32,43 @@ class Members:
     """
 
     def __init__(self):
-        self._rates: dict[int, Rates] = {}  # by PID of a member
-        self._members: dict[int, int] = {}
+        self._members: dict[int, tuple[int, Rates]] = {}  # by PID
 
     def watch(self, pids: dict[int, int]) -> None:
         """Look at these members, by index, from now on."""
-        self._members = {pid: member for member, pid in pids.items()}
-        self._rates = {pid: self._rates.get(pid, Rates()) for pid in self._members}
+        known = self._members
+        self._members = {pid: known.get(pid, (member, Rates())) for member, pid in pids.items()}
 
-    def rows(self, gpu_memory: dict[int, int | None]) -> list[tuple[int, int, dict]]:
-        """(time, member, values) of each member that has not ended.
-
-        gpu_memory: bytes by PID, as NVML tells them.
-        """
+    def rows(self, gpu_memory: dict[int, int]) -> list[tuple[int, int, dict]]:
+        """(time, member, values) of each member that has not ended; gpu_memory: bytes by PID."""
         rows = []
         for root, processes in self._trees().items():
-            now = time.monotonic_ns()
-            looks = [look for look in map(_look, processes) if look]
-            alive = [look for look in looks if look["memory"] is not None]
-            if root not in [look["pid"] for look in alive]:
+            (member, rates), now, looks = self._members[root], time.monotonic_ns(), []
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    looks.append(process.as_dict(LOOKS))  # None for what is refused
+            alive = {of["pid"]: of for of in looks if of["status"] != psutil.STATUS_ZOMBIE}
+            if root not in alive:
                 continue
-            moved = [look["io"] for look in looks]
-            known = None not in moved
-            used = {
-                "cpu": sum(look["cpu"] for look in looks),
-                "read": sum(io.read_bytes for io in moved) if known else None,
-                "write": sum(io.write_bytes for io in moved) if known else None,
-            }
-            listed = [gpu_memory.get(look["pid"]) for look in alive]
+            counters = {"cpu": sum(sum(of["cpu_times"][:4]) for of in looks)}
+            for name in ("read", "write"):
+                moved = [getattr(of["io_counters"], f"{name}_bytes", None) for of in looks]
+                counters[name] = None if None in moved else sum(moved)
             sizes = {
-                "rss": sum(look["memory"] for look in alive),
-                "gpu_memory": sum(each for each in listed if each is not None) or None,
+                "rss": sum(of["memory_info"].rss for of in alive.values()),
+                "gpu_memory": sum(gpu_memory.get(pid, 0) for pid in alive) or None,
             }
-            rows.append((now, self._members[root], self._rates[root].since(now, used) | sizes))
+            rows.append((now, member, rates.since(now, counters) | sizes))
         return rows
 
     def _trees(self) -> dict[int, list[psutil.Process]]:
         """The processes of each member, by its PID: one look at the machine's serves them all."""
-        if not self._members:
-            return {}
-        there = {process.pid: process for process in psutil.process_iter()}
-        parents = {}
-        for pid, process in there.items():
-            with suppress(psutil.NoSuchProcess):
-                parents[pid] = process.ppid()
+        there = {p.pid: p for p in psutil.process_iter(["ppid"])} if self._members else {}
         trees: dict[int, list] = {pid: [] for pid in self._members}
         for pid, process in there.items():
-            while pid and pid not in trees:
-                pid = parents.get(pid)
-            if pid:
+            while pid in there and pid not in trees:
+                pid = there[pid].info["ppid"]
+            if pid in trees:
                 trees[pid].append(process)
         return trees
 
@@ -99,16 +89,3 @@ class Machine:
         }
         sizes = {"memory_used": memory.used, "memory_available": memory.available}
         return now, self._rates.since(now, counters) | sizes
-
-
-def _look(process: psutil.Process) -> dict | None:
-    """The process as it is now: no memory of one that has ended, no I/O where that is refused."""
-    with suppress(psutil.NoSuchProcess):
-        try:
-            io = process.io_counters()
-        except psutil.AccessDenied:
-            io = None
-        ended = process.status() == psutil.STATUS_ZOMBIE
-        memory = None if ended else process.memory_info().rss
-        return {"pid": process.pid, "cpu": sum(process.cpu_times()[:4]), "io": io, "memory": memory}
-    return None

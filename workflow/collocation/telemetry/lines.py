@@ -10,12 +10,11 @@ class Lines:
     """All lines of one sampler; a line's "k" names the field here that it belongs to.
 
     Rows of a kind are ordered by their time. phases: when each phase of the cell began (ns), which
-    is no line's, for the conductor knows it. problem: why they may be incomplete, a sentence; None
-    when the sampler began and ended as it should.
+    the conductor knows. problem: a sentence, why they may be incomplete.
     """
 
-    head: dict | None = None
-    end: dict | None = None
+    head: dict = field(default_factory=dict)
+    end: dict = field(default_factory=dict)
     gpu: list[dict] = field(default_factory=list)
     members: list[dict] = field(default_factory=list)
     host: list[dict] = field(default_factory=list)
@@ -33,14 +32,11 @@ def read(path: Path) -> Lines:
     try:
         for line in path.read_bytes().splitlines():
             row = json.loads(line)
-            kind = row.pop("k")
-            if kind in ("head", "end"):
-                setattr(lines, kind, row)
-            else:
-                getattr(lines, kind).append(row)
+            of = getattr(lines, row.pop("k"))
+            of.append(row) if isinstance(of, list) else of.update(row)
     except (OSError, ValueError) as error:
         lines.problem = f"the sampler's output cannot be read on: {one_line(error)}"
-    if lines.problem is None and lines.end is None:
+    if not (lines.problem or lines.end):
         lines.problem = "the sampler did not end as it should"
     return lines
 

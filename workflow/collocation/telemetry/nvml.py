@@ -58,30 +58,28 @@ class Card:
         """The counter of the board's energy (J), which moves in steps of some 20 to 100 ms."""
         return self._fields("energy").get("energy")
 
-    def processes(self) -> dict[str, dict[int, int | None] | None]:
-        """Who computes on the card, "compute" and "mps": PID → bytes, None where not told.
+    def processes(self) -> dict[str, dict[int, int] | None]:
+        """Who computes on the card, "compute" and "mps": PID → bytes, 0 where not told.
 
         A list is None where NVML does not give it. In a container PIDs may be the host's.
         """
         found: dict[str, dict | None] = dict.fromkeys(LISTS)
         for name, call in LISTS.items():
             with suppress(pynvml.NVMLError):
-                memory: dict[int, int | None] = {}
-                for entry in call(self.handle):  # once for each part of a partitioned card
-                    parts = (memory.get(entry.pid), entry.usedGpuMemory)
-                    memory[entry.pid] = sum(part or 0 for part in parts) or None
+                entries, memory = call(self.handle), {}
+                for entry in entries:  # once for each part of a partitioned card
+                    memory[entry.pid] = memory.get(entry.pid, 0) + (entry.usedGpuMemory or 0)
                 found[name] = memory
         return found
 
     def _fields(self, *names: str) -> dict[str, float]:
         """Those of these field values that the card gives, in one call."""
+        ids = [FIELDS[name][0] for name in names]
         with suppress(pynvml.NVMLError):
-            ids = [FIELDS[name][0] for name in names]
+            answers = pynvml.nvmlDeviceGetFieldValues(self.handle, ids)
             return {
-                name: getattr(field.value, TYPES[field.valueType]) * FIELDS[name][1]
-                for name, field in zip(
-                    names, pynvml.nvmlDeviceGetFieldValues(self.handle, ids), strict=True
-                )
-                if field.nvmlReturn == pynvml.NVML_SUCCESS
+                name: getattr(answer.value, TYPES[answer.valueType]) * FIELDS[name][1]
+                for name, answer in zip(names, answers, strict=True)
+                if answer.nvmlReturn == pynvml.NVML_SUCCESS
             }
         return {}

@@ -55,7 +55,8 @@ class Sampler:
     """One cell's card, members and machine. output: a file descriptor that takes the lines."""
 
     def __init__(self, config: dict, output: int):
-        self._config, self._output = config, output
+        self._output, gpu = output, config["gpu"]
+        self._tick_ns, self._look_ns = (round(1e9 / config[name]) for name in ("hz", "slow_hz"))
         self._card: Card | None = None
         self._source: Source | None = None
         self._members, self._machine = Members(), Machine()
@@ -66,11 +67,19 @@ class Sampler:
         self._said: set[tuple[str, type]] = set()
         self._took_ms: list[float] = []  # each tick
         self._skipped = 0
+        head = {"source": None, "why": "no GPU", "hz": config["hz"], "slow_hz": config["slow_hz"]}
+        try:
+            if gpu is not None:
+                self._card = Card(gpu)
+                wanted = config["entities"], config["source"]
+                self._source, head["why"] = open_source(gpu, *wanted)
+                head["source"] = self._source.name if self._source else "nvml"
+        except Exception as error:
+            head["why"] = one_line(error)
+        self._line("head", **head)
 
     def run(self, commands: int) -> None:
         """Sample until told to quit, or until nobody is there to tell."""
-        self._find()
-        tick_ns, look_ns = (round(1e9 / self._config[name]) for name in ("hz", "slow_hz"))
         tick = look = time.monotonic_ns()  # when they are due
         unread, going = b"", True
         while going or self._edges:
@@ -78,50 +87,36 @@ class Sampler:
             if select.select([commands] if going else [], [], [], wait)[0]:
                 came = os.read(commands, 1 << 16)
                 *lines, unread = (unread + came).split(b"\n")
-                obeyed = [self._obey(**json.loads(line)) for line in lines]
+                obeyed = [self._obey(json.loads(line)) for line in lines]
                 going = bool(came) and all(obeyed)
             if (now := time.monotonic_ns()) >= tick:
                 taken = self._look_at_card()
                 self._took_ms.append((time.monotonic_ns() - now) / 1e6)
-                self._skipped += (now - tick) // tick_ns
-                tick = taken + tick_ns
+                self._skipped += (now - tick) // self._tick_ns
+                tick = taken + self._tick_ns
             if now >= look and not self._edges:  # it takes long, and edges would be missed
                 self._attempt("host", self._look_at_host)
-                look = now + look_ns
+                look = now + self._look_ns
             self._poll_energy()
-        self._end()
+        if self._source is not None:
+            self._source.close()
+        took = sorted(self._took_ms) or [0.0]
+        ranks = {"p50": len(took) // 2, "p95": int(len(took) * 0.95), "max": -1}
+        account = {f"tick_ms_{name}": round(took[rank], 3) for name, rank in ranks.items()}
+        account["cpu_s"] = round(sum(os.times()[:4]), 3)  # with children, such as dcgmi
+        self._line("end", ticks=len(self._took_ms), skipped=self._skipped, **account)
 
-    def _find(self) -> None:
-        """The card and its source of activity."""
-        config, source, why = self._config, None, "no GPU"
-        try:
-            if config["gpu"] is not None:
-                self._card = Card(config["gpu"])
-                wanted = config["gpu"], config["entities"], config["source"]
-                self._source, why = open_source(*wanted)
-                source = self._source.name if self._source else "nvml"
-        except Exception as error:
-            why = one_line(error)
-        rates = {name: config[name] for name in ("hz", "slow_hz")}
-        self._line("head", source=source, why=why, **rates)
-
-    def _obey(
-        self,
-        members: dict[str, int] | None = None,
-        open: str | None = None,
-        close: str | None = None,
-        quit: bool = False,
-    ) -> bool:
-        """Do as told; False to quit."""
-        if members is not None:
-            self._members.watch({int(member): pid for member, pid in members.items()})
-        for action, window in (("open", open), ("close", close)):
-            if window is not None:
-                self._attempt(f"{action} {window}", self._mark, action, window)
-                self._attempt("host", self._look_at_host)
-        return not quit
-
-    # -- the card -----------------------------------------------------------------------------
+    def _obey(self, command: dict) -> bool:
+        """Do as told by {"members": PIDs by index}, {"open": window}, {"close": window} or
+        {"quit": True}; False to quit.
+        """
+        [(what, about)] = command.items()
+        if what == "members":
+            self._members.watch({int(member): pid for member, pid in about.items()})
+        elif what != "quit":
+            self._attempt(f"{what} {about}", self._mark, what, about)
+            self._attempt("host", self._look_at_host)
+        return what != "quit"
 
     def _look_at_card(self) -> int:
         """A row of each entity; when it was taken: rates end before NVML's readings begin."""
@@ -149,8 +144,7 @@ class Sampler:
             self._held[window] = samples
             return
         for entity, span in self._source.span(self._held.pop(window), samples).items():
-            times = {key: span[key] for key in ("start_ns", "end_ns")}
-            self._line("spans", now, name=window, e=entity, **times, v=span["metrics"])
+            self._line("spans", now, name=window, e=entity, **span)
 
     def _poll_energy(self) -> None:
         """Tell the edges whose step has come: when, within a poll, and to how many joules."""
@@ -164,26 +158,18 @@ class Sampler:
                 del self._edges[name]
         self._polled = now
 
-    # -- members and machine ------------------------------------------------------------------
-
     def _look_at_host(self) -> None:
+        """A row of the machine and of each member; who has come to the card, or gone."""
         now, values = self._machine.row()
         self._line("host", now, v=values)
-        for now, member, values in self._members.rows(self._memory()):
-            self._line("members", now, m=member, v=values)
-
-    def _memory(self) -> dict[int, int | None]:
-        """Bytes by PID on the card; says who has come or gone."""
-        if self._card is None:
-            return {}
-        now, lists = time.monotonic_ns(), self._card.processes()
+        now, lists = time.monotonic_ns(), self._card.processes() if self._card else {}
         listed = {kind: None if pids is None else sorted(pids) for kind, pids in lists.items()}
-        if listed != self._listed:
+        if listed and listed != self._listed:
             self._listed = listed
             self._line("seen", now, **listed)
-        return {**(lists["mps"] or {}), **(lists["compute"] or {})}
-
-    # -- what it writes -----------------------------------------------------------------------
+        memory = {**(lists.get("mps") or {}), **(lists.get("compute") or {})}
+        for now, member, values in self._members.rows(memory):
+            self._line("members", now, m=member, v=values)
 
     def _attempt(self, where: str, call: Callable, *args):
         """What it gives. Where it fails, None, and it is said once for each kind of error."""
@@ -197,21 +183,8 @@ class Sampler:
 
     def _line(self, kind: str, t: int | None = None, **fields) -> None:
         """Write one line: it is there as a whole, whatever follows."""
-        line = {"k": kind, "t": time.monotonic_ns() if t is None else t} | fields
+        line = {"k": kind, "t": t or time.monotonic_ns()} | fields
         os.write(self._output, json.dumps(line, separators=(",", ":")).encode() + b"\n")
-
-    def _end(self) -> None:
-        if self._source is not None:
-            self._source.close()
-        took = sorted(self._took_ms) or [0.0]
-        ranks = {"p50": len(took) // 2, "p95": int(len(took) * 0.95), "max": -1}
-        self._line(
-            "end",
-            ticks=len(self._took_ms),
-            skipped=self._skipped,
-            cpu_s=round(sum(os.times()[:4]), 3),  # with children that have ended, such as dcgmi
-            tick_ms={name: round(took[rank], 3) for name, rank in ranks.items()},
-        )
 
 
 def main() -> None:

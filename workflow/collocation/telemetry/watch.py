@@ -32,8 +32,8 @@ class Watch:
     nothing is started. cores: where it may run, None for anywhere. To be made on a thread that
     outlives it, the main one: the kernel kills the sampler when that thread ends.
 
-    problem: what was wrong with it, or how it ended. linger_s: how long members should go on when a
-    window has closed, for its last readings.
+    process: the sampler. problem: what was wrong with it, or how it ended. linger_s: how long
+    members should go on when a window has closed, for its last readings.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Watch:
         self._output, self._log = folder / "telemetry.jsonl", log
         self._lines: Lines | None = None
         self._phases = [(time.monotonic_ns(), "idle")]
-        self._process: subprocess.Popen | None = None
+        self.process: subprocess.Popen | None = None
         if self.off:
             return
         about = {"output": str(self._output.resolve()), "gpu": gpu_uuid, "entities": entities}
         config = settings | about | {"slow_hz": SLOW_HZ, "cores": cores, "parent": os.getpid()}
         with log.open("wb") as file:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", PROGRAM, json.dumps(config)],
                 stdin=subprocess.PIPE,
                 stdout=file,
@@ -65,19 +65,13 @@ class Watch:
                 cwd=ROOT,
                 process_group=0,  # Ctrl-C is for the conductor alone
             )
-        os.set_blocking(self._process.stdin.fileno(), False)
+        os.set_blocking(self.process.stdin.fileno(), False)
 
     def __enter__(self) -> "Watch":
         return self
 
-    def __exit__(self, kind, *_) -> None:
-        if kind is not None and self._process is not None:
-            self._kill()  # nobody will read what it could still say
+    def __exit__(self, *_) -> None:
         self.end()
-
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
 
     def members(self, pids: dict[int, int]) -> None:
         """The members' PIDs by index; these and no others are looked at from now on."""
@@ -100,48 +94,33 @@ class Watch:
         return 0
 
     def end(self) -> Lines:
-        """End the sampler, and all that it wrote. The second call gives the same again."""
-        if self._lines is None:
-            if self._process is not None:
-                self._finish(self._process)
-            self._lines = Lines() if self.off else read(self._output)
+        """End the sampler, and all that it wrote. The second call gives the same again.
+
+        Bounded: END_S for it to quit, KILL_S after SIGKILL.
+        """
+        if self._lines is None and self.process is None:
+            self._lines = Lines()
+        elif self._lines is None:
+            self._send(quit=True)
+            self.process.stdin.close()
+            try:
+                if code := self.process.wait(END_S):
+                    said = self._log.read_text("utf-8", "replace").strip().rpartition("\n")[2][:300]
+                    self.problem = f"the sampler ended too early: exit code {code} {said}".strip()
+            except subprocess.TimeoutExpired:
+                self.problem = self.problem or "the sampler did not end when told to; it was killed"
+                os.killpg(self.process.pid, signal.SIGKILL)
+                with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it is left behind
+                    self.process.wait(KILL_S)
+            self._lines = read(self._output)
             self._lines.phases = self._phases
             self._lines.problem = self.problem = self.problem or self._lines.problem
         return self._lines
 
     def _send(self, **command) -> None:
         """One command, as a whole or not at all: a pipe takes what is this short in one piece."""
-        if self.problem is not None or self._process is None:
-            return
-        try:
-            os.write(self._process.stdin.fileno(), json.dumps(command).encode() + b"\n")
-        except OSError as error:  # it is gone, or does not read its commands
-            self.problem = self._early_end() or f"the sampler cannot be reached: {error}"
-
-    def _finish(self, process: subprocess.Popen) -> None:
-        """Bounded: END_S for it to quit, KILL_S after SIGKILL."""
-        self.problem = self._early_end() or self.problem
-        self._send(quit=True)
-        process.stdin.close()
-        try:
-            if process.wait(END_S) != 0:
-                self.problem = self._early_end()
-        except subprocess.TimeoutExpired:
-            self.problem = self.problem or "the sampler did not end when told to, and was killed"
-            self._kill()
-            with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it is left behind
-                process.wait(KILL_S)
-
-    def _early_end(self) -> str | None:
-        """How it ended by itself; None while it runs."""
-        code = self._process.poll()
-        if code is None:
-            return None
-        how = f"exit code {code}" if code >= 0 else f"by signal {-code}"
-        said = self._log.read_text("utf-8", "replace").strip().rpartition("\n")[2][:300]
-        return f"the sampler ended too early: {how}" + (f": {said}" if said else "")
-
-    def _kill(self) -> None:
-        """SIGKILL the sampler and what it may have started."""
-        with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self.problem is None and self.process is not None:
+            try:
+                os.write(self.process.stdin.fileno(), json.dumps(command).encode() + b"\n")
+            except OSError as error:  # it is gone, or does not read its commands
+                self.problem = f"the sampler cannot be reached: {error}"
