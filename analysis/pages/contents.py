@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 
 from analysis import estimates as table
 from analysis import labels
-from analysis.choose import way
+from analysis.advice import Advice, Option
+from analysis.choose import place, way
+from analysis.claims import Judged
 from analysis.estimates import MEASURED, Row
-from analysis.figures.select import place
 from analysis.pages import spelling as as_
-from analysis.pages.tables import Number, filled
+from analysis.pages.tables import Number
 from workflow.collocation.spec.names import (
     AFTER,
     BEFORE,
@@ -26,6 +27,26 @@ from workflow.collocation.spec.names import (
 )
 
 WINDOWS = {"": "", BEFORE: ", before others left", AFTER: ", after they left"}
+# Of tables: title of a column → quantity, and how it is written.
+Columns = Mapping[str, tuple[str, as_.Spell]]
+ONE = {"alone, samples/s": ("rate", as_.bare), "SMACT alone": ("smact", as_.num)}
+GAIN = {
+    "STP": ("stp", as_.span),
+    "S": ("s", as_.num),
+    "slowest takes": ("slowdown_worst", as_.num),
+    "over fastest": ("over_fastest", as_.span),
+}
+ALONE = {
+    "samples/s": ("rate", as_.span),
+    "GRACT": ("gract", as_.num),
+    "SMACT": ("smact", as_.num),
+    "DRAMA": ("drama", as_.num),
+    "memory": ("memory", as_.num),
+    "over fastest": ("over_fastest", as_.span),
+    "waits for its host": ("waits", as_.share),
+    "samples/s of busy GPU": ("device_rate", as_.bare),
+    "measured in": ("rate", as_.how_many),
+}
 SET = {
     "samples/s": ("rate", as_.bare),
     "STP": ("stp", as_.span),
@@ -37,6 +58,14 @@ SET = {
     "memory": ("memory", as_.num),
     "mJ/sample": ("energy_per_sample", as_.millis),
     "edge error": ("energy_edge_error", as_.share),
+}
+VERDICTS = {
+    "holds": "hold",
+    "contradicted": "are contradicted",
+    "depends_on_the_host": "depend on the host",
+    "too_imprecise": "cannot be decided with this precision",
+    "not_comparable": "are not comparable",
+    "not_testable": "are not testable here",
 }
 
 
@@ -52,57 +81,46 @@ def _count(e: Row) -> str:
     return " + ".join(str(n) for _, n in parse_scenario(e.scenario).parts)
 
 
+def _numbers(estimates: pd.DataFrame, columns: Columns, **where: str) -> dict[str, Number]:
+    """Those of one place, by title."""
+    return {
+        title: Number(table.get(estimates, quantity, **where), spell)
+        for title, (quantity, spell) in columns.items()
+    }
+
+
 def gains(estimates: pd.DataFrame) -> pd.DataFrame:
     """The set of each job and way of writing that does most samples/s (of a mix: the highest STP),
     beside one such job alone.
     """
     stps = table.of(estimates, "stp", window="", job="")
-    stps = stps[(stps["jobs"] > 1) & (stps["method"] != TWIN)]
-
-    def family(e: Row) -> tuple[str, str, str]:
-        parsed = parse_scenario(e.scenario)
-        return e.arm, parsed.family, parsed.variant
-
-    def does(e: Row) -> tuple[float, float]:
-        rate = table.get(estimates, "rate", **place(e))
-        return rate.value if rate else 0.0, e.value
-
-    best = [max(own, key=does) for _, own in groupby(_rows(stps), key=family)]
-    best.sort(key=lambda e: (arm_order(e.arm), -e.value))
-    alone, shared = [], []
-    for e in best:
+    best: dict[tuple, list] = defaultdict(list)
+    for e in _rows(stps[(stps["jobs"] > 1) & (stps["method"] != TWIN)]):
+        parsed, rate = parse_scenario(e.scenario), table.get(estimates, "rate", **place(e))
+        best[e.arm, parsed.family, parsed.variant] += [(rate.value if rate else 0.0, e.value, e)]
+    chosen = [max(own, key=lambda found: found[:2])[2] for own in best.values()]
+    rows = []
+    for e in sorted(chosen, key=lambda e: (arm_order(e.arm), -e.value)):
         parsed = parse_scenario(e.scenario)
         one = "" if parsed.mixed else scenario_id({parsed.parts[0][0]: 1}, parsed.variant)
-        alone.append((place(e) | {"scenario": one, "method": "naive"}, _named(e)))
-        shared.append((place(e), {"run": f"{_count(e)} {way(e.method)}"}))
-    ones = {"alone, samples/s": ("rate", as_.bare), "SMACT alone": ("smact", as_.num)}
-    several = {"STP": ("stp", as_.span), "S": ("s", as_.num)}
-    several |= {"slowest takes": ("slowdown_worst", as_.num)}
-    several |= {"over fastest": ("over_fastest", as_.span)}
-    return filled(estimates, alone, ones).join(filled(estimates, shared, several))
+        alone = _numbers(estimates, ONE, scenario=one, arm=e.arm, method="naive")
+        run = {"run": f"{_count(e)} {way(e.method)}"}
+        rows.append(_named(e) | alone | run | _numbers(estimates, GAIN, **place(e)))
+    return pd.DataFrame(rows)
 
 
 def alone(estimates: pd.DataFrame) -> pd.DataFrame:
     """Every job alone as a plain process, in each way in which it was written."""
     planned = table.of(estimates, "outcome", method="naive")
     planned = planned[planned["jobs"] == 1].sort_values("scenario", kind="stable")
-    columns = {
-        "samples/s": ("rate", as_.span),
-        "GRACT": ("gract", as_.num),
-        "SMACT": ("smact", as_.num),
-        "DRAMA": ("drama", as_.num),
-        "memory": ("memory", as_.num),
-        "over fastest": ("over_fastest", as_.span),
-        "waits for its host": ("waits", as_.share),
-        "samples/s of busy GPU": ("device_rate", as_.bare),
-        "measured in": ("rate", as_.how_many),
-    }
-    found = [
-        (place(e), {"job": labels.scenario(e.scenario), "written": labels.arm(e.arm)})
-        for e in _rows(planned)
-        if table.get(estimates, "rate", **place(e))
-    ]
-    return filled(estimates, found, columns)
+    return pd.DataFrame(
+        [
+            {"job": labels.scenario(e.scenario), "written": labels.arm(e.arm)}
+            | _numbers(estimates, ALONE, **place(e))
+            for e in _rows(planned)
+            if table.get(estimates, "rate", **place(e))
+        ]
+    )
 
 
 def over_separate(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -110,9 +128,9 @@ def over_separate(estimates: pd.DataFrame) -> pd.DataFrame:
     rows = table.of(estimates, "rate_over_naive", method="mps", window="")
     mixed = rows["scenario"].map(lambda scenario: parse_scenario(scenario).mixed).astype(bool)
     rows = rows[(rows["jobs"] > 1) & ~mixed]
-    found: dict[tuple[str, ...], dict[int, Row]] = {}
+    found: dict[tuple[str, ...], dict[int, Row]] = defaultdict(dict)
     for e in _rows(rows):
-        found.setdefault(tuple(_named(e).values()), {})[e.jobs] = e
+        found[tuple(_named(e).values())][e.jobs] = e
     counts = sorted(set(rows["jobs"]))
     return pd.DataFrame(
         [
@@ -125,26 +143,25 @@ def over_separate(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def sets(estimates: pd.DataFrame) -> pd.DataFrame:
     """Every set that was measured, and jobs alone under another method."""
-    found = []
+    rows = []
     for e in _rows(table.of(estimates, "outcome")):
         for window, said in WINDOWS.items():
             where = place(e) | {"window": window}
             if any(table.get(estimates, name, **where) for name in ("stp", "rate")):
                 texts = {"jobs": _count(e), "method": labels.method(e.method) + said}
-                found.append((where, _named(e) | texts))
-    return filled(estimates, found, SET)
+                rows.append(_named(e) | texts | _numbers(estimates, SET, **where))
+    return pd.DataFrame(rows)
 
 
 def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
     """Rates, STP and S of everything that several machines measured, machine by machine."""
-    known = table.hosts(estimates)
     rows = []
     for quantity in ("rate", "stp", "s", "device_rate"):
         overall = table.of(estimates, quantity, window="", job="")
         for e in _rows(overall[overall["hosts"] > 1]):
             on = {single.host: single for single in _rows(table.on_hosts(estimates, e))}
             texts = {"jobs": _count(e), "method": labels.method(e.method), "quantity": quantity}
-            numbers = {"all": e, **{host: on.get(host) for host in known}}
+            numbers = {"all": e, **{host: on.get(host) for host in table.hosts(estimates)}}
             numbers = {host: Number(number, as_.bare) for host, number in numbers.items()}
             rows.append(_named(e) | texts | numbers)
     return pd.DataFrame(rows)
@@ -152,12 +169,9 @@ def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def machines(estimates: pd.DataFrame) -> pd.DataFrame:
     """What each machine is, and how many cells it measured."""
-    rows = table.of(estimates, "count", host="*", name="host_cells")
+    rows = _rows(table.of(estimates, "count", host="*", name="host_cells"))
     return pd.DataFrame(
-        [
-            {"machine": e.host, "what it is": e.note, "cells": Number(e, as_.count)}
-            for e in _rows(rows)
-        ]
+        [{"machine": e.host, "what it is": e.note, "cells": Number(e, as_.count)} for e in rows]
     )
 
 
@@ -175,8 +189,7 @@ def pair(estimates: pd.DataFrame) -> pd.DataFrame:
             ("GPU memory", "memory", both, as_.num),
         ]
         for job, _ in parse_scenario(base).parts:
-            title = labels.job(job)
-            own = {"job": job}
+            title, own = labels.job(job), {"job": job}
             wanted += [
                 (f"slowdown of {title}", "slowdown", both | own, as_.span),
                 (f"speed of {title} once alone", "survivor_over_alone", end | own, as_.span),
@@ -207,26 +220,18 @@ def missing(estimates: pd.DataFrame) -> pd.DataFrame:
     """What was planned and has no result, alike ones in one row."""
     outcomes = table.of(estimates, "outcome")
     outcomes = outcomes[outcomes["value"].fillna(0) == 0]
-    alike: dict[tuple[str, str, str], list[Row]] = {}
+    alike: dict[tuple, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for e in sorted(_rows(outcomes), key=lambda e: method_order(e.method)):
         reason = e.note.partition(". ")[0].rpartition("OutOfMemoryError: ")[2]
-        alike.setdefault((e.status, reason, e.method), []).append(e)
+        alike[e.status, reason, e.method][", ".join(_named(e).values())][_count(e)] = None
     return pd.DataFrame(
         [
             {"status": labels.status(status), "method": labels.method(method)}
-            | {"jobs": _together(own), "reason": reason}
+            | {"jobs": "; ".join(f"{', '.join(ns)} × {named}" for named, ns in own.items())}
+            | {"reason": reason}
             for (status, reason, method), own in alike.items()
         ]
     )
-
-
-def _together(rows: Iterable[Row]) -> str:
-    """`2, 3, 7 × ResNet26 b32; 1, 2 × ResNet152 b32`."""
-    counts: dict[str, dict[str, None]] = {}
-    for e in rows:
-        named = ", ".join(_named(e).values())
-        counts.setdefault(named, {})[_count(e)] = None
-    return "; ".join(f"{', '.join(own)} × {named}" for named, own in counts.items())
 
 
 def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -268,3 +273,119 @@ def flagged(estimates: pd.DataFrame, flag: str) -> str:
     rows = rows[rows["flags"].str.split(";").map(lambda found: flag in found).astype(bool)]
     names = (f"{labels.scenario(e.scenario)} {labels.method(e.method)}" for e in _rows(rows))
     return "; ".join(dict.fromkeys(names))
+
+
+def _of_option(option: Option) -> dict[str, Number]:
+    return {
+        "samples/s": Number(option.rate, as_.bare),
+        "STP": Number(option.stp, as_.span),
+        "S": Number(option.s),
+        "over fastest": Number(option.over_fastest),
+        "slowest takes": Number(option.slowdown),
+        "memory": Number(option.memory),
+    }
+
+
+def _chosen(of: Advice, option: Option) -> str:
+    """`advised`, `most throughput`, both or neither."""
+    named = {"advised": of.knee, "most throughput": of.best}
+    return ", ".join(name for name, one in named.items() if one == option)
+
+
+def summary(found: Iterable[Advice]) -> pd.DataFrame:
+    """What to run of each job that was measured in sets, on one line."""
+    return pd.DataFrame(
+        [
+            {"job": labels.job(each.job), "written": labels.arm(each.arm), "run": each.knee.label}
+            | _of_option(each.knee)
+            | {"measured in": Number(each.knee.stp, as_.how_many)}
+            for each in found
+            if each.knee and each.sets
+        ]
+    )
+
+
+def alone_only(found: Iterable[Advice]) -> str:
+    """Jobs of which no copies were measured together, by name."""
+    names = (f"{labels.job(a.job)}, {labels.arm(a.arm)}" for a in found if not a.sets)
+    return "; ".join(dict.fromkeys(names))
+
+
+def options(of: Advice) -> pd.DataFrame:
+    """The options that no other beats in throughput, slowdown and memory together."""
+    return pd.DataFrame([{"run": o.label, "": _chosen(of, o)} | _of_option(o) for o in of.pareto])
+
+
+def advice(found: Iterable[Advice]) -> pd.DataFrame:
+    """Every measured option of every job."""
+    return pd.DataFrame(
+        [
+            {"job": each.job, "written": each.arm, "run": option.label, "jobs": option.n}
+            | {"method": option.method, "pareto": "yes" if option in each.pareto else ""}
+            | {"chosen": _chosen(each, option)}
+            | _of_option(option)
+            for each in found
+            for option in each.options
+        ]
+    )
+
+
+def verdicts(judged: Iterable[Judged], estimates: pd.DataFrame) -> pd.DataFrame:
+    """A row for each claim: its verdict, the number it rests on first, the paper's, and why."""
+    rows = []
+    for each in judged:
+        every = [cell for test in each.tests for cell in test.cells]
+        cells = [cell for cell in every if cell.ids] or every
+        cells = [cell for cell in cells if cell.verdict == each.verdict] or cells
+        ours, paper = None, ""
+        if cells:
+            first = min(cells, key=lambda cell: not cell.reported)
+            if first.ids and each.verdict != "not testable":
+                ours = table.at(estimates, first.ids[0])
+            if theirs := table.at(estimates, first.reported):
+                done = theirs.quantity == "outcome"
+                paper = labels.status(theirs.status) if done else as_.num(theirs)
+                paper += f", {theirs.source}"
+        rows.append(
+            {"claim": f"{each.claim.id}: {each.claim.text}"}
+            | {"verdict": each.verdict + ", post hoc" * each.post_hoc}
+            | {"ours": Number(ours, as_.span), "the paper": paper, "why": each.note}
+        )
+    return pd.DataFrame(rows)
+
+
+def rules(judged: Iterable[Judged]) -> pd.DataFrame:
+    """A row for each test of a claim, and for each need of it."""
+    columns, rows = ["claim", "quantity", "must be", "verdict", "remark"], []
+    for each in judged:
+        claim = each.claim
+        for number, test in enumerate(each.tests):
+            remark = "" if number else claim.note
+            rows.append([claim.id, test.test.quantity, test.test.rule, test.verdict, remark])
+        for need in each.needs:
+            met = "not read" if need.met is None else f"met on {', '.join(need.met) or 'no host'}"
+            quantity = f"needs {need.need.quantity}"
+            rows.append([claim.id, quantity, need.need.rule, met, need.note])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def changed(judged: Iterable[Judged]) -> pd.DataFrame:
+    """Claims whose rule was changed after data had been seen: both verdicts, and why."""
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in judged:
+        if change := each.claim.changed:
+            alike[change.why, f"{change.before} → {each.verdict}"].append(each.claim.id)
+    return pd.DataFrame(
+        [
+            {"claims": ", ".join(ids), "old → new verdict": verdicts, "why": why}
+            for (why, verdicts), ids in alike.items()
+        ]
+    )
+
+
+def counted(estimates: pd.DataFrame) -> str:
+    """`Of 48 claims 9 hold, 5 are contradicted, …`: those of each verdict that there is."""
+    found = {word: table.get(estimates, "count", name=f"claims_{word}") for word in VERDICTS}
+    parts = [f"{as_.count(e)} {VERDICTS[w]}" for w, e in found.items() if as_.known(e) and e.value]
+    every = table.get(estimates, "count", name="claims")
+    return f"Of {as_.count(every)} claims {', '.join(parts)}." if parts else ""

@@ -7,19 +7,23 @@ python -m analysis pages --folder results/h200 --readme   README.md and docs/cla
 from __future__ import annotations
 
 import csv
+import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from markdown_it import MarkdownIt
 
 from analysis import advice, claims, estimates, labels
+from analysis.advice import Advice
 from analysis.choose import on_cpu, scope, update
 from analysis.figures import INDEX
-from analysis.pages import PAGES, TABLES, advised, contents, html, judged, spelling, tables
+from analysis.pages import PAGES, TABLES, contents, spelling, tables
 from analysis.pages.spelling import known, plain
+from workflow.collocation.spec.names import CONTROL_ARMS, arm_order
 
 ROOT, TEMPLATES = Path(__file__).parents[2], Path(__file__).parent / "templates"
 # Markdown, not HTML: `plain` escapes what is not ours.
@@ -30,8 +34,9 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-SPELLINGS = (spelling.num, spelling.bare, spelling.span, spelling.share, spelling.percent)
+SPELLINGS = ("num", "bare", "span", "share", "percent")
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
+_LINK = re.compile(rf'href="(?:tables/|\.\./)?({"|".join(PAGES)})\.md"')
 
 
 class Study:
@@ -43,28 +48,18 @@ class Study:
         self.scope = scope(self.estimates)[0]
         self.on_cpu = on_cpu(self.estimates)
         self.judged = claims.judged(claims.read(rules), self.estimates)
-        self.advice = advised.by_gain(advice.advise(self.estimates))
+        # Jobs as in the paper first, and of these the highest gain.
+        found = sorted(advice.advise(self.estimates), key=_gain)
+        self.advice = sorted(found, key=lambda each: arm_order(each.arm))
         self.common = advice.common(self.advice)
         self.unmeasured = advice.unmeasured(self.estimates, self.advice)
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Those that are also written as CSV."""
-        found = {name: getattr(contents, name)(self.estimates) for name in TABLES[:-1]}
-        return found | {"advice": advised.everything(self.advice)}
-
-    @property
-    def root(self) -> str:
-        """SHA-256 of the list of the study's raw files; empty where it is not sealed."""
-        listed = self.folder / "raw.sha256"
-        return sha256(listed.read_bytes()).hexdigest() if listed.exists() else ""
-
-    def figures(self) -> dict[str, dict[str, str]]:
-        """Name → row of the list of figures; empty before any was drawn."""
-        path = self.folder / INDEX
-        if not path.exists():
-            return {}
-        with path.open(encoding="utf-8", newline="") as file:
-            return {row["figure"]: row for row in csv.DictReader(file)}
+        listed = folder / "raw.sha256"
+        # SHA-256 of the list of the study's raw files; empty where it is not sealed.
+        self.root = sha256(listed.read_bytes()).hexdigest() if listed.exists() else ""
+        self.figures = {}  # name → row of the list of figures; empty before any was drawn
+        if (folder / INDEX).exists():
+            with (folder / INDEX).open(encoding="utf-8", newline="") as file:
+                self.figures = {row["figure"]: row for row in csv.DictReader(file)}
 
     def page(self, template: str, docs: bool = False) -> str:
         """A template as Markdown; docs: the short form, for docs/."""
@@ -82,42 +77,61 @@ class Study:
         def get(quantity: str, **where: str) -> estimates.Row | None:
             return estimates.get(self.estimates, quantity, **where)
 
-        def count(name: str) -> str:
-            return spelling.count(get("count", name=name))
+        def picture(name: str) -> str:
+            drawn = self.figures.get(name, {})
+            return _PICTURE.format(**drawn) if drawn.get("title") else ""
 
-        figures = self.figures()
         context = {
             "study": self,
             "estimates": self.estimates,
             "contents": contents,
-            "judgement": judged,
-            "advised": advised,
             "table": tables.markdown,
             "get": get,
             "of": lambda quantity, **where: estimates.of(self.estimates, quantity, **where),
             "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
-            "count": count,
-            **{spell.__name__: spelt(spell) for spell in SPELLINGS},
+            "count": lambda name: spelling.count(get("count", name=name)),
+            **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
             "docs": docs,
             "flat": plain,
             "labels": labels,
-            "picture": lambda name: (
-                _PICTURE.format(**figures[name]) if figures.get(name, {}).get("title") else ""
-            ),
-            "not_drawn": [name for name, row in figures.items() if not row["title"]],
+            "picture": picture,
+            "not_drawn": [name for name, row in self.figures.items() if not row["title"]],
         }
         text = ENVIRONMENT.get_template(f"{template}.md.j2").render(context)
         return text.strip() + "\n"
 
     def outputs(self) -> Iterator[tuple[str, str]]:
         """(file name relative to the study's folder, content) of all of FILES."""
-        sisters = {name: f"{name}.html" for name in PAGES}
         for name in PAGES:
             text = self.page(name)
             yield f"{name}.md", text
-            yield f"report/{name}.html", html.page(text, f"{self.name}: {name}", sisters)
-        for name, table in self.tables().items():
-            yield f"tables/{name}.csv", tables.csv(table)
+            yield f"report/{name}.html", _html(text, f"{self.name}: {name}")
+        for name in TABLES:
+            of = self.advice if name == "advice" else self.estimates
+            yield f"tables/{name}.csv", tables.csv(getattr(contents, name)(of))
+
+
+def _gain(each: Advice) -> float:
+    return -each.knee.stp.value if each.knee else 0.0
+
+
+def _html(markdown: str, title: str) -> str:
+    """A page as one self-contained HTML file: readable on a phone, on paper and at night. Links to
+    other pages point to their HTML.
+
+    The Markdown is ours: words from records were escaped when they were put into it.
+    """
+    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
+    body = body.replace("<table>", '<div class="table" tabindex="0"><table>')
+    body = _LINK.sub(r'href="\1.html"', body.replace("</table>", "</table></div>"))
+    links = " · ".join(f'<a href="{name}.html">{name}</a>' for name in PAGES)
+    style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n"
+        f"<body><nav>{links}</nav>\n<main>\n{body}</main></body></html>\n"
+    )
 
 
 def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
@@ -125,6 +139,21 @@ def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
     study = Study(folder, rules)
     yield "README.md", study.page("readme")
     yield "docs/claims.md", study.page("claims", docs=True)
+
+
+def _foremost(found: Iterable[Advice]) -> list[Advice]:
+    """Of each job that was measured in sets, the way of writing whose advised option does the most;
+    the highest gain first.
+    """
+
+    def does(each: Advice) -> tuple[bool, float, float]:
+        rate = each.knee.rate
+        return each.arm not in CONTROL_ARMS, rate.value if rate else 0.0, each.knee.stp.value
+
+    best: dict[str, Advice] = {}
+    for each in (each for each in found if each.sets and each.knee):
+        best[each.job] = max(best.get(each.job, each), each, key=does)
+    return sorted(best.values(), key=_gain)
 
 
 def closing_lines(folder: Path) -> str:
@@ -136,7 +165,7 @@ def closing_lines(folder: Path) -> str:
     except (OSError, ValueError):
         return ""
     lines = [scope(found)[0]]
-    chosen = [] if on_cpu(found) else advised.foremost(advice.advise(found))
+    chosen = [] if on_cpu(found) else _foremost(advice.advise(found))
     if chosen:
         lines.append(
             "How many of a job should share the GPU, in the way of writing that does most:"

@@ -1,4 +1,4 @@
-"""How a number of estimates.parquet is written in text: each function takes its row, or None."""
+"""How a number of estimates.parquet is written in text: each takes its row, or None."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from analysis.estimates import INTERVAL, RANGE, Row
 NOTHING = "–"
 Spell = Callable[[Row | None], str]
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|$&~])")
+_ENDS = {INTERVAL: " [{:.1f}, {:.1f} %]", RANGE: " ({:.1f} to {:.1f} %)"}
 
 
 def plain(text: object) -> str:
@@ -25,24 +26,7 @@ def known(e: Row | None) -> bool:
 
 def _spelling(spell: Callable[[Row], str]) -> Spell:
     """The same, but a dash where there is no number."""
-
-    def spelt(e: Row | None) -> str:
-        return spell(e) if known(e) else NOTHING
-
-    spelt.__name__, spelt.__doc__ = spell.__name__, spell.__doc__
-    return spelt
-
-
-@_spelling
-def num(e: Row) -> str:
-    """`57.9k samples/s`, `1.64`."""
-    return labels.number(e.value, e.unit)
-
-
-@_spelling
-def bare(e: Row) -> str:
-    """As `num`, where the unit stands in a column's title."""
-    return labels.number(e.value)
+    return lambda e: spell(e) if known(e) else NOTHING
 
 
 @_spelling
@@ -52,22 +36,17 @@ def span(e: Row) -> str:
 
 
 @_spelling
-def count(e: Row) -> str:
-    """A whole number."""
-    return f"{e.value:,.0f}"
-
-
-@_spelling
-def share(e: Row) -> str:
-    """A share in whole per cent, without its spread."""
-    return f"{100 * e.value:.0f} %"
-
-
-@_spelling
 def percent(e: Row) -> str:
     """A share with its spread where it has one: `6.5 % (2.6 to 8.4 %)`."""
-    ends = {INTERVAL: " [{:.1f}, {:.1f} %]", RANGE: " ({:.1f} to {:.1f} %)"}.get(e.spread, "")
-    return f"{100 * e.value:.1f} %" + ends.format(100 * e.low, 100 * e.high)
+    ends = _ENDS.get(e.spread, "").format(100 * e.low, 100 * e.high)
+    return f"{100 * e.value:.1f} %{ends}"
+
+
+@_spelling
+def how_many(e: Row) -> str:
+    """`3 replicates on 2 hosts`: what stands behind a number."""
+    hosts = f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if e.hosts else ""
+    return f"{e.n} replicate{'s' if e.n != 1 else ''}{hosts}"
 
 
 @_spelling
@@ -76,14 +55,8 @@ def precise(e: Row) -> str:
     return f"{e.value:.3f}" + (f" [{e.low:.3f}, {e.high:.3f}]" if e.low == e.low else "")
 
 
-@_spelling
-def millis(e: Row) -> str:
-    """In thousandths of its unit: J as mJ."""
-    return labels.number(1000 * e.value)
-
-
-@_spelling
-def how_many(e: Row) -> str:
-    """`3 replicates on 2 hosts`: what stands behind a number."""
-    hosts = f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if e.hosts else ""
-    return f"{e.n} replicate{'s' if e.n != 1 else ''}{hosts}"
+num = _spelling(lambda e: labels.number(e.value, e.unit))  # `57.9k samples/s`, `1.64`
+bare = _spelling(lambda e: labels.number(e.value))  # where the unit stands in a column's title
+millis = _spelling(lambda e: labels.number(1000 * e.value))  # in thousandths of its unit: J as mJ
+share = _spelling(lambda e: f"{100 * e.value:.0f} %")  # without its spread
+count = _spelling(lambda e: f"{e.value:,.0f}")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis import estimates as table
 from analysis.choose import TURNED, TURNS, turned
 from analysis.estimates import Row
 from analysis.pages import spelling
@@ -34,53 +32,22 @@ class Number:
         found = [flag for flag in flags.split(self.of.flags) if flag in MARKS]
         return [f for f in found if f != flags.UNVISITED or self.of.quantity in BY_IT]
 
-    def digits(self, name: str) -> str:
-        """Value, low or high in full; what is not there is empty."""
-        found = getattr(self.of, name, None)
-        return "" if found is None or found != found else f"{found:.9g}"
-
-
-def filled(
-    estimates: pd.DataFrame,
-    rows: Iterable[tuple[Mapping[str, str], Mapping[str, object]]],
-    columns: Mapping[str, tuple[str, Spell]],
-) -> pd.DataFrame:
-    """A table of these rows: (place of its numbers, its texts by title).
-
-    columns: title → quantity, and how it is written.
-    """
-    return pd.DataFrame(
-        [
-            dict(texts)
-            | {
-                title: Number(table.get(estimates, quantity, **where), spell)
-                for title, (quantity, spell) in columns.items()
-            }
-            for where, texts in rows
-        ]
-    )
-
-
-def place(e: Row, **other: str) -> dict[str, str]:
-    """Where the other quantities of a number's set are."""
-    return {"scenario": e.scenario, "arm": e.arm, "method": e.method} | other
-
 
 def csv(frame: pd.DataFrame) -> str:
     """As CSV: numbers with all their digits, low and high beside them, and the ids of each row."""
-    found = {}
+    found, ids = {}, []
     for title, cells in frame.items():
         if not any(isinstance(cell, Number) for cell in cells):
             texts = cells.map(lambda cell: no_formula(cell) if isinstance(cell, str) else cell)
             found[no_formula(str(title))] = texts
             continue
         for name in ("value", "low", "high"):
-            found[title if name == "value" else f"{title} {name}"] = [c.digits(name) for c in cells]
-    if any(isinstance(cell, Number) for cell in frame.to_numpy().flat):
-        found["id"] = [
-            " ".join(c.of.id for c in row if isinstance(c, Number) and known(c.of))
-            for row in frame.itertuples(index=False, name=None)
-        ]
+            full = (getattr(cell.of, name, None) for cell in cells)
+            full = ["" if x is None or x != x else f"{x:.9g}" for x in full]
+            found[title if name == "value" else f"{title} {name}"] = full
+        ids.append([cell.of.id if known(cell.of) else "" for cell in cells])
+    if ids:
+        found["id"] = [" ".join(filter(None, own)) for own in zip(*ids, strict=True)]
     return pd.DataFrame(found).to_csv(index=False, lineterminator="\n")
 
 
