@@ -58,9 +58,9 @@ def named(code: str):
 
 
 def meant(given: str, known: list[str]) -> str:
-    """What may have been meant, as the end of a sentence."""
-    near = difflib.get_close_matches(given, known, n=3)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    """The nearest of what is known, as the end of a sentence."""
+    near = difflib.get_close_matches(given, known, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def main() -> None:

@@ -85,13 +85,11 @@ class EventClock:
             self._read()
 
     def finish(self) -> None:
-        """Wait for all marked steps."""
         while len(self.end_ns) < self._marked:
             self._oldest().synchronize()
             self._read()
 
     def resume(self) -> None:
-        """Steps go on after a rest, in which none was under way."""
         self._first, self._since = len(self.end_ns), time.monotonic_ns()
 
     def _oldest(self) -> torch.cuda.Event:
@@ -118,20 +116,7 @@ def step_clock(
     return HostClock() if sync or device.type == "cpu" else EventClock(ahead_s=ahead_s)
 
 
-def typical_step_s(end_ns: Sequence[int]) -> float | None:
-    """Seconds a step takes: the median of the later half, without what the first ones wait for."""
-    durations = np.diff(end_ns)
-    later = durations[len(durations) // 2 :]
-    return float(np.median(later)) / 1e9 if len(later) else None
-
-
-def save_steps(
-    folder: str,
-    end_ns: Sequence[int],
-    wait_ns: Sequence[int],
-    loss_step: Sequence[int],
-    loss: Sequence[float],
-) -> None:
+def save_steps(folder: str, end_ns, wait_ns, loss_step: Sequence[int], loss: Sequence) -> None:
     """Write steps.npz, whole or not at all."""
     target = Path(folder) / "steps.npz"
     partial = target.with_suffix(".part")

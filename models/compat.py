@@ -1,8 +1,8 @@
 """Lets torchvision (and timm, which needs it) import beside a CPU build of torch.
 
-torchvision's wheels hold CUDA operators only. Where their library does not load, torchvision's
-import fails at the operators `nms` and `qnms`, whose schemas are declared here. Import this
-module before timm or torchvision, at the top level (spawned workers import again).
+torchvision's wheels hold CUDA operators only. Where their library does not load, its import fails
+at the operators `nms` and `qnms`, which are declared here. Import this module before timm or
+torchvision, at the top level (spawned workers import again).
 """
 
 import importlib.util
@@ -10,16 +10,10 @@ from pathlib import Path
 
 import torch
 
-_SCHEMAS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
-
-
 _library = torch.library.Library("torchvision", "FRAGMENT")  # to be kept: its end ends them
 for _binary in Path(importlib.util.find_spec("torchvision").origin).parent.glob("_C*.so"):
     try:
         torch.ops.load_library(str(_binary))
     except OSError:
-        for _schema in _SCHEMAS:
-            _library.define(_schema)
+        for _name in ("nms", "qnms"):
+            _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

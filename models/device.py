@@ -26,11 +26,15 @@ def device_facts(device: torch.device) -> dict:
     if device.type != "cuda":
         return dict.fromkeys(("device_uuid", "sm_count", "sm_source", "memory_free"))
     memory_free, _ = torch.cuda.mem_get_info(device)
-    driver = _driver()
-    affinity = _ExecAffinity()
-    asked = _call(driver, "cuCtxGetExecAffinity", ctypes.byref(affinity), ctypes.c_int(0))
+    affinity, handle, raw = _ExecAffinity(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    asked = _driver("cuCtxGetExecAffinity", ctypes.byref(affinity), ctypes.c_int(0))
     count = affinity.sm_count or None if asked else None
-    name = _uuid(driver) or torch.cuda.get_device_properties(device).uuid
+    if _driver("cuCtxGetDevice", ctypes.byref(handle)) and _driver(
+        "cuDeviceGetUuid_v2", raw, handle
+    ):
+        name = uuid.UUID(bytes=bytes(raw))
+    else:  # of the whole card, where there is MIG
+        name = torch.cuda.get_device_properties(device).uuid
     mig = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
     return {
         "device_uuid": f"{'MIG' if mig else 'GPU'}-{name}",
@@ -40,24 +44,7 @@ def device_facts(device: torch.device) -> dict:
     }
 
 
-def _uuid(driver) -> uuid.UUID | None:
-    """Of the MIG device, where the current context is on one; torch may name the whole card."""
-    handle, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    answered = _call(driver, "cuCtxGetDevice", ctypes.byref(handle)) and _call(
-        driver, "cuDeviceGetUuid_v2", raw, handle
-    )
-    return uuid.UUID(bytes=bytes(raw)) if answered else None
-
-
-def _driver():
-    """CUDA's driver library, which torch has loaded; None where there is no such thing."""
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-
-
-def _call(driver, name: str, *arguments) -> bool:
-    """Whether the driver knows this function, and it succeeded."""
-    function = getattr(driver, name, None)
+def _driver(name: str, *arguments) -> bool:
+    """Whether CUDA's driver, which torch has loaded, knows this function, and it succeeded."""
+    function = getattr(ctypes.CDLL("libcuda.so.1"), name, None)
     return function is not None and function(*arguments) == 0

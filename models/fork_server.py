@@ -17,7 +17,6 @@ a fork.
 
 import argparse
 import contextlib
-import errno
 import gc
 import importlib
 import json
@@ -52,12 +51,6 @@ class Member:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def ended(self, **how) -> None:
-        """Tell how it ended; a conductor that reads nothing must not hold up the others."""
-        with contextlib.suppress(OSError), socket.socket(fileno=self.channel) as channel:
-            line = b"\n" + to_line("exited", self.index, **how)  # it may have died in mid-line
-            channel.send(line, socket.MSG_DONTWAIT)
-
 
 class ForkServer:
     """Serves all conductors that connect to `listener`."""
@@ -79,10 +72,7 @@ class ForkServer:
                 self.welcome(hello)
 
     def welcome(self, hello: bytes) -> None:
-        try:
-            conductor, _ = self.listener.accept()
-        except OSError:  # no descriptor left: who waits is let in later
-            return
+        conductor, _ = self.listener.accept()
         if peer(conductor)[1] != os.getuid():
             conductor.close()
             return
@@ -96,19 +86,18 @@ class ForkServer:
         try:
             data, fds, flags, _ = socket.recv_fds(conductor, 1 << 18, 3, socket.MSG_CMSG_CLOEXEC)
             if flags & socket.MSG_CTRUNC:
-                raise OSError(errno.EMFILE, "no descriptor left for a member's")
+                raise OSError("no descriptor left for a member's")
             request = json.loads(data) if data else {}
             if "start" in request:
                 self.start(conductor, request["start"], *fds)
                 return
         except ConnectionResetError:
-            request = {}
+            pass
         except (OSError, ValueError):  # of one cell, whose end it is: the others are served on
             traceback.print_exc()
             request = {}
             for fd in fds:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
+                os.close(fd)
         for member in self.members.values():  # one that has just ended is in here no more
             if member.conductor is conductor and request.get("kill") in (None, member.index):
                 member.kill(request.get("signal", signal.SIGKILL))
@@ -119,32 +108,26 @@ class ForkServer:
     def start(
         self, conductor: socket.socket, spec: dict, channel: int, log: int, *kept: int
     ) -> None:
-        server, pid = os.getpid(), 0
+        server = os.getpid()
         spec |= {"kept": kept, "forked_s": time.monotonic()}  # a script keeps those open, too
-        try:
-            pid = os.fork()
-            if pid == 0:
-                run_member(self.main, spec, server, channel, log, *kept)
-            pidfd = os.pidfd_open(pid)
-        except OSError as error:  # nothing left of something: the member's failure, not ours
-            if pid:  # nobody would hear of its end
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            Channel(spec["member"], channel, channel).error("ForkFailed", str(error))
-            Member(0, spec["member"], conductor, channel).ended(code=None, signal=None)
-        else:
-            with contextlib.suppress(OSError):  # the child does the same; whoever comes first
-                os.setpgid(pid, pid)
-            self.members[pidfd] = Member(pid, spec["member"], conductor, channel)
+        if (pid := os.fork()) == 0:
+            run_member(self.main, spec, server, channel, log, *kept)
+        with contextlib.suppress(OSError):  # the child does the same; whoever comes first
+            os.setpgid(pid, pid)
+        self.members[os.pidfd_open(pid)] = Member(pid, spec["member"], conductor, channel)
         for fd in (log, *kept):
             os.close(fd)
 
     def reap(self, pidfd: int) -> None:
+        """Tell how a member ended; a conductor that reads nothing must not hold up the others."""
         member = self.members.pop(pidfd)
         os.close(pidfd)
         member.kill()  # workers that it left. Until the wait below nobody else can have this pid
         code = os.waitstatus_to_exitcode(os.waitpid(member.pid, 0)[1])
-        member.ended(code=code if code >= 0 else None, signal=-code if code < 0 else None)
+        how = {"code": code if code >= 0 else None, "signal": -code if code < 0 else None}
+        with contextlib.suppress(OSError), socket.socket(fileno=member.channel) as channel:
+            line = b"\n" + to_line("exited", member.index, **how)  # it may have died in mid-line
+            channel.send(line, socket.MSG_DONTWAIT)
 
 
 def run_member(main: Callable, spec: dict, server: int, channel: int, log: int, *kept: int) -> None:

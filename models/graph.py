@@ -31,10 +31,8 @@ class GraphedStep:
     first_steps = FIRST_STEPS  # which are no replays: to be taken before any that count
 
     def __init__(self, job: Job, source, device: torch.device):
-        if not (job.capturable and hasattr(source, "fetch")):
-            raise ValueError("cuda_graph needs a kind that can be captured, with resident input")
-        if device.type != "cuda":
-            raise ValueError(f"cuda_graph needs a CUDA device, not {device.type}")
+        if not (job.capturable and hasattr(source, "fetch") and device.type == "cuda"):
+            raise ValueError("cuda_graph needs CUDA, resident input, a kind that can be captured")
         self.job, self.source, self.graph = job, source, None
         self.row, self.fetch = source.row(0).clone(), job.compiled(source.fetch)
         self.side, self.eager = torch.cuda.Stream(), 0
@@ -49,7 +47,6 @@ class GraphedStep:
             group["lr"] = rate
 
     def set_epoch(self, epoch: int) -> None:
-        """An epoch (0-based) begins, with learning rates of its own."""
         self.job.set_epoch(epoch)
         self._set_rates()
 
@@ -93,10 +90,9 @@ class GraphedStep:
             raise NotCapturable(said) from cause
 
     def input_alone(self) -> Callable[[int], None]:
-        """A function that launches the graph's input work alone, of the row it has now.
+        """A function that launches the graph's input work alone, whatever step it is called with.
 
-        For timing: whatever step it is called with. Captured in the training graph's memory,
-        which lies idle between replays; freed when the function is.
+        Captured in the training graph's memory, which lies idle between replays.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.graph.pool()):

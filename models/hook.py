@@ -79,7 +79,8 @@ def _device() -> dict:
     except ImportError:  # a copied hook
         return {}
     facts = device_facts(sys.modules["torch"].device("cuda", cuda.current_device()))
-    return {name: facts[name] for name in ("device_uuid", "sm_count", "sm_source")}
+    del facts["memory_free"]  # of a device that is in use already
+    return facts
 
 
 class _Steps:

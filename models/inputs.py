@@ -79,7 +79,17 @@ class CropPlan(Plan):
         return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)
 
 
-class ResidentImages:
+class ResidentInput:
+    """Batches from arrays that lie on the device.
+
+    `row(step)` is what a step takes, `fetch(row)` the batch of it; `bytes` lie on the device.
+    """
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        return self.fetch(self.row(step))
+
+
+class ResidentImages(ResidentInput):
     """Batches of classifier input from `arrays` {"images" uint8 [n, 3, S, S], "labels" [n]}.
 
     S is at least `size`; the surplus is the room for random crops. Raises ValueError when the
@@ -96,7 +106,7 @@ class ResidentImages:
         if margin < 0:
             raise ValueError(f"images of {self.images.shape[1]} px are smaller than {size} px")
         plan = (len(self.images), spec["batch_size"], spec["seed"], device)
-        self.row = CropPlan(size, margin, *plan).row  # the samples and crops that a step takes
+        self.row = CropPlan(size, margin, *plan).row
         self.layout = layout_of(spec)
         self.pixels = torch.arange(size, device=device)
         mean = torch.tensor(IMAGENET_DEFAULT_MEAN, device=device).view(1, 3, 1, 1)
@@ -113,12 +123,8 @@ class ResidentImages:
         images = torch.mul(pixels.permute(0, 3, 1, 2), self.scale).add_(self.shift)
         return images.contiguous(memory_format=self.layout), self.labels[sample]
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Images and labels of that step."""
-        return self.fetch(self.row(step))
 
-
-class ResidentRows:
+class ResidentRows(ResidentInput):
     """Batches of DLRM input from `arrays` {"dense" [n, 13], "sparse" [n, 26], "label" [n]}."""
 
     def __init__(self, arrays: dict, spec: dict, device: torch.device):
@@ -132,10 +138,6 @@ class ResidentRows:
     def fetch(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """dense [b, 13], sparse [b, 26] raw ids and label [b] of a row's samples."""
         return tuple(array[row] for array in self.arrays)
-
-    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of that step."""
-        return self.fetch(self.row(step))
 
 
 def _start_worker(parent: int, _worker: int) -> None:
@@ -179,10 +181,7 @@ class FileImages:
 
 
 def open_input(kind, dataset, spec: dict, device: torch.device):
-    """The input for a kind of job, as the member spec asks.
-
-    Returns an object with `batch(step)` and `bytes` (what it holds on the device).
-    """
+    """The input for a kind of job: an object with `batch(step)` and `bytes` on the device."""
     if spec["input"]["mode"] == "files":
         return kind.files(dataset, spec, device)
     arrays = dataset.resident(spec["input_size"], spec["input"]["samples"])

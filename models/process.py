@@ -11,12 +11,8 @@ import psutil
 import torch
 
 _OUT_OF_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "std::bad_alloc",
-    "alloc_failed",  # cuBLAS, cuDNN
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory"),
+    *("std::bad_alloc", "alloc_failed"),  # the latter of cuBLAS and cuDNN
 )
 # Of cuBLAS and cuDNN where no memory is left for a handle, a kernel or its workspace. A broken
 # installation says the same, so that these mean it only while little is free.
@@ -46,19 +42,23 @@ def says_out_of_memory(text: str) -> bool:
 
 
 def _little_is_free() -> bool:
-    """Whether the device has hardly any memory left; False where it does not answer."""
     with suppress(RuntimeError, AssertionError):  # a device in error; a torch without CUDA
         free, total = torch.cuda.mem_get_info()
         return free < max(LITTLE, total // 50)
     return False
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait for all work of this process on the device; the first call makes its CUDA context."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
 def set_up(spec: dict) -> torch.device:
     """Cores, threads, memory cap, numerics, seeds; the device, ready for use.
 
-    Of this thread: whether its backward passes run on it, or on autograd's own (`backward`).
-
-    The environment was set by the fork server, before anything could ask CUDA.
+    Of this thread: whether its backward passes run on it, or on autograd's own (`backward`). The
+    environment was set by the fork server, before anything could ask CUDA.
     Raises ValueError for a precision other than tf32 or bf16.
     """
     if spec["precision"] not in ("tf32", "bf16"):
@@ -80,6 +80,5 @@ def set_up(spec: dict) -> torch.device:
     np.random.seed(spec["seed"] % 2**32)
     torch.manual_seed(spec["seed"])
     device = torch.device(spec["device"])
-    if device.type == "cuda":
-        torch.cuda.synchronize()  # makes the context
+    synchronise(device)
     return device

@@ -33,16 +33,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def to_line(event: str, member: int, **fields) -> bytes:
-    """One event, with `t` (CLOCK_MONOTONIC, ns; `fields` may bring its own).
-
-    Raises TypeError for a field that JSON cannot hold.
-    """
+    """One event, with `t` (CLOCK_MONOTONIC, ns; `fields` may bring its own)."""
     record = {"event": event, "member": member, "t": time.monotonic_ns(), **fields}
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
-
-
-def first_line(message: str) -> str:
-    return " ".join(message.strip().partition("\n")[0].split())[:500]
 
 
 class Channel:
@@ -52,11 +45,8 @@ class Channel:
     """
 
     def __init__(self, member: int, events_fd: int, commands_fd: int):
-        self.member = member
-        self._events = events_fd
-        self.commands = commands_fd
-        self._buffer = b""
-        self._ended = False
+        self.member, self._events, self.commands = member, events_fd, commands_fd
+        self._buffer, self._ended = b"", False
 
     def emit(self, event: str, **fields) -> None:
         """Send one event. Raises ConnectionError without a conductor."""
@@ -76,10 +66,11 @@ class Channel:
 
         unsupported: another try would go wrong in the same way.
         """
-        fields = {"class": kind, "message": first_line(message), "phase": phase}
+        first = " ".join(message.strip().partition("\n")[0].split())[:500]
+        fields = {"class": kind, "message": first, "phase": phase}
         self.emit("error", **fields, out_of_memory=out_of_memory, unsupported=unsupported)
 
-    def poll(self, seconds: float = 0.0) -> str | None:
+    def poll(self, seconds: float | None = 0.0) -> str | None:
         """A command, or None if none comes within `seconds`. End of file reads as "stop"."""
         there = b"\n" in self._buffer or self._ended
         if not there and select.select([self.commands], [], [], seconds)[0]:
@@ -96,6 +87,6 @@ class Channel:
 
     def wait(self) -> str:
         """Block until there is a command; end of file reads as "stop"."""
-        while (command := self.poll()) is None:
-            select.select([self.commands], [], [])
+        while (command := self.poll(None)) is None:
+            pass
         return command

@@ -1,15 +1,253 @@
-"""What the fork server calls: `preload()` once, `main(spec, channel)` in each training process."""
+"""One training process: built, warmed up, started with the others, trained until told to stop.
 
+The fork server calls `preload()` once and `main(spec, channel)` in each process, which knows
+nothing of those that share the device with it. Events and commands: models/protocol.py.
+"""
+
+import os
+import time
+from array import array
+from itertools import count
+
+import numpy as np
+import torch
+
+from models.clock import save_steps, step_clock
+from models.data import open_dataset
+from models.device import device_facts
+from models.graph import GraphedStep
+from models.inputs import open_input
 from models.jobs import find
 from models.jobs.base import Job
-from models.member import Member
-from models.process import is_out_of_memory
+from models.process import is_out_of_memory, set_up, synchronise
 from models.protocol import Channel
+
+PROGRESS_NS = 500_000_000
+
+
+class Losses:
+    """The loss of every k-th step, copied to the host without waiting for it."""
+
+    def __init__(self, every: int, device: torch.device):
+        self.every, self._pinned = every, device.type == "cuda"
+        self.steps, self._values, self._slots = array("q"), [], []
+
+    def keep(self, step: int, loss: torch.Tensor) -> None:
+        """Keep `loss` if `step` is one of those; it is readable once that step has finished."""
+        if step % self.every:
+            return
+        if not self._slots:
+            self._slots = list(torch.empty(256, pin_memory=self._pinned).unbind())
+        slot = self._slots.pop()
+        slot.copy_(loss, non_blocking=True)
+        self.steps.append(step)
+        self._values.append(slot)
+
+    def values(self) -> list[float]:
+        """The losses kept, once all of these steps have finished."""
+        return [float(value) for value in self._values]
+
+
+class Member:
+    """A training process between `build` and `stop`; `phase` says where it is."""
+
+    def __init__(self, spec: dict, channel: Channel):
+        self.spec, self.channel = spec, channel
+        self.phase = "build"
+        self.step = 0  # from the first warm-up step
+        self.go_step = self.go_ns = None
+        self.stopping = False
+        self.reported_ns = 0
+
+    def run(self) -> None:
+        self.build()
+        for phase, part in (("warm", self.tune), ("warm", self.warm_up), ("window", self.go)):
+            if not self.stopping:
+                self.heed(self.channel.wait())  # "tune", "warm", "go"; or "stop"
+            if not self.stopping:
+                self.phase = phase
+                part()
+        self.phase = "stop"
+        self.stop()
+
+    def build(self) -> None:
+        spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
+        self.device = set_up(spec)
+        facts = device_facts(self.device)
+        laps.append(time.monotonic())
+        dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
+        kind = find(spec["kind"])
+        kind.check(spec, dataset)
+        self.input = open_input(kind, dataset, spec, self.device)
+        self.epoch_steps = max(dataset.nominal_train_size // spec["batch_size"], 1)
+        synchronise(self.device)
+        laps.append(time.monotonic())
+        self.job = kind(spec, self.device)
+        self.losses = Losses(spec["loss_every"], self.device)
+        reserved = 2**20 * (spec.get("ballast_mb") or 0)
+        self.reserved_memory = torch.empty(reserved, dtype=torch.uint8, device=self.device)
+        synchronise(self.device)
+        laps.append(time.monotonic())
+        took = np.diff(laps).round(4).tolist()
+        parameters = list(self.job.model.parameters())
+        self.channel.emit(
+            "built",
+            pid=os.getpid(),
+            parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.nbytes for p in parameters),
+            resident_bytes=self.input.bytes,
+            threads=torch.get_num_threads(),
+            cores=sorted(os.sched_getaffinity(0)),
+            commands=["tune", "hold"],
+            seconds=dict(zip(("fork", "device", "data", "model"), took, strict=True)),
+            **facts,
+        )
+        self.fresh_record()
+
+    # -- the loop --------------------------------------------------------------------------
+
+    def fresh_record(self) -> None:
+        """Forget the times of steps so far."""
+        self.clock = step_clock(self.device, self.spec["sync"], self.spec.get("in_flight_s"))
+        self.wait_ns, self.held_ns = array("q"), 0
+
+    def train(self, steps: int | None) -> None:
+        """Train that many steps, None: for ever; returns early when told to stop."""
+        stepper = self.stepper
+        clock, waited, sync = self.clock, self.wait_ns, self.spec["sync"]
+        pace_ns = 1e6 * (self.spec.get("pace_ms") or 0)
+        for _ in count() if steps is None else range(steps):
+            if self.told_to_stop():
+                return
+            if self.step % self.epoch_steps == 0:
+                stepper.set_epoch(self.step // self.epoch_steps)
+            began = time.monotonic_ns()
+            batch = self.source.batch(self.step)
+            waited.append(time.monotonic_ns() - began)
+            loss = stepper.step(batch)
+            self.losses.keep(self.step, loss)
+            if sync:
+                loss.item()
+            clock.mark()
+            self.step += 1
+            self.report()
+            while (early := began + pace_ns - time.monotonic_ns()) > 0:
+                if self.told_to_stop(early / 1e9):
+                    return
+
+    def told_to_stop(self, seconds: float = 0.0) -> bool:
+        """Waits at most so long for a command; remembers a stop, rests while it is to be held."""
+        if not self.stopping and (command := self.channel.poll(seconds)):
+            self.heed(command)
+        return self.stopping
+
+    def heed(self, command: str) -> None:
+        self.stopping = command == "stop"
+        if command == "hold":
+            self.hold()
+
+    def hold(self) -> None:
+        """Finish what is under way, and block until told to go on, or to stop."""
+        began = time.monotonic_ns()
+        self.clock.finish()
+        synchronise(self.device)
+        self.channel.emit("held", steps=len(self.clock.end_ns))
+        self.heed(self.channel.wait())
+        self.clock.resume()
+        self.held_ns += time.monotonic_ns() - began
+
+    def report(self) -> None:
+        """A progress event, if the last one is old enough and the window is open."""
+        now = time.monotonic_ns()
+        if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
+            return
+        self.reported_ns, steps = now, len(self.clock.end_ns)
+        self.channel.emit("progress", steps=steps, samples=steps * self.spec["batch_size"])
+
+    # -- warm-up, window, end --------------------------------------------------------------
+
+    def tune(self) -> None:
+        """The first step, of a graph the steps until it is captured, while the others rest: in it
+        cuDNN chooses kernels for each of our threads, as a rule those that are fastest then, and
+        what is to be compiled is.
+        """
+        began = time.monotonic()
+        self.stepper, self.source, steps = self.job, self.input, 1
+        if self.spec["cuda_graph"]:
+            self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
+            steps = self.stepper.first_steps
+        self.train(steps)
+        self.clock.finish()
+        self.channel.emit("tuned", seconds=round(time.monotonic() - began, 4))
+
+    def warm_up(self) -> None:
+        """The first steps beside the others, untimed by them: allocation, filling of the loaders.
+
+        At least `warmup_steps`, those of `tune` included, until `warmup_s` have passed.
+        """
+        self.fresh_record()
+        until = time.monotonic() + (self.spec.get("warmup_s") or 0)
+        self.train(self.spec["warmup_steps"] - self.step)
+        while not self.stopping and time.monotonic() < until:
+            self.train(1)
+        self.clock.finish()
+        if self.stopping:
+            return
+        took_ns, share = np.diff(self.clock.end_ns), None
+        later = took_ns[len(took_ns) // 2 :]  # without what the first ones wait for
+        if len(later) and self.spec["input"]["mode"] == "resident":
+            share = self.input_seconds() / max(float(np.median(later)) / 1e9, 1e-9)
+        self.channel.emit("warm", steps=self.step, input_share=share)
+
+    def input_seconds(self, batches: int = 10) -> float:
+        """Seconds to produce one resident batch by itself; of a graph, the work captured for it."""
+        graphed = self.spec["cuda_graph"]
+        produce = self.stepper.input_alone() if graphed else self.input.batch
+        produce(self.step)
+        synchronise(self.device)
+        began = time.monotonic()
+        for ahead in range(batches):
+            produce(self.step + ahead)
+        synchronise(self.device)
+        return (time.monotonic() - began) / batches
+
+    def go(self) -> None:
+        """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
+        self.fresh_record()
+        self.go_step, self.go_ns = self.step, time.monotonic_ns()
+        self.reported_ns = self.go_ns
+        self.channel.emit("started", t=self.go_ns)
+        self.train(self.spec.get("work"))
+        if not self.stopping:
+            self.clock.finish()
+            self.channel.emit("done", t=self.clock.end_ns[-1])
+        while not self.stopping:
+            self.heed(self.channel.wait())
+
+    def stop(self) -> None:
+        """Wait for what is under way, write steps.npz, say what was done."""
+        self.clock.finish()
+        synchronise(self.device)
+        cuda = self.device.type == "cuda"
+        # Of the time in training steps, of waits for files; resident ones are launched.
+        share = None
+        if self.go_ns is None:
+            self.fresh_record()
+        elif self.spec["input"]["mode"] == "files":
+            share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.held_ns)
+        end_ns, losses = self.clock.end_ns, self.losses
+        save_steps(self.spec["folder"], end_ns, self.wait_ns, losses.steps, losses.values())
+        self.channel.emit(
+            "stopped",
+            steps=len(end_ns),
+            memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
+            memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
+            data_wait_share=share,
+        )
 
 
 def preload() -> None:
-    """Import what members need and this module has not imported yet; never touches CUDA."""
-    import torchvision.datasets  # noqa: F401
+    """What members need was imported with this module; CUDA is never touched."""
 
 
 def main(spec: dict, channel: Channel) -> int:

@@ -7,7 +7,7 @@ import ctypes
 
 import torch
 
-from models import member, train
+from models import train
 from models.train import preload  # noqa: F401  (the fork server calls it)
 from tests.lies import Lie, lie_of
 
@@ -32,14 +32,14 @@ def main(spec: dict, channel) -> int:
     lie = lie_of(spec)
     lie.before_cuda()
     # This process is a fork of its own: what is changed here holds for this member alone.
-    member.Member = _member(lie)
+    train.Member = _member(lie)
     return train.main(spec, channel)
 
 
 def _member(lie: Lie) -> type:
     """A Member that does after each step what the lie says."""
 
-    class Liar(member.Member):
+    class Liar(train.Member):
         def report(self) -> None:
             super().report()
             if self.go_ns is not None and lie.after_step(self.step - self.go_step):

@@ -25,8 +25,8 @@ from models.graph import GraphedStep  # noqa: E402
 from models.inputs import ResidentImages, ResidentRows  # noqa: E402
 from models.jobs.dlrm import DlrmJob  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
-from models.member import Losses  # noqa: E402
 from models.process import set_up  # noqa: E402
+from models.train import Losses  # noqa: E402
 from tests.specs import member as member_spec  # noqa: E402
 from workflow.collocation import gpu  # noqa: E402
 from workflow.collocation.sharing import mps, mps_daemon  # noqa: E402
@@ -224,7 +224,7 @@ def test_losses_are_readable_without_waiting():
     for step in range(600):
         losses.keep(step, torch.full((), float(step), device=device))
     torch.cuda.synchronize()
-    assert losses.between(0, 600) == [float(step) for step in range(0, 600, 2)]
+    assert losses.values() == [float(step) for step in range(0, 600, 2)]
 
 
 # -- what a member knows of its device -------------------------------------------------------------

@@ -17,24 +17,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from models import device, member, process, train  # noqa: E402
+from models import device, process, train  # noqa: E402
 from models.data import prepare  # noqa: E402
 from models.fork_server import call_trainer  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages, member_spec  # noqa: E402
 from tests.test_processes import assert_gone  # noqa: E402
-from workflow.collocation.spec.cell import ArmSpec  # noqa: E402
-from workflow.collocation.spec.study import ARMS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
+ANSWERS = {"built": b"tune\n", "tuned": b"warm\n", "warm": b"go\n"}
 
 
 @pytest.fixture(autouse=True)
 def fake_data(monkeypatch):
-    real, fakes = member.open_dataset, {"fake": FakeImages, "clicks": FakeClicks}
+    real, fakes = train.open_dataset, {"fake": FakeImages, "clicks": FakeClicks}
     monkeypatch.setattr(
-        member,
+        train,
         "open_dataset",
         lambda name, path: fakes[name]() if name in fakes else real(name, path),
     )
@@ -56,13 +55,11 @@ def train_member(spec: dict, stop_at: str = "progress"):
     thread.start()
     with os.fdopen(events_read) as lines:
         for line in lines:
-            event = json.loads(line)
-            events.append(event)
-            if answer := {"built": b"tune\n", "tuned": b"warm\n", "warm": b"go\n"}.get(
-                event["event"]
-            ):
-                os.write(commands_write, answer)
-            elif stop_at == event["event"]:
+            events.append(json.loads(line))
+            name = events[-1]["event"]
+            if name in ANSWERS:
+                os.write(commands_write, ANSWERS[name])
+            elif stop_at == name:
                 os.write(commands_write, b"stop\n")
                 stop_at = None
     thread.join()
@@ -75,22 +72,20 @@ def named(events: list[dict], name: str) -> dict:
     return next(event for event in events if event["event"] == name)
 
 
-# -- protocol --------------------------------------------------------------------------------
+# -- protocol --------------------------------------------------------------------------------------
 
 
 def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
     runs = []
     for name, sync in (("a", True), ("b", False)):
         (tmp_path / name).mkdir()
-        spec = member_spec(tmp_path / name, sync=sync)
-        code, events, steps = train_member(spec)
-        assert code == 0
+        code, events, steps = train_member(member_spec(tmp_path / name, sync=sync))
         told = [e["event"] for e in events if e["event"] != "progress"]
-        assert told == ["built", "tuned", "warm", "started", "stopped"]
-        times = [e["t"] for e in events]
-        assert times == sorted(times)
+        assert (code, told) == (0, ["built", "tuned", "warm", "started", "stopped"])
         runs.append((events, steps))
     events, steps = runs[0]
+    times = [e["t"] for e in events]
+    assert times == sorted(times)
     built, warm, stopped = (named(events, n) for n in ("built", "warm", "stopped"))
     assert built["parameters"] * 4 == built["parameter_bytes"] > 0
     assert built["resident_bytes"] == 96 * (3 * 40 * 40 + 8)
@@ -100,6 +95,8 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
     assert warm["steps"] == 4 and 0 < warm["input_share"] < 1
     n = stopped["steps"]
     assert len(steps["end_ns"]) == len(steps["wait_ns"]) == n > 0
+    progress = named(events, "progress")
+    assert progress["samples"] == progress["steps"] * 16 and 0 < progress["steps"] <= n
     assert stopped["data_wait_share"] is None
     assert (np.diff(steps["end_ns"]) > 0).all()
     assert named(events, "started")["t"] < steps["end_ns"][0] <= steps["end_ns"][-1] < stopped["t"]
@@ -110,7 +107,7 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
 
 
 def test_a_paced_member_begins_no_step_early(tmp_path):
-    _, _, arrays = train_member(member_spec(tmp_path, pace_ms=60.0, warmup_steps=2))
+    _, _, arrays = train_member(member_spec(tmp_path, pace_ms=60.0, warmup_steps=2, **TINY))
     took = np.diff(arrays["end_ns"]) / 1e6
     assert len(took) > 3 and took.mean() > 50
 
@@ -135,6 +132,23 @@ def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypat
     assert len(steps["end_ns"]) == 0 and len(steps["loss"]) == (rested[-1] + 1) // 2
 
 
+def test_a_member_that_is_held_makes_no_step_and_goes_on(tmp_path):
+    made, held_at, commands = [], [], iter(["tune", "warm", "go", "resume", "stop"])
+
+    def emit(event, **told):
+        if event == "held":
+            held_at.append(told["steps"])
+        made.append(event)
+
+    polls = iter([None] * 12 + ["hold"] + [None] * 5)
+    channel = SimpleNamespace(
+        emit=emit, wait=lambda: next(commands), poll=lambda seconds: next(polls, "stop")
+    )
+    assert train.main(member_spec(tmp_path, **TINY), channel) == 0
+    # A poll before each step, of which four come before `go`.
+    assert held_at == [8] and len(np.load(tmp_path / "steps.npz")["end_ns"]) == 8 + 1 + 5
+
+
 def test_warm_up_lasts_its_seconds_from_the_end_of_its_first_step(tmp_path, monkeypatch):
     ends, step = [], VisionJob.step
 
@@ -151,21 +165,6 @@ def test_warm_up_lasts_its_seconds_from_the_end_of_its_first_step(tmp_path, monk
     assert code == 0 and warm["steps"] > 4 and warm["t"] - ends[0] >= 400_000_000
     assert len(ends) == warm["steps"] + n
     assert steps["loss_step"].tolist() == list(range(0, warm["steps"] + n, 2))
-
-
-@pytest.mark.parametrize("arm", ["paper_step", "paper_default"])
-def test_cudnn_tries_kernels_out_if_the_arm_says_so(tmp_path, monkeypatch, arm):
-    seen, step = set(), VisionJob.step
-
-    def looked_at(job, batch):
-        seen.add(torch.backends.cudnn.benchmark)
-        return step(job, batch)
-
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", arm != "paper_step")
-    monkeypatch.setattr(VisionJob, "step", looked_at)
-    spec = member_spec(tmp_path, **ArmSpec(**ARMS[arm]).model_dump(), **TINY)
-    code, *_ = train_member(spec)
-    assert code == 0 and seen == {arm == "paper_step"}
 
 
 def test_a_member_does_its_work_and_says_when(tmp_path):
@@ -185,10 +184,9 @@ def test_real_digits_from_files_in_bf16(tmp_path):
     assert code == 0 and np.isfinite(steps["loss"]).all()
     open_ns = named(events, "stopped")["t"] - named(events, "started")["t"]
     share = named(events, "stopped")["data_wait_share"]
-    assert steps["wait_ns"].sum() / open_ns <= share < 1
+    assert steps["wait_ns"].sum() / open_ns <= share < 1 and (steps["wait_ns"] > 0).all()
     assert named(events, "built")["resident_bytes"] == 0
     assert named(events, "warm")["input_share"] is None
-    assert (steps["wait_ns"] > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +209,7 @@ def test_errors_name_their_phase(tmp_path, changes, phase, word):
     assert error["phase"] == phase and word in error["message"]
 
 
-# -- device ----------------------------------------------------------------------------------
+# -- device ----------------------------------------------------------------------------------------
 
 UUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
@@ -234,47 +232,51 @@ class FakeDriver:
         return 0
 
     def cuCtxGetDevice(self, handle):
-        return 0
+        return 0 if self.affinity else 201
 
     def cuDeviceGetUuid_v2(self, raw, handle):
         raw[:] = UUID.bytes
         return 0
 
 
-AFFINITY = {"sm_count": 18, "sm_source": "affinity"}
-
-
 @pytest.mark.parametrize(
-    ("driver", "visible", "uuid", "sms"),
+    ("affinity", "visible", "uuid", "sms"),
     [
-        (FakeDriver(18), "0", f"GPU-{UUID}", AFFINITY),
-        (FakeDriver(18), f"MIG-{UUID}", f"MIG-{UUID}", AFFINITY),
-        (FakeDriver("error"), "0", f"GPU-{UUID}", {}),
-        (FakeDriver(None), "0", f"GPU-{UUID}", {}),
-        (None, "0", "GPU-of-torch", {}),  # no driver library at all
+        (18, "0", f"GPU-{UUID}", 18),
+        (18, f"MIG-{UUID}", f"MIG-{UUID}", 18),
+        ("error", "0", f"GPU-{UUID}", None),
+        (None, "0", "GPU-of-torch", None),
     ],
 )
-def test_a_device_is_what_cuda_says_it_is(monkeypatch, driver, visible, uuid, sms):
+def test_a_device_is_what_cuda_says_it_is(monkeypatch, affinity, visible, uuid, sms):
     """Of a card of 132 SMs, as torch knows it; who cannot count his own SMs says none."""
     properties = SimpleNamespace(uuid="of-torch", multi_processor_count=132)
-    monkeypatch.setattr(device, "_driver", lambda: driver)
+    monkeypatch.setattr(device.ctypes, "CDLL", lambda name: FakeDriver(affinity))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (600, 1000))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    seen = {"device_uuid": uuid, "memory_free": 600}
-    seen |= {"sm_count": None, "sm_source": None} | sms
+    seen = {"device_uuid": uuid, "memory_free": 600, "sm_count": sms}
+    seen["sm_source"] = "affinity" if sms else None
     assert device.device_facts(torch.device("cuda")) == seen
 
 
 def test_the_device_is_asked_before_anything_is_loaded(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(member, "device_facts", asked.append)
-    monkeypatch.setattr(member, "open_input", lambda *_: 1 / 0)
+    monkeypatch.setattr(train, "device_facts", asked.append)
+    monkeypatch.setattr(train, "open_input", lambda *_: 1 / 0)
     _, events, _ = train_member(member_spec(tmp_path))
     assert named(events, "error")["class"] == "ZeroDivisionError" and asked == [torch.device("cpu")]
 
 
-# -- out of memory ---------------------------------------------------------------------------
+@pytest.mark.parametrize("flag", [True, False])
+def test_numerics_are_those_of_the_implementation(tmp_path, monkeypatch, flag):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not flag)
+    train_member(member_spec(tmp_path, cudnn_benchmark=flag, work=1, **TINY), stop_at="done")
+    assert torch.backends.cudnn.benchmark == flag
+    assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
+
+
+# -- out of memory ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -311,30 +313,23 @@ FORKED = """
     import json, os, signal, time
     from multiprocessing import active_children
     import torch
-    from models import member, train
+    from models import train
     from models.inputs import FileImages
     from models.protocol import Channel
     from models.fork_server import call_trainer
     from tests.fakes.data import FakeImages
 
     if (capped := os.fork()) == 0:
-        member.open_dataset = lambda name, path: FakeImages()
+        train.open_dataset = lambda name, path: FakeImages()
         commands, conductor = os.pipe()
         os.write(conductor, b"tune\\n")
         signal.alarm(100)  # it would wait for the next command
         os._exit(call_trainer(train.main, json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
     print(os.waitstatus_to_exitcode(os.waitpid(capped, 0)[1]), flush=True)
 
-    class Data(torch.utils.data.Dataset):
-        def __len__(self):
-            return 8
-        def __getitem__(self, index):
-            return torch.zeros(3, 4, 4, dtype=torch.uint8), 0
-
-    spec = {"input": {"workers": 2}, "batch_size": 4, "seed": 1,
-            "channels_last": True}
-    FileImages(Data(), spec, torch.device("cpu")).batch(0)
-    source = FileImages(Data(), spec, torch.device("cpu"))
+    data = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0)] * 8
+    spec = {"input": {"workers": 2}, "batch_size": 4, "seed": 1, "channels_last": True}
+    source = FileImages(data, spec, torch.device("cpu"))
     images, labels = source.batch(0)
     assert images.shape == (4, 3, 4, 4) and images.is_contiguous(
         memory_format=torch.channels_last)
@@ -343,36 +338,23 @@ FORKED = """
 """
 
 
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    """A process that has had a capped member, and loads files: what it imports takes the time."""
+def test_a_memory_cap_is_out_of_memory_and_workers_die_with_a_killed_member(tmp_path):
+    """In one process: what it imports takes the time."""
     capped = {"model": "resnet26", "batch_size": 256, "memory_limit_bytes": 200 << 20, "threads": 2}
-    spec = member_spec(tmp_path_factory.mktemp("capped"), **capped)
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(FORKED)],
         cwd=ROOT,
-        env={**os.environ, "SPEC": json.dumps(spec)},
+        env={**os.environ, "SPEC": json.dumps(member_spec(tmp_path, **capped))},
         stdout=subprocess.PIPE,
         text=True,
     )
-    said = []
-    while not said or said[-1].startswith("{"):
-        said.append(child.stdout.readline())
-    yield child, said
-    child.kill()
-    child.communicate()
-
-
-def test_a_memory_cap_gives_a_real_out_of_memory(forked):
-    *events, code = map(json.loads, forked[1])
-    assert code == 3
-    assert events[-1]["out_of_memory"] and events[-1]["phase"] == "warm"
-
-
-def test_loader_workers_die_with_a_killed_member(forked):
-    child, _ = forked
-    workers = [int(pid) for pid in child.stdout.readline().split()]
-    assert len(workers) >= 2
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    with child:
+        said = [child.stdout.readline()]
+        while said[-1].startswith("{"):
+            said.append(child.stdout.readline())
+        *_, error, code = map(json.loads, said)
+        assert (code, error["out_of_memory"], error["phase"]) == (3, True, "warm")
+        workers = [int(pid) for pid in child.stdout.readline().split()]
+        assert len(workers) == 2
+        child.send_signal(signal.SIGKILL)
     assert_gone(*workers)

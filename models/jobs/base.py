@@ -18,7 +18,6 @@ def compiled(function: Callable) -> Callable:
     hundreds of them, such as a cast for each weight. Autotuning of matrix products takes minutes,
     and the launches that inductor's own graphs would save are in ours. Kernels are compiled in this
     process: a pool of workers would outlive it for a moment, and their memory count as the job's.
-    What is compiled is found again in TORCHINDUCTOR_CACHE_DIR.
     """
     from torch._inductor import config
 
@@ -55,9 +54,8 @@ class Job(ABC):
     @classmethod
     @abstractmethod
     def resident(cls, arrays: dict, spec: dict, device: torch.device):
-        """The input of samples on the device: `batch(step)`, and `bytes` that it holds there.
-
-        arrays: as the dataset's `resident` gives them.
+        """The input from `arrays`, as the dataset's `resident` gives them: `batch(step)`, and
+        `bytes` that it holds on the device.
         """
 
     @classmethod

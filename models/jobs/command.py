@@ -99,7 +99,9 @@ class Command:
             preexec_fn=lambda: die_with_parent(us),  # in our process group
         )
         self.ended = os.pidfd_open(self.child.pid)
-        self.steps.started(self.child)
+        self.steps.child = self.child
+        if self.steps.theirs is not None:
+            os.close(self.steps.theirs)
 
     def look(self, seconds: float | None) -> str | None:
         """Wait at most so long for news; a command, if that is what came.
@@ -112,7 +114,8 @@ class Command:
             if source is not None:
                 news.register(source, select.POLLIN)
         news.poll(None if seconds is None else seconds * 1000)
-        self.steps.look()
+        if self.steps.source is not None:
+            self.steps.look()
         if self.child.poll() is not None:
             raise RuntimeError(self.how_it_ended())
         command = self.channel.poll()

@@ -14,12 +14,6 @@ DENSE_FEATURES = 13
 BLOCK = 1_048_573  # weights drawn of a table; a prime
 
 
-def table_rows(max_rows: int | None = None, tables: list[int] | None = None) -> list[int]:
-    """Rows of each embedding table: the given or the published sizes, cut at `max_rows`."""
-    rows = list(tables or TABLE_ROWS)
-    return [min(n, max_rows) for n in rows] if max_rows else rows
-
-
 def _mlp(sizes: list[int], last_relu: bool) -> nn.Sequential:
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
@@ -55,16 +49,9 @@ class Dlrm(nn.Module):
     who trains adds the gradient of the rows to them, which can be captured as a graph.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        bottom: list[int],
-        top: list[int],
-        rows: list[int],
-        device: torch.device,
-        joined: bool = False,
-    ):
+    def __init__(self, args: dict, rows: list[int], device: torch.device, joined: bool):
         super().__init__()
+        dim, bottom, top = (args[name] for name in ("dim", "bottom", "top"))
         if bottom[-1] != dim or top[-1] != 1:
             raise ValueError(f"bottom must end in dim={dim} and top in 1: got {bottom}, {top}")
         self.bottom = _mlp([DENSE_FEATURES, *bottom], last_relu=True)
@@ -127,10 +114,10 @@ class DlrmJob(Job):
 
     def build(self, spec: dict, device: torch.device) -> None:
         args = spec["model_args"]
-        rows = table_rows(args.get("max_rows"), args.get("tables"))
+        most = args.get("max_rows")
+        rows = [min(n, most or n) for n in args.get("tables") or TABLE_ROWS]
         joined, self.lr = spec["cuda_graph"], spec["optimizer"]["lr"]
-        model = Dlrm(args["dim"], args["bottom"], args["top"], rows, device, joined)
-        self.model = model.to(device).train()
+        self.model = Dlrm(args, rows, device, joined).to(device).train()
         self.rows = torch.tensor(rows, device=device)
         trained = (each for each in self.model.parameters() if each.requires_grad)
         self.optimizer = torch.optim.SGD(trained, lr=self.lr, fused=joined or None)

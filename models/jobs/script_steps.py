@@ -4,7 +4,6 @@ import json
 import mmap
 import os
 import re
-import subprocess
 import time
 from array import array
 from collections.abc import Callable
@@ -41,10 +40,6 @@ class Output:
     def done(self) -> int:
         """Steps made so far, but none beyond those asked for."""
         return min(len(self.end_ns), self.limit)
-
-    def started(self, child: subprocess.Popen) -> None:
-        os.close(self.theirs)
-        self.child = child
 
     def look(self) -> None:
         """Take in what was printed."""
@@ -99,7 +94,7 @@ class Output:
 class Hooked:
     """The same of a script in which models/hook.py tells of steps, in memory that we share."""
 
-    theirs = source = None  # it prints to our log
+    theirs = source = None  # it prints to our log, and there is nothing to look for
 
     def __init__(self, spec: dict):
         memory = os.memfd_create("steps")
@@ -119,12 +114,6 @@ class Hooked:
     @property
     def done(self) -> int:
         return self.header[hook.DONE]
-
-    def started(self, _child: subprocess.Popen) -> None:
-        """Nothing to do."""
-
-    def look(self) -> None:
-        """Nothing to do: it is there."""
 
     def hold(self) -> bool:
         """Have the script wait in its next step; True once it does."""

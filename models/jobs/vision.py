@@ -18,7 +18,6 @@ def build_model(name: str, classes: int, input_size: int, model_args: dict) -> n
     """A timm model by its name, or `module:function` called as function(num_classes=…, **args).
 
     timm models with a fixed input size (ViT, CaiT) are built for `input_size` pixels.
-    Raises RuntimeError for an unknown timm name, ImportError or AttributeError for the other kind.
     """
     if ":" in name:
         module, _, function = name.partition(":")
@@ -27,21 +26,6 @@ def build_model(name: str, classes: int, input_size: int, model_args: dict) -> n
     if cfg is not None and cfg.fixed_input_size and cfg.input_size[-1] != input_size:
         model_args = {"img_size": input_size, **model_args}
     return timm.create_model(name, num_classes=classes, **model_args)
-
-
-def build_optimizer(model: nn.Module, settings: dict, fused: bool) -> torch.optim.Optimizer:
-    """timm's SGD; biases and norms get no weight decay, as in timm's training.
-
-    fused: in one kernel, which takes a learning rate that lies on the device.
-    """
-    return create_optimizer_v2(
-        model,
-        opt="sgd" if settings["nesterov"] else "momentum",  # as timm names them
-        lr=settings["lr"],
-        weight_decay=settings["weight_decay"],
-        momentum=settings["momentum"],
-        **({"fused": True} if fused else {}),
-    )
 
 
 class VisionJob(Job):
@@ -61,19 +45,25 @@ class VisionJob(Job):
         return FileImages(dataset.files(spec["input_size"]), spec, device)
 
     def build(self, spec: dict, device: torch.device) -> None:
-        model = build_model(
-            spec["model"], spec["classes"], spec["input_size"], spec.get("model_args") or {}
-        )
+        args, settings = spec.get("model_args") or {}, spec["optimizer"]
+        model = build_model(spec["model"], spec["classes"], spec["input_size"], args)
         self.model = model.to(device, memory_format=layout_of(spec)).train()
-        self.optimizer = build_optimizer(self.model, spec["optimizer"], spec["cuda_graph"])
+        # Biases and norms get no weight decay, as in timm's training. Fused, in one kernel, it
+        # takes a learning rate that lies on the device.
+        self.optimizer = create_optimizer_v2(
+            self.model,
+            opt="sgd" if settings["nesterov"] else "momentum",  # as timm names them
+            lr=settings["lr"],
+            weight_decay=settings["weight_decay"],
+            momentum=settings["momentum"],
+            **({"fused": True} if spec["cuda_graph"] else {}),
+        )
         self.criterion = nn.CrossEntropyLoss(label_smoothing=spec.get("label_smoothing") or 0.0)
         self.schedule = None
-        if spec["optimizer"]["schedule"] == "cosine":
-            epochs = spec["optimizer"]["schedule_epochs"]
-            self.schedule = CosineLRScheduler(self.optimizer, t_initial=epochs)
+        if settings["schedule"] == "cosine":
+            self.schedule = CosineLRScheduler(self.optimizer, t_initial=settings["schedule_epochs"])
 
     def set_epoch(self, epoch: int) -> None:
-        """The learning rate of that epoch (0-based)."""
         if self.schedule is not None:
             self.schedule.step(epoch)
 
