@@ -17,8 +17,7 @@ from workflow.collocation.spec import cell as specs
 from workflow.collocation.spec import grid
 from workflow.collocation.spec.cell import CellSpec, changes, digest
 from workflow.collocation.spec.grid import expand
-from workflow.collocation.spec.measure import Measure
-from workflow.collocation.spec.study import Study
+from workflow.collocation.spec.study import Measure
 from workflow.collocation.spec.workloads import (
     KINDS,
     CommandWorkload,
@@ -27,19 +26,20 @@ from workflow.collocation.spec.workloads import (
 )
 
 LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
+SCRIPT = {"kind": "command", "run": ["python", "train.py", 3], "folder": "theirs", "batch_size": 8}
+OWN = {"kind": "my_jobs:Toy", "model_args": {"a": {"b": 1}}, "dataset": "digits", "batch_size": 8}
 
 
 def finished(cells) -> dict:
     """Attempts that completed, as they are read from files."""
-    read = json.dumps({cell.id: cell.spec.to_json() for cell in cells})
-    found = json.loads(read)
+    found = json.loads(json.dumps({cell.id: cell.spec.to_json() for cell in cells}))
     return by_id([attempt(cell, 1, "completed", spec=found[cell.id]) for cell in cells])
 
 
-def to_measure(before: Study, after: Study, workloads=WORKLOADS) -> dict[str, str]:
-    """What a study measures that has become another: cell → why."""
-    attempts = finished(expand(before, WORKLOADS))
-    jobs = pending.jobs(expand(after, workloads), attempts, "GPU-a", possible)
+def to_measure(before, after, workloads=WORKLOADS) -> dict[str, str]:
+    """What cells have to be measured after others were: cell → why."""
+    cells = after if isinstance(after, list) else expand(after, workloads)
+    jobs = pending.jobs(cells, finished(expand(before, WORKLOADS)), "GPU-a", possible)
     return {job.cell.id: job.why for job in jobs}
 
 
@@ -49,7 +49,6 @@ def to_measure(before: Study, after: Study, workloads=WORKLOADS) -> dict[str, st
         ({"ladders": [LADDER | {"counts": {**LADDER["counts"], 4: ["naive"]}}]}, f"4x_{SMALL}"),
         ({"ladders": [LADDER, LADDER | {"counts": {24: ["mps"]}}]}, f"24x_{SMALL}"),
         ({"ladders": [LADDER, LADDER | {"arms": ["bf16"]}]}, "bf16"),
-        ({"mixes": [{"members": {SMALL: 5, A: 3}, "methods": ["mps"]}]}, A),
         ({"cores_for_workload": {A: 2}, "mixes": [{"members": {A: 3}, "methods": ["mps"]}]}, A),
         ({"replicates": 3}, "/r3"),
     ],
@@ -63,20 +62,19 @@ def test_what_is_added_to_a_finished_study_alone_is_measured(added, new):
 
 # -- the code grows -------------------------------------------------------------------------------
 
-
-@pytest.fixture(autouse=True)
-def forget_defaults():
-    specs.defaults.cache_clear()
-    yield
-    specs.defaults.cache_clear()
-
-
 GROWN = {  # the model that grows → its new key, with its default, and another value
     "vision": (VisionWorkload, {"ema": (float, 0.0)}, 0.5),
     "MemberSpec": (specs.MemberSpec, {"host_memory_mb": (int | None, None)}, 9),
     "ArmSpec": (specs.ArmSpec, {"fused": (bool, False)}, True),
     "MeasureSpec": (specs.MeasureSpec, {"cooldown_s": (float, 0.0)}, 2.5),
 }
+
+
+@pytest.fixture(autouse=True)
+def forget_defaults():
+    specs.defaults.cache_clear()
+    yield
+    specs.defaults.cache_clear()
 
 
 @pytest.mark.parametrize("kind", GROWN)
@@ -91,9 +89,8 @@ def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(mon
             monkeypatch.setattr(module, kind, made)
     if kind in KINDS:
         monkeypatch.setitem(KINDS, kind, made)
-        workloads = WORKLOADS | {
-            name: made(**w.model_dump()) for name, w in WORKLOADS.items() if w.kind == kind
-        }
+        vision = {name: w for name, w in WORKLOADS.items() if w.kind == kind}
+        workloads = WORKLOADS | {name: made(**w.model_dump()) for name, w in vision.items()}
     specs.defaults.cache_clear()
     cells = expand(study, workloads)
     assert not pending.jobs(cells, attempts, "GPU-a", possible)
@@ -102,55 +99,34 @@ def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(mon
     flat = cell.spec.to_json()
     place = {"ArmSpec": flat["arm"], "MeasureSpec": flat["measure"]}
     place.get(kind, flat["members"][0])[field] = other
-    said = changes(READ[cell.id], flat)
     assert digest(flat) != cell.spec.digest
+    said = changes(READ[cell.id], flat)
     assert [line.split("→")[0].split()[-2] for line in said] == [field]
 
 
 def test_an_mps_priority_is_a_setting_and_none_measures_nothing_again():
-    mix = {"members": {SMALL: 1, A: 1}, "methods": ["mps_own"]}
-    flats = []
+    mix, flats = {"members": {SMALL: 1, A: 1}, "methods": ["mps_own"]}, []
     for more in ({}, {"priority": {SMALL: 0, A: 1}}):
-        variants = {"mps_own": {"sm_percent": 40} | more}
-        study = small_study(ladders=[], mixes=[mix], variants=variants)
+        study = small_study(
+            ladders=[], mixes=[mix], variants={"mps_own": {"sm_percent": 40} | more}
+        )
         cells = expand(study, WORKLOADS)
         flats.append(next(cell.spec.to_json() for cell in cells if cell.method == "mps_own"))
     plain, ranked = flats
     named = plain | {"members": [member | {"priority": None} for member in plain["members"]]}
     assert digest(named) == digest(plain) != digest(ranked)
-    said = ["priority none → 0", "priority none → 1"]
-    assert sorted(changes(plain, ranked)) == said
-
-
-def test_a_setting_of_one_kind_changes_cells_of_that_kind_alone(monkeypatch):
-    """Also where another kind has a key of that name, with a default of its own."""
-    made = create_model("It", __base__=CommandWorkload, shell=(bool, False), classes=(int, 3))
-    workloads = WORKLOADS | {"script": CommandWorkload(**SCRIPT)}
-    study = small_study(mixes=[{"members": {SMALL: 1, "script": 1}, "methods": ["naive"]}])
-    attempts = finished(expand(study, workloads))
-    monkeypatch.setitem(KINDS, "command", made)
-    specs.defaults.cache_clear()
-    for settings in ({}, {"shell": True, "classes": 1000}):
-        cells = expand(study, workloads | {"script": made(**SCRIPT, **settings)})
-        jobs = pending.jobs(cells, attempts, "GPU-a", possible)
-        assert bool(jobs) == bool(settings) and all("script" in job.cell.id for job in jobs)
-    said = "its settings changed: shell false → true, classes 3 → 1000"
-    assert {job.why for job in jobs} == {said}
+    assert sorted(changes(plain, ranked)) == ["priority none → 0", "priority none → 1"]
 
 
 def test_a_new_version_of_what_a_spec_means_measures_all_again():
-    cells = expand(small_study(), WORKLOADS)
-    attempts = finished(cells)
+    study = small_study()
+    cells = expand(study, WORKLOADS)
     newer = [replace(cell, spec=cell.spec.model_copy(update={"version": 2})) for cell in cells]
-    jobs = pending.jobs(newer, attempts, "GPU-a", possible)
-    assert [job.cell.id for job in jobs] == [cell.id for cell in cells]
-    assert {job.why for job in jobs} == {"its settings changed: version 1 → 2"}
+    said = "its settings changed: version 1 → 2"
+    assert to_measure(study, newer) == {cell.id: said for cell in cells}
 
 
 # -- kinds of job ---------------------------------------------------------------------------------
-
-SCRIPT = {"kind": "command", "run": ["python", "train.py", 3], "folder": "theirs", "batch_size": 8}
-OWN = {"kind": "my_jobs:Toy", "model_args": {"a": {"b": 1}}, "dataset": "digits", "batch_size": 8}
 
 
 def spec_of(*workloads) -> CellSpec:
@@ -174,33 +150,26 @@ def test_a_spec_holds_the_settings_of_each_members_kind():
     for key in ("steps", "sync", "warmup_steps"):  # at their defaults
         del command[key]
     assert digest(flat) == spec.digest
+    command["classes"] = 1000  # which is a default of images
+    assert digest(flat) != spec.digest
 
     later = script.model_copy(update={"steps": "loss", "run": ["python", "b.py"]})
     said = changes(spec.to_json(), spec_of(later, *others).to_json())
     assert said == ['run ["python", "train.py", "3"] → ["python", "b.py"]', "steps hook → loss"]
 
 
-def test_a_key_of_another_kind_makes_another_spec():
-    flat = spec_of(CommandWorkload(**SCRIPT)).to_json()
-    flat["members"][0]["classes"] = 1000  # which is a default of images
-    assert digest(flat) != spec_of(CommandWorkload(**SCRIPT)).digest
-    flat["members"][0]["kind"] = "nobody_knows"
-    assert digest(flat)
-
-
 def test_what_records_of_a_kind_once_said_measures_nothing_again():
-    dlrm = WORKLOADS["dlrm_criteo_b2048"]
-    spec = spec_of(dlrm)
+    spec = spec_of(WORKLOADS["dlrm_criteo_b2048"])
     older = spec.to_json()
     older["members"][0] |= {"input_size": 0, "classes": 1000, "label_smoothing": 0.1}
     older["members"][0]["optimizer"] |= {"momentum": 0.0, "schedule": "constant"}
+    older["measure"]["other_gpus"] = "any"
     assert digest(older) == spec.digest
     older["members"][0]["classes"] = 10
     assert digest(older) != spec.digest
 
 
 # -- what has changed is named --------------------------------------------------------------------
-
 
 OPTIMIZER = WORKLOADS[SMALL].optimizer.model_copy(update={"base_lr": 0.2})
 
@@ -225,20 +194,11 @@ OPTIMIZER = WORKLOADS[SMALL].optimizer.model_copy(update={"base_lr": 0.2})
 )
 def test_the_plan_names_the_settings(changed, of_the_workload, said):
     study = small_study(mixes=[])
-    after = study.model_copy(update=changed)
     workloads = {**WORKLOADS, SMALL: WORKLOADS[SMALL].model_copy(update=of_the_workload)}
-    found = to_measure(study, after, workloads)
+    found = to_measure(study, study.model_copy(update=changed), workloads)
     ids = {cell.id for cell in expand(study, WORKLOADS)}
     assert set(found) == {cell for cell in ids if not of_the_workload or SMALL in cell}
     assert all(re.match(f"its settings changed: {said}", why) for why in found.values())
-
-
-def test_a_record_of_which_nothing_is_known_is_no_match():
-    [cell, *_] = expand(small_study(), WORKLOADS)
-    for spec in ({"members": []}, {"members": [], "old": True}, {"members": [None]}):
-        tried = by_id([attempt(cell, 1, "completed", spec=spec)])
-        [job] = pending.jobs([cell], tried, "GPU-a", possible)
-        assert job.why.startswith("its settings changed: ")
 
 
 # -- the study that ships -------------------------------------------------------------------------

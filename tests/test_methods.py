@@ -16,15 +16,14 @@ from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.study import Study
 from workflow.collocation.spec.workloads import VisionWorkload
 
+WORKLOADS = {"plain": VisionWorkload(**workload())}
+
 
 @dataclass(frozen=True)
 class InTurn(Method):
     """Members that are told whose turn it is."""
 
     family = "in_turn"
-
-    def refusal(self, spec, device, switch=False):
-        return None if device is None else "in turn on a CPU only"
 
     @contextmanager
     def enter(self, spec, device, log, switch=False):
@@ -42,16 +41,6 @@ class Turns(Sharing):
         return {"verified": True, "turns": {member: r.pid for member, r in reports.items()}}
 
 
-@pytest.fixture
-def toy():
-    register(InTurn("in_turn"), bounds=planned_methods.Bounds(least=2, most=3))
-    yield
-    del METHODS["in_turn"], planned_methods.METHODS["in_turn"]
-
-
-WORKLOADS = {"plain": VisionWorkload(**workload())}
-
-
 def planned(count: int, method: str = "in_turn", **extra) -> Cell:
     ladders = [{"workloads": ["plain"], "counts": {count: [method]}}]
     checked = Study.model_validate(study(ladders=ladders, **extra))
@@ -59,36 +48,36 @@ def planned(count: int, method: str = "in_turn", **extra) -> Cell:
     return cell
 
 
-def test_a_method_of_ones_own_is_planned_and_entered(toy, tmp_path):
-    cell = planned(2)
-    assert methods.refusal(cell.spec, None) is None
-    with methods.enter(cell.spec, None, tmp_path) as sharing:
-        assert sharing.environment(1)["TURN"] == "1 of 2"
-        assert sharing.witness({1: Report(7, None, None, None)})["turns"] == {1: 7}
-        # What a method need not say: nothing to drop, no servers, no instances.
-        assert sharing.release(1) is None
-        assert (sharing.own_pids(), sharing.instances(), sharing.entity(0)) == (set(), {}, "gpu")
-
-
-@pytest.mark.parametrize(
-    ("count", "said"), [(1, "needs at least 2 members, not 1"), (4, "holds at most 3 member")]
-)
-def test_its_bounds_are_those_of_studies(toy, count, said):
-    with pytest.raises(ValueError, match=f"'in_turn' {said}"):
-        planned(count)
-
-
-def test_a_method_that_is_not_there_is_refused():
+def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path):
     with pytest.raises(ValueError, match="'in_turn' is not allowed"):
         planned(2)
-    for name in ("in_turn", "naive_3", "mig_9g"):  # only what takes limits has variants
-        with pytest.raises(KeyError):
-            methods.named(name)
+    register(InTurn("in_turn"), bounds=planned_methods.Bounds(least=2, most=3))
+    try:
+        cell = planned(2)
+        assert methods.refusal(cell.spec, None) is None
+        for count in (1, 4):
+            with pytest.raises(ValueError, match=f"'in_turn' takes 2 to 3 members, not {count}"):
+                planned(count)
+        with methods.enter(cell.spec, None, tmp_path) as sharing:
+            assert sharing.environment(1)["TURN"] == "1 of 2"
+            assert sharing.witness({1: Report(7, None, None, None)})["turns"] == {1: 7}
+            # What a method need not say: nothing to drop, no servers, no instances.
+            assert sharing.release(1) is None
+            assert (sharing.own_pids(), sharing.instances(), sharing.entity(0)) == (
+                set(),
+                {},
+                "gpu",
+            )
+    finally:
+        del METHODS["in_turn"], planned_methods.METHODS["in_turn"]
 
 
 def test_a_variant_is_its_method_with_limits_of_the_study():
-    cell = planned(2, "mps_own", variants={"mps_own": {"sm_percent": 30}})
-    assert [member.sm_percent for member in cell.spec.members] == [30, 30]
+    own = {"sm_percent": "overlap", "pinned_memory_mb": {"plain": 9000, "other": 1}}
+    cell = planned(3, "mps_own", variants={"mps_own": own | {"priority": {"plain": 1}}})
+    limits = [(m.sm_percent, m.pinned_memory_mb, m.priority) for m in cell.spec.members]
+    assert limits == [(66.67, 9000, 1)] * 3
+    assert [m.sm_percent for m in planned(3, "mps_equal").spec.members] == [33.33] * 3
     found = methods.named("mps_own")
     assert (found.name, found.family) == ("mps_own", "mps")
     assert methods.refusal(cell.spec, None) == methods.refusal(planned(2, "mps").spec, None)
@@ -99,6 +88,9 @@ def test_every_method_says_what_it_is():
         assert (method.name, methods.named(name)) == (name, method)
         assert name.split("_")[0] == method.family
     assert METHODS.keys() == planned_methods.METHODS.keys()
+    for name in ("in_turn", "naive_3", "mig_9g"):  # only what takes limits has variants
+        with pytest.raises(KeyError):
+            methods.named(name)
 
 
 # -- what an arm asks for --------------------------------------------------------------------------
@@ -112,7 +104,6 @@ THERE = {"find_spec": lambda name: name, "which": lambda name: name, "Python.h":
     [
         ("bf16", None, (), None),
         ("graph", None, (), "a CUDA graph needs an NVIDIA GPU, and there is none on this machine"),
-        ("compile", None, (), "a CUDA graph needs an NVIDIA GPU, and there is none on this"),
         ("graph", CARD, THERE, None),
         ("compile", CARD, (), None),
         ("compile", CARD, ["find_spec"], "torch.compile needs the Python package triton, which"),

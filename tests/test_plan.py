@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from workflow.collocation.spec.cell import CellSpec, digest
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.load import ConfigError, load_study, load_workloads
-from workflow.collocation.spec.measure import KINDS
 from workflow.collocation.spec.names import TWIN
-from workflow.collocation.spec.study import CONFIG, Study
+from workflow.collocation.spec.study import CONFIG, KINDS, Study
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))
@@ -212,7 +211,11 @@ def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
             assert baseline.needs == {baseline.id} and baseline.n == 1
             assert baseline.spec.measure.kind == "window"
         for member in cell.spec.members:
-            own = None if "--allcores" in cell.scenario else study.cores_of(member.workload)
+            own = (
+                None
+                if "--allcores" in cell.scenario
+                else study.cores_for_workload.get(member.workload, study.cores_for)
+            )
             assert member.cores_of == own
     for spec in {(c.scenario, c.arm, c.method): c.spec for c in cells.values()}.values():
         flat = json.loads(json.dumps(spec.to_json(), allow_nan=False))

@@ -152,7 +152,8 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
     asked.clear()
     shutil.rmtree(tmp_path / "a1")
     task = cell()
-    task.spec = task.spec.with_measure(visit=True)
+    measure = task.spec.measure.model_copy(update={"visit": True})
+    task.spec = task.spec.model_copy(update={"measure": measure})
     record = task.record()
     assert record.status == "completed" and record.flags == ["unvisited"]
     assert record.host["unvisited"] == "cuInit: CUDA_ERROR_X"
@@ -172,7 +173,7 @@ MISTAKES = {
     "not there": (None, "No such file"),
     "no JSON": ("{", "is no file of a job"),
     "another key": ({"specs": 1}, "specs: unknown key"),
-    "no spec": ({"spec": {"members": []}}, "spec.arm: is missing"),
+    "no spec": ({"spec": {"members": []}}, "spec.arm: Field required"),
 }
 
 

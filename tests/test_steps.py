@@ -115,23 +115,6 @@ def test_equidistant_steps_give_the_exact_rate_wherever_the_window_opens(
         assert found.drift == pytest.approx(0, abs=1e-9)
 
 
-@given(
-    st.lists(st.integers(1, 10**8), min_size=1, max_size=100),
-    st.integers(0, 10**9),
-    st.integers(0, 10**10),
-)
-def test_any_steps(took, offset, length):
-    end = ORIGIN + np.cumsum(np.array(took, np.int64))
-    start = ORIGIN + offset
-    found = steps.rate(end, start, start + length, 8)
-    inside = [int(e) for e in end if start <= e < start + length]
-    assert found.steps == len(inside)
-    if len(inside) > 1:
-        seconds = (inside[-1] - inside[0]) / 1e9
-        assert found.samples_per_s == pytest.approx(8 * (len(inside) - 1) / seconds)
-        assert found.step_ms_p50 <= found.step_ms_p95 <= found.step_ms_p99
-
-
 def test_percentiles_and_drift_of_the_last_third_against_the_first():
     found = steps.rate(ends(*range(1, 101)), 0, 2 * ORIGIN, 1)
     percentiles = found.step_ms_p50, found.step_ms_p95, found.step_ms_p99
@@ -143,28 +126,22 @@ def test_percentiles_and_drift_of_the_last_third_against_the_first():
 
 def test_noise_of_thirds_that_do_not_differ_is_within_its_standard_errors():
     """Steps of one length but for noise, some of it slow: drift is real beyond two errors, and a
-    third of a window that is 5 % slower is."""
-    random = np.random.default_rng(5)
-    beyond, errors, drifts = 0, [], []
+    third of a window that is 5 % slower is.
+    """
+    random, drifts = np.random.default_rng(5), []
     for _ in range(300):
         slow = np.repeat(random.normal(0, 0.02, 100), 9)  # noise that lasts for some steps
         took = 10 * (1 + slow + random.normal(0, 0.05, 900))
         found = steps.rate(ends(*took), 0, 2 * ORIGIN, 1)
-        beyond += abs(found.drift) > 2 * found.drift_error
-        errors.append(found.drift_error)
-        drifts.append(found.drift)
-    assert beyond / 300 < 0.1
-    assert np.mean(errors) == pytest.approx(np.std(drifts), rel=0.2)
+        drifts.append((found.drift, found.drift_error))
+    drift, error = np.array(drifts).T
+    assert np.mean(abs(drift) > 2 * error) < 0.1
+    assert np.mean(error) == pytest.approx(np.std(drift), rel=0.2)
     took[600:] *= 1.05
     slower = steps.rate(ends(*took), 0, 2 * ORIGIN, 1)
     assert slower.drift > 2 * slower.drift_error
-
-
-def test_a_few_steps_have_a_drift_and_no_error():
-    found = steps.rate(ends(*[10, 10, 11] * 3), 0, 2 * ORIGIN, 1)
-    assert found.drift == pytest.approx(0) and found.drift_error is None
-    even = steps.rate(ends(*[10] * 60), 0, 2 * ORIGIN, 1)
-    assert even.drift_error == pytest.approx(0, abs=1e-9)
+    few = steps.rate(ends(*[10, 10, 11] * 3), 0, 2 * ORIGIN, 1)
+    assert few.drift == pytest.approx(0) and few.drift_error is None
 
 
 # -- losses ---------------------------------------------------------------------------------------
@@ -172,7 +149,7 @@ def test_a_few_steps_have_a_drift_and_no_error():
 
 def test_the_first_losses_stand_in_the_record_and_those_that_are_none_are_null():
     found = steps.losses(arrays([], range(0, 5000, 10), [2.5, np.nan, np.inf, *[1 / 3] * 497]))
-    assert len(found.step) == len(found.value) == steps.LOSSES_KEPT
+    assert len(found.step) == len(found.value) == 100
     assert found.step[:4] == [0, 10, 20, 30]
     assert found.value[:4] == [2.5, None, None, 0.333333]
 
@@ -190,14 +167,11 @@ def test_steps_npz_never_runs_code(tmp_path):
 def test_steps_parquet_is_read_back(tmp_path):
     first = ends(10, 10, 10) - 15 * MS  # two steps ended before the window opened
     second = ends(7, 7)
-    found = steps.write(
-        tmp_path / "steps.parquet",
-        {
-            1: arrays(second, [20, 30, 32], [3.0, np.nan, 1.0], first_step=30),
-            0: arrays(first, [0, 10, 12], [9.0, 2.0, 1.5], first_step=10),
-        },
-        ORIGIN,
-    )
+    members = {
+        1: arrays(second + 9_999, [20, 30, 32], [3.0, np.nan, 1.0], first_step=30),
+        0: arrays(first, [0, 10, 12], [9.0, 2.0, 1.5], first_step=10),
+    }
+    found = steps.write(tmp_path / "steps.parquet", members, ORIGIN)
     table = pq.read_table(tmp_path / "steps.parquet")
     assert table.to_pydict() == {
         "member": [0, 0, 0, 0, 1, 1, 1],
@@ -209,20 +183,6 @@ def test_steps_parquet_is_read_back(tmp_path):
     assert int(table.schema.metadata[b"origin_ns"]) == ORIGIN
     assert table.schema.field("tick").metadata[b"unit"] == b"10 us"
     assert found == File.of(tmp_path / "steps.parquet")
-
-
-@given(st.lists(st.lists(st.integers(0, 10**9), max_size=30), min_size=1, max_size=4))
-def test_ticks_are_within_one_tick_of_the_truth(tmp_path_factory, took):
-    members = {
-        index: arrays(ORIGIN + np.cumsum(np.array(own, np.int64))) for index, own in enumerate(took)
-    }
-    path = tmp_path_factory.mktemp("steps") / "steps.parquet"
-    steps.write(path, members, ORIGIN)
-    table = pq.read_table(path)
-    assert table.num_rows == sum(len(own) for own in took)
-    exact = [int(end) - ORIGIN for member in members.values() for end in member["end_ns"]]
-    ticks = table["tick"].to_pylist()
-    assert all(
-        0 <= ns - tick * steps.TICK_NS < steps.TICK_NS
-        for ns, tick in zip(exact, ticks, strict=True)
-    )
+    read = steps.read(table)
+    assert read.keys() == {0, 1} and read[1][0].tolist() == second.tolist()
+    assert read[0][1].tolist()[2] == 1.5 and np.isnan(read[0][1][1])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from workflow.collocation.record import run_json
 from workflow.collocation.spec.cell import digest
-from workflow.collocation.spec.errors import ConfigError
 
 
 def cpu_key(machine: str | None) -> str:
@@ -68,13 +67,9 @@ def scan(folder: Path, kind: str = "*/*/*") -> dict[str, list[Attempt]]:
 
 
 def _content(path: Path, cell: str, number: int) -> dict | None:
-    """The record, or None where it is none, or of another cell. Raises ConfigError for a newer one,
-    which is not to be measured again.
-    """
+    """The record, or None where it is none, or of another cell."""
     try:
         record = run_json.read(path)
-    except run_json.NewerRecord as error:
-        raise ConfigError(f"{path}: {error}") from None
     except (OSError, run_json.NoRecord):
         return None
     named = record.cell.id, record.cell.attempt

@@ -20,7 +20,6 @@ import psutil
 
 from workflow.collocation import ROOT
 from workflow.collocation.plan.session import Session
-from workflow.collocation.record import provenance
 from workflow.collocation.record.source_digest import code
 from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.preloaded import hold
@@ -151,7 +150,6 @@ def write(session: Session, preloaded: str | None) -> None:
         "needs_gpu": session.on_gpu if session.remote else session.device is not None,
         "data": session.datasets.ready_files(),
         "session": session.id,
-        "machine": None if session.remote else provenance.machine_alias(),
         "code": code(),
         "preloaded": preloaded,
         "deadline": session.deadline,

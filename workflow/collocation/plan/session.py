@@ -22,7 +22,7 @@ from workflow.collocation.plan.datasets import Datasets
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import MEASURED
-from workflow.collocation.record.source_digest import code_digest, own_digest
+from workflow.collocation.record.source_digest import code, own_digest
 from workflow.collocation.run.conductor import TIMEOUTS
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import refusal
@@ -372,7 +372,7 @@ def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
 def _stale(device: gpu.Device | None):
     @cache
     def today():
-        return code_digest(), provenance.versions(device.driver if device else None)
+        return code()[1], provenance.versions(device.driver if device else None)
 
     return lambda attempt: bool(provenance.mismatches(attempt.content, *today()))
 

@@ -6,14 +6,12 @@ import platform
 import subprocess
 import uuid
 from datetime import UTC, datetime
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import psutil
 
 from workflow.collocation import ROOT
-from workflow.collocation.record.source_digest import code_digest
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
 DECISIVE = ("torch", "timm", "driver")  # a cell measured with another one is a mismatch
@@ -30,15 +28,15 @@ def versions(driver: str | None) -> dict[str, str | None]:
     return found
 
 
-def collect(driver: str | None, session: str | None = None, machine: str | None = None) -> dict:
-    """The provenance entry of run.json; machine: its alias where none can be kept."""
+def collect(driver: str | None, code: str, session: str | None = None) -> dict:
+    """The provenance entry of run.json; code: its digest."""
     return {
-        "digest": code_digest(),
+        "digest": code,
         "versions": versions(driver),
         "commit": _commit(),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "sitting": session,  # as records have called it from the first
-        "machine": machine_alias(machine),
+        "machine": machine_alias(),
     }
 
 
@@ -53,80 +51,50 @@ def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> li
 
 def host(cores: int, cpu_quota: float | None) -> dict:
     """CPU model and memory of this machine, and the cores and CPU quota that we have."""
-    found = (line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name"))
-    _, _, model = next(found, "").partition(":")
+    told = _text(Path("/proc/cpuinfo")).partition("model name")[2].partition("\n")[0]
     return {
-        "cpu": model.strip() or platform.processor() or platform.machine(),
+        "cpu": told.strip("\t :") or platform.processor() or platform.machine(),
         "cores": cores,
         "cpu_quota": cpu_quota,
         "memory_bytes": psutil.virtual_memory().total,
     }
 
 
-def machine_alias(otherwise: str | None = None) -> str:
-    """A random name for this machine: from a secret made once and kept in the user's state folder.
-
-    otherwise: its alias where nothing can be kept; without it a passing one. A home folder that
-    machines share gives each of them a name of its own.
+def machine_alias() -> str:
+    """A random name for this machine: from a secret made once and kept in the user's state folder;
+    where nothing can be kept, one until it is started again. A home folder that machines share
+    gives each of them a name of its own.
     """
-    secret = _kept_secret()
-    if secret is None and otherwise:
-        return otherwise
-    machine = "".join(_lines(Path("/etc/machine-id"))) or platform.node()
-    digest = hashlib.sha256(f"{secret or _passing_secret()}/{machine}".encode()).hexdigest()
-    return f"machine-{digest[:8]}"
-
-
-@cache
-def _passing_secret() -> str:
-    return uuid.uuid4().hex
-
-
-def _kept_secret() -> str | None:
-    """The user's secret, made at first use; None where it cannot be kept."""
-    try:
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    except RuntimeError:  # no home
-        return None
-    path = state / "gpu-collocation-study" / "secret"
-    if found := "".join(_lines(path)[:1]).strip():
-        return found
-    secret = uuid.uuid4().hex
+    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    path = Path(state, "gpu-collocation-study", "secret")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(secret + "\n", encoding="utf-8")
-    except OSError:
-        return None  # a read-only home
-    return secret
-
-
-def _lines(path: Path) -> list[str]:
-    """Of a file; none where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+        with path.open("x", encoding="utf-8") as kept:
+            kept.write(uuid.uuid4().hex + "\n")
+    except OSError:  # it is there, or home is read-only
+        pass
+    secret = _text(path) or _text(Path("/proc/sys/kernel/random/boot_id"))
+    machine = _text(Path("/etc/machine-id")) or platform.node()
+    return f"machine-{hashlib.sha256(f'{secret}/{machine}'.encode()).hexdigest()[:8]}"
 
 
 def _commit() -> str | None:
     """The commit of the checkout, with '+' if the working tree differs; None without git."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"]
+    # The commit of a repository that the folder was unpacked into would say nothing.
+    surroundings = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
     try:
         run = subprocess.run(
-            ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=10,
-            # The commit of a repository that the folder was unpacked into would say nothing.
-            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)},
+            command, capture_output=True, text=True, timeout=10, check=True, env=surroundings
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError):
         return None
-    return run.stdout.strip() or None if run.returncode == 0 else None
+    return run.stdout.strip()
 
 
-def _lines(path: Path) -> list[str]:
-    """Of a file; none where it cannot be read."""
+def _text(path: Path) -> str:
+    """Of a file; nothing where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
-        return []
+        return ""

@@ -38,12 +38,8 @@ class Series:
     @classmethod
     def of_table(cls, table) -> "Series":
         """Of rows of gpu, member or host.parquet, as an Arrow table with its metadata."""
-        kinds = {
-            field.name: field.metadata[b"kind"]
-            for field in table.schema
-            if b"kind" in (field.metadata or {})
-        }
-        columns = {n: table[n].to_numpy(zero_copy_only=False).astype(float) for n in kinds}
+        kinds = {field.name: (field.metadata or {}).get(b"kind") for field in table.schema}
+        columns = {n: table[n].to_numpy().astype(float) for n, kind in kinds.items() if kind}
         t = table["t_ns"].to_numpy() + int(table.schema.metadata[b"origin_ns"])
         return cls(t, columns, [name for name, kind in kinds.items() if kind == b"rate"])
 

@@ -24,10 +24,9 @@ STALL, STALL_S, STALL_STEPS, STALL_P99 = 0.05, 0.25, 5, 3
 def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
     """What one member did in the window [start_ns, stop_ns).
 
-    end_ns: int64 [steps], when each step had finished on the device. Throughput counts the steps
-    between the first and the last step end in the window, so that it does not depend on where in
-    a step the window opens. drift: mean step of the last third / of the first third - 1;
-    drift_error: its standard error, None below BATCHES steps a third.
+    end_ns: int64 [steps], when each step had finished on the device. Throughput is from the first
+    to the last step end in the window, so that it does not depend on where in a step that opens.
+    drift: mean step of the last third / of the first third - 1, and its standard error.
     """
     inside = end_ns[(end_ns >= start_ns) & (end_ns < stop_ns)]
     if len(inside) < 2:
@@ -35,16 +34,17 @@ def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Ra
     took = np.diff(inside) / 1e6
     third = len(took) // 3
     ends = (took[:third], took[-third:])
-    p50, p95, p99 = np.percentile(took, [50, 95, 99])
     return Rate(
         steps=len(inside),
         samples_per_s=float(batch_size * len(took) / (took.sum() / 1e3)),
-        step_ms_p50=float(p50),
-        step_ms_p95=float(p95),
-        step_ms_p99=float(p99),
         drift=float(ends[1].mean() / ends[0].mean() - 1) if third else None,
         drift_error=_drift_error(*ends) if third >= BATCHES else None,
+        **_percentiles(took),
     )
+
+
+def _percentiles(took: np.ndarray) -> dict[str, float]:
+    return {f"step_ms_p{p}": float(np.percentile(took, p)) for p in (50, 95, 99) if len(took)}
 
 
 def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
@@ -63,7 +63,7 @@ def in_window(window: Window, end_ns: np.ndarray, batch_size: int, drop_s: float
     """What one member did in a window of the cell's. drop_s: of a slice, before what counts."""
     if window.spans:
         return slices_rate(end_ns, window.spans, round(drop_s * 1e9), batch_size)
-    found = rate(end_ns, window.start_ns, window.end_ns, batch_size)
+    found = rate(end_ns, *window.ends, batch_size)
     if window.name == COMPLETION:  # whose end is alone, and faster
         found.drift = found.drift_error = None
     return found
@@ -86,15 +86,11 @@ def slices_rate(
         whole = (began >= start) & (ended <= stop)
         took.append((ended - began)[whole] / 1e6)
     seconds = [(stop - start) / 1e9 for start, stop in spans]
-    took = np.concatenate(took)
-    p50, p95, p99 = np.percentile(took, [50, 95, 99]) if len(took) else (None,) * 3
     return Rate(
         steps=sum(int(np.sum((end_ns > start) & (end_ns <= stop))) for start, stop in spans),
         samples_per_s=batch_size * sum(done) / sum(seconds),
-        step_ms_p50=p50,
-        step_ms_p95=p95,
-        step_ms_p99=p99,
         slices=[batch_size * each / s for each, s in zip(done, seconds, strict=True)],
+        **_percentiles(np.concatenate(took)),
     )
 
 
@@ -107,8 +103,8 @@ def fractional_steps(began: np.ndarray, ended: np.ndarray, start: int, stop: int
 
 
 def stalled(window: Window, end_ns: np.ndarray) -> bool:
-    """Whether a member stood still for a part of the window, of which its rate may not tell: that
-    is of the time from its first to its last step end there. Of slices their own rates tell.
+    """Whether a member stood still for a part of the window that its rate may not tell of, before
+    its first or after its last step end there. Of slices their own rates tell.
     """
     if window.spans or window.name == COMPLETION:  # where it waits for others
         return False
@@ -142,26 +138,22 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
     members: the arrays of steps.npz and `first_step`, the global number of the first step. Losses
     of warm-up steps precede the table and stand in run.json. Returns size and hash.
     """
-    member, tick, loss = [], [], []
+    columns = {"member": [], "tick": [], "loss": []}
     for index, arrays in sorted(members.items()):
         end = arrays["end_ns"]
-        member.append(np.full(len(end), index, dtype=np.int16))
-        tick.append((end - origin_ns) // TICK_NS)
-        loss.append(_by_step(arrays, len(end)))
+        columns["member"].append(np.full(len(end), index))
+        columns["tick"].append((end - origin_ns) // TICK_NS)
+        columns["loss"].append(_by_step(arrays, len(end)))
+    units = {"member": {}, "tick": {"unit": "10 us", "source": "step end"}}
+    units["loss"] = {"unit": "1", "source": "training loss"}
+    kinds = {"member": pa.int16(), "tick": pa.int64(), "loss": pa.float32()}
     schema = pa.schema(
-        [
-            pa.field("member", pa.int16()),
-            pa.field("tick", pa.int64(), metadata={"unit": "10 us", "source": "step end"}),
-            pa.field("loss", pa.float32(), metadata={"unit": "1", "source": "training loss"}),
-        ],
+        [pa.field(name, kind, metadata=units[name]) for name, kind in kinds.items()],
         metadata={"tick_ns": str(TICK_NS), "origin_ns": str(origin_ns)},
     )
-    columns = [
-        arrow(np.concatenate(column), kind)
-        for column, kind in zip((member, tick, loss), schema.types, strict=True)
-    ]
+    content = [arrow(np.concatenate(columns[name]), kind) for name, kind in kinds.items()]
     pq.write_table(
-        pa.Table.from_arrays(columns, schema=schema),
+        pa.Table.from_arrays(content, schema=schema),
         path,
         compression="zstd",
         use_dictionary=["member"],

@@ -44,9 +44,7 @@ Values = dict[str, float | None]  # metric → value in the vocabulary's unit, n
 
 class Energy(Part):
     """What the set used in a window, in J: the counter's mean power (W) between its two readings,
-    `seconds` apart, times the window's length.
-
-    idle_joules: idle power for as long. integrated_joules: the power readings, integrated.
+    `seconds` apart, times the window's length; idle power for as long; power readings, integrated.
     """
 
     joules: float
@@ -112,7 +110,5 @@ class File(Part):
 
     @classmethod
     def of(cls, path: Path) -> "File":
-        """Of a file that is there."""
-        with path.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        return cls(sha256=digest, bytes=path.stat().st_size)
+        content = path.read_bytes()
+        return cls(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))

@@ -24,7 +24,6 @@ from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.record import provenance
-from workflow.collocation.record import source_digest as digest
 from workflow.collocation.record.run_json import (
     FAULTS,
     CellName,
@@ -33,6 +32,7 @@ from workflow.collocation.record.run_json import (
     Record,
     write,
 )
+from workflow.collocation.record.source_digest import code
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
 from workflow.collocation.run.fork_client import Server
@@ -106,8 +106,6 @@ class Run:
         self.device, self.lost = device_of(task)
         self.patience = Patience(task, display, self.device)
         self.switch = task.mig_mode == "switch"
-        if task.code:
-            digest.remember(*task.code)
         host = provenance.host(cores.usable(), cores.quota())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
@@ -128,7 +126,7 @@ class Run:
             "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": host,
             "provenance": provenance.collect(
-                self.device.driver if self.device else None, task.session, task.machine
+                self.device.driver if self.device else None, code(task.code)[1], task.session
             )
             | {"environment": environment.account()},
             "timing": self.timing,

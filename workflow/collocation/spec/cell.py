@@ -2,8 +2,8 @@
 
 Two specs are the same if their digests are. A digest leaves out what is as by default, so that a
 field that is added with a default measures nothing again; the default has to be what was done
-before there was the field (schema/study says why it is not, of `tune`). Where the same spec comes
-to mean something else, VERSION counts on.
+before there was the field (Measure says why it is not, of `tune`). Where the same spec comes to
+mean something else, VERSION counts on.
 """
 
 import hashlib
@@ -16,11 +16,8 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel
 
 from workflow.collocation.spec.errors import Strict
-from workflow.collocation.spec.measure import BESIDE as OTHERS
-from workflow.collocation.spec.measure import Measure
-from workflow.collocation.spec.names import ALTERNATE, PLAIN, family_of, sides
-from workflow.collocation.spec.study import Sizes
-from workflow.collocation.spec.workloads import AnyWorkload, ItsOwn, VisionWorkload, model_of
+from workflow.collocation.spec.study import WITHOUT, Measure, Sizes
+from workflow.collocation.spec.workloads import AnyWorkload, ItsOwn, model_of
 
 VERSION = 1  # of what a spec means: another one measures all cells again
 FIRST = 1  # of specs that name none
@@ -42,7 +39,7 @@ class MeasureSpec(Measure):
 
     def to_json(self) -> dict:
         """Only the keys that matter for this kind."""
-        return self.model_dump(exclude=OTHERS[self.kind], exclude_none=True)
+        return self.model_dump(exclude=WITHOUT[self.kind], exclude_none=True)
 
 
 class ArmSpec(Strict):
@@ -105,29 +102,12 @@ class CellSpec(Strict):
     def digest(self) -> str:
         return digest(self.to_json())
 
-    @property
-    def contexts(self) -> int:
-        """How many CUDA contexts are on the card, or on a part of it, at once: one of each plain
-        process, one of an MPS server for all its clients.
-        """
-        if self.measure.kind == ALTERNATE:
-            turns = sides(self.method, [member.workload for member in self.members])
-            methods = [turns[member.side].method for member in self.members]
-        else:
-            methods = [self.method] * len(self.members)
-        plain = sum(family_of(method) in PLAIN for method in methods)
-        return plain + (plain < len(methods))
-
     def shares(self) -> list[list[int | str]]:
         """What `cores.plan_sides` takes: into how many shares cores are divided, or "all", for each
         member; a list for each side.
         """
         sides = groupby(self.members, key=lambda member: member.side)
         return [[member.cores_of or "all" for member in side] for _, side in sides]
-
-    def with_measure(self, **changes) -> "CellSpec":
-        """The same but for how it is measured."""
-        return self.model_copy(update={"measure": self.measure.model_copy(update=changes)})
 
 
 def digest(flat: dict) -> str:
@@ -168,24 +148,19 @@ def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
 def _defaults(flat: dict) -> dict[tuple, object]:
     """Path → the value that a spec which does not name it means."""
     measure = MeasureSpec.formerly | _default(MeasureSpec)
-    found = {"version": FIRST, "arm": _default(ArmSpec), "measure": measure}
-    paths = dict(_leaves(found))
+    paths = dict(_leaves({"version": FIRST, "arm": _default(ArmSpec), "measure": measure}))
     for index, member in enumerate(flat.get("members") or ()):
-        if isinstance(member, dict):
-            of_kind = defaults(str(member.get("kind", FIRST_KIND)))
-            paths |= {("members", index, *path): value for path, value in of_kind}
+        of_kind = defaults(str(member.get("kind", FIRST_KIND)))
+        paths |= {("members", index, *path): value for path, value in of_kind}
     return paths
 
 
 @cache
 def defaults(kind: str) -> list[tuple[tuple, object]]:
     """The same of a member with that kind of job."""
-    try:
-        model = model_of(kind)
-    except KeyError:  # not known here: its name makes the difference
-        model = VisionWorkload
+    model = model_of(kind)
     member = {"input": ItsOwn().model_dump()} | _default(model) | _default(MemberSpec)
-    told = {key: value for key, value in member.items() if key not in BESIDE - {"input"}}
+    told = {key: value for key, value in member.items() if key != "description"}
     return [*_leaves(told), *_leaves(model.formerly)]
 
 

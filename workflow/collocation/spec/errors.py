@@ -2,9 +2,12 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a method
+Positive = Annotated[StrictInt, Field(ge=1)]
 
 
 class ConfigError(Exception):
@@ -30,8 +33,7 @@ class Strict(BaseModel):
     def _keys_are_known(cls, given):
         for key in given if isinstance(given, dict) else ():
             if key not in cls.model_fields:
-                said = f"unknown key; {allowed(key, cls.model_fields)}"
-                raise PydanticCustomError("unknown_key", "{said}", {"key": key, "said": said})
+                raise ValueError(f"{key}: unknown key; {allowed(key, cls.model_fields)}")
         return given
 
 

@@ -10,7 +10,17 @@ from functools import cached_property
 from workflow.collocation.spec.cell import ArmSpec, CellSpec, MeasureSpec, MemberSpec
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.methods import divides
-from workflow.collocation.spec.names import ALTERNATE, ARMS, JOIN, cell_id, scenario_id, sides
+from workflow.collocation.spec.names import (
+    ALTERNATE,
+    ARMS,
+    JOIN,
+    PLAIN,
+    Side,
+    cell_id,
+    family_of,
+    scenario_id,
+    sides,
+)
 from workflow.collocation.spec.study import Ladder, Mix, Study
 from workflow.collocation.spec.workloads import Workload
 
@@ -44,17 +54,11 @@ class Cell:
         """Ids of the alone cells of the same block that this cell is normalised by."""
         if self.spec.measure.kind == ALTERNATE:  # its jobs alone, if it has some, are in it
             return set()
-        return {
-            cell_id(
-                baseline_scenario(member.workload, member.job.input.mode == "files"),
-                *(self.arm, "naive", self.replicate),
-            )
+        alone = {
+            scenario_id({member.workload: 1}, "files" * (member.job.input.mode == "files"))
             for member in self.spec.members
         }
-
-
-def baseline_scenario(workload: str, files: bool) -> str:
-    return scenario_id({workload: 1}, "files" if files else "")
+        return {cell_id(each, self.arm, "naive", self.replicate) for each in alone}
 
 
 def expand(
@@ -80,11 +84,8 @@ def expand(
         if cell.id in full and cell.spec.measure.kind == ALTERNATE:
             drafts += _one_by_one(draft)  # which the loop comes to
         known = cells.setdefault(cell.id, cell)
-        if known is not cell and not draft.get("baseline") and known.digest != cell.digest:
-            raise ConfigError(
-                f"{cell.id}: two entries of the study plan this cell with different settings; "
-                "allowed: one"
-            )
+        if not draft.get("baseline") and known.digest != cell.digest:
+            raise ConfigError(f"{cell.id}: two entries of the study plan it with other settings")
 
     def place(cell: Cell) -> tuple:
         first = f"{cell.spec.members[0].workload}/r{cell.replicate}"
@@ -99,10 +100,9 @@ def elsewhere(cells: Iterable[Cell], attempts: Iterable[str]) -> list[Cell]:
     found = []
     for name in attempts:
         kind, _, number = name.rpartition("/r")
-        block = int(number) if number.isdecimal() else 0
-        here = planned.get(f"{kind}/r{block % ELSEWHERE}")
-        if here and block > ELSEWHERE and name not in planned:
-            found.append(replace(here, replicate=block))
+        here = planned.get(f"{kind}/r{int(number) % ELSEWHERE}")
+        if here and int(number) > ELSEWHERE and name not in planned:
+            found.append(replace(here, replicate=int(number)))
     return found
 
 
@@ -113,18 +113,16 @@ def _drafts(study: Study) -> Iterable[dict]:
         blocks = group.replicates or study.replicates
         longest[group.tier] = max(longest.get(group.tier, 0), blocks)
     for _, group in study.groups():
-        before = sum(blocks for tier, blocks in longest.items() if tier < group.tier)
-        blocks = range(before + 1, before + 1 + (group.replicates or study.replicates))
+        before = 1 + sum(blocks for tier, blocks in longest.items() if tier < group.tier)
+        blocks = range(before, before + (group.replicates or study.replicates))
+        turns = study.measure_of(group).kind == ALTERNATE
         for arm, replicate in itertools.product(group.arms or study.arms, blocks):
-            common = {"group": group, "arm": arm, "replicate": replicate}
             for _, members, methods in group.scenarios():
+                common = {"group": group, "arm": arm, "replicate": replicate}
                 names = list(Counter(members).elements())
-                if study.kind(group) == ALTERNATE:
-                    yield {**common, "names": names, "method": JOIN.join(methods)}
-                    continue
-                for method in methods:
+                for method in [JOIN.join(methods)] if turns else methods:
                     yield {**common, "names": names, "method": method}
-                for name in dict.fromkeys(names):
+                for name in () if turns else members:
                     yield {**common, "names": [name], "method": "naive", "baseline": True}
 
 
@@ -140,9 +138,13 @@ def _one_by_one(draft: dict) -> Iterable[dict]:
 def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
     mix = isinstance(group, Mix) and not baseline
     all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
-    measure = _measure(study, group, names, baseline)
+    measure = study.measure.model_dump() | {"kind": "window"}  # of a baseline
+    if not baseline:
+        measure = study.measure_of(group).model_dump()
+    kind = measure["kind"]
+    turns = sides(method, names) if kind == ALTERNATE else [Side("", method)]
 
-    def member(name: str, method: str, count: int, side: int | None = None) -> MemberSpec:
+    def member(name: str, side: Side, number: int) -> MemberSpec:
         job = workloads[name]
         if group.input:
             source = job.input.model_copy(update={"mode": group.input})
@@ -150,54 +152,42 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
         return MemberSpec(
             workload=name,
             job=job,
-            cores_of=None if all_cores else study.cores_of(name),
+            cores_of=None if all_cores else study.cores_for_workload.get(name, study.cores_for),
             source=sources.get(name),
             work=group.work.get(name) if mix else None,
-            slice=group.slices[name] if mix and divides(method) else None,
-            side=side,
-            **study.limits(method, name, count),
+            slice=group.slices[name] if mix and divides(side.method) else None,
+            side=number if kind == ALTERNATE else None,
+            **study.limits(side.method, name, len(names)),
         )
 
-    if measure.kind == ALTERNATE:
-        members = tuple(
-            member(name, side.method, len(names), number)
-            for number, side in enumerate(sides(method, names))
-            for name in ([side.job] if side.job else names)
-        )
-    else:
-        members = tuple(member(name, method, len(names)) for name in names)
+    members = tuple(
+        member(name, side, number)
+        for number, side in enumerate(turns)
+        for name in ([side.job] if side.job else names)
+    )
+    if kind == "departure":
+        leaves = group.departs if mix else None
+        measure["departs"] = names.index(leaves) if leaves else len(names) - 1
+    # The only context on the card: of a job alone, or of the server of all clients.
+    alone = len(members) == 1 or not any(family_of(side.method) in PLAIN for side in turns)
+    if ARMS[arm]["cuda_graph"] and alone:
+        measure["visit"] = True  # plain processes visit each other
     trained = {member.job.dataset for member in members}
     spec = CellSpec(
         members=members,
         arm=ArmSpec(**ARMS[arm]),
         method=method,
-        measure=measure,
+        measure=MeasureSpec(**measure),
         seed=study.seed,
         datasets={name: sizes for name, sizes in study.datasets.items() if name in trained},
     )
-    if spec.arm.cuda_graph and spec.contexts == 1:
-        spec = spec.with_measure(visit=True)  # plain processes visit each other
     scenario = scenario_id(
         Counter(names),
-        "" if measure.kind == "window" else measure.kind,
+        "" if kind == "window" else kind,
         "files" if members[0].job.input.mode == "files" else "",
         "allcores" if all_cores else "",
     )
     return Cell(scenario, arm, method, replicate, spec)
-
-
-def _measure(study, group, names, baseline) -> MeasureSpec:
-    """How a cell of the group is measured; a baseline as the study has it, for a window."""
-    settings = study.measure.model_dump()
-    if baseline:
-        settings |= {"kind": "window"}
-    else:
-        settings |= group.measure.model_dump(exclude_unset=True)
-    departs = None
-    if settings["kind"] == "departure":
-        leaves = isinstance(group, Mix) and group.departs
-        departs = names.index(leaves) if leaves else len(names) - 1
-    return MeasureSpec(**settings, departs=departs)
 
 
 def _shuffle(seed: int, name: str) -> str:

@@ -7,6 +7,7 @@ by scenario, arm, method and replicate.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -51,12 +52,10 @@ BEFORE, AFTER = "before", "after"
 # What a formula begins with in a spreadsheet.
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", *"＝＋－＠")  # in wide letters, too
 
-_PART = re.compile(r"(\d+)x_(.+)")
-
 
 @dataclass(frozen=True)
 class Scenario:
-    """`2x_a+1x_b--files`: parts (("a", 2), ("b", 1)), variant "files" ("" is the default)."""
+    """`2x_a+1x_b--files`: parts (("a", 2), ("b", 1)), variant "files" (default: "")."""
 
     id: str
     parts: tuple[tuple[str, int], ...]
@@ -81,13 +80,11 @@ class Scenario:
 def parse_scenario(scenario: str) -> Scenario:
     """Read a scenario id. Raises ValueError with the offending part."""
     body, *suffixes = scenario.split("--")
-    parts = []
-    for part in body.split("+"):
-        match = _PART.fullmatch(part)
-        if match is None:
-            raise ValueError(f"scenario {scenario!r}: {part!r} is not <count>x_<workload>")
-        parts.append((match[2], int(match[1])))
-    return Scenario(scenario, tuple(parts), ", ".join(suffixes))
+    matches = [re.fullmatch(r"(\d+)x_(.+)", part) for part in body.split("+")]
+    if None in matches:
+        raise ValueError(f"scenario {scenario!r}: a part is not <count>x_<workload>")
+    parts = tuple((match[2], int(match[1])) for match in matches)
+    return Scenario(scenario, parts, ", ".join(suffixes))
 
 
 def scenario_id(parts: Mapping[str, int], *variants: str) -> str:
@@ -104,8 +101,7 @@ def cell_id(scenario: str, arm: str, method: str, replicate: int) -> str:
 class Side:
     """A set that takes turns with others in one cell, and the scenario that it is.
 
-    name: as records have it. job: the workload of one that is alone. again: another side is the
-    same set.
+    name: as records have it. job: of one that is alone. again: another side is the same set.
     """
 
     scenario: str
@@ -120,16 +116,14 @@ def sides(method: str, workloads: Iterable[str]) -> list[Side]:
 
     A name that comes again gets a number: `naive`, `naive_2`.
     """
-    jobs, found = list(dict.fromkeys(workloads)), {}
+    jobs, found, times = list(dict.fromkeys(workloads)), [], Counter()
     for word in method.split(JOIN):
         for job in jobs if word == ALONE else [None]:
-            name = first = f"{word}:{job}" if job and jobs[1:] else word
-            number = 1
-            while name in found:
-                number += 1
-                name = f"{first}_{number}"
-            found[name] = Side("", "naive" if word == ALONE else word, name=name, job=job)
-    return list(found.values())
+            name = f"{word}:{job}" if job and jobs[1:] else word
+            times[name] += 1
+            numbered = name if times[name] == 1 else f"{name}_{times[name]}"
+            found.append(Side("", "naive" if word == ALONE else word, name=numbered, job=job))
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -164,7 +158,7 @@ def method_order(method: str) -> tuple[int, str]:
     if method in METHODS:
         return METHODS.index(method), ""
     own = [place for place, known in enumerate(METHODS) if family_of(known) == family_of(method)]
-    return (own[-1] if own else len(METHODS)), method
+    return max(own, default=len(METHODS)), method
 
 
 def no_formula(text: str) -> str:

@@ -6,8 +6,8 @@ editors, written by `python -m workflow.collocation.spec.study` and kept equal b
 
 import json
 import os
-import re
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,94 +16,87 @@ from pydantic import (
     BeforeValidator,
     Field,
     StrictInt,
+    StrictStr,
     TypeAdapter,
-    field_validator,
     model_validator,
 )
 
 from workflow.collocation import ROOT
-from workflow.collocation.spec.errors import Strict, not_allowed
-from workflow.collocation.spec.limits import Limits, Name, Positive
-from workflow.collocation.spec.measure import Measure, Scenario, require_turns
-from workflow.collocation.spec.methods import METHODS, MOST_MEMBERS, divides
-from workflow.collocation.spec.names import ALTERNATE, ARMS, PLAIN, family_of
+from workflow.collocation.spec.errors import Name, Positive, Strict, not_allowed
+from workflow.collocation.spec.methods import METHODS, MOST_MEMBERS, Bounds, Limits, divides
+from workflow.collocation.spec.names import ALTERNATE, ARMS, COMPLETION, PLAIN, family_of
 from workflow.collocation.spec.workloads import DATASETS, AnyWorkload
 
 CONFIG = ROOT / "config"
 SCHEMAS = ROOT / "workflow" / "schemas"
+KINDS = ("window", "departure", COMPLETION, ALTERNATE)
 
-Dataset = Literal[DATASETS]
 Arm = Literal[tuple(ARMS)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
 Method = Name  # one of METHODS, or a variant of the study's own
-ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
-VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
 Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
+Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how many, methods
+
+
+class Measure(Strict):
+    """How a cell is measured."""
+
+    kind: Literal[KINDS] = Field("window", description="what of the jobs is measured")
+    window_s: float = Field(10, gt=0, description="seconds in which all members train, at least")
+    min_steps: StrictInt = Field(30, ge=3, description="steps of each member in it, at least")
+    warmup_s: float = Field(3.0, ge=0, description="seconds from the first step to the barrier")
+    settle_s: float = Field(1.0, ge=0, description="seconds from the barrier to the window")
+    slices: StrictInt = Field(60, ge=2, description="of kind alternate: slices of each side")
+    slice_s: float = Field(0.5, gt=0, description="seconds of a slice, from resume to hold")
+    drop_s: float = Field(0.1, ge=0, description="of them, at its beginning, that do not count")
+    # Records from before the key, such as those of results/h200, are of members that chose as they
+    # came, beside each other's warm-up. They count as if in turn, or all would be measured again.
+    tune: Literal["turn", "together"] = Field(
+        "turn",
+        description="cuDNN chooses kernels for one member after the other, or for all at once",
+    )
+
+
+# Kind → the keys that matter for it, of those that do not matter for all.
+_WINDOW = {"settle_s", "window_s", "min_steps"}
+_MATTER = {
+    "window": _WINDOW,
+    "departure": _WINDOW,
+    COMPLETION: {"settle_s"},
+    ALTERNATE: {"slices", "slice_s", "drop_s"},
+}
+WITHOUT = {kind: set().union(*_MATTER.values()) - keys for kind, keys in _MATTER.items()}
 
 
 class Group(Strict):
     """What ladders and mixes share."""
 
     arms: list[Arm] | None = Field(None, min_length=1, description="instead of the study's")
-    measure: Measure = Field(
-        Measure(), description="keys that differ from the study's", examples=[{"kind": "departure"}]
-    )
+    measure: Measure = Field(Measure(), description="keys that differ from the study's")
     input: Literal["resident", "files"] | None = Field(
         None, description="instead of the workload's input.mode"
     )
-    replicates: Positive | None = Field(None, description="instead of the study's", examples=[1])
+    replicates: Positive | None = Field(None, description="instead of the study's")
     tier: Positive = Field(1, description="all blocks of tier 1 come before those of tier 2")
 
     @abstractmethod
     def scenarios(self) -> list[Scenario]:
         """All that it collocates."""
 
-    def uses(self) -> list[tuple[str, str, int]]:
-        """Every method it names: its key below the group, the method, how many members."""
-        return [
-            (f"{key}.{index}", method, sum(members.values()))
-            for key, members, methods in self.scenarios()
-            for index, method in enumerate(methods)
-        ]
-
     @property
     def names(self) -> list[str]:
         """The workloads that it names."""
         return list(dict.fromkeys(name for _, members, _ in self.scenarios() for name in members))
 
-    @property
-    def least(self) -> int:
-        """The members of its smallest cell."""
-        return min(sum(members.values()) for _, members, _ in self.scenarios())
-
-    @model_validator(mode="after")
-    def _methods_hold_them(self):
-        if self.least > MOST_MEMBERS:
-            raise ValueError(f"{self.least} members; at most {MOST_MEMBERS} share one GPU")
-        for _, method, count in self.uses():
-            if method not in METHODS:
-                continue
-            if count > (most := METHODS[method].most):
-                fitting = [name for name, each in METHODS.items() if count <= each.most]
-                raise ValueError(
-                    f"'{method}' holds at most {most} member(s), not {count}; "
-                    f"allowed for {count}: {', '.join(fitting)}"
-                )
-            if count < (least := METHODS[method].least) and isinstance(self, Ladder):
-                raise ValueError(f"'{method}' needs at least {least} members, not {count}")
-        return self
-
 
 class Ladder(Group):
     """Copies of one workload: for each count the methods that collocate them."""
 
-    workloads: list[Name] = Field(
-        min_length=1, description="of the catalogue", examples=[["resnet26_cifar10_b32"]]
-    )
+    workloads: list[Name] = Field(min_length=1, description="of the catalogue")
     counts: dict[Count, Annotated[list[Method], Field(min_length=1)]] = Field(
-        min_length=1, description="members → methods", examples=[{7: ["naive", "mps", "mig"]}]
+        min_length=1, description="members → methods"
     )
     cores: Literal["share", "all"] = Field(
         "share", description="of a job alone: its share of the cores, or all as a control"
@@ -116,85 +109,64 @@ class Ladder(Group):
             for count, methods in self.counts.items()
         ]
 
-    @model_validator(mode="after")
-    def _all_cores_are_for_one(self):
-        if self.cores == "all" and max(self.counts) > 1:
-            raise ValueError("cores 'all' is the control of one member alone; allowed: share")
-        return self
-
 
 class Mix(Group):
     """Different workloads on one GPU."""
 
-    members: dict[Name, Count] = Field(
-        min_length=1, description="workload → how many", examples=[{"large": 1, "small": 2}]
-    )
-    methods: list[Method] = Field(
-        min_length=1, description="that collocate them", examples=[["naive", "mps"]]
-    )
-    slices: dict[Name, Slice] = Field(
-        {}, description="workload → MIG instance of each", examples=[{"large": "2g", "small": "1g"}]
-    )
+    members: dict[Name, Count] = Field(min_length=1, description="workload → how many")
+    methods: list[Method] = Field(min_length=1, description="that collocate them")
+    slices: dict[Name, Slice] = Field({}, description="workload → MIG instance of each")
     departs: Name | None = Field(
-        None, description="of a departure: whose jobs leave; else the last", examples=["large"]
+        None, description="of a departure: whose jobs leave; else the last"
     )
-    work: dict[Name, Positive] = Field(
-        {}, description="of a completion: steps of each", examples=[{"large": 300, "small": 900}]
-    )
+    work: dict[Name, Positive] = Field({}, description="of a completion: steps of each")
 
     def scenarios(self) -> list[Scenario]:
         return [("methods", self.members, self.methods)]
 
-    @model_validator(mode="after")
-    def _names_are_members(self):
-        for name in [*self.slices, *([self.departs] if self.departs else []), *self.work]:
-            if name not in self.members:
-                raise ValueError(f"'{name}' is not among its members: {', '.join(self.members)}")
-        if any(map(divides, self.methods)):
-            missing = [name for name in self.members if name not in self.slices]
-            if missing:
-                raise ValueError(f"MIG needs a slice for {', '.join(missing)} under 'slices'")
-        return self
+    def mistakes(self, kind: str) -> Iterator[str]:
+        """What its keys lack where that is measured."""
+        for name in (*self.slices, *self.work, self.departs):
+            if name and name not in self.members:
+                yield f": '{name}' is not among its members: {', '.join(self.members)}"
+        if any(map(divides, self.methods)) and (of := self.members.keys() - self.slices.keys()):
+            yield f": MIG needs a slice for {', '.join(sorted(of))} under 'slices'"
+        for key, needed in (("departs", "departure"), ("work", COMPLETION)):
+            if getattr(self, key) and kind != needed:
+                yield f".{key}: allowed with measure {{kind: {needed}}} only"
+        if kind == COMPLETION and (of := self.members.keys() - self.work.keys()):
+            yield f".work: give the steps of '{min(of)}'"
 
 
 class Sizes(Strict):
     """How many samples to generate (or, for criteo, to read) of a dataset."""
 
-    train: StrictInt = Field(ge=8, description="to train on", examples=[50000])
-    validation: StrictInt = Field(ge=8, description="to validate with", examples=[10000])
-
-
-class Impossible(Strict):
-    """A row of the authors' schedule that cannot exist, and why."""
-
-    row: str = Field(description="as the schedule has it", examples=["12: 8 x 1g"])
-    reason: str = Field(description="why there is no such cell", examples=["a card has 7"])
+    train: StrictInt = Field(ge=8, description="to train on")
+    validation: StrictInt = Field(ge=8, description="to validate with")
 
 
 class Study(Strict):
     """A named grid of cells: scenario x method x arm x replicate."""
 
-    description: str = Field(description="shown in the first lines", examples=["batch sizes"])
+    description: str = Field(description="shown in the first lines")
     cpu: bool = Field(False, description="may be measured on a CPU where there is no GPU")
     seed: StrictInt = Field(42, ge=0, description="of data, weights and order")
     replicates: Positive = Field(3, description="blocks, each with all cells and their baselines")
     arms: list[Arm] = Field(["paper_step"], min_length=1, description="how well a job is written")
     measure: Measure = Field(Measure(), description="how cells are measured")
-    datasets: dict[Dataset, Sizes] = Field(
-        {}, description="of generated data", examples=[{"digits": {"train": 64, "validation": 16}}]
-    )
-    variants: dict[VariantName, Limits] = Field(
-        {}, description="MPS with limits, by a name", examples=[{"mps_1g": {"sm_percent": 12}}]
+    datasets: dict[Literal[DATASETS], Sizes] = Field({}, description="of generated data")
+    variants: dict[Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")], Limits] = Field(
+        {}, description="MPS with limits, by a name"
     )
     cores_for: Count = Field(  # as many as a GPU has MIG slices
         7, description="a member's cores are the machine's divided by this, in every cell"
     )
     cores_for_workload: dict[Name, Count] = Field(
-        {}, description="the same for members of one workload", examples=[{"dlrm_criteo_b2048": 2}]
+        {}, description="the same for members of one workload"
     )
     ladders: list[Ladder] = Field([], description="copies of one workload")
     mixes: list[Mix] = Field([], description="different workloads on one GPU")
-    impossible: list[Impossible] = Field(
+    impossible: list[dict[Literal["row", "reason"], str]] = Field(
         [], description="rows of the authors' schedule that cannot exist"
     )
 
@@ -203,108 +175,77 @@ class Study(Strict):
         ladders = [(f"ladders.{index}", group) for index, group in enumerate(self.ladders)]
         return ladders + [(f"mixes.{index}", group) for index, group in enumerate(self.mixes)]
 
-    def kind(self, group: Ladder | Mix) -> str:
-        """What is measured of a group's cells."""
-        return (group.measure if "kind" in group.measure.model_fields_set else self.measure).kind
+    def measure_of(self, group: Group) -> Measure:
+        """How a group's cells are measured."""
+        return self.measure.model_copy(update=group.measure.model_dump(exclude_unset=True))
 
     def limits(self, method: str, workload: str, members: int) -> dict:
         """What a method limits a member to, such as sm_percent."""
         found = self.variants.get(method) or METHODS[method].limits
         return found.of(workload, members) if found else {}
 
-    def cores_of(self, workload: str) -> int:
-        """By how many the machine's cores are divided for a member of that workload."""
-        return self.cores_for_workload.get(workload, self.cores_for)
-
     @model_validator(mode="after")
-    def _has_groups_whose_methods_exist(self):
+    def _hangs_together(self):
         if not self.groups():
             raise ValueError("a study needs at least one entry under 'ladders' or 'mixes'")
-        if taken := [name for name in self.variants if name in METHODS]:
-            raise ValueError(f"variants.{taken[0]}: is a method already; give it another name")
+        for name in self.variants.keys() & METHODS.keys():
+            raise ValueError(f"variants.{name}: is a method already; give it another name")
         for where, group in self.groups():
-            known = (*METHODS, *self.variants)
-            if self.kind(group) == ALTERNATE:  # those whose members may be on one card in turns
-                known = (*PLAIN, *(name for name in known if family_of(name) == "mps"))
-            for key, method, _ in group.uses():
-                if method not in known:
-                    raise ValueError(not_allowed(f"{where}.{key}", method, known))
-                # A variant that names workloads names all of a group that uses it.
-                named = self.variants[method].named() if method in self.variants else ()
-                if named and (missing := [name for name in group.names if name not in named]):
-                    raise ValueError(
-                        f"variants.{method}: says nothing of '{missing[0]}', used in {where}"
-                    )
+            kind = self.measure_of(group).kind
+            for said in self._mistakes(group):
+                raise ValueError(f"{where}.{said}")
+            for said in group.mistakes(kind) if isinstance(group, Mix) else ():
+                raise ValueError(f"{where}{said}")
+            if kind == COMPLETION and isinstance(group, Ladder):
+                raise ValueError(f"{where}: a completion is measured of 'mixes' only")
         return self
 
-    @model_validator(mode="after")
-    def _groups_have_what_their_kind_needs(self):
-        for where, group in self.groups():
-            kind, mix = self.kind(group), isinstance(group, Mix)
-            if kind == ALTERNATE:
-                require_turns(where, self.measure, group.measure, group.scenarios())
-            if kind == "departure" and group.least < 2:
-                raise ValueError(f"{where}: a departure needs at least 2 members; allowed: 2 to 48")
-            if kind == "completion" and not mix:
-                raise ValueError(f"{where}: a completion is measured of 'mixes' only")
-            if not mix:
-                continue
-            for key, given, needed in (
-                ("departs", group.departs, "departure"),
-                ("work", group.work, "completion"),
-            ):
-                if given and kind != needed:
-                    raise ValueError(f"{where}.{key}: allowed with measure {{kind: {needed}}} only")
-            missing = [name for name in group.members if name not in group.work]
-            if kind == "completion" and missing:
-                raise ValueError(f"{where}.work: give the steps of '{missing[0]}'")
-        return self
+    def _mistakes(self, group: Group) -> Iterator[str]:
+        """Methods that a group cannot have."""
+        measure, known = self.measure_of(group), [*METHODS, *self.variants]
+        turns = measure.kind == ALTERNATE
+        if turns:  # those whose members may be on one card in turns
+            known = [*PLAIN, *(name for name in known if family_of(name) == "mps")]
+            if measure.drop_s >= measure.slice_s:
+                said = f"{measure.drop_s:g} s of slices of {measure.slice_s:g} s leave nothing"
+                yield f"measure.drop_s: {said}"
+        for key, members, methods in group.scenarios():
+            count = sum(members.values())
+            for index, method in enumerate(methods):
+                its = METHODS.get(method, Bounds())
+                if method not in known:
+                    yield not_allowed(f"{key}.{index}", method, known)
+                if not its.least <= count <= its.most:
+                    yield f"{key}: '{method}' takes {its.least} to {its.most} members, not {count}"
+            if measure.kind == "departure" and count < 2:
+                yield f"{key}: a departure needs at least 2 members"
+            if turns and len(methods) < 2:
+                yield f"{key}: 'alternate' needs at least 2 sides"
+            clients = count * sum(method not in PLAIN for method in methods)
+            if turns and clients > MOST_MEMBERS:
+                yield f"{key}: {clients} members are clients of one MPS daemon; at most 48 can be"
 
 
 class Sampling(Strict):
     """What watches a cell's GPU, members and host."""
 
-    source: Literal["auto", "gpm", "dcgm", "nvml", "off"] = Field(
-        "auto", description="of the GPU's counters; auto: the best that the card has"
-    )
+    source: Annotated[  # YAML reads off as false
+        Literal["auto", "gpm", "dcgm", "nvml", "off"],
+        BeforeValidator(lambda given: "off" if given is False else given),
+    ] = Field("auto", description="of the GPU's counters; auto: the best that the card has")
     hz: float = Field(10, ge=0.5, le=100, description="rows/s")
-
-    @field_validator("source", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, source):
-        return "off" if source is False else source  # as YAML reads it
 
 
 Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
-
-
-def _is_a_gpu(wanted):
-    if not isinstance(wanted, str | int) or isinstance(wanted, bool) or wanted == "":
-        raise ValueError(f"{wanted!r} is not allowed; allowed: auto, an index, a UUID, cpu")
-    return wanted
-
-
-Gpu = Annotated[str | int, BeforeValidator(_is_a_gpu)]
-
-
-def seconds(text: str) -> float:
-    """'25m', '2h' or '90s' → seconds. Raises ValueError, also without a unit: 25 of what?"""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh])\s*", str(text))
-    if not match:
-        raise ValueError("give a time such as 90s, 25m or 2h")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def _is_a_time(given):
-    seconds(given)
-    return given
-
-
-Time = Annotated[str, BeforeValidator(_is_a_time)]
-
-
+Gpu = StrictStr | StrictInt
+Time = Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smh]$")]  # with a unit: 25 of what?
 # Snakemake would read braces in another way than we do, and Arrow a colon.
 Folder = Annotated[str, Field(pattern="^[^{}:]+$"), AfterValidator(os.path.expanduser)]
+
+
+def seconds(time: Time) -> float:
+    """'25m', '2h' or '90s' → seconds."""
+    return float(time[:-1]) * {"s": 1, "m": 60, "h": 3600}[time[-1]]
 
 
 class Config(Strict):
@@ -315,11 +256,9 @@ class Config(Strict):
         "auto", description="of data; auto: real where there are any, else generated"
     )
     measure: bool | None = Field(
-        None, description="false: plan no cell; else not of a study that ships", examples=[False]
+        None, description="false: plan no cell; else not of a study that ships"
     )
-    budget: Time | None = Field(
-        None, description="cells that do not fit are left for the next run", examples=["25m"]
-    )
+    budget: Time | None = Field(None, description="cells that do not fit are left: 90s, 25m or 2h")
     wait: Time = Field("10m", description="for others to leave the GPU, before the run gives up")
     gpu: Gpu = Field(
         "auto", description="auto: the visible ones; an index, a UUID, several with commas; cpu"
@@ -335,21 +274,18 @@ class Config(Strict):
     data: Folder = Field("data", description="folder of datasets")
     workloads: str = Field("config/workloads.yaml", description="the catalogue")
     studies: str = Field("config/studies", description="folder of studies")
-    modules: list[ModuleName] = Field(
-        [],
-        description="whose code workloads may name, beside files at the top of the repository",
-        examples=[["my_package"]],
+    modules: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]] = Field(
+        [], description="whose code workloads may name, beside files at the top of the repository"
     )
     trainer: str = Field("models.train", description="Python module that members run")
     timeout: dict[Timed, Annotated[float, Field(gt=0)]] = Field(
-        {}, description="phase of a cell → seconds", examples=[{"build": 900, "window": 900}]
+        {}, description="phase of a cell → seconds"
     )
     telemetry: Sampling = Field(Sampling(), description="what watches a cell")
     session: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$",
         description="a visit to a host: records of its runs hold this name",
-        examples=["tuesday"],
     )
 
 

@@ -6,18 +6,17 @@ One model for each kind of job. Its keys are its own: a key of another kind is r
 import re
 from pathlib import Path
 from shutil import which
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, StrictInt, field_validator
 
 from workflow.collocation.spec import variables
-from workflow.collocation.spec.errors import Strict, meant
-from workflow.collocation.spec.limits import Positive
+from workflow.collocation.spec.errors import Positive, Strict, meant
 
 DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
-OWN_KIND = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+CODE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:function or module:Class
 PYTHON = ("python", "python3")  # the study's own, for a command
-IMAGES = tuple(name for name in DATASETS if name != "criteo")
+Text = Annotated[str, Field(coerce_numbers_to_str=True)]  # YAML reads 100 as a number
 
 
 class Optimizer(Strict):
@@ -58,10 +57,13 @@ class Workload(Strict):
 
     uncaptured: ClassVar[str] = ""  # why no CUDA graph can hold its step
     formerly: ClassVar[dict] = {}  # keys that specs of the kind once had, and their one value
+    missing: ClassVar[dict[str, str]] = {}  # key → what it names that is not there, in a sentence
+    own_code: ClassVar[dict[str, str]] = {}  # key → `module:name` of the user's own code,
+    own_files: ClassVar[list[Path]] = []  # and files of it: its cells run again when they change
 
-    description: str = Field("", description="for people", examples=["ResNet26 on CIFAR-10"])
-    kind: str = Field(description="kind of job", examples=["vision"])
-    batch_size: Positive = Field(description="samples (or tokens) of a step", examples=[128])
+    description: str = Field("", description="for people")
+    kind: str = Field(description="kind of job")
+    batch_size: Positive = Field(description="samples (or tokens) of a step")
     warmup_steps: StrictInt = Field(20, ge=3, description="steps before the barrier, at least")
 
     def no_graph(self, mode: str) -> str:
@@ -69,49 +71,25 @@ class Workload(Strict):
         files = "loader processes read its files, which no replay can"
         return self.uncaptured or (files if mode == "files" else "")
 
-    @property
-    def own_code(self) -> dict[str, str]:
-        """Key → `module:name` of the user's own code: its cells run again when that changes."""
-        return {}
-
-    @property
-    def own_files(self) -> list[Path]:
-        """Files of the user's own code, likewise."""
-        return []
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """Key → what it names that is not there, in a sentence."""
-        return {}
-
 
 class Trained(Workload):
     """What jobs that models/ trains have in common."""
 
     model: str = Field(
-        description="timm's name, or module:function", examples=["resnet26", "my_models:tiny_net"]
+        pattern=rf"^([A-Za-z_][\w.]*|{CODE})$", description="timm's name, or module:function"
     )
-    model_args: dict[str, JsonValue] = Field(
-        {}, description="its keyword arguments", examples=[{"width": 4}]
-    )
-    dataset: Literal[DATASETS] = Field(description="what it is trained on", examples=["cifar10"])
+    model_args: dict[str, JsonValue] = Field({}, description="its keyword arguments")
+    dataset: Literal[DATASETS] = Field(description="what it is trained on")
     input: Input = Field(Input(), description="where batches come from")
     pace_ms: float | None = Field(
-        None, gt=0, description="from one step's start to the next, at least", examples=[9.5]
+        None, gt=0, description="from one step's start to the next, at least"
     )
     ballast_mb: Positive | None = Field(
-        None, description="memory of the device that it holds and does not use", examples=[22000]
+        None, description="memory of the device that it holds and does not use"
     )
     memory_limit_mb: Positive | None = Field(
-        None, description="on the CPU: cap on what the process allocates", examples=[64]
+        None, description="on the CPU: cap on what the process allocates"
     )
-
-    @field_validator("model")
-    @classmethod
-    def _model_is_a_name(cls, model):
-        if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", model):
-            raise ValueError("give a timm model name or module:function")
-        return model
 
     @property
     def own_code(self) -> dict[str, str]:
@@ -122,8 +100,8 @@ class VisionWorkload(Trained):
     """An image classifier."""
 
     kind: Literal["vision"] = Field("vision", description="an image classifier")
-    dataset: Literal[IMAGES] = Field(description="images to train on", examples=["cifar10"])
-    input_size: StrictInt = Field(ge=8, description="pixels", examples=[32])
+    dataset: Literal[DATASETS[:-1]] = Field(description="images to train on")
+    input_size: StrictInt = Field(ge=8, description="pixels")
     classes: Positive = Field(1000, description="outputs of the model's head")
     optimizer: Optimizer = Field(Optimizer(), description="how weights are updated")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the loss")
@@ -145,14 +123,9 @@ class DlrmWorkload(Trained):
         "input_size": 0,
         "classes": 1000,
         "label_smoothing": 0.1,
-        "optimizer": {
-            "name": "sgd",
-            "momentum": 0.0,
-            "nesterov": False,
-            "weight_decay": 0.0,
-            "schedule": "constant",
-            "schedule_epochs": 300,
-        },
+        "optimizer": Optimizer(
+            momentum=0.0, nesterov=False, weight_decay=0.0, schedule="constant"
+        ).model_dump(exclude={"base_lr", "base_batch"}),
     }
     input_size: ClassVar[int] = 0  # it has no images
 
@@ -167,7 +140,7 @@ class OwnWorkload(Trained):
 
     uncaptured: ClassVar[str] = "nobody has tried it with a kind of your own"
 
-    kind: str = Field(pattern=OWN_KIND, description="module:Class", examples=["my_jobs:Toy"])
+    kind: str = Field(pattern=f"^{CODE}$", description="module:Class")
     model: str = Field("own", description="as the class takes it")
     input_size: StrictInt = Field(0, ge=0, description="pixels, of image datasets")
     optimizer: Optimizer = Field(Optimizer(), description="as the class takes it")
@@ -190,44 +163,27 @@ class CommandWorkload(Workload):
     input: ClassVar[ItsOwn] = ItsOwn()
 
     kind: Literal["command"] = Field(description="somebody's own script")
-    run: list[str] = Field(
+    run: list[Text] = Field(
         min_length=1,
         description="program and arguments; {seed} and {batch_size} are filled in, python is ours",
-        examples=[["python", "train.py", "--epochs", "100", "--seed", "{seed}"]],
     )
     folder: str = Field(".", description="working directory, from where the study is run")
     steps: str = Field(
         "hook",
         description="'hook': the script calls models.hook.step; else a regular expression: each "
         "line of its output that matches is a step, or its group 'step' says how many were made",
-        examples=["hook", r"loss: [\d.]+$", r" (?P<step>\d+)/\d+ \["],
     )
-    environment: dict[str, str | None] = Field(
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], Text | None] = Field(
         {},
         description="variables for it; null: the value that it has here, which is not recorded",
-        examples=[{"CUDA_LAUNCH_BLOCKING": 1, "WANDB_API_KEY": None}],
     )
     sync: bool = Field(False, description="hook: wait for the GPU at the end of each step")
     unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
-
-    @field_validator("run", mode="before")
-    @classmethod
-    def _words(cls, run):
-        if not isinstance(run, list):
-            raise ValueError("give a list such as [python, train.py, --epochs, 100]")
-        return list(map(_text, run))
-
-    @field_validator("environment", mode="before")
-    @classmethod
-    def _texts(cls, given):
-        return {n: _text(v) for n, v in given.items()} if isinstance(given, dict) else given
 
     @field_validator("environment")
     @classmethod
     def _are_the_scripts(cls, given):
         for name, value in given.items():
-            if not re.fullmatch(r"[A-Za-z_]\w*", name):
-                raise ValueError(f"{name!r} names no variable")
             if variables.OF_THE_STUDY.fullmatch(name):
                 raise ValueError(f"{name} is the study's to set; leave it out")
             if value is None and variables.TELLING.fullmatch(name):
@@ -262,12 +218,6 @@ class CommandWorkload(Workload):
         return {"run": f"'{word}' is not in '{self.folder}'{meant(word, files)}"}
 
 
-def _text(value):
-    """YAML reads 100 as a number."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if number else value
-
-
 KINDS: dict[str, type[Workload]] = {
     "vision": VisionWorkload,
     "dlrm": DlrmWorkload,
@@ -276,8 +226,8 @@ KINDS: dict[str, type[Workload]] = {
 
 
 def model_of(kind: str) -> type[Workload]:
-    """The keys of that kind. Raises KeyError for an unknown one."""
-    return OwnWorkload if re.match(OWN_KIND, kind) else KINDS[kind]
+    """The keys of that kind, or else of one of somebody's own."""
+    return KINDS.get(kind, OwnWorkload)
 
 
 AnyWorkload = VisionWorkload | DlrmWorkload | CommandWorkload | OwnWorkload
