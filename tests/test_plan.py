@@ -211,11 +211,8 @@ def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
             assert baseline.needs == {baseline.id} and baseline.n == 1
             assert baseline.spec.measure.kind == "window"
         for member in cell.spec.members:
-            own = (
-                None
-                if "--allcores" in cell.scenario
-                else study.cores_for_workload.get(member.workload, study.cores_for)
-            )
+            own = study.cores_for_workload.get(member.workload, study.cores_for)
+            own = None if "--allcores" in cell.scenario else own
             assert member.cores_of == own
     for spec in {(c.scenario, c.arm, c.method): c.spec for c in cells.values()}.values():
         flat = json.loads(json.dumps(spec.to_json(), allow_nan=False))
