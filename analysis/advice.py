@@ -12,11 +12,19 @@ from operator import le
 
 import pandas as pd
 
-from analysis import choose, labels
 from analysis import estimates as table_of
-from analysis.choose import place, way
+from analysis import labels
+from analysis.choose import host_bound, on_cpu, place, way
 from analysis.estimates import RANGE, Row, by_id, identity
-from workflow.collocation.spec.names import ALTERNATE, TWIN, method_order, parse_scenario
+from analysis.records import flags
+from workflow.collocation.spec.names import (
+    ALTERNATE,
+    ARMS,
+    CONTROL_ARMS,
+    TWIN,
+    method_order,
+    parse_scenario,
+)
 
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
@@ -52,11 +60,6 @@ class Option:
     s: Row | None = None
     over_fastest: Row | None = None
     hosts: tuple[str, ...] = ()
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Of its numbers."""
-        return tuple(e.id for e in (self.stp, *(getattr(self, name) for name in BESIDES)) if e)
 
     @property
     def costs(self) -> tuple[float, float, float]:
@@ -104,8 +107,8 @@ class Advice:
     together. best: the most work within the bounds. knee: the least slowdown within a tenth of it,
     as advised. close: what slows jobs less and just misses that tenth. shared: the knee, or where
     that is one job, the best set within the bounds. gains: the STP of `shared` by host. rewrite:
-    (rate, fastest_rate, over_fastest) alone, where it should be written better. missing: outcomes
-    of planned sets without numbers. host_bound: more cells could change some of `gains`. unbound: a
+    that, and how much, the job should be written better, as a sentence. missing: outcomes of
+    planned sets without numbers. host_bound: more cells could change some of `gains`. unbound: a
     bound on memory was given, and no memory is known.
     """
 
@@ -118,15 +121,10 @@ class Advice:
     close: Option | None
     shared: Option | None
     gains: tuple[Row, ...]
-    rewrite: tuple[Row, ...]
+    rewrite: str
     missing: tuple[Row, ...]
     host_bound: bool
     unbound: bool
-
-    @property
-    def pays(self) -> bool:
-        """True if a set is advised."""
-        return self.knee is not None and self.knee.pays
 
     @property
     def sets(self) -> tuple[Option, ...]:
@@ -134,67 +132,41 @@ class Advice:
         return tuple(option for option in self.options if option.n > 1)
 
     @property
-    def label(self) -> str:
-        """What to run, in a table: `3 under MPS`, `2 as plain processes (undecided)`."""
-        if self.knee is None:
-            return "nothing within the bounds"
-        said = self.knee.label if self.sets else "sharing not measured"
-        return f"{said} (undecided)" if self.knee.undecided else said
-
-    @property
-    def ragged(self) -> bool:
-        """True if the sets compared were measured on different hosts. A gain is over the job alone
-        on the same host, so where the job alone was measured besides makes no difference to it.
-        """
-        return len({o.hosts for o in self.sets if o.hosts}) > 1
-
-    @property
     def untold(self) -> bool:
         """True if sets have no memory, because they were sides of alternating cells."""
         return any(o.stp.design == ALTERNATE and not o.memory for o in self.sets)
 
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Of all numbers that it rests on."""
-        numbers = (*self.gains, *self.rewrite, *self.missing)
-        found = [*(i for option in self.options for i in option.ids), *(e.id for e in numbers)]
-        return tuple(dict.fromkeys(found))
-
     def sentences(self, but: Collection[str] = ()) -> list[str]:
         """The advice in plain sentences, most important first; without caveats in `but`."""
-        found = self._advised() if self.pays else [self._nothing()]
+        found = self._advised() if self.knee and self.knee.pays else [self._nothing()]
         found += (each for each in self.caveats() if each not in but)
-        if self.rewrite:
-            alone, fastest, over = self.rewrite
-            does, more = (labels.number(e.value, e.unit) for e in (alone, fastest))
-            found.append(
-                f"{rewriting(over, self.knee)}: one job alone does {does} in this way, and {more} "
-                f"in the fastest way measured ({labels.arm(fastest.arm)})."
-            )
-        return found
+        return found + [self.rewrite] * bool(self.rewrite)
 
     def caveats(self) -> list[str]:
         """Sentences that say how far the advice can be trusted."""
-        found = []
+        found, shared = [], self.shared
         if len(self.gains) > 1:
             found.append(self._on_hosts())
-        elif self.shared and self.shared.stp.n == 1 and pd.isna(self.shared.stp.low):
+        elif shared and shared.stp.n == 1 and pd.isna(shared.stp.low):
             found.append("Measured once, so part of it may be chance.")
         elif self.gains:
             found.append("Measured on one host only.")
         if self.host_bound:
-            cells = "one cell" if self.shared.stp.n == 1 else f"{self.shared.stp.n} cells"
+            cells = "one cell" if shared.stp.n == 1 else f"{shared.stp.n} cells"
             found.append(
                 f"It rests on {cells}, and where a job waits for its host, cells differ by more "
                 "than their intervals tell."
             )
-        if self.ragged:
+        # A gain is over the job alone on the same host, so where that was measured besides makes no
+        # difference to it.
+        if len({option.hosts for option in self.sets if option.hosts}) > 1:
             found.append(
                 "The sets were not all measured on the same hosts, and hosts differ: part of what "
                 "sets them apart may be the host."
             )
-        if self.shared and (said := choose.above_count(self.shared.stp, self.shared.s)):
-            found.append(f"{labels.number(self.shared.stp.value)} times is {said}.")
+        if shared and flags.ABOVE_COUNT in flags.split(shared.stp.flags):
+            said = flags.meaning(flags.ABOVE_COUNT) + "; read S" * bool(shared.s)
+            found.append(f"{labels.number(shared.stp.value)} times is {said}.")
         return found + [UNTOLD] * self.untold + [UNBOUND] * self.unbound
 
     def _on_hosts(self) -> str:
@@ -257,14 +229,11 @@ def _most(e: Row | None) -> float:
 
 def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
     """(job, arm) → its measured sets, and the plain job alone; fewest jobs first."""
-    numbers, found = by_id(estimates), {}
-    hosts = table_of.hosts(estimates)
+    numbers, hosts, found = by_id(estimates), table_of.hosts(estimates), {}
     for stp in table_of.of(estimates, "stp", window="", job="").itertuples(index=False, name="Row"):
         if (job := _job(stp)) is not None:
-            besides = {
-                name: numbers.get(identity(quantity, **place(stp)))
-                for name, quantity in BESIDES.items()
-            }
+            where = place(stp)
+            besides = {name: numbers.get(identity(q, **where)) for name, q in BESIDES.items()}
             on = tuple(host for host in hosts if f"{stp.id}@{host}" in numbers)
             option = Option(stp.method, stp.jobs, stp.value, stp, **besides, hosts=on)
             found.setdefault((job, stp.arm), []).append(option)
@@ -326,31 +295,30 @@ def _advice(
         *(job, arm, tuple(mine), tuple(pareto), best, knee, close, shared, tuple(gains)),
         rewrite=_rewrite(numbers, job, arm, knee),
         missing=tuple(e for e in planned if (e.scenario, e.method) not in measured),
-        host_bound=any(choose.host_bound(numbers, e) for e in gains),
+        host_bound=any(host_bound(numbers, e) for e in gains),
         unbound=unbound,
     )
 
 
-def _rewrite(numbers: Mapping[str, Row], job: str, arm: str, knee: Option | None) -> tuple:
-    """What it rests on that the job should be written better, or nothing."""
+def _rewrite(numbers: Mapping[str, Row], job: str, arm: str, knee: Option | None) -> str:
+    """That one job alone does more in the fastest way measured: first, where that way does far
+    more, or one job in it does more than the option that is advised; or "".
+    """
     one = {"scenario": f"1x_{job}", "arm": arm, "method": "naive"}
     alone, over = (numbers.get(identity(name, **one)) for name in ("rate", "over_fastest"))
     every = (e for e in numbers.values() if e.quantity == "fastest_rate" and not e.host)
     fastest = next((e for e in every if e.scenario == f"1x_{job}"), None)
-    return (alone, fastest, over) if alone and over and fastest and rewriting(over, knee) else ()
-
-
-def rewriting(alone: Row | None, knee: Option | None) -> str:
-    """`Write it better first`, `Write it better` or "", where an option is advised, or none.
-
-    alone: throughput of one job, written as it is, over one in the fastest way (`over_fastest`).
-    First: where that way does far more, or one job in it does more than the option.
-    """
-    over = _value(alone)
-    beaten = knee is not None and _value(knee.over_fastest) < 1
-    if over * REWRITE < 1 or (beaten and over * GAIN < 1):
-        return "Write it better first"
-    return "Write it better" if over * GAIN < 1 and not (knee and knee.pays) else ""
+    if not (alone and over and fastest):
+        return ""
+    beaten, faster = knee and _value(knee.over_fastest) < 1, over.value * GAIN < 1
+    first = over.value * REWRITE < 1 or (beaten and faster)
+    if not first and not (faster and not (knee and knee.pays)):
+        return ""
+    does, more = (labels.number(e.value, e.unit) for e in (alone, fastest))
+    return (
+        f"Write it better{' first' * bool(first)}: one job alone does {does} in this way, and "
+        f"{more} in the fastest way measured ({labels.arm(fastest.arm)})."
+    )
 
 
 def common(found: Iterable[Advice]) -> list[str]:
@@ -361,8 +329,12 @@ def common(found: Iterable[Advice]) -> list[str]:
 
 def unmeasured(estimates: pd.DataFrame, found: Iterable[Advice]) -> str:
     """That one job alone, in ways not measured here, may do more than sets do; or ""."""
-    ways = choose.unmeasured(estimates, {each.job for each in found})
-    if not ways or choose.on_cpu(estimates):
+    rates = table_of.of(estimates, "rate", method="naive", window="")
+    jobs = {each.job for each in found}
+    alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "arm"]) for job in jobs]
+    lacking = [arm for arm in ARMS if not all(arm in known for known in alone)]
+    ways = "; ".join(labels.arm(arm) for arm in lacking if arm not in CONTROL_ARMS)
+    if not ways or on_cpu(estimates):
         return ""
     return (
         f"Some or all of these jobs were not measured alone in these ways: {ways}. Written so, one "

@@ -10,7 +10,6 @@ import pandas as pd
 from analysis import choose, labels
 from analysis import estimates as table_of
 from analysis.advice import Advice, advise, common, unmeasured
-from analysis.choose import scope
 
 
 def table(advice: Advice, but: Collection[str] = ()) -> str:
@@ -21,13 +20,13 @@ def table(advice: Advice, but: Collection[str] = ()) -> str:
     rows = []
     for option in advice.options:
         row = {"": f"{'*' if option in advice.pareto else ' '} {option.label}"}
-        row["samples/s"] = labels.number(option.rate.value) if option.rate else "–"
+        row["samples/s"] = labels.number(option.rate and option.rate.value)
         mark = choose.TURNS * (option.stp.id in turned)
         row["throughput gain"] = labels.span(option.stp) + mark
         for title, e in (("slowest takes", option.slowdown), ("memory", option.memory)):
-            row[title] = labels.number(e.value, e.unit) if e else "–"
+            row[title] = labels.number(e and e.value, e.unit if e else "")
         for title, e in (("S", option.s), ("over fastest", option.over_fastest)):
-            row[title] = labels.number(e.value) if e else "–"
+            row[title] = labels.number(e and e.value)
         rows.append(row)
     shown = pd.DataFrame(rows)
     shown = shown.loc[:, (shown != "–").any()]
@@ -61,10 +60,6 @@ def run(given: Namespace) -> str:
     if any(option.over_fastest for option in every):
         legend += "\nOver fastest: over one job alone in the fastest way it was written."
     said = common(found)
-    head = (
-        scope(estimates)[0],
-        legend,
-        unmeasured(estimates, found),
-        "All advice: " * bool(said) + " ".join(said),
-    )
+    about = "All advice: " * bool(said) + " ".join(said)
+    head = (choose.scope(estimates)[0], legend, unmeasured(estimates, found), about)
     return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])

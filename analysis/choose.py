@@ -8,10 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import labels
-from analysis.estimates import BLOCKS, INTERVAL, Row, get, hardware, identity, of
+from analysis.estimates import BLOCKS, INTERVAL, Row, get, hardware, identity
 from analysis.intervals import FEW
-from analysis.records import flags
-from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS, parse_scenario
+from workflow.collocation.spec.names import ALTERNATE, parse_scenario
 
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
@@ -31,21 +30,6 @@ def place(e: Row) -> dict[str, str]:
 def way(method: str) -> str:
     """`under MPS`, `as plain processes`."""
     return "as plain processes" if method == "naive" else f"under {labels.method(method)}"
-
-
-def unmeasured(estimates: pd.DataFrame, jobs: Iterable[str]) -> str:
-    """Ways of writing in which some of these jobs were not measured alone."""
-    rates = of(estimates, "rate", method="naive", window="")
-    alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "arm"]) for job in jobs]
-    lacking = (arm for arm in ARMS if not all(arm in known for known in alone))
-    return "; ".join(labels.arm(arm) for arm in lacking if arm not in CONTROL_ARMS)
-
-
-def above_count(stp: Row, s: Row | None) -> str:
-    """That a gain is above the number of jobs, and what to read instead; or ""."""
-    if flags.ABOVE_COUNT not in flags.split(stp.flags):
-        return ""
-    return flags.meaning(flags.ABOVE_COUNT) + "; read S" * bool(s)
 
 
 def host_bound(numbers: Mapping[str, Row], point: Row) -> bool:
@@ -78,24 +62,6 @@ def on_cpu(estimates: pd.DataFrame) -> bool:
     return "count:software_gpu_none" in estimates.index
 
 
-def caution(estimates: pd.DataFrame) -> str:
-    """Why a small study answers little, or ""."""
-    replicates = get(estimates, "count", name="replicates")
-    if on_cpu(estimates):
-        return (
-            "This tries out the workflow. It says nothing about sharing a GPU, and its rates, "
-            "gains and slowdowns are no results."
-        )
-    turns = (estimates["design"] == ALTERNATE).any()  # one such cell has an interval
-    few = replicates and max(replicates.value, replicates.high) < FEW
-    if few and not turns:
-        return (
-            "With so few replicates only large differences mean something; how much a number "
-            "would change if it were measured again is hardly known."
-        )
-    return ""
-
-
 def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
     """What a study was measured on, and what it can and cannot answer; with its numbers."""
     names = ("hosts", "window_s", "replicates", "replicates_turns")
@@ -111,10 +77,22 @@ def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
         said += f", in windows of {spelt}"
     often = ((sets, "each set"), (turns, "each cell of sets that take turns"))
     said += f": {', and '.join(f'{what} {_times(e)}' for e, what in often if e)}. "
-    said += caution(estimates) or (
-        "It tells how fast these jobs train side by side on this GPU. It does not tell how they "
-        "converge, what happens in hours of training, or what other GPUs do."
-    )
+    interleaved = (estimates["design"] == ALTERNATE).any()  # one such cell has an interval
+    if on_cpu(estimates):
+        said += (
+            "This tries out the workflow. It says nothing about sharing a GPU, and its rates, "
+            "gains and slowdowns are no results."
+        )
+    elif sets and max(sets.value, sets.high) < FEW and not interleaved:
+        said += (
+            "With so few replicates only large differences mean something; how much a number "
+            "would change if it were measured again is hardly known."
+        )
+    else:
+        said += (
+            "It tells how fast these jobs train side by side on this GPU. It does not tell how "
+            "they converge, what happens in hours of training, or what other GPUs do."
+        )
     return said, [e for e in found if e]
 
 
@@ -125,12 +103,10 @@ def _times(e: Row) -> str:
     return "once" if e.value == 1 else f"{e.value:.0f} times"
 
 
-def update(path: Path, text: str) -> bool:
+def update(path: Path, text: str) -> None:
     """Write a file only if its content changes: what depends on it is then not made anew."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-    return True
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)

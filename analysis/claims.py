@@ -16,10 +16,8 @@ from analysis import labels
 from analysis.choose import PARTNER, host_bound, place
 from analysis.estimates import MEASURED, NONE, Row, by_id, identity
 from analysis.quantities import QUANTITIES
-from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts, read
-from workflow.collocation.spec.names import Scenario, parse_scenario, scenario_id
-
-__all__ = ["Judged", "Rules", "Verdict", "judged", "read", "verdicts"]
+from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
+from workflow.collocation.spec.names import parse_scenario, scenario_id
 
 _SAID = {
     Side.SUPPORTS: "yes on",
@@ -29,6 +27,7 @@ _SAID = {
     Side.RIGHT: "yes by one replicate on",
     Side.WRONG: "no by one replicate on",
 }
+_DID = {"completed": "completed", "out_of_memory": "ran out of memory"}
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,9 @@ class CellJudged:
     @property
     def said(self) -> str:
         """`yes on h1, h2; no by one replicate on h3; not comparable on h4`."""
-        parts = []
-        for side, words in _SAID.items():
-            if on := [host or "all hosts" for host, _, of_host in self.hosts if of_host == side]:
-                parts.append(f"{words} {', '.join(on)}")
-        if self.unlike:
-            parts.append(f"not comparable on {', '.join(self.unlike)}")
+        on = {side: [h or "all hosts" for h, _, at in self.hosts if at == side] for side in _SAID}
+        parts = [f"{_SAID[side]} {', '.join(hosts)}" for side, hosts in on.items() if hosts]
+        parts += [f"not comparable on {', '.join(self.unlike)}"] * bool(self.unlike)
         return "; ".join(parts)
 
 
@@ -82,20 +78,19 @@ class TestJudged:
 
 @dataclass(frozen=True)
 class NeedJudged:
-    """met: hosts whose own reading is within the bounds ("": it has no single hosts). id: of the
-    reading, or "" (met is None then).
+    """met: hosts whose own reading is within the bounds ("": it has no single hosts); None: it was
+    not read.
     """
 
     need: Need
     met: tuple[str, ...] | None
-    id: str
     note: str
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its verdict, why, and all that it rests on. planned: the study planned a set
-    that it is tested by. post_hoc: its rule was changed after data of this study had been seen.
+    """A claim with its verdict, why, and all that it rests on. post_hoc: its rule was changed after
+    data of this study had been seen.
     """
 
     claim: Claim
@@ -107,6 +102,7 @@ class Judged:
 
     @property
     def planned(self) -> bool:
+        """Whether the study planned a set that it is tested by."""
         return any(cell.planned for test in self.tests for cell in test.cells)
 
 
@@ -114,8 +110,9 @@ def judged(rules: Rules, estimates: pd.DataFrame) -> list[Judged]:
     """Every claim with its verdict, in the file's order."""
     judge = _Judge(estimates)
     began = judge.numbers.get("count:began")
-    settled = rules.settled and rules.settled.timestamp()
-    return [judge.claim(claim, began, settled) for claim in rules.claims]
+    new = began and rules.settled and began.value >= rules.settled.timestamp()
+    found = [judge.claim(claim) for claim in rules.claims]
+    return [replace(each, post_hoc=bool(each.claim.changed and not new)) for each in found]
 
 
 def verdicts(rules: Rules, estimates: pd.DataFrame) -> Iterator[dict]:
@@ -128,11 +125,9 @@ def verdicts(rules: Rules, estimates: pd.DataFrame) -> Iterator[dict]:
         row = {"quantity": "claim", "name": each.claim.id, "value": holding, "n": len(each.tests)}
         row |= {"flags": "post_hoc" if each.post_hoc else "", "note": each.note}
         yield row | {"status": each.verdict.value}
-    post_hoc = sum(each.post_hoc for each in found)
-    counts = [
-        ("claims", len(found), "claims of the paper"),
-        ("claims_post_hoc", post_hoc, "claims whose rule was changed after data had been seen"),
-    ]
+    changed = "claims whose rule was changed after data had been seen"
+    counts = [("claims", len(found), "claims of the paper")]
+    counts += [("claims_post_hoc", sum(each.post_hoc for each in found), changed)]
     for verdict in Verdict:
         n = sum(each.verdict == verdict for each in found)
         counts.append((f"claims_{verdict.replace(' ', '_')}", n, f"claims with verdict: {verdict}"))
@@ -150,7 +145,7 @@ class _Judge:
         self.outcomes = [e for e in every if e.source == MEASURED]
         self.paper = [e for e in self.numbers.values() if e.source != MEASURED]
 
-    def claim(self, claim: Claim, began: Row | None, settled: float | None) -> Judged:
+    def claim(self, claim: Claim) -> Judged:
         needs = tuple(map(self._need, claim.needs))
         single = [set(need.met) for need in needs if need.met is not None and "" not in need.met]
         like = set.intersection(*single) if single else None
@@ -169,13 +164,11 @@ class _Judge:
             why = next(test.note for test in tests if test.verdict == verdict)
             if verdict == Verdict.NOT_COMPARABLE:
                 why = " ".join([*(need.note for need in needs), why])
-        new = began and settled and began.value >= settled
-        return Judged(claim, verdict, why, tests, needs, bool(claim.changed and not new))
+        return Judged(claim, verdict, why, tests, needs)
 
-    def _get(self, quantity: str, cell: CellJudged, of: Need | Test | None = None) -> Row | None:
+    def _get(self, quantity: str, cell: CellJudged, window: str = "", job: str = "") -> Row | None:
         """The number of a cell, where there is one."""
-        about = {"window": of.window, "job": of.job} if of else {}
-        e = self.numbers.get(identity(quantity, **place(cell), **about))
+        e = self.numbers.get(identity(quantity, **place(cell), window=window, job=job))
         return None if e is None or math.isnan(e.value) else e
 
     def _points(self, e: Row) -> list[Row]:
@@ -185,39 +178,35 @@ class _Judge:
 
     def _need(self, need: Need) -> NeedJudged:
         """Read host by host; what is met on a host makes the tests comparable there."""
-        alone = not need.mix
         cell = CellJudged(self._scenario(need.mix or {need.job: 1}, need), need.arm, need.method)
-        e = self._get(need.quantity, cell, need.model_copy(update={"job": ""}) if alone else need)
+        e = self._get(need.quantity, cell, need.window, need.job if need.mix else "")
         what = f"For {cell.label}, {_title(need.quantity)}"
         if e is None:
-            return NeedJudged(need, None, "", f"{what} was not read, and must be {need.rule}.")
+            return NeedJudged(need, None, f"{what} was not read, and must be {need.rule}.")
         points = self._points(e)
         met = tuple(point.host for point in points if need.admits(point.value))
         on = "on no host" if not met else f"on {', '.join(met)} only"
         met_on = "" if "" in met else f" That is so {on}." if len(met) < len(points) else ""
         note = f"{what} is {labels.span(e)}, and the comparison needs it {need.rule}.{met_on}"
-        return NeedJudged(need, met, e.id, note)
+        return NeedJudged(need, met, note)
 
     def _scenario(self, mix: dict[str, int], of: Need | Test) -> str:
-        """The id of a set of jobs, in the order in which the study (or the paper) names them."""
-        wanted = parse_scenario(scenario_id(mix, of.variant))
+        """The id of a set of jobs, in the order in which the study names them."""
+        wanted = scenario_id(mix, of.variant)
         there = (e.scenario for e in self.outcomes if e.arm == of.arm)
-        return next((each for each in there if _same(parse_scenario(each), wanted)), wanted.id)
+        return next((each for each in there if _set(each) == _set(wanted)), wanted)
 
     def _test(self, test: Test, like: set[str] | None, sources: Sequence[str]) -> TestJudged:
         """like: hosts on which our cells are comparable; None: all of them."""
         cells, unread = self._cells(test)
+        quantity = "outcome" if test.fits else test.quantity
         cells = [
             replace(
-                cell,
-                reported=self._reported(
-                    "outcome" if test.fits else test.quantity, cell, test.job, sources
-                ),
-            )  # fmt: skip
+                self._fit(test, cell) if test.fits else self._cell(test, cell, like),
+                reported=self._reported(quantity, cell, test.job, sources),
+            )
             for cell in cells
         ]
-        judge = self._fit if test.fits else self._cell
-        cells = [judge(test, cell, like) for cell in cells]
         if not (test.jobs or test.mix):
             cells = [cell for cell in cells if cell.ids]
         missing = unread or not cells
@@ -234,10 +223,10 @@ class _Judge:
         mixes, unread = [test.mix] if test.mix else [], []
         for job in test.jobs:
             if test.where:
-                one = CellJudged(f"1x_{job}", test.arm, "naive")
-                alone = self._get(test.where.quantity, one)
+                quantity = test.where.quantity
+                alone = self._get(quantity, CellJudged(f"1x_{job}", test.arm, "naive"))
                 if alone is None:
-                    unread.append(f"{_title(test.where.quantity)} for {labels.job(job)} alone")
+                    unread.append(f"{_title(quantity)} for {labels.job(job)} alone")
                 if alone is None or not test.where.admits(alone.value):
                     continue
             mixes += [{job: count} for count in test.counts]
@@ -245,7 +234,7 @@ class _Judge:
         return [CellJudged(s, test.arm, m) for s in scenarios for m in test.methods], unread
 
     def _cell(self, test: Test, cell: CellJudged, like: set[str] | None) -> CellJudged:
-        e = self._get(test.quantity, cell, test)
+        e = self._get(test.quantity, cell, test.window, test.job)
         if e is None:
             return self._absent(test.quantity, cell)
         every = self._points(e)
@@ -257,23 +246,19 @@ class _Judge:
         if not points:
             return replace(cell, verdict=Verdict.NOT_COMPARABLE)
         # Where its interval is too narrow, a number is but a point.
-        hosts = tuple(
-            (p.host, p.id, test.side(p._replace(spread=NONE) if host_bound(self.numbers, p) else p))
-            for p in points
-        )
+        sure = [p._replace(spread=NONE) if host_bound(self.numbers, p) else p for p in points]
+        hosts = tuple((p.host, p.id, test.side(p)) for p in sure)
         return replace(cell, verdict=over_hosts([side for *_, side in hosts]), hosts=hosts)
 
-    def _fit(self, test: Test, cell: CellJudged, _: set[str] | None) -> CellJudged:
+    def _fit(self, test: Test, cell: CellJudged) -> CellJudged:
         """Whether a set completed exactly where memory suffices."""
         outcome, parts = self._get("outcome", cell), self._get(test.quantity, cell)
-        did = {"completed": "completed", "out_of_memory": "ran out of memory"}
-        if not (outcome and outcome.status in did and parts):
+        if not (outcome and outcome.status in _DID and parts):
             return self._absent(test.quantity, cell)
         as_said = (parts.value > 1) == (outcome.status == "out_of_memory")
         verdict = Verdict.HOLDS if as_said else Verdict.CONTRADICTED
-        times = labels.number(parts.value)
-        note = f"{cell.label} {did[outcome.status]}, and its jobs alone take {times} times"
-        note += " what the card has for them"
+        note = f"{cell.label} {_DID[outcome.status]}, and its jobs alone take "
+        note += f"{labels.number(parts.value)} times what the card has for them"
         note += " (one replicate)" if outcome.n == 1 else ""
         return replace(cell, verdict=verdict, ids=(parts.id, outcome.id), note=note)
 
@@ -282,13 +267,13 @@ class _Judge:
 
         The paper has no variants; what an abstract says has no set.
         """
-        ours = replace(parse_scenario(cell.scenario), variant="")
+        ours = _set(cell.scenario)[0]
         for source in sources:
             for e in self.paper:
                 if (e.quantity, e.source) != (quantity, source):
                     continue
                 in_words = e.name == "text" and e.method in ("", cell.method)
-                same = e.scenario and _same(parse_scenario(e.scenario), ours)
+                same = e.scenario and _set(e.scenario) == (ours, "")
                 if in_words or (same and (e.method, e.job) == (cell.method, job)):
                     return e.id
         return ""
@@ -310,6 +295,10 @@ class _Judge:
         self, test: Test, verdict: Verdict, cells: list[CellJudged], unread: list[str]
     ) -> TestJudged:
         """With the verdict's reason in one sentence, by the first cell that decides it."""
+
+        def value(cell: CellJudged) -> float:
+            return self.numbers[cell.ids[0]].value
+
         deciding = [cell for cell in cells if cell.verdict == verdict]
         if verdict == Verdict.NOT_TESTABLE:
             absent = [cell.note for cell in deciding] + unread
@@ -317,7 +306,7 @@ class _Judge:
             why = f"Not measured: {absent[0]}{more}." if absent else "There is no such set or job."
         elif test.fits and verdict == Verdict.CONTRADICTED:
             why = f"{'; '.join(cell.note for cell in deciding)}."
-        elif test.fits and all(self._value(cell) <= 1 for cell in cells):
+        elif test.fits and all(value(cell) <= 1 for cell in cells):
             verdict, why = Verdict.NOT_TESTABLE, "No set measured needs more memory than there is."
         elif test.fits:
             why = f"All {len(cells)} sets do so, those that exceed the card among them."
@@ -325,7 +314,7 @@ class _Judge:
             why = f"{deciding[0].label} was not measured on such a host."
         else:
             if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the one that speaks for it least
-                deciding.sort(key=self._value, reverse=test.below is not None)
+                deciding.sort(key=value, reverse=test.below is not None)
             cell, others = deciding[0], verdict == Verdict.HOLDS and len(cells) > 1
             span = labels.span(self.numbers[cell.ids[0]])
             why = f"For {cell.label}, {_title(test.quantity)} is {span}, "
@@ -333,12 +322,11 @@ class _Judge:
             why += "; the other readings hold too." if others else "."
         return TestJudged(test, verdict, tuple(cells), why)
 
-    def _value(self, cell: CellJudged) -> float:
-        return self.numbers[cell.ids[0]].value
 
-
-def _same(one: Scenario, other: Scenario) -> bool:
-    return (sorted(one.parts), one.variant) == (sorted(other.parts), other.variant)
+def _set(scenario: str) -> tuple[list[tuple[str, int]], str]:
+    """Its jobs in any order, and its variant."""
+    parsed = parse_scenario(scenario)
+    return sorted(parsed.parts), parsed.variant
 
 
 def _title(quantity: str) -> str:

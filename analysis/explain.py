@@ -44,7 +44,7 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
         told = f"near: {near}" if near else "ids stand in the study's estimates.csv"
         raise ValueError(f"no number has the id {identity!r}; {told}")
     known = QUANTITIES[e.quantity]
-    lines = [e.id, f"  {known.title}: {known.meaning}" if known.meaning else f"  {known.title}"]
+    lines = [e.id, f"  {known.title}: {known.meaning}".removesuffix(": ")]
     value = "none" if math.isnan(e.value) else f"{e.value:.6g}"
     lines.append(f"  value {value} {e.unit}".rstrip() + _span(e))
     about = {"relative to": e.relative_to, "measured by:": _DESIGNS.get(e.design, "")}
@@ -52,8 +52,7 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
     lines += [f"  {label} {text}" for label, text in about.items() if text]
     if e.source != MEASURED:
         return "\n".join([*lines, f"  reported by {e.source}, not measured here"])
-    every = table.on_hosts(estimates, e).itertuples() if not e.host else ()
-    if on := list(every):
+    if on := [] if e.host else list(table.on_hosts(estimates, e).itertuples()):
         lines.append(f"  {'the host' if len(on) == 1 else 'by host'}:")
         lines += [f"    {h.host}: {h.value:.6g}{_span(h)}" for h in on]
     if len(e.replicates):
@@ -62,34 +61,24 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
         lines.append(f"  {kind}:")
     hosts = {r["cell"]: f", on {h.host}" for h in on for r in h.replicates} if on[1:] else {}
     for r in e.replicates:
-        lines += _replicate(r, hosts.get(r["cell"], ""))
+        parts = f" = {r['numerator']:.6g} / {r['denominator']:.6g}" if r["denominator"] else ""
+        over = f"  over {r['over']}" if r["over"] else ""
+        over = " (sides of one cell)" if r["over"] == r["cell"] else over
+        host = hosts.get(r["cell"], "")
+        lines.append(f"    {r['value']:.6g}{parts}  {r['cell']}{over}{host}")
+        if batches := len(r["batches"]):
+            lines.append(f"      its rounds in {batches} batches, which the interval is of:")
+            lines.append("      " + " ".join(f"{value:.5g}" for value in r["batches"]))
     return "\n".join(lines)
 
 
-def _replicate(r: dict, host: str) -> list[str]:
-    """A line for a cell's part in a number, and of an alternating cell its batches."""
-    parts = f" = {r['numerator']:.6g} / {r['denominator']:.6g}" if r["denominator"] else ""
-    over = f"  over {r['over']}" if r["over"] else ""
-    over = " (sides of one cell)" if r["over"] == r["cell"] else over
-    lines = [f"    {r['value']:.6g}{parts}  {r['cell']}{over}{host}"]
-    if len(r["batches"]):
-        batches = len(r["batches"])
-        lines.append(f"      its rounds in {batches} batches, which the interval is of:")
-        lines.append("      " + " ".join(f"{value:.5g}" for value in r["batches"]))
-    return lines
-
-
 def _span(e: Row) -> str:
-    known = e.spread in _SPREAD
+    ends = f" {e.low:.6g} to {e.high:.6g}" if e.spread in _SPREAD else ""
     if e.quantity in ("count", "claim", "bench") and not len(e.replicates):
-        return f" (least and most {e.low:.6g} to {e.high:.6g})" if known else ""
+        return f" (least and most{ends})" if ends else ""
     counted = f"{e.n} replicate{'s' if e.n != 1 else ''}"
     counted += f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if not e.host and e.hosts else ""
-    return (
-        f" ({_SPREAD[e.spread]} {e.low:.6g} to {e.high:.6g}; {counted})"
-        if known
-        else f" ({counted})"
-    )
+    return f" ({_SPREAD[e.spread]}{ends}; {counted})" if ends else f" ({counted})"
 
 
 def spelt_out(identity: str) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import claims, estimates, reported, runs, study
+from analysis import claims, estimates, reported, rules, runs, study
 from analysis.derived import derived
 from analysis.estimates import INTERVAL, NONE
 from analysis.intervals import by_host, over_hosts
@@ -83,14 +83,14 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFra
     """All numbers of a study's folder. Raises OSError, or ValueError with one line that names the
     file.
     """
-    rules, values = claims.read(claims_file), reported.read(reported_file)
+    criteria, values = rules.read(claims_file), reported.read(reported_file)
     plan = read_json(folder / "plan.json")
     found = [build(runs.read(folder / "runs.parquet"), plan, reported.work(values))]
     printed = estimates.combined([pd.DataFrame(list(reported.estimates(values)))])
     found += [printed.drop_duplicates("id"), estimates.combined([pd.DataFrame(benches(folder))])]
     numbers = pd.concat(found, ignore_index=True)
     verdicts = estimates.combined(
-        [pd.DataFrame(claims.verdicts(rules, estimates.ordered(numbers)))]
+        [pd.DataFrame(claims.verdicts(criteria, estimates.ordered(numbers)))]
     )
     return pd.concat([numbers, verdicts], ignore_index=True)
 

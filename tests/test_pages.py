@@ -14,6 +14,7 @@ from analysis.__main__ import main as analysis
 from analysis.estimates import INTERVAL, RANGE
 from analysis.pages import contents, render, spelling, tables
 from analysis.quantities import QUANTITIES
+from analysis.rules import read as read_rules
 from tests import handmade as numbers
 from tests.handmade import Estimate, rows_of
 from tests.simulator import BUSY_GAINS, Design, Job
@@ -43,7 +44,7 @@ NOTHING = [
 
 def written(folder: Path, found: list[Estimate]) -> Path:
     """A study's folder with these numbers, and the verdicts on them."""
-    verdicts = claims.verdicts(claims.read(RULES), numbers.frame(found))
+    verdicts = claims.verdicts(read_rules(RULES), numbers.frame(found))
     return numbers.written(folder, [*found, *verdicts])
 
 
@@ -166,7 +167,7 @@ def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tm
     text = render.Study(written(tmp_path / "few", [*NOTHING, *sets]), RULES).page("claims")
     (others,) = re.findall(r"planned no set that would test them: (.*)\.", text)
     shown = {"C1a", "C6b", "C6c", "C16a", "C16b"}
-    for claim in claims.read(RULES).claims:
+    for claim in read_rules(RULES).claims:
         assert (claim.id in shown) != (claim.id in others.split(", ")), claim.id
         assert bool(re.findall(rf"^\| {claim.id}: ", text, re.M)) == (claim.id in shown)
 

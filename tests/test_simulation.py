@@ -9,9 +9,11 @@ import pytest
 
 from analysis import claims
 from analysis.advice import advise
-from analysis.claims import Rules, verdicts
+from analysis.claims import verdicts
 from analysis.estimates import INTERVAL, by_id
 from analysis.records import flags
+from analysis.rules import Rules
+from analysis.rules import read as read_rules
 from tests.handmade import built as made
 from tests.simulator import ARM, BUSY_GAINS, Design, Job, Noise, simulate
 from tests.studio import REPOSITORY
@@ -249,7 +251,7 @@ def test_claims_of_the_paper_are_decided_by_alternating_cells_alone():
     """Three cells of each set, on one host, and not a single other cell. One of each is too little:
     jobs alone wait for their host.
     """
-    file = claims.read(REPOSITORY / "config" / "claims.yaml")
+    file = read_rules(REPOSITORY / "config" / "claims.yaml")
     small, large = (file.names[key] for key in ("small", "large"))
     medium, full = (file.names[key] for key in ("medium", "overallocated"))
     jobs = [Job(small, 2700, 0.45), Job(large, 500, 0.85, BUSY_GAINS)]

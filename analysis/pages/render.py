@@ -23,6 +23,7 @@ from analysis.choose import on_cpu, scope, update
 from analysis.figures import INDEX
 from analysis.pages import PAGES, TABLES, contents, spelling, tables
 from analysis.pages.spelling import known, plain
+from analysis.rules import read as read_rules
 from workflow.collocation.spec.names import CONTROL_ARMS, arm_order
 
 ROOT, TEMPLATES = Path(__file__).parents[2], Path(__file__).parent / "templates"
@@ -47,7 +48,7 @@ class Study:
         self.estimates = estimates.read(folder / "estimates.parquet")
         self.scope = scope(self.estimates)[0]
         self.on_cpu = on_cpu(self.estimates)
-        self.judged = claims.judged(claims.read(rules), self.estimates)
+        self.judged = claims.judged(read_rules(rules), self.estimates)
         # Jobs as in the paper first, and of these the highest gain.
         found = sorted(advice.advise(self.estimates), key=_gain)
         self.advice = sorted(found, key=lambda each: arm_order(each.arm))
