@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,16 +14,6 @@ torch = pytest.importorskip("torch")
 
 from bench import __main__ as bench  # noqa: E402
 from workflow.collocation.sharing.evidence import NotInForce  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def cell(data):
-    return bench.cell_of(bench.CPU_CASES["naive2"], 0.3)
-
-
-@pytest.fixture(scope="module")
-def ready(cell, data):
-    return bench.prepare(cell, data)
 
 
 @pytest.fixture(autouse=True)
@@ -40,27 +31,20 @@ def test_both_are_measured_in_turns(data, capsys):
     assert "median ratio of pairs" in said and "beside its warm-up and window" in said
 
 
-@pytest.mark.parametrize("error", [None, NotInForce("MPS: member 1 is not among the clients")])
-def test_the_method_is_asked_of_processes_that_are_all_there(
-    tmp_path, cell, ready, monkeypatch, error
+def test_a_method_that_is_not_in_force_ends_the_bench_and_no_process_is_left(
+    tmp_path, data, monkeypatch
 ):
-    """What it raises ends the bench, and no process is left."""
-    asked = {}
+    cell, asked = bench.cell_of(bench.CPU_CASES["naive2"], 0.3), {}
 
     def witness(reports):
         asked.update(reports)
         assert all(psutil.pid_exists(each.pid) for each in reports.values())
-        if error:
-            raise error
+        raise NotInForce("MPS: member 1 is not among the clients")
 
     entered = SimpleNamespace(environment=lambda member: {}, witness=witness)
-    monkeypatch.setattr(bench.methods, "enter", lambda *_: bench.suppress())
-    monkeypatch.setattr(bench.suppress, "__enter__", lambda _: entered)
-    if error:
-        with pytest.raises(NotInForce, match="not among the clients"):
-            bench.bare(cell, ready, None, tmp_path)
-    else:
-        assert bench.bare(cell, ready, None, tmp_path) > 0
+    monkeypatch.setattr(bench.methods, "enter", lambda *_: nullcontext(entered))
+    with pytest.raises(NotInForce):
+        bench.bare(cell, bench.prepare(cell, data), None, tmp_path)
     pids = {each.pid for each in asked.values()}
     assert len(pids) == 2 and os.getpid() not in pids
     assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -87,11 +71,8 @@ def test_blocks_are_palindromes_and_what_drifts_evenly_cancels(step_ms):
             slower = (1 + 1e-13 * ends[-1]) / (0.998 if state == "ours" else 1)
             ends.append(ends[-1] + int(step_ms * 10**6 * slower))
         segments.append((state, start + 10**9, at))
-    ticks = np.array(ends) // 1000
-    metadata = {"tick_ns": "1000", "origin_ns": "0"}
-    table = pa.table({"member": np.zeros(len(ends), int), "tick": ticks})
+    table = pa.table({"member": np.zeros(len(ends), int), "tick": np.array(ends) // 1000})
+    table = table.replace_schema_metadata({"tick_ns": "1000", "origin_ns": "0"})
     window = {"start_ns": 0, "end_ns": segments[-1][2] - 1}  # the last block is cut
-    found = bench.block_ratios(
-        segments, {"windows": [window]}, table.replace_schema_metadata(metadata)
-    )
+    found = bench.block_ratios(segments, {"windows": [window]}, table)
     assert found == pytest.approx([0.998] * 3, abs=1e-4)

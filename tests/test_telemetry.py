@@ -7,7 +7,6 @@ tests/fakes; what the sampler itself does is tested elsewhere.
 import math
 import signal
 import time
-from functools import partial
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -102,31 +101,15 @@ def test_a_rate_counts_for_as_long_as_it_is_a_mean_over(values, one, other):
     assert found == (pytest.approx(total / seconds, abs=1e-6) if seconds else None)
 
 
-@given(VALUES, st.integers(0, 19 * S), st.integers(1, 19 * S), st.integers(1, 19 * S))
-def test_integrals_and_growth_of_two_times_add_up(values, start, first, second):
-    of = series(values, rates=())
-    for measure in (of.integral, of.growth):
-        parts = [measure("x", (start, start + first))]
-        parts += [measure("x", (start + first, start + first + second))]
-        if None not in parts:
-            whole = measure("x", (start, start + first + second))
-            assert whole == pytest.approx(sum(parts), abs=1e-6)
-
-
-@pytest.mark.parametrize("found", [[], [None, None], [math.nan, None, math.inf], [4.0]])
-def test_what_is_missing_is_none(found):
-    for measure in (series(found).over, series(found).growth, series(found).integral):
-        assert measure("x", (S, 10 * S)) is None
-
-
-GAPS = [([0, 1, 2, 3, 4, 5], 1.0), ([2], 2.0), ([], math.inf), ([4], math.inf)]
-GAPS += [([0, 5], 5.0), ([-9, 1, 2, 3, 9], 1.0)]  # none inside: the two around it
-
-
-@pytest.mark.parametrize(("times", "gap"), GAPS)
-def test_the_longest_time_without_a_row(times, gap):
-    of = Series(np.array(times, np.int64) * S, {}, ())
-    assert of.longest_gap((S // 2, 4 * S)) == pytest.approx(gap)
+def test_what_is_missing_is_none_and_the_longest_time_without_a_row():
+    for values in ([], [None, None], [math.nan, None, math.inf], [4.0]):
+        of = series(values)
+        assert of.over("x", (S, 9 * S)) is of.growth("x", (S, 9 * S)) is None
+        assert of.integral("x", (S, 9 * S)) is None
+    gaps = {(0, 1, 2, 3, 4, 5): 1.0, (2,): 2.0, (): math.inf, (4,): math.inf, (0, 5): 5.0}
+    for times, gap in gaps.items():
+        of = Series(np.array(times, np.int64) * S, {}, ())
+        assert of.longest_gap((S // 2, 4 * S)) == pytest.approx(gap)
 
 
 def test_of_slices_only_readings_count_that_lie_in_them():
@@ -189,24 +172,6 @@ def test_without_a_pair_the_mean_of_the_series_is_the_headline(source, smact):
     assert values["smact"] == (smact and pytest.approx(smact)) and values["temperature"] == 60
 
 
-@pytest.mark.parametrize("source", ["dcgm", "gpm"])
-def test_a_share_above_1_is_null_and_said(source):
-    """As DCGM told of an instance of an A100: SMACT 1.294, and so 1.006 of the whole card."""
-    lines = watched(source, ENTITIES)
-    for row in lines.gpu[100:] + lines.spans:
-        if row["e"] == "gi:1":
-            row["v"] = row["v"] | {"smact": 1.294}
-    telemetry, flags = told(lines, **MIG)
-    window = telemetry.windows["window"]
-    assert window.entities["gi:1"]["smact"] is window.whole_card["smact"] is None
-    assert window.series["gi:1"]["smact"] is None
-    assert flags == ["telemetry_disagrees"]
-    [said] = telemetry.disagree
-    assert said.startswith("window, gi:1: smact reads 1.2940")
-    assert window.entities["gi:2"]["gract"] == pytest.approx(0.9)
-    assert window.entities["gpu"]["power"] == 300  # what is no share may be above 1
-
-
 def test_a_member_that_has_left_is_not_in_the_window_after():
     lines = watched()
     lines.members = [row for row in lines.members if row["t"] <= 6 * S]
@@ -216,47 +181,6 @@ def test_a_member_that_has_left_is_not_in_the_window_after():
     used = {"cpu": 1.5, "read": None, "write": None, "rss": 5, "gpu_memory": 9, "entity": "gpu"}
     assert (found["before"].members, found["after"].members) == ({"0": used}, {})
     assert (found["after"].host["cpu_busy"], found["after"].host["memory_used"]) == (1.5, 100)
-
-
-@pytest.mark.parametrize(
-    ("metric", "pair", "seconds", "apart"),
-    # smact is 0.5 by the series and tenso 0.25; of the last it knows nothing
-    [("smact", 0.509, 10, 0), ("smact", 0.511, 10, 1), ("smact", 0.511, 1, 0)]
-    + [("tenso", 0.24, 10, 1), ("drama", 0.3, 10, 0)],
-)
-def test_the_series_has_to_agree_with_the_pair(metric, pair, seconds, apart):
-    lines, end = watched(), OPEN + seconds * S
-    lines.spans[0]["v"][metric], lines.spans[0]["end_ns"] = pair, end
-    window = Window(name="window", start_ns=OPEN, end_ns=end, seconds=float(seconds))
-    telemetry, flags = told(lines, [window])
-    assert flags == ["telemetry_disagrees"] * apart
-    assert [metric in said for said in telemetry.disagree] == [True] * apart
-
-
-@pytest.mark.parametrize(
-    ("joules", "scatter", "apart"),
-    [(3900.0, 0, 1), (4130.0, 0, 1), (4000.0, 0, 0), (3900.0, 60, 0), (3300.0, 60, 1)],
-)
-def test_energy_that_power_readings_contradict_is_flagged(joules, scatter, apart):
-    """Of power readings that scatter 3 standard errors of the mean are allowed: 18 W, or 6 %."""
-    lines = watched()
-    for index, row in enumerate(lines.gpu):
-        row["v"]["power"] += scatter * (-1) ** index
-    lines.marks[-1] = mark(12.06, "close", joules)
-    telemetry, flags = told(lines)
-    assert flags == ["energy_disagrees"] * apart
-    assert len(telemetry.disagree) == apart
-
-
-LATE_NONE_FELL = [mark(12.7, "close", 4200.0), mark(12.01, "close"), mark(12.01, "close", 3.0)]
-
-
-@pytest.mark.parametrize("close", LATE_NONE_FELL)
-def test_energy_without_two_edges_is_missing(close):
-    lines = watched()
-    lines.marks[-1] = close
-    telemetry, flags = told(lines)
-    assert telemetry.windows["window"].energy is None and flags == []
 
 
 @pytest.mark.parametrize(("card", "denominator"), [(132, 132), (None, 92)])
@@ -269,64 +193,61 @@ def test_under_mig_the_whole_card_is_weighted_by_sms(card, denominator):
     assert window.whole_card["tenso"] is None  # of one instance it is not known
     assert window.entities["gi:1"]["smact"] == 0.8 and "power" not in window.entities["gi:1"]
     assert told(lines, instances={"gi:1": None})[0].windows["window"].whole_card == {}
+    for row in lines.gpu[100:]:  # as DCGM told of an instance of an A100
+        row["v"] = row["v"] | {"smact": 1.294}
+    window = told(lines, **MIG)[0].windows["window"]
+    assert window.series["gi:1"]["smact"] is None and window.entities["gi:1"]["smact"] == 0.8
+    lines.spans[1]["v"]["smact"] = 1.006
+    window = told(lines, **MIG)[0].windows["window"]
+    assert window.entities["gi:1"]["smact"] is window.whole_card["smact"] is None
 
 
-HELD = [(0x4, ["power_capped"], {"sw_power_cap"}), (0x20, ["throttled"], {"sw_thermal_slowdown"})]
-HELD += [(0x8 | 0x80, ["throttled"], {"hw_slowdown", "hw_power_brake_slowdown"})]
-HELD += [(0x1 | 0x2, [], {"applications_clocks_setting"})]  # idle, and clocks that somebody set
+# -- what is said of it ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("bits", "expected", "reasons"), HELD)
-def test_what_held_the_clocks_down(bits, expected, reasons):
-    lines = watched()
-    for row in lines.gpu:
-        if 6 * S <= row["t"] < 7 * S or row["t"] > CLOSE:
-            row["v"]["throttle"] = bits
-    telemetry, flags = told(lines)
-    assert flags == expected and telemetry.throttled == dict.fromkeys(reasons, pytest.approx(0.1))
+def rows(start: float, end: float, of: str = "gpu", **values):
+    """What gives rows between these seconds other values; without any, there are no such rows."""
+
+    def change(lines: Lines) -> None:
+        found = getattr(lines, of)
+        inside = [row for row in found if start * S <= row["t"] < end * S]
+        for row in inside:
+            row["v"] = row["v"] | values
+        found[:] = [row for row in found if values or row not in inside]
+
+    return change
 
 
-@pytest.mark.parametrize(
-    ("t", "compute", "mps", "strangers"),
-    [
-        (5.0, [7, 99], [], ["PID 99"]),
-        (5.0, [7], [98], ["PID 98"]),
-        (5.0, None, None, []),
-        (12.5, [7, 99], [], []),  # after the window
-        (1.2, [7, 99], [], ["PID 99"]),  # before the barrier, and still there
-        (1.0, [10007, 10099], [], None),  # none of ours is recognised
-    ],
-)
-@pytest.mark.parametrize("gone", [None, 0.5, 1.0])
-def test_strangers_between_barrier_and_end(t, compute, mps, strangers, gone):
-    """`gone`: seconds until the list has them no more. Processes that start on another GPU of the
+def pair(**values):
+    return lambda lines: lines.spans[0]["v"].update(values)
+
+
+def energy(joules: float | None, scatter: float = 0, t: float = 12.06):
+    """Power readings that scatter; 3 standard errors of their mean are allowed."""
+
+    def change(lines: Lines) -> None:
+        for index, row in enumerate(lines.gpu):
+            row["v"]["power"] += scatter * (-1) ** index
+        lines.marks[-1] = mark(t, "close", joules)
+
+    return change
+
+
+def listed(t: float, compute, mps=(), gone: float | None = None):
+    """Others on the card from then on, or for a while. Processes that start on another GPU of the
     machine stood for one look at a time in the list of this one (two H200s, two studies at once).
     """
-    lines = watched()
-    if strangers is None:
-        lines.seen.pop()
-    lines.seen.append({"t": int(t * S), "compute": compute, "mps": mps})
-    if gone:
-        after = [] if strangers is None else [7]
-        lines.seen.append({"t": int((t + gone) * S), "compute": after, "mps": []})
-    strangers = [] if gone == 0.5 and strangers else strangers
-    telemetry, flags = told(lines)
-    assert telemetry.strangers == strangers
-    assert flags == (["shared_gpu"] if strangers else [])
 
+    def change(lines: Lines) -> None:
+        lines.seen.append({"t": int(t * S), "compute": compute, "mps": mps})
+        if gone:
+            lines.seen.append({"t": int((t + gone) * S), "compute": [7], "mps": []})
 
-# -- what is missing -------------------------------------------------------------------------------
-
-
-def hole(lines: Lines, name: str, start: float, end: float) -> None:
-    rows = getattr(lines, name)
-    rows[:] = [row for row in rows if not start * S <= row["t"] < end * S]
+    return change
 
 
 def source_gone(lines: Lines) -> None:
-    for row in lines.gpu:
-        if row["t"] > 8 * S:
-            row["v"] = row["v"] | dict.fromkeys(RATES)
+    rows(8.1, 13, **dict.fromkeys(RATES))(lines)
     lines.errors.append({"t": 8 * S, "where": "gpm", "message": "GPU is lost"})
 
 
@@ -335,31 +256,68 @@ def no_card(lines: Lines) -> None:
     lines.gpu.clear()
 
 
+NONE: list[str] = []
+HOLE, APART, ENERGY = ["telemetry_incomplete"], ["telemetry_disagrees"], ["energy_disagrees"]
 IN = "window 'window': "
-MISSING = [  # what happens to the lines, and what is said of that
-    (partial(hole, name="gpu", start=5, end=6.5), f"{IN}no gpm values of gpu for 1.6 s"),
-    (partial(hole, name="host", start=5, end=7), f"{IN}nothing of the host for 2.5 s"),
-    (source_gone, f"{IN}no gpm values of gpu for 4.0 s; gpm: GPU is lost"),
-    (lambda lines: lines.spans.clear(), f"{IN}no pair of samples of gpu spans it"),
-    (lambda lines: setattr(lines, "problem", "it was killed"), "it was killed"),
-    (no_card, "the GPU could not be read: GPU is lost"),
+SAID = [  # what happens to the lines, the flags, and a word of what is said
+    (rows(5, 6.5), HOLE, f"{IN}no gpm values of gpu for 1.6 s"),
+    (rows(5, 7, "host"), HOLE, f"{IN}nothing of the host for 2.5 s"),
+    (rows(5, 5.3), NONE, ""),
+    (source_gone, HOLE, f"{IN}no gpm values of gpu for 4.0 s; gpm: GPU is lost"),
+    (lambda lines: lines.spans.clear(), HOLE, f"{IN}no pair of samples of gpu spans it"),
+    (lambda lines: setattr(lines, "problem", "it was killed"), HOLE, "it was killed"),
+    (no_card, HOLE, "the GPU could not be read: GPU is lost"),
+    # smact is 0.5 by the series and tenso 0.25; of drama it knows nothing
+    (pair(smact=0.509, drama=0.3), NONE, ""),
+    (pair(smact=0.511), APART, "smact is 0.5110 by the pair of samples and 0.5000 by the series"),
+    (pair(tenso=0.24), APART, "tenso"),
+    (pair(smact=1.006), APART, "window, gpu: smact reads 1.0060"),
+    (rows(10, 10.5, gpu_util=1.294), APART, "gpu_util reads 1.2940"),
+    # 3000 J by power readings, of 300 W; the counter is read for 10.04 s
+    (energy(3900), ENERGY, "2888.4 J by the GPU's counter and 3000.0 J by its power readings"),
+    (energy(4130), ENERGY, "3117.5 J"),
+    (energy(4000), NONE, ""),
+    (energy(3900, scatter=60), NONE, ""),
+    (energy(3300, scatter=60), ENERGY, "2290.8 J"),
+    (energy(4200, t=12.7), NONE, ""),  # too late to be of this window
+    (energy(None), NONE, ""),
+    (energy(3.0), NONE, ""),  # it fell
+    (rows(6, 7, throttle=0x4), ["power_capped"], "'sw_power_cap': 0.1}"),
+    (rows(6, 8, throttle=0x20), ["throttled"], "'sw_thermal_slowdown': 0.2}"),
+    (rows(6, 7, throttle=0x88), ["throttled"], "'hw_power_brake_slowdown': 0.1}"),
+    (rows(6, 7, throttle=0x3), NONE, "'applications_clocks_setting': 0.1}"),  # and idle
+    (rows(12, 13, throttle=0x4), NONE, ""),
+    (listed(5, [7, 99]), ["shared_gpu"], "['PID 99']"),
+    (listed(5, [7], [98]), ["shared_gpu"], "['PID 98']"),
+    (listed(1.2, [7, 99]), ["shared_gpu"], "['PID 99']"),  # before the barrier, and still there
+    (listed(5, [7, 99], gone=1.0), ["shared_gpu"], "['PID 99']"),
+    (listed(5, [7, 99], gone=0.5), NONE, "[]"),
+    (listed(12.5, [7, 99]), NONE, "[]"),  # after the window
+    (listed(5, None, None), NONE, "[]"),
+    (listed(1.0, [10007, 10099]), NONE, "None"),  # none of ours is recognised
 ]
 
 
-@pytest.mark.parametrize(("spoil", "said"), MISSING)
-def test_what_is_missing_is_said(spoil, said):
+@pytest.mark.parametrize(("change", "expected", "said"), SAID)
+def test_what_is_wrong_is_flagged_and_said(change, expected, said):
     lines = watched()
-    spoil(lines)
+    if said == "None":
+        lines.seen.clear()
+    change(lines)
     telemetry, flags = told(lines)
-    assert (telemetry.status, telemetry.reason) == ("incomplete", said)
-    assert flags == ["telemetry_incomplete"]
+    assert flags == expected
+    assert telemetry.reason == said if expected == HOLE else telemetry.reason is None
+    parts = *telemetry.disagree, str(telemetry.throttled), str(telemetry.strangers)
+    assert expected == HOLE or any(said in part for part in parts)
+    assert len(telemetry.disagree) == (expected in (APART, ENERGY))
+    energy = telemetry.windows["window"].energy
+    assert (energy is None) == (change in [row[0] for row in SAID[17:20]])
 
 
 def test_nothing_at_all_is_incomplete_and_no_error():
     telemetry, flags = told(Lines(problem="the sampler did not begin"))
     assert telemetry.reason == f"the sampler did not begin; {IN}nothing of the host at all"
-    assert flags == ["telemetry_incomplete"]
-    assert telemetry.windows["window"].entities["gpu"]["power"] is None
+    assert flags == HOLE and telemetry.windows["window"].entities["gpu"]["power"] is None
     assert told(Lines(), [])[0].windows == {}
 
 
@@ -388,12 +346,8 @@ def test_files_hold_every_row_and_every_column_and_give_the_same_values(tmp_path
     for name, value in told(lines)[0].windows["window"].series["gpu"].items():
         again = read.over(name, WINDOW.ends)
         assert again == (None if value is None else pytest.approx(value))
-
-
-def test_no_rows_no_file(tmp_path):
-    lines = watched()
     lines.gpu, lines.members = [], []
-    assert list(files.write(tmp_path, lines, [])) == ["host.parquet"]
+    assert list(files.write(tmp_path, lines, [])) == ["host.parquet"]  # no rows, no file
     table = pq.read_table(tmp_path / "host.parquet")
     assert table["t_ns"][0].as_py() == 0  # without a window, since the first row
 
@@ -525,25 +479,6 @@ def test_under_mig_the_instances_are_read_and_summed_up(place):
     assert window["whole_card"]["smact"] == pytest.approx(0.5 * sms / 132)
     read = table_of(place, cell, "gpu.parquet")["smact"].drop_null().to_pylist()
     assert set(read) == {0.5}  # none of too close a pair
-
-
-def test_a_sampler_that_dies_costs_the_cell_its_telemetry_only(place):
-    place.with_card(host_pids=100_000)
-    cell = prepared(place, window_s=1.5)
-    running = place.conduct(cell)
-    started(place, cell, running)
-    time.sleep(0.3)
-    running.find("workflow.collocation.telemetry.sampler").send_signal(signal.SIGKILL)
-    assert running.end().code == 0, running.output
-    record = place.record(cell)
-    telemetry = record["telemetry"]
-    assert record["status"] == "completed", record["reason"]
-    assert all(m["windows"]["window"]["samples_per_s"] > 0 for m in record["members"])
-    assert record["flags"] == ["telemetry_incomplete"]
-    assert telemetry["reason"].startswith("the sampler ended too early: ")
-    assert telemetry["strangers"] is None  # NVML names the host's PIDs
-    assert telemetry["windows"]["window"]["energy"] is None
-    assert len(table_of(place, cell, "gpu.parquet"))
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
