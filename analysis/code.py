@@ -6,10 +6,8 @@ import hashlib
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-_KINDS = {".py", ".csv", ".j2", ".html", ".css", ".js"}
-
-
 _CORE = PACKAGE.parent / "workflow" / "collocation"
+_KINDS = {".py", ".csv", ".j2", ".html", ".css", ".js"}
 
 
 def digest() -> str:

@@ -40,7 +40,8 @@ def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     if not (~claims).any():
         raise ValueError("the two studies have no number in common: no set is in both")
     found["a"] = [labels.span(e) for e in found.itertuples()]
-    found["b"] = [labels.span(e._replace(**_of_b(e))) for e in found.itertuples()]
+    other = found.assign(**{name: found[f"{name}_b"] for name in BESIDE})
+    found["b"] = [labels.span(e) for e in other.itertuples()]
     apart = (found["high"] < found["low_b"]) | (found["high_b"] < found["low"])
     word = apart.map({True: APART, False: OVERLAP})
     word = word.mask((found["spread"] == NONE) | (found["spread_b"] == NONE), UNKNOWN)
@@ -51,18 +52,13 @@ def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("rank", kind="stable")
 
 
-def _of_b(e: tuple) -> dict:
-    return {"value": e.value_b, "low": e.low_b, "high": e.high_b, "spread": e.spread_b}
-
-
 def summary(found: pd.DataFrame) -> str:
     """`86 numbers in both: 12 apart, 4 no spread, 70 overlap; 48 verdicts: 1 differs, 47 same`."""
     said = []
-    for what, some in (("numbers in both", "count"), ("verdicts", "claim")):
-        of = found[(found["quantity"] == "claim") == (some == "claim")]
-        words = of["word"].value_counts()
+    for what, some in found.groupby(found["quantity"] == "claim"):
+        words = some["word"].value_counts()
         counts = ", ".join(f"{words[word]} {word}" for word in ORDER if word in words)
-        said += [f"{len(of)} {what}: {counts}"] * bool(len(of))
+        said.append(f"{len(some)} {'verdicts' if what else 'numbers in both'}: {counts}")
     return "; ".join(said)
 
 

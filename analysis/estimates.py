@@ -30,7 +30,6 @@ PLACE = ("scenario", "arm", "method", "window", "job", "name")
 COLUMNS = ("id", "quantity", *PLACE[:5], "host", "source", "name", "value", "low", "high")
 COLUMNS += ("spread", "n", "hosts", "unit", "relative_to", "flags", "status", "note", "design")
 COLUMNS += ("replicates",)
-MOST_HOSTS = 1000  # of one study
 _REPLICATE = pa.struct(
     [
         ("cell", pa.string()),
@@ -56,20 +55,12 @@ def read(path: Path) -> pd.DataFrame:
         raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
     if not path.exists():
         others = sorted(other.parent.name for other in path.parents[1].glob(f"*/{path.name}"))
-        known = f"; there are: {', '.join(others)}" if others else ""
+        known = f"; there are: {', '.join(others)}" * bool(others)
         raise FileNotFoundError(f"{path.parent}: no results of a study{known}")
-    try:
-        frame = read_table(path).to_pandas()
-        if tuple(frame.columns) != COLUMNS:
-            raise ValueError("it has other columns")
-        text = frame.drop(columns=["value", "low", "high", "replicates"])
-        if text.isna().any(axis=None) or not frame["host"].str.fullmatch(r"(h\d{1,9})?").all():
-            raise ValueError("a row has no quantity, place or host")
-        return ordered(frame)
-    except ValueError as error:
-        raise ValueError(
-            f"{path}: no table of estimates; remove it, and it is made anew: {error}"
-        ) from error
+    frame = read_table(path).to_pandas()
+    if tuple(frame.columns) != COLUMNS:
+        raise ValueError(f"{path}: no table of estimates; remove it, and it is made anew")
+    return ordered(frame)
 
 
 def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
@@ -77,14 +68,13 @@ def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
     found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()], ignore_index=True)
     found = found.reindex(columns=COLUMNS)
     empty = dict.fromkeys(COLUMNS, "") | {"n": 0, "hosts": 0, "source": MEASURED, "spread": NONE}
-    for column in set(COLUMNS) - {"value", "low", "high", "replicates"}:
-        known = found[column].astype(object)
-        found[column] = known.where(known.notna(), empty[column])
+    numbers = {"value", "low", "high", "replicates"}
+    empty = {column: value for column, value in empty.items() if column not in numbers}
+    found = found.astype(dict.fromkeys(empty, object)).fillna(empty)
     found = found.astype({"n": int, "hosts": int, "value": float, "low": float, "high": float})
-    known = [QUANTITIES[name] for name in found["quantity"]]
     for column in ("unit", "relative_to"):
-        own = pd.Series([getattr(quantity, column) for quantity in known], found.index)
-        found[column] = found[column].where(found[column] != "", own)
+        own = [getattr(QUANTITIES[name], column) for name in found["quantity"]]
+        found[column] = found[column].mask(found[column] == "", pd.Series(own, found.index))
     lists = [r if isinstance(r, list) else [] for r in found["replicates"]]
     found["replicates"] = pd.Series(lists, found.index, dtype=object)
     places = found[["quantity", *PLACE, "host", "source"]].to_dict("records")
@@ -147,20 +137,18 @@ def of(frame: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame:
     """All numbers of a quantity whose columns are as given: measured ones over all hosts by
     default. host="*" gives those of single hosts, another "*" those with any value there.
     """
-    wanted = {"quantity": quantity, "source": MEASURED, "host": ""} | where
-    for column, value in wanted.items():
-        if (column, value) == ("host", "*"):
-            frame = frame[frame["host"] != ""]
-        elif value != "*":
+    for column, value in ({"quantity": quantity, "source": MEASURED, "host": ""} | where).items():
+        if value == "*":
+            frame = frame[frame["host"] != ""] if column == "host" else frame
+        else:
             frame = frame[frame[column] == value]
     return frame
 
 
 def on_hosts(frame: pd.DataFrame, e: Row) -> pd.DataFrame:
     """The same number host by host."""
-    ids = [f"{e.id.partition('@')[0]}@h{number}" for number in range(1, MOST_HOSTS)]
-    there = frame.index.get_indexer(ids)
-    return frame.iloc[there[there >= 0]]
+    ids = [f"{e.id.partition('@')[0]}@{host}" for host in hosts(frame)]
+    return frame.loc[[each for each in ids if each in frame.index]]
 
 
 def hosts(frame: pd.DataFrame) -> list[str]:

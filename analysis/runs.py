@@ -13,7 +13,7 @@ import pyarrow as pa
 from analysis.records import flags
 from analysis.records.schema import SCHEMA
 from analysis.records.untrusted_files import read_table
-from workflow.collocation.spec.names import ALONE_VARIANTS, Side, parse_scenario, sides_of
+from workflow.collocation.spec.names import ALONE_VARIANTS, parse_scenario, sides_of
 
 COMPLETED, UNVERIFIED = "completed", "unverified"
 ANCHOR = "anchor"  # cells that began a session of old studies; no part of the grid
@@ -23,10 +23,8 @@ DRIFT, DRIFT_ERRORS = 0.01, 2.0
 
 
 class Runs(NamedTuple):
-    """members: a row for each job of each window of the grid, as `prepared` says. hosts: one row
-    per
-    machine (host, machine, hardware, cells,
-    sessions, and how those are named). left_out: GPU model → its cells.
+    """members: a row for each job of each window of the grid, as `prepared` says. hosts: a row for
+    each machine. left_out: GPU model → its cells.
     """
 
     members: pd.DataFrame
@@ -36,10 +34,7 @@ class Runs(NamedTuple):
 
 def read(path: Path) -> pd.DataFrame:
     """Rows of a merged study. Raises OSError, ValueError."""
-    try:
-        table = read_table(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: remove it, and it is merged anew: {error}") from None
+    table = read_table(path)
     if missing := sorted(set(SCHEMA.names) - set(table.column_names)):
         raise ValueError(f"{path}: merge it anew: no column {', '.join(missing)}")
     return pd.DataFrame(table.to_pylist(), columns=table.column_names)
@@ -68,9 +63,9 @@ def prepared(rows: pd.DataFrame) -> Runs:
     unproven = (members["status"] == COMPLETED) & ~members["method_verified"].eq(True)  # noqa: FBT003
     members.loc[unproven, ["status", "reason"]] = UNVERIFIED, "its method was not proven in force"
     hosts = _hosts(members)
-    labels = hosts.set_index(["machine", "hardware"])["host"].to_dict()
-    machines = zip(members["machine"], members["hardware"], strict=True)
-    members["host"] = [labels.get(machine, "") for machine in machines]
+    where = ["machine", "hardware"]
+    members = members.merge(hosts[[*where, "host"]], "left", where)
+    members["host"] = members["host"].astype(object).fillna("")
     members["run"] = members.groupby(["cell", "attempt", "window"], sort=False).ngroup()
     members["at"] = (
         members["cell"].astype(object) + "/a" + members["attempt"].astype(str).astype(object)
@@ -97,19 +92,16 @@ def _hosts(members: pd.DataFrame) -> pd.DataFrame:
 def _sides(members: pd.DataFrame) -> pd.DataFrame:
     """With the set that each row belongs to, which in an alternating cell is one of its sides."""
     names = ["scenario", "method", "window"]
+    known = members[names].drop_duplicates().reset_index(drop=True)
     found = []
-    for scenario, method, window in set(zip(*(members[name] for name in names), strict=True)):
-        sides = sides_of(scenario, method)
-        own = sides.get(window) or Side(scenario, method)
-        parsed = parse_scenario(own.scenario)
-        side = window if window in sides else ""
-        plain = "" if side or window == "window" else window
-        of = (own.scenario, own.method, plain, side, own.again, parsed.n, parsed.mixed)
-        of += (parsed.variant,)
-        found.append((scenario, method, window, *of))
-    new = ("set", "by", "plain", "side", "again", "jobs", "mixed", "variant")
-    known = pd.DataFrame(found, columns=[*names, *new])
-    members = members.merge(known, on=names, how="left")
+    for scenario, method, window in known.itertuples(index=False):
+        side = sides_of(scenario, method).get(window)
+        parsed = parse_scenario(side.scenario if side else scenario)
+        of = {"set": parsed.id, "by": side.method if side else method}
+        of |= {"plain": "" if side or window == "window" else window}
+        of |= {"side": window if side else "", "again": bool(side and side.again)}
+        found.append(of | {"jobs": parsed.n, "mixed": parsed.mixed, "variant": parsed.variant})
+    members = members.merge(known.join(pd.DataFrame(found)), on=names, how="left")
     members["measured"] = (members["status"] == COMPLETED) & (members["window"] != "")
     members = members.drop(columns=names).rename(
         columns={"set": "scenario", "by": "method", "plain": "window"}

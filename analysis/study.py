@@ -127,22 +127,18 @@ def counts(runs: Runs, plan: Sequence[Mapping], estimates: pd.DataFrame) -> Iter
 def provenance(members: pd.DataFrame) -> Iterator[dict]:
     """Of what the completed cells were measured on and with; value: how many of them."""
     done = members[members["current"] & (members["status"] == COMPLETED)]
-    done = done[done["window"] != "after"]
     source = done["source"].replace({"synthetic": "generated (synthetic)"}).astype(str)
     known = done["dataset"].notna() & (done["dataset"] != "")
     yield from _said(
         "data", done, (done["dataset"].astype(object) + ": " + source.astype(object)).where(known)
     )
     first = done.drop_duplicates("at")
-    for label, column in (
-        ("CUDA driver", "driver"),
-        ("GPU", "gpu_name"),
-        ("python", "python"),
-        ("timm", "timm"),
-        ("torch", "torch"),
-    ):
-        named = first[column].fillna("none") if label == "GPU" else first[column]
-        yield from _said("software", first, f"{label} " + named)
+    first = first.fillna({"gpu_name": "none"})
+    named = {"CUDA driver": "driver", "GPU": "gpu_name"} | {
+        n: n for n in ("python", "timm", "torch")
+    }
+    for label, column in named.items():
+        yield from _said("software", first, f"{label} " + first[column])
 
 
 def _said(kind: str, done: pd.DataFrame, what: pd.Series) -> Iterator[dict]:

@@ -89,7 +89,7 @@ def test_hosts_differ_in_a_job_alone_and_not_in_what_it_does_while_the_gpu_is_bu
 
 
 @given(host=st.integers(1, 2), factor=st.floats(0.1, 10), seed=st.integers(0, 50))
-@settings(max_examples=12)
+@settings(max_examples=5)
 def test_a_faster_host_changes_no_ratio(host, factor, seed):
     """All rates of one host times a factor: what is in samples/s, s or J moves, and only there;
     besides what tells hosts apart."""
@@ -120,7 +120,7 @@ def test_a_faster_host_changes_no_ratio(host, factor, seed):
 
 
 @given(seed=st.integers(0, 1000))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_another_host_changes_no_row_of_the_first(seed):
     design = Design([THIN, WIDE], counts=(2,), mixes=(PAIR,), hosts=3, blocks=2)
 
@@ -136,7 +136,7 @@ def test_another_host_changes_no_row_of_the_first(seed):
 
 
 @given(seed=st.integers(0, 1000))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_the_order_of_rows_of_cells_does_not_matter(seed):
     design = Design([THIN], counts=(2,), hosts=2, blocks=2, split=True)
     forward, backward = built(design, seed), built(design, seed, rows=lambda rows: rows[::-1])
@@ -326,7 +326,7 @@ def test_an_alternating_cell_that_ended_early_says_nothing_of_its_sides():
     rounds=st.integers(0, 60),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_whatever_befalls_all_sides_alike_is_in_no_ratio(factors, rounds, seed):
     """Sides that are alike in each round: every ratio is 1, and too few rounds have no interval."""
 
