@@ -202,8 +202,8 @@ def test_sides_never_train_in_each_others_slices(studio, begin, trainer):
     ("of", "status", "says"),
     [
         ("dies", "failed", r"^member \d \(dies\), window: ended by signal 9 "),
-        ("starves", "out_of_memory", r"^member \d \(starves\), window: OutOfMemory: .*stopped cl"),
-        ("unheld", "failed", r"^alternate: member 0 \(unheld\) does not know the command 'hold'"),
+        ("starves", "out_of_memory", r"^member \d \(starves\), window: OutOfMemory: "),
+        ("unheld", "failed", "^alternate: a member does not know the command 'hold'"),
     ],
 )
 def test_without_one_of_its_members_a_cell_has_no_rates(studio, begin, of, status, says):

@@ -10,16 +10,14 @@ import re
 import shutil
 import signal
 import time
-import uuid
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.fakes import machine
-from tests.studio import Freezer, Result, Running, Studio, alone, freezer, study, until, workload
+from tests.studio import Running, Studio, alone, freezer, study, until, workload
 
 CELL = "1x_plain/paper_step/naive/r1"
 PHASES = ("build", "warm", "window", "stop")
@@ -27,13 +25,18 @@ TIMEOUTS = {"build": 5, "warm": 1.5, "window": 1.5, "stop": 1.5}
 
 # Workload → what it does; the status, phase and words of its cell.
 KILLED = "ended by signal 9 (SIGKILL)"
-SILENCE = "exited with code 7 without an error message"
+SILENCE = "ended by itself with exit code 7"
 LATE = "within its time-out"
 FAULTS = {
     "killed_warm": ({"die": {"phase": "warm", "signal": 9}}, "failed", "warm", KILLED),
     "killed_window": ({"die": {"phase": "window", "signal": 9}}, "failed", "window", KILLED),
     "exits_stop": ({"die": {"phase": "stop", "exit": 7}}, "failed", "stop", SILENCE),
-    "gone": ({"die": {"phase": "before", "exit": 0}}, "failed", "build", "ended before it was"),
+    "gone": (
+        {"die": {"phase": "before", "exit": 0}},
+        "failed",
+        "build",
+        "by itself with exit code 0",
+    ),
     "raises": ({"error": "warm"}, "failed", "warm", "PhaseError: asked to fail in warm"),
     **{f"hangs_{phase}": ({"hang": phase}, "timed_out", phase, LATE) for phase in PHASES},
 }
@@ -64,14 +67,10 @@ def faulty(started):
     return studio, running.end()
 
 
-# -- ends from outside -----------------------------------------------------------------------------
+# -- who is killed or told to end, and what is left ------------------------------------------------
 
 
-def to_group(number: int):
-    return lambda running: running.signal_group(number)
-
-
-def twice(running) -> None:
+def twice(running: Running) -> None:
     before = len(running.descendants())
     running.signal_group(signal.SIGINT)
     until(lambda: len(running.descendants()) < before, lambda: "nothing ends")
@@ -79,65 +78,50 @@ def twice(running) -> None:
         running.signal_group(signal.SIGINT)
 
 
-def kill(module: str | None):
-    def send(running) -> None:
-        target = running.find(module) if module else psutil.Process(running.process.pid)
-        target.send_signal(signal.SIGKILL)
-
-    return send
-
-
 ENDS = {
     "ctrl_c_twice": twice,
-    "lost_terminal": to_group(signal.SIGHUP),
-    "kill_snakemake": kill(None),
-    "kill_conductor": kill("workflow.collocation.run.cell"),
+    "lost_terminal": lambda running: running.signal_group(signal.SIGHUP),
+    "kill_snakemake": lambda running: running.process.kill(),
+    "kill_conductor": lambda running: running.find("workflow.collocation.run.cell").kill(),
+    "kill_server": lambda running: running.find("models.fork_server").kill(),
 }
 
 
 @pytest.fixture(scope="module")
 def interrupted(module_studio):
-    """A study with a block for each drill, and one more."""
+    """A study with a block for each drill."""
     ladders = [{"workloads": ["plain"], "counts": {2: ["naive"]}}]
-    blocks = len(ENDS) + 1
     made = module_studio()
     made.cold = True  # who is killed is Snakemake's own process, as started by a user
-    return made.write({"plain": workload()}, drill=study(ladders=ladders, replicates=blocks))
+    return made.write({"plain": workload()}, drill=study(ladders=ladders, replicates=len(ENDS)))
 
 
-def block(number: int, attempt: int = 1) -> str:
-    return f"2x_plain/paper_step/naive/r{number}/a{attempt}"
+def block(name: str, attempt: int = 1) -> str:
+    return f"2x_plain/paper_step/naive/r{1 + list(ENDS).index(name)}/a{attempt}"
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_an_end_in_mid_cell_leaves_nothing_behind(interrupted, name):
-    studio, cell = interrupted, block(1 + list(ENDS).index(name))
-    with studio.held(cell, *studio.only(cell)) as (running, _):
-        # The preloaded server and two members.
-        assert len(running.descendants("models.fork_server")) == 3
-        ENDS[name](running)
-        studio.assert_no_orphans()
-        result = running.end()
-    assert result.code != 0 and "--unlock" not in result.output
-    assert not (studio.folder / studio.path(cell)).exists() and not studio.partial_files()
-
-
-def test_a_killed_fork_server_fails_the_cell(interrupted):
-    studio, cell = interrupted, block(len(ENDS) + 1)
+    """But a record, where it was the fork server's alone."""
+    studio, cell = interrupted, block(name)
     with studio.held(cell, *studio.only(cell)) as (running, _):
         server, *members = running.descendants("models.fork_server")
-        assert {member.ppid() for member in members} == {server.pid}
-        server.send_signal(signal.SIGKILL)
-        assert running.end().code == 0
+        assert [member.ppid() for member in members] == [server.pid] * 2
+        ENDS[name](running)
+        result = running.end()
         studio.assert_no_orphans()
-    record = studio.record(cell)
-    assert (record["status"], record["phase"]) == ("failed", "window")
-    assert "the fork server died" in record["reason"]
+    assert "--unlock" not in result.output and not studio.partial_files()
+    if name == "kill_server":
+        record = studio.record(cell)
+        assert (result.code, record["status"], record["phase"]) == (0, "failed", "window")
+        assert "the fork server died" in record["reason"]
+    else:
+        assert result.code != 0 and cell not in studio.records()
 
 
 def test_after_all_these_ends_the_next_run_completes(interrupted):
     studio = interrupted
-    last = [block(number) for number in range(1, len(ENDS) + 1)] + [block(len(ENDS) + 1, 2)]
+    last = [block(name, 2 if name == "kill_server" else 1) for name in ENDS]
     run = studio.measure(*last)
     assert run.code == 0, run.output
     assert [studio.record(cell)["status"] for cell in last] == ["completed"] * len(last)
@@ -149,160 +133,86 @@ def test_after_all_these_ends_the_next_run_completes(interrupted):
 # -- processes that stand still --------------------------------------------------------------------
 
 # Kind of process, the phase from which on it stands still, and how: stopped by SIGSTOP or frozen in
-# state D; whether Ctrl-C follows. A loader's worker is what the member has started. A member that
-# is stopped in another phase ends as one that hangs there.
+# state D, where SIGKILL does not end it; whether Ctrl-C follows.
 STILL = (
-    "member-window-stopped",
-    "member-warm-frozen-ctrl_c",
-    "worker-window-frozen",
-    "server-import-stopped",
-    "server-window-frozen-ctrl_c",
-    "sampler-window-frozen",
-    "daemon-barrier-stopped",
-    "daemon-window-stopped-ctrl_c",
+    ("member", "window", "stopped"),
+    ("member", "window", "frozen"),
+    ("server", "import", "stopped"),
+    ("server", "window", "frozen ctrl_c"),
+    ("daemon", "barrier", "stopped"),
+    ("daemon", "window", "stopped ctrl_c"),
 )
-SHORT_S = {"build": 10} | dict.fromkeys(PHASES[1:], 4)  # a build has an import in it
+SHORT_S = {"build": 10, "warm": 2, "window": 2, "stop": 2}  # a build has an import in it
 AFTER_S, ANSWER_S = 30, 10  # for a record after the time-out, and for an answer to Ctrl-C, at most
 
 
-@dataclass
-class Standstill:
-    """A cell of which a process stands still from some phase on, and how that ended."""
-
-    name: str
-    studio: Studio
-    pid: int = 0
-    took_s: float = 0.0
-    result: Result | None = None
-    record: dict | None = None
-    left: tuple[int, ...] = ()
-    words: str | None = None  # what the holder of the device's lock says, if there is one
-
-    def __post_init__(self) -> None:
-        self.kind, self.phase, self.how = self.name.split("-", 2)
-        method = "mps" if self.kind == "daemon" else "naive"
-        workload = "build" if self.phase == "import" else self.phase
-        self.cell = f"1x_{workload}/paper_step/{method}/r1/a{1 + STILL.index(self.name)}"
-        self.late = {"import": "build", "barrier": "warm"}.get(self.phase, self.phase)
-
-    def play(self) -> "Standstill":
-        try:
-            with freezer() if "frozen" in self.how else contextlib.nullcontext() as frozen:
-                self._play(self.studio.conduct(self.cell), frozen)
-        finally:
-            self.studio.kill_all()
-        return self
-
-    def _play(self, running: Running, frozen: Freezer | None) -> None:
-        until(lambda: self._find(running), lambda: running.output)
-        process = self._find(running)
-        self.pid = process.pid
-        if frozen:
-            frozen.freeze(process.pid)
-        else:
-            process.suspend()
-        began = time.monotonic()
-        if "ctrl_c" in self.how:
-            running.process.send_signal(signal.SIGINT)
-        self.result = running.end()
-        self.took_s = time.monotonic() - began
-        with contextlib.suppress(FileNotFoundError):
-            self.record = self.studio.record(self.cell)
-        self.left = tuple(process.pid for process in self.studio.alive())
-        self.words = self.said()
-        if frozen:
-            frozen.thaw()
-        self.studio.assert_no_orphans()
-        until(lambda: self.said() is None, lambda: f"the lock is held: {self.said()}")
-
-    def _find(self, running: Running) -> psutil.Process | None:
-        """The process that is to stand still, once the phase is reached."""
-        if self.phase == "import":
-            return next(iter(running.descendants("models.fork_server")), None)
-        log = (self.studio.folder / self.studio.path(self.cell)).with_name("log")
-        member = log / "member0.log"
-        reached = (
-            "built:" in self.studio.log(self.cell)
-            if self.phase == "barrier"
-            else member.exists() and f"hangs in {self.phase}" in member.read_text()
-        )
-        if not reached:
-            return None
-        if self.kind == "daemon":
-            named = [p for p in running.descendants() if p.name().startswith("nvidia-cuda-mps")]
-            return named[0]
-        servers = running.descendants("models.fork_server")  # and members
-        return {
-            "server": lambda: servers[0],
-            "member": lambda: servers[1],
-            "worker": lambda: servers[1].children()[0],
-            "sampler": lambda: running.find("workflow.collocation.telemetry.sampler"),
-        }[self.kind]()
-
-    def said(self) -> str | None:
-        """What the holder of the device's lock says; None if it is free."""
-        for path in self.studio.locks.glob("*.lock"):
-            with path.open("r+") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return path.read_text()
-        return None
-
-
 @pytest.fixture(scope="module")
-def standstills(request, module_studio):
-    """Those that are wanted by name, played some at a time, for most of the time they wait."""
-    items = [item for item in request.session.items if "standstills" in item.fixturenames]
-    names = [item.callspec.params["name"] for item in items]
-    hangs = {phase: workload(hang=phase, spawn="build") for phase in PHASES}
-    hangs["barrier"] = workload(step_s=1.0)  # still warming up when it is to stand still
+def still(module_studio):
+    """Studios on a machine without a card and with one."""
+    workloads = {"window": workload(hang="window"), "barrier": workload(step_s=0.5)}
     made = {"cpu": module_studio(), "gpu": module_studio().with_card()}
     for device, method in (("cpu", "naive"), ("gpu", "mps")):
-        ladder = {"workloads": list(hangs), "counts": {1: [method]}}
-        made[device].write(hangs, drill=study(ladders=[ladder]))
-        if any(name.startswith("daemon") == (device == "gpu") for name in names):
-            assert made[device].prepare().code == 0
-
-    def one(name: str) -> Standstill:
-        drill = Standstill(name, made["gpu" if name.startswith("daemon") else "cpu"])
-        limits = dict.fromkeys(PHASES, 100) | {drill.late: SHORT_S[drill.late]}
-        drill.studio = replace(
-            drill.studio,
-            settings=drill.studio.settings | {"timeout": json.dumps(limits)},
-            locks=drill.studio.folder / f"locks-{name}",
-            mark=uuid.uuid4().hex,
-        )
-        return drill.play()
-
-    with ThreadPoolExecutor(8) as pool, ThreadPoolExecutor(1) as card:
-        yield {n: (card if n.startswith("daemon") else pool).submit(one, n) for n in names}
+        ladder = {"workloads": [*workloads], "counts": {1: [method]}}
+        made[device].write(workloads, drill=study(ladders=[ladder]))
+        assert made[device].prepare().code == 0
+    return made
 
 
-@pytest.mark.parametrize("name", STILL)
-def test_whatever_stands_still_the_cell_ends_with_a_record_and_the_lock_or_its_reason(
-    standstills, name
+def standing(studio: Studio, running: Running, cell: str, kind: str, phase: str):
+    """The process that is to stand still, once the phase is reached."""
+    servers = running.descendants("models.fork_server")  # and members
+    if phase == "import":
+        return servers[0] if servers else None
+    log = (studio.folder / studio.path(cell)).with_name("log") / "member0.log"
+    hangs = log.exists() and "hangs in window" in log.read_text()
+    if not ("built:" in studio.log(cell) if phase == "barrier" else hangs):
+        return None
+    if kind == "daemon":
+        named = [p for p in running.descendants() if p.name().startswith("nvidia-cuda-mps")]
+        return named[0]
+    return servers[kind == "member"]
+
+
+@pytest.mark.parametrize(("kind", "phase", "how"), STILL)
+def test_whatever_stands_still_the_cell_ends_and_the_lock_is_free_or_says_why(
+    still, kind, phase, how
 ):
-    found = standstills[name].result()
-    print(f"{name}: {found.took_s:.1f} s, {found.record and found.record['reason']}")
-    pid, frozen = str(found.pid), "frozen" in found.how
-    if "ctrl_c" in found.how:
-        assert (found.result.code, found.record) == (130, None), found.result.output
-        assert found.took_s < ANSWER_S
-    else:
-        assert found.result.code == 0, found.result.output
-        assert found.record["status"] in ("failed", "timed_out")
-        assert found.took_s < SHORT_S[found.late] + AFTER_S
-        reasons = found.record["reason"], (found.record["telemetry"] or {}).get("reason")
-        told = f"{reasons} {found.result.output}"
-        named = found.kind == "server" or frozen and found.kind != "sampler"
-        assert pid in told or not named, told
-    assert found.left == ((found.pid,) if frozen else ())
-    if frozen and found.kind in ("member", "worker"):
-        assert f"process {pid}, which SIGKILL does not end" in found.words
-        assert f"process {pid} outlives SIGKILL and was left behind" in found.result.output
-    else:
-        assert found.words is None
+    device, method = ("gpu", "mps") if kind == "daemon" else ("cpu", "naive")
+    name = "window" if phase == "import" else phase
+    cell = f"1x_{name}/paper_step/{method}/r1/a{1 + STILL.index((kind, phase, how))}"
+    settings = still[device].settings | {"timeout": json.dumps(SHORT_S)}
+    studio = replace(still[device], settings=settings)
+    with freezer() if "frozen" in how else contextlib.nullcontext() as frozen:
+        running = studio.conduct(cell)
+        until(lambda: standing(studio, running, cell, kind, phase), lambda: running.output)
+        process = standing(studio, running, cell, kind, phase)
+        frozen.freeze(process.pid) if frozen else process.suspend()
+        began = time.monotonic()
+        if "ctrl_c" in how:
+            running.process.send_signal(signal.SIGINT)
+        result, took = running.end(), time.monotonic() - began
+        left, [words] = [p.pid for p in studio.alive()], studio.locks.glob("*.lock")
+        if frozen and kind == "member":  # which keeps the lock
+            with words.open() as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert "a process that it started lives on" in words.read_text()
+        if frozen:
+            frozen.thaw()
+    studio.assert_no_orphans()
+    assert left == ([process.pid] if frozen else [])
+    with words.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if "ctrl_c" in how:
+        assert (result.code, took < ANSWER_S) == (130, True), result.output
+        assert cell not in studio.records()
+        return
+    assert result.code == 0 and took < SHORT_S["build"] + AFTER_S, result.output
+    record = studio.record(cell)
+    assert record["status"] in ("failed", "timed_out")
+    if frozen:
+        assert f"process {process.pid} outlives SIGKILL and was left behind" in result.output
+    if kind == "server":
+        assert f"process {process.pid}" in record["reason"]
 
 
 # -- two at once -----------------------------------------------------------------------------------
@@ -438,21 +348,15 @@ def test_the_last_job_fails_and_lists_every_cell_without_a_result(faulty):
         where = rf"log: .*/1x_{name}/.*/member0\.log$"
         assert len(re.findall(where, run.output, re.M)) == 2, run.output
     assert "1x_oom_" not in run.output.split("have no result:")[1]
-    assert not (studio.results / "complete").exists()
-    assert not studio.partial_files()
-
-
-def test_one_bad_cell_never_costs_the_figures_of_the_others(faulty):
-    results = faulty[0].results
-    assert (results / "figures" / "index.csv").stat().st_size > 0
-    assert "plain" in (results / "tables" / "sets.csv").read_text(encoding="utf-8")
-    assert "1x_killed_warm" in (results / "runs.csv").read_text()
+    assert not (studio.results / "complete").exists() and not studio.partial_files()
+    assert (studio.results / "figures" / "index.csv").stat().st_size > 0  # of the others
+    assert "1x_killed_warm" in (studio.results / "runs.csv").read_text()
 
 
 def test_out_of_memory_of_one_member_keeps_the_rates_of_the_survivors(faulty):
     record = faulty[0].record("1x_oom_window+2x_plain/paper_step/naive/r1/a1")
     assert (record["status"], record["phase"]) == ("out_of_memory", "window")
-    assert "/r1: out_of_memory, on purpose (memory_limit_mb): member" in faulty[1].output
+    assert "/r1: out_of_memory: member" in faulty[1].output
     victim, *survivors = record["members"]
     assert (victim["status"], victim["exit_code"]) == ("out_of_memory", 3)
     for member in survivors:

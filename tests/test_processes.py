@@ -1,12 +1,12 @@
 """Members, fork server, the conductor's side of them, locks: what starts, ends, is left over."""
 
+import contextlib
 import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -16,9 +16,12 @@ import pytest
 
 from models.protocol import Channel
 from workflow.collocation import ROOT as REPOSITORY
+from workflow.collocation.process_lifetime import offspring
 from workflow.collocation.run.environment import account, server_environment
 from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.preloaded import hold
 
+TRAINER = "tests.torchfree"
 PATIENCE = 20.0  # seconds, for a busy machine; nothing below waits that long when all is well
 
 
@@ -44,11 +47,19 @@ class Run:
     def last(self, member: int, name: str) -> dict:
         return [event for event in self.of(member) if event["event"] == name][-1]
 
+    def end(self, member: int) -> tuple:
+        ended = self.last(member, "exited")
+        return ended["code"], ended["signal"]
+
     def until(self, done) -> None:
         deadline = time.monotonic() + PATIENCE
         while not done():
             assert time.monotonic() < deadline, self.events
             self.events += self.server.wait(1.0)
+
+    def tell(self, command: str, *members: int) -> None:
+        for member in members:
+            self.server.send(member, command)
 
     def until_all(self, name: str, *members: int) -> None:
         self.until(lambda: all(name in self.names(member) for member in members))
@@ -57,10 +68,14 @@ class Run:
 @pytest.fixture
 def run(tmp_path):
     before = set(psutil.Process().children(recursive=True))  # multiprocessing's tracker, say
-    with Server(tmp_path / "server.log", trainer="tests.torchfree") as server:
+    with Server(tmp_path / "server.log", TRAINER) as server:
         yield Run(server, tmp_path)
-    assert_gone(server.pid, *(m.pid for m in server.members.values() if m.pid))
+    assert_gone(*pids_of(server))
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def pids_of(server: Server) -> list[int]:
+    return [server.pid, *(m.process.pid for m in server.members.values() if m.process)]
 
 
 def is_gone(pid: int) -> bool:
@@ -81,71 +96,55 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-# --- members that behave ---
+# --- members ---
 
 
 def test_three_members_from_start_to_exit(run):
     before = descriptors()
     environment = {"COLLOCATION_TEST": "of the member", "HOME": None}
     spec = {"environment": environment, "cores": [min(os.sched_getaffinity(0))], "loss_every": 2}
-    members = []
+    read, write = os.pipe()
+    os.set_inheritable(write, True)  # as careless libraries do
     for index in range(3):
         folder = run.folder / str(index)
         folder.mkdir()
-        members.append(run.start(index, spec | {"folder": str(folder)}))
+        run.start(index, spec | {"folder": str(folder)})
     run.until_all("warm", 0, 1, 2)
     assert not any(event["event"] == "started" for event in run.events)
-    run.server.send_all("go")
+    run.tell("go", 0, 1, 2)
     run.until(lambda: all(any(e["event"] == "progress" for e in run.of(i)) for i in range(3)))
-    run.server.send_all("stop")
+    run.tell("stop", 0, 1, 2)
     run.until_all("exited", 0, 1, 2)
+    os.close(read)
+    os.close(write)
 
     assert run.server.import_s > 0
-    for index, member in enumerate(members):
+    sockets = set()
+    for index, member in run.server.members.items():
         assert run.names(index) == ["forked", "built", "warm", "started", "stopped", "exited"]
         built, stopped = run.last(index, "built"), run.last(index, "stopped")
-        assert built["pid"] == member.pid == built["group"]
+        assert built["pid"] == member.process.pid == built["group"]
         assert built["environment"].items() >= environment.items()
         assert built["cores"] == spec["cores"]
-        assert (member.exited, member.code, member.signal) == (True, 0, None)
+        assert run.end(index) == (0, None)
         with np.load(run.folder / str(index) / stopped["file"]) as steps:
             assert len(steps["end_ns"]) == len(steps["wait_ns"]) == stopped["steps"] > 0
             assert steps["end_ns"][0] > run.last(index, "started")["t"]
             assert list(steps["loss_step"][:2]) == [0, 2]
-        assert f"member {index} in process {member.pid}" in member.log.read_text()
         times = [event["t"] for event in run.of(index) if event["event"] != "forked"]
         assert times == sorted(times)
-    assert len({member.pid for member in members}) == 3
-    assert "torch-free trainer ready" in run.server.log.read_text()
-    assert descriptors() == before
-
-
-def test_members_hold_no_descriptors_but_their_own(run):
-    read, write = os.pipe()
-    os.set_inheritable(write, True)  # as careless libraries do
-    try:
-        for index in range(3):
-            run.start(index)
-        run.until_all("warm", 0, 1, 2)
-    finally:
-        os.close(read)
-        os.close(write)
-    sockets = []
-    for index in range(3):
-        files = run.last(index, "built")["descriptors"]
-        log = str(run.server.members[index].log)
+        files = built["descriptors"]  # its own, and no others
         assert files["0"] == os.devnull
-        assert files["1"] == files["2"] == log
-        others = [target for fd, target in files.items() if int(fd) > 2]
-        assert len(others) == 1 and others[0].startswith("socket:")
-        sockets += others
-    assert len(set(sockets)) == 3
+        assert files["1"] == files["2"] == str(run.folder / f"{index}.log")
+        sockets |= {target for fd, target in files.items() if int(fd) > 2}
+    assert len(sockets) == 3 and all(each.startswith("socket:") for each in sockets)
+    assert descriptors() == before
 
 
 def test_members_and_what_they_fork_keep_the_lock_that_they_are_given(tmp_path):
     with (tmp_path / "lock").open("w") as ours, (tmp_path / "lock").open("w") as another:
         fcntl.flock(ours, fcntl.LOCK_EX)
-        with Server(tmp_path / "server.log", "tests.torchfree", lock=ours.fileno()) as server:
+        with Server(tmp_path / "server.log", TRAINER, lock=ours.fileno()) as server:
             run = Run(server, tmp_path)
             run.start(0, spawn="build")
             run.until_all("warm", 0)
@@ -155,95 +154,94 @@ def test_members_and_what_they_fork_keep_the_lock_that_they_are_given(tmp_path):
         fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# --- members that do not ---
-
-
-@pytest.mark.parametrize("phase", ["before", "build", "warm", "window", "stop"])
-def test_a_member_dies_and_the_others_go_on(run, phase):
-    how = {"signal": 9} if phase in ("build", "window") else {"exit": 7}
-    dying = run.start(0, die={"phase": phase} | how)
-    run.start(1)
-    reached = {"before": 1, "build": 1, "warm": 2, "window": 4, "stop": 4}[phase]
-    seen = ["forked", "built", "warm", "started"][:reached]
-    if phase in ("window", "stop"):
-        run.until_all("warm", 0, 1)
-        run.server.send_all("go")
-        run.until_all("started", 0, 1)
-    if phase == "stop":
-        run.server.send(0, "stop")
-    run.until_all("exited", 0)
-    assert run.names(0) == [*seen, "exited"]
-    assert (dying.code, dying.signal) == (how.get("exit"), how.get("signal"))
-
-    run.until_all("warm", 1)
-    if "started" not in seen:
-        run.server.send_all("go")
-    run.server.send_all("stop")
-    run.until_all("exited", 1)
-    assert run.names(1) == ["forked", "built", "warm", "started", "stopped", "exited"]
-    assert run.server.members[1].code == 0
-
-
-def test_errors_out_of_memory_and_garbage_are_told(run):
+def test_errors_and_deaths_are_told_and_the_others_go_on(run):
     run.start(0, error="build")
     run.start(1, oom="warm")
-    run.start(2, no_such_argument=1)
-    run.start(3, garbage="build")
-    run.until_all("warm", 3)
-    run.server.send(3, "stop")
-    run.until_all("exited", 0, 1, 2, 3)
+    run.start(2, die={"phase": "window", "signal": 9})
+    run.start(3, die={"phase": "stop", "exit": 7})
+    run.start(4)
+    run.until_all("warm", 2, 3, 4)
+    run.tell("go", 2, 3, 4)
+    run.until_all("exited", 2)
+    run.tell("stop", 3, 4)
+    run.until_all("exited", 0, 1, 2, 3, 4)
     error = run.last(0, "error")
     found = error["class"], error["phase"], error["out_of_memory"]
     assert found == ("PhaseError", "build", False)
     assert error["message"] == "asked to fail in build (größer)"  # without advice
-    assert "Traceback" in run.server.members[0].log.read_text()
-    assert run.last(1, "error")["out_of_memory"]
-    assert run.last(1, "error")["phase"] == "warm"
-    assert "no_such_argument" in run.last(2, "error")["message"]
-    assert {"error", "built", "warm"} <= {*run.names(3)}  # and goes on
-    error = run.last(3, "error")
-    assert error["class"] == "ProtocolError" and not error["out_of_memory"]
-    assert [run.server.members[i].code for i in range(4)] == [1, 3, 1, 0]
+    assert "Traceback" in (run.folder / "0.log").read_text()
+    assert run.last(1, "error")["out_of_memory"] and run.last(1, "error")["phase"] == "warm"
+    ends = [run.end(index) for index in range(5)]
+    assert ends == [(1, None), (3, None), (None, 9), (7, None), (0, None)]
 
 
-def test_close_kills_who_hangs_and_what_members_started_ends_with_them(run):
+def test_close_kills_who_is_there_and_what_members_started_ends_with_them(run):
     run.start(0, hang="stop", spawn="build")
     run.start(1, hang="before")
-    run.start(2)
-    run.start(3, spawn="build", die={"phase": "warm", "exit": 0})
-    run.until_all("warm", 0, 2)
-    run.server.send_all("go")
-    run.until_all("started", 0, 2)
-    run.until_all("exited", 3)
-    grandchildren = [
-        int(run.server.members[i].log.read_text().split("grandchild ")[1].split()[0])
-        for i in (0, 3)
-    ]
+    run.start(2, spawn="build", die={"phase": "warm", "exit": 0})
+    run.until_all("warm", 0)
+    run.until_all("exited", 2)
+    logs = [(run.folder / f"{i}.log").read_text() for i in (0, 2)]
+    grandchildren = [int(log.split("grandchild ")[1].split()[0]) for log in logs]
     assert_gone(grandchildren[1])
     before = descriptors()
-    run.server.close(grace=0.3)
-    endings = [(member.code, member.signal) for member in run.server.members.values()]
-    assert endings == [(None, 9), (None, 9), (0, None), (0, None)]
+    run.server.close()
+    ends = [member.ended for member in run.server.members.values()]
+    assert [(end["code"], end["signal"]) for end in ends] == [(None, 9), (None, 9), (0, None)]
     assert_gone(grandchildren[0])
     assert descriptors() < before
     run.server.close()
 
 
-# --- servers and conductors that die ---
+# --- one import for many cells ---
 
 
-def test_members_die_with_the_server(run):
-    for index in range(3):
-        run.start(index)
-    run.until_all("warm", 0, 1, 2)
-    os.kill(run.server.pid, signal.SIGKILL)
-    run.until_all("exited", 0, 1, 2)
-    assert (run.last(1, "exited")["code"], run.last(1, "exited")["signal"]) == (None, None)
-    assert_gone(*(member.pid for member in run.server.members.values()))
-    assert run.server.wait(None) == []
-    with pytest.raises(RuntimeError, match="not running"):
-        run.start(3)
+@contextlib.contextmanager
+def held(folder: Path, trainer: str = TRAINER):
+    """The name of a preloaded server, and its process."""
+    with hold(trainer, folder / "preloaded.log") as name:
+        yield name, psutil.Process(int(name.partition(":")[0]))
 
+
+def trains_by(folder: Path, name: str) -> tuple[str, float]:
+    """Whose server a cell trains by that was told of this one, and how long it waited for that."""
+    with Server(folder / "server.log", TRAINER, name, patience=5.0) as server:
+        run = Run(server, folder)
+        run.start(0)
+        run.until_all("warm", 0)
+        assert server.members[0].process.pid in {process.pid for process in offspring()}
+    assert_gone(server.members[0].process.pid)
+    return server.origin, server.import_s
+
+
+def test_one_import_serves_one_cell_after_another(tmp_path):
+    before = descriptors()
+    with held(tmp_path) as (name, process):
+        (first, waited), second = trains_by(tmp_path, name), trains_by(tmp_path, name)
+        assert first == "zygote" and waited > 0 and second == ("zygote", 0)
+        assert (tmp_path / "preloaded.log").read_text() == "torch-free trainer ready\n"
+    assert_gone(process.pid)
+    assert descriptors() == before
+    assert trains_by(tmp_path, name)[0] == "own"
+
+
+def test_one_that_does_not_answer_is_killed_so_that_one_cell_alone_waits(tmp_path):
+    with held(tmp_path) as (name, process):
+        process.suspend()
+        assert trains_by(tmp_path, name)[0] == "own"
+        assert_gone(process.pid)
+
+
+def test_an_import_that_fails_is_told(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(REPOSITORY)]))
+    with held(tmp_path, "broken") as (name, _):
+        with Server(tmp_path / "server.log", "broken", name) as server:
+            with pytest.raises(RuntimeError, match="No module named 'no_such_module'"):
+                Run(server, tmp_path).start(0)
+
+
+# --- who is killed, and what ends with whom ---
 
 CONDUCTOR = """
 import json, sys
@@ -260,19 +258,43 @@ with Server(folder + "/server.log", "tests.torchfree", *name) as server:
 """
 
 
-def script(code: str, *arguments, **options) -> subprocess.Popen:
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    options |= {"stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
-    return subprocess.Popen(command, **options)
+@pytest.mark.parametrize("origin", ["own", "zygote"])
+def test_all_members_die_with_their_conductor(tmp_path, origin):
+    """And so does a server of its own; the preloaded one serves the next cell."""
+    with contextlib.ExitStack() as stack:
+        names = [stack.enter_context(held(tmp_path))[0]] if origin == "zygote" else []
+        command = [sys.executable, "-c", CONDUCTOR, str(tmp_path), *names]
+        pipe = {"stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=REPOSITORY, **pipe) as conductor:
+            lines = [json.loads(conductor.stdout.readline()) for _ in range(4)]
+            pids = {pid for _, event, pid in lines if event == "forked"}
+            assert len(pids) == 3
+            conductor.kill()
+            assert_gone(*pids, *([] if names else [lines[0][0]]))
+        for name in names:
+            assert trains_by(tmp_path, name)[0] == "zygote"
 
 
-def test_all_die_with_the_conductor(tmp_path):
-    with script(CONDUCTOR, tmp_path) as conductor:
-        lines = [json.loads(conductor.stdout.readline()) for _ in range(4)]
-        pids = {lines[0][0]} | {pid for _, event, pid in lines if event == "forked"}
-        assert len(pids) == 4
-        conductor.kill()
-        assert_gone(*pids)
+@pytest.mark.parametrize("origin", ["own", "zygote"])
+def test_all_members_die_with_their_server(tmp_path, origin):
+    with contextlib.ExitStack() as stack:
+        names = [stack.enter_context(held(tmp_path))[0]] if origin == "zygote" else []
+        run = Run(stack.enter_context(Server(tmp_path / "log", TRAINER, *names)), tmp_path)
+        run.start(0)
+        run.start(1, hang="build")
+        run.until_all("warm", 0)
+        run.until_all("forked", 1)
+        os.kill(run.server.pid, signal.SIGKILL)
+        run.until_all("exited", 0, 1)
+        assert [run.end(index) for index in (0, 1)] == [(None, None)] * 2
+        run.until(lambda: run.server.dead)
+        assert run.server.wait(None) == []
+        assert_gone(*pids_of(run.server))
+        with pytest.raises(RuntimeError, match="not running"):
+            run.start(2)
+
+
+# --- what members find ---
 
 
 def test_members_find_places_and_no_settings(monkeypatch):

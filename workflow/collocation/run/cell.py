@@ -22,7 +22,7 @@ from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
-from workflow.collocation.process_lifetime import end_with_parent
+from workflow.collocation.process_lifetime import MEMBERS, end_with_parent
 from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import (
     FAULTS,
@@ -36,7 +36,6 @@ from workflow.collocation.record.source_digest import code
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.interleaving import Alternation
 from workflow.collocation.run.observation import Observation
 from workflow.collocation.run.outcome import log_of, verified
 from workflow.collocation.run.progress import Display, summary
@@ -101,33 +100,24 @@ class Run:
 
     def __init__(self, task: Task, display: Display, began: float):
         self.task, self.folder, self.display = task, task.output.parent, display
-        self.began = began
-        self.spec = task.spec
+        self.began, self.spec = began, task.spec
         self.device, self.lost = device_of(task)
         self.patience = Patience(task, display, self.device)
         self.switch = task.mig_mode == "switch"
         host = provenance.host(cores.usable(), cores.quota())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
-        self.left = ""  # who of ours did not end
         scenario, arm, method, replicate = task.cell.split("/")
+        name = {"scenario": scenario, "arm": arm, "method": method, "replicate": replicate[1:]}
+        driver = self.device.driver if self.device else None
         self.known = {
             "study": task.study,
-            "cell": CellName(
-                id=task.cell,
-                scenario=scenario,
-                arm=arm,
-                method=method,
-                replicate=int(replicate[1:]),
-                attempt=task.attempt,
-            ),
+            "cell": CellName(id=task.cell, attempt=task.attempt, **name),
             "spec": self.spec.to_json(),
             "method": MethodEvidence(name=method),
             "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": host,
-            "provenance": provenance.collect(
-                self.device.driver if self.device else None, code(task.code)[1], task.session
-            )
+            "provenance": provenance.collect(driver, code(task.code)[1], task.session)
             | {"environment": environment.account()},
             "timing": self.timing,
         }
@@ -135,12 +125,10 @@ class Run:
 
     def record(self) -> Record:
         try:
-            if self.lost:
-                self.patience.give_up(self.lost)
             self._answer()
         except Postponed as postponed:
             self._forget()
-            self._ended("postponed", str(postponed), None)
+            self._ended("postponed", str(postponed))
         except (ConfigError, OSError):
             raise  # nothing is wrong with the cell: the set-up, or a disk
         except Exception as error:
@@ -159,8 +147,10 @@ class Run:
     def _answer(self) -> None:
         """Measure, or say why it cannot run here. Raises Postponed."""
         try:
+            if self.lost:
+                self.patience.give_up(self.lost)
             if reason := refusal(self.spec, self.device, self.switch):
-                self._ended("unsupported", reason, None)
+                self._ended("unsupported", reason)
             else:
                 self._measure()
         except Silent as silent:  # a driver that answers no cell
@@ -168,7 +158,7 @@ class Run:
                 raise
             self.patience.give_up(str(silent))
 
-    def _ended(self, status: str, reason: str | None, phase: str | None) -> None:
+    def _ended(self, status: str, reason: str | None, phase: str | None = None) -> None:
         self.fields.update(status=status, reason=reason, phase=phase)
 
     def _broke(self, error: Exception) -> None:
@@ -176,14 +166,14 @@ class Run:
 
         What was measured stays in the record, but a cell that did not end well is no result.
         """
-        said = isinstance(error, NotInForce | Unsupported)
-        sentence = str(error) if said else one_line(error)
+        said = str(error) if isinstance(error, NotInForce | Unsupported) else one_line(error)
         if "members" not in self.fields:
-            self._ended("failed", sentence, "setup")
-            return
-        status = self.fields["status"] if self.fields["status"] in FAULTS else "failed"
-        reason = "; ".join(filter(None, (self.fields["reason"], sentence)))
-        self._ended(status, reason, self.fields["phase"] or "stop")
+            status = "unsupported" if isinstance(error, Unsupported) else "failed"
+            self._ended(status, said, "setup")
+        else:
+            status = self.fields["status"] if self.fields["status"] in FAULTS else "failed"
+            reason = "; ".join(filter(None, (self.fields["reason"], said)))
+            self._ended(status, reason, self.fields["phase"] or "stop")
 
     def _measure(self) -> None:
         """Hold the device, and collocate while nobody else has it. Raises Postponed."""
@@ -198,21 +188,22 @@ class Run:
                 self.timing["lock_wait_s"] = round(time.monotonic() - began, 3)
                 self.patience.check()
                 try:
-                    return self._try(held)
+                    with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+                        self._collocate(Path(scratch), held)
+                    return self._require_own_card()
                 except GpuBusy as company:
                     self._forget()
                     self.patience.for_company(company)
                     why = str(company)
         raise Postponed(why)
 
-    def _try(self, held: Held) -> None:
-        """Collocate. Raises GpuBusy if others had the card, too: then nothing of it counts."""
-        datasets = self._datasets()
-        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            self._collocate(datasets, Path(scratch), held)
-        if self.device is None or self.left:  # or our own are on the card
+    def _require_own_card(self) -> None:
+        """After a fault: raises GpuBusy if others had the card, too, for then nothing of it counts;
+        Postponed if the card is lost.
+        """
+        if self.device is None or MEMBERS:  # some of our own did not end, and may be on it
             return
-        if self.fields["status"] in (*FAULTS, "out_of_memory"):  # by others, or a lost card?
+        if self.fields["status"] in (*FAULTS, "out_of_memory"):
             if lost := device_of(self.task)[1]:
                 self.patience.give_up(lost)
             require_free(self.device)
@@ -225,46 +216,34 @@ class Run:
             del self.timing[name]
         self.fields = self.known | {"files": {}}
 
-    def _datasets(self) -> dict[str, dict]:
-        """Dataset name → what `python -m models.data prepare` said of it."""
+    def _collocate(self, scratch: Path, held: Held) -> None:
+        """Set all up, run the members, and note what came of it. Raises GpuBusy."""
+        needed = {member.job.dataset for member in self.spec.members}
         ready = [json.loads(path.read_bytes()) for path in self.task.data]
-        needed = {member.job.dataset for member in self.spec.members} - {None}
-        named = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
-        if missing := needed - named.keys():
-            raise ConfigError(f"the job's data name no prepared dataset '{missing.pop()}'")
-        self.fields["data"] = [
-            {key: value for key, value in entry.items() if key != "path"}
-            for entry in named.values()
-        ]
-        return named
-
-    def _collocate(self, datasets: dict[str, dict], scratch: Path, held: Held) -> None:
+        datasets = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
+        told = [{k: of[k] for k in of if k != "path"} for of in datasets.values()]
+        self.fields["data"] = told
         core_sets, self.fields["flags"] = cores.plan_sides(
             self.spec.shares(), self.device and self.device.numa_node, self.most
         )
-        log = self.folder / "log"
+        log, timeouts = self.folder / "log", TIMEOUTS | self.task.timeout
         with ExitStack() as stack:
             try:
                 sharing = stack.enter_context(
                     methods.enter(self.spec, self.device, log, self.switch)
                 )
-            except Silent:
-                raise
             except (NotInForce, Unsupported) as error:
-                status = "failed" if isinstance(error, NotInForce) else "unsupported"
-                self._ended(status, str(error), "setup")
+                if isinstance(error, Silent):
+                    raise
+                self._broke(error)
                 return
             settings = self.task.telemetry.model_dump()
             observation = Observation(
                 settings, self.device, sharing, core_sets, self.folder, scratch, self.display
             )
             stack.enter_context(observation.watch)
-            timeouts = TIMEOUTS | self.task.timeout
-            trainer, patience = self.task.trainer, timeouts["build"]
-            preloaded = self.task.preloaded
-            server = Server(log / "server.log", trainer, preloaded, patience, held.fd)
-            stack.callback(self._tell_left, server, held)
-            stack.enter_context(server)
+            told = self.task.trainer, self.task.preloaded, timeouts["build"], held.fd
+            server = stack.enter_context(Server(log / "server.log", *told))
             import workflow.collocation.telemetry.files  # noqa: F401 (Arrow, as torch is imported)
 
             specs = member_specs(
@@ -275,51 +254,39 @@ class Run:
                 datasets,
                 scratch,
             )
-            conductor = (Alternation if self.spec.measure.kind == "alternate" else Conductor)(
+            conductor = Conductor(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
                 observation.watch,
             )
             observation.see_idle()
             conductor.run()
-            if server.why_own:
-                self.display.say(f"a fork server of its own: {server.why_own}", loud=False)
             self.fields["provenance"]["server"] = server.origin
-            self.timing["server_s"] = round(server.import_s, 3)
-            self.timing.update(conductor.timing)
+            self.timing |= {"server_s": round(server.import_s, 3)} | conductor.timing
             self._ended(*conductor.outcome())
             if conductor.unvisited:
                 self.fields["flags"].append("unvisited")
                 self.fields["host"]["unvisited"] = conductor.unvisited
-            self._account(conductor, scratch)
-            self._observe(observation, conductor)
+            self._account(conductor, observation, scratch)
 
-    def _tell_left(self, server: Server, held: Held) -> None:
-        """Once the members should have ended: whom we had to kill, and who would not end."""
-        if server.left:
-            self.left = f"process {', '.join(map(str, server.left))}"
-            held.say(stuck=f"{self.left}, which SIGKILL does not end")
-            self.display.say(
-                f"{self.left} outlives SIGKILL and was left behind; it may keep the device's lock"
-            )
-
-    def _account(self, conductor: Conductor, scratch: Path) -> None:
-        """Members' step times → rates, and the files beside run.json."""
+    def _account(self, conductor: Conductor, observation: Observation, scratch: Path) -> None:
+        """Members' step times → rates, what the sampler saw, and the files beside run.json."""
         from workflow.collocation.record import step_times as steps
 
         began = time.monotonic()
-        found, members, stalled = {}, [], False
-        for tracked in conductor.members:
-            member = tracked.record()
-            members.append(member)
+        found, stalled, evidence = {}, False, conductor.evidence
+        members = [tracked.record() for tracked in conductor.members]
+        self.fields.update(
+            members=members,
+            windows=conductor.windows,
+            method=MethodEvidence(
+                name=self.spec.method, verified=verified(evidence), evidence=evidence
+            ),
+        )
+        for tracked, member in zip(conductor.members, members, strict=True):
             # Without `stopped` the file may be half of one; without `warm` it holds no step.
             if not tracked.events.keys() >= {"warm", "stopped"}:
                 continue
-            try:
-                arrays = steps.load(scratch / str(tracked.member) / "steps.npz")
-            except (OSError, ValueError) as error:
-                member.status, member.error = "failed", f"its step times: {error}"
-                self._ended("failed", f"member {member.member}: {member.error}", "stop")
-                continue
+            arrays = steps.load(scratch / str(tracked.member) / "steps.npz")
             arrays["first_step"] = tracked.events["warm"]["steps"]
             found[tracked.member] = arrays
             member.loss = steps.losses(arrays)
@@ -330,21 +297,11 @@ class Run:
                 member.windows[window.name] = rate
                 stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
         self.fields["flags"] += ["stalled"] * stalled
-        evidence = conductor.evidence
-        self.fields.update(
-            members=members,
-            windows=conductor.windows,
-            method=MethodEvidence(
-                name=self.spec.method, verified=verified(evidence), evidence=evidence
-            ),
-        )
         if conductor.windows and found:
             path, origin = self.folder / "steps.parquet", conductor.windows[0].start_ns
             self.fields["files"][path.name] = steps.write(path, found, origin)
         self.timing["write_s"] = round(time.monotonic() - began, 3)
 
-    def _observe(self, observation: Observation, conductor: Conductor) -> None:
-        """What the sampler saw, and the files of it beside run.json."""
         began = time.monotonic()
         pids = {member.pid for member in conductor.members if member.pid}
         self.fields["telemetry"], flags, files = observation.account(conductor.windows, pids)

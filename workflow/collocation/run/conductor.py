@@ -4,7 +4,7 @@ The conductor knows members by their events only (models/protocol.py says which)
 end shows as an event, an exit or a time-out of a phase, and nothing can hang.
 """
 
-import math
+import random
 import signal
 import time
 from contextlib import suppress
@@ -17,6 +17,7 @@ from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.run.progress import Display
+from workflow.collocation.sharing.base import Sharing
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
     PIPE_FOLDER,
@@ -26,19 +27,19 @@ from workflow.collocation.sharing.evidence import (
     Unsupported,
 )
 from workflow.collocation.spec.cell import MeasureSpec
+from workflow.collocation.telemetry.watch import Watch
 
 # Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
-# epochs how long a member may show no progress.
+# a completion how long a member may show no progress.
 TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "stop": 120.0}
 FALLOUT_S = 0.5  # for what a fault does to the others to show
 CUT_SHORT_S = 10.0  # for the others to stop after a fault
 RELEASE_S = 8.0  # for the method to drop all who are late
 KILL_S = 3.0  # for a member to end by what it was sent
-KILLS = 3  # as many signals, then one that has not ended is left behind
+KILLS = 2  # as many signals, then one that has not ended is left behind
 POLL_S = 0.2
-# Phase → what a person reads of it, and the event of members that are done with it.
-NOW = {"build": ("building", "built"), "warm": ("warming up", "warm"), "window": ("measuring", "")}
-NOW |= {"tune": ("tuning", "tuned"), "stop": ("stopping", "exited")}
+NOW = {"build": "building", "tune": "tuning", "warm": "warming up", "window": "measuring"}
+NOW["stop"] = "stopping"
 
 
 class CellOver(Exception):
@@ -49,23 +50,24 @@ class CellOver(Exception):
 class Conductor:
     """Members of one cell, from their start to their end.
 
-    specs: one member spec each. sharing: the method's Sharing. timeouts: seconds by phase.
-    watch: who is told of members, phases and windows (telemetry.watch).
+    specs: one member spec each. timeouts: seconds by phase.
     """
 
     server: Server
-    sharing: object
+    sharing: Sharing
     specs: list[dict]
     measure: MeasureSpec
     log: Path
     display: Display
     timeouts: dict[str, float]
-    watch: object
+    watch: Watch
     members: list[Tracked] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
     phase: str = "build"
+    deadline: float = 0.0  # of what is waited for, on the monotonic clock
+    turn: str = ""  # what a person reads of the slice under way
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
     unvisited: str | None = None  # why the visit that the measure asks for did not come about
@@ -76,25 +78,24 @@ class Conductor:
         An interruption passes through here at once: the server's context ends the members. Raises
         GpuBusy if others came to the card: then nothing of this counts.
         """
+        cut_short = True
         try:
-            self._timed("build_s", self._build)
-            self._timed("tune_s", self._tune)
-            self._timed("warm_s", lambda: self._reach("warm", "warm"))
+            self._timed("build", self._build)
+            self._timed("tune", self._tune)
+            self._timed("warm", lambda: self._reach("warm"))
             self._visit()
             self._ask("barrier")
-            self._timed("window_s", self._measure)
+            self._timed("window", self._measure)
             self._ask("end")
+            cut_short = False
         except CellOver:
             self._ask_after_fault()
-            self._timed("stop_s", lambda: self._stop(cut_short=True))
         except GpuBusy:
-            self._stop(cut_short=True)
+            self._stop(cut_short)
             raise
         except NotInForce as error:
             self.not_in_force = str(error), "window" if "window_s" in self.timing else "warm"
-            self._timed("stop_s", lambda: self._stop(cut_short=True))
-        else:
-            self._timed("stop_s", self._stop)
+        self._timed("stop", lambda: self._stop(cut_short))
 
     def outcome(self) -> tuple[str, str | None, str | None]:
         """Status, reason and phase of the cell, after run()."""
@@ -106,42 +107,46 @@ class Conductor:
         return status, reason, phase
 
     def _timed(self, name: str, step) -> None:
-        self.phase = name.removesuffix("_s")
-        self.watch.phase(self.phase)
-        began = time.monotonic()
+        self.phase, began = name, time.monotonic()
+        self.deadline = began + self.timeouts["warm" if name == "tune" else name]
+        self.watch.phase(name)
         try:
             step()
         finally:
-            self.timing[name] = round(time.monotonic() - began, 3)
+            self.timing[f"{name}_s"] = round(time.monotonic() - began, 3)
 
     @property
     def alive(self) -> list[Tracked]:
         return [member for member in self.members if member.alive]
 
+    def _tell(self, members: list[Tracked], *commands: str) -> None:
+        for member in members:
+            for command in commands:
+                self.server.send(member.member, command)
+
     def _build(self) -> None:
-        deadline = time.monotonic() + self.timeouts["build"]
         for spec in self.specs:
-            member = Tracked(spec["member"], spec["workload"], spec["batch_size"])
-            self.members.append(member)
-            log = self.log / f"member{spec['member']}.log"
-            self.server.start(spec, log)
-        self._reach("built", "build", deadline)
+            self.members.append(Tracked(spec["member"], spec["workload"], spec["batch_size"]))
+            self.server.start(spec, self.log / f"member{spec['member']}.log")
+        self._reach("built")
         self.watch.members({member.member: member.pid for member in self.alive})
+        if self.measure.kind == "alternate" and len(self._able("hold")) < len(self.alive):
+            raise NotInForce("alternate: a member does not know the command 'hold'")
+
+    def _able(self, command: str) -> list[Tracked]:
+        return [m for m in self.alive if command in m.events["built"].get("commands", [])]
 
     def _tune(self) -> None:
         """Have cuDNN choose kernels for one member after the other, or for all at once (a control).
 
         The others rest, but for scripts: those choose when they like.
         """
-        able = [m for m in self.alive if "tune" in m.events["built"].get("commands", [])]
-        deadline = time.monotonic() + self.timeouts["warm"]
+        able = self._able("tune")
         for turn in [able] if self.measure.tune == "together" else [[m] for m in able]:
-            for member in turn:
-                self.server.send(member.member, "tune")
+            self._tell(turn, "tune")
             while late := [m for m in turn if m.alive and "tuned" not in m.events]:
-                self._pump(deadline, "warm", late)
-        for member in able:
-            self.server.send(member.member, "warm")
+                self._pump(late)
+        self._tell(able, "warm")
 
     def _visit(self) -> None:
         """Have the GPU, or each MIG device, leave the members' context for a moment."""
@@ -157,36 +162,34 @@ class Conductor:
                 self.display.say(f"nobody could visit {place}: {why}", loud=False)
         self.timing["visit_s"] = round(time.monotonic() - began, 3)
 
-    def _reach(self, event: str, phase: str, deadline: float | None = None) -> None:
+    def _reach(self, event: str) -> None:
         """Wait until every living member has sent `event`."""
-        deadline = deadline or time.monotonic() + self.timeouts[phase]
         while late := [member for member in self.alive if event not in member.events]:
-            self._pump(deadline, phase, late)
+            self._pump(late)
         self._go_on_or_give_up()
         self.display.say(f"{event}: {len(self.alive)} of {len(self.members)}", loud=False)
 
-    def _pump(
-        self, deadline: float, phase: str, late: list[Tracked], seconds: float = POLL_S
-    ) -> None:
-        """Take in what arrives within `seconds`; after the phase's time, end those who are late."""
+    def _pump(self, late: list[Tracked], seconds: float = POLL_S) -> None:
+        """Take in what arrives within `seconds`; after the deadline, end those who are late."""
         self._take_in(seconds)
-        if time.monotonic() > deadline:
-            self._end_late(late, f"no end of phase '{phase}' within its time-out", phase)
+        if time.monotonic() > self.deadline:
+            self._end_late(late)
         self._go_on_or_give_up()
+
+    def _pump_until(self, until_ns: int) -> None:
+        while (left := until_ns - time.monotonic_ns()) > 0:
+            self._pump([], left / 1e9)
 
     def _take_in(self, seconds: float = POLL_S) -> None:
         self.display.show(self._now)
-        self._see(self.server.wait(min(seconds, POLL_S)))
-
-    def _see(self, events: list[dict]) -> None:
-        for event in events:
+        for event in self.server.wait(min(seconds, POLL_S)):
             member = self.members[event["member"]]
             member.see(event)
             if event["event"] in ("error", "exited") and member.error:
                 words = f"member {member.member}: {member.status}: {member.error}"
                 self.display.say(words, loud=False)
 
-    def _end_late(self, late: list[Tracked], why: str, phase: str) -> None:
+    def _end_late(self, late: list[Tracked]) -> None:
         until = time.monotonic() + RELEASE_S
         for member in late:
             known = member.pid is not None and member.pid not in self.released
@@ -196,12 +199,16 @@ class Conductor:
             # The first signal leaves the Python stack of the hang in the member's log.
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
             if member.status is None:
-                member.end("timed_out", why, phase)
+                why = f"no end of phase '{member.current_phase}' within its time-out"
+                member.end("timed_out", why)
             self.server.kill(member.member, number)
 
     def _go_on_or_give_up(self) -> None:
-        """Out-of-memory leaves the survivors running; any other fault ends the cell."""
-        if not self.alive or any(member.status in FAULTY for member in self.members):
+        """Out-of-memory leaves the survivors running, but not where conditions are compared; any
+        other fault ends the cell.
+        """
+        over = (*FAULTY, *["out_of_memory"] * (self.measure.kind == "alternate"))
+        if not self.alive or any(member.status in over for member in self.members):
             raise CellOver
 
     # -- the method's evidence ------------------------------------------------------------------
@@ -227,29 +234,30 @@ class Conductor:
     def _reports(self) -> dict[int, Report]:
         return {m.member: m.report() for m in self.alive if "built" in m.events}
 
-    # -- the measures ---------------------------------------------------------------------
+    # -- the measures ---------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        for member in self.alive:
-            self.server.send(member.member, "go")
-        self._reach("started", "window")
+        held = ["hold"] if self.measure.kind == "alternate" else []
+        self._tell(self.alive, "go", *held)
+        self._reach("started")
         started = max(member.events["started"]["t"] for member in self.alive)
-        settled = started + int(self.measure.settle_s * 1e9)
         if self.measure.kind == "completion":  # who is early waits idly for the others
-            self._work("completion", started)
+            self._completion(started)
         elif self.measure.kind == "departure":
-            self._departure(settled)
+            self._departure(started + int(self.measure.settle_s * 1e9))
+        elif held:
+            self._alternate()
         else:
-            self._window(settled)
+            self._window(started + int(self.measure.settle_s * 1e9))
 
     def _window(self, start_ns: int, name: str = "window") -> None:
         """[start, start + W), longer until the slowest member has its least number of steps."""
         seconds, least = self.measure.window_s, self.measure.min_steps
         end_ns = start_ns + int(seconds * 1e9)
-        deadline = time.monotonic() + self.measure.settle_s + seconds + self.timeouts["window"]
+        self.deadline = time.monotonic() + self.measure.settle_s + seconds
+        self.deadline += self.timeouts["window"]
         first: dict[int, int] = {}  # steps of each member when the window had opened
-        while (left := start_ns - time.monotonic_ns()) > 0:
-            self._pump(deadline, "window", [], left / 1e9)
+        self._pump_until(start_ns)
         self.watch.open(name)
         while True:
             now = time.monotonic_ns()
@@ -264,20 +272,21 @@ class Conductor:
             ]
             if now >= end_ns and not slow:
                 break
-            self._pump(deadline, "window", slow)
+            self._pump(slow)
         self.watch.close(name)
         self._close_window(name, start_ns, now, time.monotonic())
 
-    def _work(self, name: str, start_ns: int) -> None:
+    def _completion(self, start_ns: int) -> None:
         """Until every member has done its work; the window ends with the last one's."""
-        self.watch.open(name)
+        self.watch.open("completion")
         while late := [member for member in self.alive if "done" not in member.events]:
             stalest = min(late, key=lambda member: member.heard_ns)
-            self._pump(stalest.heard_ns / 1e9 + self.timeouts["window"], "window", [stalest])
-        self.watch.close(name)
+            self.deadline = stalest.heard_ns / 1e9 + self.timeouts["window"]
+            self._pump([stalest])
+        self.watch.close("completion")
         closed = time.monotonic()
         ends = [member.events["done"]["t"] for member in self.alive]
-        self._close_window(name, start_ns, max(ends) + 1, closed)
+        self._close_window("completion", start_ns, max(ends) + 1, closed)
 
     def _departure(self, start_ns: int) -> None:
         """A window with all, then one member leaves, with those that train the same if others
@@ -290,53 +299,81 @@ class Conductor:
             leaving = [first]
         for member in leaving:
             member.stopping = True
-            self.server.send(member.member, "stop")
-        deadline = time.monotonic() + self.timeouts["stop"]
+        self._tell(leaving, "stop")
+        self.deadline = time.monotonic() + self.timeouts["stop"]
         while late := [member for member in leaving if not member.gone]:
-            self._pump(deadline, "stop", late)
+            self._pump(late)
         for member in leaving:
             if member.status == "completed":
                 member.status = "departed"
         self._go_on_or_give_up()
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
-    def _now(self) -> str:
-        """For who watches: the phase, members, what they do."""
-        what, event = NOW[self.phase]
-        count = sum(event in m.events for m in self.members) if event else len(self.alive)
-        said = f"{what} {count} of {len(self.specs)} members"
-        if self.phase == "window":
-            said += f", {self._pace()}"
-        return said
-
-    def _pace(self) -> str:
-        """Samples/s of all members since go."""
-        rate = 0.0
-        for member in self.alive:
-            progress, started = member.events.get("progress"), member.events.get("started")
-            if progress and started and progress["t"] > started["t"]:
-                rate += progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
-        return f"{rate:,.0f} samples/s"
-
     def _close_window(self, name: str, start_ns: int, end_ns: int, closed: float) -> None:
         """Note a window that was closed; members train on until its last readings are taken."""
         seconds = round((end_ns - start_ns) / 1e9, 6)
         self.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
-        while (left := closed + self.watch.linger_s - time.monotonic()) > 0:
-            self._pump(math.inf, "window", [], left)
+        self._pump_until(int((closed + self.watch.linger_s) * 1e9))
+
+    def _alternate(self) -> None:
+        """The conditions of a cell train in turns: in a round each has one slice, in random order.
+
+        Whoever is not at work blocks and has nothing under way, so that a condition has card and
+        cores to itself, as if the others were not there.
+        """
+        turns = self.sharing.turns
+        self._await_held()
+        self.display.say(f"held: {len(self.alive)} of {len(self.members)}", loud=False)
+        shuffle = random.Random(self.specs[0]["seed"]).sample
+        spans = {side: [] for side in turns}
+        for number in range(self.measure.slices):
+            for side in shuffle(list(turns), len(turns)):
+                self.turn = f"{side}, round {number + 1} of {self.measure.slices}"
+                spans[side].append(self._slice([self.members[m] for m in turns[side]]))
+        for side, those in spans.items():
+            seconds = round(sum(end - start for start, end in those) / 1e9, 6)
+            whole = {"start_ns": those[0][0], "end_ns": those[-1][1], "seconds": seconds}
+            self.windows.append(Window(name=side, **whole, members=turns[side], spans=those))
+
+    def _slice(self, side: list[Tracked]) -> tuple[int, int]:
+        """Let these members train for slice_s, and wait until nothing of theirs is under way.
+
+        Gives what counts of it (ns): from drop_s after `resume` was sent, until `hold` is sent.
+        """
+        resumed = time.monotonic_ns()
+        for member in side:
+            del member.events["held"]
+        self._tell(side, "resume")
+        self._pump_until(resumed + round(self.measure.slice_s * 1e9))
+        held = time.monotonic_ns()
+        self._tell(side, "hold")
+        self._await_held()
+        return resumed + round(self.measure.drop_s * 1e9), held
+
+    def _await_held(self) -> None:
+        self.deadline = time.monotonic() + self.timeouts["window"]
+        while late := [member for member in self.alive if "held" not in member.events]:
+            self._pump(late)
+
+    def _now(self) -> str:
+        """For who watches: the phase, members, what they do."""
+        said = f"{NOW[self.phase]} {len(self.alive)} of {len(self.specs)} members"
+        if self.phase != "window":
+            return said
+        rate = sum(member.rate for member in self.alive)
+        return f"{said}, {self.turn or f'{rate:,.0f} samples/s'}"
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _stop(self, cut_short: bool = False) -> None:
+    def _stop(self, cut_short: bool) -> None:
         """Ask all to stop, wait for a bounded time, end those that do not, and take in the rest.
 
         A member that outlives SIGKILL is left behind. cut_short: the cell is over before its time,
         and who is still building need not finish.
         """
         for member in self.members:
-            if not member.gone:
-                member.stopping = True
-                self.server.send(member.member, "stop")
+            member.stopping |= not member.gone
+        self._tell([member for member in self.members if not member.gone], "stop")
         grace = min(self.timeouts["stop"], CUT_SHORT_S) if cut_short else self.timeouts["stop"]
         deadline, kills = time.monotonic() + grace, 0
         while left := [member for member in self.members if not member.gone]:
@@ -346,10 +383,11 @@ class Conductor:
             if time.monotonic() < deadline:
                 continue
             if kills == KILLS:
-                self._see(self.server.abandon())
+                pids = ", ".join(str(member.pid) for member in left)
+                self.display.say(f"process {pids} outlives SIGKILL and was left behind")
                 break
             for member in left:
                 if cut_short and member.status is None and "started" not in member.events:
                     member.status = "stopped"
-            self._end_late(left, "did not stop within its time-out", "stop")
+            self._end_late(left)
             deadline, kills = time.monotonic() + KILL_S, kills + 1

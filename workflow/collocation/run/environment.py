@@ -2,8 +2,7 @@
 
 Much of what a shell may hold changes a measurement and leaves no trace of it: NVIDIA_TF32_OVERRIDE,
 CUDA_LAUNCH_BLOCKING, PYTORCH_CUDA_ALLOC_CONF, OMP_PROC_BIND, LD_PRELOAD … So nothing is passed that
-is not named here; `account` tells what was dropped that would have counted. A script (kind
-`command`) is given what its workload's `environment` says.
+is not named here; `account` tells what was dropped that would have counted.
 """
 
 import os

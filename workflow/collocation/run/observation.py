@@ -23,8 +23,7 @@ IDLE_ROWS, IDLE_S = 3, 4.0  # of a card before members are built, and how long t
 class Observation:
     """Watches a cell while it runs, from outside, by `watch`: to be entered, and told of phases.
 
-    settings: config's `telemetry`. core_sets: CPUs by member. scratch: a folder that goes with the
-    cell.
+    settings: config's `telemetry`. core_sets: CPUs by member. scratch: goes with the cell.
     """
 
     settings: dict
@@ -49,10 +48,9 @@ class Observation:
 
     def see_idle(self) -> None:
         """Wait until card or machine has been seen without members for a moment."""
-        if self.watch.off:
-            return
         kind, least = ("gpu", IDLE_ROWS) if self.device else ("host", 1)
-        while self.watch.rows(kind) < least and time.monotonic() < self.began + IDLE_S:
+        until = self.began + (0 if self.watch.off else IDLE_S)
+        while time.monotonic() < until and self.watch.rows(kind) < least:
             time.sleep(0.02)
 
     def account(
@@ -89,6 +87,4 @@ class Observation:
             self.display.say(traceback.format_exc(), loud=False)
             telemetry = Telemetry(status="incomplete", reason=one_line(error))
             flags, written = ["telemetry_incomplete"], {}
-        if telemetry.reason:
-            self.display.say(f"telemetry: {telemetry.reason}", loud=False)
         return telemetry, flags, written

@@ -11,16 +11,6 @@ from workflow.collocation.record.run_json import Member
 from workflow.collocation.sharing.evidence import Report
 
 FAULTY = ("failed", "killed", "timed_out")
-# A member that ended badly → the status of its cell.
-_CELL = {status: status for status in ("out_of_memory", "timed_out", "failed")}
-_CELL["killed"] = "failed"
-_WORDS = {"completed": "stopped cleanly", "out_of_memory": "out of memory", "timed_out": "hung"}
-_SHORT = 100  # characters of a neighbour's error in its cell's reason
-# Fields of a member's record that are as we have them, and as its events have them.
-_KNOWN = ("member", "workload", "pid", "phase", "exit_code", "signal", "error", "epochs")
-_TOLD = {"cores", "threads", "parameters", "parameter_bytes", "resident_bytes", "sm_count"}
-_TOLD |= {"sm_source", "device_uuid", "memory_free", "memory_peak_allocated"}
-_TOLD |= {"memory_peak_reserved", "input_share", "data_wait_share"}
 PHASES = ("build", "warm", "window", "stop")
 
 
@@ -33,7 +23,6 @@ class Tracked:
     batch_size: int
     pid: int | None = None
     events: dict[str, dict] = field(default_factory=dict)  # newest event of each kind
-    epochs: list[dict] = field(default_factory=list)
     status: str | None = None
     phase: str | None = None
     exit_code: int | None = None
@@ -49,9 +38,8 @@ class Tracked:
 
     @property
     def current_phase(self) -> str:
-        if self.stopping:
-            return "stop"
-        return PHASES[len({"built", "warm"} & self.events.keys())]
+        reached = PHASES[len({"built", "warm"} & self.events.keys())]
+        return "stop" if self.stopping else reached
 
     @property
     def heard_ns(self) -> int:
@@ -62,6 +50,14 @@ class Tracked:
     def steps(self) -> int:
         return self.events.get("progress", {}).get("steps", 0)
 
+    @property
+    def rate(self) -> float:
+        """Samples/s since go, as far as it has told."""
+        progress, started = self.events.get("progress"), self.events.get("started")
+        if not progress or progress["t"] <= started["t"]:
+            return 0.0
+        return progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
+
     def see(self, event: dict) -> None:
         """Take in an event of the member's, or its end ('exited')."""
         kind = event["event"]
@@ -70,45 +66,21 @@ class Tracked:
             self.pid = event["pid"]
         elif kind == "built":
             self.pid = event.get("script", self.pid)  # the process of a command, a child of ours
-        elif kind == "epoch":
-            frame = ("event", "member", "t")
-            self.epochs.append({key: value for key, value in event.items() if key not in frame})
         elif kind == "error":
-            self.end(
-                "out_of_memory" if event.get("out_of_memory") else "failed",
-                f"{event.get('class', 'error')}: {event.get('message', '')}".strip(),
-                event.get("phase"),
-                event.get("t"),
-            )
-        elif kind == "exited" and "stuck" in event:
-            self.gone = True
-            what = f"process {event['stuck']} outlives SIGKILL and was left behind"
-            if not self.error:
-                self.status = None  # whatever it did before
-                self.end("killed", what, at_ns=event.get("t"))
-            else:
-                self.error += f"; {what}"
+            status = "out_of_memory" if event["out_of_memory"] else "failed"
+            self.end(status, f"{event['class']}: {event['message']}", event["phase"], event["t"])
         elif kind == "exited":
-            self._exited(event.get("code"), event.get("signal"), event.get("t"))
-
-    def _exited(self, code: int | None, number: int | None, at_ns: int | None) -> None:
-        self.gone, self.exit_code, self.signal = True, code, number
-        if self.status is not None:
-            return
-        if code == 0 and self.stopping:
-            trained = self.events.keys() >= {"started", "stopped"}
-            self.status = "completed" if trained else "stopped"
-            return
-        if code is None and number is None:
-            what = "ended, and nobody can say how: the fork server died or is silent"
-        elif number is not None:
-            names = {known.value: known.name for known in signal.Signals}
-            what = f"ended by signal {number} ({names.get(number, 'unknown')})"
-        elif code == 0:
-            what = "ended before it was told to"
-        else:
-            what = f"exited with code {code} without an error message"
-        self.end("failed" if number is None else "killed", what, at_ns=at_ns)
+            self.gone, self.exit_code, self.signal = True, event["code"], event["signal"]
+            if event["code"] == 0 and self.stopping and self.status is None:
+                trained = self.events.keys() >= {"started", "stopped"}
+                self.status = "completed" if trained else "stopped"
+                return
+            said = "ended, and nobody can say how: the fork server died"
+            if self.signal is not None:
+                said = f"ended by signal {self.signal} ({signal.Signals(self.signal).name})"
+            elif self.exit_code is not None:
+                said = f"ended by itself with exit code {self.exit_code}"
+            self.end("killed" if self.signal else "failed", said, at_ns=event["t"])
 
     def end(
         self, status: str, error: str, phase: str | None = None, at_ns: int | None = None
@@ -126,14 +98,15 @@ class Tracked:
         return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
     def record(self) -> Member:
-        known = {name: getattr(self, name) for name in _KNOWN}
+        """What it said that a record has a field for, and how it ended."""
+        told = {}
         for name in ("built", "warm", "stopped"):
-            event = self.events.get(name, {})
-            known |= {key: value for key, value in event.items() if key in _TOLD}
-        build_s = dict(self.events.get("built", {}).get("seconds", {}))
+            told |= self.events.get(name, {})
+        build_s = dict(told.get("seconds", {}))
         if "tuned" in self.events:
             build_s["tune"] = self.events["tuned"]["seconds"]
-        return Member(status=self.status or "stopped", build_s=build_s, **known)
+        told |= vars(self) | {"status": self.status or "stopped", "build_s": build_s}
+        return Member(**{name: told[name] for name in Member.model_fields.keys() & told.keys()})
 
 
 def cell_status(
@@ -144,28 +117,18 @@ def cell_status(
     The one that ended badly first decides: what it did to the others is its consequence, and the
     reason's tail. sentence: what the method had to say after that, if anything.
     """
-    bad = [member for member in members if member.status in _CELL]
+    bad = [member for member in members if member.status in (*FAULTY, "out_of_memory")]
     if not bad:
         return "completed", None, None
     first = min(bad, key=lambda member: member.ended_ns)
-    others = [member for member in members if member is not first]
+    fates = Counter(member.status for member in members if member is not first)
+    tail = ", ".join(f"{count} {status}" for status, count in fates.items())
     what = f"member {first.member} ({first.workload}), {first.phase}: {first.error}"
-    fates = ", ".join(f"{count} {fate}" for fate, count in Counter(map(_fate, others)).items())
-    tail = f"the other {len(others)}: {fates}" if others else None
-    told = "unsupported" if first.events.get("error", {}).get("unsupported") else None
-    return told or _CELL[first.status], "; ".join(filter(None, (what, sentence, tail))), first.phase
-
-
-def _fate(member: Tracked) -> str:
-    """How it ended, in a few words: "stopped cleanly", "failed: AcceleratorError: …"."""
-    if member.status == "stopped":
-        # What was still being built cannot hear that it is to stop.
-        return "stopped cleanly" if member.signal is None else "ended while being built"
-    words = _WORDS.get(member.status, member.status)
-    if not member.error:
-        return words
-    short = member.error if len(member.error) <= _SHORT else f"{member.error[:_SHORT].rstrip()}…"
-    return f"{words}: {short}"
+    others = tail and f"the other {len(members) - 1}: {tail}"
+    reason = "; ".join(filter(None, (what, sentence, others)))
+    if first.events.get("error", {}).get("unsupported"):
+        return "unsupported", reason, first.phase
+    return "failed" if first.status == "killed" else first.status, reason, first.phase
 
 
 def verified(evidence: dict) -> bool | None:

@@ -1,4 +1,4 @@
-"""The process of a fork server (models/fork_server.py): its start, its end, and the way to it.
+"""The process of a fork server (models/fork_server.py), from its start to its end.
 
 Each cell could start its own, and does where it must. Beside Snakemake one is held that imports the
 trainer once for all cells of an invocation, about 5 s each; the files of jobs say its name, that
@@ -12,8 +12,6 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-
-import psutil
 
 from workflow.collocation.run.environment import server_environment
 
@@ -48,16 +46,3 @@ def hold(trainer: str, log: Path) -> Iterator[str]:
         process.kill()  # and with it, by the kernel, its members
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
-
-
-def connect(name: str) -> tuple[socket.socket, psutil.Process]:
-    """A connection to the fork server. Raises OSError if it is gone."""
-    pid, _, name = name.partition(":")
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(END_S)
-    try:
-        connection.connect(f"\0{name}")
-        return connection, psutil.Process(int(pid))
-    except (psutil.NoSuchProcess, OSError) as error:
-        connection.close()
-        raise OSError(str(error)) from None

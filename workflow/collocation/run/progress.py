@@ -1,6 +1,6 @@
 """What a person sees of a running cell: at a terminal one line that lives, else plain lines."""
 
-import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -26,9 +26,8 @@ class Display:
         self.name = f"[{place}] {cell}" if place else cell
         self.left_s, self.estimate_s = left_s, estimate_s
         self.log = log.open("a", buffering=1, encoding="utf-8")
-        self.started = time.monotonic()
+        self.started = self._due = time.monotonic()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._due = self.started
 
     def say(self, text: str, loud: bool = True) -> None:
         """A line in the log; on stderr too if `loud`."""
@@ -46,12 +45,9 @@ class Display:
         self._due = now + REFRESH_S
         left = max(self.started + self.estimate_s - now, 0) + self.left_s
         told = f"; about {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
-        columns = 80
-        with suppress(OSError):
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or columns
         said = f": {what()}{told}"
-        name = self.name[: max(columns - 1 - len(said), 0)]
-        self._write(f"{name}{said}")
+        room = shutil.get_terminal_size().columns - 1 - len(said)
+        self._write(f"{self.name[: max(room, 0)]}{said}")
 
     def close(self) -> None:
         self._write("")
@@ -66,9 +62,7 @@ class Display:
 def summary(record: Record) -> str:
     """How a cell ended, in a line."""
     if record.status != "completed":
-        capped = any(member.get("memory_limit_mb") for member in record.spec["members"])
-        meant = capped and record.status == "out_of_memory"
-        return f"{record.status}{', on purpose (memory_limit_mb)' * meant}: {record.reason}"
+        return f"{record.status}: {record.reason}"
     rates = []
     for window in record.windows:
         inside = [m.windows[window.name] for m in record.members if window.name in m.windows]

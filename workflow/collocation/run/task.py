@@ -89,21 +89,24 @@ def member_specs(
     compiled = {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED.resolve())} if spec.arm.compile else {}
     specs = []
     for index, member in enumerate(spec.members):
-        own = folder / str(index)
+        own, job = folder / str(index), member.job
         own.mkdir(parents=True)
+        # What the catalogue sets for a script; where it gives no value, as it is here.
+        given = getattr(job, "environment", {})
+        told = {n: os.environ.get(n) if value is None else value for n, value in given.items()}
         specs.append(
             {
-                **member.job.model_dump(exclude=BESIDE),
-                **_of_kind(member.job, spec.arm, datasets),
+                **job.model_dump(exclude=BESIDE),
+                **_of_kind(job, spec.arm, datasets),
                 "member": index,
                 "workload": member.workload,
-                "input": member.job.input.resolved(),
+                "input": job.input.resolved(),
                 "work": member.work,
                 "seed": spec.seed,
                 "device": device,
                 "threads": len(core_sets[index]),
                 "cores": core_sets[index],
-                "environment": _told(member.job) | environments[index] | compiled,
+                "environment": told | environments[index] | compiled,
                 "warmup_s": spec.measure.warmup_s,
                 "loss_every": LOSS_EVERY,
                 "in_flight_s": IN_FLIGHT_S if spec.measure.kind == "alternate" else None,
@@ -111,12 +114,6 @@ def member_specs(
             }
         )
     return specs
-
-
-def _told(job: Workload) -> dict[str, str | None]:
-    """What the catalogue sets for a script; where it gives no value, as it is here."""
-    given = getattr(job, "environment", {})
-    return {n: os.environ.get(n) if value is None else value for n, value in given.items()}
 
 
 def _of_kind(job: Workload, arm: ArmSpec, datasets: dict[str, dict]) -> dict:

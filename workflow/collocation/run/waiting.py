@@ -41,9 +41,9 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
         if not task.needs_gpu:
             raise
         devices, why_not = [], str(error)
-    device = next(iter(devices), None)
-    lost = task.needs_gpu and device is None
-    return device, f"planned for a GPU, and there is none now: {why_not}" if lost else None
+    if task.needs_gpu and not devices:
+        return None, f"planned for a GPU, and there is none now: {why_not}"
+    return next(iter(devices), None), None
 
 
 def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
@@ -52,22 +52,19 @@ def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str 
 
 
 def _of_arm(arm: ArmSpec, device: Device | None) -> str | None:
-    if not arm.cuda_graph:
-        return None
-    if device is None:
+    if arm.cuda_graph and device is None:
         return "a CUDA graph needs an NVIDIA GPU, and there is none on this machine"
-    if not arm.compile:
+    if not arm.compile or device is None:
         return None
-    lacks = []
-    if find_spec("triton") is None:
-        lacks.append("the Python package triton, which PyTorch's builds for CUDA bring along")
-    if not any(map(shutil.which, ("gcc", "clang"))):
-        lacks.append("a C compiler (gcc or clang)")
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        lacks.append("Python's headers (such as the package python3-dev)")
-    if device.capability < TRITON:
-        lacks.append(f"a GPU of compute capability {TRITON[0]}.{TRITON[1]} or more")
-    return f"torch.compile needs {', and '.join(lacks)}" if lacks else None
+    headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    needs = [
+        (find_spec("triton"), "the Python package triton, which PyTorch's builds for CUDA bring"),
+        (any(map(shutil.which, ("gcc", "clang"))), "a C compiler (gcc or clang)"),
+        (headers, "Python's headers (such as the package python3-dev)"),
+        (device.capability >= TRITON, "a GPU of compute capability 7.0 or more"),
+    ]
+    lacks = ", and ".join(what for there, what in needs if not there)
+    return f"torch.compile needs {lacks}" if lacks else None
 
 
 @dataclass
@@ -104,8 +101,8 @@ class Patience:
     def for_lock(self, holder: dict) -> None:
         """Raise Postponed if the device's lock is to be waited for no longer.
 
-        Another cell ends some time, and is waited for. A process that is stuck, or that a cell left
-        behind, which the holder's words tell, may never end, nor one that somebody stopped.
+        Another cell ends some time, and is waited for. A process that a cell left behind, which the
+        holder's words tell, may never end, nor one that somebody stopped.
         """
         self.check()
         self.display.show(lambda: f"waiting for {self._held(holder)}")
@@ -113,7 +110,7 @@ class Patience:
         if "stuck" not in holder and not (isinstance(pid, int) and stopped(pid)):
             self.hopeless_from = None
             return
-        self.hopeless_from = now if self.hopeless_from is None else self.hopeless_from
+        self.hopeless_from = self.hopeless_from or now
         if now - self.hopeless_from > seconds(self.task.wait):
             self.give_up(f"waited {self.task.wait} for {self._held(holder)}")
 
