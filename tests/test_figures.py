@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -23,17 +22,8 @@ JOBS = [
     Job(SMALL_JOB, 2500, 0.2, arms={"paper_step": 1.0, "graph": 3.6}),
     Job(LARGE_JOB, 600, 0.8, {"naive": 0.92, "mps": 1.3, "mig": 1.1}, memory=9.0),
 ]
-ALL = {
-    "gain_against_slowdown",
-    "gaps_and_overlap",
-    "memory",
-    "mixes",
-    "mps_over_separate",
-    "rate_against_n",
-    "repeatability",
-    "reported_against_measured",
-    "where_to_share",
-}
+ALL = {"gain_against_slowdown", "gaps_and_overlap", "memory", "mixes", "mps_over_separate"}
+ALL |= {"rate_against_n", "repeatability", "reported_against_measured", "where_to_share"}
 
 
 def a_study(**changes) -> list:
@@ -47,8 +37,7 @@ def a_study(**changes) -> list:
 
 STUDIES = {
     "whole": (a_study(), ALL),
-    "one machine, once": (a_study(hosts=1, blocks=1), ALL - {"repeatability"}),
-    "no mixes": (a_study(mixes=()), ALL - {"mixes"}),
+    "one machine, once": (a_study(hosts=1, blocks=1, mixes=()), ALL - {"repeatability", "mixes"}),
     "CPU": (
         cpu(a_study(hosts=1, methods=("naive",))),
         ALL - {"gaps_and_overlap", "memory", "mps_over_separate", "where_to_share"},
@@ -57,57 +46,70 @@ STUDIES = {
 }
 
 
-@pytest.fixture(scope="module", params=STUDIES)
-def drawn(request, tmp_path_factory) -> tuple[Path, set[str]]:
-    """A study's folder with its figures, and which there must be."""
-    found, expected = STUDIES[request.param]
-    folder = tmp_path_factory.mktemp("figures")
-    written(folder, found)
-    (folder / "figures").mkdir()
+@pytest.mark.parametrize("name", STUDIES)
+def test_figures_with_data_are_drawn_and_show_the_estimates(name, tmp_path):
+    rows, expected = STUDIES[name]
+    written(tmp_path, rows)
+    (tmp_path / "figures").mkdir()
     for ending in ("csv", "png", "pdf", "svg"):  # of an earlier run, which had more data
-        (folder / f"figures/memory.{ending}").write_text("old")
-    assert analysis(["figures", "--folder", str(folder)]) == 0
-    return folder, expected
-
-
-def index(folder: Path) -> dict[str, dict[str, str]]:
-    with (folder / INDEX).open(encoding="utf-8", newline="") as file:
-        return {row["figure"]: row for row in csv.DictReader(file)}
-
-
-def test_a_figure_with_data_is_drawn_and_one_without_is_not(drawn):
-    folder, expected = drawn
-    listed = index(folder)
+        (tmp_path / f"figures/memory.{ending}").write_text("old")
+    assert analysis(["figures", "--folder", str(tmp_path)]) == 0
+    with (tmp_path / INDEX).open(encoding="utf-8", newline="") as file:
+        listed = {row["figure"]: row for row in csv.DictReader(file)}
     assert listed.keys() == ALL == registered().keys()
     assert {name for name, row in listed.items() if row["title"]} == expected
     for ending in ("csv", "png", "pdf", "svg"):
-        there = {path.stem for path in (folder / "figures").glob(f"*.{ending}")} - {"index"}
+        there = {path.stem for path in (tmp_path / "figures").glob(f"*.{ending}")} - {"index"}
         assert there == expected
-
-
-def test_titles_are_short_and_every_figure_has_a_caption(drawn):
-    for row in index(drawn[0]).values():
+    for row in listed.values():
         assert len(row["title"].split()) <= 12 and row["caption"].endswith((".", ")"))
-
-
-def test_every_number_drawn_is_the_estimate_of_its_id(drawn):
-    folder, expected = drawn
-    found = table.read(folder / "estimates.parquet") if expected else None
+    found = table.read(tmp_path / "estimates.parquet") if expected else None
     for name in expected:
-        for row in pd.read_csv(folder / f"figures/{name}.csv").itertuples():
+        for row in pd.read_csv(tmp_path / f"figures/{name}.csv").itertuples():
             e = table.at(found, row.id)
             for column in ("value", "low", "high"):
                 ours, theirs = getattr(e, column), getattr(row, column)
                 assert ours == pytest.approx(theirs, nan_ok=True), (name, row.id)
 
 
-def test_all_text_is_legible_inside_the_picture(tmp_path):
+def xy(axes) -> list[tuple[float, float]]:
+    """Where marks are in a panel."""
+    marked = (line for line in axes.lines if line.get_marker() not in ("None", ""))
+    return [tuple(point) for line in marked for point in line.get_xydata()]
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y"),
+    [
+        ("gain_against_slowdown", "value_beside", "value"),
+        ("where_to_share", "smact", "value"),
+        ("reported_against_measured", "value_reported", "value"),
+        ("memory", "jobs", "value"),
+        ("mps_over_separate", "value", None),
+        ("gaps_and_overlap", "value", None),
+        ("repeatability", "value", None),
+    ],
+)
+def test_marks_are_where_the_data_are(name, x, y, tmp_path):
+    written(tmp_path, STUDIES["whole"][0])
+    with style.context():
+        drawing = registered()[name][1](table.read(tmp_path / "estimates.parquet"))
+    places = drawing.data[y] if y else range(len(drawing.data))
+    marks = xy(drawing.figure.axes[0])
+    for point in zip(drawing.data[x], places, strict=True):
+        assert any(point == pytest.approx(mark) for mark in marks), (point, marks)
+
+
+def test_all_text_is_legible_inside_the_picture_and_the_same_data_give_the_same_bytes(tmp_path):
     written(tmp_path, STUDIES["whole"][0])
     found = table.read(tmp_path / "estimates.parquet")
     with style.context():
         for name, (caption, function) in registered().items():
-            drawing = function(found)
-            style.save(drawing.figure, drawing.title, caption, [tmp_path / f"{name}.png"])
+            pictures = [tmp_path / f"{folder}/{name}.pdf" for folder in "ab"]
+            for picture in pictures:
+                drawing = function(found)
+                style.save(drawing.figure, drawing.title, caption, [picture])
+            assert pictures[0].read_bytes() == pictures[1].read_bytes()
             box = drawing.figure.bbox.padded(1)
             names = [text for _, text in getattr(drawing.figure, "names", [])]
             for text in [*drawing.figure.texts, *names]:
@@ -115,14 +117,6 @@ def test_all_text_is_legible_inside_the_picture(tmp_path):
                 assert text.get_fontsize() >= style.SMALL == 7
                 assert box.x0 <= extent.x0 and extent.x1 <= box.x1, (name, text.get_text())
                 assert box.y0 <= extent.y0 and extent.y1 <= box.y1, (name, text.get_text())
-
-
-def test_the_same_data_give_the_same_bytes(tmp_path):
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        written(folder, STUDIES["no mixes"][0])
-        assert analysis(["figures", "--folder", str(folder)]) == 0
-    for path in (tmp_path / "a/figures").iterdir():
-        assert path.read_bytes() == (tmp_path / "b/figures" / path.name).read_bytes(), path.name
 
 
 @pytest.mark.parametrize(

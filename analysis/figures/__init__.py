@@ -13,11 +13,10 @@ for it: such a figure is not drawn. `data` is written beside the picture, with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 INDEX = "figures/index.csv"  # of a study: its figures; without a title where one is not drawn
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A figure of one study. title: its finding. data: the rows of estimates that it shows."""
 
     title: str
@@ -36,14 +34,14 @@ class Drawing:
 
 
 Function = Callable[["pd.DataFrame"], Drawing | None]
-_CAPTIONS: dict[Function, str] = {}
+_FIGURES: dict[str, tuple[str, Function]] = {}
 
 
 def figure(caption: str) -> Callable[[Function], Function]:
     """Register a function as a figure of this name; the caption says what each mark is."""
 
     def register(function: Function) -> Function:
-        _CAPTIONS[function] = caption
+        _FIGURES[function.__name__] = caption, function
         return function
 
     return register
@@ -53,14 +51,4 @@ def registered() -> dict[str, tuple[str, Function]]:
     """Name → caption and function of every figure, sorted by name."""
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
-    return {f.__name__: (caption, f) for f, caption in sorted(_CAPTIONS.items(), key=_name)}
-
-
-def _name(item: tuple[Function, str]) -> str:
-    return item[0].__name__
-
-
-def drawings(estimates: pd.DataFrame) -> Iterator[tuple[str, str, Drawing | None]]:
-    """Name, caption and drawing of every figure; None where the study has no data for it."""
-    for name, (caption, function) in registered().items():
-        yield name, caption, function(estimates)
+    return dict(sorted(_FIGURES.items()))

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from analysis import estimates as table
 from analysis import labels
-from analysis.choose import way
+from analysis.choose import place, way
 from analysis.figures import Drawing, figure, select, style
 from workflow.collocation.spec.names import arm_order
 
@@ -63,19 +63,15 @@ def _title(estimates: pd.DataFrame) -> str:
     rewritten = select.copies(estimates, "alone_over_paper")[["workload", "arm", "value"]]
     both = shared.merge(rewritten, on=["workload", "arm"], suffixes=("", "_rewritten"))
     if not both.empty:
-        best = both.loc[both["value"].idxmax()]
-        return (
-            f"{labels.job(best.workload)}: rewriting gains {labels.number(best.value_rewritten)} "
-            f"times, sharing then {labels.number(best.value)}"
-        )
+        best = select.best(both)
+        gain, then = labels.number(best.value_rewritten), labels.number(best.value)
+        return f"{labels.job(best.workload)}: rewriting gains {gain} times, sharing then {then}"
     gains = select.sets(select.copies(estimates, "stp"))
     if gains.empty:
         return "Throughput against the number of jobs"
     best = select.best(gains)
-    return (
-        f"{labels.job(select.workload(best))}: {best.jobs} {way(best.method)} "
-        f"do {labels.number(best.value)} times one's work"
-    )
+    do = f"{best.jobs} {way(best.method)} do {labels.number(best.value)} times one's work"
+    return f"{labels.job(best.workload)}: {do}"
 
 
 @figure(
@@ -84,8 +80,7 @@ def _title(estimates: pd.DataFrame) -> str:
 )
 def memory(estimates: pd.DataFrame) -> Drawing | None:
     """A line for each job and method, up to the card's memory."""
-    rows = select.copies(estimates, "memory")
-    found = select.series(rows)
+    found = select.series(select.copies(estimates, "memory"))
     if not found:
         return None
     drawn, axes = style.panel(3.0)
@@ -95,9 +90,8 @@ def memory(estimates: pd.DataFrame) -> Drawing | None:
     axes.set(ylabel="GPU memory (GB)", yscale="log")
     style.thousands(axes)
     most = select.best(shown)
-    capacity = table.get(estimates, "capacity", **select.place(most))
     title = f"{labels.scenario(most.scenario)}: {labels.number(most.value, 'GB')}"
-    if capacity:
+    if capacity := table.get(estimates, "capacity", **place(most)):
         axes.axhline(capacity.value, color=style.PALE, linewidth=0.9, zorder=0)
         title += f" of the card's {labels.number(capacity.value)}"
     return Drawing(title, shown, drawn)

@@ -8,30 +8,29 @@ import pandas as pd
 
 from analysis import estimates
 from analysis.choose import update
-from analysis.figures import INDEX, drawings, style
+from analysis.figures import INDEX, registered, style
 from analysis.pages.tables import csv
 
-ENDINGS = ("png", "pdf", "svg")
 LEFT_OUT = ["replicates", "relative_to", "note"]  # of the data: estimates.csv has them
 
 
 def run(given: Namespace) -> str:
     """Write CSV and pictures of each figure, and remove those of figures that are not drawn."""
-    found = estimates.read(given.folder / "estimates.parquet")
-    index, drawn = [], []
+    found, index = estimates.read(given.folder / "estimates.parquet"), []
     with style.context():
-        for name, caption, drawing in drawings(found):
+        for name, (caption, function) in registered().items():
+            drawing = function(found)
             index.append((name, drawing.title if drawing else "", caption))
-            outputs = [given.folder / f"figures/{name}.{ending}" for ending in ENDINGS]
-            data = outputs[0].with_suffix(".csv")
+            data = given.folder / f"figures/{name}.csv"
+            pictures = [data.with_suffix(ending) for ending in style.METADATA]
             if drawing is None:
-                for path in (data, *outputs):
+                for path in (data, *pictures):
                     path.unlink(missing_ok=True)
                 continue
-            drawn.append(name)
             update(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
             if not given.data_only:
-                style.save(drawing.figure, drawing.title, caption, outputs)
+                style.save(drawing.figure, drawing.title, caption, pictures)
     index = pd.DataFrame(index, columns=["figure", "title", "caption"])
     update(given.folder / INDEX, csv(index))
-    return f"drawn: {', '.join(drawn) or 'nothing, for want of data'}"
+    drawn = ", ".join(index["figure"][index["title"] != ""])
+    return f"drawn: {drawn or 'nothing, for want of data'}"

@@ -21,25 +21,24 @@ def mixes(estimates: pd.DataFrame) -> Drawing | None:
     slow = slow[slow["scenario"].isin(gains["scenario"])]
     if gains.empty:
         return None
-    rows = {}
-    for scenario in dict.fromkeys(gains["scenario"]):
-        for place, (job, count) in enumerate(parse_scenario(scenario).parts):
-            rows[scenario, job] = f"{'+ ' if place else ''}{count} × {labels.job(job)}"
-    drawn, (left, right) = style.panels(1, 2, 0.6 + 0.16 * len(rows))
-    at = {key: place for place, key in enumerate(rows)}
+    names, at, starts = [], {}, []  # at: mix → job → its row
+    for mix in dict.fromkeys(gains["scenario"]):
+        starts.append(len(names))
+        for job, count in parse_scenario(mix).parts:
+            at.setdefault(mix, {})[job] = len(names)
+            names.append(f"{'' if len(at[mix]) == 1 else '+ '}{count} × {labels.job(job)}")
+    drawn, (left, right) = style.panels(1, 2, 0.6 + 0.16 * len(names))
     for method in dict.fromkeys(gains["method"]):
-        look = {"color": labels.colour(method), "marker": labels.marker(method)}
         own = slow[slow["method"] == method]
-        keys = list(zip(own["scenario"], own["job"], strict=True))
-        style.dots(left, [at[key] for key in keys], own, **look, label=labels.method(method))
+        rows = [at[e.scenario][e.job] for e in own.itertuples()]
+        style.dots(left, rows, own, **style.look(method), label=labels.method(method))
         own = gains[gains["method"] == method]
-        middle = [_middle(at, scenario) for scenario in own["scenario"]]
-        style.dots(right, middle, own, **look)
-    style.rows_named(left, list(rows.values()))
-    style.rows_named(right, [""] * len(rows))
+        middle = [sum(at[mix].values()) / len(at[mix]) for mix in own["scenario"]]
+        style.dots(right, middle, own, **style.look(method))
+    style.rows_named(left, names)
+    style.rows_named(right, [""] * len(names))
     left.set_xlabel("slowdown of each job")
     right.set_xlabel("throughput gain (STP) of the mix")
-    starts = [place for (mix, job), place in at.items() if parse_scenario(mix).parts[0][0] == job]
     for axes in (left, right):
         style.ratios(axes, "x")
         for place in starts[1:]:
@@ -57,9 +56,3 @@ def _mixed(rows: pd.DataFrame) -> pd.DataFrame:
     parsed = rows["scenario"].map(parse_scenario)
     wanted = parsed.map(lambda each: each.mixed and not each.variant).astype(bool)
     return rows[wanted & rows["method"].isin(style.METHODS) & rows["value"].notna()]
-
-
-def _middle(at: dict[tuple[str, str], int], scenario: str) -> float:
-    """The height of a mix among the rows of its jobs."""
-    own = [place for (mix, _), place in at.items() if mix == scenario]
-    return sum(own) / len(own)

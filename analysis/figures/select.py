@@ -25,15 +25,19 @@ def copies(estimates: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame
                 & ~rows["arm"].isin(CONTROL_ARMS)]  # fmt: skip
 
 
-def series(rows: pd.DataFrame, most: int = MOST) -> dict[tuple[str, str], pd.DataFrame]:
+def sets(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of several jobs, by a method that is drawn."""
+    return rows[(rows["jobs"] > 1) & rows["method"].isin(METHODS)]
+
+
+def series(rows: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
     """(workload, arm) → its numbers by jobs, of those that were measured in the most sets; rows
     of methods that are not drawn are left out.
     """
-    rows = rows[rows["method"].isin(METHODS)]
-    sets = rows[rows["jobs"] > 1].groupby(["workload", "arm"], sort=False).size()
-    sets = sets[sets > SETS_OF_EACH * sets.max()].sort_values(ascending=False, kind="stable")
-    chosen = set(sets.index[:most])
-    found = rows.groupby(["workload", "arm"], sort=False)
+    counted = sets(rows).groupby(["workload", "arm"], sort=False).size()
+    counted = counted[counted > SETS_OF_EACH * counted.max()]
+    chosen = set(counted.sort_values(ascending=False, kind="stable").index[:MOST])
+    found = rows[rows["method"].isin(METHODS)].groupby(["workload", "arm"], sort=False)
     return {key: each.sort_values("jobs") for key, each in found if key in chosen}
 
 
@@ -44,27 +48,11 @@ def beside(rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str) -> pd.Dat
                       on=PLACE, suffixes=("", "_beside"))  # fmt: skip
 
 
-def alone(estimates: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """A quantity of jobs alone as plain processes, by (workload, arm)."""
-    rows = copies(estimates, quantity, method="naive")
-    return rows[rows["jobs"] == 1].set_index(["workload", "arm"])
+def largest(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Of each of these the set with the most jobs."""
+    return rows.loc[rows.groupby(by)["jobs"].idxmax()]
 
 
-def place(e: table.Row) -> dict[str, str]:
-    """Where the other quantities of a number's set are."""
-    return {column: getattr(e, column) for column in PLACE}
-
-
-def workload(e: table.Row) -> str:
-    """The job of which a set has copies."""
-    return parse_scenario(e.scenario).parts[0][0]
-
-
-def sets(rows: pd.DataFrame) -> pd.DataFrame:
-    """Those of several jobs, by a method that is drawn."""
-    return rows[(rows["jobs"] > 1) & rows["method"].isin(METHODS)]
-
-
-def best(rows: pd.DataFrame) -> table.Row:
+def best(rows: pd.DataFrame) -> tuple:
     """The row with the highest value, as a named tuple."""
-    return next(rows.loc[[rows["value"].idxmax()], list(table.Row._fields)].itertuples(index=False))
+    return next(rows.loc[[rows["value"].idxmax()]].itertuples(index=False))

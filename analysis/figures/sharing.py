@@ -27,9 +27,10 @@ def predicted(n: int, activity: np.ndarray) -> np.ndarray:
 def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     """A mark for each set under MPS, a colour and a predicted line for each number of jobs."""
     gains = select.copies(estimates, "stp", method="mps")
-    smact = select.alone(estimates, "smact")
+    smact = select.copies(estimates, "smact", method="naive")
+    smact = smact[smact["jobs"] == 1].set_index(["workload", "arm"])["value"]
     keys = list(zip(gains["workload"], gains["arm"], strict=True))
-    gains = gains.assign(smact=smact["value"].reindex(keys).to_numpy(), key=keys)
+    gains = gains.assign(smact=smact.reindex(keys).to_numpy())
     gains = gains[(gains["jobs"] > 1) & gains["smact"].notna()]
     if gains.empty:
         return None
@@ -41,21 +42,20 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
         own = gains[gains["jobs"] == n]
         style.points(axes, own["smact"], own, color=colour, marker=sign, label=f"{n} jobs")
         axes.plot(activity, predicted(n, activity), color=colour, linewidth=0.8, alpha=0.6)
-    largest = gains.loc[gains.groupby("key")["jobs"].idxmax()]
-    named = largest
+    named = largest = select.largest(gains, ["workload", "arm"])
     if len(largest) > MOST_NAMES:  # then of each job the way of writing that gains most
         named = largest.loc[largest.groupby("workload")["value"].idxmax()]
     for e in named.itertuples():
         style.end(axes, e.smact, e.value, labels.job(e.workload, e.arm), style.INK)
     axes.set(xlabel="SMACT of one job alone", ylabel="throughput gain (STP)", xlim=(0, 1.02))
-    style.percent(axes, "x")
+    style.percent(axes)
     style.ratios(axes, "y")
     axes.legend(loc="upper right")
     title = "What sharing gains, against the SMACT of one job"
     if len(idle := largest[largest["smact"] < LOW]) > 1:
         gain = labels.range_of(idle["value"])
         title = f"Jobs below {100 * LOW:.0f} % SMACT alone gain {gain} times"
-    return Drawing(title, gains.drop(columns="key"), drawn)
+    return Drawing(title, gains, drawn)
 
 
 @figure(
@@ -77,9 +77,9 @@ def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
     style.ratios(axes, "x", "y")
     shown = pd.concat(found.values())
     most = select.best(shown)
-    cost = shown.loc[shown["id"] == most.id, "value_beside"].iloc[0]
-    title = f"{labels.job(select.workload(most))}: {most.jobs} gain {labels.number(most.value)} "
-    return Drawing(f"{title}times, at a slowdown of {labels.number(cost)}", shown, drawn)
+    title = f"{labels.job(most.workload)}: {most.jobs} gain {labels.number(most.value)} "
+    title += f"times, at a slowdown of {labels.number(most.value_beside)}"
+    return Drawing(title, shown, drawn)
 
 
 @figure(
@@ -88,20 +88,16 @@ def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
 )
 def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each set."""
-    rows = select.copies(estimates, "rate_over_naive", method="mps")
-    found = select.series(rows)
+    found = select.series(select.copies(estimates, "rate_over_naive", method="mps"))
     if not found:
         return None
-    shown = pd.concat(found.values())
-    shown = shown[shown["jobs"] > 1]
-    drawn, axes = style.panel(0.6 + 0.16 * len(shown))
-    places = np.arange(len(shown))
-    style.dots(axes, places, shown, labels.colour("mps"), "s", zorder=3)
-    for place, e in zip(places, shown.itertuples(), strict=True):
+    shown = select.sets(pd.concat(found.values()))
+    rows = list(shown.itertuples())
+    drawn, axes = style.rows(f"{labels.job(e.workload, e.arm)}, {e.jobs} jobs" for e in rows)
+    style.dots(axes, np.arange(len(shown)), shown, **style.look("mps"), zorder=3)
+    for place, e in enumerate(rows):
         hosts = table.on_hosts(estimates, e)["value"] if e.hosts > 1 else []
         axes.plot(hosts, [place] * len(hosts), ".", color=style.PALE, markersize=4, zorder=2)
-    named = [f"{labels.job(e.workload, e.arm)}, {e.jobs} jobs" for e in shown.itertuples()]
-    style.rows_named(axes, named)
     axes.set_xlabel("samples/s under MPS over separate processes")
     style.ratios(axes, "x")
     gain = labels.range_of(shown["value"])
@@ -118,26 +114,20 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     both = select.beside(overlap, estimates, "stp")
     if both.empty:
         return None
-    largest = both.loc[both.groupby(["workload", "arm", "method"])["jobs"].idxmax()]
-    shown = largest.sort_values("value", ascending=False, ignore_index=True)
-    drawn, axes = style.panel(0.6 + 0.16 * len(shown))
+    shown = select.largest(both, ["workload", "arm", "method"])
+    shown = shown.sort_values("value", ascending=False, ignore_index=True)
+    drawn, axes = style.rows(style.set_names(shown))
     for method, own in shown.groupby("method"):
-        look = {"color": labels.colour(method), "marker": labels.marker(method)}
+        look = style.look(method)
         whole = own[["value_beside", "low_beside", "high_beside"]]
         whole = whole.rename(columns=lambda column: column.removesuffix("_beside"))
         style.dots(axes, own.index, whole, **look, markerfacecolor="white", zorder=2)
         style.dots(axes, own.index, own, **look, zorder=3)
         axes.hlines(own.index, own["value"], own["value_beside"], color=look["color"], alpha=0.35)
-    named = [
-        f"{labels.job(e.workload, e.arm)}, {e.jobs} {labels.method(e.method)}"
-        for e in shown.itertuples()
-    ]
-    style.rows_named(axes, named)
     axes.set_xlabel("work per hour relative to one job")
     style.ratios(axes, "x")
     gaps = (shown["value_beside"] / shown["value"]).max()
-    most = shown["value"].max()
-    title = f"Kernels side by side gain up to {labels.number(most)} times"
+    title = f"Kernels side by side gain up to {labels.number(shown['value'].max())} times"
     if gaps > SOME:
         title += f", filling gaps {labels.number(gaps)}"
     return Drawing(title, shown, drawn)

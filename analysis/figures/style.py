@@ -91,6 +91,28 @@ def dots(axes: Axes, y: Sequence, rows: pd.DataFrame, color: str, marker: str = 
     axes.hlines(y, rows["low"], rows["high"], color=color, linewidth=0.8, zorder=1)
 
 
+def rows(names: Iterable[str]) -> tuple[Figure, Axes]:
+    """A figure with a panel of rows that have these names."""
+    names = list(names)
+    figure, axes = panel(0.6 + 0.16 * len(names))
+    rows_named(axes, names)
+    return figure, axes
+
+
+def set_names(rows: pd.DataFrame) -> list[str]:
+    """`ResNet26 b32, 7 MPS`, or `ResNet26 b32 alone`."""
+    return [
+        labels.job(e.workload, e.arm)
+        + (" alone" if e.jobs == 1 else f", {e.jobs} {labels.method(e.method)}")
+        for e in rows.itertuples()
+    ]
+
+
+def look(method: str) -> dict[str, str]:
+    """The colour and the marker of a method."""
+    return {"color": labels.colour(method), "marker": labels.marker(method)}
+
+
 def rows_named(axes: Axes, names: Sequence[str]) -> None:
     """Name the rows 0, 1, … of a panel, the first at the top."""
     axes.set_yticks(range(len(names)), names)
@@ -132,9 +154,9 @@ def ratios(axes: Axes, *which: str, line: bool = True) -> None:
             across(1, color=PALE, linewidth=0.9, zorder=0)
 
 
-def percent(axes: Axes, name: str) -> None:
-    """This axis is a share."""
-    getattr(axes, f"{name}axis").set_major_formatter(lambda value, _: f"{100 * value:g} %")
+def percent(axes: Axes) -> None:
+    """The x axis is a share."""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
 
 
 def thousands(axes: Axes) -> None:

@@ -27,12 +27,11 @@ def reported_against_measured(estimates: pd.DataFrame) -> Drawing | None:
         return None
     drawn, axes = style.panel(3.8)
     for (method, source), own in both.groupby(["method", "source_reported"]):
-        look = {"color": labels.colour(method), "marker": labels.marker(method)}
+        look = style.look(method)
         style.points(axes, own["value_reported"], own, fillstyle=SOURCES[source], **look)
     for method in dict.fromkeys(both["method"]):
-        look = {"color": labels.colour(method), "marker": labels.marker(method)}
-        axes.plot([], [], linestyle="", label=labels.method(method), **look)
-    for e in both.loc[both.groupby(["workload", "method"])["jobs"].idxmax()].itertuples():
+        axes.plot([], [], linestyle="", label=labels.method(method), **style.look(method))
+    for e in select.largest(both, ["workload", "method"]).itertuples():
         text = f"{e.jobs} {labels.job(e.workload)}"
         style.end(axes, e.value_reported, e.value, text, labels.colour(e.method))
     axes.set(xlabel="reported throughput gain (STP)", ylabel="measured here")
@@ -58,18 +57,12 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     shown = rows[alone | (largest & (rows["jobs"] > 1))].reset_index(drop=True)
     if shown.empty:
         return None
-    drawn, axes = style.panel(0.6 + 0.16 * len(shown))
+    drawn, axes = style.rows(style.set_names(shown))
     single = shown["jobs"] == 1
     for own, colour in ((single, style.SOFT), (~single, style.HUES[0])):
         style.dots(axes, np.flatnonzero(own), shown[own], colour)
-    named = [
-        labels.job(e.workload, e.arm)
-        + (" alone" if e.jobs == 1 else f", {e.jobs} {labels.method(e.method)}")
-        for e in shown.itertuples()
-    ]
-    style.rows_named(axes, named)
     axes.set(xlabel="coefficient of variation", xlim=(0, None))
-    style.percent(axes, "x")
+    style.percent(axes)
     title = "How well throughput repeats on one machine"
     found = [table.get(estimates, "count", name=name) for name in ("cv_alone", "cv_together")]
     if all(found):
