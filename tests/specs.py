@@ -19,14 +19,8 @@ def member(workload: str = "a", **its) -> MemberSpec:
 
 def cell(method: str, *members: MemberSpec, count: int = 0) -> CellSpec:
     """A cell of these members, or of so many copies of one."""
-    return CellSpec(
-        members=members or (member(),) * count,
-        arm=ARM,
-        method=method,
-        measure=MeasureSpec(),
-        seed=0,
-        datasets={},
-    )
+    its = {"members": members or (member(),) * count, "arm": ARM, "measure": MeasureSpec()}
+    return CellSpec(**its, method=method, seed=0, datasets={})
 
 
 def alike(method: str, count: int) -> CellSpec:
@@ -42,10 +36,9 @@ def card_table(name: str) -> Card:
     """A card's MIG profiles, from tests/cards."""
     table = json.loads((CARDS / f"{name}.json").read_text(encoding="utf-8"))
     keys = ("id", "name", "slices", "sm_count", "memory_mib", "most")
-    profiles = (
-        Profile(**{key: p[key] for key in keys}, placements=tuple(map(tuple, p["placements"])))
-        for p in table["profiles"]
-    )
+    places = [tuple(map(tuple, p["placements"])) for p in table["profiles"]]
+    its = [{key: p[key] for key in keys} for p in table["profiles"]]
+    profiles = (Profile(**each, placements=at) for each, at in zip(its, places, strict=True))
     return Card(table["name"], tuple(profiles))
 
 

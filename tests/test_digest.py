@@ -4,7 +4,6 @@ import subprocess
 
 import pytest
 
-from workflow.collocation import ROOT
 from workflow.collocation.record import provenance
 from workflow.collocation.record import source_digest as digest
 
@@ -57,31 +56,21 @@ def test_code_matters_and_words_and_formatting_do_not(old, new, matters):
 def test_what_trains_or_measures_enters_the_digest_and_nothing_else_does(tmp_path):
     matters = "models/train.py", "models/data/digits.py", "workflow/collocation/run/cell.py"
     beside = "workflow/collocation/plan/show.py", "analysis/merge.py", "models/notes.md"
-    for name in matters + beside:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("steps = 1\n")
+
+    def write(text: str, *names: str) -> str:
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return digest.code(before, tmp_path)[1]
+
+    before = None
+    first = write("steps = 1\n", *matters, *beside)
     before = digest.code(None, tmp_path)
-    assert digest.code(before, tmp_path) is before
-    for name in beside:
-        (tmp_path / name).write_text("changed = True\n")
-    (tmp_path / matters[0]).write_text("# the number of steps\nsteps = 1\n")
-    assert digest.code(before, tmp_path)[1] == before[1] and len(before[1]) == 16
-    seen = [before[1]]
-    for name in matters:
-        (tmp_path / name).write_text("changed = True\n")
-        seen.append(digest.code(before, tmp_path)[1])
-        (tmp_path / name).rename(tmp_path / name.replace(".py", "_moved.py"))
-        seen.append(digest.code(before, tmp_path)[1])
-    assert len(set(seen)) == len(seen)
-
-
-def test_nothing_that_a_cell_runs_imports_what_is_left_out():
-    paths = [path for package in digest.PACKAGES for path in (ROOT / package).rglob("*.py")]
-    names = {path.relative_to(ROOT).as_posix(): path for path in paths}
-    assert any(name.startswith(digest.BESIDE) for name in names)
-    left_out = digest.BESIDE.replace("/", ".")
-    for name, path in names.items():
-        assert name.startswith(digest.BESIDE) or f"from {left_out[:-1]}" not in path.read_text()
+    assert digest.code(before, tmp_path) is before and len(first) == 16
+    assert write("changed = True\n", *beside) == write("steps = 1  # a day\n", *matters) == first
+    seen = [write(f"changed = {index}\n", name) for index, name in enumerate(matters)]
+    (tmp_path / matters[0]).rename(tmp_path / "models" / "moved.py")
+    assert len({first, *seen, write("")}) == 5
 
 
 def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):

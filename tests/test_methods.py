@@ -105,7 +105,6 @@ THERE = {"find_spec": lambda name: name, "which": lambda name: name, "Python.h":
         ("bf16", None, (), None),
         ("graph", None, (), "a CUDA graph needs an NVIDIA GPU, and there is none on this machine"),
         ("graph", CARD, THERE, None),
-        ("compile", CARD, (), None),
         ("compile", CARD, ["find_spec"], "torch.compile needs the Python package triton, which"),
         ("compile", CARD, ["which", "Python.h"], "torch.compile needs a C compiler (gcc or clang)"),
         ("compile", replace(CARD, capability=(6, 1)), (), "torch.compile needs a GPU of compute"),

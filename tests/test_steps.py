@@ -23,7 +23,6 @@ def ends(*took_ms: float, origin: int = ORIGIN) -> np.ndarray:
 def arrays(end_ns, loss_step=(), loss=(), first_step=0) -> dict:
     return {
         "end_ns": np.asarray(end_ns, np.int64),
-        "wait_ns": np.zeros(len(end_ns), np.int64),
         "loss_step": np.asarray(loss_step, np.int64),
         "loss": np.asarray(loss, np.float32),
         "first_step": first_step,
@@ -155,13 +154,6 @@ def test_the_first_losses_stand_in_the_record_and_those_that_are_none_are_null()
 
 
 # -- files ----------------------------------------------------------------------------------------
-
-
-def test_steps_npz_never_runs_code(tmp_path):
-    path = tmp_path / "steps.npz"
-    np.savez(path, end_ns=np.array([object()]))
-    with pytest.raises(ValueError, match="allow_pickle"):
-        steps.load(path)
 
 
 def test_steps_parquet_is_read_back(tmp_path):

@@ -61,9 +61,8 @@ def host(cores: int, cpu_quota: float | None) -> dict:
 
 
 def machine_alias() -> str:
-    """A random name for this machine: from a secret made once and kept in the user's state folder;
-    where nothing can be kept, one until it is started again. A home folder that machines share
-    gives each of them a name of its own.
+    """A random name for this machine, by a secret kept in the user's state folder, which machines
+    may share; where nothing can be kept, a name until the machine is started again.
     """
     state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
     path = Path(state, "gpu-collocation-study", "secret")

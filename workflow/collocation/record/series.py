@@ -52,9 +52,8 @@ class Series:
         of the time is covered, or where a share reads above 1.
         """
         values, weights = self._counting(name, ends, pieces)
-        if weights.sum() <= known * (ends[1] - ends[0]):
-            return None
-        if name in SHARES and values.max() > MOST:
+        too_few = weights.sum() <= known * (ends[1] - ends[0])
+        if too_few or (name in SHARES and values.max() > MOST):
             return None
         return float(np.average(values, weights=weights))
 
@@ -85,12 +84,9 @@ class Series:
         """
         t, (start, end) = (self.t[self._known(any_of)] if any_of else self.t), ends
         inside, before, after = t[(t >= start) & (t < end)], t[t < start], t[t >= end]
-        if len(inside):
-            points = [start, *inside, end]
-        elif len(before):
-            points = [before[-1], after[0] if len(after) else end]
-        else:
+        if not len(inside) and not len(before):
             return math.inf
+        points = [start, *inside, end] if len(inside) else [before[-1], *after[:1], end][:2]
         return float(np.diff(points).max()) / 1e9
 
     def _counting(self, name: str, ends: tuple[int, int], pieces: Pieces | None):

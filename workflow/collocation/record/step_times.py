@@ -48,9 +48,8 @@ def _percentiles(took: np.ndarray) -> dict[str, float]:
 
 
 def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
-    """Standard error of the ratio of two means, of step times (> 0), by batch means.
-
-    Steps are no independent draws: neighbours are slow together, which their own scatter hides.
+    """Standard error of the ratio of two means, by batch means: neighbouring steps are slow
+    together, which their own scatter hides.
     """
     relative = 0.0
     for steps in (first, last):
@@ -72,9 +71,8 @@ def in_window(window: Window, end_ns: np.ndarray, batch_size: int, drop_s: float
 def slices_rate(
     end_ns: np.ndarray, spans: list[tuple[int, int]], drop_ns: int, batch_size: int
 ) -> Rate:
-    """What one member did in what counts of its slices, each resumed `drop_ns` before.
-
-    Slices are short, so steps that a span cuts count by the share of them that lies in it.
+    """What one member did in what counts of its slices, each resumed `drop_ns` before: short, so
+    that steps which a span cuts count by the share of them that lies in it.
     """
     done, took = [], []
     resumed = [start - drop_ns for start, _ in spans] + [np.iinfo(np.int64).max]
@@ -136,22 +134,21 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
     """Write steps.parquet: member, tick (since origin_ns, one clock for all) and loss of each step.
 
     members: the arrays of steps.npz and `first_step`, the global number of the first step. Losses
-    of warm-up steps precede the table and stand in run.json. Returns size and hash.
+    of warm-up steps stand in run.json alone.
     """
-    columns = {"member": [], "tick": [], "loss": []}
-    for index, arrays in sorted(members.items()):
-        end = arrays["end_ns"]
-        columns["member"].append(np.full(len(end), index))
-        columns["tick"].append((end - origin_ns) // TICK_NS)
-        columns["loss"].append(_by_step(arrays, len(end)))
-    units = {"member": {}, "tick": {"unit": "10 us", "source": "step end"}}
-    units["loss"] = {"unit": "1", "source": "training loss"}
-    kinds = {"member": pa.int16(), "tick": pa.int64(), "loss": pa.float32()}
+    columns, ordered = {}, sorted(members.items())
+    columns["member"] = [np.full(len(arrays["end_ns"]), index) for index, arrays in ordered]
+    columns["tick"] = [(arrays["end_ns"] - origin_ns) // TICK_NS for _, arrays in ordered]
+    columns["loss"] = [_by_step(arrays) for _, arrays in ordered]
     schema = pa.schema(
-        [pa.field(name, kind, metadata=units[name]) for name, kind in kinds.items()],
+        [
+            pa.field("member", pa.int16()),
+            pa.field("tick", pa.int64(), metadata={"unit": "10 us", "source": "step end"}),
+            pa.field("loss", pa.float32(), metadata={"unit": "1", "source": "training loss"}),
+        ],
         metadata={"tick_ns": str(TICK_NS), "origin_ns": str(origin_ns)},
     )
-    content = [arrow(np.concatenate(columns[name]), kind) for name, kind in kinds.items()]
+    content = [arrow(np.concatenate(columns[field.name]), field.type) for field in schema]
     pq.write_table(
         pa.Table.from_arrays(content, schema=schema),
         path,
@@ -173,10 +170,10 @@ def read(table: pa.Table) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     return {int(m): (end_ns[member == m], loss[member == m]) for m in np.unique(member)}
 
 
-def _by_step(arrays: dict[str, np.ndarray], steps: int) -> np.ndarray:
-    """Losses laid beside the steps since go (the last `steps` global steps); NaN where not kept."""
-    column = np.full(steps, np.nan, dtype=np.float32)
+def _by_step(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Losses laid beside the steps since go; NaN where not kept."""
+    column = np.full(len(arrays["end_ns"]), np.nan, dtype=np.float32)
     at = arrays["loss_step"] - arrays["first_step"]
-    kept = (at >= 0) & (at < steps)
+    kept = (at >= 0) & (at < len(column))
     column[at[kept]] = arrays["loss"][kept]
     return column

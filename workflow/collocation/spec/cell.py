@@ -1,9 +1,8 @@
 """All that decides what a cell measures: typed from the grid to run.json, flat JSON in there.
 
-Two specs are the same if their digests are. A digest leaves out what is as by default, so that a
-field that is added with a default measures nothing again; the default has to be what was done
-before there was the field (Measure says why it is not, of `tune`). Where the same spec comes to
-mean something else, VERSION counts on.
+Two specs are the same if their digests are, which leave out what is as by default: a field that is
+added measures nothing again if its default is what was done before (Measure says why it is not, of
+`tune`). Where the same spec comes to mean something else, VERSION counts on.
 """
 
 import hashlib
@@ -57,12 +56,10 @@ class ArmSpec(Strict):
 
 
 class MemberSpec(Strict):
-    """One job of the set. `job` is what it trains: its workload, with the keys of its kind, as this
-    cell runs it.
-
-    cores_of: the machine's cores divided by this; None: all of them. source: digest of the code of
-    a model of the user's own. sm_percent, pinned_memory_mb, priority, slice: what its method gives
-    it. work: steps, of a completion. side: which of those that alternate it belongs to.
+    """One job of the set. job: its workload, as this cell runs it. cores_of: the machine's cores
+    divided by this; None: all of them. source: digest of the code of the user's own. sm_percent,
+    pinned_memory_mb, priority, slice: what its method gives it. work: steps, of a completion. side:
+    which of those that alternate it belongs to.
     """
 
     workload: str
@@ -116,11 +113,8 @@ def digest(flat: dict) -> str:
     Of a record's spec too, whatever it holds: a setting that is not known here counts.
     """
     default = _defaults(flat)
-    settings = sorted(
-        (json.dumps(path), value)
-        for path, value in _leaves(flat)
-        if value != default.get(path, MISSING)
-    )
+    given = ((p, value) for p, value in _leaves(flat) if value != default.get(p, MISSING))
+    settings = sorted((json.dumps(path), value) for path, value in given)
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -71,11 +71,9 @@ def expand(
 
     sources: digests of the code of workloads whose model is the user's own. full: alternating cells
     that ran out of memory; their sets get cells of their own as well. Tier by tier, blocks
-    (replicates) come one after the other, and are counted through all tiers, so that each has
-    baselines of its own. Within a block workloads come one after the other, a mix with its first:
-    what changes over minutes, such as the load of a shared host, then weighs less on ratios. The
-    order of workloads and that of their cells is random, but a function of the seed and of their
-    names alone, so that a cell that is added moves no other.
+    (replicates) come one after the other, each with baselines of its own. Within a block workloads
+    do, a mix with its first: what changes over minutes then weighs less on ratios. Their order is
+    random, but by the seed and their names alone, so that a cell that is added moves no other.
     """
     cells: dict[str, Cell] = {}
     drafts = sorted(_drafts(study), key=lambda draft: draft.get("baseline", False))

@@ -4,8 +4,6 @@ A scenario is named by its jobs and by how it departs from the default, `2x_a+1x
 by scenario, arm, method and replicate.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,9 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 # How well a job is written, in the order of figures and tables; docs/methods.md says each in words.
-# The first is written as the paper's jobs. `backward`: the thread that launches the backward pass,
-# autograd's own or the caller's; a graph's replay has neither, so `graph` and `compile` keep the
-# default. `cudnn_benchmark`: whether cuDNN tries kernels out.
+# The first is written as the paper's jobs. A graph's replay has no thread for its backward pass.
 _EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}
 _BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
 ARMS = {
@@ -128,9 +124,7 @@ def sides(method: str, workloads: Iterable[str]) -> list[Side]:
 
 @lru_cache(maxsize=4096)
 def sides_of(scenario: str, method: str) -> dict[str, Side]:
-    """Name → side, with its scenario, of `2x_a--alternate` by `alone-naive-mps`; {} of any other
-    cell.
-    """
+    """Name → side, with its scenario, of a cell `2x_a--alternate` by `alone-naive-mps`, or {}."""
     body, *variants = scenario.split("--")
     if ALTERNATE not in variants:
         return {}

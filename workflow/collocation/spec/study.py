@@ -15,6 +15,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PositiveFloat,
     StrictInt,
     StrictStr,
     TypeAdapter,
@@ -33,7 +34,8 @@ KINDS = ("window", "departure", COMPLETION, ALTERNATE)
 
 Arm = Literal[tuple(ARMS)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
-Method = Name  # one of METHODS, or a variant of the study's own
+Methods = Annotated[list[Name], Field(min_length=1)]  # of METHODS, or variants of the study's own
+VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
 Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
@@ -53,10 +55,7 @@ class Measure(Strict):
     drop_s: float = Field(0.1, ge=0, description="of them, at its beginning, that do not count")
     # Records from before the key, such as those of results/h200, are of members that chose as they
     # came, beside each other's warm-up. They count as if in turn, or all would be measured again.
-    tune: Literal["turn", "together"] = Field(
-        "turn",
-        description="cuDNN chooses kernels for one member after the other, or for all at once",
-    )
+    tune: Literal["turn", "together"] = Field("turn", description="members choose cuDNN's kernels")
 
 
 # Kind → the keys that matter for it, of those that do not matter for all.
@@ -75,15 +74,17 @@ class Group(Strict):
 
     arms: list[Arm] | None = Field(None, min_length=1, description="instead of the study's")
     measure: Measure = Field(Measure(), description="keys that differ from the study's")
-    input: Literal["resident", "files"] | None = Field(
-        None, description="instead of the workload's input.mode"
-    )
+    input: Literal["resident", "files"] | None = Field(None, description="else the workload's mode")
     replicates: Positive | None = Field(None, description="instead of the study's")
     tier: Positive = Field(1, description="all blocks of tier 1 come before those of tier 2")
 
     @abstractmethod
     def scenarios(self) -> list[Scenario]:
         """All that it collocates."""
+
+    @abstractmethod
+    def lacks(self, kind: str) -> Iterator[str]:
+        """Why that cannot be measured of it: the key below it, and a sentence."""
 
     @property
     def names(self) -> list[str]:
@@ -95,12 +96,8 @@ class Ladder(Group):
     """Copies of one workload: for each count the methods that collocate them."""
 
     workloads: list[Name] = Field(min_length=1, description="of the catalogue")
-    counts: dict[Count, Annotated[list[Method], Field(min_length=1)]] = Field(
-        min_length=1, description="members → methods"
-    )
-    cores: Literal["share", "all"] = Field(
-        "share", description="of a job alone: its share of the cores, or all as a control"
-    )
+    counts: dict[Count, Methods] = Field(min_length=1, description="members → methods")
+    cores: Literal["share", "all"] = Field("share", description="of a job alone; all: a control")
 
     def scenarios(self) -> list[Scenario]:
         return [
@@ -109,23 +106,24 @@ class Ladder(Group):
             for count, methods in self.counts.items()
         ]
 
+    def lacks(self, kind: str) -> Iterator[str]:
+        if kind == COMPLETION:
+            yield ": a completion is measured of 'mixes' only"
+
 
 class Mix(Group):
     """Different workloads on one GPU."""
 
     members: dict[Name, Count] = Field(min_length=1, description="workload → how many")
-    methods: list[Method] = Field(min_length=1, description="that collocate them")
+    methods: Methods = Field(description="that collocate them")
     slices: dict[Name, Slice] = Field({}, description="workload → MIG instance of each")
-    departs: Name | None = Field(
-        None, description="of a departure: whose jobs leave; else the last"
-    )
+    departs: Name | None = Field(None, description="of a departure: who leaves; else the last")
     work: dict[Name, Positive] = Field({}, description="of a completion: steps of each")
 
     def scenarios(self) -> list[Scenario]:
         return [("methods", self.members, self.methods)]
 
-    def mistakes(self, kind: str) -> Iterator[str]:
-        """What its keys lack where that is measured."""
+    def lacks(self, kind: str) -> Iterator[str]:
         for name in (*self.slices, *self.work, self.departs):
             if name and name not in self.members:
                 yield f": '{name}' is not among its members: {', '.join(self.members)}"
@@ -155,20 +153,13 @@ class Study(Strict):
     arms: list[Arm] = Field(["paper_step"], min_length=1, description="how well a job is written")
     measure: Measure = Field(Measure(), description="how cells are measured")
     datasets: dict[Literal[DATASETS], Sizes] = Field({}, description="of generated data")
-    variants: dict[Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")], Limits] = Field(
-        {}, description="MPS with limits, by a name"
-    )
-    cores_for: Count = Field(  # as many as a GPU has MIG slices
-        7, description="a member's cores are the machine's divided by this, in every cell"
-    )
-    cores_for_workload: dict[Name, Count] = Field(
-        {}, description="the same for members of one workload"
-    )
+    variants: dict[VariantName, Limits] = Field({}, description="MPS with limits, by a name")
+    # As many as a GPU has MIG slices.
+    cores_for: Count = Field(7, description="a member's cores are the machine's divided by this")
+    cores_for_workload: dict[Name, Count] = Field({}, description="the same, of one workload")
     ladders: list[Ladder] = Field([], description="copies of one workload")
     mixes: list[Mix] = Field([], description="different workloads on one GPU")
-    impossible: list[dict[Literal["row", "reason"], str]] = Field(
-        [], description="rows of the authors' schedule that cannot exist"
-    )
+    impossible: list[dict[str, str]] = Field([], description="rows of the paper that cannot exist")
 
     def groups(self) -> list[tuple[str, Ladder | Mix]]:
         """All ladders and mixes with their keys, such as 'ladders.0'."""
@@ -191,26 +182,20 @@ class Study(Strict):
         for name in self.variants.keys() & METHODS.keys():
             raise ValueError(f"variants.{name}: is a method already; give it another name")
         for where, group in self.groups():
-            kind = self.measure_of(group).kind
-            for said in self._mistakes(group):
-                raise ValueError(f"{where}.{said}")
-            for said in group.mistakes(kind) if isinstance(group, Mix) else ():
-                raise ValueError(f"{where}{said}")
-            if kind == COMPLETION and isinstance(group, Ladder):
-                raise ValueError(f"{where}: a completion is measured of 'mixes' only")
+            measure = self.measure_of(group)
+            for said in (*self._methods_lack(group, measure), *group.lacks(measure.kind)):
+                raise ValueError(where + said)
         return self
 
-    def _mistakes(self, group: Group) -> Iterator[str]:
-        """Methods that a group cannot have."""
-        measure, known = self.measure_of(group), [*METHODS, *self.variants]
-        turns = measure.kind == ALTERNATE
+    def _methods_lack(self, group: Group, measure: Measure) -> Iterator[str]:
+        known, turns = [*METHODS, *self.variants], measure.kind == ALTERNATE
         if turns:  # those whose members may be on one card in turns
             known = [*PLAIN, *(name for name in known if family_of(name) == "mps")]
             if measure.drop_s >= measure.slice_s:
                 said = f"{measure.drop_s:g} s of slices of {measure.slice_s:g} s leave nothing"
-                yield f"measure.drop_s: {said}"
+                yield f".measure.drop_s: {said}"
         for key, members, methods in group.scenarios():
-            count = sum(members.values())
+            key, count = f".{key}", sum(members.values())
             for index, method in enumerate(methods):
                 its = METHODS.get(method, Bounds())
                 if method not in known:
@@ -241,6 +226,8 @@ Gpu = StrictStr | StrictInt
 Time = Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smh]$")]  # with a unit: 25 of what?
 # Snakemake would read braces in another way than we do, and Arrow a colon.
 Folder = Annotated[str, Field(pattern="^[^{}:]+$"), AfterValidator(os.path.expanduser)]
+Module = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
 
 
 def seconds(time: Time) -> float:
@@ -252,41 +239,23 @@ class Config(Strict):
     """config/config.yaml and `--config` on the command line."""
 
     study: str = Field("auto", description="a name; auto: paper on a CUDA machine, smoke elsewhere")
-    source: Literal["auto", "real", "synthetic"] = Field(
-        "auto", description="of data; auto: real where there are any, else generated"
-    )
-    measure: bool | None = Field(
-        None, description="false: plan no cell; else not of a study that ships"
-    )
+    source: Literal["auto", "real", "synthetic"] = Field("auto", description="of data")
+    measure: bool | None = Field(None, description="false: no cell; true: also of a shipped study")
     budget: Time | None = Field(None, description="cells that do not fit are left: 90s, 25m or 2h")
     wait: Time = Field("10m", description="for others to leave the GPU, before the run gives up")
-    gpu: Gpu = Field(
-        "auto", description="auto: the visible ones; an index, a UUID, several with commas; cpu"
-    )
-    mig_mode: Literal["keep", "switch"] = Field(
-        "keep", description="switch: may change the card's MIG mode and layout, and puts them back"
-    )
+    gpu: Gpu = Field("auto", description="auto: the visible ones; an index, UUIDs with commas; cpu")
+    mig_mode: Literal["keep", "switch"] = Field("keep", description="switch: for a cell, and back")
     attempts: Positive = Field(3, description="how often a cell that failed is tried in all")
-    rerun: Literal["none", "mismatched"] = Field(
-        "none", description="mismatched: measure again what other code or versions measured"
-    )
+    rerun: Literal["none", "mismatched"] = Field("none", description="what other code measured")
     results: Folder = Field("results", description="folder of what was measured, study by study")
     data: Folder = Field("data", description="folder of datasets")
     workloads: str = Field("config/workloads.yaml", description="the catalogue")
     studies: str = Field("config/studies", description="folder of studies")
-    modules: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]] = Field(
-        [], description="whose code workloads may name, beside files at the top of the repository"
-    )
+    modules: list[Module] = Field([], description="whose code workloads may name")
     trainer: str = Field("models.train", description="Python module that members run")
-    timeout: dict[Timed, Annotated[float, Field(gt=0)]] = Field(
-        {}, description="phase of a cell → seconds"
-    )
+    timeout: dict[Timed, PositiveFloat] = Field({}, description="phase of a cell → seconds")
     telemetry: Sampling = Field(Sampling(), description="what watches a cell")
-    session: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$",
-        description="a visit to a host: records of its runs hold this name",
-    )
+    session: Label | None = Field(None, description="of a visit to a host: in its runs' records")
 
 
 def write_schemas(folder: Path = SCHEMAS) -> None:

@@ -15,7 +15,9 @@ from workflow.collocation.spec.errors import Positive, Strict, meant
 
 DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
 CODE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:function or module:Class
+MODEL = rf"^([A-Za-z_][\w.]*|{CODE})$"
 PYTHON = ("python", "python3")  # the study's own, for a command
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 Text = Annotated[str, Field(coerce_numbers_to_str=True)]  # YAML reads 100 as a number
 
 
@@ -75,21 +77,13 @@ class Workload(Strict):
 class Trained(Workload):
     """What jobs that models/ trains have in common."""
 
-    model: str = Field(
-        pattern=rf"^([A-Za-z_][\w.]*|{CODE})$", description="timm's name, or module:function"
-    )
+    model: str = Field(pattern=MODEL, description="timm's name, or module:function")
     model_args: dict[str, JsonValue] = Field({}, description="its keyword arguments")
     dataset: Literal[DATASETS] = Field(description="what it is trained on")
     input: Input = Field(Input(), description="where batches come from")
-    pace_ms: float | None = Field(
-        None, gt=0, description="from one step's start to the next, at least"
-    )
-    ballast_mb: Positive | None = Field(
-        None, description="memory of the device that it holds and does not use"
-    )
-    memory_limit_mb: Positive | None = Field(
-        None, description="on the CPU: cap on what the process allocates"
-    )
+    pace_ms: float | None = Field(None, gt=0, description="from a step's start to the next's")
+    ballast_mb: Positive | None = Field(None, description="of the device, held and not used")
+    memory_limit_mb: Positive | None = Field(None, description="on the CPU: of its process")
 
     @property
     def own_code(self) -> dict[str, str]:
@@ -163,20 +157,10 @@ class CommandWorkload(Workload):
     input: ClassVar[ItsOwn] = ItsOwn()
 
     kind: Literal["command"] = Field(description="somebody's own script")
-    run: list[Text] = Field(
-        min_length=1,
-        description="program and arguments; {seed} and {batch_size} are filled in, python is ours",
-    )
+    run: list[Text] = Field(min_length=1, description="program, arguments, {seed}, {batch_size}")
     folder: str = Field(".", description="working directory, from where the study is run")
-    steps: str = Field(
-        "hook",
-        description="'hook': the script calls models.hook.step; else a regular expression: each "
-        "line of its output that matches is a step, or its group 'step' says how many were made",
-    )
-    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], Text | None] = Field(
-        {},
-        description="variables for it; null: the value that it has here, which is not recorded",
-    )
+    steps: str = Field("hook", description="hook, or a regular expression of lines of its output")
+    environment: dict[Variable, Text | None] = Field({}, description="null: as here, not recorded")
     sync: bool = Field(False, description="hook: wait for the GPU at the end of each step")
     unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
 
