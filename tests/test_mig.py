@@ -1,6 +1,6 @@
 """MIG on the cards of tests/cards: layouts applied and taken away again, whatever comes between.
 
-The card is tests/fakes/driver.py below the real nvidia-ml-py, so that every call goes through it.
+The cards are those of tests/fakes/driver.py, in the place of nvidia-ml-py's functions.
 """
 
 import json
@@ -30,23 +30,11 @@ from workflow.collocation.process_lifetime import ENDING
 from workflow.collocation.sharing import evidence, mig_card, mig_nvml
 from workflow.collocation.sharing.defer_signals import defer_signals
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
-from workflow.collocation.sharing.mig_layout import plan
 from workflow.collocation.spec.cell import CellSpec
 
-# What an administrator left: (profile id, start, size, [slices of its compute instances]).
-IDLE = [(9, 4, 4, [3]), (19, 0, 1, [1])]
+IDLE = [(9, 4, 4, 2), (19, 0, 1, 0)]  # what an administrator left: 3g and 1g
 MARK = "; MIG is experimental: it has divided a simulated card only"  # ends what people are told
-FULL = {"at": 2, "error": driver.FULL}  # how a call fails: the second time
-NEVER = {"error": driver.UNSUPPORTED, "on": True}
 PAIR, SHARED = alike("mig", 2), mix("3c.7g", "3c.7g", method="mig_shared")
-
-
-def make(device: gpu.Device, profile: int, start: int, size: int, compute=()) -> None:
-    """Instances, as an administrator would make them."""
-    place, card = pynvml.c_nvmlGpuInstancePlacement_t(start, size), mig_nvml.handle(device)
-    made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, profile, byref(place))
-    for slices in compute:
-        pynvml.nvmlGpuInstanceCreateComputeInstance(made, driver.SLICES.index(slices))
 
 
 @dataclass
@@ -64,16 +52,13 @@ class Bench:
     def notes(self) -> list[Path]:
         return sorted(Path(os.environ["COLLOCATION_LOCK_DIR"]).iterdir())
 
-    @contextmanager
-    def applied(self, spec: CellSpec, switch: bool = True):
-        layout = plan(spec, mig_card.read(self.device))
-        with mig_card.divided(self.device, layout, switch) as seats:
-            yield layout, seats
+    def enter(self, spec: CellSpec, switch: bool = True):
+        return sharing.enter(spec, self.device, self.folder, switch)
 
     def refuses(self, spec: CellSpec, error: type, words: str, switch: bool = True) -> None:
-        """A layout is refused with this sentence, which leaves everything as it was."""
+        """A cell is refused with this sentence, which leaves everything as it was."""
         found = self.state
-        with pytest.raises(error, match=words), self.applied(spec, switch):
+        with pytest.raises(error, match=words), self.enter(spec, switch):
             raise AssertionError
         assert self.state == found and not self.notes
 
@@ -84,23 +69,26 @@ class Bench:
         """No instances, and nothing to put back."""
         return self.state == ((mode, mode), []) and not self.notes
 
-    def leave(self, pid: int) -> None:
-        """Nobody of this PID computes any more."""
-        (self.folder / "processes" / str(pid)).unlink()
+    def occupy(self, pid: int, *place: str) -> Path:
+        machine.occupy(self.folder, pid, *place)
+        return self.folder / "processes" / str(pid)
 
-    def fill(self, instances: list[tuple]) -> None:
-        for its in instances:
-            make(self.device, *its)
+    def make(self, *instances: tuple) -> None:
+        """As an administrator would: (profile id, start, size, compute profile)."""
+        for profile, start, size, compute in instances:
+            place, card = pynvml.c_nvmlGpuInstancePlacement_t(start, size), driver.Handle(0)
+            made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, profile, byref(place))
+            pynvml.nvmlGpuInstanceCreateComputeInstance(made, compute)
         machine.configure(self.folder)
 
-    def empty_out(self) -> None:
+    def clear(self) -> None:
         """Remove all instances, as an administrator would."""
         for one in mig_nvml.state(self.device).instances:
             mig_nvml.destroy(self.device, one)
 
 
 @contextmanager
-def benches(key: str = "a100_40", mig: bool = True, **options) -> Iterator[Bench]:
+def benches(key: str = "h200_141", mig: bool = True, **options) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         there, locks = Path(folder, "machine"), Path(folder, "locks")
         locks.mkdir()
@@ -123,19 +111,13 @@ def bench():
 
 
 @pytest.fixture
-def hopper():
-    with benches("h200_141") as made:
-        yield made
-
-
-@pytest.fixture
 def off():
     """In which MIG mode is off."""
-    with benches("h200_141", mig=False) as made:
+    with benches(mig=False) as made:
         yield made
 
 
-# -- reading --------------------------------------------------------------------------------------
+# -- apply and take away --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [False, True])
@@ -143,40 +125,12 @@ def off():
 def test_the_table_of_a_card_is_read_whether_mig_is_on_or_off(key, mode):
     with benches(key, mig=mode) as made:
         read = {profile.name: profile for profile in mig_card.read(made.device).profiles}
-        assert machine.changes(made.folder) == 0
+        assert made.untouched()
     for profile in TABLES[key].profiles:
         known = {name: value for name, value in vars(profile).items() if value is not None}
         assert vars(read.pop(profile.name)).items() >= known.items()
     assert not read
 
-
-def test_a_card_without_mig_has_no_table():
-    with benches("none", mig=False) as made:
-        assert mig_card.read(made.device) is None
-        assert sharing.refusal(PAIR, made.device) == f"NVIDIA X has no MIG{MARK}"
-        assert sharing.refusal(alike("naive", 2), made.device) is None
-
-
-def test_all_instances_are_listed_whatever_number_the_driver_says_there_can_be():
-    for there in ([(14, n, 1, [1]) for n in range(4)], [(0, 0, 4, [1] * 4)]):
-        with benches("a30") as made:
-            made.fill(there)
-            machine.configure(made.folder, count=1)
-            found = mig_nvml.state(made.device).instances
-            assert len(found) == len(there) and sum(len(one.compute) for one in found) == 4
-
-
-def test_profiles_that_are_listed_in_mig_mode_only_are_told(tmp_path):
-    """As by drivers up to R535."""
-    unknown = "mig: which profiles NVIDIA H200 offers is not known until MIG mode is on"
-    with benches("h200_141", mig=False, secret=True) as made:
-        assert sharing.refusal(PAIR, made.device, switch=True) == unknown + MARK
-        assert made.untouched()
-    with benches("h200_141", secret=True) as made, sharing.enter(PAIR, made.device, tmp_path):
-        assert len(machine.layout(made.folder)) == 2
-
-
-# -- apply and take away --------------------------------------------------------------------------
 
 METHODS = ("mig", "mig_shared", "mig_1g2x", "mig_3g", "mig_2g")
 mixes = st.lists(st.sampled_from("1234").map("{}g".format), min_size=1).map(lambda z: mix(*z))
@@ -187,70 +141,65 @@ copies = st.builds(alike, st.sampled_from(METHODS), st.integers(1, 8))
 @given(st.sampled_from(list(TABLES)), mixes | copies)
 def test_apply_then_take_away_changes_nothing(key, spec):
     with benches(key) as made:
-        with suppress(Unsupported), made.applied(spec) as (layout, seats):
-            there = {e[:3]: sorted(z for *_, z in e[3]) for e in machine.layout(made.folder)}
-            assert there == {part.place: sorted(part.compute) for part in layout.parts}
+        with suppress(Unsupported), made.enter(spec) as it:
+            parts, seats = it.layout.parts, it.devices
+            there = {e[:3]: sorted(e[3]) for e in machine.layout(made.folder)}
+            full = {part.place: [part.profile.slices] for part in parts if part.whole}
+            assert there == {part.place: sorted(part.compute) for part in parts} | full
             uuids = sorted(seat.compute.uuid for seat in seats.values())
             assert uuids == sorted(machine.mig_uuids(made.folder))
-            assert set(layout.seats) == seats.keys()
+            assert set(it.layout.seats) == seats.keys()
             for (index, _), seat in seats.items():
-                profile, whole = layout.parts[index].profile, layout.parts[index].whole
+                profile, whole = parts[index].profile, parts[index].whole
                 assert not whole or seat.compute.sm_count == profile.sm_count
                 assert seat.compute.memory_mib == profile.memory_mib
         assert made.empty()
 
 
-def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(hopper):
-    for wanted, sms in {"1g": 16, "1g2x": 26, "2g": 32, "3g": 60}.items():
-        with hopper.applied(mix(wanted)) as (_, seats):
-            assert [seat.compute.sm_count for seat in seats.values()] == [sms]
-    with hopper.applied(mix("1c.2g", "1c.2g")) as (_, seats):  # and leaves the other its place
-        assert [seat.compute.sm_count for seat in seats.values()] == [16, 16]
+def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(bench):
+    for slices, sms in (["1g"], [16]), (["1g2x"], [26]), (["1c.2g", "1c.2g"], [16, 16]):
+        with bench.enter(mix(*slices)) as it:
+            assert [seat.compute.sm_count for seat in it.devices.values()] == sms
 
 
 @pytest.mark.parametrize("switch", [False, True])
 def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench, switch):
-    spec = mix("1g", "2g", "3g")
-    bench.fill([(19, 2, 1, [1]), (9, 4, 4, [3]), (14, 0, 2, [2])])
-    assert sharing.refusal(spec, bench.device, switch) is None
-    with bench.applied(spec, switch) as (layout, seats):
-        assert [seats[at].instance.start for at in layout.seats] == [2, 0, 4]
+    bench.make((19, 2, 1, 0), (9, 4, 4, 2), (14, 0, 2, 1))
+    with bench.enter(mix("1g", "2g", "3g"), switch) as it:
+        assert [it.seat(member).instance.start for member in range(3)] == [2, 0, 4]
     assert bench.untouched()
 
 
-DOUBLE_1G = (15, 0, 2)
-
-
-@pytest.mark.parametrize("there", [IDLE, [(*DOUBLE_1G, [1])]])  # that has 16 of its 26 SMs
-def test_what_others_made_is_never_taken_down(hopper, tmp_path, there):
-    hopper.fill(there)
+@pytest.mark.parametrize("there", [IDLE, [(15, 0, 2, 0)]])  # a 1g2x that has 16 of its 26 SMs
+def test_what_others_made_is_never_taken_down(bench, there):
+    bench.make(*there)
     said = r"MIG instances that are there on NVIDIA H200 would have to go: [13]g.*-dgi'"
-    for spec in (PAIR, alike("mig_1g2x", 1)):
-        assert re.match(said, sharing.refusal(spec, hopper.device, switch=True))
-        hopper.refuses(spec, Unsupported, said)
-    with pytest.raises(Unsupported, match=said):
-        with sharing.enter(alike("naive", 2), hopper.device, tmp_path, switch=True):
+    for spec in (PAIR, alike("mig_1g2x", 1), alike("naive", 2)):
+        bench.make()
+        found = bench.state
+        with pytest.raises(Unsupported, match=said), bench.enter(spec):
             raise AssertionError
-    assert hopper.untouched()
+        assert bench.state == found and bench.untouched()
 
 
 @pytest.mark.parametrize(
-    ("call", "how", "spec", "said"),
+    ("call", "how", "error", "said"),
     [
-        ("DeviceCreateGpuInstanceWithPlacement", FULL, PAIR, r"finds no place for 2x 3g\.71gb on "),
-        ("GpuInstanceCreateComputeInstance", FULL, PAIR, r"finds no place for 2x 3g\.71gb on "),
-        ("GpuInstanceGetComputeInstanceProfileInfo", NEVER, SHARED, "offers no 3c in 7g"),
+        ("DeviceCreateGpuInstanceWithPlacement", driver.FULL, Unsupported, "finds no place for 2x"),
+        ("GpuInstanceCreateComputeInstance", driver.FULL, Unsupported, "finds no place for 2x 3g"),
+        ("GpuInstanceGetComputeInstanceProfileInfo", 3, Unsupported, "offers no 3c in 3g.71gb"),
+        ("DeviceGetGpuInstancePossiblePlacements", 4, Unsupported, "no permission on .*takes root"),
+        ("DeviceSetMigMode", driver.FORBIDDEN, Unsupported, "for switching MIG mode on; it takes"),
+        ("DeviceGetMigMode", driver.LOST, NotInForce, "GPU is lost"),
     ],
 )
-def test_what_the_driver_does_not_offer_is_unsupported(hopper, call, how, spec, said):
-    machine.fail(hopper.folder, f"nvml{call}", **how)
-    hopper.refuses(spec, Unsupported, said)
-
-
-def test_a_failing_cell_passes_its_exception_on_and_leaves_nothing(bench):
-    with pytest.raises(KeyboardInterrupt), bench.applied(alike("mig", 3)):
-        raise KeyboardInterrupt
-    assert bench.empty()
+def test_what_the_driver_refuses_is_told_and_leaves_nothing(off, call, how, error, said):
+    machine.fail(off.folder, f"nvml{call}", error=how, on=True)
+    with pytest.raises(error, match=said), off.enter(PAIR):
+        raise AssertionError
+    machine.configure(off.folder, failures=[])
+    mig_card.recover(off.device)
+    assert off.empty(False)
 
 
 def test_every_single_failure_in_the_middle_leaves_the_state_found(off):
@@ -259,7 +208,7 @@ def test_every_single_failure_in_the_middle_leaves_the_state_found(off):
         at += 1
         machine.fail(off.folder, "change", at=at)
         try:
-            with off.applied(SHARED):
+            with off.enter(SHARED):
                 survived.append(at)
         except NotInForce as error:
             said = r"^MIG: (switching MIG mode on|creating 2x 3c in 7g.141gb) failed on NVIDIA H200"
@@ -275,9 +224,8 @@ def test_every_single_failure_in_the_middle_leaves_the_state_found(off):
 def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(off):
     for at in range(2, 9, 2):
         machine.fail(off.folder, "change", at=at, on=True)
-        with pytest.raises(NotInForce) as caught:
-            with off.applied(SHARED):
-                pass
+        with pytest.raises(NotInForce) as caught, off.enter(SHARED):
+            pass
         [note] = off.notes
         said = "could not be put back as it was found, with MIG mode off and no instance of ours"
         shows = "'nvidia-smi mig -i 0 -lgi' shows what is there, and the next run tries again"
@@ -285,20 +233,6 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(off):
         machine.configure(off.folder, failures=[])
         mig_card.recover(off.device)
         assert off.empty(False)
-
-
-# -- in use, no rights, a lost card ---------------------------------------------------------------
-
-
-def test_a_card_that_somebody_computes_on_stays_as_it_is(off, sleepers):
-    pid = sleepers()
-    machine.occupy(off.folder, pid)
-    stay = "so its MIG mode and its instances stay$"
-    off.refuses(PAIR, GpuBusy, rf"others compute on it: PID {pid} \(python.*\); {stay}")
-    off.leave(pid)
-    machine.fail(off.folder, "nvmlDeviceGetComputeRunningProcesses", **NEVER)
-    off.refuses(PAIR, NotInForce, "does not tell who computes on .*, so its MIG mode and")
-    assert off.untouched()
 
 
 def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepers):
@@ -312,28 +246,9 @@ def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepe
 
     monkeypatch.setattr(mig_card, "PAUSES_S", (0, 0, 0.2))
     monkeypatch.setattr(mig_card.time, "sleep", pause)
-    with bench.applied(PAIR) as (_, seats):
-        machine.occupy(bench.folder, pid, seats[0, 0].compute.uuid)
+    with bench.enter(PAIR) as it:
+        bench.occupy(pid, it.seat(0).compute.uuid)
     assert bench.empty()
-
-
-def test_without_permission_a_cell_is_unsupported_and_says_what_it_takes(bench):
-    layout = plan(PAIR, mig_card.read(bench.device))
-    machine.configure(bench.folder, permission=False)
-    sentence = r"^MIG: no permission on NVIDIA A100-SXM4-40GB for reading its (\w+); it takes root,"
-    with pytest.raises(Unsupported, match=sentence):
-        mig_card.divided(bench.device, layout).__enter__()
-    assert re.match(sentence, sharing.refusal(PAIR, bench.device))
-    assert bench.untouched()
-
-
-def test_a_lost_card_is_no_card_without_mig(bench, tmp_path):
-    machine.configure(bench.folder, lost=True)
-    assert sharing.refusal(PAIR, bench.device) is None  # nothing that a later run would find
-    with pytest.raises(NotInForce, match="GPU is lost"):
-        with sharing.enter(PAIR, bench.device, tmp_path):
-            pass
-    assert not bench.notes
 
 
 # -- MIG mode -------------------------------------------------------------------------------------
@@ -344,22 +259,17 @@ ON = "MIG mode is on on NVIDIA H200, and this method needs the whole card; an ad
 
 
 @pytest.mark.parametrize(
-    ("mode", "spec", "begins"),
-    [(False, PAIR, OFF), *((True, alike(m, 2), ON) for m in ("naive", "naive_again"))],
+    ("mode", "spec", "begins"), [(False, PAIR, OFF), (True, alike("naive", 2), ON)]
 )
-def test_the_mode_is_kept_or_switched_and_put_back_as_the_configuration_says(
-    mode, spec, begins, tmp_path
-):
-    with benches("h200_141", mig=mode) as made:
+def test_the_mode_is_kept_or_switched_and_put_back_as_the_configuration_says(mode, spec, begins):
+    with benches(mig=mode) as made:
         said = sharing.refusal(spec, made.device)
         assert said.startswith(begins) and SWITCHES in said
         assert said.endswith(MARK) == (not mode)
         assert sharing.refusal(spec, made.device, switch=True) is None
-        with pytest.raises(Unsupported, match=f"^{re.escape(said)}$"):
-            with sharing.enter(spec, made.device, tmp_path):
-                raise AssertionError
+        made.refuses(spec, Unsupported, f"^{re.escape(said)}$", switch=False)
         assert made.untouched()
-        with sharing.enter(spec, made.device, tmp_path, switch=True) as it:
+        with made.enter(spec) as it:
             there, layout = made.state
             assert there == (not mode, not mode) and len(layout) == (0 if mode else 2)
             visible = it.environment(0)["CUDA_VISIBLE_DEVICES"]
@@ -368,51 +278,36 @@ def test_the_mode_is_kept_or_switched_and_put_back_as_the_configuration_says(
         assert made.empty(mode)
 
 
-def test_on_ampere_the_mode_is_an_administrators():
+def test_on_ampere_the_mode_is_an_administrators_and_not_every_card_has_one():
     never = "; mig_mode=switch does not, for that may reset such a card"
     with benches("a100_40", mig=False) as made:
         for switch in (False, True):
             said = sharing.refusal(PAIR, made.device, switch)
             assert said.startswith("MIG mode is off on NVIDIA A100") and said.endswith(never + MARK)
-            made.refuses(PAIR, Unsupported, f"^{re.escape(said.removesuffix(MARK))}$", switch)
-        assert made.untouched()
+            made.refuses(PAIR, Unsupported, f"^{re.escape(said)}$", switch)
+    with benches("none", mig=False) as made:
+        assert sharing.refusal(PAIR, made.device) == f"NVIDIA X has no MIG{MARK}"
+        assert sharing.refusal(alike("naive", 2), made.device) is None
+    said = "^MIG needs an NVIDIA GPU, and there is none on this machine"
+    assert re.match(said, sharing.refusal(PAIR, None))
 
 
-def test_a_mode_that_waits_for_a_reset_is_an_administrators_and_stays(off):
-    with driver.Card(off.folder).open() as state:
-        state["pending"] = 1
-    said = "MIG mode is off on NVIDIA H200, and a change of it waits for a GPU reset; an admin"
-    assert sharing.refusal(PAIR, off.device, switch=True).startswith(said)
-    off.refuses(PAIR, Unsupported, f"^{said}")
-    assert off.untouched() and off.state == ((False, True), [])
-
-
-@pytest.mark.parametrize(
-    ("setting", "failing", "error", "said"),
-    [
-        ({"busy": True}, {}, NotInForce, "cannot be switched on: In use by another client; "),
-        (
-            {},
-            {"error": driver.FORBIDDEN, "on": True},
-            Unsupported,
-            "^MIG: no permission on NVIDIA H200 for switching MIG mode on; it takes root",
-        ),
-    ],
-)
-def test_a_mode_that_cannot_be_switched_is_told_and_stays(setting, failing, error, said):
-    with benches("h200_141", mig=False, **setting) as made:
-        if failing:
-            machine.fail(made.folder, "nvmlDeviceSetMigMode", **failing)
-        made.refuses(PAIR, error, said)
-
-
-def test_a_mode_that_cannot_be_put_back_is_told_and_put_back_later(off):
+def test_a_mode_that_cannot_be_switched_at_once_is_told_and_put_back(off, sleepers):
+    machine.configure(off.folder, needs_reset=True)
+    off.refuses(PAIR, NotInForce, r"cannot be switched on: .*-i 0 --gpu-reset' be needed$")
+    machine.configure(off.folder, needs_reset=False)
     said = "could not be put back as it was found, with MIG mode off .*: the MIG mode of .*"
     with pytest.raises(NotInForce, match=f"{said}or 'nvidia-smi -i 0 --gpu-reset' be needed; "):
-        with off.applied(PAIR):
+        with off.enter(PAIR):
             machine.configure(off.folder, needs_reset=True)
     assert machine.mode(off.folder) == (True, False)  # the next reset brings it
     machine.configure(off.folder, needs_reset=False)
+    pid = sleepers()
+    somebody = off.occupy(pid)
+    with pytest.raises(GpuBusy, match=rf"others compute on it: PID {pid} \("):
+        mig_card.recover(off.device)
+    assert machine.changes(off.folder) == 0 and off.notes
+    somebody.unlink()
     mig_card.recover(off.device)
     assert off.empty(False)
 
@@ -441,24 +336,19 @@ def interruptible():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("call", ["nvmlComputeInstanceDestroy", "nvmlDeviceSetMigMode"])
-def test_a_signal_while_a_method_is_taken_down_waits(
-    off, call, interruptible, monkeypatch, tmp_path
-):
-    real, now = getattr(pynvml, call), off.folder / "now"
+def test_a_signal_while_a_method_is_taken_down_waits(off, interruptible, monkeypatch):
+    real, now = pynvml.nvmlComputeInstanceDestroy, off.folder / "now"
 
     def interrupted(*arguments):
         if now.exists():
             now.unlink()
-            pid = os.getppid() if nvml_subprocess.CHILD.inside else os.getpid()
-            subprocess.run(["sh", "-c", f"kill -{int(signal.SIGTERM)} {pid}"], check=True)
+            subprocess.run(["sh", "-c", f"kill -TERM {os.getppid()}"], check=True)
         return real(*arguments)
 
-    monkeypatch.setattr(pynvml, call, interrupted)
+    monkeypatch.setattr(pynvml, "nvmlComputeInstanceDestroy", interrupted)
     nvml_subprocess.CHILD.end()  # the next is as this process is now
-    with pytest.raises(Interrupted):
-        with sharing.enter(PAIR, off.device, tmp_path, switch=True):
-            now.touch()
+    with pytest.raises(Interrupted), off.enter(PAIR):
+        now.touch()
     assert not now.exists() and off.empty(False)
 
 
@@ -478,13 +368,13 @@ def test_signals_mean_afterwards_what_they_meant_before(interruptible):
 # -- after a killed run ---------------------------------------------------------------------------
 
 
-def in_a_killed_process(bench: Bench, at: int, after: bool, enter) -> int:
-    """How a process ends that is killed at its `at`-th change, before or after it; at 0: inside."""
-    machine.configure(bench.folder, kill={"at": at, "after": after})
+def in_a_killed_process(bench: Bench, at: int, spec: CellSpec) -> int:
+    """How a cell's process ends that is killed at its `at`-th change; at 0: while members run."""
+    machine.configure(bench.folder, kill=at)
     child = os.fork()
     if child == 0:
         code = 1
-        with suppress(BaseException), enter():
+        with suppress(BaseException), bench.enter(spec):
             code = 0
             if not at:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -492,14 +382,6 @@ def in_a_killed_process(bench: Bench, at: int, after: bool, enter) -> int:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     machine.configure(bench.folder, kill=None)
     return status
-
-
-def killed_in_the_cell(bench: Bench, spec: CellSpec = PAIR) -> Path:
-    """Leave what a run leaves that is killed while its members run; gives its note."""
-    status = in_a_killed_process(bench, 0, False, lambda: bench.applied(spec))
-    assert status == -signal.SIGKILL
-    [note] = bench.notes
-    return note
 
 
 KILLED = {  # the card, whether MIG mode is on; what two cells ask for; changes of the first
@@ -510,112 +392,75 @@ KILLED = {  # the card, whether MIG mode is on; what two cells ask for; changes 
 
 
 @pytest.mark.parametrize("case", KILLED)
-def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next(case, tmp_path):
+def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next(case):
     """Without leave to switch; and nobody is told that the mode is wrong."""
     key, mode, spec, after, changes = KILLED[case]
     with benches(key, mig=mode) as made:
-
-        def enter():
-            return sharing.enter(spec, made.device, tmp_path, switch=True)
-
-        assert in_a_killed_process(made, changes + 1, False, enter) == 0
+        assert in_a_killed_process(made, changes + 1, spec) == 0
         assert made.empty(mode)
-        for at, late in [*((at, False) for at in range(1, changes + 1)), (changes, True)]:
-            assert in_a_killed_process(made, at, late, enter) == -signal.SIGKILL
-            [note] = made.notes  # there before the first change
-            assert note.stat().st_mode & 0o777 == 0o600
+        for at in range(changes + 1):
+            assert in_a_killed_process(made, at, spec) == -signal.SIGKILL
+            assert len(made.notes) == 1  # there before the first change
             assert sharing.refusal(after, made.device) is None
-            with suppress(Unsupported), sharing.enter(after, made.device, tmp_path):
+            with suppress(Unsupported), made.enter(after, switch=False):
                 pass
             assert made.empty(mode)
 
 
 def test_what_others_made_since_or_beside_a_cell_is_theirs(bench):
     """Whoever may make instances needs no lock of ours."""
-    killed_in_the_cell(bench)
-    bench.empty_out()
-    bench.fill([(14, 0, 2, [2])])
+    in_a_killed_process(bench, 0, PAIR)
+    bench.clear()
+    bench.make((14, 0, 2, 1))
     theirs = bench.state
     mig_card.recover(bench.device)
     assert bench.state == theirs and not bench.notes
-    bench.empty_out()
-    with bench.applied(mix("1g", "1g")) as (layout, _):
-        start = min({*range(4)} - {part.start for part in layout.parts})
-        make(bench.device, 19, start, 1)
+    bench.clear()
+    with bench.enter(mix("1g", "1g")) as it:
+        start = min({*range(4)} - {part.start for part in it.layout.parts})
+        bench.make((19, start, 1, 0))
     assert [entry[:3] for entry in machine.layout(bench.folder)] == [(19, start, 1)]
     assert not bench.notes
 
 
 def test_a_mode_is_not_put_back_over_what_others_made(off):
-    with pytest.raises(NotInForce, match="somebody has made 1g.18gb at 3:1 meanwhile"):
-        with off.applied(alike("mig_1g", 1)):
-            make(off.device, 19, 3, 1)
-    assert off.state == ((True, True), [(19, 3, 1, ())]) and off.notes
-
-
-def test_after_a_restart_nothing_that_is_there_is_ours(hopper, monkeypatch, tmp_path):
-    monkeypatch.setattr(mig_card, "BOOT", tmp_path / "boot")
-    mig_card.BOOT.write_text("one\n")
-    killed_in_the_cell(hopper, alike("mig_7g", 1))
-    machine.restart(hopper.folder)
-    mig_card.BOOT.write_text("another\n")
-    mig_nvml.set_mode(hopper.device, True)
-    hopper.fill([(0, 0, 8, [7])])  # as ours was
-    theirs = hopper.state
-    mig_card.recover(hopper.device)
-    assert hopper.state == theirs and not hopper.notes
-
-
-def test_a_killed_run_is_not_made_good_while_others_compute(off, sleepers):
-    killed_in_the_cell(off)
-    pid = sleepers()
-    machine.occupy(off.folder, pid)
-    with pytest.raises(GpuBusy, match=rf"PID {pid} \(.*\); so its MIG mode and its instances stay"):
-        mig_card.recover(off.device)
-    assert machine.changes(off.folder) == 0 and off.notes
-    off.leave(pid)
-    mig_card.recover(off.device)
-    assert off.empty(False)
+    with pytest.raises(NotInForce, match="of ours: there is MIG mode on and 1g.18gb at 3:1; "):
+        with off.enter(alike("mig_1g", 1)):
+            off.make((19, 3, 1, 0))
+    assert off.state == ((True, True), [(19, 3, 1, [1])]) and off.notes
 
 
 @pytest.mark.parametrize("content", ["", '{"found": true}', "another user's"])
-def test_a_note_that_cannot_be_read_is_a_persons_business(bench, content):
-    note = killed_in_the_cell(bench)
+def test_a_note_that_cannot_be_read_is_a_persons_business(bench, content, monkeypatch):
+    in_a_killed_process(bench, 0, PAIR)
+    [note] = bench.notes
+    note.write_text(content if content != "another user's" else note.read_text())
+    found = bench.state
     if content == "another user's":
         os.chown(note, 1234, -1)
-    else:
-        note.write_text(content)
-    found = bench.state
     with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
         mig_card.recover(bench.device)
     assert bench.state == found and machine.changes(bench.folder) == 0
-
-
-def test_a_note_that_cannot_be_written_changes_nothing(bench, monkeypatch):
-    monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(bench.folder / "not there"))
-    with pytest.raises(OSError), bench.applied(PAIR):
-        pass
-    assert machine.changes(bench.folder) == 0
 
 
 # -- evidence -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def entered(hopper, tmp_path, sleepers):
+def entered(bench, sleepers):
     """Enters a cell, and starts a member for each of its seats; gives both and what they report."""
     with ExitStack() as stack:
 
         def enter(spec: CellSpec):
-            it = stack.enter_context(sharing.enter(spec, hopper.device, tmp_path))
+            it = stack.enter_context(bench.enter(spec))
             pids = [sleepers() for _ in spec.members]
             for process in map(psutil.Process, pids):  # members end before their method does
                 stack.callback(process.wait)
                 stack.callback(process.kill)
-            return it, pids, {m: report(hopper, it, m, pid) for m, pid in enumerate(pids)}
+            return it, pids, {m: report(bench, it, m, pid) for m, pid in enumerate(pids)}
 
         yield enter
-    assert hopper.empty()
+    assert bench.empty()
 
 
 def report(bench: Bench, it, member: int, pid: int) -> Report:
@@ -631,8 +476,7 @@ def test_members_on_their_instances_are_verified(entered):
     assert mine["CUDA_VISIBLE_DEVICES"] != other["CUDA_VISIBLE_DEVICES"]
     assert not Path(mine["CUDA_MPS_PIPE_DIRECTORY"]).exists()
     facts = json.loads(json.dumps(it.witness(reports)))
-    assert facts["verified"] is facts["nvml_agrees"] is True
-    assert facts["layout"] == "2x 3g.71gb"
+    assert (facts["verified"], facts["layout"]) == (True, "2x 3g.71gb")
     assert facts["nvml_compute"] == sorted(pids) and facts["nvml_mps"] == []
     place = {"gpu_instance": it.seat(1).instance.id, "compute_instance": 0}
     place |= {"mig_uuid": other["CUDA_VISIBLE_DEVICES"], "placement": "4:4"}
@@ -643,63 +487,43 @@ def test_members_on_their_instances_are_verified(entered):
     assert it.witness(silent)["verified"] is None
 
 
-def test_members_in_the_parts_of_one_instance_are_told_apart(hopper, entered):
+def test_lies_about_the_instance_are_caught(bench, entered):
     it, pids, reports = entered(alike("mig_shared", 2))
-    facts = it.witness(reports)
-    assert facts["layout"] == "2x 3c in 7g.141gb" and facts["nvml_agrees"] is True
-    assert [facts["members"][m]["compute_instance"] for m in (0, 1)] == [0, 1]
-    there = driver.Card(hopper.folder).processes()
-    machine.occupy(hopper.folder, pids[1], there[pids[0]]["place"])
-    with pytest.raises(NotInForce, match=r"member 1 .* instances \[\(1, 0\)\] .*, not on \(1, 1\)"):
-        it.witness(reports)
-
-
-def test_lies_about_the_instance_are_caught(hopper, entered):
-    it, pids, reports = entered(PAIR)
-    other, card = it.environment(1)["CUDA_VISIBLE_DEVICES"], hopper.device.uuid
+    other, card = it.environment(1)["CUDA_VISIBLE_DEVICES"], bench.device.uuid
     for lie, sentence in (
         ({"device_uuid": card}, f"runs on {card}, not on {other}"),
+        ({"device_uuid": reports[0].device_uuid}, f"runs on MIG-.*, not on {other}"),
         ({"device_uuid": None}, f"did not say which device it runs on; {other} was planned"),
-        ({"sm_count": 132}, rf"can use 132 SMs; its instance 3g\.71gb \({other}\) has 60"),
+        ({"sm_count": 132}, rf"can use 132 SMs; its instance 7g\.141gb \({other}\) has 56"),
     ):
         lying = reports | {1: replace(reports[1], **lie)}
-        with pytest.raises(NotInForce, match=rf"^mig: member 1 \(PID {pids[1]}\) {sentence}$"):
+        with pytest.raises(
+            NotInForce, match=rf"^mig_shared: member 1 \(PID {pids[1]}\) {sentence}$"
+        ):
             it.witness(lying)
 
 
-def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(hopper, entered):
+def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(bench, entered):
     it, pids, reports = entered(PAIR)
-    place = hopper.folder / "processes" / str(pids[1])
+    place = bench.folder / "processes" / str(pids[1])
     content = place.read_text()
     place.unlink()
     with pytest.raises(NotInForce, match=r"^mig: not among NVML's processes .*: member 1 "):
         it.witness(reports)
-    machine.configure(hopper.folder, host_pids=2**22)  # as in a container: it cannot be told
-    facts = it.witness(reports)
-    assert (facts["verified"], facts["nvml_agrees"]) == (True, None)
-    machine.configure(hopper.folder, host_pids=0)
     place.write_text(content)
-    machine.occupy(hopper.folder, os.getpid(), it.seat(0).compute.uuid)
+    stranger = bench.occupy(os.getpid(), it.seat(0).compute.uuid)
     with pytest.raises(GpuBusy, match=rf"others compute on it: PID {os.getpid()} "):
         it.witness(reports)
-    hopper.leave(os.getpid())
-    machine.occupy(hopper.folder, pids[0], it.seat(0).compute.uuid, "mps")
-    with pytest.raises(NotInForce, match=r"^mig: NVML lists MPS clients on the card: member 0 "):
-        it.witness(reports)
-
-
-def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(hopper, entered):
-    it, _, reports = entered(alike("mig", 3))
-    make(hopper.device, 19, 6, 1)
-    said = "3x 2g.35gb was applied on NVIDIA H200, and somebody has changed that: there is MIG mode"
-    with pytest.raises(NotInForce, match=said):
-        it.witness(reports)
-    for found in mig_nvml.state(hopper.device).instances:
-        if found.profile == 19:
-            mig_nvml.destroy(hopper.device, found)
+    stranger.unlink()
     assert it.witness(reports)["verified"] is True
 
 
-def test_what_does_not_fit_is_refused_before_anything_else_is_touched(off):
-    assert "does not fit" in sharing.refusal(alike("mig", 8), off.device, switch=True)
-    assert off.untouched()
+def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(bench, entered):
+    it, _, reports = entered(alike("mig", 3))
+    bench.make((19, 6, 1, 0))
+    said = "3x 2g.35gb was applied on NVIDIA H200, and somebody has changed that: there is MIG mode"
+    with pytest.raises(NotInForce, match=said):
+        it.witness(reports)
+    there = mig_nvml.state(bench.device).instances
+    mig_nvml.destroy(bench.device, next(one for one in there if one.profile.id == 19))
+    assert it.witness(reports)["verified"] is True

@@ -27,7 +27,7 @@ from pathlib import Path
 from tests.lies import lie_of
 
 if "COLLOCATION_FAKE_NVML" in os.environ:  # elsewhere a server is there in half the time
-    from tests.fakes import driver, host, machine
+    from tests.fakes import driver, machine
 
 NUMBERS = {"step_s": 0.01, "memory_mb": 0, "holds": 1}
 MISBEHAVIOURS = ("hang", "oom", "error", "garbage", "spawn")
@@ -65,7 +65,7 @@ class Context:
         self.server = None  # its PID, where this process is an MPS client
         if "COLLOCATION_FAKE_NVML" not in os.environ or spec.get("device") != "cuda":
             return
-        card, _ = host.card_of(os.environ)
+        card, _ = machine.chosen(os.environ)
         try:
             self.facts = machine.attach(os.environ)
         except RuntimeError as error:

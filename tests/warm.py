@@ -34,7 +34,7 @@ MODULES = [f"release.{name}" for name in ("verify", "merge", "bundle")]
 MODULES += ["analysis.compare", "scipy.stats", "analysis.records.merge", "analysis.publish"]
 MODULES += ["analysis.records.telemetry", "analysis.pages.render", "analysis.figures.command"]
 MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs"]
-MODULES += ["workflow.collocation.plan.show", "workflow.collocation.run.cell", "tests.fakes.host"]
+MODULES += ["workflow.collocation.plan.show", "workflow.collocation.run.cell", "tests.fakes.driver"]
 ASKING = threading.Lock()
 
 
@@ -124,8 +124,8 @@ def _command(asked: dict) -> None:
     importlib.invalidate_caches()
     tempfile.tempdir = None
     if "COLLOCATION_FAKE_NVML" in os.environ:  # as tests/fakes/nvml has it
-        pynvml, host = import_module("pynvml"), import_module("tests.fakes.host")
-        pynvml.nvmlLib = host.library(os.environ)
+        pynvml, driver = import_module("pynvml"), import_module("tests.fakes.driver")
+        driver.install(pynvml, driver.folders(os.environ))
     if asked["data"]:
         resource.setrlimit(resource.RLIMIT_DATA, (asked["data"], asked["data"]))
     sys.argv = list(asked["argv"])

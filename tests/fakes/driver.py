@@ -1,26 +1,22 @@
-"""A stand-in for NVIDIA's management library: one card whose state is a folder.
+"""A stand-in for NVIDIA's management library: cards whose state is a folder each.
 
-`Library` takes the place of the loaded libnvidia-ml.so in nvidia-ml-py (`pynvml.nvmlLib`), so the
-arguments here are what its wrappers hand to C: handles, references and arrays. A function that is
-not here answers NOT_SUPPORTED. Several processes see the same card.
+`install` puts it in the place of nvidia-ml-py's functions; constants, structs and errors stay that
+module's own. A function that is not here answers FUNCTION_NOT_FOUND. Several processes see the same
+cards. COLLOCATION_FAKE_NVML names their folders, as PATH does; an index counts along the bus, and
+MIG is for the first card alone.
 
     state.json      MIG mode, instances, settings, how often it was changed
     card.json       the card's table (tests/cards)
     processes/PID   who computes where; a file counts only as long as that process lives
 
 Settings (tests/fakes/machine.py changes them):
-  permission    False: what only a privileged user may ask answers NO_PERMISSION
-  secret        True: no profiles are listed while MIG mode is off, as by drivers up to R535
-  count         what profiles say of how many instances there can be, as wrongly as on some A30s
   needs_reset   a new MIG mode stays pending, as on Ampere; default: cards of capability 8.x
-  busy          a new MIG mode is not taken, as when some program holds the device open
   lost          True: the card answers GPU_IS_LOST
-  compute_mode  0 to 3, as NVML_COMPUTEMODE_…; machine.attach heeds it as the CUDA guide says: one
-                process at a time, of MPS its server (2: none at all)
+  compute_mode  0 to 3, as NVML_COMPUTEMODE_…
   host_pids     a number added to each PID that is listed, as in a container
   failures      [{"call": function or "change", "at": k, "error": code, "on": bool}]: the k-th call
                 fails and, if "on", all that follow; "change" counts all functions that change
-  kill          {"at": k, "after": bool}: who asks is killed at its k-th change
+  kill          k: who asks is killed at its k-th change, before it is done
   blocks        functions that never come back: the caller hangs in C, deaf to Python's signals (a
                 driver's hang may outlive SIGKILL, too; this does not)
   blocks_in_use  True: they do so only while somebody computes on the card
@@ -41,9 +37,7 @@ What it assumes of real cards under MIG, for none that may be divided was at han
     slices (users' listings of an H100, and pull request 85 of NVIDIA/go-nvlib);
   - the UUID of a MIG device says which card and where on it, no more: it comes back with the place.
     Ids of GPU instances never come back here, as real ones may: nothing should rest on either;
-  - drivers up to R535 answer NOT_SUPPORTED for all profiles while the mode is off;
-  - an instance is destroyed unless a process computes on it, or compute instances are in it;
-  - what a restart leaves (`machine.restart`).
+  - an instance is destroyed unless a process computes on it, or compute instances are in it.
 
 What the card is doing is state["activity"]: see tests/fakes/activity.py.
 """
@@ -56,26 +50,28 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 from tests.fakes import activity
 
 SUCCESS, INVALID, UNSUPPORTED, FORBIDDEN = 0, 2, 3, 4
-NOT_FOUND, SHORT, LOST, IN_USE, FULL = 6, 7, 15, 19, 23  # as NVML_ERROR_… in nvidia-ml-py
-WHOLE = 0xFFFFFFFF  # the instance id of what runs on no instance
+NOT_FOUND, LOST, IN_USE, FULL = 6, 15, 19, 23  # as NVML_ERROR_… in nvidia-ml-py
 WORDS = {IN_USE: "In use by another client", FULL: "Insufficient Resources"}
 MIB = 2**20
-SLICES = (1, 2, 3, 4, 7, 8, 6, 1)  # of the compute profiles 0, 1, …
+SLICES = (1, 2, 3, 4, 7)  # of the compute profiles 0, 1, …
+COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: SLICES}  # in a GPU instance's slices
 FULL_SLICE = 7  # the compute profile of one slice and all SMs of a 1g with double memory
 
 # GPM metric id → what it tells, and how many of its units (per cent, MiB/s) one of ours is.
 GPM = {1: "gract", 2: "smact", 3: "smocc", 4: "integer", 5: "tenso", 10: "drama"}
 GPM |= {11: "fp64", 12: "fp32", 13: "fp16", 20: "pcie_tx", 21: "pcie_rx"}
 GPM |= {60: "nvlink_rx", 61: "nvlink_tx", 172: "ctxsw_requests", 174: "ctxsw_active"}
-GPM_UNITS = dict.fromkeys(GPM, (b"%", 100)) | dict.fromkeys((20, 21, 60, 61), (b"MiB/s", 1 / MIB))
-GPM_UNITS[172] = (b"", 1)
+GPM_UNITS = dict.fromkeys(GPM, 100) | dict.fromkeys((20, 21, 60, 61), 1 / MIB) | {172: 1}
 # Field id → (what it tells, NVML's units in one of ours, type of the value).
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 FIELDS = {
@@ -96,6 +92,32 @@ CARDS = {
     "b200_180": (148, 183359, (10, 0), 128),
     "rtx_pro_6000": (188, 97887, (12, 0), 128),
 }
+CHANGES = {
+    "nvmlDeviceSetMigMode",
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceCreateComputeInstance",
+    "nvmlComputeInstanceDestroy",
+    "nvmlGpuInstanceDestroy",
+}
+OF_THE_DRIVER = {
+    "nvmlInitWithFlags",
+    "nvmlErrorString",
+    "nvmlSystemGetDriverVersion",
+    "nvmlDeviceGetCount",
+    "nvmlGpmSampleAlloc",
+    "nvmlGpmSampleFree",
+}
+
+
+def folders(environment: Mapping[str, str]) -> list[Path]:
+    return [Path(each) for each in environment["COLLOCATION_FAKE_NVML"].split(os.pathsep)]
+
+
+def install(module, folders: list[Path]) -> None:
+    """Have nvidia-ml-py's module ask these cards instead of NVIDIA's library."""
+    module.nvmlLib = Library(module, folders)
+    for name, call in module.nvmlLib.functions().items():
+        setattr(module, name, call)
 
 
 class Refused(Exception):
@@ -111,8 +133,14 @@ class Card:
         table = json.loads((self.folder / "card.json").read_text())
         self.key, self.name = table["key"], table["name"]
         self.sms, self.memory_mib, self.capability, self.cores = CARDS[self.key]
-        self.profiles = {profile["index"]: profile for profile in table["profiles"]}
         self.by_id = {profile["id"]: profile for profile in table["profiles"]}
+        for profile in self.by_id.values():
+            profile["memory"] = profile["placements"][0][1]
+        for key, per in (("sm_count", "slices"), ("memory_mib", "memory")):
+            known = [p[key] // p[per] for p in self.by_id.values() if p[key]]
+            for profile in self.by_id.values():  # of what is not known, a number that no card has
+                profile[key] = profile[key] or max(known) * profile[per] + 1
+        self.single = next((p for p in self.by_id.values() if p["slices"] == 1), None)
         self.state = {"version": None}
 
     @contextmanager
@@ -120,7 +148,7 @@ class Card:
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = (self.folder / "state.json").read_text()
-            state = json.loads(before)
+            self.state = state = json.loads(before)
             try:
                 yield state
             finally:
@@ -148,59 +176,20 @@ class Card:
                     found[int(path.name)] = entry
         return found
 
-    def sm_count(self, profile: dict) -> int:
-        """Of a GPU instance; where the table does not know, a number that no card has."""
-        known = [p["sm_count"] // p["slices"] for p in self.by_id.values() if p["sm_count"]]
-        return profile["sm_count"] or max(known) * profile["slices"] + 1
-
-    def compute_sms(self, instance: dict, compute: int) -> int:
-        """Of an instance of this compute profile in this GPU instance."""
-        profile, slices = self.by_id[instance["profile"]], SLICES[compute]
-        if full := self._full_slice(profile):
-            single = next(p for p in self.by_id.values() if p["slices"] == 1)
-            if slices == 1:
-                return full if compute == FULL_SLICE else self.sm_count(single)
-        share = self.sm_count(profile) * slices // profile["slices"]
-        return share if slices == profile["slices"] else share - share % 2
-
-    def memory_of(self, profile: dict) -> int:
-        """MiB of a GPU instance; where the table does not know, like the others."""
-        size = {p["id"]: p["placements"][0][1] for p in self.by_id.values()}
-        known = [p["memory_mib"] // size[i] for i, p in self.by_id.items() if p["memory_mib"]]
-        return profile["memory_mib"] or max(known) * size[profile["id"]]
-
-    def _full_slice(self, profile: dict) -> int | None:
-        """The SMs of the compute profile FULL_SLICE in a GPU instance; None if it has none.
-
-        As users list them for an H100: a 2g and a 1g with the memory of a 2g have it, where that 1g
-        has more SMs than a plain one.
-        """
-        doubles = [p for p in self.by_id.values() if p["slices"] == 1 and p["placements"][0][1] > 1]
-        for double in doubles:
-            single = next(p for p in self.by_id.values() if p["slices"] == 1)
-            if self.sm_count(double) > self.sm_count(single) and (
-                profile is double or profile["slices"] == 2
-            ):
-                return self.sm_count(double)
-        return None
-
-    def extent(self, instance: dict, compute: int) -> int:
-        """How many of a GPU instance's compute slices an instance of that profile takes."""
+    def offers(self, instance: dict) -> dict[int, tuple[int, int, int]]:
+        """Of a GPU instance: compute profile → its slices and SMs, and the slices that it takes."""
         profile = self.by_id[instance["profile"]]
-        return profile["slices"] if compute == FULL_SLICE else SLICES[compute]
-
-    def compute_placements(self, instance: dict, compute: int) -> list[int]:
-        """Where an instance of that compute profile may start in a GPU instance."""
-        profile, slices = self.by_id[instance["profile"]], SLICES[compute]
-        of = profile["slices"]
-        if compute == FULL_SLICE:
-            return [0] if self._full_slice(profile) else []
-        if slices == of:
-            return [0]
-        if slices > of or slices not in (1, 2, 3, 4) or (slices == 3 and of < 7):
-            return []
-        step = {1: 1, 2: 2, 3: 4, 4: 4}[slices]
-        return list(range(0, of - slices + 1, step))
+        of, sms, found = profile["slices"], profile["sm_count"], {}
+        for index, slices in enumerate(SLICES):
+            if slices in COMPUTE[of]:
+                share = sms * slices // of
+                found[index] = slices, share if slices == of else share - share % 2, slices
+        rich = [p for p in self.by_id.values() if p["slices"] == 1 and p["memory"] == 2]
+        for double in rich if of == 2 else [p for p in rich if p is profile]:
+            if double["sm_count"] > self.single["sm_count"]:
+                found[0] = 1, self.single["sm_count"], 1
+                found[FULL_SLICE] = 1, double["sm_count"], of
+        return found
 
 
 def birth(pid: int) -> str | None:
@@ -220,35 +209,9 @@ def devices(state: dict) -> list[tuple[str, str, dict]]:
     ]
 
 
-def overlaps(start: int, size: int, others) -> bool:
-    return any(start < o["start"] + o["size"] and o["start"] < start + size for o in others)
-
-
-# -- C's side of the arguments --------------------------------------------------------------------
-
-
-def number(argument) -> int:
-    return int(getattr(argument, "value", argument))
-
-
 def target(reference):
-    """What a byref(), a pointer or an array points at."""
+    """What a byref(), or an array, points at."""
     return getattr(reference, "_obj", reference)
-
-
-def put(reference, value) -> None:
-    target(reference).value = value
-
-
-def fill(reference, **fields) -> None:
-    for name, value in fields.items():
-        setattr(target(reference), name, value)
-
-
-def put_text(buffer, text: str, room) -> None:
-    if len(text) >= number(room):
-        raise Refused(SHORT)
-    buffer.value = text.encode()
 
 
 def stuck() -> None:
@@ -258,547 +221,378 @@ def stuck() -> None:
     libc.pthread_mutex_lock(mutex)
 
 
-# A handle is a number in a pointer: 1 for the card, 2 with a GPU and 3 with a compute instance,
-# 4 for a MIG device.
-def put_handle(reference, kind: int, gi: str = "0", ci: str = "0", index: int = 0) -> None:
-    """index: in an array of handles; beyond its end C would write over what lies there."""
-    if index >= getattr(target(reference), "_length_", 1):
-        raise MemoryError("the library was given too small a buffer")
-    address = ctypes.addressof(target(reference)) + index * ctypes.sizeof(ctypes.c_void_p)
-    ctypes.c_uint64.from_address(address).value = kind << 40 | int(gi) << 20 | int(ci)
+class Handle(NamedTuple):
+    """Of a card; with instances, of the MIG device or of the compute instance that they are."""
+
+    card: int
+    gi: str | None = None
+    ci: str | None = None
 
 
-def handle_parts(handle) -> tuple[int, str, str]:
-    value = ctypes.cast(handle, ctypes.c_void_p).value or 0
-    return value >> 40, str(value >> 20 & 0xFFFFF), str(value & 0xFFFFF)
+def pointer(value: int, kind: type):
+    """A handle that users copy as C does."""
+    return ctypes.cast(ctypes.c_void_p(value), kind)
+
+
+def value_of(handle) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 class Library:
-    """Its attribute nvmlX is a C function; the method _nvmlX does what all versions of it do."""
+    """The method _nvmlX is nvidia-ml-py's nvmlX, for the card that a call is about."""
 
-    CHANGES = {
-        "nvmlDeviceSetMigMode",
-        "nvmlDeviceCreateGpuInstanceWithPlacement",
-        "nvmlGpuInstanceCreateComputeInstance",
-        "nvmlComputeInstanceDestroy",
-        "nvmlGpuInstanceDestroy",
-    }
-    OF_THE_DRIVER = {
-        "nvmlInitWithFlags",
-        "nvmlShutdown",
-        "nvmlErrorString",
-        "nvmlSystemGetDriverVersion",
-        "nvmlDeviceGetCount",
-        "nvmlGpmSampleAlloc",
-        "nvmlGpmSampleFree",
-    }
-    PRIVILEGED = CHANGES | {  # NVML's documentation: "Requires privileged user"
-        "nvmlDeviceGetGpuInstancePossiblePlacements",
-        "nvmlDeviceGetGpuInstances",
-        "nvmlDeviceGetGpuInstanceById",
-        "nvmlGpuInstanceGetComputeInstanceById",
-        "nvmlGpuInstanceGetComputeInstances",
-    }
+    def __init__(self, module, folders: list[Path]):
+        self.nvml = module
+        self.cards = [Card(folder) for folder in folders]
+        self.samples: dict[int, tuple | None] = {}  # address → (time, (card, entity)) in it
 
-    def __init__(self, folder: Path):
-        self._card = Card(folder)
-        self.samples: dict[int, tuple[int, str] | None] = {}  # address → (time, entity) in it
+    def functions(self) -> dict[str, Callable]:
+        names = [name[1:] for name in dir(self) if name.startswith("_nvml")]
+        return {name: partial(self._call, name) for name in names}
 
-    def __getattr__(self, name: str):
-        plain = name.removesuffix("_v2").removesuffix("_v3").removesuffix("V")
-        body = getattr(type(self), f"_{plain}", None)
+    def _call(self, name: str, *arguments):
+        try:
+            return self._ask(name, *arguments)
+        except Refused as refused:
+            raise self.nvml.NVMLError(refused.args[0]) from None
 
-        def answer(state: dict, arguments: tuple) -> int | bytes:
-            try:
-                self._refuse(state, plain)
-                return body(self, state, *arguments) or SUCCESS
-            except Refused as refused:
-                return refused.args[0]
-
-        def call(*arguments) -> int | bytes:
-            if body is None:
-                return UNSUPPORTED
-            state = self._card.peek()
-            unused = state["settings"]["blocks_in_use"] and not self._card.processes()
-            if plain in state["settings"]["blocks"] and not unused:
-                (self._card.folder / "stuck").touch()  # somebody is
-                stuck()
-            failing = {failure["call"] for failure in state["settings"]["failures"]}
-            if plain not in self.CHANGES | failing:
-                return answer(state, arguments)
-            with self._card.open() as state:
-                for key in {plain, "change"} if plain in self.CHANGES else {plain}:
-                    state["calls"][key] = state["calls"].get(key, 0) + 1
-                if plain in self.CHANGES:
-                    self._kill(state, after=False)
-                said = answer(state, arguments)
-            if plain in self.CHANGES:
-                self._kill(state, after=True)
-            return said
-
-        return call
+    def _ask(self, name: str, *arguments):
+        card = self.cards[getattr(next(iter(arguments), None), "card", 0)]
+        body, settings = getattr(self, f"_{name}"), card.peek()["settings"]
+        if name in settings["blocks"] and (not settings["blocks_in_use"] or card.processes()):
+            (card.folder / "stuck").touch()  # somebody is
+            stuck()
+        if name not in CHANGES | {failure["call"] for failure in settings["failures"]}:
+            self._refuse(card.state, name)
+            return body(card, *arguments)
+        with card.open() as state:
+            for key in {name, "change"} if name in CHANGES else {name}:
+                state["calls"][key] = state["calls"].get(key, 0) + 1
+            if name in CHANGES and state["calls"]["change"] == settings["kill"]:
+                asker = sys.modules.get("workflow.collocation.gpu.nvml_subprocess")
+                if asker and asker.CHILD.inside:  # it asks for another, who is to be killed
+                    os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._refuse(state, name)
+            return body(card, *arguments)
 
     def _refuse(self, state: dict, name: str) -> None:
         """Have the call fail if a setting says so."""
-        settings, calls = state["settings"], state["calls"]
-        for failure in settings["failures"]:
-            if failure["call"] == name or (failure["call"] == "change" and name in self.CHANGES):
-                count = calls[failure["call"]]
+        for failure in state["settings"]["failures"]:
+            if failure["call"] == name or (failure["call"] == "change" and name in CHANGES):
+                count = state["calls"][failure["call"]]
                 if count == failure["at"] or (failure["on"] and count > failure["at"]):
                     raise Refused(failure["error"])
-        if settings["lost"] and name not in self.OF_THE_DRIVER:
+        if state["settings"]["lost"] and name not in OF_THE_DRIVER:
             raise Refused(LOST)
-        if name in self.PRIVILEGED and not settings["permission"]:
-            raise Refused(FORBIDDEN)
-
-    def _kill(self, state: dict, after: bool) -> None:
-        kill = state["settings"]["kill"]
-        if kill and kill["after"] == after and state["calls"]["change"] == kill["at"]:
-            asker = sys.modules.get("workflow.collocation.gpu.nvml_subprocess")
-            if asker and asker.CHILD.inside:  # it asks for another, who is to be killed
-                os.kill(os.getppid(), signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
 
     # -- the driver and the card ------------------------------------------------------------------
 
-    def _nvmlInitWithFlags(self, state, flags):
+    def _nvmlInitWithFlags(self, card, flags):
         pass
 
-    def _nvmlShutdown(self, state):
-        pass
+    def _nvmlErrorString(self, card, code):
+        return WORDS.get(code, "Unknown Error")
 
-    def _nvmlErrorString(self, state, code):
-        return WORDS.get(number(code), "Unknown Error").encode()
+    def _nvmlSystemGetDriverVersion(self, card):
+        return card.state["driver"]
 
-    def _nvmlSystemGetDriverVersion(self, state, buffer, room):
-        put_text(buffer, state["driver"], room)
+    def _nvmlDeviceGetCount(self, card):
+        return len(self.cards)
 
-    def _nvmlDeviceGetCount(self, state, count):
-        put(count, 1)
+    def _nvmlDeviceGetHandleByIndex(self, card, index):
+        return Handle(index)
 
-    def _nvmlDeviceGetHandleByIndex(self, state, index, device):
-        if number(index) != 0:
-            raise Refused(INVALID)
-        put_handle(device, 1)
-
-    def _nvmlDeviceGetHandleByUUID(self, state, wanted, device):
-        name = wanted.value.decode()
-        if name == state["uuid"]:
-            return put_handle(device, 1)
-        for gi, ci, compute in devices(state):
+    def _nvmlDeviceGetHandleByUUID(self, card, name):
+        for index, each in enumerate(self.cards):
+            state = each.peek()
+            if name == state["uuid"]:
+                self._refuse(state, "nvmlDeviceGetHandleByUUID")
+                return Handle(index)
+        for gi, ci, compute in devices(card.state):
             if name == compute["uuid"]:
-                return put_handle(device, 4, gi, ci)
+                return Handle(0, gi, ci)
         raise Refused(NOT_FOUND)
 
-    def _nvmlDeviceGetUUID(self, state, device, buffer, room):
-        compute = self._mig(state, device)
-        put_text(buffer, compute["uuid"] if compute else state["uuid"], room)
+    def _nvmlDeviceGetUUID(self, card, device):
+        return card.state["uuid"] if device.gi is None else self._mig(card, device)["uuid"]
 
-    def _nvmlDeviceGetName(self, state, device, buffer, room):
-        name = self._card.name
-        if self._mig(state, device):
-            _, gi, _ = handle_parts(device)
-            name += " MIG " + self._card.by_id[state["instances"][gi]["profile"]]["name"]
-        put_text(buffer, name, room)
+    def _nvmlDeviceGetName(self, card, device):
+        return card.name
 
-    def _nvmlDeviceGetMemoryInfo(self, state, device, memory):
-        total = self._card.memory_mib
-        if self._mig(state, device):
-            _, gi, _ = handle_parts(device)
-            total = self._card.memory_of(self._card.by_id[state["instances"][gi]["profile"]])
-        used = sum(entry["memory"] for entry in self._card.processes().values())
-        fill(memory, total=total * MIB, used=used, free=total * MIB - used)
+    def _nvmlDeviceGetMemoryInfo(self, card, device):
+        total = card.memory_mib * MIB
+        used = sum(entry["memory"] for entry in card.processes().values())
+        return SimpleNamespace(total=total, used=used, free=total - used)
 
-    def _nvmlDeviceGetCudaComputeCapability(self, state, device, major, minor):
-        put(major, self._card.capability[0])
-        put(minor, self._card.capability[1])
+    def _nvmlDeviceGetCudaComputeCapability(self, card, device):
+        return card.capability
 
-    def _nvmlDeviceGetNumGpuCores(self, state, device, count):
-        put(count, self._card.sms * self._card.cores)
+    def _nvmlDeviceGetNumGpuCores(self, card, device):
+        return card.sms * card.cores
 
-    def _nvmlDeviceGetPciInfo(self, state, device, info):
-        fill(info, busId=b"FFFFFFFF:FF:00.0")
+    def _nvmlDeviceGetPciInfo(self, card, device):
+        return SimpleNamespace(busId="FFFFFFFF:FF:00.0")
 
-    def _nvmlDeviceGetComputeMode(self, state, device, mode):
-        put(mode, state["settings"]["compute_mode"])
+    def _nvmlDeviceGetComputeMode(self, card, device):
+        return card.state["settings"]["compute_mode"]
 
-    def _nvmlDeviceGetTemperature(self, state, device, sensor, value):
-        put(value, int(self._now(state, "temperature")))
+    def _nvmlDeviceGetTemperature(self, card, device, sensor):
+        return int(self._now(card, "temperature"))
 
-    def _nvmlDeviceGetPowerUsage(self, state, device, value):
-        put(value, int(self._now(state, "power") * 1000))
+    def _nvmlDeviceGetPowerUsage(self, card, device):
+        return int(self._now(card, "power") * 1000)
 
-    def _nvmlDeviceGetClockInfo(self, state, device, clock, value):
-        put(value, int(self._now(state, {1: "sm_clock", 2: "memory_clock"}[number(clock)])))
+    def _nvmlDeviceGetClockInfo(self, card, device, clock):
+        return int(self._now(card, {1: "sm_clock", 2: "memory_clock"}[clock]))
 
-    def _nvmlDeviceGetCurrentClocksEventReasons(self, state, device, value):
-        put(value, int(self._now(state, "throttle")))
+    def _nvmlDeviceGetCurrentClocksEventReasons(self, card, device):
+        return int(self._now(card, "throttle"))
 
-    def _nvmlDeviceGetUtilizationRates(self, state, device, rates):
-        if state["mode"]:
+    def _nvmlDeviceGetUtilizationRates(self, card, device):
+        if card.state["mode"]:
             raise Refused(UNSUPPORTED)
-        gpu, memory = self._now(state, "gpu_util"), self._now(state, "memory_util")
-        fill(rates, gpu=round(gpu * 100), memory=round(memory * 100))
+        gpu, memory = self._now(card, "gpu_util"), self._now(card, "memory_util")
+        return SimpleNamespace(gpu=round(gpu * 100), memory=round(memory * 100))
 
-    def _nvmlDeviceGetFieldValues(self, state, device, count, array):
-        for field in target(array)[: number(count)]:
-            name, scale, kind = FIELDS.get(field.fieldId, (None, 1, UNSIGNED_INT))
-            known = name and field.fieldId not in state["settings"]["fields_refused"]
-            field.nvmlReturn = SUCCESS if known else UNSUPPORTED
-            if known:
-                field.valueType = kind
-                value = int(self._now(state, name) * scale)
-                setattr(field.value, {UNSIGNED_INT: "uiVal"}.get(kind, "ullVal"), value)
+    def _nvmlDeviceGetFieldValues(self, card, device, ids):
+        found = []
+        for field in ids:
+            name, scale, kind = FIELDS.get(field, (None, 1, UNSIGNED_INT))
+            known = name and field not in card.state["settings"]["fields_refused"]
+            value = int(self._now(card, name) * scale) if known else 0
+            its = SimpleNamespace(uiVal=value, ullVal=value)
+            code = SUCCESS if known else UNSUPPORTED
+            found.append(SimpleNamespace(nvmlReturn=code, valueType=kind, value=its))
+        return found
 
-    def _now(self, state: dict, name: str) -> float:
+    def _now(self, card, name: str) -> float:
         """A gauge as it is, a counter as far as it has come."""
+        history, at = card.state["activity"], time.monotonic_ns()
         if name == "energy":
-            step = int(state["settings"]["energy_step_ms"] * 1e6)
-            at = time.monotonic_ns()
-            return activity.total(state["activity"], "power", at - at % step if step else at)
+            step = int(card.state["settings"]["energy_step_ms"] * 1e6)
+            return activity.total(history, "power", at - at % step if step else at)
         if name.endswith("_violation"):
-            return activity.total(state["activity"], name, time.monotonic_ns())
-        return activity.now(state["activity"], name)
+            return activity.total(history, name, at)
+        return activity.now(history, name)
+
+    def _nvmlDeviceGetComputeRunningProcesses(self, card, device):
+        return self._list(card, ("compute", "mps", "server"))
+
+    def _nvmlDeviceGetMPSComputeRunningProcesses(self, card, device):
+        return self._list(card, ("mps",))
+
+    def _list(self, card, kinds) -> list[SimpleNamespace]:
+        there = {card.state["uuid"]} | {entry["uuid"] for _, _, entry in devices(card.state)}
+        more = card.state["settings"]["host_pids"]
+        return [
+            SimpleNamespace(pid=pid + more, usedGpuMemory=entry["memory"])
+            for pid, entry in card.processes().items()
+            if entry["kind"] in kinds and entry["place"] in there
+        ]
 
     # -- GPM --------------------------------------------------------------------------------------
 
-    def _nvmlGpmQueryDeviceSupport(self, state, device, support):
-        fill(support, isSupportedDevice=int(self._has_gpm(state)))
+    def _nvmlGpmQueryDeviceSupport(self, card, device):
+        return SimpleNamespace(isSupportedDevice=int(self._has_gpm(card)))
 
-    def _nvmlGpmSampleAlloc(self, state, sample):
+    def _nvmlGpmSampleAlloc(self, card):
         address = max(self.samples, default=0x1000) + 0x1000
         self.samples[address] = None
-        ctypes.c_uint64.from_address(ctypes.addressof(target(sample))).value = address
+        return pointer(address, self.nvml.c_nvmlGpmSample_t)
 
-    def _nvmlGpmSampleFree(self, state, sample):
-        self.samples.pop(self._sample(sample))
+    def _nvmlGpmSampleFree(self, card, sample):
+        del self.samples[value_of(sample)]
 
-    def _nvmlGpmSampleGet(self, state, device, sample):
-        self._take(state, sample, "gpu")
+    def _nvmlGpmSampleGet(self, card, device, sample):
+        self._take(card, device, sample, "gpu")
 
-    def _nvmlGpmMigSampleGet(self, state, device, instance, sample):
-        if str(number(instance)) not in state["instances"]:
+    def _nvmlGpmMigSampleGet(self, card, device, instance, sample):
+        if str(instance) not in card.state["instances"]:
             raise Refused(INVALID)
-        self._take(state, sample, f"gi:{number(instance)}")
+        self._take(card, device, sample, f"gi:{instance}")
 
-    def _take(self, state: dict, sample, entity: str) -> None:
-        if not self._has_gpm(state):
+    def _take(self, card, device, sample, entity: str) -> None:
+        if not self._has_gpm(card):
             raise Refused(UNSUPPORTED)
         at = time.monotonic_ns()
-        refresh = int(state["settings"]["gpm_refresh_ms"] * 1e6)
-        self.samples[self._sample(sample)] = (at - at % refresh if refresh else at, entity)
+        refresh = int(card.state["settings"]["gpm_refresh_ms"] * 1e6)
+        at -= at % refresh if refresh else 0
+        self.samples[value_of(sample)] = at, (device.card, entity)
 
-    def _nvmlGpmMetricsGet(self, state, reference):
-        request, settings = target(reference), state["settings"]
-        if request.version != 1 or request.numMetrics > len(request.metrics):
-            raise Refused(INVALID)
-        older, newer = (self.samples[self._sample(s)] for s in (request.sample1, request.sample2))
+    def _nvmlGpmMetricsGet(self, card, request):
+        older, newer = (self.samples[value_of(s)] for s in (request.sample1, request.sample2))
+        card = self.cards[newer[1][0]]
+        settings = card.peek()["settings"]
         asked = request.metrics[: request.numMetrics]
-        unknown = set(settings["gpm_unknown"])
-        if not older or not newer or any(m.metricId in unknown for m in asked):
+        if request.version != 1 or any(m.metricId in settings["gpm_unknown"] for m in asked):
             raise Refused(INVALID)
         for metric in asked:
             refused = settings["gpm_refused"].get(str(metric.metricId))
             metric.nvmlReturn = refused or (SUCCESS if metric.metricId in GPM else UNSUPPORTED)
-            metric.value = 0.0
-            if metric.nvmlReturn == SUCCESS:
-                metric.metricInfo.unit = GPM_UNITS[metric.metricId][0]
-                metric.value = self._gpm(state, metric.metricId, older, newer)
+            good = metric.nvmlReturn == SUCCESS
+            metric.value = self._gpm(card, metric.metricId, older, newer) if good else 0.0
 
-    def _gpm(self, state: dict, metric: int, older: tuple, newer: tuple) -> float:
-        name, (unit, scale) = GPM[metric], GPM_UNITS[metric]
-        (start, entity), (end, _) = older, newer
-        if metric in state["settings"]["gpm_nan"]:
+    def _gpm(self, card, metric: int, older: tuple, newer: tuple) -> float:
+        name, scale, settings = GPM[metric], GPM_UNITS[metric], card.state["settings"]
+        (start, (_, entity)), end = older, newer[0]
+        if metric in settings["gpm_nan"]:
             return float("nan")
         if start == end:  # not refreshed in between
-            nan = name == "drama" or (state["settings"]["gpm_stale"] == "nan" and unit == b"%")
+            nan = name == "drama" or (settings["gpm_stale"] == "nan" and scale == 100)
             return float("nan") if nan else 0.0
-        rate = activity.mean(state["activity"], name, start, end, entity)
+        rate = activity.mean(card.state["activity"], name, start, end, entity)
         return rate * ((end - start) / 1e9 if name == "ctxsw_requests" else scale)
 
-    def _has_gpm(self, state: dict) -> bool:
-        said = state["settings"]["gpm"]
-        return self._card.capability >= (9, 0) if said is None else said
+    def _has_gpm(self, card) -> bool:
+        said = card.state["settings"]["gpm"]
+        return card.capability >= (9, 0) if said is None else said
 
-    def _sample(self, pointer) -> int:
-        """The address of a sample buffer that was allocated and not yet freed."""
-        address = ctypes.cast(pointer, ctypes.c_void_p).value
-        if address not in self.samples:
-            raise Refused(INVALID)
-        return address
+    # -- MIG --------------------------------------------------------------------------------------
 
-    def _nvmlDeviceGetComputeRunningProcesses(self, state, device, count, array):
-        self._list(state, device, count, array, ("compute", "mps", "server"))
-
-    def _nvmlDeviceGetMPSComputeRunningProcesses(self, state, device, count, array):
-        self._list(state, device, count, array, ("mps",))
-
-    def _list(self, state, device, count, array, kinds) -> None:
-        self._mig(state, device)
-        kind, gi, ci = handle_parts(device)
-        places = {state["uuid"]: (WHOLE, WHOLE)}
-        places |= {entry["uuid"]: (int(g), int(c)) for g, c, entry in devices(state)}
-        wanted = (int(gi), int(ci)) if kind == 4 else None
-        listed = [
-            (pid, *places[entry["place"]], entry["memory"])
-            for pid, entry in self._card.processes().items()
-            if entry["kind"] in kinds and entry["place"] in places
-            if wanted in (None, places[entry["place"]])
-        ]
-        room = number(target(count))
-        put(count, len(listed))
-        if room < len(listed):
-            raise Refused(SHORT)
-        for index, (pid, gpu_instance, compute_instance, memory) in enumerate(listed):
-            fill(
-                array[index],
-                pid=pid + state["settings"]["host_pids"],
-                usedGpuMemory=memory,
-                gpuInstanceId=gpu_instance,
-                computeInstanceId=compute_instance,
-            )
-
-    # -- MIG: mode and what the card offers -------------------------------------------------------
-
-    def _nvmlDeviceGetMigMode(self, state, device, current, pending):
-        if not self._card.profiles:
+    def _nvmlDeviceGetMigMode(self, card, device):
+        if not card.by_id:
             raise Refused(UNSUPPORTED)
-        put(current, state["mode"])
-        put(pending, state["pending"])
+        return [card.state["mode"], card.state["pending"]]
 
-    def _nvmlDeviceSetMigMode(self, state, device, mode, activation):
-        if not self._card.profiles:
-            raise Refused(UNSUPPORTED)
-        mode = number(mode)
-        settings = state["settings"]
+    def _nvmlDeviceSetMigMode(self, card, device, mode):
+        """Gives why it is not in force yet."""
+        state = card.state
         state["pending"] = mode
-        put(activation, SUCCESS)
-        if mode == state["mode"]:
-            return
-        if settings["busy"] or state["instances"] or self._card.processes():
-            put(activation, IN_USE)
-        elif not settings["needs_reset"]:
+        if mode != state["mode"] and (state["instances"] or card.processes()):
+            return IN_USE
+        if not state["settings"]["needs_reset"]:
             state["mode"] = mode
+        return SUCCESS
 
-    def _nvmlDeviceGetGpuInstanceProfileInfo(self, state, device, index, info):
-        if not self._card.profiles:
-            raise Refused(UNSUPPORTED)
-        if state["settings"]["secret"] and not state["mode"]:
-            raise Refused(UNSUPPORTED)
-        if number(index) > max(self._card.profiles):
-            raise Refused(INVALID)
-        if number(index) not in self._card.profiles:
-            raise Refused(UNSUPPORTED)
-        profile = self._card.profiles[number(index)]
-        fill(
-            info,
-            id=profile["id"],
-            sliceCount=profile["slices"],
-            instanceCount=state["settings"]["count"] or profile["most"],
-            multiprocessorCount=self._card.sm_count(profile),
-            memorySizeMB=self._card.memory_of(profile),
-            name=f"MIG {profile['name']}".encode(),
-        )
+    def _nvmlDeviceGetGpuInstanceProfileInfo(self, card, device, index):
+        for profile in card.by_id.values():
+            if profile["index"] == index:
+                return SimpleNamespace(
+                    id=profile["id"],
+                    sliceCount=profile["slices"],
+                    instanceCount=profile["most"],
+                    multiprocessorCount=profile["sm_count"],
+                    memorySizeMB=profile["memory_mib"],
+                    name=f"MIG {profile['name']}",
+                )
+        raise Refused(UNSUPPORTED)
 
-    def _nvmlDeviceGetGpuInstancePossiblePlacements(self, state, device, profile_id, array, count):
-        placements = self._profile(profile_id)["placements"]
-        room = number(target(count))
-        put(count, len(placements))
-        if array is None:
-            return
-        if room < len(placements):
-            raise Refused(SHORT)
-        for index, (start, size) in enumerate(placements):
-            fill(target(array)[index], start=start, size=size)
+    def _nvmlDeviceGetGpuInstancePossiblePlacements(self, card, device, profile, array, count):
+        placements = card.by_id[profile]["placements"]
+        target(count).value = len(placements)
+        for index, (start, size) in enumerate(placements if array is not None else ()):
+            array[index].start, array[index].size = start, size
 
-    def _nvmlDeviceGetMaxMigDeviceCount(self, state, device, count):
-        most = max((profile["most"] for profile in self._card.profiles.values()), default=0)
-        put(count, most if state["mode"] else 0)
+    def _nvmlDeviceGetMaxMigDeviceCount(self, card, device):
+        return max(profile["most"] for profile in card.by_id.values())
 
-    # -- MIG: GPU instances -----------------------------------------------------------------------
-
-    def _nvmlDeviceCreateGpuInstanceWithPlacement(
-        self, state, device, profile_id, placement, instance
-    ):
-        self._needs_mode(state)
-        profile = self._profile(profile_id)
+    def _nvmlDeviceCreateGpuInstanceWithPlacement(self, card, device, number, placement):
+        profile, there = card.by_id[number], card.state["instances"]
         start, size = target(placement).start, target(placement).size
-        if [start, size] not in [list(known) for known in profile["placements"]]:
+        if not card.state["mode"] or [start, size] not in profile["placements"]:
             raise Refused(INVALID)
-        there = state["instances"].values()
-        alike = sum(other["profile"] == profile["id"] for other in there)
-        if alike >= profile["most"] or overlaps(start, size, there):
+        alike = sum(other["profile"] == number for other in there.values())
+        if alike >= profile["most"] or any(
+            start < o["start"] + o["size"] and o["start"] < start + size for o in there.values()
+        ):
             raise Refused(FULL)
-        gi = self._new(state)
-        state["instances"][gi] = {
-            "profile": profile["id"],
-            "start": start,
-            "size": size,
-            "compute": {},
-        }
-        put_handle(instance, 2, gi)
+        card.state["ids"] += 1
+        there[gi := str(card.state["ids"])] = {"profile": number, "start": start, "size": size}
+        there[gi]["compute"] = {}
+        return pointer(int(gi), self.nvml.c_nvmlGpuInstance_t)
 
-    def _nvmlGpuInstanceDestroy(self, state, instance):
-        gi, found = self._gpu_instance(state, instance)
+    def _nvmlGpuInstanceDestroy(self, card, instance):
+        gi, found = self._gpu_instance(card, instance)
         if found["compute"]:
             raise Refused(IN_USE)
-        del state["instances"][gi]
+        del card.state["instances"][gi]
 
-    def _nvmlDeviceGetGpuInstances(self, state, device, profile_id, array, count):
-        self._needs_mode(state)
-        profile = self._profile(profile_id)
-        found = [gi for gi, i in state["instances"].items() if i["profile"] == profile["id"]]
+    def _nvmlDeviceGetGpuInstances(self, card, device, profile, array, count):
+        there = card.state["instances"].items()
+        found = [gi for gi, instance in there if instance["profile"] == profile]
         for index, gi in enumerate(found):
-            put_handle(array, 2, gi, index=index)
-        put(count, len(found))
+            array[index] = pointer(int(gi), self.nvml.c_nvmlGpuInstance_t)
+        target(count).value = len(found)
 
-    def _nvmlDeviceGetGpuInstanceById(self, state, device, number_, instance):
-        put_handle(instance, 2, number(number_))
-        self._gpu_instance(state, target(instance))
+    def _nvmlDeviceGetGpuInstanceById(self, card, device, number):
+        return pointer(number, self.nvml.c_nvmlGpuInstance_t)
 
-    def _nvmlGpuInstanceGetInfo(self, state, instance, info):
-        gi, found = self._gpu_instance(state, instance)
-        fill(info, id=int(gi), profileId=found["profile"])
-        fill(target(info).placement, start=found["start"], size=found["size"])
+    def _nvmlGpuInstanceGetInfo(self, card, instance):
+        gi, found = self._gpu_instance(card, instance)
+        place = SimpleNamespace(start=found["start"], size=found["size"])
+        return SimpleNamespace(id=int(gi), profileId=found["profile"], placement=place)
 
-    # -- MIG: compute instances -------------------------------------------------------------------
-
-    def _nvmlGpuInstanceGetComputeInstanceProfileInfo(self, state, instance, index, engines, info):
-        _, found = self._gpu_instance(state, instance)
-        index = number(index)
-        if number(engines) != 0 or index > len(SLICES):
-            raise Refused(INVALID)
-        starts = self._card.compute_placements(found, index) if index < len(SLICES) else []
-        if not starts:
+    def _nvmlGpuInstanceGetComputeInstanceProfileInfo(self, card, instance, index, engines):
+        offers = card.offers(self._gpu_instance(card, instance)[1])
+        if index not in offers:
             raise Refused(UNSUPPORTED)
-        fill(
-            info,
-            id=index,
-            sliceCount=SLICES[index],
-            instanceCount=state["settings"]["count"] or len(starts),
-            multiprocessorCount=self._card.compute_sms(found, index),
-        )
+        slices, sms, _ = offers[index]
+        return SimpleNamespace(id=index, sliceCount=slices, multiprocessorCount=sms)
 
-    def _nvmlGpuInstanceCreateComputeInstance(self, state, instance, profile_id, compute):
-        gi, found = self._gpu_instance(state, instance)
-        size = self._card.extent(found, number(profile_id))
-        for start in self._card.compute_placements(found, number(profile_id)):
-            if not overlaps(start, size, found["compute"].values()):
-                return self._add(state, gi, number(profile_id), start, compute)
-        raise Refused(FULL)
-
-    def _add(self, state, gi, profile_id, start, compute) -> None:
+    def _nvmlGpuInstanceCreateComputeInstance(self, card, instance, profile):
         """Ids count from 0 in each GPU instance; a MIG device takes the first free number."""
-        instance = state["instances"][gi]
-        at, there = (instance["profile"], instance["start"]), instance["compute"]
+        gi, found = self._gpu_instance(card, instance)
+        there, (_, _, takes) = found["compute"], card.offers(found)[profile]
+        if (
+            sum(one["takes"] for one in there.values()) + takes
+            > (card.by_id[found["profile"]]["slices"])
+        ):
+            raise Refused(FULL)
         ci = next(str(n) for n in range(8) if str(n) not in there)
-        taken = {entry["slot"] for _, _, entry in devices(state)}
+        taken = {entry["slot"] for _, _, entry in devices(card.state)}
+        # As NVIDIA's, it says no more than which card, and where on it.
+        place = f"{found['profile'], found['start']} {ci}"
         there[ci] = {
-            "profile": profile_id,
-            "start": start,
-            "size": self._card.extent(instance, profile_id),
-            # As NVIDIA's, it says no more than which card, and where on it.
-            "uuid": f"MIG-{uuid.uuid5(uuid.UUID(state['uuid'][4:]), f'{at} {start}')}",
+            "profile": profile,
+            "takes": takes,
+            "uuid": f"MIG-{uuid.uuid5(uuid.UUID(card.state['uuid'][4:]), place)}",
             "slot": next(n for n in range(64) if n not in taken),
         }
-        put_handle(compute, 3, gi, ci)
+        return Handle(0, gi, ci)
 
-    def _nvmlComputeInstanceDestroy(self, state, compute):
-        gi, ci, found = self._compute_instance(state, compute)
-        if any(entry["place"] == found["uuid"] for entry in self._card.processes().values()):
+    def _nvmlGpuInstanceGetComputeInstanceById(self, card, instance, number):
+        return Handle(0, self._gpu_instance(card, instance)[0], str(number))
+
+    def _nvmlComputeInstanceDestroy(self, card, compute):
+        found = self._mig(card, compute)
+        if any(entry["place"] == found["uuid"] for entry in card.processes().values()):
             raise Refused(IN_USE)
-        del state["instances"][gi]["compute"][ci]
+        del card.state["instances"][compute.gi]["compute"][compute.ci]
 
-    def _nvmlGpuInstanceGetComputeInstances(self, state, instance, profile_id, array, count):
-        gi, found = self._gpu_instance(state, instance)
-        wanted = number(profile_id)
-        listed = [ci for ci, entry in found["compute"].items() if entry["profile"] == wanted]
-        for index, ci in enumerate(listed):
-            put_handle(array, 3, gi, ci, index)
-        put(count, len(listed))
-
-    def _nvmlGpuInstanceGetComputeInstanceById(self, state, instance, number_, compute):
-        gi, _ = self._gpu_instance(state, instance)
-        put_handle(compute, 3, gi, number(number_))
-        self._compute_instance(state, target(compute))
-
-    def _nvmlComputeInstanceGetInfo(self, state, compute, info):
-        _, ci, found = self._compute_instance(state, compute)
-        fill(info, id=int(ci), profileId=found["profile"])
-        fill(target(info).placement, start=found["start"], size=found["size"])
-
-    # -- MIG: devices -----------------------------------------------------------------------------
-
-    def _nvmlDeviceGetMigDeviceHandleByIndex(self, state, device, index, found):
-        self._needs_mode(state)
-        for gi, ci, compute in devices(state):
-            if compute["slot"] == number(index):
-                return put_handle(found, 4, gi, ci)
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, card, device, index):
+        for gi, ci, compute in devices(card.state):
+            if compute["slot"] == index:
+                return Handle(0, gi, ci)
         raise Refused(NOT_FOUND)
 
-    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, state, device, parent):
-        put_handle(parent, 1)
+    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, card, device):
+        return Handle(0)
 
-    def _nvmlDeviceGetGpuInstanceId(self, state, device, value):
-        self._needs_mig(state, device)
-        put(value, int(handle_parts(device)[1]))
+    def _nvmlDeviceGetGpuInstanceId(self, card, device):
+        return int(device.gi)
 
-    def _nvmlDeviceGetComputeInstanceId(self, state, device, value):
-        self._needs_mig(state, device)
-        put(value, int(handle_parts(device)[2]))
+    def _nvmlDeviceGetComputeInstanceId(self, card, device):
+        return int(device.ci)
 
-    def _nvmlDeviceGetAttributes(self, state, device, attributes):
-        compute = self._needs_mig(state, device)
-        instance = state["instances"][handle_parts(device)[1]]
-        profile = self._card.by_id[instance["profile"]]
-        fill(
-            attributes,
-            multiprocessorCount=self._card.compute_sms(instance, compute["profile"]),
-            gpuInstanceSliceCount=profile["slices"],
-            computeInstanceSliceCount=SLICES[compute["profile"]],
-            memorySizeMB=self._card.memory_of(profile),
+    def _nvmlDeviceGetAttributes(self, card, device):
+        compute, instance = self._mig(card, device), card.state["instances"][device.gi]
+        slices, sms, _ = card.offers(instance)[compute["profile"]]
+        return SimpleNamespace(
+            multiprocessorCount=sms,
+            computeInstanceSliceCount=slices,
+            memorySizeMB=card.by_id[instance["profile"]]["memory_mib"],
         )
 
-    # -- what they share --------------------------------------------------------------------------
-
-    def _new(self, state: dict) -> str:
-        """An instance id that was never there before: nothing may rest on ids coming back."""
-        state["ids"] += 1
-        return str(state["ids"])
-
-    def _needs_mode(self, state: dict) -> None:
-        if not state["mode"]:
-            raise Refused(UNSUPPORTED)
-
-    def _profile(self, profile_id) -> dict:
-        if number(profile_id) not in self._card.by_id:
-            raise Refused(INVALID if self._card.by_id else UNSUPPORTED)
-        return self._card.by_id[number(profile_id)]
-
-    def _gpu_instance(self, state: dict, handle) -> tuple[str, dict]:
-        kind, gi, _ = handle_parts(handle)
-        if kind != 2 or gi not in state["instances"]:
+    def _gpu_instance(self, card, handle) -> tuple[str, dict]:
+        gi = str(value_of(handle))
+        if gi not in card.state["instances"]:
             raise Refused(INVALID)
-        return gi, state["instances"][gi]
+        return gi, card.state["instances"][gi]
 
-    def _compute_instance(self, state: dict, handle) -> tuple[str, str, dict]:
-        kind, gi, ci = handle_parts(handle)
-        found = state["instances"].get(gi, {"compute": {}})["compute"].get(ci)
-        if kind != 3 or found is None:
+    def _mig(self, card, handle: Handle) -> dict:
+        """The compute instance that a handle is of."""
+        found = card.state["instances"].get(handle.gi, {"compute": {}})["compute"].get(handle.ci)
+        if found is None:
             raise Refused(INVALID)
-        return gi, ci, found
-
-    def _mig(self, state: dict, handle) -> dict | None:
-        """The compute instance of a MIG device's handle, None for the card's."""
-        kind, gi, ci = handle_parts(handle)
-        if kind == 1:
-            return None
-        found = state["instances"].get(gi, {"compute": {}})["compute"].get(ci)
-        if kind != 4 or found is None:
-            raise Refused(INVALID)
-        return found
-
-    def _needs_mig(self, state: dict, handle) -> dict:
-        if (found := self._mig(state, handle)) is None:
-            raise Refused(UNSUPPORTED)
         return found

@@ -1,7 +1,7 @@
 """A machine with one NVIDIA card that is not there, for the real code in this or other processes.
 
     environment = machine.create(folder, "h200_141", mig=True)   # for subprocesses
-    machine.configure(folder, permission=False)                  # while they run, too
+    machine.configure(folder, lost=True)                        # while they run, too
     context = machine.attach(os.environ)                         # in a process that "uses CUDA"
     with machine.installed(folder): ...                          # pynvml of this process sees it
     machine.does(folder, gract=0.5, power=300)                   # what the card does from now on
@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 import pynvml
 
-from tests.fakes import activity, driver, host
+from tests.fakes import activity, driver
 
 FAKES = Path(__file__).resolve().parent
 REPOSITORY = FAKES.parents[1]
@@ -31,12 +31,11 @@ CARDS = FAKES.parent / "cards"
 UUID = "GPU-5a11ab1e-0000-4000-8000-00000000cafe"
 CONTEXT_MIB = 500  # what a CUDA context takes of the card
 CONTEXT_UNDER_LIMIT = 538_339_472  # bytes of a pinned-memory limit that are gone; read on an H200
-PROHIBITED = 2  # the compute mode
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
-DEFAULTS = {"permission": True, "busy": False, "lost": False, "compute_mode": 0, "host_pids": 0}
-DEFAULTS |= {"failures": [], "kill": None, "blocks": [], "blocks_in_use": False, "secret": False}
-DEFAULTS |= {"gpm": None, "gpm_refresh_ms": 0, "gpm_stale": "zero", "gpm_nan": [], "count": None}
+DEFAULTS = {"lost": False, "compute_mode": 0, "host_pids": 0, "failures": [], "kill": None}
+DEFAULTS |= {"blocks": [], "blocks_in_use": False}
+DEFAULTS |= {"gpm": None, "gpm_refresh_ms": 0, "gpm_stale": "zero", "gpm_nan": []}
 DEFAULTS |= {"gpm_refused": {}, "gpm_unknown": [], "fields_refused": [], "energy_step_ms": 50}
 DEFAULTS |= {"dcgm": None}
 
@@ -90,14 +89,14 @@ def installed(folder: Path) -> Iterator[None]:
 
     child, nvml_subprocess.CHILD = nvml_subprocess.CHILD, nvml_subprocess.Child()
     nvidia._LEFT_OUT.clear()
-    before = pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache
-    pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = driver.Library(folder), {}
+    before = dict(vars(pynvml))
+    driver.install(pynvml, [folder])
     try:
         yield
     finally:
         nvml_subprocess.CHILD.end()
         nvml_subprocess.CHILD = child
-        pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = before
+        vars(pynvml).update(before)
 
 
 def configure(folder: Path, **settings) -> None:
@@ -139,33 +138,12 @@ def mode(folder: Path) -> tuple[bool, bool]:
         return bool(state["mode"]), bool(state["pending"])
 
 
-def restart(folder: Path) -> None:
-    """What a restart of the machine does to the card, and a reload of its driver.
-
-    As the MIG user guide has it: no instance survives, and from Hopper on the mode is off again;
-    before, it is kept on the card, and one that was pending is in force.
-    """
-    with driver.Card(folder).open() as state:
-        mode = state["pending"] if driver.Card(folder).capability < (9, 0) else 0
-        state |= {"mode": mode, "pending": mode, "instances": {}}
-
-
 def layout(folder: Path) -> list[tuple]:
-    """What is there: (profile id, start, size, ((profile, start, size) of its compute ...))."""
+    """What is there: (profile id, start, size, slices of its compute instances)."""
     with driver.Card(folder).open() as state:
         return sorted(
-            (
-                instance["profile"],
-                instance["start"],
-                instance["size"],
-                tuple(
-                    sorted(
-                        (entry["profile"], entry["start"], entry["size"])
-                        for entry in instance["compute"].values()
-                    )
-                ),
-            )
-            for instance in state["instances"].values()
+            (i["profile"], i["start"], i["size"], [c["takes"] for c in i["compute"].values()])
+            for i in state["instances"].values()
         )
 
 
@@ -183,10 +161,10 @@ def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
 
     Raises RuntimeError where CUDA would fail.
     """
-    folder, environment = host.card_of(environment)
+    folder, wanted = chosen(environment)
     pid = pid or os.getpid()
     card = driver.Card(folder)
-    place, sms, memory, name = _device(card, environment)
+    place, sms, memory, name = _device(card, wanted)
     server = _join(environment, folder, pid, place)
     free = memory - CONTEXT_MIB * driver.MIB
     if server:
@@ -199,10 +177,6 @@ def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
         if free <= 0:
             raise RuntimeError("CUDA error: out of memory")
         occupy(folder, server, place, "server")
-    elif (mode := card.peek()["settings"]["compute_mode"]) == PROHIBITED or (
-        mode and any(entry["kind"] != "mps" for entry in card.processes().values())
-    ):
-        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
     occupy(folder, pid, place, "mps" if server else "compute")
     return {
         "device_uuid": place,
@@ -222,24 +196,31 @@ def occupy(folder: Path, pid: int, place: str | None = None, kind: str = "comput
     new.replace(folder / "processes" / str(pid))
 
 
-def _device(card: driver.Card, environment: Mapping[str, str]) -> tuple[str, int, int, str]:
+def _device(card: driver.Card, wanted: str) -> tuple[str, int, int, str]:
     """UUID, SMs, bytes and name of the device that CUDA would choose."""
-    wanted = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     with card.open() as state:
-        found = driver.devices(state)
-        if state["mode"] and (wanted == "0" or state["uuid"].startswith(wanted or "-")):
-            wanted = found[0][2]["uuid"] if found else ""  # of a card in MIG mode: the first part
-        for gi, _, compute in found:
+        for gi, _, compute in driver.devices(state):
             if wanted == compute["uuid"]:
                 instance = state["instances"][gi]
                 profile = card.by_id[instance["profile"]]
-                sms = card.compute_sms(instance, compute["profile"])
+                sms = card.offers(instance)[compute["profile"]][1]
                 name = f"{card.name} MIG {profile['name']}"
-                return wanted, sms, card.memory_of(profile) * driver.MIB, name
+                return wanted, sms, profile["memory_mib"] * driver.MIB, name
         whole = wanted == "0" or (wanted and state["uuid"].startswith(wanted))
         if state["settings"]["lost"] or not whole or state["mode"]:
             raise RuntimeError("no CUDA-capable device is detected")
         return state["uuid"], card.sms, card.memory_mib * driver.MIB, card.name
+
+
+def chosen(environment: Mapping[str, str]) -> tuple[Path, str]:
+    """The folder of the card that CUDA would choose, and by what name."""
+    there = driver.folders(environment)
+    wanted = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    for index, folder in enumerate(there if there[1:] else ()):
+        uuid = driver.Card(folder).peek()["uuid"]
+        if wanted == str(index) or wanted and uuid.startswith(wanted):
+            return folder, uuid
+    return there[0], wanted
 
 
 def _join(environment: Mapping[str, str], folder: Path, pid: int, place: str) -> int | None:

@@ -5,7 +5,7 @@ manager; inside it the method is set up, and on every way out it is torn down.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
@@ -16,8 +16,8 @@ from workflow.collocation.sharing import naive, mps, mig, interleaved, mps_daemo
 
 # isort: on
 from workflow.collocation.sharing.base import Sharing, named
-from workflow.collocation.sharing.evidence import Unsupported, require_free
-from workflow.collocation.sharing.mig_card import divided, recover, wrong_mode
+from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
+from workflow.collocation.sharing.mig_card import blocked, divided, recover
 from workflow.collocation.spec.cell import CellSpec
 from workflow.collocation.spec.methods import divides
 
@@ -28,9 +28,14 @@ def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str 
     switch: the card's MIG mode may be changed for a cell.
     """
     method = named(spec.method)
-    reason = method.refusal(spec, device, switch)
-    if not reason and device is not None and not divides(spec.method):
-        reason = wrong_mode(device, False, switch)
+    try:
+        reason = method.refusal(spec, device, switch)
+        if not reason and device is not None and not divides(spec.method):
+            reason = blocked(device, None, switch)
+    except Unsupported as error:
+        reason = str(error)
+    except NotInForce:  # the card does not answer now: no reason that lasts
+        reason = None
     if not reason and device is not None:
         reason = device.too_many(method.processes(spec))
     return f"{reason}; {method.experimental}" if reason and method.experimental else reason
@@ -50,9 +55,9 @@ def enter(
         recover(device)  # and a layout that it left would not be the one found
     if reason := refusal(spec, device, switch):
         raise Unsupported(reason)
-    with ExitStack() as stack:
-        if device is not None:
-            require_free(device)
-            if not divides(spec.method):
-                stack.enter_context(divided(device, None, switch))
-        yield stack.enter_context(named(spec.method).enter(spec, device, log, switch))
+    if device is not None:
+        require_free(device)
+    whole = device is not None and not divides(spec.method)
+    with divided(device, None) if whole else nullcontext():
+        with named(spec.method).enter(spec, device, log) as sharing:
+            yield sharing

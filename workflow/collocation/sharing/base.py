@@ -80,7 +80,7 @@ class Method(ABC):
 
     @abstractmethod
     def enter(
-        self, spec: CellSpec, device: Device | None, log: Path, switch: bool = False
+        self, spec: CellSpec, device: Device | None, log: Path
     ) -> AbstractContextManager[Sharing]:
         """Set it up for a cell that it does not refuse, and on every way out take it down; `log` is
         the folder for what its own programs print. Raises NotInForce or Unsupported.

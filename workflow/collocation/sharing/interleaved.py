@@ -34,9 +34,7 @@ class Interleaved(Method):
         return len(spec.members) - len(clients) + bool(clients)
 
     @contextmanager
-    def enter(
-        self, spec: CellSpec, device: Device | None, log: Path, switch: bool = False
-    ) -> Iterator["Together"]:
+    def enter(self, spec: CellSpec, device: Device | None, log: Path) -> Iterator["Together"]:
         turns = {condition.name: list(members) for condition, members in self._conditions(spec)}
         clients = self._clients(spec)
         daemon = mps_daemon.running(device.uuid, log / "mps") if clients else nullcontext()

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.gpu.nvidia import NVML_ERRORS
-from workflow.collocation.sharing import evidence, mig_card, mig_nvml
+from workflow.collocation.sharing import evidence, mig_card
 from workflow.collocation.sharing.base import Method, Sharing, register
-from workflow.collocation.sharing.evidence import NotInForce, Report, Unsupported, called
+from workflow.collocation.sharing.evidence import NotInForce, Report, called
 from workflow.collocation.sharing.mig_card import Seat, Seats
 from workflow.collocation.sharing.mig_layout import Layout, plan
 from workflow.collocation.spec.cell import CellSpec
@@ -33,23 +32,15 @@ class Mig(Method):
     def refusal(self, spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
         if device is None:
             return "MIG needs an NVIDIA GPU, and there is none on this machine"
-        try:
-            card = mig_card.read(device)
-            if card is None:
-                return f"{device.name} has no MIG"
-            wrong = mig_card.wrong_mode(device, True, switch)
-            return wrong or mig_card.occupied(device, plan(spec, card))
-        except Unsupported as error:
-            return str(error)
-        except NotInForce:  # the card does not answer now: no reason that lasts
-            return None
+        card = mig_card.read(device)
+        if card is None:
+            return f"{device.name} has no MIG"
+        return mig_card.blocked(device, plan(spec, card), switch)
 
     @contextmanager
-    def enter(
-        self, spec: CellSpec, device: Device, log: Path, switch: bool = False
-    ) -> Iterator["Instances"]:
+    def enter(self, spec: CellSpec, device: Device, log: Path) -> Iterator["Instances"]:
         layout = plan(spec, mig_card.read(device))
-        with mig_card.divided(device, layout, switch) as devices:
+        with mig_card.divided(device, layout) as devices:
             yield Instances(self.name, device, layout, devices)
 
 
@@ -88,8 +79,7 @@ class Instances(Sharing):
         mig_card.require_unchanged(self.device, self.layout, self.devices)
         for member, report in reports.items():
             self._require_seat(member, report)
-        agrees = self._nvml_agrees(reports)
-        listed = self.device.processes()
+        listed = evidence.require_members(self.method, self.device, reports)
         told = bool(reports) and None not in [report.sm_count for report in reports.values()]
         return {
             "verified": told or None,
@@ -97,7 +87,6 @@ class Instances(Sharing):
             "members": {member: self._facts(member, report) for member, report in reports.items()},
             "nvml_compute": listed["compute"],
             "nvml_mps": listed["mps"],
-            "nvml_agrees": agrees,
         }
 
     def _require_seat(self, member: int, report: Report) -> None:
@@ -106,29 +95,8 @@ class Instances(Sharing):
         if report.sm_count not in (None, mine.sm_count):
             raise NotInForce(
                 f"{self.method}: {called(member, report)} can use {report.sm_count} SMs; its "
-                f"instance {instance.name} ({mine.uuid}) has {mine.sm_count}"
+                f"instance {instance.profile.name} ({mine.uuid}) has {mine.sm_count}"
             )
-
-    def _nvml_agrees(self, reports: dict[int, Report]) -> bool | None:
-        """Whether NVML lists every member on its instance, and nobody else on the card; None where
-        it does not show the PIDs that members have here. Raises NotInForce if it says otherwise.
-        """
-        try:
-            residents = mig_nvml.residents(self.device)
-        except NVML_ERRORS:
-            return None
-        if not self.names & residents.keys():
-            return None
-        evidence.require_members(self.method, self.device, reports)
-        for member, report in reports.items():
-            seat = self.seat(member).instance.id, self.seat(member).compute.id
-            there = [residents[pid] for pid in evidence.known_as(report.pid) & residents.keys()]
-            if seat not in there:
-                raise NotInForce(
-                    f"{self.method}: NVML lists {called(member, report)} on the instances {there} "
-                    f"(GPU, compute), not on {seat}"
-                )
-        return True
 
     def _facts(self, member: int, report: Report) -> dict:
         instance, mine = self.seat(member).instance, self.seat(member).compute
@@ -137,7 +105,7 @@ class Instances(Sharing):
             "mig_uuid": report.device_uuid,
             "gpu_instance": instance.id,
             "compute_instance": mine.id,
-            "profile": instance.name,
+            "profile": instance.profile.name,
             "placement": f"{instance.start}:{instance.size}",
             "memory_mib": mine.memory_mib,
             "sm_planned": mine.sm_count,
@@ -146,6 +114,6 @@ class Instances(Sharing):
 
 
 register(
-    *(Mig(name) for name in ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g")),
-    *(Mig(name) for name in ("mig_1g2x", "mig_shared")),
+    Mig("mig"),
+    *(Mig(f"mig_{part}") for part in ("7g", "4g", "3g", "2g", "1g", "1g2x", "shared")),
 )

@@ -23,8 +23,8 @@ SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
 class Profile:
     """One GPU-instance profile of a card; unknown numbers are None.
 
-    id: what nvidia-smi calls it by; name: such as "3g.71gb". slices: of SMs; sm_count: SMs;
-    memory_mib: MiB; most: how many instances at once. placements: (start, size) in memory slices.
+    id: what nvidia-smi calls it by; name: such as "3g.71gb". slices: of SMs; most: how many
+    instances at once. placements: (start, size) in memory slices.
     """
 
     id: int
@@ -34,11 +34,6 @@ class Profile:
     memory_mib: int | None
     most: int
     placements: tuple[tuple[int, int], ...]
-
-    @property
-    def plain(self) -> bool:
-        """Without an attribute such as +me, +gfx or -me."""
-        return not {"+", "-"} & set(self.name)
 
     @property
     def size(self) -> int:
@@ -55,13 +50,13 @@ class Card:
 
     @property
     def plain(self) -> list[Profile]:
-        """Profiles without attributes; those with most SMs, then most memory, first. Raises
-        Unsupported for the empty table that drivers up to R535 give while MIG mode is off.
+        """Profiles without attributes such as +me, +gfx or -me; those with most SMs, then most
+        memory, first. Raises Unsupported for the empty table of drivers that want MIG mode on.
         """
         if not self.profiles:
             unknown = f"which profiles {self.name} offers is not known until MIG mode is on"
             raise Unsupported(unknown)
-        found = [profile for profile in self.profiles if profile.plain]
+        found = [profile for profile in self.profiles if not {"+", "-"} & set(profile.name)]
         return sorted(found, key=lambda profile: (profile.slices, profile.size), reverse=True)
 
     @property
@@ -117,8 +112,7 @@ class Layout:
         return tally(str(self.parts[index]) for index in first_used)
 
 
-# What a member needs: a GPU instance, and compute slices of it.
-Wanted = tuple[Profile, int]
+Wanted = tuple[Profile, int]  # what a member needs: a GPU instance, and compute slices of it
 
 
 def plan(spec: CellSpec, card: Card) -> Layout:
@@ -126,39 +120,41 @@ def plan(spec: CellSpec, card: Card) -> Layout:
     goes. Raises Unsupported: one line with what was wanted, and what the card offers.
     """
     try:
-        return _planned(spec, card)
+        wanted = _wanted(spec, card)
+        packed = _packed(wanted)
+        if spec.method == "mig_shared" and len(packed) > 1:
+            unfit = f"do not fit in one GPU instance of {card.name}"
+            raise Unsupported(f"{_said(wanted, card)} {unfit}")
+        profiles = [wanted[inside[0]][0] for inside in packed]
+        places = _places(profiles, card)
+        if places is None:
+            unfit = f"does not fit on {card.name}, with {card.offers}"
+            raise Unsupported(f"{_said(wanted, card)} {unfit}")
     except Unsupported as reason:
         raise Unsupported(f"{spec.method}: {reason}") from None
-
-
-def _planned(spec: CellSpec, card: Card) -> Layout:
-    _, _, how = spec.method.partition("_")  # mig: "", mig_shared: "shared", or a slice such as 7g
-    shared, count = how == "shared", len(spec.members)
-    if spec.members[0].slice:  # of a mix each member says what it needs
-        wanted = [_profile(member.slice, card) for member in spec.members]
-    elif how and not shared:
-        wanted = [_profile(how, card)] * count
-    elif shared:  # equal parts of the largest GPU instance, as large as they can be
-        largest = card.plain[0]
-        fit = [slices for slices in COMPUTE[largest.slices] if count * slices <= card.slices]
-        wanted = [(largest, max(fit, default=1))] * count
-    else:  # the best profile of which so many fit
-        fit = [one for one in card.plain if _places([one] * count, card)]
-        best = fit[0] if fit else card.plain[-1]
-        wanted = [(best, best.slices)] * count
-    packed = _packed(wanted)
-    if shared and len(packed) > 1:
-        raise Unsupported(f"{_said(wanted, card)} do not fit in one GPU instance of {card.name}")
-    profiles = [wanted[inside[0]][0] for inside in packed]
-    places = _places(profiles, card)
-    if places is None:
-        raise Unsupported(f"{_said(wanted, card)} does not fit on {card.name}, with {card.offers}")
     parts = tuple(
         Part(profile, *place, tuple(wanted[index][1] for index in inside))
         for profile, place, inside in zip(profiles, places, packed, strict=True)
     )
     seats = {index: (p, n) for p, inside in enumerate(packed) for n, index in enumerate(inside)}
-    return Layout(parts, tuple(seats[member] for member in range(count)))
+    return Layout(parts, tuple(seats[member] for member in range(len(wanted))))
+
+
+def _wanted(spec: CellSpec, card: Card) -> list[Wanted]:
+    """What each member needs."""
+    _, _, how = spec.method.partition("_")  # mig: "", mig_shared: "shared", or a slice such as 7g
+    count = len(spec.members)
+    if spec.members[0].slice:  # of a mix each member says what it needs
+        return [_profile(member.slice, card) for member in spec.members]
+    if how == "shared":  # equal parts of the largest GPU instance, as large as they can be
+        largest = card.plain[0]
+        fit = [slices for slices in COMPUTE[largest.slices] if count * slices <= card.slices]
+        return [(largest, max(fit, default=1))] * count
+    if how:
+        return [_profile(how, card)] * count
+    fit = [one for one in card.plain if _places([one] * count, card)]
+    best = fit[0] if fit else card.plain[-1]  # the best profile of which so many fit
+    return [(best, best.slices)] * count
 
 
 def _profile(text: str, card: Card) -> Wanted:
@@ -221,9 +217,6 @@ def _free_runs(profiles: list[Profile], taken: int, least: int) -> tuple | None:
             if places is not None:
                 return ((start, size), *places)
     return None
-
-
-# -- words ----------------------------------------------------------------------------------------
 
 
 def tally(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""MIG as NVML has it: the mode, the profiles, the instances that are there, and changing them.
+"""MIG as NVML has it: the profiles, the mode and the instances that are there, and changing them.
 
 Every function may raise one of NVML_ERRORS, which `in_words` turns into the sentences that cells
 end with. Handles are asked for anew each time: a changed mode, or an instance that went, makes them
@@ -27,6 +27,7 @@ NOT_THERE = (
     pynvml.NVMLError_NotFound,
 )
 CHANGE_S = 120.0  # for the driver to change mode or instances
+WORD = {False: "off", True: "on"}
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,10 @@ class Compute:
 
 @dataclass(frozen=True)
 class Instance:
-    """A GPU instance, at (start, size) in memory slices; its compute instances, largest first.
-    profile: its id, with this name.
-    """
+    """A GPU instance, at (start, size) in memory slices; its compute instances, largest first."""
 
     id: int
-    profile: int
-    name: str
+    profile: Profile
     start: int
     size: int
     compute: tuple[Compute, ...]
@@ -56,10 +54,10 @@ class Instance:
     @property
     def place(self) -> tuple[int, int, int]:
         """No two GPU instances have the same."""
-        return self.profile, self.start, self.size
+        return self.profile.id, self.start, self.size
 
     def __str__(self) -> str:
-        return f"{self.name} at {self.start}:{self.size}"
+        return f"{self.profile.name} at {self.start}:{self.size}"
 
 
 @dataclass(frozen=True)
@@ -71,38 +69,31 @@ class State:
     instances: tuple[Instance, ...]
 
     def __str__(self) -> str:
-        if not self.mode:
-            return "MIG mode off"
-        return f"MIG mode on and {', '.join(map(str, self.instances)) or 'no instances'}"
+        there = ", ".join(map(str, self.instances)) or "no instances"
+        return f"MIG mode {WORD[self.mode]} and {there}"
 
 
 # -- reading --------------------------------------------------------------------------------------
 
 
-def handle(device: Device):
+def _handle(device: Device):
     return pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
 
 
 @in_subprocess()
-def mode(device: Device) -> tuple[bool, bool] | None:
-    """MIG mode (now, after the next reset); None on a card that has no MIG."""
+def state(device: Device) -> State | None:
+    """None on a card that has no MIG."""
     try:
-        now, pending = pynvml.nvmlDeviceGetMigMode(handle(device))
+        now, pending = map(bool, pynvml.nvmlDeviceGetMigMode(_handle(device)))
     except pynvml.NVMLError_NotSupported:
         return None
-    return bool(now), bool(pending)
-
-
-@in_subprocess()
-def state(device: Device) -> State:
-    now, pending = mode(device) or (False, False)
-    return State(now, pending, tuple(_instances(device) if now else ()))
+    return State(now, pending, tuple(_instances(device)) if now else ())
 
 
 @in_subprocess()
 def profiles(device: Device) -> list[Profile]:
     """Every GPU-instance profile; answered with MIG disabled, too."""
-    card, found = handle(device), []
+    card, found = _handle(device), []
     ask, most = pynvml.nvmlDeviceGetGpuInstanceProfileInfo, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
     where = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
     for info in _known(ask, card, most):
@@ -132,7 +123,7 @@ def _known(ask, of, count: int, *more) -> Iterator:
 
 
 def _instances(device: Device) -> list[Instance]:
-    card, kind, found = handle(device), pynvml.c_nvmlGpuInstance_t, []
+    card, kind, found = _handle(device), pynvml.c_nvmlGpuInstance_t, []
     inside = _compute_instances(card)
     for profile in profiles(device):
         # NVML writes them without asking how long the buffer is.
@@ -143,7 +134,7 @@ def _instances(device: Device) -> list[Instance]:
             info = pynvml.nvmlGpuInstanceGetInfo(ctypes.cast(one, kind))
             compute = tuple(sorted(inside.get(info.id, []), key=lambda its: (-its.slices, its.id)))
             place = info.placement.start, info.placement.size
-            found.append(Instance(info.id, profile.id, profile.name, *place, compute))
+            found.append(Instance(info.id, profile, *place, compute))
     return sorted(found, key=lambda one: one.id)
 
 
@@ -164,24 +155,17 @@ def _compute_instances(card) -> dict[int, list[Compute]]:
     return found
 
 
-@in_subprocess()
-def residents(device: Device) -> dict[int, tuple[int, int]]:
-    """PID → (GPU instance id, compute instance id) of what computes on the card."""
-    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(handle(device))
-    return {one.pid: (one.gpuInstanceId, one.computeInstanceId) for one in listed}
-
-
 # -- changes --------------------------------------------------------------------------------------
 
 
 @in_subprocess(CHANGE_S)
 def set_mode(device: Device, on: bool) -> None:
     """Raises NotInForce if the mode is not in force at once."""
-    status = pynvml.nvmlDeviceSetMigMode(handle(device), int(on))
-    if mode(device) != (on, on):
+    status = pynvml.nvmlDeviceSetMigMode(_handle(device), int(on))
+    if pynvml.nvmlDeviceGetMigMode(_handle(device)) != [on, on]:
         error = pynvml.NVMLError(status or pynvml.NVML_ERROR_RESET_REQUIRED)
         raise NotInForce(
-            f"the MIG mode of {device.name} cannot be switched {word(on)}: {error}; something such "
+            f"the MIG mode of {device.name} cannot be switched {WORD[on]}: {error}; something such "
             f"as DCGM may hold the card, or 'nvidia-smi -i {device.index} --gpu-reset' be needed"
         )
 
@@ -196,26 +180,23 @@ def create(device: Device, part: Part) -> None:
     """
     place = byref(pynvml.c_nvmlGpuInstancePlacement_t(part.start, part.size))
     new = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
-    gpu_instance = new(handle(device), part.profile.id, place)
-    for slices in part.compute:
-        fitting = [offer for offer in _compute_profiles(gpu_instance) if offer.sliceCount == slices]
-        if not fitting:
-            raise Unsupported(f"MIG: {device.name} offers no {slices}c in {part.profile.name}")
-        most = max(fitting, key=lambda offer: offer.multiprocessorCount)
-        profile = (most if part.whole else fitting[0]).id
-        pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile)
-
-
-def _compute_profiles(gpu_instance) -> list:
+    gpu_instance = new(_handle(device), part.profile.id, place)
     ask = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
     most = pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
-    shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-    return list(_known(ask, gpu_instance, most, shared))
+    engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    for slices in part.compute:
+        offers = list(_known(ask, gpu_instance, most, engines))
+        fitting = [offer for offer in offers if offer.sliceCount == slices]
+        if not fitting:
+            raise Unsupported(f"MIG: {device.name} offers no {slices}c in {part.profile.name}")
+        largest = max(fitting, key=lambda offer: offer.multiprocessorCount)
+        profile = (largest if part.whole else fitting[0]).id
+        pynvml.nvmlGpuInstanceCreateComputeInstance(gpu_instance, profile)
 
 
 @in_subprocess(CHANGE_S)
 def destroy(device: Device, one: Instance) -> None:
-    gpu_instance = pynvml.nvmlDeviceGetGpuInstanceById(handle(device), one.id)
+    gpu_instance = pynvml.nvmlDeviceGetGpuInstanceById(_handle(device), one.id)
     for compute in one.compute:
         found = pynvml.nvmlGpuInstanceGetComputeInstanceById(gpu_instance, compute.id)
         pynvml.nvmlComputeInstanceDestroy(found)
@@ -239,15 +220,11 @@ def in_words(device: Device, doing: str) -> Iterator[None]:
         raise NotInForce(f"MIG: {doing} failed on {device.name}: {error}") from error
 
 
-def word(on: bool) -> str:
-    return "on" if on else "off"
-
-
 def how_to_switch(device: Device, on: bool) -> str:
     """Who gives the card another MIG mode, how, and whether the workflow may."""
     command = f"nvidia-smi -i {device.index}"
     by_hand = (
-        f"an administrator switches it {word(on)} with '{command} -mig {on:d}' and, where it stays "
+        f"an administrator switches it {WORD[on]} with '{command} -mig {on:d}' and, where it stays "
         f"pending, '{command} --gpu-reset'"
     )
     if device.capability >= HOPPER:

@@ -48,9 +48,7 @@ class Mps(Method):
         return None
 
     @contextmanager
-    def enter(
-        self, spec: CellSpec, device: Device, log: Path, switch: bool = False
-    ) -> Iterator["Clients"]:
+    def enter(self, spec: CellSpec, device: Device, log: Path) -> Iterator["Clients"]:
         with mps_daemon.running(device.uuid, log / "mps") as daemon:
             yield Clients(device, daemon, dict(enumerate(spec.members)), spec.method)
 

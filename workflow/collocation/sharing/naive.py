@@ -20,9 +20,7 @@ class Naive(Method):
         return len(spec.members)
 
     @contextmanager
-    def enter(
-        self, spec: CellSpec, device: Device | None, log: Path, switch: bool = False
-    ) -> Iterator["Plain"]:
+    def enter(self, spec: CellSpec, device: Device | None, log: Path) -> Iterator["Plain"]:
         yield Plain(device)
 
 

@@ -30,11 +30,11 @@ CALLS = {
     "temperature": lambda card: pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU),
     "sm_clock": lambda card: pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM),
     "memory_clock": lambda card: pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_MEM),
-    "throttle": pynvml.nvmlDeviceGetCurrentClocksEventReasons,
+    "throttle": lambda card: pynvml.nvmlDeviceGetCurrentClocksEventReasons(card),
 }
 LISTS = {
-    "compute": pynvml.nvmlDeviceGetComputeRunningProcesses,
-    "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    "compute": lambda card: pynvml.nvmlDeviceGetComputeRunningProcesses(card),
+    "mps": lambda card: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card),
 }
 
 
