@@ -22,7 +22,6 @@ import pytest
 from tests.lies import lies
 from tests.studio import PATIENCE, Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
-from workflow.collocation.gpu.cores import plan_cores, plan_sides
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.task import member_specs
@@ -113,14 +112,6 @@ def test_limits_are_those_of_the_side():
 def test_what_cannot_take_turns_is_refused(content, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         planned(**content)
-
-
-def test_sides_train_on_the_same_cores():
-    cpus = os.sched_getaffinity(0)
-    sets, flags = plan_sides([[2], [2, 2], [2, 2]], None, len(cpus))
-    alone, _ = plan_cores([2], most=len(cpus))
-    both, of_both = plan_cores([2, 2], most=len(cpus))
-    assert (sets, flags) == ([*alone, *both, *both], of_both)
 
 
 # -- one cell, by its own command ------------------------------------------------------------------

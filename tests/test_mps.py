@@ -3,10 +3,8 @@
 What proves that members are clients: test_evidence.py. How whole cells fare: test_faults.py.
 """
 
-import fcntl
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -205,11 +203,13 @@ def test_release_takes_a_bounded_time(monkeypatch):
     assert given[0] == 0.3 and given[1] <= 0.2
 
 
-def test_a_daemon_that_never_answers_is_given_up_and_ended(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_MPS", "mute")
-    monkeypatch.setattr(mps_daemon, "START_S", 0.5)
-    monkeypatch.setattr(mps_daemon, "ANSWER_S", 0.5)
-    with pytest.raises(NotInForce, match="did not start"):
+@pytest.mark.parametrize("how", ["mute", "broken"])
+def test_a_daemon_that_does_not_start_is_given_up_and_ended(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("FAKE_MPS", how)
+    for limit in ("START_S", "ANSWER_S", "KILL_S"):
+        monkeypatch.setattr(mps_daemon, limit, 0.5)
+    said = {"mute": "", "broken": ".*Failed to start : operation not permitted"}
+    with pytest.raises(NotInForce, match=f"^the MPS daemon did not start: {said[how]}"):
         with sharing.enter(SPEC, GPU, tmp_path):
             pass
     assert not folders()
@@ -272,30 +272,6 @@ def test_only_a_daemon_that_serves_the_card_is_a_reason_to_wait_and_none_is_ende
     assert elsewhere.poll() is another.poll() is None and pipe.exists()
 
 
-def test_only_a_mark_of_ours_that_nobody_holds_is_swept():
-    """What others made in the temporary folder is skipped, and not waited for."""
-
-    def foreign(mark: Path) -> None:
-        mark.touch()
-        if os.getuid() == 0:
-            os.chown(mark, 65534, 65534)
-        else:
-            mark.rename(mark.with_name("unmarked"))
-
-    made = []
-    for make in (Path.touch, foreign, Path.touch):
-        made.append(Path(tempfile.mkdtemp(prefix=mps_daemon.PREFIX)))
-        make(made[-1] / mps_daemon.MARK)
-    dead, *others = made
-    code = "from workflow.collocation.sharing import mps_daemon; mps_daemon.sweep()"
-    with (made[-1] / mps_daemon.MARK).open("w") as mark:
-        fcntl.flock(mark, fcntl.LOCK_EX)
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
-    assert folders() == sorted(others) and not dead.exists()
-    for folder in others:
-        shutil.rmtree(folder)
-
-
 KILLED = """
 import sys
 from pathlib import Path
@@ -306,13 +282,21 @@ with mps_daemon.running("GPU-0", Path(sys.argv[1])):
 """
 
 
-def test_the_daemon_ends_with_who_started_it(tmp_path):
+def test_the_daemon_ends_with_who_started_it_and_only_what_the_dead_left_is_swept(
+    tmp_path, monkeypatch
+):
     command, pipe = [sys.executable, "-c", KILLED, str(tmp_path)], subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as conductor:
         assert conductor.stdout.readline() == "runs\n"
-        [daemon] = programs()
+        [daemon], [folder] = programs(), folders()
+        mps_daemon.sweep()  # its mark is held
+        assert programs() == [daemon] and folders() == [folder]
         conductor.kill()
     assert_gone(daemon.pid)
+    with monkeypatch.context() as another:
+        another.setattr(os, "getuid", lambda: 1234)
+        mps_daemon.sweep()
+    assert folders() == [folder]
     mps_daemon.sweep()  # the next cell takes the folder away
     assert not folders()
 

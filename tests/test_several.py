@@ -9,13 +9,10 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.fakes import machine
 from tests.studio import Studio, study, until, workload
 from tests.test_terminal import at_terminal, screen
-from workflow.collocation.gpu.cores import Cpu, share_of
 
 ALL = ["--cores", "all", "--resources", "gpu=9", "--until", "collocate"]
 
@@ -95,37 +92,6 @@ def test_only_cards_that_may_be_used_are(several):
     for wanted, said in (("auto", "on NVIDIA H200"), ("0,1", "on 2 GPUs")):
         plan = several.plan("--gpus", "9", config={"gpu": wanted}).output
         assert said in plan, plan
-
-
-@given(st.data())
-def test_each_card_has_as_many_cores_and_none_is_shared(data):
-    count = data.draw(st.integers(1, 8), "GPUs")
-    nodes = data.draw(st.integers(1, 4), "NUMA nodes")
-    threads = data.draw(st.integers(1, 2), "threads of a core")
-    cores = data.draw(st.integers(count, 40), "cores")
-    cpus = [
-        Cpu(core % nodes, core, core + cores * thread)
-        for core in range(cores)
-        for thread in range(threads)
-    ]
-    near = st.none() | st.integers(0, nodes - 1)
-    there = [(f"GPU-{i}", data.draw(near, f"node of GPU {i}")) for i in range(count)]
-    shares = [share_of(uuid, there, cpus) for uuid, _ in there]
-    assert {len(share) for share in shares} == (
-        {cores // count * threads} if count > 1 else {len(cpus)}
-    )
-    assert len(set().union(*shares)) == sum(map(len, shares))
-    for share in shares if count > 1 else ():  # whole cores
-        assert all({cpu.index for cpu in cpus if cpu.core == i % cores} <= share for i in share)
-
-
-def test_cores_are_the_nearest_there_are():
-    cpus = [Cpu(core // 4, core, core) for core in range(8)]
-    assert share_of("b", [("a", 1), ("b", 0)], cpus) == {0, 1, 2, 3}
-    assert share_of("a", [("a", None), ("b", 0)], cpus) == {4, 5, 6, 7}
-    # Fewer cores than cards: single CPUs, and as few as can be for two.
-    three = [("a", 0), ("b", 0), ("c", 1)]
-    assert [share_of(name, three, cpus[:2]) for name, _ in three] == [{0}, {1}, {0}]
 
 
 def test_a_card_that_this_shell_hides_keeps_its_share(several):

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 from workflow.collocation.gpu.device import Device
-from workflow.collocation.gpu.nvidia import Nvidia, find, leave_out, left_out
+from workflow.collocation.gpu.nvidia import Nvidia, find, left_out
 from workflow.collocation.spec.errors import ConfigError
 
-__all__ = ["Device", "Nvidia", "find", "find_devices", "leave_out", "torch_build"]
+__all__ = ["Device", "Nvidia", "find", "find_devices", "torch_build"]
 
 
 def find_devices(wanted: str | int) -> tuple[list[Device], str]:

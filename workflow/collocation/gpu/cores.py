@@ -39,16 +39,13 @@ def usable(root: Path = CGROUP) -> int:
     return count if found is None else max(1, min(count, int(found)))
 
 
-def topology(
-    root: Path = Path("/sys/devices/system/cpu"), usable: set[int] | None = None
-) -> list[Cpu]:
-    """The logical CPUs this process may use (`usable`: by default its affinity), sorted.
+def topology(root: Path = Path("/sys/devices/system/cpu")) -> list[Cpu]:
+    """The logical CPUs this process may use, sorted.
 
     A CPU of which the kernel tells nothing is a physical core by itself, on NUMA node 0.
     """
-    usable = os.sched_getaffinity(0) if usable is None else usable
     cpus = []
-    for index in sorted(usable):
+    for index in os.sched_getaffinity(0):
         folder = root / f"cpu{index}"
         nodes = [int(entry.name[4:]) for entry in folder.glob("node[0-9]*")]
         siblings = folder / "topology" / "thread_siblings_list"
@@ -59,10 +56,7 @@ def topology(
 
 
 def plan_cores(
-    members: list[int | str],
-    available: list[Cpu] | None = None,
-    numa: int | None = None,
-    most: int | None = None,
+    members: list[int | str], available: list[Cpu], numa: int | None = None, most: int | None = None
 ) -> tuple[list[list[int]], list[str]]:
     """Core sets (sorted CPU numbers, one list per member) and flags.
 
@@ -70,12 +64,9 @@ def plan_cores(
     It gets max(1, CPUs // share_of) of `available`, rounded down to whole physical cores where that
     leaves one; neither number nor CPUs depend on the members after it. CPUs of node `numa` (the
     GPU's) go first, and a member stays within one node while there is room. Of more than `most`
-    CPUs (by default what a container's quota allows) the rest are left alone, second hyperthreads
-    first. Flags: "cores_shared" when two members have a CPU in common, "hyperthreads_shared" when
-    only a physical core.
+    CPUs the rest are left alone, second hyperthreads first. Flags: "cores_shared" when two members
+    have a CPU in common, "hyperthreads_shared" when only a physical core.
     """
-    if available is None:
-        available, most = topology(), most or usable()
     order = sorted(available, key=lambda cpu: (cpu.node != numa, cpu))
     threads, place = Counter(), {}
     for cpu in order:
@@ -99,7 +90,7 @@ def plan_sides(
     sides: list[list[int | str]], numa: int | None = None, most: int | None = None
 ) -> tuple[list[list[int]], list[str]]:
     """`plan_cores` for each condition of a cell: they train in turns, and on the same cores."""
-    planned = [plan_cores(side, None, numa, most) for side in sides]
+    planned = [plan_cores(side, topology(), numa, most or usable()) for side in sides]
     flags = dict.fromkeys(flag for _, found in planned for flag in found)
     return [cores for found, _ in planned for cores in found], list(flags)
 
@@ -111,15 +102,13 @@ def keep_to_share(device: Device | None) -> int | None:
     It is the same whichever GPUs are used: what runs on the others changes no rate. Of a machine's
     CPUs each of its GPUs has a share; of those that we were given (by Slurm, say) each visible one.
     """
-    if device is None:
-        return None
     given = os.sched_getaffinity(0)
     try:
-        cards = find(None if len(given) == os.cpu_count() else "auto")
-        places = [(card.uuid, card.numa_node) for card in cards]
+        cards = find(None if len(given) == os.cpu_count() else "auto") if device else []
     except (ConfigError, NotInForce):
         return None
-    if not places[1:] or device.uuid not in dict(places):
+    places = [(card.uuid, card.numa_node) for card in cards]
+    if len(places) < 2 or device.uuid not in dict(places):
         return None
     most = max(1, usable() // len(places))
     os.sched_setaffinity(0, share_of(device.uuid, places, topology()))
@@ -128,7 +117,7 @@ def keep_to_share(device: Device | None) -> int | None:
 
 def share_of(uuid: str, cards: list[tuple[str, int | None]], available: list[Cpu]) -> set[int]:
     """The CPUs of one of a machine's GPUs: for each as many whole physical cores, of its own NUMA
-    node first, and none for two. Where there are fewer cores, single CPUs in turn.
+    node first, and none for two. Where there are fewer cores than GPUs, all.
 
     cards: (UUID, NUMA node) of each GPU.
     """
@@ -136,24 +125,21 @@ def share_of(uuid: str, cards: list[tuple[str, int | None]], available: list[Cpu
     for cpu in available:
         free.setdefault(cpu.core, []).append(cpu)
     size = len(free) // len(cards)
-    if size == 0:
-        place = [name for name, _ in cards].index(uuid) % len(available)
-        return {cpu.index for cpu in available[place :: len(cards)]}
     # Who has no node takes what is left.
     for name, node in sorted(cards, key=lambda card: card[1] is None):
         near = sorted(free, key=lambda core: (free[core][0].node != node, free[core]))[:size]
         own = {cpu.index for core in near for cpu in free.pop(core)}
         if name == uuid:
-            return own
-    raise ValueError(uuid)
+            break
+    return own or {cpu.index for cpu in available}
 
 
-def spare(core_sets: list[list[int]], available: list[Cpu] | None = None) -> list[int] | None:
+def spare(core_sets: list[list[int]]) -> list[int] | None:
     """A CPU for what runs beside the members; None where they have them all.
 
     Of a physical core that none of them uses, where there is one.
     """
-    available = topology() if available is None else available
+    available = topology()
     taken = {index for cpus in core_sets for index in cpus}
     busy = {cpu.core for cpu in available if cpu.index in taken}
     free = [cpu for cpu in available if cpu.index not in taken]

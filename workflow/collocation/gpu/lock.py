@@ -100,18 +100,21 @@ def folder_lock(path: Path, holder: dict) -> Iterator[None]:
 
 def _try(path: Path, holder: dict) -> int | None:
     """The locked descriptor (close-on-exec), or None while somebody else has it."""
+    fd = None
     try:
         fd = _open(path)
-    except OSError as error:
-        raise _useless(path, f"{error.strerror}; remove it") from None
-    try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
         return None
-    except OSError as error:  # of some network file systems
-        os.close(fd)
-        raise _useless(path, f"its file system has no locks ({error.strerror})") from None
+    except OSError as error:  # no file of ours, or a network's file system that has no locks
+        if fd is not None:
+            os.close(fd)
+        key = "results" if path.name == ".lock" else "COLLOCATION_LOCK_DIR"
+        raise OSError(
+            f"{path} cannot be locked: {error.strerror}; remove it, or set {key} to another "
+            "folder, on a local disk"
+        ) from None
     _say(fd, holder)
     return fd
 
@@ -135,14 +138,6 @@ def _say(fd: int, holder: dict) -> None:
     os.ftruncate(fd, 0)  # first: a dead holder's words are never read as ours
     with suppress(OSError):  # a full disk costs the name, not the lock
         os.pwrite(fd, json.dumps(holder).encode(), 0)
-
-
-def _useless(path: Path, why: str) -> OSError:
-    """In one line, with the way out."""
-    key = "results" if path.name == ".lock" else "COLLOCATION_LOCK_DIR"
-    return OSError(
-        f"{path} cannot be locked: {why}, or set {key} to another folder, on a local disk"
-    )
 
 
 def _words(path: Path) -> dict:

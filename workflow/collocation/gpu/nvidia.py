@@ -12,7 +12,7 @@ from pathlib import Path
 import pynvml
 
 from workflow.collocation.gpu.device import Device
-from workflow.collocation.gpu.nvml_subprocess import DriverError, Silent, ask_again, in_subprocess
+from workflow.collocation.gpu.nvml_subprocess import DriverError, in_subprocess
 from workflow.collocation.spec.errors import ConfigError
 
 # What pynvml raises: where a driver is older than a call of it, that is no NVMLError.
@@ -74,10 +74,7 @@ class Nvidia(Device):
     def shown_to(self, environment: Mapping[str, str]) -> bool:
         if VISIBLE not in environment:
             return True
-        try:
-            devices = _devices() or [self]
-        except DriverError:
-            devices = [self]
+        devices = _devices() or [self]
         for name in map(str.strip, environment[VISIBLE].split(",")):
             cards = _meant(name, environment, devices)
             if not cards or (name.isdecimal() and _LEFT_OUT):
@@ -165,12 +162,6 @@ def left_out() -> str:
     return "; ".join(f"GPU {index} is left out: {why}" for index, why in _LEFT_OUT.items())
 
 
-def leave_out(index: int, error: DriverError) -> None:
-    """Use this card no more, and have the others asked on."""
-    _LEFT_OUT[index] = error
-    ask_again()
-
-
 def _devices() -> list[Nvidia]:
     """All cards that work; none without NVIDIA's library. Raises DriverError."""
     try:
@@ -184,11 +175,8 @@ def _devices() -> list[Nvidia]:
         try:
             if index not in _LEFT_OUT:
                 found.append(_device(index))
-        except Silent as silent:
-            leave_out(index, silent)
-            _count()  # is it the card alone?
         except NVML_ERRORS as error:
-            leave_out(index, _failure(error))
+            _LEFT_OUT[index] = _failure(error)
     if _LEFT_OUT and not found:
         raise next(iter(_LEFT_OUT.values()))
     return found

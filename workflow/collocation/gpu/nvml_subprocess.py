@@ -54,11 +54,6 @@ def in_subprocess(seconds: float | None = None) -> Callable:
     return decorate
 
 
-def ask_again() -> None:
-    """After silence, have another child asked from now on."""
-    CHILD.silent = None
-
-
 class Child:
     """The process that asks. `inside` is true there."""
 

@@ -67,10 +67,11 @@ def require_device(method: str, reports: Reports, uuid: str, device: Device | No
             raise NotInForce(f"{who} runs on {found}, not on {uuid}")
 
 
-def among(reports: Reports, pids: Iterable[int], there: bool) -> list[str]:
-    """The names of those members that are, or are not, in a list of PIDs."""
+def among(reports: Reports, pids: Iterable[int], there: bool) -> str:
+    """Those members that are, or are not, in a list of PIDs."""
     listed = set(pids)
-    return [called(m, r) for m, r in reports.items() if bool(known_as(r.pid) & listed) is there]
+    found = [called(m, r) for m, r in reports.items() if bool(known_as(r.pid) & listed) is there]
+    return ", ".join(found)
 
 
 def known_as(pid: int) -> set[int]:
@@ -126,13 +127,26 @@ def require_members(
     ours = names_of([*pids, server] if server else pids)
 
     def wrong(listed: Listed, late: bool) -> Exception | None:
+        compute, mps = listed["compute"] or [], listed["mps"] or []
         if not pids:  # those that failed may be slow to leave
             return None
-        if not ours & set(listed["compute"] or []):
-            return _wrong_numbers(method, listed, pids, len(clients), late)
-        # A member that failed and is slow to end is no stranger.
+        if not ours & set(compute):
+            most = len(pids) + bool(clients)
+            if len(compute) in (0, most) and len(mps) in (0, len(clients)):
+                return None
+            return (GpuBusy if len(compute) > most else NotInForce)(
+                f"{method}: NVML lists {len(compute)} processes and {len(mps)} MPS clients; the "
+                f"cell has {len(pids)} members, {len(clients)} of them clients"
+            )
+        if absent := among(plain, compute, False):
+            return NotInForce(f"{method}: not among NVML's processes {compute}: {absent}")
+        if listed["mps"] is not None and (absent := among(clients, mps, False)):
+            return NotInForce(f"{method}: not among NVML's MPS clients {mps}: {absent}")
+        if joined := among(plain, mps, True):
+            return NotInForce(f"{method}: NVML lists MPS clients on the card: {joined}")
+        # What a member started, or one that failed and is slow to end, is no stranger.
         ending = names_of(process.pid for process in offspring()) if late else set()
-        return _wrong_names(method, listed, plain, clients) or _strangers(listed, ours | ending)
+        return _strangers(listed, ours | ending)
 
     return _awaited(device, wrong)
 
@@ -149,47 +163,11 @@ def _awaited(device: Device, wrong: Callable[[Listed, bool], Exception | None]) 
         time.sleep(0.2)
 
 
-def _wrong_names(method: str, listed: Listed, plain: Reports, clients: Reports) -> Exception | None:
-    compute, mps = listed["compute"] or [], listed["mps"]
-    if absent := among(plain, compute, False):
-        return NotInForce(f"{method}: not among NVML's processes {compute}: {', '.join(absent)}")
-    if mps is not None and (absent := among(clients, mps, False)):
-        return NotInForce(f"{method}: not among NVML's MPS clients {mps}: {', '.join(absent)}")
-    if joined := among(plain, mps or [], True):
-        return NotInForce(f"{method}: NVML lists MPS clients on the card: {', '.join(joined)}")
-    return None
-
-
 def _strangers(listed: Listed, ours: set[int]) -> Exception | None:
     others = {*(listed["compute"] or []), *(listed["mps"] or [])} - ours
     owners = ", ".join(owner(pid) for pid in sorted(others))
     sentence = f"a cell needs the GPU to itself, and others compute on it: {owners}"
     return GpuBusy(sentence) if others else None
-
-
-def _wrong_numbers(
-    method: str, listed: Listed, pids: list[int], clients: int, late: bool
-) -> Exception | None:
-    """Of processes, and of MPS clients; more processes than the members, their server and what they
-    may have started are others'.
-    """
-    computing, served = (len(listed[key] or []) for key in ("compute", "mps"))
-    most = len(pids) + bool(clients)
-    if computing in (0, most) and served in (0, clients):
-        return None
-    others = computing > most + (len(_started_by(pids)) if late else 0)
-    return (GpuBusy if others else NotInForce)(
-        f"{method}: NVML lists {computing} processes and {served} MPS clients; the cell has "
-        f"{len(pids)} members, {clients} of them clients{' of 1 MPS server' if clients else ''}"
-    )
-
-
-def _started_by(pids: Iterable[int]) -> set[psutil.Process]:
-    found: set[psutil.Process] = set()
-    for pid in pids:
-        with suppress(psutil.Error):
-            found |= set(psutil.Process(pid).children(recursive=True))
-    return found
 
 
 def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -79,19 +79,20 @@ class Clients(Sharing):
     def witness(self, reports: dict[int, Report], plain: Reports | None = None) -> dict:
         """plain: members of other conditions, which have to be none of the daemon's clients."""
         evidence.require_device(self.method, reports, self.device.uuid, self.device)
-        server = self._same_server()
+        servers = _pids(self.daemon.ask("get_server_list"))
+        if len(servers) != 1:
+            raise NotInForce(f"MPS: one server was expected, the daemon lists {servers or 'none'}")
+        [server] = servers
+        if self.server not in (None, server):
+            raise NotInForce(f"MPS: the server was PID {self.server} and is now PID {server}")
         status = self.daemon.ask(f"get_server_status {server}").strip()
         if status != "ACTIVE":
             raise NotInForce(f"MPS: server {server} is {status or 'without status'}, not ACTIVE")
         clients = _pids(self.daemon.ask(f"get_client_list {server}"))
         if absent := evidence.among(reports, clients, False):
-            raise NotInForce(
-                f"MPS: not among server {server}'s clients {clients}: {', '.join(absent)}"
-            )
+            raise NotInForce(f"MPS: not among server {server}'s clients {clients}: {absent}")
         if joined := evidence.among(plain or {}, clients, True):
-            raise NotInForce(
-                f"MPS: among server {server}'s clients, not planned so: {', '.join(joined)}"
-            )
+            raise NotInForce(f"MPS: among server {server}'s clients, not planned so: {joined}")
         self.names |= evidence.names_of([server, *(report.pid for report in reports.values())])
         self.listed = evidence.require_members(
             self.method, self.device, plain or {}, reports, server
@@ -100,7 +101,7 @@ class Clients(Sharing):
         proven = bool(reports) and not any(limit["unproven"] for limit in limits.values())
         self.server = server
         comparable = server in (self.listed["compute"] or []) and self.listed["mps"] is not None
-        return {
+        found = {
             "verified": proven or None,
             "server": server,
             "status": status,
@@ -110,7 +111,13 @@ class Clients(Sharing):
             "nvml_agrees": comparable or None,
             "devices": {member: report.device_uuid for member, report in reports.items()},
             "limits": limits,
-        } | self._priorities()
+        }
+        # No interface of MPS shows what priority a client has: only how members do tells.
+        asked = {m: its.priority for m, its in self.members.items() if its.priority is not None}
+        if asked:
+            default = self.daemon.ask("get_default_client_priority").strip()
+            found["priorities"] = {"asked": asked, "default": default, "seen": None}
+        return found
 
     def own_pids(self) -> set[int]:
         return self.names
@@ -124,14 +131,6 @@ class Clients(Sharing):
         with suppress(NotInForce):
             for server in _pids(self.daemon.ask("get_server_list", RELEASE_S)):
                 self.daemon.ask(f"terminate_client {server} {pid}", until - time.monotonic())
-
-    def _same_server(self) -> int:
-        servers = _pids(self.daemon.ask("get_server_list"))
-        if len(servers) != 1:
-            raise NotInForce(f"MPS: one server was expected, the daemon lists {servers or 'none'}")
-        if self.server not in (None, servers[0]):
-            raise NotInForce(f"MPS: the server was PID {self.server} and is now PID {servers[0]}")
-        return servers[0]
 
     def _limit_in_force(self, member: int, report: Report) -> dict:
         """What is evidence of this member's limits; raises NotInForce if one is not in force, if
@@ -178,16 +177,6 @@ class Clients(Sharing):
             "card_free": card_free,
             "unproven": unproven,
         }
-
-    def _priorities(self) -> dict:
-        """What was asked for, and what the daemon gives those that ask for nothing. No interface
-        of MPS shows what a client has: only how members do beside each other tells.
-        """
-        asked = {m: its.priority for m, its in self.members.items() if its.priority is not None}
-        if not asked:
-            return {}
-        default = self.daemon.ask("get_default_client_priority").strip()
-        return {"priorities": {"asked": asked, "default": default, "seen": None}}
 
 
 def _pids(answer: str) -> list[int]:

@@ -34,15 +34,11 @@ OPEN_FILES = 16384  # what NVIDIA advises for many clients
 
 @dataclass
 class Daemon:
-    """`pipe` is where clients meet the daemon, `logs` is where it and its server write.
-
-    One that has left a question unanswered is `deaf`: nobody waits for it again.
-    """
+    """`pipe` is where clients meet the daemon, `logs` is where it and its server write."""
 
     device_uuid: str
     pipe: Path
     logs: Path
-    deaf: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,8 +53,6 @@ class Daemon:
     def ask(self, command: str, seconds: float | None = None) -> str:
         """The answer to a control command. Raises NotInForce if there is none within that time."""
         seconds = ANSWER_S if seconds is None else seconds
-        if self.deaf:
-            raise NotInForce(f"MPS: '{command}' was not asked of a daemon that does not answer")
         folders = {PIPE_FOLDER: str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.pipe)}
         try:
             answer = subprocess.run(
@@ -71,7 +65,6 @@ class Daemon:
                 timeout=seconds,
             )
         except subprocess.TimeoutExpired:
-            self.deaf = not command.startswith("terminate_client")  # which may take its time
             raise NotInForce(f"MPS: no answer to '{command}' within {seconds:.3g} s") from None
         except OSError as error:
             raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
@@ -150,25 +143,22 @@ def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:
             daemon.ask("get_server_list")
             return
         except NotInForce as silence:
-            if daemon.deaf or process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 log = daemon.logs / "control.log"
-                said = log.read_text(errors="replace").split("\n") if log.exists() else []
-                words = [line for line in said if line.strip()] or [str(silence)]
-                raise NotInForce(f"the MPS daemon did not start: {words[-1]}") from None
+                said = log.read_text(errors="replace").strip() if log.exists() else ""
+                words = said.rpartition("\n")[2] or silence
+                raise NotInForce(f"the MPS daemon did not start: {words}") from None
         time.sleep(0.1)
 
 
 def _end(daemon: Daemon) -> None:
-    """Quit, then SIGTERM, then SIGKILL for the daemon and its server, and the pipe folder goes.
-
-    One that does not answer is killed at once.
-    """
+    """Quit, then SIGTERM, then SIGKILL for the daemon and its server, and the pipe folder goes."""
     left = _programs(daemon.pipe)
     if left:
         with suppress(NotInForce):  # a daemon that cannot be asked is signalled at once
             daemon.ask(f"quit -t {END_S:.0f}", KILL_S)
             left = _alive_after(2 * END_S, left)
-    for sent, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S))[daemon.deaf :]:
+    for sent, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S)):
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(sent)
