@@ -18,13 +18,6 @@ from workflow.collocation.sharing.mig_layout import Card, Layout, plan
 from workflow.collocation.spec.cell import CellSpec
 
 A30, A100, H200 = (TABLES[name] for name in ("a30", "a100_40", "h200_141"))
-FINER = replace(  # as a card would have it whose memory is counted in twice as many units
-    H200,
-    profiles=tuple(
-        replace(p, placements=tuple((2 * start, 2 * size) for start, size in p.placements))
-        for p in H200.profiles
-    ),
-)
 COMPUTE = {  # what mig-parted's known configurations of an A100 have
     "7g": {"1c": 7, "2c": 3, "3c": 2, "4c": 1, "7c": 1},
     "4g": {"1c": 4, "2c": 2, "4c": 1},
@@ -41,25 +34,6 @@ parts_of_a_kind = st.sampled_from(list(COMPUTE)).flatmap(
         st.sampled_from(["1g", *(f"{part}.{of}" for part in COMPUTE[of])]), min_size=1, max_size=7
     )
 )
-
-
-@st.composite
-def odd_cards(draw) -> tuple[Card, list[str]]:
-    """A card that allows fewer of a profile, and more places, than one that there is; wishes."""
-    slices = {"1g.18gb": "1g", "2g.35gb": "2g", "3g.71gb": "3g", "4g.71gb": "4g"}
-    taken = draw(st.lists(st.sampled_from(list(slices)), min_size=1, max_size=2, unique=True))
-    odd = [
-        replace(
-            profile,
-            most=draw(st.integers(1, 7)),
-            placements=tuple((start, profile.size) for start in range(9 - profile.size)),
-        )
-        for profile in H200.profiles
-        if profile.name in taken
-    ]
-    largest = next(profile for profile in H200.profiles if profile.slices == 7)
-    wishes = st.lists(st.sampled_from([slices[name] for name in taken]), min_size=1, max_size=8)
-    return replace(H200, profiles=(*odd, largest)), draw(wishes)
 
 
 def planned(spec: CellSpec, card: Card) -> Layout | None:
@@ -106,16 +80,17 @@ def named(text: str, card: Card) -> str | None:
     return None
 
 
-@settings(deadline=None, max_examples=180)
-@given(st.tuples(cards, st.lists(whole, min_size=1)) | odd_cards())
-def test_the_planner_agrees_with_brute_force(drawn):
-    card, wanted = drawn
+@settings(max_examples=180)
+@given(cards, st.lists(whole, min_size=1), st.integers(1, 7))
+def test_the_planner_agrees_with_brute_force(card, wanted, most):
+    if most < 4:  # a card that allows fewer of each than one that there is
+        fewer = (replace(p, most=min(most, p.most)) for p in card.profiles)
+        card = replace(card, profiles=tuple(fewer))
     names = Counter(named(text, card) for text in wanted)
     fits = None not in names and frozenset(names.items()) in everything(card)
     assert bool(planned(mix(*wanted), card)) == fits
 
 
-@settings(deadline=None)
 @given(cards, st.lists(whole | st.sampled_from(PARTS), min_size=1) | parts_of_a_kind)
 def test_a_plan_keeps_to_the_cards_rules_and_gives_each_member_its_seat(card, wanted):
     layout = planned(mix(*wanted), card)
@@ -189,17 +164,21 @@ def test_what_is_planned(card, method, wished, expected):
 
 
 def test_profiles_with_attributes_are_never_taken():
-    special = ("+me", "+gfx", "-me", "+me.all")
-    profile = H200.profiles[0]
-    tempting = [replace(profile, name=f"1g.18gb{s}", sm_count=500, most=7) for s in special]
+    tempting = [replace(H200.profiles[0], name=f"1g.18gb{s}", sm_count=500) for s in ("+me", "-me")]
     card = replace(H200, profiles=(*tempting, *H200.profiles))
-    assert str(plan(alike("mig", 7), card)) == "7x 1g.18gb"
     assert str(plan(mix("1g", "2g"), card)) == "1g.18gb + 2g.35gb"
 
 
 def test_in_how_many_units_a_card_counts_its_memory_changes_no_plan():
-    for wanted in (["1g"], ["1g2x"] * 4, ["1g2x", "1g", "2g"], ["1g"] * 7, ["1g2x"] * 5):
-        assert len({str(planned(mix(*wanted), card)) for card in (H200, FINER)}) == 1
+    finer = replace(
+        H200,
+        profiles=tuple(
+            replace(p, placements=tuple((2 * start, 2 * size) for start, size in p.placements))
+            for p in H200.profiles
+        ),
+    )
+    for wanted in (["1g2x"] * 4, ["1g2x", "1g", "2g"], ["1g"] * 7, ["1g2x"] * 5):
+        assert len({str(planned(mix(*wanted), card)) for card in (H200, finer)}) == 1
 
 
 SEATS = [  # profile's slices and start of each part, its compute instances; the members' seats

@@ -28,13 +28,6 @@ MOST = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: ("EXCLUSIVE_PROCESS", 1),
     pynvml.NVML_COMPUTEMODE_PROHIBITED: ("PROHIBITED", 0),
 }
-TODO = {  # what helps against an NVML error
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated: restart the machine, or "
-    "the container",
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "load it ('modprobe nvidia'), or restart the machine",
-    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not open /dev/nvidia*",
-}
-OTHERWISE = "'nvidia-smi' and 'dmesg' may say more; restart the machine, or the container"
 
 _LEFT_OUT: dict[int, DriverError] = {}  # cards that fail, by index
 
@@ -120,24 +113,16 @@ def _named(source: str, names: str, devices: list[Nvidia]) -> list[Nvidia]:
         if _LEFT_OUT and (not found or (source == VISIBLE and name.isdecimal())):
             raise DriverError(f"{source}: {name!r} may be a GPU that fails: {left_out()}")
         if len(found) != 1 or name.startswith("MIG-"):
-            raise ConfigError(f"{source}: {name!r} {_trouble(source, name, found, devices)}")
+            what = "names several GPUs" if found else "is no GPU of this machine"
+            if found and name.startswith("MIG-"):
+                what = "is no GPU, but a part of one, of this machine"
+            elif found and source == VISIBLE:
+                what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
+            known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+            known = known or "auto, cpu, for there is none"
+            raise ConfigError(f"{source}: {name!r} {what}; allowed: {known}")
         given += [card for card in found if card not in given]
     return given
-
-
-def _trouble(source: str, name: str, found: list, devices: list[Nvidia]) -> str:
-    """Why a name is none of one GPU, and which would be."""
-    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
-    if found and name.startswith("MIG-"):
-        what = "is no GPU, but a part of one, of this machine"
-    elif not found:
-        what = "is no GPU of this machine"
-    elif source == VISIBLE and name.isdecimal():
-        what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
-        known = ", ".join(device.uuid for device in devices)
-    else:
-        what = "names several GPUs"
-    return f"{what}; allowed: {known or 'auto, cpu, for there is none'}"
 
 
 def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> list[Nvidia]:
@@ -187,8 +172,9 @@ def _failure(error: Exception) -> DriverError:
     code = getattr(error, "value", None)
     number = "" if code is None else f" (NVML error {code})"
     return DriverError(
-        f"the NVIDIA driver fails: {' '.join(str(error).split())}{number}; "
-        f"{TODO.get(code, OTHERWISE)}; gpu=cpu measures on the CPU"
+        f"the NVIDIA driver fails: {' '.join(str(error).split())}{number}; 'nvidia-smi' and "
+        "'dmesg' may say more; after an update of the driver restart the machine, or the "
+        "container; gpu=cpu measures on the CPU"
     )
 
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,8 +101,13 @@ def require_free(device: Device) -> None:
     """Raise GpuBusy, naming PID and owner, if somebody else's MPS daemon serves the card, or
     processes compute on it. Kills nobody.
     """
-    for process, environment in _daemons():
-        if device.shown_to(environment):
+    for process in psutil.process_iter():
+        environment = None
+        with suppress(psutil.Error):  # another user's: NVML would list its clients
+            # Without these options it is somebody's question to a daemon, or it has ended.
+            if process.name() == CONTROL and {"-d", "-f"} & set(process.cmdline()):
+                environment = process.environ()
+        if environment is not None and device.shown_to(environment):
             pipe = printable(environment.get(PIPE_FOLDER, DEFAULT_PIPE))
             raise GpuBusy(
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
@@ -168,15 +173,3 @@ def _strangers(listed: Listed, ours: set[int]) -> Exception | None:
     owners = ", ".join(owner(pid) for pid in sorted(others))
     sentence = f"a cell needs the GPU to itself, and others compute on it: {owners}"
     return GpuBusy(sentence) if others else None
-
-
-def _daemons() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """Every MPS control daemon here whose environment is readable, and that.
-
-    Another user's is not, which is no reason to refuse: NVML would list its clients.
-    """
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            # Without these options it is somebody's question to a daemon, or it has ended.
-            if process.name() == CONTROL and {"-d", "-f"} & set(process.cmdline()):
-                yield process, process.environ()
