@@ -165,6 +165,15 @@ def freezer() -> Iterator[Freezer]:
             made.thaw()
 
 
+# A package that gives way to the real one where it is imported, and not only looked at.
+REAL_TORCH = """
+import importlib, sys
+sys.path.remove({!r})
+del sys.modules["torch"]
+importlib.import_module("torch")
+"""
+
+
 @dataclass
 class Studio:
     """A working folder with workloads.yaml and studies/; `data` and `locks` may be shared."""
@@ -206,7 +215,7 @@ class Studio:
         self.surroundings["COLLOCATION_FAKE_NVML"] = os.pathsep.join(folders)
         torch = self.card / "site" / "torch"
         torch.mkdir(parents=True)
-        (torch / "__init__.py").touch()
+        (torch / "__init__.py").write_text(REAL_TORCH.format(str(torch.parent)))
         (torch / "version.py").write_text('cuda = "13.0"\n')
         path = [str(torch.parent), self.surroundings["PYTHONPATH"], os.environ.get("PYTHONPATH")]
         self.surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, path))
