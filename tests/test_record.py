@@ -91,51 +91,36 @@ def test_folders_without_a_record_are_nothing(tmp_path):
     assert scan(tmp_path) == {}
 
 
-DAMAGES = {
-    "cut short": lambda text: text[:-40],
-    "emptied": lambda text: "",
-    "bytes": lambda text: "\udcff\udcfe",
-    "a list": lambda text: "[]",
-    "other schema": {"schema_version": 2},
-    "another key": {"surroundings": {}},
-    "status": {"status": "fine"},
-    "gpu": {"gpu": {"name": "some card"}},
-    "other cell": lambda text: make("2x_a/paper_step/mps/r1").model_dump_json(),
+MEMBER = {"member": 0, "workload": "a", "status": "completed"}
+RATE = {"steps": 1, "samples_per_s": 1}
+UNSOUND = {  # what a record says instead, or what it becomes → what is said of it
+    "cut short": (lambda text: text[:-40], "Invalid JSON"),
+    "bytes": (lambda text: "\udcff\udcfe", "Invalid JSON"),
+    "a list": (lambda text: "[]", "an object"),
+    "other cell": (lambda text: make("2x_a/paper_step/mps/r1").model_dump_json(), None),
     # Copied by hand: it would count as a second measurement.
-    "other attempt": lambda text: make(attempt=7).model_dump_json(),
+    "other attempt": (lambda text: make(attempt=7).model_dump_json(), None),
+    "other schema": ({"schema_version": 2}, "schema_version: Input should be 1"),
+    "another key": ({"surroundings": {}}, "surroundings: Extra inputs"),
+    "gpu": ({"gpu": {"name": "some card"}}, "gpu.uuid: Field required"),
+    "nothing measured": ({"status": "completed"}, "nothing was measured"),
+    "nobody's job": ({"members": [MEMBER | {"member": 1}]}, "1 is none of spec"),
+    "no window": ({"members": [MEMBER | {"windows": {"x": RATE}}]}, "x is none"),
+    "rate": ({"members": [MEMBER | {"windows": {"x": RATE | {"samples_per_s": -1}}}]}, "greater"),
+    "scenario": ({"cell": make().cell.model_dump() | {"scenario": "a"}}, "not <count>x_<workload>"),
+    "spec": ({"spec": {}}, "spec.members is no list"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_unsound_records_are_corrupt(tmp_path, put, damage):
-    path, done = put(), DAMAGES[damage]
+@pytest.mark.parametrize("name", UNSOUND)
+def test_unsound_records_are_corrupt(tmp_path, put, name):
+    """One line says why, where it is not that it is of another cell."""
+    (done, said), path = UNSOUND[name], put(spec={"members": [{}]})
     text = path.read_text()
     damaged = json.dumps(json.loads(text) | done) if isinstance(done, dict) else done(text)
     path.write_bytes(damaged.encode(errors="surrogateescape"))
     [attempt] = scan(tmp_path)[CELL]
     assert (attempt.content, attempt.status, attempt.number) == (None, "corrupt", 1)
-
-
-MEMBER = {"member": 0, "workload": "a", "status": "completed"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"status": "completed"}, "nothing was measured"),
-        ({"members": [MEMBER | {"member": 1}]}, "1 is none of spec"),
-        ({"members": [MEMBER | {"windows": {"x": {"steps": 1, "samples_per_s": 1}}}]}, "x is none"),
-        ({"members": [MEMBER | {"windows": {"x": {"steps": 1, "samples_per_s": -1}}}]}, "greater"),
-        ({"cell": {"scenario": "a"}}, "cell.scenario: .* is not <count>x_<workload>"),
-        ({"windows": [{"name": "naive"}]}, "windows.0.start_ns: Field required"),
-        ({"spec": {}}, "spec.members is no list"),
-    ],
-)
-def test_a_record_that_does_not_hold_together_says_why(put, changes, said):
-    path = put(spec={"members": [{}]})
-    content = json.loads(path.read_text())
-    for key, value in changes.items():
-        content[key] = content[key] | value if isinstance(value, dict) and value else value
-    path.write_text(json.dumps(content))
-    with pytest.raises(NoRecord, match=said):
-        read(path)
+    if said:
+        with pytest.raises(NoRecord, match=f"^.*{said}.*$"):
+            read(path)

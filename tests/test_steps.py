@@ -121,6 +121,7 @@ def test_percentiles_and_drift_of_the_last_third_against_the_first():
     found = steps.rate(ends(10, 10, 1000, 1000, 11, 11), 0, 2 * ORIGIN, 1)
     assert found.drift == pytest.approx(0.1)
     assert steps.rate(ends(10, 20), 0, 2 * ORIGIN, 1).drift is None
+    assert steps.rate(ends(10, 10), ORIGIN, ORIGIN + 20 * MS, 1).steps == 2  # [start, stop)
 
 
 def test_noise_of_thirds_that_do_not_differ_is_within_its_standard_errors():

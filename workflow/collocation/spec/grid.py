@@ -9,7 +9,7 @@ from functools import cached_property
 
 from workflow.collocation.spec.cell import ArmSpec, CellSpec, MeasureSpec, MemberSpec
 from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.methods import divides
+from workflow.collocation.spec.methods import METHODS, divides
 from workflow.collocation.spec.names import (
     ALTERNATE,
     ARMS,
@@ -143,7 +143,10 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
     turns = sides(method, names) if kind == ALTERNATE else [Side("", method)]
 
     def member(name: str, side: Side, number: int) -> MemberSpec:
-        job = workloads[name]
+        job, limits = (
+            workloads[name],
+            study.variants.get(side.method) or METHODS[side.method].limits,
+        )
         if group.input:
             source = job.input.model_copy(update={"mode": group.input})
             job = job.model_copy(update={"input": source})
@@ -155,7 +158,7 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
             work=group.work.get(name) if mix else None,
             slice=group.slices[name] if mix and divides(side.method) else None,
             side=number if kind == ALTERNATE else None,
-            **study.limits(side.method, name, len(names)),
+            **(limits.of(name, len(names)) if limits else {}),
         )
 
     members = tuple(

@@ -170,11 +170,6 @@ class Study(Strict):
         """How a group's cells are measured."""
         return self.measure.model_copy(update=group.measure.model_dump(exclude_unset=True))
 
-    def limits(self, method: str, workload: str, members: int) -> dict:
-        """What a method limits a member to, such as sm_percent."""
-        found = self.variants.get(method) or METHODS[method].limits
-        return found.of(workload, members) if found else {}
-
     @model_validator(mode="after")
     def _hangs_together(self):
         if not self.groups():
