@@ -7,12 +7,9 @@
 
 import sys
 
-from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.11")
-if not Path(workflow.basedir, "workflow", "collocation").is_dir():
-    raise WorkflowError("no module of another workflow: clone this repository and run it there")
 sys.path.insert(0, workflow.basedir)
 
 from workflow.collocation.plan import terminal
@@ -27,12 +24,11 @@ configfile: Path(workflow.basedir, "config", "config.yaml")
 localrules:
     dataset,
     merge,
-    merge_telemetry,
     estimate,
     draw,
     write_pages,
-    figures,
     explore,
+    figures,
     report_contents,
     make_report,
     report,
@@ -40,11 +36,8 @@ localrules:
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/datasets.smk"
 include: "workflow/rules/collocate.smk"
-include: "workflow/rules/merge.smk"
-include: "workflow/rules/report.smk"
-include: "workflow/rules/figures.smk"
+include: "workflow/rules/publish.smk"
 
 
 rule all:

@@ -61,14 +61,3 @@ def test_snakemakes_linter_misses_nothing_but_environments(tmp_path):
     run = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True)
     found = set(re.findall(r"^    \* (.+?)\.?:$", run.stderr, re.M))
     assert found == {"Specify a conda environment or container for each rule"}, run.stderr
-
-
-def test_as_a_module_of_another_workflow_it_is_refused(tmp_path):
-    outer = (
-        f'module study:\n    snakefile: "{ROOT}/Snakefile"\n\nuse rule * from study as study_*\n'
-    )
-    (tmp_path / "Snakefile").write_text(outer)
-    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    said = run.stdout + run.stderr
-    assert run.returncode == 1 and "clone this repository and run it there" in said, said

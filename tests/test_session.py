@@ -12,7 +12,7 @@ from models import hook
 from tests.studio import PLAIN, STUDY, alone, study, workload
 from tests.test_record import make
 from workflow.collocation import ROOT
-from workflow.collocation.plan import jobs, pending, show
+from workflow.collocation.plan import jobs, show
 from workflow.collocation.plan import session as session_module
 from workflow.collocation.plan.attempts import scan
 from workflow.collocation.plan.duration import Estimates
@@ -20,85 +20,9 @@ from workflow.collocation.plan.session import Session, open_posted, open_session
 from workflow.collocation.record.run_json import Gpu, write
 from workflow.collocation.run.task import Task
 from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.grid import expand
-from workflow.collocation.spec.study import Config, Study
-from workflow.collocation.spec.workloads import VisionWorkload
-
-WORKLOADS = {"plain": VisionWorkload(**workload())}
-
 
 TURNS = {"kind": "alternate", "slices": 10, "slice_s": 1.0}
 TURNS = {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": TURNS}
-
-
-def planned(tmp_path, ladders, **content) -> Session:
-    """A session on a CPU of a study with these ladders, in a folder of its own."""
-    content = Study.model_validate(study(ladders=ladders, **content))
-    cells, config = expand(content, WORKLOADS), Config(results=str(tmp_path), gpu="cpu")
-    made = Session(config, STUDY, "as asked for", content, cells, usable=[], attempts={})
-    made.jobs = pending.jobs(cells, {}, "cpu", lambda cell: None)
-    return made
-
-
-@pytest.fixture
-def session(tmp_path) -> Session:
-    """One with two cells to run."""
-    return planned(tmp_path, alone("plain"), replicates=2)
-
-
-def ends(session: Session, *statuses: str) -> list[Path]:
-    """Write run.json of the jobs, in order."""
-    paths = [session.cells_folder / job.path / "run.json" for job in session.jobs]
-    for path, status in zip(paths, statuses, strict=False):
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"status": status}))
-    return paths
-
-
-@pytest.mark.parametrize(
-    ("statuses", "later", "complete"),
-    [
-        (["completed", "completed"], False, True),
-        (["completed", "failed"], False, True),  # of that, the last job has its say
-        (["completed", "postponed"], False, False),
-        (["completed"], False, True),
-        (["completed"], True, False),  # the budget left the other one for later
-    ],
-)
-def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
-    session, statuses, later, complete
-):
-    paths = ends(session, *statuses)
-    session.later = [session.jobs.pop()] if later else []
-    (session.folder / "complete").touch()
-    jobs.sweep_postponed(session)
-    left = [path.exists() for path in paths]
-    assert left == [status != "postponed" for status in statuses] + [False] * (2 - len(statuses))
-    assert (session.folder / "complete").exists() == complete
-
-
-def test_sides_without_room_for_all_leave_the_study_incomplete(tmp_path):
-    session = planned(tmp_path, [TURNS])
-    ends(session, "out_of_memory")
-    (session.folder / "complete").touch()
-    said, hindered = jobs.sweep_postponed(session)
-    assert "measures their sets in cells of their own" in said and not hindered
-    assert not (session.folder / "complete").exists()
-
-
-def test_what_was_merged_is_shown_unless_cells_were_measured_since(session):
-    runs = session.folder / "runs.parquet"
-    first, second = ends(session, "completed", "completed")
-    assert not session.merged
-    runs.touch()
-    assert session.merged
-    os.utime(second, ns=(0, runs.stat().st_mtime_ns + 1))
-    assert not session.merged
-    second.unlink()
-    assert session.merged and first.exists()
-
-
-# -- config → session -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -108,9 +32,71 @@ def place(tmp_path, monkeypatch) -> dict:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     Path("studies").mkdir()
     Path("workloads.yaml").write_text(yaml.safe_dump({"plain": PLAIN}))
-    Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(ladders=alone("plain"))))
+    plan()
     files = {"workloads": "workloads.yaml", "studies": "studies"}
     return {"study": STUDY, "gpu": "cpu", "session": "visit", **files}
+
+
+def plan(**content) -> None:
+    content = {"ladders": alone("plain")} | content
+    Path("studies", f"{STUDY}.yaml").write_text(yaml.safe_dump(study(**content)))
+
+
+def ends(session: Session, *statuses: str) -> list[Path]:
+    """Write run.json of the jobs, in order; the study was complete before."""
+    paths = [*map(Path, session.coming)]
+    for path, status in zip(paths, statuses, strict=False):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"status": status, "reason": "busy"}))
+    (session.folder / "complete").touch()
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("statuses", "later", "complete", "said"),
+    [
+        (["completed", "failed"], False, True, ("", False)),  # the last job has its say of that
+        (["completed"], False, True, ("", False)),
+        (["completed"], True, False, ("1 cells are left for later (budget)", False)),
+        (["completed", "postponed"], False, False, ("1 cells are left: busy; the same", True)),
+    ],
+)
+def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
+    place, statuses, later, complete, said
+):
+    plan(replicates=2)
+    session = open_session(place)
+    paths = ends(session, *statuses)
+    session.later = [session.jobs.pop()] if later else []
+    left, hindered = jobs.sweep_postponed(session)
+    assert left.startswith(said[0]) and bool(left) == bool(said[0]) and hindered == said[1]
+    there = [status != "postponed" for status in statuses] + [False] * (2 - len(statuses))
+    assert [path.exists() for path in paths] == there
+    assert (session.folder / "complete").exists() == complete
+
+
+def test_sides_without_room_for_all_leave_the_study_incomplete(place):
+    plan(ladders=[TURNS])
+    session = open_session(place)
+    ends(session, "out_of_memory")
+    said, hindered = jobs.sweep_postponed(session)
+    assert "measures their sets in cells of their own" in said and not hindered
+    assert not (session.folder / "complete").exists()
+
+
+def test_what_was_merged_is_shown_unless_cells_were_measured_since(place):
+    plan(replicates=2)
+    session = open_session(place)
+    _, second = ends(session, "completed", "completed")
+    assert not session.merged
+    runs = session.folder / "runs.parquet"
+    runs.touch()
+    assert session.merged
+    os.utime(second, ns=(0, runs.stat().st_mtime_ns + 1))
+    assert not session.merged
+
+
+# -- config → session ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,8 +113,7 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     place, monkeypatch, content, wanted, gpu, words
 ):
     """It can be planned; and what was measured on a GPU counts in that plan."""
-    planned = study(ladders=alone("plain"), replicates=2) | content
-    Path("studies", "drill.yaml").write_text(yaml.safe_dump(planned))
+    plan(replicates=2, **content)
     monkeypatch.setattr(session_module, "find_devices", lambda *_: ([], "no CUDA machine"))
     first = open_session(place | {"gpu": wanted}).jobs[0]
     if gpu:
@@ -143,43 +128,33 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     assert not words or words in show.table(session), "a plan says it, too"
 
 
-def made_ready(session: Session, path: str = ".") -> Path:
-    """The file that says where the digits are."""
-    ready = Path(session.datasets.ready_file("digits"))
-    ready.parent.mkdir(parents=True)
-    ready.write_text(json.dumps({"dataset": "digits", "path": path, "source": "real"}))
-    return ready
-
-
 def test_a_sealed_study_plans_no_cell_but_where_that_is_asked_for(place):
-    """Whatever today's study and catalogue say."""
-    session = open_session(place)
-    assert len(session.coming) == len(session.jobs) == 1
-    (session.folder / "MANIFEST.sha256").parent.mkdir(parents=True)
-    (session.folder / "MANIFEST.sha256").touch()
+    folder = open_session(place).folder
+    folder.mkdir(parents=True)
+    (folder / "MANIFEST.sha256").touch()
     for settings, planned in (({}, 0), ({"measure": True}, 1)):
         session = open_session(place | settings)
         assert session.sealed and len(session.coming) == planned
 
 
 def test_planning_writes_and_deletes_nothing(place):
-    stale = made_ready(open_session(place), "gone")
+    """Data that are gone are made ready again, under another name."""
+    ready = Path(open_session(place).datasets.ready_file("digits"))
+    ready.parent.mkdir(parents=True)
+    ready.write_text(json.dumps({"path": "gone"}))
     before = sorted(path for path in Path().rglob("*") if "state" not in path.parts)
     session = open_session(place)
-    other = session.datasets.ready_file("digits")
-    assert other != str(stale), "data that are gone are made ready again, under another name"
-    session.datasets.arguments("digits")
-    assert session.measured == []
+    assert session.datasets.ready_files() != [str(ready)] and session.measured == []
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
-    assert open_session(place).datasets.ready_file("digits") == str(stale)
+    assert open_session(place).datasets.ready_files() == [str(ready)]
 
 
 def test_how_long_cells_take_is_known_from_the_studies_that_ship(place):
     session = open_session({"study": "paper", "gpu": "cpu"})
     ships = [list_.parent / "cells" for list_ in (ROOT / "results").glob("*/MANIFEST.sha256")]
     known = {cell.rsplit("/", 1)[0] for cells in ships for cell in scan(cells)}
-    by_thumb, found = Estimates({}, on_gpu=False), set()
+    by_thumb, found = Estimates({}, on_gpu=session.on_gpu), set()
     for job in session.jobs:
         if session.refusal(job.cell) is None:
             shipped = job.cell.id.rsplit("/", 1)[0] in known
@@ -188,50 +163,21 @@ def test_how_long_cells_take_is_known_from_the_studies_that_ship(place):
     assert found == {True, False}
 
 
-def test_data_of_another_source_than_the_pin_are_not_used(place):
-    ready = made_ready(open_session(place))
-    pin = open_session(place).datasets.pin_file("digits")
-    pin.parent.mkdir(parents=True)
-    for source, same in (("real", True), ("synthetic", False)):
-        pin.write_text(json.dumps({"source": source}))
-        assert (open_session(place).datasets.ready_file("digits") == str(ready)) == same
-
-
-def test_a_full_disk_leaves_no_half_a_pin(place, monkeypatch):
-    session = open_session(place)
-    made_ready(session)
-    pin = session.datasets.pin_file("digits")
-    write = Path.write_text
-
-    def full(path, text, *args, **kwargs):
-        write(path, text[:0])
-        raise OSError(28, "No space left on device", str(path))
-
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr(Path, "write_text", full)
-        session.datasets.pin()
-    assert not pin.exists()
-    session.datasets.pin()
-    assert session.datasets.pinned("digits") == "real"
-
-
 @pytest.mark.parametrize(
     "bent",
     [
         lambda record: "[" * 100_000 + "]" * 100_000,
         lambda record: json.dumps(record | {"members": [], "windows": []}),
-        lambda record: json.dumps(record | {"members": [record["members"][0] | {"windows": {}}]}),
         lambda record: json.dumps(record | {"provenance": {"versions": None, "digest": 3}}),
     ],
-    ids=["nested", "no members", "no windows", "no versions"],
+    ids=["nested", "no members", "no versions"],
 )
 def test_a_record_that_is_bent_stops_no_planning(place, bent):
     """Where it has measured nothing, the cell is measured again."""
-    session = open_session(place)
-    [path] = session.coming
+    [job] = open_session(place).jobs
+    path = Path("results", STUDY, "cells", job.path, "run.json")
     path.parent.mkdir(parents=True)
     shipped = next((ROOT / "results/h200/cells").glob("*/*/naive/r1/a1/run.json"))
-    [job] = session.jobs
     names = dict(zip(("scenario", "arm", "method"), job.cell.id.split("/"), strict=False))
     record = json.loads(shipped.read_text()) | {
         "study": STUDY,
@@ -249,21 +195,35 @@ def test_a_record_that_is_bent_stops_no_planning(place, bent):
 
 def test_the_file_of_a_job_says_what_the_job_needs(place):
     session = open_session(place | {"budget": "1h", "wait": "3m", "timeout": {"stop": 7}})
-    jobs.write(session, "name of a server")
     [job] = session.jobs
     path = Path("results", STUDY, "jobs", f"{job.path}.json")
+    other = Path("results", STUDY, "jobs", "of", "yesterday.json")
+    other.parent.mkdir(parents=True)
+    other.touch()
+    jobs.write(session, "name of a server")
     task = Task.read(path)
+    assert not other.exists()
     assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
     assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
     assert task.spec.to_json() == job.cell.spec.to_json()
     assert (task.session, task.preloaded, task.place) == ("visit", "name of a server", "1/1")
     assert (task.wait, task.timeout, task.deadline) == ("3m", {"stop": 7}, session.deadline)
     assert [str(data) for data in task.data] == session.datasets.ready_files()
-    other = Path("results", STUDY, "jobs", "of", "yesterday.json")
-    other.parent.mkdir()
-    other.touch()
+
+
+def test_jobs_say_what_follows_them_and_ask_for_memory_and_time_by_their_cell(place):
+    plan(ladders=[], mixes=[{"members": {"plain": 4}, "methods": ["naive"]}])
+    session = open_session(place)
+    first, second = session.jobs
     jobs.write(session, None)
-    assert path.exists() and not other.exists()
+    read = [Task.read(Path("results", STUDY, "jobs", f"{job.path}.json")) for job in session.jobs]
+    assert [task.place for task in read] == ["1/2", "2/2"]
+    assert [task.left_s for task in read] == [round(second.estimate_s), 0]
+    assert session.seconds == first.estimate_s + second.estimate_s
+    small, large = sorted(session.jobs, key=lambda job: job.cell.n)
+    assert small.memory_mb < large.memory_mb
+    for job in (small, large):
+        assert session.runtime_min(job.path) > 10 + job.estimate_s / 60
 
 
 @pytest.mark.parametrize(
@@ -281,8 +241,7 @@ def test_on_a_login_node_without_a_gpu_jobs_are_planned_for_one(
 ):
     """Nothing is asked of this machine's devices; a job's file is all that its process reads."""
     monkeypatch.setattr(session_module, "find_devices", None)
-    path = Path(place["studies"], f"{STUDY}.yaml")
-    path.write_text(path.read_text() + f"\ncpu: {str(cpu).lower()}\n")
+    plan(cpu=cpu)
     if isinstance(said, str):
         with pytest.raises(ConfigError, match=said):
             open_session(place | config, remote=True)
@@ -294,39 +253,28 @@ def test_on_a_login_node_without_a_gpu_jobs_are_planned_for_one(
     task = Task.read(Path("results", STUDY, "jobs", f"{job.path}.json"))
     assert (task.gpu, task.needs_gpu) == said
     posted = open_posted(place | config).job_at[job.path]
-    assert (posted.cell.id, posted.attempt) == (job.cell.id, 1)
-    assert posted.memory_mb == job.memory_mb
+    assert (posted.cell.id, posted.attempt, posted.rank) == (job.cell.id, 1, 1)
 
 
-def test_a_job_asks_for_memory_and_time_by_its_cell(place):
-    mixes = [{"members": {"plain": 4}, "methods": ["naive"]}]
-    Path("studies", "drill.yaml").write_text(yaml.safe_dump(study(mixes=mixes)))
-    session = open_session(place)
-    small, large = sorted(session.jobs, key=lambda job: job.cell.n)
-    assert small.memory_mb < large.memory_mb
-    for job in (small, large):
-        assert session.runtime_min(job.path) > 10 + job.estimate_s / 60
-
-
-# -- a login node ---------------------------------------------------------------------------------
+# -- a login node ----------------------------------------------------------------------------------
 
 
 def contents(*folders: Path) -> dict[Path, bytes]:
-    """Every file but what Snakemake, a test and the made-up card note of themselves."""
-    own = {".snakemake", "card"}
+    """Every file but what Snakemake, a test, the alias and the made-up card note of themselves."""
+    own = {".snakemake", "card", "secret"}
+    files = [p for folder in folders for p in folder.rglob("*") if p.is_file()]
     return {
         path: path.read_bytes()
-        for folder in folders
-        for path in folder.rglob("*")
-        if path.is_file() and not own & set(path.parts) and not path.name.startswith("output-")
+        for path in files
+        if not own & set(path.parts) and not path.name.startswith("output-")
     }
 
 
 def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
     """The device is found by each job, where it runs."""
     studio.with_card().write({"plain": workload()}, drill=study(ladders=alone("plain")))
-    half = studio.results / "cells" / "1x_plain" / "paper_step" / "naive" / "r1" / "a1" / "log"
-    for name in ("jobs/of/yesterday.json", "mig_layouts.json", "complete", half / "conductor.log"):
+    log = "cells/1x_plain/paper_step/naive/r1/a1/log/conductor.log"
+    for name in ("jobs/of/yesterday.json", "mig_layouts.json", "complete", log):
         path = studio.results / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -334,9 +282,7 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
     before = contents(studio.folder, studio.locks)
     run = studio.snakemake("-n", config={"data": "data"})
     assert (run.code, run.planned) == (0, 1), run.output
-    after = contents(studio.folder, studio.locks)
-    kept = {path: text for path, text in after.items() if path.name != "secret"}  # of the alias
-    assert kept == before
+    assert contents(studio.folder, studio.locks) == before
 
     assert studio.prepare().code == 0
     [path] = (studio.results / "jobs").rglob("a*.json")

@@ -5,8 +5,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from snakemake_interface_executor_plugins.settings import DeploymentMethod
-
 from analysis import code, figures as drawn, pages
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
@@ -14,27 +12,14 @@ from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner
 from workflow.collocation.plan.session import open_posted, open_session
 
-# No rule names an environment: planning, jobs and the server that they share are of one Python, whose
-# versions a record names.
-if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
-    print(
-        "--sdm conda is not supported: jobs run under the Python that runs Snakemake; "
-        "conda env create -f envs/environment.yaml, and run snakemake in that environment",
-        file=sys.stderr,
-    )
-    sys.exit(1)
-if "--no-hooks" in sys.argv:
-    print("--no-hooks is not supported: a hook locks the study's folder", file=sys.stderr)
-    sys.exit(1)
-
 # One cell at a time, also where --resources gpu=1 was forgotten.
 workflow.global_resources.setdefault("gpu", 1)
-
 # Executors of clusters are told --jobs; which one it is, nobody knows yet.
 REMOTE = workflow.resource_settings.nodes is not None
 try:
     if workflow.is_main_process:
         SESSION = open_session(config, workflow.global_resources["gpu"].value, REMOTE)
+        print(banner(SESSION), file=sys.stderr)
     else:  # jobs of these executors read the Snakefile again
         SESSION = open_posted(config)
 except (ConfigError, NotInForce, OSError) as error:
@@ -42,9 +27,6 @@ except (ConfigError, NotInForce, OSError) as error:
     sys.exit(1)
 
 jobs.set_environment()
-if workflow.is_main_process:
-    print(banner(SESSION), file=sys.stderr)
-
 STUDY = SESSION.folder.as_posix()
 CELLS = SESSION.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
@@ -52,13 +34,9 @@ CONFIG = os.path.relpath(Path(workflow.basedir, "config"))
 REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
 # Of what merges, estimates, draws and writes: results of other code are made anew.
 ANALYSIS = code.digest()
-RUNS, TELEMETRY = f"{STUDY}/runs.parquet", f"{STUDY}/telemetry.parquet"
 ESTIMATES = f"{STUDY}/estimates.parquet"
 # A measured cell is a source file: no rule is looked for that makes it.
-RECORDS = [
-    *map(before_update, SESSION.measured),
-    *(path.as_posix() for path in SESSION.coming),
-]
+RECORDS = [*map(before_update, SESSION.measured), *SESSION.coming]
 # Which figures there are, a study's data decide: they are listed in this file.
 FIGURES = f"{STUDY}/{drawn.INDEX}"
 PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
@@ -83,22 +61,17 @@ onstart:
         if not said:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
+        if not said:
+            jobs.write_plan(SESSION)
+            # Elsewhere than on this machine no job could use it.
+            warm = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
+            jobs.write(SESSION, warm)
     except Busy as busy:
         said = f"study '{SESSION.name}' is being run already: {busy}"
     except (OSError, ValueError) as error:
         said = str(error)
     if said:
         print(said, file=sys.stderr)
-        sys.exit(1)
-    try:
-        jobs.mend_clock([*SESSION.measured, *SESSION.datasets.ready_files(), REPORTED, CLAIMS])
-        jobs.write_plan(SESSION)
-        SESSION.datasets.pin()
-        # Elsewhere than on this machine no job could use it.
-        preloaded = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
-        jobs.write(SESSION, preloaded)
-    except OSError as error:
-        print(error, file=sys.stderr)
         sys.exit(1)
 
 

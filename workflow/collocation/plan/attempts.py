@@ -15,7 +15,7 @@ def cpu_key(machine: str | None) -> str:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What planning needs to know of one attempt at a cell; `content` is None if corrupt."""
+    """An attempt at a cell; `content` is its record, None if that is corrupt."""
 
     cell: str
     number: int
@@ -38,16 +38,14 @@ class Attempt:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it ran where there was a GPU."""
         return bool(self.content and self.content.get("gpu"))
 
     @property
     def device(self) -> str:
-        """The key of the device it ran on: a GPU UUID, or 'cpu:' and the machine's alias."""
-        content = self.content or {}
-        if gpu := content.get("gpu"):
-            return gpu["uuid"]
-        return cpu_key(content.get("provenance", {}).get("machine"))
+        """A GPU's UUID, or as cpu_key says."""
+        if self.on_gpu:
+            return self.content["gpu"]["uuid"]
+        return cpu_key((self.content or {}).get("provenance", {}).get("machine"))
 
 
 def scan(folder: Path, kind: str = "*/*/*") -> dict[str, list[Attempt]]:
@@ -61,16 +59,12 @@ def scan(folder: Path, kind: str = "*/*/*") -> dict[str, list[Attempt]]:
         cell = path.parents[1].relative_to(folder).as_posix()
         if not cell.rpartition("/r")[2].isdecimal():  # somebody's copy of a block
             continue
-        attempt = Attempt(cell, number, path, _content(path, cell, number))
-        found.setdefault(cell, []).append(attempt)
+        content = None
+        try:
+            record = run_json.read(path)
+            if (record.cell.id, record.cell.attempt) == (cell, number):
+                content = record.model_dump(exclude_unset=True)
+        except (OSError, run_json.NoRecord):
+            pass
+        found.setdefault(cell, []).append(Attempt(cell, number, path, content))
     return found
-
-
-def _content(path: Path, cell: str, number: int) -> dict | None:
-    """The record, or None where it is none, or of another cell."""
-    try:
-        record = run_json.read(path)
-    except (OSError, run_json.NoRecord):
-        return None
-    named = record.cell.id, record.cell.attempt
-    return record.model_dump(exclude_unset=True) if named == (cell, number) else None

@@ -7,12 +7,10 @@ from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.record.run_json import MEASURED
 from workflow.collocation.spec.grid import Cell
 
-# Where no cell like it was measured: 6 to 25 s on an H200, where jobs choose their kernels.
-OVERHEAD_S = 9.0
-PER_MEMBER_S = {"together": 0.6, "turn": 3.5}
-UNKNOWN_WORK_S = 20.0  # an epoch, or a fixed amount of work
+# Where no cell like it was measured: 9 to 25 s on an H200, where jobs choose their kernels.
+CELL_S, MEMBER_S = 9.0, 3.5
+WORK_S = 20.0  # a fixed amount of work
 ON_CPU = 0.15  # times these guesses: the models of `smoke` are tiny
-LEAST_S = 1.0
 
 Attempts = dict[str, list[Attempt]]  # by cell id
 
@@ -32,18 +30,15 @@ class Estimates:
     ):
         self._guess = 1.0 if on_gpu else ON_CPU
         self._shipped = shipped
-        self._beside: dict[str, float | None] = self._medians(here)
+        self._beside = self._medians(here)
 
     def of(self, cell: Cell) -> float:
         """Seconds from the start of the cell's job to its end."""
-        kind, spec = cell.id.rpartition("/")[0], cell.spec.to_json()
+        kind = cell.id.rpartition("/")[0]
         if kind not in self._beside:
-            self._beside[kind] = self._medians(self._shipped(kind)).get(kind)
-        beside = self._beside[kind]
-        if beside is None:
-            each = PER_MEMBER_S[spec["measure"].get("tune", "turn")]
-            beside = self._guess * (OVERHEAD_S + each * len(spec["members"]))
-        return max(beside + self._windows(spec), LEAST_S)
+            guess = self._guess * (CELL_S + MEMBER_S * cell.n)
+            self._beside[kind] = self._medians(self._shipped(kind)).get(kind, guess)
+        return max(self._beside[kind] + self._windows(cell.spec.to_json()), 1.0)
 
     def _medians(self, attempts: Attempts) -> dict[str, float]:
         """Scenario/arm/method → seconds that its cells took beside their windows."""
@@ -62,9 +57,9 @@ class Estimates:
         measure = spec.get("measure") or {}
         if measure.get("kind") == "alternate":
             sides = len({member.get("side") for member in spec["members"]})
-            turns = sides * measure.get("slices", 0) * measure.get("slice_s", 0.0)
-            return turns + measure.get("warmup_s", 0)
-        times = {"departure": 2, "completion": 2}
-        each = measure.get("window_s", self._guess * UNKNOWN_WORK_S)
-        windows = times.get(measure.get("kind"), 1) * each
-        return windows + measure.get("settle_s", 0) + measure.get("warmup_s", 0)
+            windows = sides * measure.get("slices", 0) * measure.get("slice_s", 0.0)
+        else:
+            count = 2 if measure.get("kind") in ("departure", "completion") else 1
+            windows = count * measure.get("window_s", self._guess * WORK_S)
+            windows += measure.get("settle_s", 0)
+        return windows + measure.get("warmup_s", 0)

@@ -6,14 +6,11 @@ Jobs find an environment, a file each that says all that they need, and a warm s
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from pathlib import Path
 
 import psutil
@@ -30,7 +27,6 @@ from workflow.collocation.spec.workloads import Trained
 # Of config, to jobs.
 TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "wait"}
 CHECK_S = 300  # for the import of torch and of somebody's own code
-REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
@@ -60,35 +56,19 @@ def absent(packages: Iterable[str]) -> list[str]:
 
 
 def mistakes(session: Session) -> list[str]:
-    """One line for each model, class or script of the jobs' workloads that is not there.
-
-    Own code is imported, by a process that has torch; of timm's models a look at its files will do,
-    where they have the name.
-    """
+    """One line for each model, class or script of the jobs' workloads that is not there."""
     jobs = [job.cell.spec for job in session.jobs if session.refusal(job.cell) is None]
     wanted = {member.workload: member.job for spec in jobs for member in spec.members}
     found = {name: job.missing for name, job in wanted.items()}
     if session.config.trainer == "models.train":
-        ask = {n: job for n, job in wanted.items() if isinstance(job, Trained) and _doubtful(job)}
+        ask = {name: job for name, job in wanted.items() if isinstance(job, Trained)}
         found |= _asked({name: job.model_dump(mode="json") for name, job in ask.items()})
     source = session.config.workloads
     return [f"{source}: {n}.{key}: {said}" for n, of in found.items() for key, said in of.items()]
 
 
-def _doubtful(job: Trained) -> bool:
-    """Whether it names code of the user's, or a model that no file of timm's registers as usual."""
-    return bool(job.own_code) or job.kind == "vision" and job.model.split(".")[0] not in _timms()
-
-
-@cache
-def _timms() -> set[str]:
-    spec = importlib.util.find_spec("timm")
-    files = Path(spec.origin).with_name("models").glob("*.py") if spec else ()
-    return {name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))}
-
-
 def _asked(workloads: dict[str, dict]) -> dict[str, dict[str, str]]:
-    """What models.check says of them: workload → key → sentence."""
+    """What models.check says of them, in a process that has torch: workload → key → sentence."""
     if not workloads:
         return {}
     command = [sys.executable, "-P", "-m", "models.check"]
@@ -117,21 +97,11 @@ def holder(session: Session) -> dict:
     return {"pid": os.getpid(), "user": psutil.Process().username(), "study": session.name}
 
 
-def mend_clock(paths: Iterable[str]) -> None:
-    """Date files from the future now, as a clock that was set back leaves them: Snakemake removes
-    what a job has made if that is older than what it was made from.
-    """
-    now = time.time()
-    for path in map(Path, paths):
-        if path.exists() and path.stat().st_mtime > now:
-            os.utime(path, (now, now))
-
-
 def write_plan(session: Session) -> None:
     """plan.json, runs.txt: what analysis may expect, and where it is. A study with cells to measure
     is not complete.
     """
-    runs = [*session.measured, *(path.as_posix() for path in session.coming)]
+    runs = [*session.measured, *session.coming]
     session.folder.mkdir(parents=True, exist_ok=True)
     (session.folder / "plan.json").write_text(session.expected, encoding="utf-8")
     (session.folder / "runs.txt").write_text("".join(f"{p}\n" for p in runs), encoding="utf-8")
@@ -157,7 +127,7 @@ def write(session: Session, preloaded: str | None) -> None:
     }
     if session.remote and not session.on_gpu:
         common["gpu"] = "cpu"  # whatever there is
-    left = dict.fromkeys((job.device for job in session.jobs), 0.0)  # of the jobs that follow
+    left: dict[str, float] = {}  # device → seconds of the jobs that follow
     for place, job in reversed([*enumerate(session.jobs, 1)]):
         if session.usable[1:]:  # else a job finds the one there is
             common["gpu"] = job.device
@@ -165,7 +135,7 @@ def write(session: Session, preloaded: str | None) -> None:
         task = Task(
             cell=job.cell.id,
             attempt=job.attempt,
-            output=session.cells_folder / job.path / "run.json",
+            output=session.record(job.path),
             spec=job.cell.spec,
             place=f"{place}/{len(session.jobs)}",
             left_s=round(with_it - job.estimate_s),
@@ -182,21 +152,22 @@ def sweep_postponed(session: Session) -> tuple[str, bool]:
     A study that lacks them is not complete. Gives what to tell of cells that are left and why,
     empty if none is, and whether something else than the budget was in their way.
     """
-    written = {p: json.loads(p.read_bytes()) for p in session.coming if p.exists()}
+    written = {p: json.loads(p.read_bytes()) for p in map(Path, session.coming) if p.exists()}
     swept = {path: said for path, said in written.items() if said["status"] == "postponed"}
     for path in swept:
         path.unlink()
-    turns = [said for path, said in written.items() if "--alternate/" in path.as_posix()]
-    full = sum(said["status"] == "out_of_memory" for said in turns)
-    told = ""
-    if full:
-        told = f"{full} cells have no room for all sides at once: the same command measures their "
-        told += "sets in cells of their own"
-    if told or swept or session.later:
+    left = len(swept) + len(session.later)
+    full = sum(
+        said["status"] == "out_of_memory" and "--alternate/" in path.as_posix()
+        for path, said in written.items()
+    )
+    if left or full:
         (session.folder / "complete").unlink(missing_ok=True)
-    if not swept and not session.later:
-        return told, False
     reasons = {said.get("reason") for said in swept.values()} - {None, LATE}
-    why = f": {'; '.join(sorted(reasons))}; " if reasons else " for later (budget): "
-    number = len(swept) + len(session.later)
-    return f"{number} cells are left{why}the same command carries on", bool(reasons)
+    if left:
+        why = f": {'; '.join(sorted(reasons))}; " if reasons else " for later (budget): "
+        return f"{left} cells are left{why}the same command carries on", bool(reasons)
+    if full:
+        sets = "the same command measures their sets in cells of their own"
+        return f"{full} cells have no room for all sides at once: {sets}", False
+    return "", False

@@ -7,10 +7,10 @@ metadata, which a clone, a zip or a folder brought back from another machine doe
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, takewhile
 
 from workflow.collocation.plan.attempts import Attempt
-from workflow.collocation.plan.duration import Estimates
+from workflow.collocation.plan.duration import Attempts, Estimates
 from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS
 from workflow.collocation.spec.cell import changes
 from workflow.collocation.spec.grid import Cell
@@ -19,6 +19,7 @@ NEW = "not measured yet"
 NAMED = 3  # settings that have changed; of more the number is given
 UNKNOWN = "the GPU of block "  # a device's key, until a job has it
 REFUSED_S = 2.0  # a cell that will be 'unsupported'
+Stale = Callable[[Attempt], bool]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Job:
 
     def spend(self, spent: dict[str, float]) -> float:
         """Add the job to the seconds that each device has spent; gives when it ends."""
-        spent[self.device] += self.estimate_s
+        spent[self.device] = spent.get(self.device, 0.0) + self.estimate_s
         return spent[self.device]
 
     @property
@@ -50,10 +51,10 @@ class Job:
 
 def places(
     cells: list[Cell],
-    attempts: dict[str, list[Attempt]],
+    attempts: Attempts,
     devices: list[str],
     most: int = 1,
-    stale: Callable[[Attempt], bool] = lambda attempt: False,
+    stale: Stale = lambda attempt: False,
 ) -> dict[int, str]:
     """Block → the device that it runs on: the one of `devices` on which most of it was measured, or
     else one of the first `most`, in turn, those first on which least is to be done.
@@ -79,45 +80,42 @@ def unknown(block: int) -> str:
 
 def jobs(
     cells: list[Cell],
-    attempts: dict[str, list[Attempt]],
+    attempts: Attempts,
     place: str | Mapping[int, str],
     refusal: Callable[[Cell], str | None],
     most: int = 3,
-    stale: Callable[[Attempt], bool] = lambda attempt: False,
+    stale: Stale = lambda attempt: False,
     estimates: Estimates | None = None,
-    on_gpu: bool | None = None,
+    on_gpu: bool = True,
 ) -> list[Job]:
     """The cells that still have to run, in order.
 
-    place: the device (GPU UUID or 'cpu'), or each block's; `unknown` of a block that a cluster will
-    give one. attempts: what `attempts.scan` found. refusal: why a cell's method cannot run here, or
-    None. most: how often a cell that failed is tried. stale: attempts to measure again although
-    they are results (another trainer, say); if they failed they do not count. A block's baselines
-    are measured on the device on which the block goes on, and a cell that was measured on another
-    one without its baselines is measured here again, with them. on_gpu: whether the cells are a
-    GPU's; then what was tried without one is as if it had not been, and the other way round. By
-    default it is as `place` says.
+    place: the device, or each block's. refusal: why a cell's method cannot run here, or None. most:
+    how often a cell that failed is tried. stale: attempts to measure again although they are
+    results; if they failed they do not count. A block's baselines are measured on the device on
+    which the block goes on, and a cell that was measured on another one without its baselines is
+    measured here again, with them. on_gpu: whether the cells are a GPU's; then what was tried
+    without one is as if it had not been, and the other way round.
     """
     if isinstance(place, str):
         place = dict.fromkeys((cell.replicate for cell in cells), place)
-    if on_gpu is None:
-        on_gpu = not any(device.startswith("cpu") for device in place.values())
     alike = {
         cell.id: [a for a in attempts.get(cell.id, []) if not a.content or a.on_gpu == on_gpu]
         for cell in cells
     }
     tried = {cell.id: same(cell, alike) for cell in cells}
+    refused = {cell.id for cell in cells if refusal(cell) is not None}
     why = {
-        cell.id: _why(cell, tried[cell.id], alike[cell.id], refusal, most, stale) for cell in cells
+        cell.id: _why(cell, tried[cell.id], alike[cell.id], cell.id in refused, most, stale)
+        for cell in cells
     }
     for cell in cells:
-        if not why[cell.id] and refusal(cell) is None:
+        if not why[cell.id] and cell.id not in refused:
             why[cell.id] = _stranded(cell, tried, place[cell.replicate], most)
     for cell in cells:
-        device = place[cell.replicate]
-        runs = why[cell.id] and refusal(cell) is None
-        last = _newest(tried[cell.id])
-        if runs or (last and last.status in MEASURED and last.device == device):
+        device, last = place[cell.replicate], _newest(tried[cell.id])
+        here = last and last.status in MEASURED and last.device == device
+        if here or (why[cell.id] and cell.id not in refused):
             for needed in cell.needs & tried.keys():
                 if not why[needed] and not _answered_on(tried[needed], device, most):
                     why[needed] = f"baseline on {device}"
@@ -125,10 +123,10 @@ def jobs(
     return [
         Job(
             cell=cell,
-            attempt=_next(attempts.get(cell.id, [])),
+            attempt=max((a.number for a in attempts.get(cell.id, [])), default=0) + 1,
             why=why[cell.id],
             rank=rank,
-            estimate_s=REFUSED_S if refusal(cell) else estimates.of(cell),
+            estimate_s=REFUSED_S if cell.id in refused else estimates.of(cell),
             device=place[cell.replicate],
         )
         for rank, cell in enumerate(cells)
@@ -136,49 +134,38 @@ def jobs(
     ]
 
 
-def same(cell: Cell, attempts: dict[str, list[Attempt]]) -> list[Attempt]:
+def same(cell: Cell, attempts: Attempts) -> list[Attempt]:
     """Attempts at a cell as it is planned now, oldest first."""
     return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.digest]
 
 
-def _why(cell, tried, others, refusal, most, stale) -> str | None:
+def _why(cell, tried, others, refused, most, stale) -> str | None:
     """Why a cell must run, or None. others: all attempts, also at the cell as it once was."""
-    wanted = _lacks(cell, tried, others, refusal, most, stale)
+    before = [a.content["spec"] for a in others if a.content and a.status != "postponed"]
+    if last := _newest(tried):
+        if last.status == "unsupported":
+            possible = not refused and sum(a.refused_when_tried for a in tried) < most
+            wanted = "is possible now" if possible else None
+        else:
+            wanted = "measured with another trainer or version" if stale(last) else None
+    elif any(attempt.content is None for attempt in others):
+        wanted = "its run.json is corrupt"
+    elif before:
+        found = changes(before[-1], cell.spec.to_json())
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        wanted = f"its settings changed: {', '.join(found[:NAMED])}{more}"
+    else:
+        wanted = NEW
     faults = [attempt for attempt in _faults(tried) if not stale(attempt)]
     if wanted and faults:
         return f"{faults[-1].status}, trying again" if len(faults) < most else None
     return wanted
 
 
-def _lacks(cell, tried, others, refusal, most, stale) -> str | None:
-    """Why a cell has no answer, or one that is to be had again; None if it has one."""
-    if last := _newest(tried):
-        if last.status == "unsupported":
-            possible = refusal(cell) is None and sum(a.refused_when_tried for a in tried) < most
-            return "is possible now" if possible else None
-        return "measured with another trainer or version" if stale(last) else None
-    if any(attempt.content is None for attempt in others):
-        return "its run.json is corrupt"
-    before = [a.content["spec"] for a in others if a.status != "postponed"]
-    return f"its settings changed: {_changed(before[-1], cell)}" if before else NEW
-
-
-def _changed(before: dict, cell: Cell) -> str:
-    """The first few settings in which an earlier spec of a cell differs."""
-    found = changes(before, cell.spec.to_json())
-    more = len(found) - NAMED
-    return ", ".join(found[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 def _faults(tried: list[Attempt]) -> list[Attempt]:
     """Attempts that failed or timed out since the newest result."""
-    faults: list[Attempt] = []
-    for attempt in tried:
-        if attempt.status in RESULTS:
-            faults = []
-        elif attempt.status in FAULTS:
-            faults.append(attempt)
-    return faults
+    since = [*takewhile(lambda attempt: attempt.status not in RESULTS, reversed(tried))]
+    return [attempt for attempt in reversed(since) if attempt.status in FAULTS]
 
 
 def _newest(tried: list[Attempt]) -> Attempt | None:
@@ -186,7 +173,7 @@ def _newest(tried: list[Attempt]) -> Attempt | None:
     return next((attempt for attempt in reversed(tried) if attempt.status in RESULTS), None)
 
 
-def full(attempts: dict[str, list[Attempt]]) -> set[str]:
+def full(attempts: Attempts) -> set[str]:
     """Ids of the cells whose newest answer is that memory did not suffice."""
     newest = ((cell, _newest(tried)) for cell, tried in attempts.items())
     return {cell for cell, last in newest if last and last.status == "out_of_memory"}
@@ -195,7 +182,7 @@ def full(attempts: dict[str, list[Attempt]]) -> set[str]:
 def refused(tried: list[Attempt]) -> str | None:
     """Why its newest answer is that it cannot be measured; None if it is another."""
     last = _newest(tried)
-    return (last.content["reason"] if last.status == "unsupported" else None) if last else None
+    return last.content["reason"] if last and last.status == "unsupported" else None
 
 
 def _stranded(cell, tried, device, most) -> str | None:
@@ -205,9 +192,9 @@ def _stranded(cell, tried, device, most) -> str | None:
         return None
     where = done[-1].device
     for needed in cell.needs & tried.keys():
-        if device.startswith(UNKNOWN) and _answered_on(tried[needed], device, most):
-            continue
-        if not any(a.status in MEASURED and a.device == where for a in tried[needed]):
+        hopeless = device.startswith(UNKNOWN) and _answered_on(tried[needed], device, most)
+        there = any(a.status in MEASURED and a.device == where for a in tried[needed])
+        if not there and not hopeless:
             return f"no baseline on {where}, where it was measured"
     return None
 
@@ -222,21 +209,13 @@ def _answered_on(tried, device, most) -> bool:
     return bool(_newest(there)) or len(_faults(there)) >= most
 
 
-def _next(attempts: list[Attempt]) -> int:
-    return max((attempt.number for attempt in attempts), default=0) + 1
-
-
-def exhausted(
-    cells: list[Cell], attempts: dict[str, list[Attempt]]
-) -> list[tuple[Cell, Attempt, int]]:
+def exhausted(cells: list[Cell], attempts: Attempts) -> list[tuple[Cell, Attempt, int]]:
     """Cells that failed since their newest result, if any: (cell, newest fault, how many)."""
     found = ((cell, _faults(same(cell, attempts))) for cell in cells)
     return [(cell, faults[-1], len(faults)) for cell, faults in found if faults]
 
 
-def finished(
-    cells: list[Cell], attempts: dict[str, list[Attempt]], sealed: bool = False
-) -> list[Attempt]:
+def finished(cells: list[Cell], attempts: Attempts, sealed: bool = False) -> list[Attempt]:
     """The attempts that analysis reads: all that were made at the cells as they are planned now.
 
     A sealed study is an input: all its records count whatever today's study and catalogue say.
@@ -247,12 +226,8 @@ def finished(
         others = sorted(attempts.keys() - planned.keys(), reverse=True)
         others.sort(key=lambda name: int(name.rpartition("/r")[2]))  # as results/h200 was sealed
         found = [attempts.get(name, []) for name in (*planned, *others)]
-    return [
-        attempt
-        for tried in found
-        for attempt in tried
-        if attempt.content and attempt.status != "postponed"
-    ]
+    counted = [attempt for tried in found for attempt in tried if attempt.content]
+    return [attempt for attempt in counted if attempt.status != "postponed"]
 
 
 def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job]]:
@@ -265,7 +240,7 @@ def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job
         return jobs, []
     by_id = {job.cell.id: job for job in jobs}
     chosen: set[str] = set()
-    spent = dict.fromkeys((job.device for job in jobs), 0.0)
+    spent = Counter()
     for job in jobs:
         bundle = ({job.cell.id} | (job.cell.needs & by_id.keys())) - chosen
         seconds = sum(by_id[name].estimate_s for name in bundle)

@@ -7,11 +7,12 @@ import hashlib
 import json
 import math
 import shlex
+import sys
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 from workflow.collocation import ROOT, gpu
@@ -96,9 +97,8 @@ class Session:
     @property
     def forbidden(self) -> str | None:
         """Why its jobs must not run here, and what to do; None if they may."""
-        if not self.jobs or not self.on_gpu or self.device is not None:
-            return None
-        if self.remote and self.config.gpu != "cpu":
+        given = self.device is not None or (self.remote and self.config.gpu != "cpu")
+        if not self.jobs or not self.on_gpu or given:
             return None
         said = f"study '{self.name}' is made for a GPU"
         then = "'--config gpu=cpu' (make: CONFIG=gpu=cpu) measures it on the CPU all the same"
@@ -110,15 +110,20 @@ class Session:
     # -- what is measured -----------------------------------------------------------------------
 
     @cached_property
-    def stale(self) -> Callable[[Attempt], bool]:
+    def _today(self) -> tuple:
+        return code()[1], provenance.versions(self.device.driver if self.device else None)
+
+    def _differs(self, attempt: Attempt) -> bool:
+        return bool(provenance.mismatches(attempt.content, *self._today))
+
+    def stale(self, attempt: Attempt) -> bool:
         """Whether an attempt is to be made again, as config's `rerun` has it."""
-        mismatched = self.config.rerun == "mismatched"
-        return _stale(self.device) if mismatched else lambda attempt: False
+        return self.config.rerun == "mismatched" and self._differs(attempt)
 
     def mismatched(self) -> list[Attempt]:
         """Measured attempts that today's code or versions would not reproduce as they are."""
-        stale, found = _stale(self.device), pending.finished(self.cells, self.attempts)
-        return [attempt for attempt in found if attempt.status in MEASURED and stale(attempt)]
+        found = pending.finished(self.cells, self.attempts)
+        return [a for a in found if a.status in MEASURED and self._differs(a)]
 
     @property
     def measuring(self) -> bool:
@@ -138,7 +143,11 @@ class Session:
     def cells_folder(self) -> Path:
         return self.folder / "cells"
 
-    @property
+    def record(self, path: str) -> str:
+        """run.json of an attempt's folder below `cells_folder`."""
+        return (self.cells_folder / path / "run.json").as_posix()
+
+    @cached_property
     def measured(self) -> list[str]:
         """run.json of every attempt that exists and counts."""
         cells = [*self.cells, *self.elsewhere]
@@ -150,21 +159,21 @@ class Session:
         return scan(self.cells_folder) != self.attempts
 
     @property
-    def coming(self) -> list[Path]:
+    def coming(self) -> list[str]:
         """run.json of every job to run."""
-        return [self.cells_folder / job.path / "run.json" for job in self.jobs]
+        return [self.record(job.path) for job in self.jobs]
 
     @property
     def merged(self) -> bool:
         """Whether the tables hold all that this run measured."""
-        runs = self.folder / "runs.parquet"
-        written = [path.stat().st_mtime_ns for path in self.coming if path.exists()]
+        runs, coming = self.folder / "runs.parquet", map(Path, self.coming)
+        written = [path.stat().st_mtime_ns for path in coming if path.exists()]
         return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
 
     @property
     def seconds(self) -> float:
         """What its jobs will take, devices side by side."""
-        spent = dict.fromkeys((job.device for job in self.jobs), 0.0)
+        spent: dict[str, float] = {}
         return max((job.spend(spent) for job in self.jobs), default=0.0)
 
     def refusal(self, cell: Cell) -> str | None:
@@ -185,17 +194,16 @@ class Session:
         """The datasets that the jobs need."""
         sizes: dict[str, set[int]] = {}
         for job in self.jobs:
-            if self.refusal(job.cell) is None:
-                for member in job.cell.spec.members:
-                    if member.job.dataset:
-                        sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
+            for member in job.cell.spec.members if self.refusal(job.cell) is None else ():
+                if member.job.dataset:
+                    sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
         return Datasets(self.config, self.study, self.folder, sizes)
 
     # -- for Snakemake's rules --------------------------------------------------------------------
 
     @cached_property
     def job_at(self) -> dict[str, pending.Job]:
-        """By its attempt's folder below results/<study>/cells."""
+        """By its attempt's folder below `cells_folder`."""
         return {job.path: job for job in self.jobs}
 
     @property
@@ -219,30 +227,27 @@ class Session:
         return lambda wildcards: names[wildcards.job]
 
     def needed(self, path: str) -> list[str]:
-        """The files that say that a job's data are ready. Raises ConfigError for a cell that is not
-        to be measured now, since a job begins by removing its output.
+        """The files that say that a job's data are ready. Of a cell that is not to be measured now
+        it ends the run: a job would begin by removing its output.
         """
         if path not in self.job_at:
-            record = (self.cells_folder / path / "run.json").as_posix()
-            if record in self.measured:
-                raise ConfigError(f"nothing to do: {record} is measured already")
-            raise ConfigError(f"{record} is not to be measured now: 'make plan' lists what is")
+            record = self.record(path)
+            done = f"nothing to do: {record} is measured already"
+            other = f"{record} is not to be measured now: 'make plan' lists what is"
+            print(done if record in self.measured else other, file=sys.stderr)
+            sys.exit(1)
         return self.datasets.ready_files()
 
     def runtime_min(self, path: str) -> int:
         """Minutes after which a job may be ended from outside: its own time-outs come before."""
+        job = self.job_at[path]
+        first = next(j for j in self.jobs if j.cell.replicate == job.cell.replicate)
+        # A cluster adds the minutes of a replicate's cells up, of which one hangs at most.
+        if self.remote and job is not first:
+            return math.ceil(2 * job.estimate_s / 60) + 1
         phases = TIMEOUTS | self.config.timeout
         own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
-        job = self.job_at[path]
-        # A cluster adds the minutes of a replicate's cells up, of which one hangs at most.
-        if self.remote and job is not self._first[job.cell.replicate]:
-            return math.ceil(2 * job.estimate_s / 60) + 1
         return math.ceil((3 * job.estimate_s + own) / 60)
-
-    @cached_property
-    def _first(self) -> dict[int, pending.Job]:
-        """The first job of each replicate."""
-        return {job.cell.replicate: job for job in reversed(self.jobs)}
 
     def settings(self) -> str:
         """This session's config as KEY=VALUE arguments, quoted for a shell."""
@@ -263,7 +268,7 @@ class Session:
             }
             for cell in (*self.cells, *self.elsewhere)
         ]
-        return "[\n" + ",\n".join(json.dumps(cell) for cell in cells) + "\n]\n"
+        return "[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n"
 
     @property
     def plan_digest(self) -> str:
@@ -328,14 +333,11 @@ def _plan(session: Session) -> None:
     """What runs now: the cells that fit the budget."""
     config, attempts = session.config, session.attempts
     jobs = pending.jobs(
-        session.cells,
-        attempts,
-        session.places,
-        session.refusal,
-        config.attempts,
-        session.stale,
-        Estimates(attempts, shipped, session.on_gpu),
-        session.on_gpu,
+        *(session.cells, attempts, session.places, session.refusal),
+        most=config.attempts,
+        stale=session.stale,
+        estimates=Estimates(attempts, shipped, session.on_gpu),
+        on_gpu=session.on_gpu,
     )
     budget = None if config.budget is None else seconds(config.budget)
     session.jobs, session.later = pending.within(jobs, budget)
@@ -358,23 +360,14 @@ def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
     if config.measure is not False:
         return name, why
     known = {path.stem for path in find_file(config.studies).glob("*.yaml")}
-    found = sorted(path.parent.name for path in Path(config.results).glob("*/cells"))
-    found = [study for study in found if study in known]  # a contributed bundle is for comparing
-    if name in found:
-        return name, why
-    if config.study == "auto" and len(found) == 1:
+    there = {path.parent.name for path in Path(config.results).glob("*/cells")}
+    found = sorted(there & known)  # a contributed bundle is for comparing
+    if name not in found and config.study == "auto" and len(found) == 1:
         return found[0], "the one that is there"
-    raise ConfigError(
-        f"study: {config.results}/{name} holds no results; there are: {', '.join(found) or 'none'}"
-    )
-
-
-def _stale(device: gpu.Device | None):
-    @cache
-    def today():
-        return code()[1], provenance.versions(device.driver if device else None)
-
-    return lambda attempt: bool(provenance.mismatches(attempt.content, *today()))
+    if name not in found:
+        allowed = ", ".join(found) or "none"
+        raise ConfigError(f"study: {config.results}/{name} holds no results; there are: {allowed}")
+    return name, why
 
 
 def find_file(path: str) -> Path:

@@ -55,12 +55,6 @@ def _counts(session: Session) -> str:
 def _notes(session: Session) -> list[str]:
     """What the person may not expect, and what to do about it."""
     notes = [session.no_gpu] if session.device and session.no_gpu else []
-    many, used = len(session.usable), len(session.devices)
-    if "," in str(session.config.gpu) and used < many:
-        notes.append(
-            f"gpu: {session.config.gpu} names {many} GPUs, used at once: {used}; GPUS=all "
-            f"(snakemake: --cores all --resources gpu={many}) uses all"
-        )
     if session.sealed:
         notes.append(
             "sealed: it ships, and is measured only with '--config measure=true' (make: "
@@ -80,66 +74,51 @@ def _notes(session: Session) -> list[str]:
             "'--config rerun=mismatched' measures them again"
         )
     if session.jobs and (dropped := environment.account()["dropped"]):
-        notes.append(
-            f"set here, and not passed to the jobs: {', '.join(dropped)}; "
-            "a script's 'environment' can have them (docs/study.md)"
-        )
-    if session.jobs and session.config.study == "auto":
-        notes.append("'--config study=kick' gives all figures on a large CUDA card in 15 minutes")
+        notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}; docs/study.md")
     return notes
 
 
 def table(session: Session) -> str:
     """`make plan`: every cell to run in order, when it is done, and what will not be measured."""
     jobs = [*session.jobs, *session.later]
-    spent = dict.fromkeys((job.device for job in jobs), 0.0)
-    lines = [banner(session)]
+    lines, spent = [banner(session)], {}
     if session.forbidden:
         lines.append(f"  {session.forbidden}")
     if jobs:
         lines += ["", f"{'done by':>11}  cell"]
+    refused, doubts = Counter(), set()
     for place, job in enumerate(jobs):
         end = job.spend(spent)  # devices work side by side
-        if session.refusal(job.cell) is None:
-            by = f"{end / 60:7.1f} min" if place < len(session.jobs) else "  won't fit"
-            why = "" if job.why == pending.NEW else f"  ({job.why})"
-            lines.append(f"{by}  {job.cell.id}{why}")
-    refusals = [(job.cell.method, session.refusal(job.cell)) for job in jobs]
-    if refused := Counter(reason for _, reason in refusals if reason):
+        if reason := session.refusal(job.cell):
+            refused[reason] += 1
+            continue
+        doubts.add(named(job.cell.method).experimental)
+        by = f"{end / 60:7.1f} min" if place < len(session.jobs) else "  won't fit"
+        why = "" if job.why == pending.NEW else f"  ({job.why})"
+        lines.append(f"{by}  {job.cell.id}{why}")
+    if refused:
         lines += ["", "cells that will be 'unsupported':"]
         lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
-    if words := {named(method).experimental for method, no in refusals if not no} - {None}:
-        lines += ["", *sorted(words)]
+    lines += [f"\n{word}" for word in sorted(doubts - {None})]
     return "\n".join([*lines, *(["", *said] if (said := faults(session)) else [])])
 
 
 def faults(session: Session) -> list[str]:
     """Each cell that failed and has no result: with what, where its log says why, what to do."""
-    lines, most = [], session.config.attempts
-    exhausted = pending.exhausted(session.cells, session.attempts)
+    most, exhausted = session.config.attempts, pending.exhausted(session.cells, session.attempts)
+    if not exhausted:
+        return []
+    lines = [f"{len(exhausted)} cells of study '{session.name}' have no result:"]
     for cell, attempt, count in exhausted:
         then = f"tried again, {most - count} more" if count < most else "not tried again"
         first = (attempt.content["reason"] or "no reason given").splitlines()[0]
         lines.append(f"  {cell.id}: {attempt.status} (attempt {count}; {then}): {first}")
         lines.append(f"    log: {log_of(attempt.path.parent, first)}")
-    if lines:
-        lines.insert(0, f"{len(exhausted)} cells of study '{session.name}' have no result:")
-        lines.append(
-            "mend what the logs name; the same command tries again, "
-            f"and '--config attempts={most + 1}' those that are not tried any more"
-        )
-    return lines
-
-
-def left_out(session: Session) -> list[str]:
-    """A line that names the cells which were measured, and which the tables do not hold."""
-    from pyarrow.parquet import read_table  # only here: planning is to be quick
-
-    runs = session.folder / "runs.parquet"
-    held = set(read_table(runs, columns=["cell"])["cell"].to_pylist()) if runs.exists() else set()
-    found = pending.finished([*session.cells, *session.elsewhere], session.attempts, session.sealed)
-    lacking = sorted({attempt.cell for attempt in found} - held)
-    return [f"measured, and not in {runs}: {', '.join(lacking)}"] if lacking else []
+    return [
+        *lines,
+        "mend what the logs name; the same command tries again, "
+        f"and '--config attempts={most + 1}' those that are not tried any more",
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -156,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     if not args.check:
         print(table(session))
         return 0
-    found = [*faults(session), *left_out(session)]
+    found = faults(session)
     print(end="".join(f"{line}\n" for line in found), file=sys.stderr)
     return 1 if found else 0
 

@@ -1,0 +1,191 @@
+# From the records of cells to tables, figures, pages, the explorer, and Snakemake's report of them.
+import csv
+
+from snakemake.io import report as in_report  # at a line's start `report` is a directive
+
+# Category of the report → page → file.
+REPORT_PAGES = {
+    "Results": {name: f"report/{name}.html" for name in ("results", "advice", "claims")},
+    "Why you can believe it": {"belief": "report/belief.html"},
+    "Explorer": {"explorer": "explorer.html"},
+    "Data": {"estimates": "estimates.csv", "runs": "runs.csv"},
+}
+CONTENTS = [
+    in_report(
+        f"{STUDY}/{name}",
+        caption=f"../report/{page}.rst",
+        category=category,
+        labels={"page": page},
+    )
+    for category, entries in REPORT_PAGES.items()
+    for page, name in entries.items()
+]
+CONTENTS.append(FIGURES)
+# Figures that were drawn: the report, which Snakemake makes when all else is there, holds them.
+if Path(FIGURES).exists():
+    with open(FIGURES, encoding="utf-8", newline="") as listed:
+        CONTENTS += [
+            in_report(
+                f"{STUDY}/figures/{row['figure']}.png",
+                caption="../report/figure.rst",
+                category="Figures",
+                labels={"figure": row["title"]},
+            )
+            for row in csv.DictReader(listed)
+            if row["title"] and Path(STUDY, "figures", f"{row['figure']}.png").exists()
+        ]
+
+
+report: "../report/workflow.rst"
+
+
+rule merge:
+    # One row per member, window and cell; and all cells' readings of what the GPU did over time. The
+    # list of records is in runs.txt: it can be long.
+    input:
+        records=RECORDS,
+    output:
+        runs=f"{STUDY}/runs.parquet",
+        csv=f"{STUDY}/runs.csv",
+        telemetry=f"{STUDY}/telemetry.parquet",
+    log:
+        f"{STUDY}/log/merge.log",
+    params:
+        analysis=ANALYSIS,
+        study=SESSION.name,
+        runs=f"{STUDY}/runs.txt",
+    shell:
+        'echo "merging, estimating, drawing" >&2; {{'
+        ' "${{PYTHON:-python3}}" -m analysis --code {params.analysis} merge --study {params.study:q} --list {params.runs:q}'
+        " --output {output.runs:q} &&"
+        ' "${{PYTHON:-python3}}" -m analysis --code {params.analysis} telemetry --study {params.study:q} --list {params.runs:q}'
+        " --output {output.telemetry:q}; }} > {log:q}"
+
+
+rule estimate:
+    # Every number that is published, once, with the cells that it comes from.
+    input:
+        runs=rules.merge.output.runs,
+        reported=REPORTED,
+        claims=CLAIMS,
+        bench=[path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
+    output:
+        estimates=ESTIMATES,
+        csv=f"{STUDY}/estimates.csv",
+    log:
+        f"{STUDY}/log/estimate.log",
+    params:
+        analysis=ANALYSIS,
+        folder=STUDY,
+        plan=SESSION.plan_digest,
+    shell:
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} estimate --folder {params.folder:q} --claims {input.claims:q}'
+        " --reported {input.reported:q} > {log:q}"
+
+
+rule draw:
+    # All figures that the study has data for. Which those are, the file says that is named here.
+    input:
+        estimates=ESTIMATES,
+    output:
+        FIGURES,
+    log:
+        f"{STUDY}/log/draw.log",
+    priority: 1
+    threads: 2
+    params:
+        analysis=ANALYSIS,
+        folder=STUDY,
+    shell:
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} figures --folder {params.folder:q} > {log:q}'
+
+
+rule write_pages:
+    # Results, claims, advice, and why to believe them; their tables.
+    input:
+        estimates=ESTIMATES,
+        figures=FIGURES,
+        claims=CLAIMS,
+    output:
+        PAGES,
+    log:
+        f"{STUDY}/log/write_pages.log",
+    params:
+        analysis=ANALYSIS,
+        folder=STUDY,
+    shell:
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
+
+
+rule explore:
+    # The study as one page: how many of a job, by which method?
+    input:
+        estimates=ESTIMATES,
+    output:
+        f"{STUDY}/explorer.html",
+    log:
+        f"{STUDY}/log/explore.log",
+    params:
+        analysis=ANALYSIS,
+        folder=STUDY,
+    shell:
+        'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} explorer --folder {params.folder:q} --output {output:q} > {log:q}'
+
+
+rule figures:
+    # Figures and pages of what is there: plans no cell with --config measure=false.
+    input:
+        FIGURES,
+        PAGES,
+        CONTENTS,
+        rules.merge.output,
+
+
+rule complete:
+    # The last job: fails, and lists what failed, if a cell has no result.
+    input:
+        rules.figures.input,
+        records=RECORDS,
+    output:
+        touch(f"{STUDY}/complete"),
+    log:
+        f"{STUDY}/log/complete.log",
+    params:
+        settings=SESSION.settings(),
+    shell:
+        'exec "${{PYTHON:-python3}}" -m workflow.collocation.plan.show --check --config {params.settings}'
+
+
+rule report_contents:
+    # What Snakemake's report holds.
+    input:
+        CONTENTS,
+
+
+rule make_report:
+    # As a folder in a zip, or as one page; both open offline.
+    input:
+        CONTENTS,
+    output:
+        f"{STUDY}/report.{{ending}}",
+    log:
+        f"{STUDY}/log/make_report.{{ending}}.log",
+    wildcard_constraints:
+        ending="zip|html",
+    params:
+        snakefile=workflow.main_snakefile,
+        settings=SESSION.settings(),
+    shell:
+        '"${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1 --report {output:q}'
+        " --config {params.settings} measure=false -- report_contents > {log:q} 2>&1"
+        " || {{ grep . {log:q} | tail -n 2 >&2; exit 1; }}"
+
+
+rule report:
+    # Says where the report is.
+    input:
+        multiext(f"{STUDY}/report", ".zip", ".html"),
+    log:
+        f"{STUDY}/log/report.log",
+    shell:
+        "echo 'The report, to be opened in a browser: '{input:q} | tee {log:q}"
