@@ -12,11 +12,9 @@ import signal
 import sys
 
 INTERRUPTED = "interrupted; the same command carries on"
-# Snakemake on a job that has failed: our commands, which end with these, have said why. And on a
-# second Ctrl-C.
+# Snakemake on a job that has failed: our commands, which end with these, have said why.
 TOLD = re.compile(
     r"CalledProcessError.*(exit status (1|2|130|143)\b|Signals\.SIG(INT|TERM))"
-    r"|\nKeyboardInterrupt"
     r"|^(Exiting because a job|At least one job did not|WorkflowError:\nAt least one job did not)",
     re.S,
 )
@@ -41,6 +39,8 @@ def hush(workflow) -> None:
     from snakemake.settings.enums import Quietness
 
     sys.excepthook = _end
+    # On a second Ctrl-C, which Snakemake tells when its handlers are gone.
+    logger.addFilter(lambda record: "\nKeyboardInterrupt" not in record.getMessage())
     settings = workflow.output_settings
     if Quietness.RULES in (settings.quiet or ()) and not settings.dryrun:
         for handler in logger.handlers:
