@@ -76,7 +76,7 @@ rule estimate:
         f"{STUDY}/log/estimate.log",
     params:
         analysis=ANALYSIS,
-        folder=STUDY,
+        folder=subpath(input.runs, parent=True),
         plan=SESSION.plan_digest,
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} estimate --folder {params.folder:q} --claims {input.claims:q}'
@@ -95,7 +95,7 @@ rule draw:
     threads: 2
     params:
         analysis=ANALYSIS,
-        folder=STUDY,
+        folder=subpath(input.estimates, parent=True),
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} figures --folder {params.folder:q} > {log:q}'
 
@@ -112,7 +112,7 @@ rule write_pages:
         f"{STUDY}/log/write_pages.log",
     params:
         analysis=ANALYSIS,
-        folder=STUDY,
+        folder=subpath(input.estimates, parent=True),
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
 
@@ -127,7 +127,7 @@ rule explore:
         f"{STUDY}/log/explore.log",
     params:
         analysis=ANALYSIS,
-        folder=STUDY,
+        folder=subpath(input.estimates, parent=True),
     shell:
         'exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} explorer --folder {params.folder:q} --output {output:q} > {log:q}'
 
