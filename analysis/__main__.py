@@ -14,83 +14,62 @@ from analysis.records.untrusted_files import printable
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_FOLDER = ("--folder", {"required": True, "type": Path, "metavar": "RESULTS/STUDY"})
-_CLAIMS = ("--claims", {"type": Path, "default": ROOT / "config/claims.yaml"})
-_RECORDS = (
-    ("--study", {"required": True}),
-    ("--output", {"required": True, "type": Path, "metavar": "FILE.parquet"}),
-    ("--list", {"type": Path, "metavar": "FILE", "help": "file with the path of a record a line"}),
-    ("runs", {"nargs": "*", "type": Path, "metavar": "RUN.json", "help": "records to read"}),
-)
-# Command → its module, what it does, its arguments. A module's `run` takes them, and returns what
-# is to be printed. It is imported when it is used: drawing needs no more than matplotlib.
-COMMANDS = {
-    "merge": ("records.merge", "run.json files → runs.parquet", _RECORDS),
-    "telemetry": ("records.telemetry", "gpu.parquet files → telemetry.parquet", _RECORDS),
-    "estimate": (
-        "publish",
-        "runs.parquet → estimates.parquet: every published number, once",
-        (_FOLDER, _CLAIMS, ("--reported", {"type": Path, "default": ROOT / "config/reported.csv"})),
-    ),
-    "explain": (
-        "explain",
-        "the cells, baselines and arithmetic behind a number",
-        (_FOLDER, ("id", {"help": "of a number; of a part of one, ids that have it are told"})),
-    ),
-    "figures": (
-        "figures.command",
-        "the figures that a study has data for, each with its data",
-        (_FOLDER, ("--data-only", {"action": "store_true", "help": "no pictures"})),
-    ),
-    "pages": (
-        "pages.render",
-        "results, claims, advice and tables from the estimates",
-        (
-            _FOLDER,
-            _CLAIMS,
-            ("--readme", {"action": "store_true", "help": "write README.md and docs/ instead"}),
-        ),
-    ),
-    "explorer": (
-        "explorer.command",
-        "the study as one page",
-        (_FOLDER, ("--output", {"required": True, "type": Path, "metavar": "HTML"})),
-    ),
-    "advise": (
-        "advise",
-        "how many of a job, by which method",
-        (
-            _FOLDER,
-            ("--job", {"default": "", "help": "a workload of the study"}),
-            ("--slowdown", {"default": inf, "type": float, "help": "most of the slowest job"}),
-            ("--memory", {"default": inf, "type": float, "help": "most that may be used, GB"}),
-        ),
-    ),
-    "compare": (
-        "compare",
-        "two studies side by side",
-        (
-            ("a", {"type": Path, "metavar": "A", "help": "folder of a study: results/STUDY"}),
-            ("b", {"type": Path, "metavar": "B"}),
-            ("--output", {"required": True, "type": Path, "metavar": "FOLDER"}),
-        ),
-    ),
-}
+# Command → its module. Its `run` takes the arguments, and returns what is to be printed. It is
+# imported when it is used: drawing needs no more than matplotlib.
+MODULES = {"merge": "records.merge", "telemetry": "records.telemetry", "estimate": "publish"}
+MODULES |= {"explain": "explain", "figures": "figures.command", "pages": "pages.render"}
+MODULES |= {"explorer": "explorer.command", "advise": "advise", "compare": "compare"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    parser.add_argument("--code", help="end at once unless the analysis code has this digest")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, about: str, of_study: bool = True):
+        """Where its arguments are added."""
+        made = commands.add_parser(name, help=about, description=about)
+        if of_study:
+            made.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
+        return made.add_argument
+
+    for name in ("merge", "telemetry"):
+        source = "run.json" if name == "merge" else "gpu.parquet"
+        add = command(name, f"{source} of each cell → one table", of_study=False)
+        add("--study", required=True)
+        add("--output", required=True, type=Path, metavar="FILE.parquet")
+        add("--list", type=Path, metavar="FILE", help="file with the path of a record a line")
+        add("runs", nargs="*", type=Path, metavar="RUN.json", help="records to read")
+    rules = {"type": Path, "default": ROOT / "config/claims.yaml"}
+    add = command("estimate", "runs.parquet → estimates.parquet: every published number, once")
+    add("--claims", **rules)
+    add("--reported", type=Path, default=ROOT / "config/reported.csv")
+    add = command("explain", "the cells, baselines and arithmetic behind a number")
+    add("id", help="of a number; of a part of one, ids that have it are told")
+    add = command("figures", "the figures that a study has data for, each with its data")
+    add("--data-only", action="store_true", help="no pictures")
+    add = command("pages", "results, claims, advice and tables from the estimates")
+    add("--claims", **rules)
+    add("--readme", action="store_true", help="write README.md and docs/ instead")
+    add = command("explorer", "the study as one page")
+    add("--output", required=True, type=Path, metavar="HTML")
+    add = command("advise", "how many of a job, by which method")
+    add("--job", default="", help="a workload of the study")
+    add("--slowdown", default=inf, type=float, help="most of the slowest job")
+    add("--memory", default=inf, type=float, help="most that may be used, GB")
+    add = command("compare", "two studies side by side", of_study=False)
+    add("a", type=Path, metavar="A", help="folder of a study: results/STUDY")
+    add("b", type=Path, metavar="B")
+    add("--output", required=True, type=Path, metavar="FOLDER")
+    return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. What a person got wrong is one line on stderr, and the code 1."""
-    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
-    parser.add_argument("--code", help="end at once unless the analysis code has this digest")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (_, what, arguments) in COMMANDS.items():
-        command = commands.add_parser(name, help=what, description=what)
-        for flag, settings in arguments:
-            command.add_argument(flag, **settings)
-    given = parser.parse_args(argv)
+    given = _parser().parse_args(argv)
     try:
         _planned_by(given.code)
-        text = import_module(f"analysis.{COMMANDS[given.command][0]}").run(given)
+        text = import_module(f"analysis.{MODULES[given.command]}").run(given)
         _planned_by(given.code)
     except (OSError, ValueError) as error:
         lines = map(printable, str(error).split("\n"))

@@ -9,13 +9,7 @@ from collections.abc import Iterable
 from analysis.estimates import INTERVAL, NONE, RANGE, Row
 from workflow.collocation.spec.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
 
-_MODELS = {
-    "resnet": "ResNet",
-    "efficientnetv2": "EfficientNetV2",
-    "efficientnet": "EfficientNet",
-    "cait": "CaiT",
-    "dlrm": "DLRM",
-}
+_MODELS = ("ResNet", "EfficientNetV2", "EfficientNet", "CaiT", "DLRM")
 _DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits")
 _METHODS = {
     "serial": "one after the other",
@@ -25,14 +19,8 @@ _METHODS = {
     "mps_equal": "MPS, equal shares",
     "mps_overlap": "MPS, overlapping shares",
     "mig": "MIG",
-    "mig_7g": "MIG 7g",
-    "mig_4g": "MIG 4g",
-    "mig_3g": "MIG 3g",
-    "mig_2g": "MIG 2g",
-    "mig_1g": "MIG 1g",
     "mig_1g2x": "MIG 1g, double memory",
     "mig_shared": "MIG, shared memory",
-    "mig_mps": "MPS in MIG",
 }
 _ARMS = {
     PAPER_ARM: "paper style",
@@ -63,7 +51,7 @@ ARM_COLOURS = {
     "graph": "#A1372D",
     "compile": "#E0A224",
 }
-GREY, INK = "#888888", "#222222"
+GREY = "#888888"
 
 
 def colour(name: str) -> str:
@@ -90,11 +78,9 @@ def job(workload: str, arm_name: str = PAPER_ARM) -> str:
     name, batch, more = match.groups()
     words = [word for word in name.split("_") if word not in _DATASETS] or [name]
     text = " ".join(words)
-    for key, label in _MODELS.items():
-        if words[0].startswith(key):
-            sizes = "".join(f"-{word.upper()}" for word in words[1:])
-            text = label + words[0].removeprefix(key) + sizes
-            break
+    if label := next((label for label in _MODELS if words[0].startswith(label.lower())), ""):
+        sizes = "".join(f"-{word.upper()}" for word in words[1:])
+        text = label + words[0][len(label) :] + sizes
     return f"{text} b{batch}" + (f", {more.replace('_', ' ')}" if more else "")
 
 

@@ -5,47 +5,30 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-# Command → its module, what it does, its arguments. A module's function of that name takes them.
-_STUDY = ("study", {"type": Path, "metavar": "RESULTS/STUDY"})
-COMMANDS = {
-    "verify": (
-        "verify",
-        "do the shipped results follow from the raw files?",
-        (
-            ("studies", {"type": Path, "metavar": "RESULTS/STUDY", "nargs": "*"}),
-            ("--all", {"action": "store_true", "help": "a line for each artefact"}),
-        ),
-    ),
-    "seal": ("bundle", "make a finished study one that ships", (_STUDY,)),
-    "artifact": (
-        "bundle",
-        "one archive of code, raw and derived results, and how to evaluate it",
-        (_STUDY, ("--output", {"required": True, "type": Path, "metavar": "FILE.tar.gz"})),
-    ),
-    "merge": (
-        "merge",
-        "take in cells of a study that were measured elsewhere",
-        (
-            ("source", {"type": Path, "metavar": "FOLDER_OR_BUNDLE"}),
-            ("--config", {"nargs": "*", "default": [], "metavar": "KEY=VALUE"}),
-        ),
-    ),
-}
+MODULES = {"verify": "verify", "seal": "bundle", "artifact": "bundle", "merge": "merge"}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; its module is imported only then."""
+    """Run a command: the function of its name. Its module is imported only then."""
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (_, about, arguments) in COMMANDS.items():
-        command = commands.add_parser(name, help=about, description=about)
-        for flag, settings in arguments:
-            command.add_argument(flag, **settings)
+    of_study = {"type": Path, "metavar": "RESULTS/STUDY"}
+    verify = commands.add_parser("verify", help="do the shipped results follow from the raw files?")
+    verify.add_argument("studies", nargs="*", **of_study)
+    verify.add_argument("--all", action="store_true", help="a line for each artefact")
+    seal = commands.add_parser("seal", help="make a finished study one that ships")
+    seal.add_argument("study", **of_study)
+    artifact = commands.add_parser("artifact", help="one archive of a study and the code")
+    artifact.add_argument("study", **of_study)
+    artifact.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
+    merge = commands.add_parser("merge", help="take in cells that were measured elsewhere")
+    merge.add_argument("source", type=Path, metavar="FOLDER_OR_BUNDLE")
+    merge.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
     given = vars(parser.parse_args(argv))
     name = given.pop("command")
     try:
-        return getattr(import_module(f"release.{COMMANDS[name][0]}"), name)(**given)
-    except (KeyboardInterrupt, BrokenPipeError):
+        return getattr(import_module(f"release.{MODULES[name]}"), name)(**given)
+    except KeyboardInterrupt:
         return 130
 
 

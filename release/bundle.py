@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import os
 import subprocess
 import sys
 import tarfile
@@ -70,7 +69,7 @@ def artifact(study: Path, output: Path) -> int:
     with verify.pool() as pool:
         if verify.tell(study, verify.begun(study, pool)):
             sys.exit(f"{study.name} does not verify; no archive was made")
-    files = {name: (ROOT / name).read_bytes() for name in _code(ROOT)}
+    files = {name: (ROOT / name).read_bytes() for name in _code()}
     for name in (*manifest.shipped(study), RAW, MANIFEST):
         files[f"results/{study.name}/{name}"] = (study / name).read_bytes()
     files[PAGE] = _page(study, files).encode()
@@ -86,17 +85,14 @@ def artifact(study: Path, output: Path) -> int:
     return 0
 
 
-def _code(root: Path) -> list[str]:
-    """Files of the repository but results: that git tracks, or an unpacked archive's list has."""
-    surroundings = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.parent)}
-    command = ["git", "-C", str(root), "ls-files", "-z"]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings)
-        names = run.stdout.split("\0")
-    except (OSError, subprocess.CalledProcessError):
-        names = list(manifest.read(root / MANIFEST))
-    own = {*names} - {"", PAGE, MANIFEST}
-    return sorted(n for n in own if not n.startswith("results/") and (root / n).is_file())
+def _code() -> list[str]:
+    """Files of the repository but results, that git tracks."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"no archive is made but in a clone: {done.stderr.strip()}")
+    listed = done.stdout.split("\0")
+    return sorted(n for n in listed if not n.startswith("results/") and (ROOT / n).is_file())
 
 
 def _page(study: Path, files: Mapping[str, bytes]) -> str:

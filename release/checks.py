@@ -63,22 +63,25 @@ def examine(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> Checke
     folder, found = study / attempt.folder, Checked(attempt)
     try:
         record = found.record = run_json.read(folder / RUN)
-        for check in (_named, _files, _complete, _slices, _rates, _telemetry):
-            found.wrong += check(folder, record, attempt, digests)
+        for said in (
+            *(_named(record, attempt), _files(record, digests), _complete(record)),
+            *(_slices(record), _rates(folder, record), _telemetry(folder, record)),
+        ):
+            found.wrong += said
     except Exception as error:  # whatever the files hold, it is named
         said = f"{type(error).__name__}: {one_line(error)[:200]}"
         found.wrong.append(f"its files cannot be read: {said}")
     return found
 
 
-def _named(_: Path, record: Record, attempt: Attempt, __: Mapping) -> Iterator[str]:
+def _named(record: Record, attempt: Attempt) -> Iterator[str]:
     cell = record.cell
     parts = f"{cell.scenario}/{cell.arm}/{record.method.name}/r{cell.replicate}"
     if {parts, cell.id} != {attempt.cell} or cell.attempt != attempt.number:
         yield f"{RUN} is of cell {cell.id} a{cell.attempt}, its parts name {parts}"
 
 
-def _files(_: Path, record: Record, __: Attempt, digests: Mapping[str, str]) -> Iterator[str]:
+def _files(record: Record, digests: Mapping[str, str]) -> Iterator[str]:
     known = {name: file.sha256 for name, file in record.files.items()}
     for name in sorted({*known, *digests} - {RUN}):
         if name not in digests:
@@ -87,7 +90,7 @@ def _files(_: Path, record: Record, __: Attempt, digests: Mapping[str, str]) -> 
             yield f"{name} is not the file whose SHA-256 {RUN} has"
 
 
-def _complete(_: Path, record: Record, *__: object) -> Iterator[str]:
+def _complete(record: Record) -> Iterator[str]:
     """A completed cell has a window for each job that its spec names, and proof of its method."""
     measured = sum(bool(member.windows) for member in record.members)
     fates = {member.status for member in record.members} - {"completed", "departed"}
@@ -98,7 +101,7 @@ def _complete(_: Path, record: Record, *__: object) -> Iterator[str]:
         yield f"{RUN}: method is verified, and its evidence is not"
 
 
-def _slices(_: Path, record: Record, *__: object) -> Iterator[str]:
+def _slices(record: Record) -> Iterator[str]:
     """Windows last as long as they say; slices as long, and as many, as the spec says."""
     measure, interleaved = record.spec["measure"], []
     for window in record.windows:
@@ -118,7 +121,7 @@ def _slices(_: Path, record: Record, *__: object) -> Iterator[str]:
         yield f"{RUN}: a slice begins before another one is over"
 
 
-def _rates(folder: Path, record: Record, *_: object) -> Iterator[str]:
+def _rates(folder: Path, record: Record) -> Iterator[str]:
     """Rates by the step ends of each member."""
     if not any(member.windows for member in record.members):
         return
@@ -165,7 +168,7 @@ def _differ(said: Rate, found: Rate, tick_ns: int, size: int) -> Iterator[str]:
             yield f"slices[{at}] is {value}, {step_times.FILE} gives {found.slices[at]}"
 
 
-def _telemetry(folder: Path, record: Record, *_: object) -> Iterator[str]:
+def _telemetry(folder: Path, record: Record) -> Iterator[str]:
     """Means over the windows that do not follow from the series; of counters there are none."""
     seen = record.telemetry.windows if record.telemetry else {}
     windows = {window.name: window for window in record.windows}

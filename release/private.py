@@ -39,10 +39,10 @@ HARMLESS = ("/tmp/gpu-collocation-locks", "/tmp/nvidia-mps", "127.0.0.1", "0.0.0
 
 def own_names() -> dict[str, str]:
     """This machine's names and its user's, each with what it is."""
-    names = {socket.gethostname(): "host name", socket.getfqdn(): "host name"}
-    names |= {name.partition(".")[0]: "host name" for name in list(names)}
-    for variable in ("USER", "LOGNAME", "SUDO_USER"):
-        names[os.environ.get(variable, "")] = "user name"
+    hosts = (socket.gethostname(), socket.getfqdn())
+    names = dict.fromkeys((*hosts, *(name.partition(".")[0] for name in hosts)), "host name")
+    users = (os.environ.get(variable, "") for variable in ("USER", "LOGNAME", "SUDO_USER"))
+    names |= dict.fromkeys(users, "user name")
     with suppress(KeyError, OSError, RuntimeError):  # a user without a name, or without a home
         names |= {getpass.getuser(): "user name", str(Path.home()): "home folder"}
     return {name: kind for name, kind in names.items() if len(name) > 2 and name not in COMMON}
@@ -52,9 +52,9 @@ class Detector:
     """Finds private strings; `names`: text → what it is, besides patterns that hold anywhere."""
 
     def __init__(self, names: Mapping[str, str] | None = None):
-        self.patterns = [(kind, re.compile(pattern)) for kind, pattern in PATTERNS.items()]
-        for name, kind in (own_names() if names is None else names).items():
-            self.patterns.append((kind, re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")))
+        own = (own_names() if names is None else names).items()
+        words = [(kind, rf"(?<!\w){re.escape(name)}(?!\w)") for name, kind in own]
+        self.patterns = [(kind, re.compile(p)) for kind, p in [*PATTERNS.items(), *words]]
 
     def in_text(self, text: str) -> dict[str, str]:
         """What was found → its kind."""

@@ -93,6 +93,28 @@ def test_values_of_a_table_are_those_of_the_ids_beside_them(study, name):
                  for e in [table.at(found, i)] for column in ("value", "low", "high")}  # fmt: skip
         given = {value for title, value in row.items() if value and f"{title} low" in row}
         assert given <= known
+        for title in (title for title in row if row.get(f"{title} low")):
+            ends = [float(row[f"{title}{end}"]) for end in (" low", "", " high")]
+            assert ends == sorted(ends), title
+
+
+SHOWN = {"samples/s": "rate", "STP": "stp", "slowest takes": "slowdown_worst", "GRACT": "gract"}
+
+
+def test_columns_hold_what_they_are_called_and_advice_marks_what_is_advised(simulated, tmp_path):
+    study = render.Study(written(tmp_path / "gpu", simulated), RULES)
+    rows = contents.sets(study.estimates).itertuples(index=False)
+    seven = next(r for r in rows if r[:4] == ("thin b32", "paper style", "7", "MPS"))
+    at = {"scenario": "7x_thin_b32", "arm": "paper_step", "method": "mps"}
+    for title, cell in zip(contents.sets(study.estimates), seven, strict=True):
+        if title in SHOWN:
+            assert cell.of.id == table.identity(SHOWN[title], **at)
+    options = contents.advice(study.advice)
+    for each in study.advice:
+        own = options[(options["job"] == labels.job(each.job)) | (options["job"] == each.job)]
+        own = own[own["written"] == each.arm]
+        advised = own[own["chosen"].str.contains("advised")]["run"]
+        assert list(advised) == [each.knee.label]
 
 
 def test_a_page_shows_figures_that_are_drawn_and_names_the_others(study):
@@ -136,6 +158,7 @@ def test_the_best_set_does_most_samples_and_not_most_over_a_slow_job_alone(simul
         ("rate_over_naive", "naive_again", 2, None, None, "not shown"),  # one replicate
         ("aa", "naive", 7, 0.998, 1.002, "yes"),
         ("aa", "naive", 7, 0.998, 1.004, "not shown"),
+        ("aa", "naive", 7, 1.001, 1.002, "yes"),
         ("aa", "naive", 7, 1.005, 1.007, "no"),
         ("aa", "naive", 1, 0.98, 1.02, "yes"),
         ("aa", "naive", 1, 0.96, 1.02, "not shown"),

@@ -180,15 +180,14 @@ def copied(copy):
     forge(copy, OTHER, lambda record: record["cell"].update(id=OTHER.cell, replicate=3))
 
 
-def taken_away(copy):
-    shutil.rmtree(copy / PAIR.folder)
-    lines = (copy / "runs.txt").read_text().splitlines()
-    manifest.write_lines(copy / "runs.txt", [line for line in lines if PAIR.folder not in line])
-
-
 def not_analysed(copy):
     lines = (copy / "runs.txt").read_text().splitlines()
     manifest.write_lines(copy / "runs.txt", [line for line in lines if PAIR.folder not in line])
+
+
+def taken_away(copy):
+    not_analysed(copy)
+    shutil.rmtree(copy / PAIR.folder)
 
 
 @pytest.mark.parametrize(
@@ -248,11 +247,10 @@ def test_files_that_changed_since_the_seal_are_named(copy):
     assert done.returncode == 1 and seal(copy) == 1
 
 
-@pytest.mark.parametrize("name", ["run.json", "steps.parquet", "runs.txt", "plan.json"])
+@pytest.mark.parametrize("name", [f"{PAIR.folder}/{n}" for n in ("run.json", "steps.parquet")])
 def test_no_content_raises(copy, name):
-    folder = copy / PAIR.folder if name.startswith(("run.", "steps")) else copy
     for content in (b"", b"\xff\x00", b"[" * 100_000, b'{"a": 1}', b"PAR1" * 9):
-        (folder / name).write_bytes(content)
+        (copy / name).write_bytes(content)
         assert wrong(copy), content
 
 
@@ -406,21 +404,12 @@ def test_a_study_that_is_sealed_or_running_is_left_as_it_is(copy, tmp_path):
     assert not (results / "h200" / "cells").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("theirs/../../escaped", tarfile.REGTYPE),
-        ("/escaped", tarfile.REGTYPE),
-        ("a>/etc/passwd", tarfile.SYMTYPE),
-        ("a", tarfile.CHRTYPE),
-    ],
-)
-def test_a_bundle_that_leads_elsewhere_is_refused_with_one_line(tmp_path, name, kind):
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE])
+def test_a_bundle_that_leads_elsewhere_is_refused_with_one_line(tmp_path, kind):
     with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
-        entry = tarfile.TarInfo(name.partition(">")[0])
-        entry.type, entry.linkname = kind, name.partition(">")[2]
+        entry = tarfile.TarInfo("theirs/../../escaped")
+        entry.type, entry.linkname = kind, "/etc/passwd"
         archive.addfile(entry, io.BytesIO())
     done = merge(tmp_path / "b.tar.gz", tmp_path / "ours", "study=h200")
     assert done.returncode == 1 and done.stderr.startswith("nothing more is merged from")
-    assert len(done.stderr.splitlines()) == 1
-    assert not list(tmp_path.rglob("escaped"))
+    assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.rglob("escaped"))

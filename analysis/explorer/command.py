@@ -51,10 +51,9 @@ def _row(e: estimates.Row) -> dict:
         "text": labels.span(e),
         "id": e.id,
         "of": f"{e.n} replicates, {e.hosts} machines",
-        **{
-            name: float(f"{x:.6g}")
-            for name, x in (("value", e.value), ("low", low), ("high", high))
-        },
+        "value": float(f"{e.value:.6g}"),
+        "low": float(f"{low:.6g}"),
+        "high": float(f"{high:.6g}"),
     }
 
 
@@ -72,36 +71,26 @@ def chart() -> altair.LayerChart:
     return (bars + base.mark_line() + points).properties(width="container", height=300)
 
 
-def sentences(found: pd.DataFrame) -> dict[str, str]:
-    """`job/arm` → what advice says of it; nothing of a study without a GPU."""
-    advised = [] if on_cpu(found) else advice.advise(found)
-    return {f"{each.job}/{each.arm}": " ".join(each.sentences()) for each in advised if each.sets}
-
-
 def data(folder: Path) -> dict:
     """All that the page shows."""
     found = estimates.read(folder / "estimates.parquet")
     every = rows(found)
-    jobs = dict.fromkeys(row["job"] for row in every if row["quantity"] in ("stp", "rate"))
-    parts = {job: job.partition("--") for job in jobs}
-    named = {
-        job: " + ".join(map(labels.job, names.split("+"))) + (f" ({variant})" if variant else "")
-        for job, (names, _, variant) in parts.items()
-    }
-    arms = sorted({row["arm"] for row in every}, key=arm_order)
+    named = {}
+    for job in (row["job"] for row in every if row["quantity"] in ("stp", "rate")):
+        names, _, variant = job.partition("--")
+        named[job] = " + ".join(map(labels.job, names.split("+"))) + f" ({variant})" * bool(variant)
+    advised = [] if on_cpu(found) else advice.advise(found)
     titles = {name: QUANTITIES[name] for name in SHOWN}
     return {
         "study": folder.resolve().name,
         "said": scope(found)[0],
         "rows": every,
         "jobs": dict(sorted(named.items(), key=lambda item: ("+" in item[1], item[1]))),
-        "arms": {arm: labels.arm(arm) for arm in arms},
-        "quantities": {
-            name: q.title + (f", {q.unit}" if q.unit else "") for name, q in titles.items()
-        },
+        "arms": {a: labels.arm(a) for a in sorted({row["arm"] for row in every}, key=arm_order)},
+        "quantities": {n: q.title + (f", {q.unit}" if q.unit else "") for n, q in titles.items()},
         "meanings": {name: q.meaning for name, q in titles.items()},
         "first": FIRST,
-        "advice": sentences(found),
+        "advice": {f"{a.job}/{a.arm}": " ".join(a.sentences()) for a in advised if a.sets},
         "chart": chart().to_dict(),
     }
 
