@@ -237,3 +237,11 @@ def test_what_a_job_is_called(workload, name):
 def test_every_page_of_the_report_has_a_caption():
     captions = {path.stem for path in (REPOSITORY / "workflow/report").glob("*.rst")}
     assert captions >= {*pages.PAGES, "figure", "explorer", "estimates", "runs", "workflow"}
+
+
+def test_beside_our_number_of_a_mix_stands_the_papers():
+    of = {"quantity": "saving", "arm": "paper_step", "method": "mps", "n": 1}
+    ours = Estimate(scenario=f"{MIX}--completion", window="completion", value=0.1, **of)
+    theirs = Estimate(scenario=MIX, source="ABSE", value=0.3, **of)
+    first = contents.pair(numbers.frame([ours, theirs])).iloc[0]
+    assert (first["ours"].of.value, first["the paper"].of.value) == (0.1, 0.3)
