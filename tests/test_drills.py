@@ -291,13 +291,9 @@ def test_a_gpu_that_is_lost_in_mid_study_is_never_replaced_by_the_cpu(studio):
 # -- the disk and the data -------------------------------------------------------------------------
 
 
-def write_one_cell(studio: Studio) -> Studio:
-    return studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
-
-
 def test_a_disk_that_takes_no_more_in_mid_cell(studio):
     """By RLIMIT_FSIZE, which needs no rights, for the conductor and all below it."""
-    write_one_cell(studio)
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
     with studio.held(f"{CELL}/a1", "--until", "collocate") as (running, hold):
         for process in studio.alive():
             if process.pid != running.process.pid:
@@ -314,7 +310,8 @@ def test_a_disk_that_takes_no_more_in_mid_cell(studio):
 def test_data_that_vanished_are_prepared_again(studio, tmp_path):
     """The file that says where they are outlives them."""
     studio.data = shutil.copytree(studio.data, tmp_path / "data")
-    assert write_one_cell(studio).prepare().code == 0
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    assert studio.prepare().code == 0
     [ready] = studio.results.glob("ready/*.json")
     made = Path(json.loads(ready.read_text())["path"])
     made.rename(tmp_path / "elsewhere")

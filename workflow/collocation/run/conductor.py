@@ -83,7 +83,8 @@ class Conductor:
             self._timed("build", self._build)
             self._timed("tune", self._tune)
             self._timed("warm", lambda: self._reach("warm"))
-            self._visit()
+            if self.measure.visit:
+                self._visit()
             self._ask("barrier")
             self._timed("window", self._measure)
             self._ask("end")
@@ -150,8 +151,6 @@ class Conductor:
 
     def _visit(self) -> None:
         """Have the GPU, or each MIG device, leave the members' context for a moment."""
-        if not self.measure.visit:
-            return
         began = time.monotonic()
         environments = (self.sharing.environment(member.member) for member in self.alive)
         for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
