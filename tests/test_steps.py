@@ -29,29 +29,29 @@ def arrays(end_ns, loss_step=(), loss=(), first_step=0) -> dict:
     }
 
 
-# Length of a step, ms; when steps stood still, ms; whether that is said of a window of 3 s.
-STALLS = {
-    "never": (10, None, False),
-    "within": (10, (1000, 1700), True),
-    "at its beginning": (10, (-100, 700), True),
-    "from then on": (10, (2000, 9000), True),
-    "for a sixth of it": (10, (1000, 1550), True),
-    "not for long": (10, (1000, 1200), False),
-    "each step takes as long": (900, None, False),
-}
-
-
-@pytest.mark.parametrize("name", STALLS)
-def test_a_member_that_stood_still_for_a_part_of_the_window_is_told_of(name):
-    step_ms, still, told = STALLS[name]
-    end = ORIGIN + MS * np.arange(-5 * step_ms, 4000, step_ms, dtype=np.int64)
-    if still:
-        since, until = (ORIGIN + MS * edge for edge in still)
-        end = end[(end < since) | (end >= until)]
+@pytest.mark.parametrize(
+    ("step_ms", "still", "length", "told"),  # ms; when steps stood still; of the window
+    [
+        (10, (0, 0), 3000, False),
+        (10, (1000, 1550), 3000, True),
+        (10, (1000, 1550), 12000, False),  # less than a twentieth of it
+        (10, (1000, 1700), 12000, True),
+        (10, (-100, 700), 3000, True),
+        (10, (2000, 9000), 3000, True),  # from then on
+        (10, (1000, 1200), 3000, False),
+        (900, (0, 0), 3000, False),  # as long as each step
+    ],
+)
+def test_a_member_that_stood_still_for_a_part_of_the_window_is_told_of(
+    step_ms, still, length, told
+):
+    end = ORIGIN + MS * np.arange(-5 * step_ms, 13000, step_ms, dtype=np.int64)
+    since, until = (ORIGIN + MS * edge for edge in still)
+    end = end[(end < since) | (end >= until)]
+    ends = {"start_ns": ORIGIN, "end_ns": ORIGIN + length * MS, "seconds": length / 1e3}
     for kind in ("window", "before", "after", "completion"):
-        window = Window(name=kind, start_ns=ORIGIN, end_ns=ORIGIN + 3000 * MS, seconds=3.0)
         expected = told and kind != "completion"  # where they wait for others
-        assert steps.stalled(window, end) is expected
+        assert steps.stalled(Window(name=kind, **ends), end) is expected
 
 
 # -- rates ----------------------------------------------------------------------------------------
