@@ -78,6 +78,7 @@ def test_a_variant_is_its_method_with_limits_of_the_study():
     limits = [(m.sm_percent, m.pinned_memory_mb, m.priority) for m in cell.spec.members]
     assert limits == [(66.67, 9000, 1)] * 3
     assert [m.sm_percent for m in planned(3, "mps_equal").spec.members] == [33.33] * 3
+    assert [m.sm_percent for m in planned(1, "mps_overlap").spec.members] == [100]
     found = methods.named("mps_own")
     assert (found.name, found.family) == ("mps_own", "mps")
     assert methods.refusal(cell.spec, None) == methods.refusal(planned(2, "mps").spec, None)

@@ -21,6 +21,7 @@ STUDY = {
 }
 WORKLOAD = {"model": "resnet26", "dataset": "cifar10", "batch_size": 32, "input_size": 32}
 COMMAND = {"kind": "command", "run": ["python", "train.py", "--epochs", 100], "batch_size": 8}
+COMMAND["environment"] = {"CUDA_LAUNCH_BLOCKING": 1, "WANDB_API_KEY": None}
 SCRIPT = {"description": "x", "ladders": [{"workloads": ["mine"], "counts": {1: ["naive", "mps"]}}]}
 
 
@@ -106,6 +107,7 @@ ladders.0.counts: {1: [mp]} | ladders.0.counts.1.0: 'mp' is not allowed | did yo
     METHODS
 ladders.0.counts: {0: [naive]} | counts.0 | equal to 1, got 0
 ladders.0.counts: {8: [naive, mig]} | ladders.0.counts.8: 'mig' takes 1 to 7 members, not 8
+ladders.0.counts: {5: [mig_1g2x]} | ladders.0.counts.5: 'mig_1g2x' takes 1 to 4 members, not 5
 ladders.0: {workloads: [SMALL], counts: {2: [naive]}, arms: [graph], input: files} | \
     ladders.0.arms: 'graph' captures the step of 'SMALL' in a CUDA graph: loader processes
 mixes.0.members: {nothing_like_it: 1} | mixes.0: unknown workload 'nothing_like_it' | SMALL, 
@@ -186,9 +188,9 @@ def test_code_of_others_is_refused(tmp_path, load, monkeypatch, key, code):
     """A study is YAML that may be somebody else's: what it calls is named on this machine, in
     config or by a file at the top of the repository.
     """
-    (tmp_path / "results" / "planted").mkdir(parents=True)
-    (tmp_path / "results" / "planted" / "__init__.py").touch()
-    (tmp_path / "kin.py").touch()
+    for name in ("results/planted/__init__.py", "models/__init__.py", "kin.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     monkeypatch.setattr(settings, "ROOT", tmp_path)
     words = [f"mine.{key}: '{code.partition(':')[0]}' is no file at the top", "modules=["]
     refused(lambda: load.catalogue({"mine": WORKLOAD | {key: code}}), "workloads.yaml: ", *words)
