@@ -32,10 +32,10 @@ _DID = {"completed": "completed", "out_of_memory": "ran out of memory"}
 
 @dataclass(frozen=True)
 class CellJudged:
-    """One number of a test. hosts: host, id of its estimate, and where it lies. unlike: hosts that
-    do not count, as a need is not met there. reported: id of the paper's number beside it, or "".
-    note: why there is no number, or what the set did (fits). planned: the study planned it, and
-    what it is held against.
+    """One number of a test. hosts: host, id of its estimate, and where it lies. unlike: hosts on
+    which a need is not met. reported: id of the paper's number beside it, or "". note: why there is
+    no number, or what the set did (fits). planned: the study planned it, and what it is held
+    against.
     """
 
     scenario: str

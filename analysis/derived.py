@@ -94,10 +94,11 @@ def over_paper(found: pd.DataFrame) -> pd.DataFrame:
     """Each job alone, as it is written, over the same job as the paper wrote it, host by host."""
     alone = list(_alone(found, "rate").itertuples())
     base = {(e.scenario, e.host): e for e in alone if e.arm == PAPER_ARM and e.host}
+    pairs = [(e, base.get((e.scenario, e.host))) for e in alone if e.arm != PAPER_ARM]
     made = [
         _ratio("alone_over_paper", [e], [1], [paper], flags.union([e.flags, paper.flags]), e.note)
-        for e in alone
-        if e.arm != PAPER_ARM and (paper := base.get((e.scenario, e.host)))
+        for e, paper in pairs
+        if paper
     ]
     return over_hosts(pd.DataFrame(made))
 
@@ -160,27 +161,26 @@ def memory_of_parts(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame
     """Memory of a set's jobs alone over what the card has for them, for every set that ran or ran
     out of memory. What the card holds when idle is not for them.
     """
-    alone = _alone(found, "memory_of_jobs", variants=ALONE_VARIANTS)
-    memory = {(e.arm, e.scenario): e for e in alone[alone["host"] == ""].itertuples()}
-    sizes = found[(found["quantity"] == "capacity_for_jobs") & (found["host"] == "")]
+    every = found[found["host"] == ""]
+    alone = _alone(every, "memory_of_jobs", variants=ALONE_VARIANTS)
+    memory = {(e.arm, e.scenario): e for e in alone.itertuples()}
+    sizes = every.loc[every["quantity"] == "capacity_for_jobs", "value"].tolist()
     tried = outcomes[outcomes["status"].isin(("completed", "out_of_memory"))]
     made = []
-    for outcome in tried.itertuples() if len(sizes) else ():
-        scenario = parse_scenario(outcome.scenario)
+    for outcome in tried.itertuples() if sizes else ():
+        scenario, capacity = parse_scenario(outcome.scenario), sizes[0]
         suffix = f"--{scenario.variant}" if scenario.variant in ALONE_VARIANTS[1:] else ""
-        parts = [memory.get((outcome.arm, f"1x_{name}{suffix}")) for name, _ in scenario.parts]
-        if scenario.n == 1 or not all(parts):
+        parts = [(n, memory.get((outcome.arm, f"1x_{job}{suffix}"))) for job, n in scenario.parts]
+        if scenario.n == 1 or not all(e for _, e in parts):
             continue
-        capacity, counts = sizes["value"].iloc[0], [count for _, count in scenario.parts]
-        used = [(count, e) for count, e in zip(counts, parts, strict=True)]
         replicates = [
             {"cell": r["cell"], "value": count * r["value"] / capacity}
             | {"numerator": count * r["value"], "denominator": capacity, "over": "", "batches": ()}
-            for count, e in used
+            for count, e in parts
             for r in e.replicates
         ]
-        about = {"value": math.fsum(count * e.value for count, e in used) / capacity}
-        about |= {"n": min(e.n for e in parts), "hosts": min(e.hosts for e in parts)}
+        about = {"value": math.fsum(count * e.value for count, e in parts) / capacity}
+        about |= {name: min(getattr(e, name) for _, e in parts) for name in ("n", "hosts")}
         about |= {"quantity": "parts_over_capacity", "flags": "", "replicates": replicates}
         made.append(outcome._asdict() | about)
     return pd.DataFrame(made)

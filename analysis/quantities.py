@@ -6,19 +6,18 @@ docs/methods.md prints that list; `analysis.replicates.FORMULAS` says how each i
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LOG, PLAIN, SHARE = "log", "plain", "share"
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(NamedTuple):
     """A kind of number.
 
-    name: as in ids. title: what figures and tables call it. unit: of the value, empty for a ratio.
-    scale: how replicates are averaged; `log` geometric mean, `plain` arithmetic mean, `share`
-    arithmetic and within 0 to 1. relative_to: what it is normalised by, empty for absolute values.
+    name: as in ids. title: in figures and tables. unit: empty for a ratio. scale: how replicates
+    are averaged; `log` geometric mean, `plain` arithmetic mean, `share` arithmetic and within 0 to
+    1. relative_to: what it is normalised by, empty for absolute values.
     """
 
     name: str
@@ -29,9 +28,5 @@ class Quantity:
     meaning: str
 
 
-def _read() -> dict[str, Quantity]:
-    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        return {row["name"]: Quantity(**row) for row in csv.DictReader(file)}
-
-
-QUANTITIES = _read()
+with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as _file:
+    QUANTITIES = {row["name"]: Quantity(**row) for row in csv.DictReader(_file)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,16 +30,6 @@ COLUMNS += ["steps", "batch_size", "window_s", "memory_peak_reserved", *ACTIVITY
 COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory"]
 WITHIN = ["scope", "batch", "block", "device", "arm"]  # what compared runs have in common
 RUN = ["batch", "run"]
-
-
-class Formula(NamedTuple):
-    """quantity: its name. of: a table's columns → value, or (numerator, denominator), or (value,
-    numerator, denominator). over: the column that names the cells of the denominator.
-    """
-
-    quantity: str
-    of: Callable[[pd.DataFrame], object]
-    over: str = ""
 
 
 def replicates(members: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
@@ -128,7 +117,7 @@ def _values(used: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -> pd.D
     stayed = _stayed(members)
     tables = {"run": runs, "job": jobs, "member": members, "again": again, "stayed": stayed}
     found = [
-        _rows(formula, tables[kind], slot)
+        _rows(tables[kind], slot, *formula)
         for slot, (kind, *formulas) in enumerate(FORMULAS)
         for formula in formulas
     ]
@@ -191,11 +180,8 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
         """Of a column that all members must have."""
         return group[column].agg(how).where(group[column].count() == size)
 
-    stp, total, alike = (
-        every("progress", "sum"),
-        every("rate", "sum"),
-        group["workload"].nunique() == 1,
-    )
+    stp, total = every("progress", "sum"), every("rate", "sum")
+    alike = group["workload"].nunique() == 1
     slowest = members.dropna(subset="slower").sort_values("slower", ascending=False, kind="stable")
     worst = slowest.drop_duplicates(RUN).set_index(RUN)
     over = members.fillna({"alone_at": ""}).drop_duplicates([*RUN, "alone_at"])
@@ -308,84 +294,89 @@ def _slowed(r: pd.DataFrame) -> pd.Series:
     return (r.jobs > 1) | (r.method != "naive")
 
 
-# A table of the runs, or of the jobs in them, and what is computed of its rows; in this order.
+# A table of the runs, or of the jobs in them, and the quantities that are computed of its rows; in
+# this order: (name, function of the table → value, or (numerator, denominator), or (value,
+# numerator, denominator), and the column that names the cells of the denominator, if there is one).
 FORMULAS = (
     (
         "run",
-        Formula("makespan", lambda r: r.took),
-        Formula("time_over_serial", lambda r: (r.took, r.serial), "over"),
-        Formula("saving", lambda r: 1 - r.took / r.serial, "over"),
+        ("makespan", lambda r: r.took),
+        ("time_over_serial", lambda r: (r.took, r.serial), "over"),
+        ("saving", lambda r: 1 - r.took / r.serial, "over"),
     ),
-    ("member", Formula("survivor_over_alone", lambda m: (m.later, m.alone_rate), "alone_at")),
+    ("member", ("survivor_over_alone", lambda m: (m.later, m.alone_rate), "alone_at")),
     (
         "run",
-        Formula("rate", lambda r: r.total.where(r.alike)),
-        Formula("spread", lambda r: (r.most.where(r.alike & (r.members > 1)), r.least)),
+        ("rate", lambda r: r.total.where(r.alike)),
+        ("spread", lambda r: (r.most.where(r.alike & (r.members > 1)), r.least)),
     ),
     (
         "job",
-        Formula("job_rate", lambda j: j.rate.where(~j.alike)),
-        Formula("epoch_time", lambda j: j.epoch_time_s),
+        ("job_rate", lambda j: j.rate.where(~j.alike)),
+        ("epoch_time", lambda j: j.epoch_time_s),
     ),
     (
         "run",
-        Formula("stp", lambda r: (r.stp, r.total.where(r.alike), r.first_alone), "over"),
-        Formula("antt", lambda r: r.antt.where(_slowed(r)), "over"),
-        Formula(
-            "slowdown_worst", lambda r: (r.worst_alone.where(_slowed(r)), r.worst_rate), "worst_at"
-        ),
-        Formula("jain", lambda r: r.jain.where(r.jobs > 1), "over"),
+        ("stp", lambda r: (r.stp, r.total.where(r.alike), r.first_alone), "over"),
+        ("antt", lambda r: r.antt.where(_slowed(r)), "over"),
+        ("slowdown_worst", lambda r: (r.worst_alone.where(_slowed(r)), r.worst_rate), "worst_at"),
+        ("jain", lambda r: r.jain.where(r.jobs > 1), "over"),
     ),
-    ("job", Formula("slowdown", lambda j: j.slower.where(~j.alike), "alone_at")),
+    ("job", ("slowdown", lambda j: j.slower.where(~j.alike), "alone_at")),
     (
         "run",
-        Formula("s", lambda r: (r.s, r.total.where(r.alike), r.first_alone / r.first_busy), "over"),
-        Formula("gaps", lambda r: (r.stp, r.s), "over"),
-        *(Formula(name, lambda r, name=name: r[name]) for name in ACTIVITY),
-        Formula("gract_over_smact", lambda r: (r.busy, r.smact.where(r.smact != 0))),
-        Formula("waits", lambda r: (1 - r.busy).clip(lower=0).where(r.baseline)),
-        Formula("device_rate", lambda r: (r.total.where(r.baseline), r.busy)),
-        Formula("memory_reserved", lambda r: r.reserved),
-        Formula("power", lambda r: r.power),
-        Formula("memory", lambda r: r.gpu_memory_used / GB),
-        Formula("memory_of_jobs", lambda r: r.of_jobs),
-        Formula("capacity", lambda r: r.gpu_memory_total / GB),
-        Formula("capacity_for_jobs", lambda r: (r.gpu_memory_total - r.idle_memory) / GB),
-        Formula("rate_over_naive", _over("naive", "naive"), "naive_at"),
-        Formula("rate_over_mig", _over("mig", "mig"), "mig_at"),
-        Formula(
+        ("s", lambda r: (r.s, r.total.where(r.alike), r.first_alone / r.first_busy), "over"),
+        ("gaps", lambda r: (r.stp, r.s), "over"),
+        *((name, lambda r, name=name: r[name]) for name in ACTIVITY),
+        ("gract_over_smact", lambda r: (r.busy, r.smact.where(r.smact != 0))),
+        ("waits", lambda r: (1 - r.busy).clip(lower=0).where(r.baseline)),
+        ("device_rate", lambda r: (r.total.where(r.baseline), r.busy)),
+        ("memory_reserved", lambda r: r.reserved),
+        ("power", lambda r: r.power),
+        ("memory", lambda r: r.gpu_memory_used / GB),
+        ("memory_of_jobs", lambda r: r.of_jobs),
+        ("capacity", lambda r: r.gpu_memory_total / GB),
+        ("capacity_for_jobs", lambda r: (r.gpu_memory_total - r.idle_memory) / GB),
+        ("rate_over_naive", _over("naive", "naive"), "naive_at"),
+        ("rate_over_mig", _over("mig", "mig"), "mig_at"),
+        (
             "gract_over_mps",
             lambda r: (r.busy.where((r.method == "naive") & r.total.notna()), r.mps_busy),
             "mps_at",
         ),
-        Formula("stp_over_2", _growth("two", 2), "two_at"),
-        Formula("stp_over_3", _growth("three", 3), "three_at"),
-        Formula("energy_per_sample", lambda r: r.energy),
-        Formula(
+        ("stp_over_2", _growth("two", 2), "two_at"),
+        ("stp_over_3", _growth("three", 3), "three_at"),
+        ("energy_per_sample", lambda r: r.energy),
+        (
             "energy_edge_error",
             lambda r: (COUNTER_STEP_S / r.window_s).clip(upper=1).where(r.energy.notna()),
         ),
-        Formula(
-            "energy_over_serial", lambda r: (r.energy.where(r.jobs > 1), r.alone_energy), "over"
-        ),
-        Formula("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
-        Formula("saving_by_rates", lambda r: r.saving_by_rates, "over"),
+        ("energy_over_serial", lambda r: (r.energy.where(r.jobs > 1), r.alone_energy), "over"),
+        ("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
+        ("saving_by_rates", lambda r: r.saving_by_rates, "over"),
     ),
-    ("stayed", Formula("reclaimed", lambda r: r.reclaimed, "before_at")),
-    ("again", Formula("aa", _over("first"), "first_at")),
+    ("stayed", ("reclaimed", lambda r: r.reclaimed, "before_at")),
+    ("again", ("aa", _over("first"), "first_at")),
 )
 
 
-def _rows(formula: Formula, table: pd.DataFrame, slot: int) -> pd.DataFrame:
+def _rows(
+    table: pd.DataFrame, slot: int, quantity: str, of: Callable, over: str = ""
+) -> pd.DataFrame:
     """The formula's value of every row that has one."""
-    made = formula.of(table)
+    made = of(table)
     made = made if isinstance(made, tuple) else (made, np.nan, np.nan)
     value, *parts = made if len(made) == 3 else (made[0] / made[1], *made)
-    rows = table[[*RUN, "scope", "at"]].assign(quantity=formula.quantity, slot=slot, value=value)
     numerator, denominator = (pd.Series(part, table.index) for part in parts)
     both = numerator.notna() & denominator.notna()
-    rows["numerator"], rows["denominator"] = numerator.where(both), denominator.where(both)
-    rows["over"] = table[formula.over] if formula.over else ""
-    rows["job"] = table.get("job", "")
-    rows["at_job"] = table.get("at_job", 0)
+    rows = table[[*RUN, "scope", "at"]].assign(
+        quantity=quantity,
+        slot=slot,
+        value=value,
+        over=table[over] if over else "",
+        numerator=numerator.where(both),
+        denominator=denominator.where(both),
+        job=table.get("job", ""),
+        at_job=table.get("at_job", 0),
+    )
     return rows[np.isfinite(rows["value"].astype(float))]

@@ -64,40 +64,22 @@ def test_hosts_decide_by_their_intervals(test, hosts, verdict):
 
 
 @pytest.mark.parametrize("waits", ["", "mps", "naive", "alone"])
-def test_fewer_than_three_alternating_cells_decide_only_by_sets_that_hold_their_rate(waits):
+@pytest.mark.parametrize(
+    ("quantity", "of"), [("rate_over_naive", "mps naive"), ("stp", "mps alone"), ("s", "mps")]
+)
+def test_fewer_than_three_alternating_cells_decide_only_by_sets_that_hold_their_rate(
+    waits, quantity, of
+):
     """MPS over plain for seven small jobs, minutes apart on one card: 1.42 ± 0.04, 1.97 ± 0.06."""
+    alone = {"method": "naive", "scenario": f"1x_{JOB}"}
     rates = [outcome()]
-    for name, where in (
-        ("mps", {}),
-        ("naive", {"method": "naive"}),
-        ("alone", {"method": "naive", "scenario": f"1x_{JOB}"}),
-    ):
+    for name, where in {"mps": {}, "naive": {"method": "naive"}, "alone": alone}.items():
         off = 0.04 if name == waits else 0.005
         rates += cell("rate", (1 - off, 1 + off), **where)
-    for quantity, of in (
-        ("rate_over_naive", ["mps", "naive"]),
-        ("stp", ["mps", "alone"]),
-        ("s", ["mps"]),
-    ):
-        few = Verdict.IMPRECISE if waits in of else Verdict.HOLDS
-        for n, verdict in ((1, few), (2, few), (3, Verdict.HOLDS)):
-            rows = cell(quantity, (1.6, 1.9), design="alternate")
-            rows = [row | {"n": n} for row in rows] + rates
-            assert decide(rows, MORE | {"quantity": quantity}).verdict == verdict, (quantity, n)
-
-
-def test_a_verdict_names_hosts_ids_and_the_papers_number():
-    place = f"stp:2x_{JOB}/paper_step/mps"
-    paper = number("stp", f"2x_{JOB}", source="SUIT25", value=1.97)
-    found = decide([*cell("stp", (1.6, 1.9), 1.4), outcome(), paper], MORE)
-    (one,) = found.tests[0].cells
-    assert (one.ids, one.reported) == ((place,), f"{place}@SUIT25")
-    sides = ("h1", f"{place}@h1", Side.SUPPORTS), ("h2", f"{place}@h2", Side.WRONG)
-    assert one.hosts == sides
-    assert "yes on h1; no by one replicate on h2" in found.note
-    text = number("stp", source="ABSE", name="text", value=3.0)  # an abstract's, of no set
-    found = decide([*cell("stp", (1.6, 1.9)), text], MORE, sources=["ABSE", "SUIT25"])
-    assert found.tests[0].cells[0].reported == "stp:text@ABSE"
+    few = Verdict.IMPRECISE if waits in of.split() else Verdict.HOLDS
+    for n, verdict in ((1, few), (2, few), (3, Verdict.HOLDS)):
+        rows = [r | {"n": n} for r in cell(quantity, (1.6, 1.9), design="alternate")]
+        assert decide(rows + rates, MORE | {"quantity": quantity}).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -110,12 +92,15 @@ def test_a_verdict_names_hosts_ids_and_the_papers_number():
     ],
 )
 def test_every_cell_and_every_test_must_hold(third, verdict):
-    rows = cell("stp", (1.6, 1.9))
-    if third:
-        rows += cell("stp", third, scenario=f"3x_{JOB}")
+    paper = number("stp", f"2x_{JOB}", source="SUIT25", value=1.97)
+    rows = [*cell("stp", (1.6, 1.9), 1.8), paper]
+    rows += cell("stp", third, scenario=f"3x_{JOB}") if third else []
     found = decide(rows, MORE | {"counts": [2, 3]})
     assert found.verdict == decide(rows, MORE, MORE | {"counts": [3]}).verdict == verdict
     assert ("For 3 ×" in found.note) == (verdict in (Verdict.CONTRADICTED, Verdict.IMPRECISE))
+    place, one = f"stp:2x_{JOB}/paper_step/mps", found.tests[0].cells[0]
+    assert (one.ids, one.reported) == ((place,), f"{place}@SUIT25")
+    assert one.said == "yes on h1; yes by one replicate on h2"
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     # RICH has one way of writing, no alternating cell, and no control beside idle GPUs.
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest"}
     assert missing == {"claim", "bench", *rewritten, "aa"}
+    place = "thin_b32/paper_step/mps"  # of fewer jobs, not of as many
+    assert f"stp_over_2:3x_{place}" in rich and f"stp_over_2:2x_{place}" not in rich
 
 
 def test_a_gain_is_s_times_what_filling_gaps_wins(rich):
@@ -322,27 +324,23 @@ def test_an_alternating_cell_that_ended_early_says_nothing_of_its_sides():
 
 
 @given(
-    factors=st.lists(st.floats(0.5, 2), min_size=60, max_size=60),
-    rounds=st.integers(0, 60),
-    seed=st.integers(0, 9),
+    factors=st.lists(st.floats(0.5, 2), min_size=60, max_size=60, unique=True),
+    rounds=st.sampled_from([0, 3, 4, 19, 60]),
 )
-@settings(max_examples=6)
-def test_whatever_befalls_all_sides_alike_is_in_no_ratio(factors, rounds, seed):
+@settings(max_examples=5)
+def test_whatever_befalls_all_sides_alike_is_in_no_ratio(factors, rounds):
     """Sides that are alike in each round: every ratio is 1, and too few rounds have no interval."""
 
     def like(row):
         slices = [100.0 * factor for factor in factors[:rounds]]
         return row | {"slices": slices, "samples_per_s": sum(slices) / max(rounds, 1) or 50.0}
 
-    design = replace(TAKING_TURNS, hosts=1)
-    found = built(design, seed, rows=lambda rows: on_first(rows, like))
+    found = built(replace(TAKING_TURNS, hosts=1), rows=lambda rows: on_first(rows, like))
     for quantity, method in (("rate_over_naive", "mps"), ("aa", "naive")):
         e = found[f"{quantity}:7x_thin_b32/{ARM}/{method}@h1"]
         assert e.value == pytest.approx(1) and e.spread == "none"
     rate = found[f"rate:1x_thin_b32/{ARM}/naive@h1"]
-    assert len(rate.replicates[0]["batches"]) == (0 if rounds < 4 else min(10, rounds // 2)) or (
-        len(set(factors[:rounds])) < 3
-    )
+    assert len(rate.replicates[0]["batches"]) == (0 if rounds < 4 else min(10, rounds // 2))
 
 
 def test_counts_add_up(rich):
@@ -382,12 +380,9 @@ def test_cells_of_another_gpu_model_are_left_out_and_counted():
 
 
 def test_ids_as_pages_list_them_are_spelt_out():
-    assert explain.spelt_out("{s,stp}:{2x_a,7x_a}/graph/mps") == [
-        f"{quantity}:{scenario}/graph/mps"
-        for quantity in ("s", "stp")
-        for scenario in ("2x_a", "7x_a")
-    ]
-    assert explain.spelt_out("s:2x_a/graph/mps") == ["s:2x_a/graph/mps"]
+    sets = [f"{q}:{n}x_a/graph/mps" for q in ("s", "stp") for n in (2, 7)]
+    assert explain.spelt_out("{s,stp}:{2x_a,7x_a}/graph/mps") == sets
+    assert explain.spelt_out(sets[0]) == sets[:1]
 
 
 def test_explaining_names_every_cell_and_the_arithmetic(rich):
@@ -396,26 +391,14 @@ def test_explaining_names_every_cell_and_the_arithmetic(rich):
         if e.quantity in ("outcome", "stp", "parts_over_capacity", "over_fastest", "rate_cv"):
             text = explain.explain(table, e.id)
             for r in e.replicates:
-                assert r["cell"] in text
-                assert all(cell in text for cell in r["over"].split())
+                assert all(cell in text for cell in (r["cell"], *r["over"].split()))
             on = list(estimates.on_hosts(table, e).itertuples()) if not e.host else []
-            assert all(h.host in text for h in on)
             for host, cell in ((h.host, r["cell"]) for h in on[1:] for r in h.replicates):
                 assert re.search(rf"{re.escape(cell)}\b.*, on {host}$", text, re.M), e.id
-
-
-@pytest.mark.parametrize(
-    ("asked", "near"),
-    [
-        ("7x_a/paper", "; near: stp:7x_a/paper_step/mps"),
-        ("typo", "; ids stand in the study's estimates.csv"),
-    ],
-)
-def test_of_an_id_that_is_none_measured_ones_are_suggested(asked, near):
     e = number("stp", "7x_a")
     table = frame([e | {"source": "SUIT25"}, e | {"host": "h1"}, e])
-    with pytest.raises(ValueError, match=re.escape(f"no number has the id {asked!r}{near}") + "$"):
-        explain.explain(table, asked)
+    with pytest.raises(ValueError, match="near: stp:7x_a/paper_step/mps$"):
+        explain.explain(table, "7x_a/paper")
 
 
 def test_a_cell_whose_method_was_not_proven_does_not_count():
@@ -446,18 +429,6 @@ def test_ids_are_unique_and_are_read_back(rich, tmp_path):
         written(tmp_path, [rows[0], rows[0]])
 
 
-def test_numbers_are_found_by_what_they_are_of(rich):
-    table = frame(e._asdict() for e in rich.values())
-    found = estimates.get(table, "stp", scenario="7x_thin_b32", arm=ARM, method="mps")
-    assert told(found) == told(rich["stp:7x_thin_b32/paper_step/mps"])
-    assert list(estimates.on_hosts(table, found)["host"]) == ["h1", "h2"] == estimates.hosts(table)
-    assert estimates.get(table, "stp", scenario="7x_thin_b32", arm=ARM, method="nothing") is None
-    methods = estimates.of(table, "rate", scenario="2x_thin_b32")["method"]
-    assert list(methods) == ["naive", "naive_again", "mps", "mig"]
-    assert set(estimates.of(table, "rate", host="*")["host"]) == {"h1", "h2"}
-    assert estimates.workloads(table) == ["thin_b32", "wide_b32"]
-
-
 def test_a_file_that_is_none_is_one_line(tmp_path):
     rows = tmp_path / "runs.parquet"
     empty = pa.Table.from_pylist([], schema=SCHEMA)
@@ -468,11 +439,8 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
     with pytest.raises(ValueError, match="session"):
         runs.read(rows)
     written(tmp_path / "a", [number("count", name="cells")])
-    (tmp_path / "begun").mkdir()
     with pytest.raises(FileNotFoundError, match="typo: no results of a study; there are: a$"):
         estimates.read(tmp_path / "typo" / "estimates.parquet")
-    with pytest.raises(FileNotFoundError, match="'make figures STUDY=begun' makes it$"):
-        estimates.read(tmp_path / "begun" / "estimates.parquet")
 
 
 def test_readings_of_the_bench_become_numbers(tmp_path):

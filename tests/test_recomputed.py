@@ -10,27 +10,20 @@ differ by 0.01 % (median of these cells) to 0.9 %.
 
 import json
 import math
-from collections import defaultdict
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
 from tests import warm
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-RESULTS = REPOSITORY / "results" / "h200"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "h200"
 RATE, GRACT = 1e-4, 0.01  # relative tolerances
-ROWS = "dlrm_criteo_b2048"
-SMALL, BIG, WIDE = (
-    "resnet26_cifar10_b32",
-    "resnet152_imagenet_b32",
-    "efficientnetv2_s_imagenet64_b128",
-)
+ROWS, SMALL, BIG = "dlrm_criteo_b2048", "resnet26_cifar10_b32", "resnet152_imagenet_b32"
+WIDE = "efficientnetv2_s_imagenet64_b128"
 SETS = [
     *((f"{n}x_{SMALL}", method) for n in (2, 3, 7) for method in ("naive", "mps")),
     *((f"{n}x_{BIG}", method) for n in (2, 7) for method in ("naive", "mps")),
@@ -41,37 +34,21 @@ SETS = [
 ALONE = [(f"1x_{name}", "naive") for name in (SMALL, BIG, WIDE, ROWS)]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A completed cell as its own files tell it; rates in samples/s."""
-
-    block: int
-    attempt: int
-    device: str
-    machine: str
-    rates: tuple[float, ...]
-    gract: float
-
-
 def folders(scenario, method):
     return sorted((RESULTS / "cells" / scenario / "paper_step" / method).glob("r*/a*"))
 
 
 def measured(folder):
-    """The cell in this folder, or None where it did not complete."""
+    """The cell in this folder as its own files tell it, rates in samples/s; where it completed."""
     told = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     if told["status"] != "completed":
-        return None
+        return {}
     (window,) = told["windows"]
     sizes = [member["batch_size"] for member in told["spec"]["members"]]
-    return Cell(
-        told["cell"]["replicate"],
-        told["cell"]["attempt"],
-        told["gpu"]["uuid"],
-        told["provenance"]["machine"],
-        tuple(rates(folder / "steps.parquet", window, sizes)),
-        gract(folder / "gpu.parquet", window),
-    )
+    found = {key: told["cell"][key] for key in ("scenario", "method", "replicate", "attempt")}
+    found |= {"device": told["gpu"]["uuid"], "machine": told["provenance"]["machine"]}
+    found["rates"] = list(rates(folder / "steps.parquet", window, sizes))
+    return found | {"gract": gract(folder / "gpu.parquet", window)}
 
 
 def rates(path, window, sizes):
@@ -97,32 +74,15 @@ def gract(path, window):
     return float(np.average(np.nan_to_num(values), weights=weight))
 
 
-def completed(scenario, method):
-    """Attempts that completed, the newest last."""
-    every = filter(None, map(measured, folders(scenario, method)))
-    return sorted(every, key=lambda cell: cell.attempt)
-
-
-@cache
-def cells(scenario, method):
-    """Block → its newest completed attempt; of a job alone, which others are held against, on each
-    device of the block.
+@pytest.fixture(scope="module")
+def cells():
+    """Of each replicate of a set its newest completed attempt; of a job alone, which others are
+    held against, on each device of the replicate.
     """
-    found, reference = {}, scenario.startswith("1x_") and "+" not in scenario and method == "naive"
-    for cell in completed(scenario, method):
-        found[(cell.block, cell.device) if reference else cell.block] = cell
-    return found
-
-
-@cache
-def alone(scenario):
-    """Of each member of a set: (block, device) → its newest job alone there."""
-    found = []
-    for part in scenario.split("+"):
-        count, name = part.split("x_", 1)
-        every = completed(f"1x_{name}", "naive")
-        found += [{(cell.block, cell.device): cell for cell in every}] * int(count)
-    return found
+    found = [measured(folder) for sort in (*SETS, *ALONE) for folder in folders(*sort)]
+    frame = pd.DataFrame([cell for cell in found if cell]).sort_values("attempt", kind="stable")
+    frame["on"] = frame["device"].where(frame["scenario"].isin(dict(ALONE)), "")
+    return frame.drop_duplicates(["scenario", "method", "replicate", "on"], keep="last")
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +91,13 @@ def estimates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recomputed")
     runs = [path / "run.json" for sort in (*SETS, *ALONE) for path in folders(*sort)]
     (folder / "list").write_text("".join(f"{path}\n" for path in runs))
-    merge = ["merge", "--study", "h200", "--output", str(folder / "runs.parquet")]
-    run(*merge, "--list", str(folder / "list"))
-    wanted = {scenario for scenario, _ in (*SETS, *ALONE)}
     plan = json.loads((RESULTS / "plan.json").read_text())
+    wanted = {scenario for scenario, _ in (*SETS, *ALONE)}
     kept = [c for c in plan if c["scenario"] in wanted and c["arm"] == "paper_step"]
     (folder / "plan.json").write_text(json.dumps(kept))
-    rules = ["--claims", "config/claims.yaml", "--reported", "config/reported.csv"]
-    run("estimate", "--folder", str(folder), *rules)
+    output = str(folder / "runs.parquet")
+    run("merge", "--study", "h200", "--output", output, "--list", str(folder / "list"))
+    run("estimate", "--folder", str(folder))
     return {row["id"]: row for row in pq.read_table(folder / "estimates.parquet").to_pylist()}
 
 
@@ -147,10 +106,13 @@ def run(*command):
     assert done.returncode == 0, done.stderr
 
 
-def hosts(estimates):
-    """Machine → label."""
-    rows = estimates.values()
-    return {r["note"].split(":")[0]: r["host"] for r in rows if r["name"] == "host_cells"}
+def on_hosts(estimates, cells, scenario, method):
+    """(host, its cells of a set)."""
+    hosts = [row for row in estimates.values() if row["name"] == "host_cells"]
+    labels = {row["note"].split(":")[0]: row["host"] for row in hosts}
+    own = cells[(cells["scenario"] == scenario) & (cells["method"] == method)]
+    for machine, found in own.groupby("machine"):
+        yield labels[machine], list(found.itertuples())
 
 
 def check(row, values, tolerance):
@@ -169,40 +131,35 @@ def check(row, values, tolerance):
     assert row["high"] == pytest.approx(np.exp(logs.mean() + half), rel=ends), row["id"]
 
 
-def by_host(found, labels):
-    grouped = defaultdict(list)
-    for cell in found.values():
-        grouped[labels[cell.machine]].append(cell)
-    return grouped
-
-
 @pytest.mark.parametrize(("scenario", "method"), SETS, ids=lambda each: each)
-def test_a_sets_numbers_follow_from_its_raw_series(estimates, scenario, method):
+def test_a_sets_numbers_follow_from_its_raw_series(estimates, cells, scenario, method):
     place, mixed = f"{scenario}/paper_step/{method}", "+" in scenario
-    bases, plain = alone(scenario), cells(scenario, "naive")
+    parts = [part.split("x_", 1) for part in scenario.split("+")]
+    jobs = [f"1x_{name}" for count, name in parts for _ in range(int(count))]
+    plain = cells[cells["method"] == "naive"].itertuples()
+    plain = {(c.scenario, c.replicate, c.device): c for c in plain}
 
-    def progress(cell):
-        """Of each member of a cell, and the GRACT of its job alone."""
-        jobs = [every[cell.block, cell.device] for every in bases]
-        return [(r / job.rates[0], job.gract) for r, job in zip(cell.rates, jobs, strict=True)]
+    def alone(cell):
+        return [plain.get((job, cell.replicate, cell.device)) for job in jobs]
 
     def stp(cell):
-        return sum(each for each, _ in progress(cell))
+        return sum(r / job.rates[0] for r, job in zip(cell.rates, alone(cell), strict=True))
 
-    assert (grouped := by_host(cells(scenario, method), hosts(estimates)))
-    for host, found in grouped.items():
+    def busy(cell):
+        pairs = zip(cell.rates, alone(cell), strict=True)
+        return sum(rate / job.rates[0] * job.gract for rate, job in pairs)
+
+    assert (grouped := list(on_hosts(estimates, cells, scenario, method)))
+    for host, found in grouped:
         if not mixed:
             check(estimates[f"rate:{place}@{host}"], [sum(c.rates) for c in found], RATE)
         assert (f"rate:{place}@{host}" in estimates) is not mixed
-        held = [c for c in found if all((c.block, c.device) in every for every in bases)]
-        check(estimates[f"stp:{place}@{host}"], [stp(c) for c in held], RATE)
-        busy = [sum(each * gract for each, gract in progress(c)) for c in held]
-        check(estimates[f"s:{place}@{host}"], busy, GRACT)
-        beside = [
-            (stp(c) / stp(plain[c.block])) if mixed else sum(c.rates) / sum(plain[c.block].rates)
-            for c in found
-            if c.block in plain and plain[c.block].device == c.device
-        ]
+        held = [cell for cell in found if all(alone(cell))]
+        check(estimates[f"stp:{place}@{host}"], list(map(stp, held)), RATE)
+        check(estimates[f"s:{place}@{host}"], list(map(busy, held)), GRACT)
+        pairs = [(c, plain.get((scenario, c.replicate, c.device))) for c in found]
+        over = stp if mixed else lambda cell: sum(cell.rates)
+        beside = [over(cell) / over(other) for cell, other in pairs if other]
         if method != "naive" and beside:
             check(estimates[f"rate_over_naive:{place}@{host}"], beside, RATE)
         row, values = estimates[f"gract:{place}@{host}"], [c.gract for c in found]
@@ -211,21 +168,11 @@ def test_a_sets_numbers_follow_from_its_raw_series(estimates, scenario, method):
 
 
 @pytest.mark.parametrize(("scenario", "method"), ALONE, ids=lambda each: each)
-def test_so_do_those_of_a_job_alone(estimates, scenario, method):
-    for host, found in by_host(cells(scenario, method), hosts(estimates)).items():
+def test_so_do_those_of_a_job_alone(estimates, cells, scenario, method):
+    for host, found in on_hosts(estimates, cells, scenario, method):
         place = f"{scenario}/paper_step/{method}@{host}"
         if f"rate:{place}" not in estimates:
             continue  # superseded there, and no set of its block was measured beside it
         check(estimates[f"rate:{place}"], [c.rates[0] for c in found], RATE)
         read = np.mean([c.gract for c in found])
         assert estimates[f"gract:{place}"]["value"] == pytest.approx(read, rel=GRACT)
-
-
-def test_every_set_is_there_and_over_hosts_stands_the_range(estimates):
-    for scenario, method in SETS:
-        row = estimates[f"stp:{scenario}/paper_step/{method}"]
-        on = [e for e in estimates.values() if e["host"] and e["id"].startswith(f"{row['id']}@")]
-        assert row["n"] == sum(e["n"] for e in on) == len(cells(scenario, method))
-        if len(on) > 1:
-            assert row["low"] == min(e["value"] for e in on)
-            assert row["high"] == max(e["value"] for e in on)

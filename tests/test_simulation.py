@@ -7,16 +7,13 @@ from random import Random
 
 import pytest
 
-from analysis import claims
 from analysis.advice import advise
 from analysis.claims import verdicts
 from analysis.estimates import INTERVAL, by_id
 from analysis.records import flags
 from analysis.rules import Rules
-from analysis.rules import read as read_rules
 from tests.handmade import built as made
 from tests.simulator import ARM, BUSY_GAINS, Design, Job, Noise, simulate
-from tests.studio import REPOSITORY
 
 LAUNCH = [Job(f"thin{k}", 2000.0 + 300 * k, 0.15 + 0.05 * k) for k in range(10)]
 BUSY = [Job(f"thick{k}", 500.0 + 20 * k, 0.94 + 0.005 * k, BUSY_GAINS) for k in range(5)]
@@ -145,46 +142,6 @@ def _place(e):
     return e.quantity, e.scenario, e.arm, e.method, e.window, e.job
 
 
-def test_s_is_the_same_on_every_host_where_the_gain_is_not():
-    """A set that fills the GPU: the host slows the job alone and nothing else."""
-    design = Design([Job("thin", 3000, 0.5)], hosts=6, noise=Noise(host=0.3))
-    _, estimates = built(design, 1)
-    s = estimates["s:7x_thin/paper_step/mps"]
-    stp = estimates["stp:7x_thin/paper_step/mps"]
-    assert s.high / s.low < 1.03
-    assert stp.high / stp.low > 1.5
-
-
-def test_a_block_that_moved_to_another_device_has_a_baseline_on_each():
-    design = Design(LAUNCH[:1], counts=(2, 3, 7), split=True)
-    study, estimates = built(design, 2)
-    rows = {f"{row['cell']}/a{row['attempt']}": row for row in study.rows}
-    last = [row for row in study.rows if row["block"] == 5]
-    assert len({row["device"] for row in last}) == 2
-    for e in estimates.values():
-        for replicate in e.replicates if e.quantity in ("stp", "rate_over_naive") else ():
-            for base in replicate["over"].split():
-                assert rows[base]["device"] == rows[replicate["cell"]]["device"]
-                assert rows[base]["block"] == rows[replicate["cell"]]["block"]
-    assert (
-        estimates["rate:1x_thin0/paper_step/naive"].n == 6
-    )  # one on each device of the last block
-    assert estimates["stp:7x_thin0/paper_step/mps"].n == 5
-
-
-def test_the_fastest_way_alone_is_found_whatever_the_host():
-    arms = {ARM: 1.0, "graph": 3.0}
-    design = Design([Job("thin", 3000, 0.2, arms=arms)], hosts=3, blocks=3)
-    for seed in range(5):
-        study, estimates = built(design, seed)
-        fastest = estimates["fastest_rate:1x_thin/graph/naive"]
-        over = estimates["over_fastest:7x_thin/paper_step/mps"]
-        assert fastest.value == estimates["rate:1x_thin/graph/naive"].value
-        rate = study.true["rate", "7x_thin", ARM, "mps", ""]
-        best = study.true["rate", "1x_thin", "graph", "naive", ""]
-        assert over.value == pytest.approx(rate / best, rel=0.25)
-
-
 def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
     """It joins those of the set and of the job alone; a host that measured each once has none."""
     arms, hits = {ARM: 1.0, "graph": 3.0}, []
@@ -247,31 +204,6 @@ def test_a_claim_is_never_judged_wrongly_on_all_hosts():
         assert found[so]["several", right] > 0.6 * found[so].total() * 3 / 4
 
 
-def test_claims_of_the_paper_are_decided_by_alternating_cells_alone():
-    """Three cells of each set, on one host, and not a single other cell. One of each is too little:
-    jobs alone wait for their host.
-    """
-    file = read_rules(REPOSITORY / "config" / "claims.yaml")
-    small, large = (file.names[key] for key in ("small", "large"))
-    medium, full = (file.names[key] for key in ("medium", "overallocated"))
-    jobs = [Job(small, 2700, 0.45), Job(large, 500, 0.85, BUSY_GAINS)]
-    jobs += [Job(medium, 2000, 0.5), Job(full, 900, 0.97, BUSY_GAINS)]
-    turns = [(f"1x_{name}", "alone-mps") for name in (small, large)]
-    turns += [(f"{n}x_{job.name}", "alone-naive-mps") for job in jobs for n in (2, 3, 7)]
-    for turn_cells in (1, 3):
-        design = Design(jobs, (), blocks=0, turns=turns, rounds=120, turn_cells=turn_cells)
-        study = simulate(design, 3)
-        estimates = made(study)
-        found = {each.claim.id: each for each in claims.judged(file, estimates)}
-        if turn_cells == 1:
-            assert found["C1a"].verdict == "too imprecise"
-    decided = {name: found[name].verdict for name in ("C1a", "C4a", "C14a", "C16a")}
-    assert decided["C1a"] == decided["C4a"] == decided["C16a"] == "holds"
-    assert decided["C14a"] in ("holds", "contradicted")
-    cells = {c for name in decided for t in found[name].tests for cell in t.cells for c in cell.ids}
-    assert set(estimates.loc[list(cells), "design"]) == {"alternate"}
-
-
 def test_at_its_bound_a_claim_is_seldom_contradicted():
     """True by nothing: one host's interval is on the wrong side 2.5 times in a hundred."""
     found = Counter()
@@ -283,33 +215,6 @@ def test_at_its_bound_a_claim_is_seldom_contradicted():
             found[verdict(estimates, "s", f"2x_{job.name}", "mps", above=true)] += 1
     assert found["contradicted"] / found.total() < 0.06
     assert found["too imprecise"] / found.total() > 0.9
-
-
-def test_a_claim_that_differs_by_host_is_named_so():
-    """MPS wins 74 % over plain processes on one host, and 4 % on the other."""
-    found = Counter()
-    for seed in range(5):
-        jobs, gains = [Job("thin", 3000, 0.5)], {"mps": (1.0, 0.6)}
-        study = simulate(Design(jobs, (7,), hosts=2, blocks=4, host_gains=gains), seed)
-        estimates = made(study)
-        found[verdict(estimates, "rate_over_naive", "7x_thin", "mps", above=1.3)] += 1
-    assert found == {"depends on the host": 5}
-
-
-def test_the_same_method_twice_makes_no_difference():
-    """A/A: within 5 % where blocks tell it, and too imprecise where they do not."""
-    found = defaultdict(Counter)
-    for seed in range(15):
-        for cell in (0.01, 0.2):
-            noise = Noise(cell=cell)
-            methods = ("naive", "naive_again")
-            study = simulate(Design(LAUNCH[:1], (7,), methods, noise=noise), seed)
-            estimates = made(study)
-            rule = ("rate_over_naive", "7x_thin0", "naive_again")
-            found[cell][verdict(estimates, *rule, within=(0.952, 1.05))] += 1
-    assert found[0.01]["holds"] >= 14
-    assert found[0.2]["holds"] == 0
-    assert found[0.2]["contradicted"] <= 2
 
 
 def random_design(seed):
@@ -353,22 +258,24 @@ def asked(designs, truth_of):
                 yield throughput / best, max(slow / most, used / memory)
 
 
-def test_advice_is_seldom_wrong():
-    """Wrong: over 10 % of the throughput that its bounds allow lost, or a bound broken by 10 %."""
-    found = list(asked(map(random_design, range(10)), truth))
-    assert len(found) == 10 * 3 * 4
-    assert sum(kept < 0.9 for kept, _ in found) < 0.05 * len(found)
-    assert sum(beyond > 1.1 for _, beyond in found) < 0.02 * len(found)
+@pytest.mark.parametrize("ragged", [False, True])
+def test_advice_is_seldom_wrong(ragged):
+    """Wrong: over 10 % of the throughput that its bounds allow lost, or a bound broken by 10 %.
+    Ragged: four hosts with a block each, and 30 % of the cells failing: options come from
+    different ones.
+    """
+    designs = [random_design(seed) for seed in range(10)]
+    if ragged:
+        designs = [replace(design, hosts=4, blocks=1, failing=0.3) for design in designs]
 
     def rate(study, option, job):
         place = *option.stp.id[4:].split("/"), ""
         return study.true["rate", *place], *truth(study, option, job)[1:]
 
-    # Four hosts with a block each, and 30 % of the cells failing: options come from different ones.
-    ragged = (replace(random_design(seed), hosts=4, blocks=1, failing=0.3) for seed in range(10))
-    found = list(asked(ragged, rate))
+    found = list(asked(designs, rate if ragged else truth))
     assert len(found) == 10 * 3 * 4
     assert sum(kept < 0.9 for kept, _ in found) < 0.05 * len(found)
+    assert ragged or sum(beyond > 1.1 for _, beyond in found) < 0.02 * len(found)
 
 
 def test_neither_numbers_nor_verdicts_nor_advice_depend_on_flags():
