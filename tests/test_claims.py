@@ -74,7 +74,7 @@ def test_fewer_than_three_alternating_cells_decide_only_by_sets_that_hold_their_
     alone = {"method": "naive", "scenario": f"1x_{JOB}"}
     rates = [outcome()]
     for name, where in {"mps": {}, "naive": {"method": "naive"}, "alone": alone}.items():
-        off = 0.04 if name == waits else 0.005
+        off = 0.04 if name == waits else 0.009
         rates += cell("rate", (1 - off, 1 + off), **where)
     few = Verdict.IMPRECISE if waits in of.split() else Verdict.HOLDS
     for n, verdict in ((1, few), (2, few), (3, Verdict.HOLDS)):

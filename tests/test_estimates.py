@@ -224,6 +224,14 @@ def test_over_the_fastest_way_alone():
     assert len({r["cell"] for r in e.replicates}) == e.n == 10
 
 
+def test_memory_of_jobs_alone_is_that_of_all_copies(rich):
+    one = rich["memory_of_jobs:1x_wide_b32/paper_step/naive"]
+    e = rich["parts_over_capacity:7x_wide_b32/paper_step/naive"]
+    capacity = rich["capacity_for_jobs:1x_wide_b32/paper_step/naive"].value
+    assert e.value == pytest.approx(7 * one.value / capacity)
+    assert np.mean([r["value"] for r in e.replicates]) == pytest.approx(e.value)
+
+
 def test_fixed_work(rich):
     """Steps are a minute of work alone each; what was measured and what rates promise."""
     for method in ("naive", "mps"):

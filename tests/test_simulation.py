@@ -146,7 +146,7 @@ def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
     """It joins those of the set and of the job alone; a host that measured each once has none."""
     arms, hits = {ARM: 1.0, "graph": 3.0}, []
     jobs = [replace(job, arms=arms) for job in (*LAUNCH, *BUSY)]
-    for seed in range(12):
+    for seed in range(11):
         study, estimates = built(Design(jobs, counts=(7,)), seed)
         for e in estimates.values():
             if e.quantity == "over_fastest" and e.host and e.jobs == 7 and e.arm == ARM:
@@ -154,6 +154,15 @@ def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
                 rate = study.true["rate", e.scenario, e.arm, e.method, e.host]
                 best = study.true["rate", one, "graph", "naive", e.host]
                 hits.append(e.low <= rate / best <= e.high)
+                own, base = (
+                    estimates[f"rate:{scenario}/{arm}/{method}@{e.host}"]
+                    for scenario, arm, method in (
+                        (e.scenario, ARM, e.method),
+                        (one, "graph", "naive"),
+                    )
+                )
+                down = math.log(own.value / own.low), math.log(base.high / base.value)
+                assert math.log(e.value / e.low) == pytest.approx(math.hypot(*down))
     assert len(hits) > 300 and 0.93 <= sum(hits) / len(hits) <= 0.99
     _, estimates = built(Design(jobs, counts=(7,), blocks=1), 1)
     assert all(e.spread == "none" for e in estimates.values() if e.quantity == "over_fastest")
