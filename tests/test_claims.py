@@ -93,7 +93,7 @@ def test_fewer_than_three_alternating_cells_decide_only_by_sets_that_hold_their_
 )
 def test_every_cell_and_every_test_must_hold(third, verdict):
     paper = number("stp", f"2x_{JOB}", source="SUIT25", value=1.97)
-    rows = [*cell("stp", (1.6, 1.9), 1.8), paper]
+    rows = [*cell("stp", (1.6, 1.9), 1.7), paper]
     rows += cell("stp", third, scenario=f"3x_{JOB}") if third else []
     found = decide(rows, MORE | {"counts": [2, 3]})
     assert found.verdict == decide(rows, MORE, MORE | {"counts": [3]}).verdict == verdict

@@ -64,6 +64,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     # RICH has one way of writing, no alternating cell, and no control beside idle GPUs.
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest"}
     assert missing == {"claim", "bench", *rewritten, "aa"}
+    assert 0.99 < rich["jain:7x_thin_b32/paper_step/mps"].value <= 1  # members are alike
     place = "thin_b32/paper_step/mps"  # of fewer jobs, not of as many
     assert f"stp_over_2:3x_{place}" in rich and f"stp_over_2:2x_{place}" not in rich
 
