@@ -26,9 +26,8 @@ from tests.fakes import driver, machine
 from tests.specs import TABLES, alike, mix
 from workflow.collocation import gpu, sharing
 from workflow.collocation.gpu import nvml_subprocess
-from workflow.collocation.process_lifetime import ENDING
+from workflow.collocation.process_lifetime import ENDING, defer_signals
 from workflow.collocation.sharing import evidence, mig_card, mig_nvml
-from workflow.collocation.sharing.defer_signals import defer_signals
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 from workflow.collocation.spec.cell import CellSpec
 

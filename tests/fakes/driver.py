@@ -13,14 +13,12 @@ Settings (tests/fakes/machine.py changes them):
   needs_reset   a new MIG mode stays pending, as on Ampere; default: cards of capability 8.x
   lost          True: the card answers GPU_IS_LOST
   compute_mode  0 to 3, as NVML_COMPUTEMODE_…
-  host_pids     a number added to each PID that is listed, as in a container
   failures      [{"call": function or "change", "at": k, "error": code, "on": bool}]: the k-th call
                 fails and, if "on", all that follow; "change" counts all functions that change
   kill          k: who asks is killed at its k-th change, before it is done
   blocks        functions that never come back: the caller hangs in C, deaf to Python's signals (a
                 driver's hang may outlive SIGKILL, too; this does not)
   blocks_in_use  True: they do so only while somebody computes on the card
-  gpm           whether the card has GPM; None: as of its capability, Hopper and newer
   gpm_refresh_ms  between two refreshes of GPM's counters
   gpm_stale     what a pair without a refresh in between reads: "zero", and NaN for DRAMA, as seen
                 on an H200; "nan": NaN for all ratios, and 0 for traffic
@@ -28,7 +26,6 @@ Settings (tests/fakes/machine.py changes them):
   gpm_refused   {GPM metric id, as text: the nvmlReturn of that metric}
   gpm_unknown   GPM metric ids for which the whole call is refused
   fields_refused  ids of field values that the card does not have
-  energy_step_ms  between two steps of the energy counter
   dcgm          the host engine that tests/fakes/dcgmi answers for; None: none runs
 
 What it assumes of real cards under MIG, for none that may be divided was at hand:
@@ -92,6 +89,7 @@ CARDS = {
     "b200_180": (148, 183359, (10, 0), 128),
     "rtx_pro_6000": (188, 97887, (12, 0), 128),
 }
+ENERGY_STEP_NS = 50_000_000
 CHANGES = {
     "nvmlDeviceSetMigMode",
     "nvmlDeviceCreateGpuInstanceWithPlacement",
@@ -370,8 +368,7 @@ class Library:
         """A gauge as it is, a counter as far as it has come."""
         history, at = card.state["activity"], time.monotonic_ns()
         if name == "energy":
-            step = int(card.state["settings"]["energy_step_ms"] * 1e6)
-            return activity.total(history, "power", at - at % step if step else at)
+            return activity.total(history, "power", at - at % ENERGY_STEP_NS)
         if name.endswith("_violation"):
             return activity.total(history, name, at)
         return activity.now(history, name)
@@ -384,9 +381,8 @@ class Library:
 
     def _list(self, card, kinds) -> list[SimpleNamespace]:
         there = {card.state["uuid"]} | {entry["uuid"] for _, _, entry in devices(card.state)}
-        more = card.state["settings"]["host_pids"]
         return [
-            SimpleNamespace(pid=pid + more, usedGpuMemory=entry["memory"])
+            SimpleNamespace(pid=pid, usedGpuMemory=entry["memory"])
             for pid, entry in card.processes().items()
             if entry["kind"] in kinds and entry["place"] in there
         ]
@@ -394,7 +390,7 @@ class Library:
     # -- GPM --------------------------------------------------------------------------------------
 
     def _nvmlGpmQueryDeviceSupport(self, card, device):
-        return SimpleNamespace(isSupportedDevice=int(self._has_gpm(card)))
+        return SimpleNamespace(isSupportedDevice=int(card.capability >= (9, 0)))
 
     def _nvmlGpmSampleAlloc(self, card):
         address = max(self.samples, default=0x1000) + 0x1000
@@ -413,8 +409,6 @@ class Library:
         self._take(card, device, sample, f"gi:{instance}")
 
     def _take(self, card, device, sample, entity: str) -> None:
-        if not self._has_gpm(card):
-            raise Refused(UNSUPPORTED)
         at = time.monotonic_ns()
         refresh = int(card.state["settings"]["gpm_refresh_ms"] * 1e6)
         at -= at % refresh if refresh else 0
@@ -443,10 +437,6 @@ class Library:
             return float("nan") if nan else 0.0
         rate = activity.mean(card.state["activity"], name, start, end, entity)
         return rate * ((end - start) / 1e9 if name == "ctxsw_requests" else scale)
-
-    def _has_gpm(self, card) -> bool:
-        said = card.state["settings"]["gpm"]
-        return card.capability >= (9, 0) if said is None else said
 
     # -- MIG --------------------------------------------------------------------------------------
 
@@ -565,9 +555,6 @@ class Library:
             if compute["slot"] == index:
                 return Handle(0, gi, ci)
         raise Refused(NOT_FOUND)
-
-    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, card, device):
-        return Handle(0)
 
     def _nvmlDeviceGetGpuInstanceId(self, card, device):
         return int(device.gi)

@@ -33,11 +33,9 @@ CONTEXT_MIB = 500  # what a CUDA context takes of the card
 CONTEXT_UNDER_LIMIT = 538_339_472  # bytes of a pinned-memory limit that are gone; read on an H200
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
-DEFAULTS = {"lost": False, "compute_mode": 0, "host_pids": 0, "failures": [], "kill": None}
-DEFAULTS |= {"blocks": [], "blocks_in_use": False}
-DEFAULTS |= {"gpm": None, "gpm_refresh_ms": 0, "gpm_stale": "zero", "gpm_nan": []}
-DEFAULTS |= {"gpm_refused": {}, "gpm_unknown": [], "fields_refused": [], "energy_step_ms": 50}
-DEFAULTS |= {"dcgm": None}
+DEFAULTS = {"lost": False, "compute_mode": 0, "failures": [], "kill": None, "dcgm": None}
+DEFAULTS |= {"blocks": [], "blocks_in_use": False, "gpm_refresh_ms": 0, "gpm_stale": "zero"}
+DEFAULTS |= {"gpm_nan": [], "gpm_refused": {}, "gpm_unknown": [], "fields_refused": []}
 
 
 def create(

@@ -2,7 +2,7 @@
 
 A call into the driver may never come back. Its thread can then not be killed, keeps its whole
 process from ending, and hears no signal. So the first question forks a child, and a late answer is
-given up: the child is left behind, and no more is asked unless `ask_again` says so.
+given up: the child is left behind, and no more is asked.
 """
 
 import atexit

@@ -22,7 +22,7 @@ from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import Held, device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
-from workflow.collocation.process_lifetime import MEMBERS, end_with_parent
+from workflow.collocation.process_lifetime import ENDING, MEMBERS, end_with_parent
 from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import (
     FAULTS,
@@ -41,7 +41,6 @@ from workflow.collocation.run.outcome import log_of, verified
 from workflow.collocation.run.progress import Display, summary
 from workflow.collocation.run.task import Task, member_specs
 from workflow.collocation.run.waiting import Patience, Postponed, device_of, refusal
-from workflow.collocation.sharing.defer_signals import ENDING
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.telemetry.lines import one_line

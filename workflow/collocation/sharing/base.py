@@ -36,14 +36,11 @@ class Sharing(ABC):
     def release(self, pid: int) -> None:  # noqa: B027
         """Before a member is killed: have the method drop it, so that no neighbour is harmed.
 
-        Never raises, and takes a few seconds at most. Here: a plain process takes nobody with it.
+        Never raises, and takes a few seconds at most.
         """
 
     def own_pids(self) -> set[int]:
-        """PIDs under which NVML may list the members, and servers of theirs, as far as witnessed.
-
-        To be asked, as the next, where there is a GPU.
-        """
+        """PIDs under which NVML may list members and their servers, as far as witnessed."""
         return set()
 
     def instances(self) -> dict[str, int | None]:
@@ -73,9 +70,7 @@ class Method(ABC):
         return None
 
     def processes(self, spec: CellSpec) -> int:
-        """How many processes of a cell CUDA sees on the card at once. Here: one that serves all,
-        or one in each part.
-        """
+        """How many processes of a cell CUDA sees on the card at once."""
         return 1
 
     @abstractmethod

@@ -77,19 +77,19 @@ class Instances(Sharing):
     def witness(self, reports: dict[int, Report]) -> dict:
         self.names |= evidence.names_of(report.pid for report in reports.values())
         mig_card.require_unchanged(self.device, self.layout, self.devices)
-        for member, report in reports.items():
-            self._require_seat(member, report)
+        members = {member: self._facts(member, report) for member, report in reports.items()}
         listed = evidence.require_members(self.method, self.device, reports)
         told = bool(reports) and None not in [report.sm_count for report in reports.values()]
         return {
             "verified": told or None,
             "layout": str(self.layout),
-            "members": {member: self._facts(member, report) for member, report in reports.items()},
+            "members": members,
             "nvml_compute": listed["compute"],
             "nvml_mps": listed["mps"],
         }
 
-    def _require_seat(self, member: int, report: Report) -> None:
+    def _facts(self, member: int, report: Report) -> dict:
+        """What is evidence of this member's seat; raises NotInForce if it is not in it."""
         instance, mine = self.seat(member).instance, self.seat(member).compute
         evidence.require_device(self.method, {member: report}, mine.uuid)
         if report.sm_count not in (None, mine.sm_count):
@@ -97,9 +97,6 @@ class Instances(Sharing):
                 f"{self.method}: {called(member, report)} can use {report.sm_count} SMs; its "
                 f"instance {instance.profile.name} ({mine.uuid}) has {mine.sm_count}"
             )
-
-    def _facts(self, member: int, report: Report) -> dict:
-        instance, mine = self.seat(member).instance, self.seat(member).compute
         return {
             "pid": report.pid,
             "mig_uuid": report.device_uuid,

@@ -20,8 +20,8 @@ import pynvml
 from workflow.collocation.gpu import Device
 from workflow.collocation.gpu.lock import lock_folder
 from workflow.collocation.gpu.nvidia import NVML_ERRORS, mig_enabled
+from workflow.collocation.process_lifetime import defer_signals
 from workflow.collocation.sharing import mig_nvml as nvml
-from workflow.collocation.sharing.defer_signals import defer_signals
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
 from workflow.collocation.sharing.mig_layout import Card, Layout, Part
 from workflow.collocation.sharing.mig_nvml import WORD, Compute, Instance, State, in_words

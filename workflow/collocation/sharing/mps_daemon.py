@@ -20,8 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.process_lifetime import end_with_parent, lives
-from workflow.collocation.sharing.defer_signals import defer_signals
+from workflow.collocation.process_lifetime import defer_signals, end_with_parent, lives
 from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, GpuBusy, NotInForce
 
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
