@@ -107,7 +107,7 @@ def test_limits_and_priorities_reach_the_member_that_they_are_for():
 
 READ = [(100, 132), (70, 92), (50, 66), (28, 36), (24, 30), (15, 18), (14, 18), (10, 12)]
 READ += [(7, 8), (3, 8), (1, 8)]  # on an H200 of 132 SMs
-LIES = [(98, 132), (50, 68), (50, 62), (50, 56), (7, 10), (1, 10), (1, 6), (50, None)]
+LIES = [(98, 132), (50, 68), (50, 64), (50, 56), (7, 10), (1, 10), (1, 6), (50, None)]
 
 
 def test_a_limit_of_sms_is_in_force_where_members_see_what_an_h200_gave():
