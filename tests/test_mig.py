@@ -409,6 +409,11 @@ def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next(case):
 def test_what_others_made_since_or_beside_a_cell_is_theirs(bench):
     """Whoever may make instances needs no lock of ours."""
     in_a_killed_process(bench, 0, PAIR)
+    somebody = bench.occupy(os.getpid())
+    with pytest.raises(GpuBusy):
+        mig_card.recover(bench.device)
+    assert bench.notes and machine.changes(bench.folder) == 0
+    somebody.unlink()
     bench.clear()
     bench.make((14, 0, 2, 1))
     theirs = bench.state
