@@ -4,7 +4,6 @@ On standard input: workload → its keys in the catalogue, as JSON; out: workloa
 wrong, in a sentence, for those of which something is.
 """
 
-import difflib
 import inspect
 import json
 import os
@@ -13,6 +12,7 @@ from importlib import import_module
 
 from models.fork_server import give_way
 from models.jobs.base import Job
+from workflow.collocation.spec.errors import meant
 
 import timm  # isort: skip
 
@@ -55,12 +55,6 @@ def named(code: str):
     if not callable(getattr(found, name, None)):
         raise Absent(f"'{module}' has no '{name}'{meant(name, dir(found))}")
     return getattr(found, name)
-
-
-def meant(given: str, known: list[str]) -> str:
-    """The nearest of what is known, as the end of a sentence."""
-    near = difflib.get_close_matches(given, known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def main() -> None:

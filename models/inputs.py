@@ -29,61 +29,36 @@ def layout_of(spec: dict) -> torch.memory_format:
     return torch.channels_last if spec["channels_last"] else torch.contiguous_format
 
 
-class Plan:
-    """The samples of every step, one row a step, made beforehand; they lie on the device.
+class ResidentInput:
+    """Batches from n samples that lie on the device, as does a plan of what each step takes.
 
-    Passes over n samples in random order; after the last comes the first again. A subset smaller
-    than a batch is drawn from with repetition.
+    The plan is made beforehand: passes over the samples in random order; after the last comes the
+    first again. Fewer samples than a batch are drawn from with repetition.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int, device: torch.device):
-        self.batch_size = batch_size
-        count = max(n // batch_size, 1) * batch_size  # samples of a pass
+    def __init__(self, n: int, spec: dict, device: torch.device):
+        self.batch_size = spec["batch_size"]
+        count = max(n // self.batch_size, 1) * self.batch_size  # samples of a pass
         drawn = []
         for number in range(min(max(SAMPLES_DRAWN // count, 4), 64)):
             # mixed into 32 bits: the generator looks at no more
-            mixed = np.random.SeedSequence([seed, number]).generate_state(1)[0]
+            mixed = np.random.SeedSequence([spec["seed"], number]).generate_state(1)[0]
             generator = torch.Generator().manual_seed(int(mixed))
-            if n < batch_size:
+            if n < self.batch_size:
                 samples = torch.randint(n, (count,), generator=generator)
             else:
                 samples = torch.randperm(n, generator=generator)[:count]
             drawn.append(self.draw(samples, generator))
         self.drawn = torch.cat(drawn).to(device)
 
-    def row(self, step: int) -> Tensor:
-        """What `draw` made for that step: its first axis is the batch."""
-        first = step * self.batch_size % len(self.drawn)
-        return self.drawn[first : first + self.batch_size]
-
     def draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
         """What a step is to know of each of its samples: their numbers alone."""
         return samples
 
-
-class CropPlan(Plan):
-    """Rows [batch, 4] int64: sample, first source row, first source column, column direction.
-
-    size: of a crop. margin: how many pixels the stored images are larger. Direction −1 reads the
-    columns from right to left (a flipped image).
-    """
-
-    def __init__(self, size: int, margin: int, *plan):
-        self.size, self.margin = size, margin
-        super().__init__(*plan)
-
-    def draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
-        random = partial(torch.randint, size=samples.shape, generator=generator)
-        row, column = random(high=self.margin + 1), random(high=self.margin + 1)
-        flip = random(high=2)
-        return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)
-
-
-class ResidentInput:
-    """Batches from arrays that lie on the device.
-
-    `row(step)` is what a step takes, `fetch(row)` the batch of it; `bytes` lie on the device.
-    """
+    def row(self, step: int) -> Tensor:
+        """What `draw` made for that step: its first axis is the batch."""
+        first = step * self.batch_size % len(self.drawn)
+        return self.drawn[first : first + self.batch_size]
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         return self.fetch(self.row(step))
@@ -92,27 +67,36 @@ class ResidentInput:
 class ResidentImages(ResidentInput):
     """Batches of classifier input from `arrays` {"images" uint8 [n, 3, S, S], "labels" [n]}.
 
-    S is at least `size`; the surplus is the room for random crops. Raises ValueError when the
-    images are smaller than `size`.
+    S is at least the input size; the surplus is the room for random crops. Raises ValueError when
+    the images are smaller.
     """
 
     def __init__(self, arrays: dict, spec: dict, device: torch.device):
-        size = spec["input_size"]
+        self.size = spec["input_size"]
         # Channels last, so that a gather reads a pixel at once.
         images = torch.from_numpy(np.array(arrays["images"])).to(device)
         self.images = images.permute(0, 2, 3, 1).contiguous()
         self.labels = torch.from_numpy(np.array(arrays["labels"])).to(device, torch.int64)
-        margin = self.images.shape[1] - size
-        if margin < 0:
-            raise ValueError(f"images of {self.images.shape[1]} px are smaller than {size} px")
-        plan = (len(self.images), spec["batch_size"], spec["seed"], device)
-        self.row = CropPlan(size, margin, *plan).row
+        self.margin = self.images.shape[1] - self.size
+        if self.margin < 0:
+            raise ValueError(f"images of {images.shape[2]} px are smaller than {self.size} px")
+        super().__init__(len(self.images), spec, device)
         self.layout = layout_of(spec)
-        self.pixels = torch.arange(size, device=device)
+        self.pixels = torch.arange(self.size, device=device)
         mean = torch.tensor(IMAGENET_DEFAULT_MEAN, device=device).view(1, 3, 1, 1)
         std = torch.tensor(IMAGENET_DEFAULT_STD, device=device).view(1, 3, 1, 1)
         self.scale, self.shift = 1 / (255 * std), -mean / std
         self.bytes = self.images.nbytes + self.labels.nbytes
+
+    def draw(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+        """[n, 4] int64: sample, first source row, first source column, column direction.
+
+        Direction −1 reads the columns from right to left (a flipped image).
+        """
+        random = partial(torch.randint, size=samples.shape, generator=generator)
+        row, column = random(high=self.margin + 1), random(high=self.margin + 1)
+        flip = random(high=2)
+        return torch.stack([samples, row, column + flip * (self.size - 1), 1 - 2 * flip], dim=1)
 
     def fetch(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """The images [b, 3, size, size] float32, normalised, and labels [b] of a row."""
@@ -132,7 +116,7 @@ class ResidentRows(ResidentInput):
             torch.from_numpy(np.array(arrays[name])).to(device)
             for name in ("dense", "sparse", "label")
         )
-        self.row = Plan(len(self.arrays[0]), spec["batch_size"], spec["seed"], device).row
+        super().__init__(len(self.arrays[0]), spec, device)
         self.bytes = sum(a.nbytes for a in self.arrays)
 
     def fetch(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:

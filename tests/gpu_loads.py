@@ -1,7 +1,6 @@
 """Known loads for a GPU, one a process: `python -m tests.gpu_loads NAME [NUMBER]`.
 
   spin BLOCKS   one kernel of so many blocks, of which exactly one fits an SM, that does nothing
-  small         one kernel of 20 us after the other, of a single block each
   copy          4 GiB of device memory copied to another place in it, again and again
   matmul        products of bf16 matrices of 8192 x 8192 (by torch; the others need no package)
 
@@ -16,7 +15,6 @@ from collections.abc import Callable
 
 GIB = 2**30
 THREADS = 256
-SMALL_NS = 20_000
 OPTIN_SHARED = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: more than half an SM's
 DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SPIN = b"""
@@ -73,15 +71,14 @@ class Driver:
         self.call("cuMemsetD8_v2", place, ctypes.c_ubyte(1), ctypes.c_size_t(size))
         return place
 
-    def spinner(self, blocks: int, shared: int = 0) -> Callable[[int], None]:
-        """Launches, without waiting, blocks with so much shared memory that spin for some ns."""
+    def spinner(self, blocks: int) -> Callable[[int], None]:
+        """Launches, without waiting, blocks that each fill an SM and spin for some ns."""
+        shared = self.shared_memory()
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), SPIN)
         self.call("cuModuleGetFunction", ctypes.byref(function), module, b"spin")
-        if shared:
-            self.call(
-                "cuFuncSetAttribute", function, ctypes.c_int(DYNAMIC_SHARED), ctypes.c_int(shared)
-            )
+        limit = ctypes.c_int(DYNAMIC_SHARED), ctypes.c_int(shared)
+        self.call("cuFuncSetAttribute", function, *limit)
         wait = ctypes.c_uint64()
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(wait))
         shape = [ctypes.c_uint(n) for n in (blocks, 1, 1, THREADS, 1, 1, shared)]
@@ -95,7 +92,7 @@ class Driver:
 
 def spin(blocks: str) -> Load:
     driver = Driver()
-    launch = driver.spinner(int(blocks), driver.shared_memory())
+    launch = driver.spinner(int(blocks))
     launch(0)  # what is loaded lazily is then there
     driver.synchronise()
 
@@ -104,12 +101,6 @@ def spin(blocks: str) -> Load:
         driver.synchronise()
 
     return run
-
-
-def small() -> Load:
-    driver = Driver()
-    launch = driver.spinner(1)
-    return lambda seconds: _repeat(seconds, 200, lambda: launch(SMALL_NS), driver.synchronise)
 
 
 def copy() -> Load:
@@ -142,7 +133,7 @@ def _repeat(seconds: float, times: int, once: Callable, synchronise: Callable) -
         synchronise()
 
 
-LOADS = {"spin": spin, "small": small, "copy": copy, "matmul": matmul}
+LOADS = {"spin": spin, "copy": copy, "matmul": matmul}
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import estimates, publish, runs
 from analysis.figures import INDEX
 from analysis.pages import FILES
 from tests.studio import REPOSITORY, Result, Studio, alone, study, workload
@@ -118,7 +116,6 @@ def copied(whole, tmp_path):
     ("config", "expected"),
     [
         ({"budgte": "1h"}, r"config\.yaml or --config: budgte: .*allowed: .*budget"),
-        ({"gpu": 7}, "gpu: '7'"),  # no reason to measure on the CPU
         ({"measure": "false"}, "drill holds no results; there are: none"),
     ],
 )
@@ -151,14 +148,6 @@ def test_make_plan_says_what_fits_a_budget(studio):
     assert made.returncode == 0, made.stderr
     assert "3 cells, 0 measured, 2 to run now, 1 left for later (budget)" in made.stdout
     assert made.stdout.count("won't fit") == 1
-
-
-def test_what_reads_results_looks_where_config_says(tmp_path):
-    """Else it would tell numbers of another folder's study of that name."""
-    command = ["make", "-C", REPOSITORY, f"PYTHON={sys.executable}", "VENV=", "explain", "ID=x"]
-    asked = [*command, "STUDY=h200", f"CONFIG=gpu=cpu results={tmp_path}"]
-    made = subprocess.run(asked, capture_output=True, text=True)
-    assert f"{tmp_path}/h200: no results of a study" in made.stderr, made.stderr
 
 
 # -- runs that do not go to the end ----------------------------------------------------------------
@@ -307,17 +296,6 @@ def test_a_whole_study_and_then_nothing_to_do(whole):
     assert (studio.results / "complete").exists() and studio.snakemake().nothing_to_do
 
 
-def test_each_measure_leaves_its_windows(whole):
-    studio, _ = whole
-    seen = {c: [w["name"] for w in r["windows"]] for c, r in studio.records().items()}
-    assert seen["3x_plain/paper_step/naive/r1/a1"] == ["window"]
-    assert seen["1x_other+2x_plain--departure/paper_step/naive/r1/a1"] == ["before", "after"]
-    members = studio.record("1x_other+2x_plain--departure/paper_step/naive/r1/a1")["members"]
-    assert [member["status"] for member in members] == ["completed", "departed", "departed"]
-    stays, *leave = ({*member["windows"]} for member in members)
-    assert stays == {"before", "after"} and leave == [{"before"}] * 2
-
-
 def test_fixed_work_is_done_by_everybody_and_ends_with_the_last_step(whole):
     studio, _ = whole
     cell = next(cell for cell in STATUSES if "completion" in cell)
@@ -331,15 +309,6 @@ def test_fixed_work_is_done_by_everybody_and_ends_with_the_last_step(whole):
         assert done.count(member["member"]) == work and member["status"] == "completed"
         # The window opens when the last has started: on a busy machine others have begun by then.
         assert work - 10 < rate["steps"] <= work and rate["drift"] is None
-
-    made = publish.build(runs.read(studio.results / "runs.parquet"), [], {})
-    found = estimates.ordered(made)
-    place = {"scenario": cell.partition("/")[0], "arm": "paper_step", "method": "naive"}
-    took = estimates.get(found, "makespan", **place, window="completion")
-    assert took.value == window["seconds"]
-    assert estimates.of(found, "stp", **place, window="completion").empty, (
-        "it has no gain of its own"
-    )
 
 
 def test_tables_and_figures_are_there(whole):
@@ -418,15 +387,3 @@ def test_a_corrupt_record_is_measured_again_and_stays(copied):
     assert {f"{cell}/a1" for cell in merged(copied.results)} == set(STATUSES)
     assert "0 to run now" in copied.plan().output
     copied.assert_no_orphans()
-
-
-def test_cells_of_other_code_are_told_of_and_measured_again_on_request(copied):
-    for cell, record in copied.records().items():
-        record["provenance"]["digest"] = "of other code"
-        (copied.folder / copied.path(cell)).write_text(json.dumps(record))
-    statuses = [record["status"] for record in copied.records().values()]
-    measured = sum(status in ("completed", "out_of_memory") for status in statuses)
-    said = copied.plan().output
-    assert f"{measured} cells were measured with other code or versions" in said
-    assert "0 to run now" in said
-    assert f"{measured} to run now" in copied.plan(config={"rerun": "mismatched"}).output

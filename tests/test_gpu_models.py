@@ -1,18 +1,10 @@
 """Training on CUDA: the graph's step equals the eager one, step times are true, and a member knows
-what it can use of the device.
+its device. That it knows its limits is tests/test_faults.py's.
 """
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,11 +19,7 @@ from models.jobs.dlrm import DlrmJob  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
 from models.process import set_up  # noqa: E402
 from models.train import Losses  # noqa: E402
-from tests.specs import member as member_spec  # noqa: E402
 from workflow.collocation import gpu  # noqa: E402
-from workflow.collocation.sharing import mps, mps_daemon  # noqa: E402
-from workflow.collocation.sharing.evidence import Report  # noqa: E402
-from workflow.collocation.spec.errors import NotInForce  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 gpu.find(None)  # forks the process that asks the driver, before compiling has this one ask it too
@@ -227,81 +215,8 @@ def test_losses_are_readable_without_waiting():
     assert losses.values() == [float(step) for step in range(0, 600, 2)]
 
 
-# -- what a member knows of its device -------------------------------------------------------------
-
-MEMBER = """
-import json, os, torch
-from models import device
-cuda = torch.device("cuda")
-torch.cuda.synchronize()
-facts = device.device_facts(cuda)
-print(json.dumps({"pid": os.getpid(), **facts}), flush=True)
-input()
-"""
-
-
-@contextmanager
-def member(environment: dict[str, str]) -> Iterator[dict]:
-    """What a process that starts with this environment says of its device; it lives until then."""
-    with subprocess.Popen(
-        [sys.executable, "-c", MEMBER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-        env=os.environ | environment,
-    ) as process:
-        try:
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.kill()
-
-
-@pytest.fixture
-def limited(tmp_path, monkeypatch):
-    """Makes Mps of a private daemon for one member with these limits."""
-    if shutil.which(mps_daemon.CONTROL) is None:
-        pytest.skip(f"no {mps_daemon.CONTROL}")
-    (card,) = gpu.find(models_device.device_facts(set_up(SPEC))["device_uuid"])
-    # This very process computes on the card, and is none of the members.
-    monkeypatch.setattr(gpu.Nvidia, "processes", lambda device: {"compute": None, "mps": None})
-    with mps_daemon.running(card.uuid, tmp_path / "mps") as daemon:
-        yield lambda **limits: mps.Clients(card, daemon, {0: member_spec(**limits)}, "mps_equal")
-
-
-def report(facts: dict) -> Report:
-    names = ("pid", "device_uuid", "sm_count", "memory_free", "sm_source")
-    return Report(**{name: facts[name] for name in names})
-
-
 def test_the_sms_of_a_device_are_nvmls():
     facts = models_device.device_facts(set_up(SPEC))
     assert facts["sm_count"] == gpu.find(facts["device_uuid"])[0].sm_count
     assert facts["sm_source"] == "affinity"
     assert 0 < facts["memory_free"] < torch.cuda.get_device_properties(0).total_memory
-
-
-@pytest.mark.parametrize("percent", [100 / 7, 50])
-def test_a_member_under_an_sm_limit_can_tell(limited, percent):
-    sharing = limited(sm_percent=percent)
-    with member(sharing.environment(0)) as facts:
-        found = sharing.witness({0: report(facts)})["limits"][0]
-        assert found["sm_count"] == facts["sm_count"] < sharing.device.sm_count
-
-
-def test_a_member_under_a_memory_limit_can_tell(limited):
-    sharing = limited(pinned_memory_mb=2048)
-    with member(sharing.environment(0)) as facts:
-        found = sharing.witness({0: report(facts)})["limits"][0]
-        assert 0 < found["memory_free"] < 2048 * 2**20
-        assert found["sm_count"] == sharing.device.sm_count
-
-
-@pytest.mark.parametrize(
-    ("limit", "sentence"),
-    [({"sm_percent": 14}, "14 % of"), ({"pinned_memory_mb": 2048}, "its limit is 2048 MiB")],
-)
-def test_a_limit_that_did_not_reach_the_member_is_noticed(limited, limit, sentence):
-    sharing = limited(**limit)
-    with member(sharing.daemon.environment) as facts, pytest.raises(NotInForce, match=sentence):
-        sharing.witness({0: report(facts)})

@@ -53,26 +53,34 @@ def test_files_are_read_ahead_over_the_end_of_a_pass(workers, ahead):
     os.close(told)
 
 
+def crops(size: int, margin: int, n: int, batch: int, seed: int) -> inputs.ResidentImages:
+    side = size + margin
+    arrays = {"images": np.zeros((n, 3, side, side), np.uint8), "labels": np.arange(n)}
+    spec = {"input_size": size, "batch_size": batch, "seed": seed, "channels_last": False}
+    return inputs.ResidentImages(arrays, spec, CPU)
+
+
 @given(*(st.integers(*ends) for ends in ((1, 40), (1, 16), (0, 2**31), (1, 12), (0, 5), (0, 200))))
 def test_crops_lie_inside_and_depend_on_seed_and_step_alone(n, batch, seed, size, margin, step):
-    plan = inputs.CropPlan(size, margin, n, batch, seed, CPU)
-    sample, top, left, direction = plan.row(step).unbind(1)
+    source = crops(size, margin, n, batch, seed)
+    sample, top, left, direction = source.row(step).unbind(1)
     assert len(sample) == batch and (sample >= 0).all() and (sample < n).all()
     last = left + direction * (size - 1)
     assert (top >= 0).all() and (top <= margin).all() and (direction.abs() == 1).all()
     for column in (left, last):
         assert (column >= 0).all() and (column < size + margin).all()
-    plan.row(0)
-    other = inputs.CropPlan(size, margin, n, batch, seed, CPU)
-    assert torch.equal(other.row(step), plan.row(step))
+    source.row(0)
+    assert torch.equal(crops(size, margin, n, batch, seed).row(step), source.row(step))
 
 
 def test_a_pass_shows_each_sample_once_and_seeds_differ():
-    plan = inputs.CropPlan(4, 2, 32, 8, 1, CPU)
-    passes = [torch.cat([plan.row(s)[:, 0] for s in range(p * 4, p * 4 + 4)]) for p in range(2)]
+    source = crops(4, 2, 32, 8, 1)
+    passes = [torch.cat([source.row(s)[:, 0] for s in range(p * 4, p * 4 + 4)]) for p in range(2)]
     assert all(sorted(samples.tolist()) == list(range(32)) for samples in passes)
     assert not torch.equal(*passes)
-    assert not torch.equal(inputs.CropPlan(4, 2, 32, 8, 2, CPU).row(0), plan.row(0))
+    assert not torch.equal(crops(4, 2, 32, 8, 2).row(0), source.row(0))
+    drawn = source.drawn  # all crops and both directions occur
+    assert set(drawn[:, 1].tolist()) == {0, 1, 2} and set(drawn[:, 3].tolist()) == {-1, 1}
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

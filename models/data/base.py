@@ -5,12 +5,9 @@ import hashlib
 import json
 import os
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
-
-import numpy as np
 
 # Raise it when what is written changes: older folders are then made again.
 FORMAT_VERSION = 2
@@ -21,13 +18,17 @@ class DataError(Exception):
     """A dataset cannot be made ready or read; the message is one line for the user."""
 
 
-class Dataset(ABC):
+class Dataset:
     """One prepared dataset: a folder with a manifest.json, opened by `open_dataset`.
 
     Attributes are the keys of the manifest: classes, train_size and validation_size (samples on
     disk), nominal_train_size and nominal_validation_size (samples of the published dataset), source
     ("real" or "synthetic"), seed, and others. `folder` is the prepared folder, `data` the folder of
     the dataset's own files (the same for generated data, the user's folder for real data).
+
+    A kind has `generate(folder, train, validation, seed)`, which writes files of the real format;
+    `count()`: classes, train_size and validation_size, or DataError where files are damaged; and
+    `resident(input_size, samples)`: at most so many fixed training samples as arrays.
     """
 
     name: ClassVar[str]
@@ -42,21 +43,8 @@ class Dataset(ABC):
         self.folder, self.manifest = folder, manifest
         self.data = Path(os.path.normpath(folder / manifest["location"]))
 
-    @classmethod
-    @abstractmethod
-    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
-        """Write files of the real format."""
-
-    @abstractmethod
-    def count(self) -> dict[str, int]:
-        """classes, train_size and validation_size; DataError where the files are damaged."""
-
-    def prepare_resident(self, input_size: int) -> None:  # noqa: B027
+    def prepare_resident(self, input_size: int) -> None:
         """Write the cache behind `resident`, unless it is there."""
-
-    @abstractmethod
-    def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
-        """At most `samples` fixed training samples as arrays, memory-mapped where possible."""
 
 
 def fingerprint(files: Path) -> str:

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,16 +26,13 @@ TOGETHER = 32  # images painted by one generator of random numbers
 class ImageDataset(Dataset):
     """Image classification.
 
+    `open(split, transform)` is a split as torchvision reads it; DataError where files are damaged.
     `files` yields (image uint8 [3,S,S], augmented, not normalised; label int).
     `resident` gives {"images": uint8 [n,3,P,P], "labels": int64 [n]} with P = margin(S).
     """
 
     may_be_real = True
     resident_limit: ClassVar[int | None] = None  # most training images in a resident cache
-
-    @abstractmethod
-    def open(self, split: str, transform=None):
-        """A split as torchvision reads it; DataError where the files are damaged."""
 
     def files(self, input_size: int):
         """The training images as they are trained on from files, augmented by timm as in the paper.
